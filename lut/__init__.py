@@ -1,0 +1,1 @@
+"""The lookup tables that ship with the package; `nni_latency.tables` reads them."""

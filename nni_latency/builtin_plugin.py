@@ -1,0 +1,41 @@
+"""What the package itself registers, through the same hooks as a stranger's plugin."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import nni_latency.estimators as estimators
+import nni_latency.measurement.runtimes as runtimes
+import nni_latency.spaces as spaces
+from nni_latency.plugins import Register, hookimpl
+
+
+@hookimpl
+def register_estimators(register: Register) -> None:
+    """Register the estimator ``table:PATH``."""
+    register("table", _read_table)
+
+
+@hookimpl
+def register_runtimes(register: Register) -> None:
+    """Register the runtime ``torch``."""
+    register("torch", _torch_eager)
+
+
+@hookimpl
+def register_spaces(register: Register) -> None:
+    """Register the space ``fbnet``."""
+    register("fbnet", _fbnet_space)
+
+
+def _read_table(argument: str) -> Any:
+    return estimators.read_estimator(Path(argument))
+
+
+def _torch_eager(device: str = "cpu", **options: Any) -> Any:
+    return runtimes.TorchEager(device, **options)
+
+
+def _fbnet_space(**arguments: Any) -> Any:
+    return spaces.FBNetSpace(**arguments)

@@ -1,0 +1,61 @@
+"""The exceptions of the package: one root, one class per kind of mistake."""
+
+from __future__ import annotations
+
+
+class LatencyError(Exception):
+    """Root of every error that this package raises on purpose.
+
+    The command line and the service catch this class alone: its message is one sentence for a person,
+    and the exit code is 2.
+    """
+
+
+class InvalidValueError(LatencyError, ValueError):
+    """Raised when an argument or a field of a file has a value that is not allowed."""
+
+
+class UnknownNameError(LatencyError, LookupError):
+    """Raised when a space, an estimator, a device, ... of that name does not exist; the message lists what there is."""
+
+    @classmethod
+    def of(cls, kind: str, name: object, known: list[str]) -> UnknownNameError:
+        """Make the error for `name`, which is not one of the `known` things of that `kind`."""
+        listing = ", ".join(known) if known else "none"
+        return cls(f"Unknown {kind} {name!r}. There is: {listing}.")
+
+
+class MismatchError(LatencyError, ValueError):
+    """Raised when two things that must agree do not: platforms, spaces, batch sizes, metrics."""
+
+
+class MissingEntryError(LatencyError, LookupError):
+    """Raised when a table lacks candidates that were asked for; the message names them."""
+
+
+class TableFormatError(LatencyError, ValueError):
+    """Raised when a file is not a table that this version reads: truncated, altered, of another kind or newer."""
+
+
+class OutputError(LatencyError, OSError):
+    """Raised when a result can not be written where it should go."""
+
+
+class BusyError(LatencyError, RuntimeError):
+    """Raised when another process holds the file that this one needs for itself."""
+
+
+class UnreachableTargetError(LatencyError, ValueError):
+    """Raised when no network of the space meets the target; the message gives the reachable range."""
+
+
+class MissingDependencyError(LatencyError, ImportError):
+    """Raised when an optional package is needed and not installed; the message names the command that installs it."""
+
+
+class PluginError(LatencyError, RuntimeError):
+    """Raised when a plugin can not be used: it clashes with another one, or it broke while loading."""
+
+
+class MeasurementError(LatencyError, RuntimeError):
+    """Raised when a measurement can not be taken or gave no usable number."""

@@ -1,0 +1,209 @@
+"""`AdditiveCost`: a cost that is a sum over the choices of a space, in the form that is fast to evaluate."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from nni_latency.errors import InvalidValueError, MissingEntryError, UnreachableTargetError
+from nni_latency.units import format_metric
+
+
+@dataclass(frozen=True)
+class AdditiveCost:
+    """A constant and, per label, one cost for each of its choices. Immutable.
+
+    Parameters
+    ----------
+    constant : float
+        Cost of everything that the space does not choose.
+    costs : mapping of str to mapping
+        ``{label: {choice: cost}}``, labels in the order of the space, choices in the order of their indices.
+    metric : str, default="latency"
+        What it is a cost of.
+    missing : tuple of str, default=()
+        What was left out of the constant, or taken from the nearest known entry.
+
+    Examples
+    --------
+    >>> cost = AdditiveCost(1.0, {"a": {"x": 0.5, "y": 2.0}, "b": {"x": 0.25}})
+    >>> cost({"a": "y", "b": "x"}), cost.range
+    (3.25, (1.75, 3.25))
+    >>> cost.predict([[0, 0], [1, 0]])
+    array([1.75, 3.25])
+    """
+
+    constant: float
+    costs: Mapping[str, Mapping[Any, float]]
+    metric: str = "latency"
+    missing: tuple[str, ...] = ()
+
+    @cached_property
+    def _items(self) -> tuple[tuple[str, Mapping[Any, float]], ...]:
+        return tuple(self.costs.items())
+
+    @cached_property
+    def columns(self) -> tuple[NDArray[np.float64], ...]:
+        """Costs of every label as an array, (n_choices,)."""
+        return tuple(np.array(list(choices.values()), dtype=np.float64) for choices in self.costs.values())
+
+    @cached_property
+    def range(self) -> tuple[float, float]:
+        """Costs of the cheapest and the costliest network."""
+        return (
+            self.constant + sum(float(column.min()) for column in self.columns),
+            self.constant + sum(float(column.max()) for column in self.columns),
+        )
+
+    def __call__(self, sample: Mapping[str, Any]) -> float:
+        """Return the cost of one sample, ``{label: choice}``.
+
+        Raises
+        ------
+        MissingEntryError
+            If the sample lacks a label, or has a choice that is not in the space.
+        """
+        total = self.constant
+        try:
+            for label, choices in self._items:
+                total += choices[sample[label]]
+        except KeyError as error:
+            raise self._complaint(sample) from error
+        return total
+
+    def predict(self, architectures: ArrayLike) -> NDArray[np.float64]:
+        """Return the costs of many architectures at once.
+
+        Parameters
+        ----------
+        architectures : array-like of int of shape (n_architectures, n_labels)
+            Indices of the choices.
+
+        Returns
+        -------
+        ndarray of shape (n_architectures,)
+
+        Raises
+        ------
+        InvalidValueError
+            If the array has another shape or an index that is not in the space.
+        """
+        indices = np.asarray(architectures)
+        n_labels = len(self.columns)
+        if indices.ndim != 2 or indices.shape[1] != n_labels or indices.dtype.kind not in "iu":
+            raise InvalidValueError(
+                f"The 'architectures' must be an int array of shape (n, {n_labels}). "
+                f"Got {indices.dtype} of shape {indices.shape}."
+            )
+        total = np.full(len(indices), self.constant)
+        for (label, _), column, chosen in zip(self._items, self.columns, indices.T, strict=True):
+            self._check_indices(label, column, chosen)
+            total += column.take(chosen)
+        return total
+
+    def check_target(self, target: float) -> None:
+        """Raise `UnreachableTargetError` if no network is as cheap as `target`."""
+        low, high = self.range
+        if not (math.isfinite(target) and target > 0):
+            raise InvalidValueError(f"The 'target' must be a positive, finite number. Got {target!r}.")
+        if target < low:
+            raise UnreachableTargetError(
+                f"No network of the space meets a {self.metric} of {format_metric(target, self.metric)}. "
+                f"Reachable is {format_metric(low, self.metric)} to {format_metric(high, self.metric)}."
+            )
+
+    def _check_indices(self, label: str, column: NDArray[np.float64], chosen: NDArray[Any]) -> None:
+        if len(chosen) and not (0 <= chosen.min() and chosen.max() < len(column)):
+            wrong = chosen.min() if chosen.min() < 0 else chosen.max()
+            raise InvalidValueError(f"An index of {label!r} must be in [0, {len(column) - 1}]. Got {wrong}.")
+
+    def _complaint(self, sample: Mapping[str, Any]) -> MissingEntryError:
+        for label, choices in self._items:
+            if label not in sample:
+                return MissingEntryError(f"The sample has no choice for {label!r}.")
+            if sample[label] not in choices:
+                known = ", ".join(map(str, choices))
+                return MissingEntryError(f"The choice of {label!r} must be one of {known}. Got {sample[label]!r}.")
+        raise AssertionError("every label of the sample is known")
+
+
+def cheapest_selection(cost: AdditiveCost) -> dict[str, Any]:
+    """Return the cheapest network as ``{label: choice}``."""
+    return {label: min(choices, key=choices.__getitem__) for label, choices in cost.costs.items()}
+
+
+def likeliest_within(
+    cost: AdditiveCost, log_probabilities: Sequence[Sequence[float]], target: float, resolution: int = 4000
+) -> dict[str, Any]:
+    """Find the most probable network whose cost is at most `target`.
+
+    The product of independent probabilities under a sum of costs is a multiple-choice knapsack problem, solved by
+    dynamic programming [1]_. Costs are rounded up to `resolution` steps, so the result never exceeds the target; a
+    network within ``n_labels / resolution`` of it may be passed over.
+
+    Parameters
+    ----------
+    cost : AdditiveCost
+        Costs of the choices.
+    log_probabilities : sequence of sequence of float
+        Logarithm of each choice's probability, in the order of labels and choices.
+    target : float
+        Highest cost allowed.
+    resolution : int, default=4000
+        Steps between the cheapest network and the target.
+
+    Returns
+    -------
+    dict
+        ``{label: choice}``.
+
+    Raises
+    ------
+    UnreachableTargetError
+        If no network is that cheap.
+
+    References
+    ----------
+    .. [1] H. Kellerer, U. Pferschy, D. Pisinger, "Knapsack Problems", Springer 2004, chapter 11.
+       https://doi.org/10.1007/978-3-540-24777-7
+
+    Examples
+    --------
+    >>> cost = AdditiveCost(0.0, {"a": {"fast": 1.0, "slow": 3.0}, "b": {"fast": 1.0, "slow": 3.0}})
+    >>> likeliest_within(cost, [[-2.0, -0.1], [-1.0, -0.5]], target=4.0)
+    {'a': 'slow', 'b': 'fast'}
+    """
+    cost.check_target(target)
+    likeliest = [max(range(len(row)), key=row.__getitem__) for row in map(list, log_probabilities)]
+    if float(cost.predict([likeliest])[0]) <= target:
+        return _name(cost, likeliest)
+    slack = target - cost.range[0]
+    if slack <= 0:
+        return cheapest_selection(cost)
+    steps = [np.ceil((column - column.min()) / slack * resolution - 1e-9).astype(int) for column in cost.columns]
+    best = np.zeros(resolution + 1)
+    chosen = []
+    for row, extra in zip(log_probabilities, steps, strict=True):
+        options = np.full((len(extra), resolution + 1), -np.inf)
+        for choice, (score, step) in enumerate(zip(row, extra, strict=True)):
+            if step <= resolution:
+                options[choice, step:] = best[: resolution + 1 - step] + score
+        chosen.append(options.argmax(axis=0))
+        best = options.max(axis=0)
+    left, picked = resolution, []
+    for column_steps, picks in zip(reversed(steps), reversed(chosen), strict=True):
+        picked.append(int(picks[left]))
+        left -= int(column_steps[picked[-1]])
+    return _name(cost, picked[::-1])
+
+
+def _name(cost: AdditiveCost, indices: Sequence[int]) -> dict[str, Any]:
+    return {
+        label: list(choices)[index] for (label, choices), index in zip(cost.costs.items(), indices, strict=True)
+    }

@@ -1,0 +1,114 @@
+"""Whole files or none: writing that can be interrupted at any moment, and locks that die with their process."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from nni_latency.errors import BusyError, OutputError
+
+if os.name == "nt":  # pragma: no cover - the suite runs on POSIX
+    import msvcrt
+else:
+    import fcntl
+
+
+def write_atomically(path: Path, content: str | bytes) -> None:
+    """Write a file whole or not at all: beside its place first, then moved over it.
+
+    Parameters
+    ----------
+    path : Path
+        Where the file belongs. Its folder is made if need be.
+    content : str or bytes
+        What it holds; text is UTF-8.
+
+    Raises
+    ------
+    OutputError
+        If the folder or the file can not be written. An older file then stays as it was.
+    """
+    data = content.encode() if isinstance(content, str) else content
+    temporary = None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
+            temporary = Path(file.name)
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.chmod(0o666 & ~_umask())
+        temporary.replace(path)
+    except OSError as error:
+        raise OutputError(f"Can not write {str(path)!r}: {error.strerror or error}.") from error
+    finally:
+        if temporary is not None:
+            temporary.unlink(missing_ok=True)
+
+
+def check_writable(path: Path) -> None:
+    """Raise `OutputError` if `path` could not be written, before hours of work find out.
+
+    Parameters
+    ----------
+    path : Path
+        The file to be written later. Nothing is changed, except that its folder is made.
+    """
+    if path.is_dir():
+        raise OutputError(f"Can not write {str(path)!r}: it is a folder; name a file in it.")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path.parent):
+            pass
+    except OSError as error:
+        raise OutputError(f"Can not write {str(path)!r}: {error.strerror or error}.") from error
+    if path.exists() and not os.access(path, os.W_OK):
+        raise OutputError(f"Can not write {str(path)!r}: the file is read-only.")
+
+
+@contextlib.contextmanager
+def locked(path: Path, what: str) -> Iterator[None]:
+    """Hold the lock file `path`; the operating system lets go of it even after ``kill -9``.
+
+    Parameters
+    ----------
+    path : Path
+        The lock file; made if need be and left in place (removing it would open a race).
+    what : str
+        What is being done, for the message.
+
+    Raises
+    ------
+    BusyError
+        If another process holds it.
+    OutputError
+        If the lock file can not be made.
+    """
+    try:
+        file = path.open("a+b")
+    except OSError as error:
+        raise OutputError(f"Can not write {str(path)!r}: {error.strerror or error}.") from error
+    with file:
+        try:
+            _lock(file.fileno())
+        except OSError as error:
+            raise BusyError(
+                f"Another process is {what}. Wait for it to end, stop it, or choose another output file."
+            ) from error
+        yield
+
+
+def _lock(descriptor: int) -> None:
+    if os.name == "nt":  # pragma: no cover - the suite runs on POSIX
+        msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
+    else:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

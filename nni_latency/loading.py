@@ -1,0 +1,92 @@
+"""`load_estimator`: an estimator from whatever a ``latency_estimator=`` argument may be."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from nni_latency.errors import InvalidValueError, LatencyError, PluginError, UnknownNameError
+from nni_latency.estimators import Estimator, TableEstimator, read_estimator
+from nni_latency.plugins import load_registry
+from nni_latency.tables import LookupTable
+
+EstimatorSource = Estimator | LookupTable | str | os.PathLike[str]
+
+
+def load_estimator(source: EstimatorSource, *, missing: str = "error") -> Estimator:
+    """Return an estimator.
+
+    Parameters
+    ----------
+    source : Estimator, LookupTable, str or path
+        An estimator, which is returned as it is; a table; the path of a saved table or predictor; or the name of a
+        registered plugin, ``"name"`` or ``"name:argument"``.
+    missing : {"error", "nearest"}, default="error"
+        What a table does about candidates without an entry.
+
+    Raises
+    ------
+    InvalidValueError
+        If the source is of another type.
+    UnknownNameError
+        If it is neither a file nor the name of a plugin.
+    TableFormatError
+        If it is a file that can not be read.
+    PluginError
+        If the plugin fails to make an estimator.
+
+    Examples
+    --------
+    >>> table = LookupTable.from_latencies({"a": ["x", "y"]}, {"a": {"x": 0.001, "y": 0.002}})
+    >>> load_estimator(table).predict([[1]])
+    array([0.002])
+    """
+    if isinstance(source, Estimator):
+        return source
+    if isinstance(source, LookupTable):
+        return TableEstimator(source, missing=_check_missing(missing))
+    if not isinstance(source, (str, os.PathLike)):
+        raise InvalidValueError(
+            "The 'latency_estimator' must be an Estimator, a LookupTable, the path of a saved one, or the name of a "
+            f"plugin ('name' or 'name:argument'). Got {type(source).__name__}."
+        )
+    if _is_file(source):
+        return read_estimator(Path(source), missing=_check_missing(missing))
+    return _from_plugin(str(source))
+
+
+def _is_file(source: str | os.PathLike[str]) -> bool:
+    """Whether the source means a file: it exists, or it looks like a path and like no plugin's name."""
+    text = os.fspath(source)
+    name = text.partition(":")[0]
+    looks_like_path = text.endswith(".json") or os.sep in name or not isinstance(source, str)
+    return Path(text).is_file() or (looks_like_path and name not in load_registry().estimators)
+
+
+def _from_plugin(source: str) -> Estimator:
+    name, _, argument = source.partition(":")
+    try:
+        registration = load_registry().find("estimator", name)
+    except UnknownNameError as error:
+        raise UnknownNameError(f"{error} There is no file {source!r} either.") from error
+    try:
+        estimator = registration.factory(argument)
+    except LatencyError:
+        raise
+    except Exception as error:  # a stranger's plugin may raise anything
+        raise PluginError(
+            f"The plugin {registration.owner!r} failed to make the estimator {source!r}: "
+            f"{type(error).__name__}: {error}"
+        ) from error
+    if not isinstance(estimator, Estimator):
+        raise PluginError(
+            f"The plugin {registration.owner!r} must make an Estimator for {source!r}. "
+            f"Got {type(estimator).__name__}."
+        )
+    return estimator
+
+
+def _check_missing(missing: str) -> str:
+    if missing not in ("error", "nearest"):
+        raise InvalidValueError(f"The 'missing' must be 'error' or 'nearest'. Got {missing!r}.")
+    return missing

@@ -1,0 +1,88 @@
+"""The timed loop. It knows a clock and callables, no model, no device and no framework."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from nni_latency.measurement._measurement import Measurement
+from nni_latency.measurement._protocol import Protocol as MeasureProtocol
+
+#: One part of a chain: takes what the part before returned.
+Stage = Callable[[Any], Any]
+
+
+class Clock(Protocol):
+    """Something that marks moments and tells the time between them.
+
+    A device that works asynchronously marks on the device and waits in `intervals`.
+    """
+
+    #: The shortest time that it can tell from none [s].
+    resolution: float
+
+    def mark(self) -> Any:
+        """Note this moment."""
+
+    def intervals(self, marks: Sequence[Any]) -> list[float]:
+        """Return the times between neighbouring marks [s]; one fewer than there are marks."""
+
+
+class PerfClock:
+    """The monotonic clock of the operating system, for work that is done when a call returns."""
+
+    resolution = max(time.get_clock_info("perf_counter").resolution, 1e-9)
+
+    def mark(self) -> float:
+        """Note this moment."""
+        return time.perf_counter()
+
+    def intervals(self, marks: Sequence[float]) -> list[float]:
+        """Return the times between neighbouring marks [s]."""
+        return [after - before for before, after in zip(marks, marks[1:], strict=False)]
+
+
+def time_chain(stages: Sequence[Stage], value: Any, clock: Clock) -> list[float]:
+    """Run stages one after another, each on what the one before returned, and time every one.
+
+    Parameters
+    ----------
+    stages : sequence of callable
+        Parts of one network, in order.
+    value : object
+        Input of the first.
+    clock : Clock
+        Where the time comes from.
+
+    Returns
+    -------
+    list of float, as long as `stages`
+        Time of every stage [s], never below the clock's resolution.
+    """
+    marks = [clock.mark()]
+    for stage in stages:
+        value = stage(value)
+        marks.append(clock.mark())
+    return [max(seconds, clock.resolution) for seconds in clock.intervals(marks)]
+
+
+def time_repeatedly(run: Callable[[], Any], clock: Clock, protocol: MeasureProtocol) -> Measurement:
+    """Time one callable: `n_warmup` runs, then `n_run` timed ones.
+
+    It ends early when `max_measure_execution_time` is spent, but not before one timed run.
+
+    Returns
+    -------
+    Measurement
+        With all samples.
+    """
+    warmups = tuple(_time_once(run, clock) for _ in range(protocol.n_warmup))
+    samples: list[float] = []
+    while len(samples) < protocol.n_run and (not samples or sum(samples) < protocol.max_measure_execution_time):
+        samples.append(_time_once(run, clock))
+    return Measurement(tuple(samples), protocol, warmups)
+
+
+def _time_once(run: Callable[[], Any], clock: Clock) -> float:
+    return time_chain([lambda _: run()], None, clock)[0]

@@ -1,0 +1,79 @@
+"""`OpSpec`: one operator or block with its attributes, input shapes and dtype."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from nni_latency.errors import InvalidValueError
+
+AttributeValue = bool | int | float | str | tuple[int, ...]
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class OpSpec:
+    """One operator or block. Immutable and hashable; equal specs cost the same on one platform.
+
+    Parameters
+    ----------
+    kind : str
+        What it computes, such as ``conv2d`` or ``inverted_residual``.
+    input_shapes : tuple of tuple of int
+        Shapes of the inputs, batch first.
+    attributes : tuple of (str, value)
+        Everything else that decides the computation, sorted by name. Use `OpSpec.of` to give them as keywords.
+    dtype : str, default="float32"
+        Element type.
+
+    Examples
+    --------
+    >>> op = OpSpec.of("linear", [(1, 1504)], out_features=10, bias=True)
+    >>> op.op_key
+    'linear(bias=1,out_features=10)@1x1504:float32'
+    """
+
+    kind: str
+    input_shapes: tuple[Shape, ...]
+    attributes: tuple[tuple[str, AttributeValue], ...] = ()
+    dtype: str = "float32"
+    _lookup: Mapping[str, AttributeValue] = field(init=False, repr=False, compare=False, hash=False)
+
+    def __post_init__(self) -> None:
+        names = [name for name, _ in self.attributes]
+        if names != sorted(set(names)):
+            raise InvalidValueError(f"The 'attributes' of an OpSpec must be sorted by name, each once. Got {names}.")
+        object.__setattr__(self, "_lookup", dict(self.attributes))
+
+    @classmethod
+    def of(cls, kind: str, input_shapes: Any, *, dtype: str = "float32", **attributes: Any) -> OpSpec:
+        """Make a spec from plain lists and keywords; lists become tuples, attributes are sorted."""
+        shapes = tuple(tuple(int(size) for size in shape) for shape in input_shapes)
+        plain = {name: tuple(value) if isinstance(value, list) else value for name, value in attributes.items()}
+        return cls(kind, shapes, tuple(sorted(plain.items())), dtype)
+
+    def __getitem__(self, name: str) -> Any:
+        """Return one attribute; `KeyError` if the operator has none of that name."""
+        return self._lookup[name]
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """Return one attribute or the default."""
+        return self._lookup.get(name, default)
+
+    @property
+    def op_key(self) -> str:
+        """Readable key, the same in every process and on every machine."""
+        attributes = ",".join(f"{name}={_plain(value)}" for name, value in self.attributes)
+        shapes = "+".join("x".join(map(str, shape)) for shape in self.input_shapes)
+        return f"{self.kind}({attributes})@{shapes}:{self.dtype}"
+
+    def replace(self, **attributes: AttributeValue) -> OpSpec:
+        """Return the same operator with some attributes changed."""
+        return OpSpec(self.kind, self.input_shapes, tuple(sorted({**self._lookup, **attributes}.items())), self.dtype)
+
+
+def _plain(value: AttributeValue) -> str:
+    if isinstance(value, tuple):
+        return "x".join(map(str, value))
+    return str(int(value)) if isinstance(value, bool) else str(value)

@@ -1,0 +1,16 @@
+"""Where a cost was taken: the device and everything else that decides what a number means."""
+
+from nni_latency.platforms._devices import list_devices, resolve_device
+from nni_latency.platforms._facts import FACTS, Fact, collect_facts
+from nni_latency.platforms._platform import Platform, check_same_platform, current_platform
+
+__all__ = [
+    "FACTS",
+    "Fact",
+    "Platform",
+    "check_same_platform",
+    "collect_facts",
+    "current_platform",
+    "list_devices",
+    "resolve_device",
+]

@@ -1,0 +1,164 @@
+"""What can be read about a device and its software, as one described list."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+FactValue = str | int | float | bool
+
+
+@dataclass(frozen=True)
+class Fact:
+    """One described fact of a platform.
+
+    Parameters
+    ----------
+    name : str
+        Key in files.
+    meaning : str
+        One line for a person, with the unit.
+    identity : bool
+        Whether numbers taken under different values of it may not be mixed.
+    """
+
+    name: str
+    meaning: str
+    identity: bool = False
+
+
+#: Every fact that is collected, in the order in which it is shown. CPU and GPU facts stand only where they apply.
+FACTS: tuple[Fact, ...] = (
+    Fact("device_name", "name of the processor or GPU as its maker or driver tells it", identity=True),
+    Fact("device_kind", "cpu or cuda", identity=True),
+    Fact("cpu_signature", "family, model and stepping of the processor", identity=True),
+    Fact("cpu_count", "logical processors that this process may use"),
+    Fact("cpu_governor", "frequency governor of the first processor"),
+    Fact("cpu_frequency_max", "highest frequency of the first processor [Hz]"),
+    Fact("memory", "main memory [byte]"),
+    Fact("virtualised", "whether the machine runs under a hypervisor"),
+    Fact("load", "mean number of running processes over the last minute, when it began"),
+    Fact("gpu_memory", "memory of the GPU [byte]", identity=True),
+    Fact("gpu_driver", "version of the GPU driver"),
+    Fact("gpu_power_limit", "power limit of the GPU [W]"),
+    Fact("gpu_clock_max", "highest clock of the GPU's multiprocessors [Hz]"),
+    Fact("system", "operating system and its release"),
+    Fact("machine", "instruction set", identity=True),
+    Fact("python", "version of Python"),
+    Fact("torch", "version of torch", identity=True),
+    Fact("cuda", "version of CUDA that torch was built with", identity=True),
+    Fact("cudnn", "version of cuDNN"),
+    Fact("nni_latency", "version of this package"),
+)
+
+
+def collect_facts(device: str = "cpu") -> dict[str, FactValue]:
+    """Read the facts of a device of this machine; what can not be read is left out.
+
+    Parameters
+    ----------
+    device : str, default="cpu"
+        ``cpu`` or ``cuda:N``.
+
+    Returns
+    -------
+    dict
+        Fact name to value, in the order of `FACTS`.
+    """
+    found = dict(_machine_facts())
+    found.update(_gpu_facts(int(device.partition(":")[2] or 0)) if device.startswith("cuda") else _cpu_facts())
+    found.update(_software_facts())
+    return {fact.name: found[fact.name] for fact in FACTS if fact.name in found}
+
+
+def _machine_facts() -> Iterator[tuple[str, FactValue]]:
+    yield "system", f"{platform.system()} {platform.release()}"
+    yield "machine", platform.machine()
+    yield "python", platform.python_version()
+    yield "cpu_count", usable_processors()
+    if hasattr(os, "getloadavg"):
+        yield "load", round(os.getloadavg()[0], 2)
+    if hasattr(os, "sysconf"):
+        yield "memory", os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def usable_processors() -> int:
+    """Count the logical processors that this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _cpu_facts() -> Iterator[tuple[str, FactValue]]:
+    info = _proc_cpuinfo()
+    yield "device_kind", "cpu"
+    yield "device_name", info.get("model name") or platform.processor() or platform.machine()
+    signature = [info.get(key) for key in ("cpu family", "model", "stepping")]
+    if all(signature):
+        yield "cpu_signature", "-".join(part for part in signature if part)
+    if info:
+        yield "virtualised", "hypervisor" in info.get("flags", "").split()
+    frequency = Path("/sys/devices/system/cpu/cpu0/cpufreq")
+    governor, top = _read(frequency / "scaling_governor"), _read(frequency / "cpuinfo_max_freq")
+    if governor:
+        yield "cpu_governor", governor
+    if top:
+        yield "cpu_frequency_max", int(top) * 1000
+
+
+def _gpu_facts(index: int) -> Iterator[tuple[str, FactValue]]:
+    import torch
+
+    properties = torch.cuda.get_device_properties(index)
+    yield "device_kind", "cuda"
+    yield "device_name", properties.name
+    yield "gpu_memory", properties.total_memory
+    if torch.backends.cudnn.version() is not None:
+        yield "cudnn", str(torch.backends.cudnn.version())
+    yield from _nvml_facts(torch.cuda._get_nvml_device_index(index))
+
+
+def _nvml_facts(index: int) -> Iterator[tuple[str, FactValue]]:
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        return
+    try:
+        handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+        yield "gpu_driver", pynvml.nvmlSystemGetDriverVersion()
+        yield "gpu_power_limit", pynvml.nvmlDeviceGetEnforcedPowerLimit(handle) / 1e3
+        yield "gpu_clock_max", pynvml.nvmlDeviceGetMaxClockInfo(handle, pynvml.NVML_CLOCK_SM) * 1_000_000
+    except pynvml.NVMLError:
+        return
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def _software_facts() -> Iterator[tuple[str, FactValue]]:
+    import torch
+
+    yield "torch", torch.__version__.partition("+")[0]
+    if torch.version.cuda:
+        yield "cuda", torch.version.cuda
+    try:
+        yield "nni_latency", metadata.version("nni_latency")
+    except metadata.PackageNotFoundError:
+        return
+
+
+def _proc_cpuinfo() -> dict[str, str]:
+    """Read the first processor's block of /proc/cpuinfo; empty where there is none."""
+    block = (_read(Path("/proc/cpuinfo")) or "").partition("\n\n")[0]
+    return dict(re.findall(r"^([^\t:]+?)\s*:[ \t]*(.*)$", block, flags=re.MULTILINE))
+
+
+def _read(path: Path) -> str | None:
+    try:
+        return path.read_text().strip() or None
+    except OSError:
+        return None

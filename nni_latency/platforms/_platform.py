@@ -1,0 +1,137 @@
+"""`Platform`: device, runtime, precision and threads, with a stable id."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from nni_latency.errors import InvalidValueError, MismatchError
+from nni_latency.platforms._devices import resolve_device
+from nni_latency.platforms._facts import FACTS, FactValue, collect_facts
+
+PRECISIONS = ("fp32", "bf16", "fp16")
+
+# Words that makers put into names and that tell no two devices apart.
+_NOISE = re.compile(r"\((r|tm|c)\)|@.*$|\b(cpu|processor|core|intel|amd|nvidia|geforce|with|graphics|\d+-core)\b", re.I)
+
+
+@dataclass(frozen=True)
+class Platform:
+    """Where a cost was taken. Immutable; records of different platforms never mix.
+
+    Parameters
+    ----------
+    device : str
+        Short name of the device, lower case, such as ``epyc-7763``.
+    runtime : str
+        What executes the model, such as ``torch``.
+    precision : str
+        ``fp32``, ``bf16`` or ``fp16``.
+    threads : int
+        Threads that compute one network.
+    facts : mapping
+        What was read about the device and the software (see `FACTS`).
+
+    Examples
+    --------
+    >>> Platform("epyc-7763", "torch", "fp32", 1).id
+    'epyc-7763.torch.fp32.t1'
+    """
+
+    device: str
+    runtime: str = "torch"
+    precision: str = "fp32"
+    threads: int = 1
+    facts: Mapping[str, FactValue] = field(default_factory=dict, compare=False)
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch(r"[a-z0-9][a-z0-9_-]*", self.device):
+            raise InvalidValueError(
+                f"The 'device' of a Platform must be lower-case letters, digits and dashes. Got {self.device!r}."
+            )
+        if self.precision not in PRECISIONS:
+            raise InvalidValueError(
+                f"The 'precision' of a Platform must be one of {', '.join(PRECISIONS)}. Got {self.precision!r}."
+            )
+        if self.threads < 1:
+            raise InvalidValueError(f"The 'threads' of a Platform must be an int >= 1. Got {self.threads}.")
+        object.__setattr__(self, "facts", MappingProxyType(dict(self.facts)))
+
+    @property
+    def id(self) -> str:
+        """Stable name of the platform, the same in every process and file."""
+        return f"{self.device}.{self.runtime}.{self.precision}.t{self.threads}"
+
+    def differences(self, other: Platform) -> list[str]:
+        """Say in words what keeps the records of two platforms apart; empty if nothing does.
+
+        Facts that only one side knows are not held against it.
+        """
+        found = [] if self.id == other.id else [f"id: {self.id} against {other.id}"]
+        for fact in FACTS:
+            mine, theirs = self.facts.get(fact.name), other.facts.get(fact.name)
+            if fact.identity and mine is not None and theirs is not None and mine != theirs:
+                found.append(f"{fact.name}: {mine} against {theirs}")
+        return found
+
+
+def check_same_platform(first: Platform, second: Platform, what: str) -> None:
+    """Raise `MismatchError` if records of the two platforms must not be mixed.
+
+    Parameters
+    ----------
+    first, second : Platform
+        The two sides.
+    what : str
+        What would have mixed them, to begin the message.
+    """
+    differences = first.differences(second)
+    if differences:
+        raise MismatchError(f"{what} would mix two platforms ({'; '.join(differences)}).")
+
+
+def current_platform(
+    device: str = "cpu", *, runtime: str = "torch", precision: str = "fp32", threads: int = 1
+) -> Platform:
+    """Describe a device of this machine.
+
+    Parameters
+    ----------
+    device : str, default="cpu"
+        ``cpu``, ``cuda`` or ``cuda:N``.
+    runtime, precision, threads
+        As in `Platform`.
+
+    Raises
+    ------
+    UnknownNameError
+        If this machine has no such device.
+
+    Examples
+    --------
+    >>> current_platform("cpu", threads=2).id.endswith(".torch.fp32.t2")
+    True
+    """
+    facts = collect_facts(resolve_device(device))
+    return Platform(device_slug(facts), runtime, precision, threads, facts)
+
+
+def device_slug(facts: Mapping[str, FactValue]) -> str:
+    """Make the short device name out of the facts.
+
+    A virtual machine may hide the model ("Xeon Processor"): the signature then tells it from others.
+
+    Examples
+    --------
+    >>> device_slug({"device_name": "AMD EPYC 7763 64-Core Processor"})
+    'epyc-7763'
+    >>> device_slug({"device_name": "Intel(R) Xeon(R) Processor", "cpu_signature": "6-143-4"})
+    'xeon-6-143-4'
+    """
+    name = str(facts.get("device_name", "unknown"))
+    slug = re.sub(r"[^a-z0-9]+", "-", _NOISE.sub(" ", name).lower()).strip("-") or "unknown"
+    if not re.search(r"\d", slug) and "cpu_signature" in facts:
+        slug = f"{slug}-{facts['cpu_signature']}"
+    return slug

@@ -1,0 +1,235 @@
+"""Plugins: what a package may register, and the manager that collects it.
+
+A plugin is a module with functions marked `hookimpl`, named in the entry-point group ``nni_latency``::
+
+    from nni_latency import hookimpl
+
+    @hookimpl
+    def register_estimators(register):
+        register("mine", make_estimator)          # make_estimator(argument) -> Estimator
+
+What the package itself brings is registered through the same hooks.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from importlib import metadata
+from types import MappingProxyType
+from typing import Any
+
+import pluggy
+
+from nni_latency.errors import PluginError, UnknownNameError
+
+GROUP = "nni_latency"
+
+hookspec = pluggy.HookspecMarker(GROUP)
+hookimpl = pluggy.HookimplMarker(GROUP)
+
+#: Called with a name and a factory.
+Register = Callable[[str, Callable[..., Any]], None]
+
+
+class HookSpecs:
+    """What a plugin may implement."""
+
+    @hookspec
+    def register_estimators(self, register: Register) -> None:
+        """Register estimators: ``register(name, factory)``, ``factory(argument: str) -> Estimator``."""
+
+    @hookspec
+    def register_runtimes(self, register: Register) -> None:
+        """Register runtimes: ``register(name, factory)``, ``factory(device, *, threads, precision) -> Runtime``."""
+
+    @hookspec
+    def register_meters(self, register: Register) -> None:
+        """Register meters of energy or memory: ``register(name, factory)``, ``factory(device) -> Meter``."""
+
+    @hookspec
+    def register_spaces(self, register: Register) -> None:
+        """Register model spaces: ``register(name, factory)``, ``factory(**arguments) -> ModelSpace``."""
+
+
+@dataclass(frozen=True)
+class Registration:
+    """One registered thing and the plugin that brought it."""
+
+    name: str
+    factory: Callable[..., Any]
+    owner: str
+
+
+@dataclass(frozen=True)
+class PluginInfo:
+    """One plugin: its name, the distribution it came with, the hooks it implements, and what broke it, if anything."""
+
+    name: str
+    distribution: str
+    version: str
+    hooks: tuple[str, ...] = ()
+    registered: tuple[str, ...] = ()
+    error: str | None = None
+
+
+@dataclass(frozen=True)
+class Registry:
+    """Everything that is registered. Immutable.
+
+    Parameters
+    ----------
+    estimators, runtimes, meters, spaces : mapping of str to Registration
+        By name.
+    plugins : tuple of PluginInfo
+        Who registered it, broken plugins included.
+    """
+
+    estimators: Mapping[str, Registration] = field(default_factory=dict)
+    runtimes: Mapping[str, Registration] = field(default_factory=dict)
+    meters: Mapping[str, Registration] = field(default_factory=dict)
+    spaces: Mapping[str, Registration] = field(default_factory=dict)
+    plugins: tuple[PluginInfo, ...] = ()
+
+    def find(self, kind: str, name: str) -> Registration:
+        """Return one registration by the kind's singular (``estimator``, ...) and its name.
+
+        Raises
+        ------
+        UnknownNameError
+            If there is none; the message lists what there is, and plugins that broke.
+        """
+        found: Mapping[str, Registration] = getattr(self, f"{kind}s")
+        if name in found:
+            return found[name]
+        error = UnknownNameError.of(kind, name, sorted(found))
+        broken = [f"{plugin.name} ({plugin.error})" for plugin in self.plugins if plugin.error]
+        raise UnknownNameError(f"{error} Plugins that did not load: {'; '.join(broken)}.") if broken else error
+
+
+_HOOKS = ("register_estimators", "register_runtimes", "register_meters", "register_spaces")
+
+
+def make_manager(entry_points: list[metadata.EntryPoint]) -> tuple[pluggy.PluginManager, list[PluginInfo]]:
+    """Make a plugin manager: hook specifications, then the plugins that load.
+
+    Parameters
+    ----------
+    entry_points : list of EntryPoint
+        Plugins, the package's own first.
+
+    Returns
+    -------
+    manager : pluggy.PluginManager
+        With every plugin that loads.
+    broken : list of PluginInfo
+        Those that do not, each with its reason.
+    """
+    manager = pluggy.PluginManager(GROUP)
+    manager.add_hookspecs(HookSpecs)
+    broken = []
+    for point in entry_points:
+        plugin = None
+        try:
+            plugin = point.load()
+            manager.register(plugin, point.name)
+            manager.check_pending()
+        except Exception as error:  # a stranger's plugin may raise anything; the rest must still work
+            if plugin is not None and manager.is_registered(plugin):
+                manager.unregister(plugin)
+            broken.append(_info(point, error=f"{type(error).__name__}: {error}"))
+    return manager, broken
+
+
+def collect(entry_points: list[metadata.EntryPoint]) -> Registry:
+    """Load plugins and gather what their hooks register.
+
+    Raises
+    ------
+    PluginError
+        If two plugins register one name; the message names both.
+    """
+    manager, broken = make_manager(entry_points)
+    found: dict[str, dict[str, Registration]] = {hook: {} for hook in _HOOKS}
+    infos = []
+    for point in entry_points:
+        plugin = manager.get_plugin(point.name)
+        if plugin is None:
+            continue
+        mine, error = _call_hooks(manager, point.name, plugin)
+        for hook, registrations in mine.items():
+            for registration in registrations:
+                _add(found[hook], hook, registration)
+        registered = tuple(item.name for registrations in mine.values() for item in registrations)
+        infos.append(_info(point, tuple(mine), registered, error))
+    kinds = {hook.removeprefix("register_"): MappingProxyType(items) for hook, items in found.items()}
+    return Registry(**kinds, plugins=(*infos, *broken))
+
+
+def load_registry() -> Registry:
+    """Return everything that is registered by installed plugins; loaded once for each set of them."""
+    return _load_registry(tuple(installed_entry_points()))
+
+
+def installed_entry_points() -> list[metadata.EntryPoint]:
+    """List the installed plugins, the package's own first.
+
+    ``NNI_LATENCY_PLUGINS=a,b`` narrows those of others to the ones named; empty, to none.
+    """
+    points = sorted(metadata.entry_points(group=GROUP), key=lambda point: (not _is_own(point), point.name))
+    wanted = os.environ.get("NNI_LATENCY_PLUGINS")
+    if wanted is None:
+        return points
+    names = {name.strip() for name in wanted.split(",")}
+    return [point for point in points if _is_own(point) or point.name in names]
+
+
+@functools.lru_cache(maxsize=8)
+def _load_registry(entry_points: tuple[metadata.EntryPoint, ...]) -> Registry:
+    return collect(list(entry_points))
+
+
+def _is_own(point: metadata.EntryPoint) -> bool:
+    return point.dist is not None and point.dist.name.replace("-", "_") == GROUP
+
+
+def _call_hooks(
+    manager: pluggy.PluginManager, name: str, plugin: Any
+) -> tuple[dict[str, list[Registration]], str | None]:
+    """Let one plugin register; one that raises registers nothing at all."""
+    others = [other for other in manager.get_plugins() if other is not plugin]
+    implemented = {caller.name for caller in manager.get_hookcallers(plugin) or ()}
+    mine: dict[str, list[Registration]] = {hook: [] for hook in _HOOKS if hook in implemented}
+    for hook, registrations in mine.items():
+
+        def register(key: str, factory: Callable[..., Any], _to: list[Registration] = registrations) -> None:
+            _to.append(Registration(key, factory, name))
+
+        try:
+            manager.subset_hook_caller(hook, remove_plugins=others)(register=register)
+        except Exception as error:  # a stranger's plugin may raise anything; the rest must still work
+            return {}, f"{hook}: {type(error).__name__}: {error}"
+    return mine, None
+
+
+def _add(found: dict[str, Registration], hook: str, new: Registration) -> None:
+    old = found.get(new.name)
+    if old is not None:
+        kind = hook.removeprefix("register_").removesuffix("s")
+        raise PluginError(
+            f"Two plugins register the {kind} {new.name!r}: {old.owner!r} and {new.owner!r}. "
+            "Uninstall one of them, or load only the plugins that NNI_LATENCY_PLUGINS names."
+        )
+    found[new.name] = new
+
+
+def _info(
+    point: metadata.EntryPoint,
+    hooks: tuple[str, ...] = (),
+    registered: tuple[str, ...] = (),
+    error: str | None = None,
+) -> PluginInfo:
+    name, version = (point.dist.name, point.dist.version) if point.dist is not None else ("unknown", "")
+    return PluginInfo(point.name, name, version, hooks, registered, error)

@@ -1,0 +1,137 @@
+"""The blocks of FBNet (arXiv:1812.03443, figure 3), each of which says which operator it is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
+
+import torch
+from torch import nn
+
+from nni_latency.operators import OpSpec
+
+
+class ConvBlock(nn.Sequential):
+    """Convolution, batch normalisation and, if asked for, ReLU; 'same' padding."""
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: int = 1,
+        stride: int = 1,
+        groups: int = 1,
+        relu: bool = True,
+    ) -> None:
+        layers: list[nn.Module] = [
+            nn.Conv2d(in_channels, out_channels, kernel_size, stride, kernel_size // 2, groups=groups, bias=False),
+            nn.BatchNorm2d(out_channels),
+        ]
+        super().__init__(*layers, *([nn.ReLU(inplace=True)] if relu else []))
+        self.relu = relu
+
+    def op_spec(self, *input_shapes: Sequence[int]) -> OpSpec:
+        """Describe the block for those input shapes."""
+        convolution = cast(nn.Conv2d, self[0])
+        return OpSpec.of(
+            "conv_block",
+            input_shapes,
+            out_channels=convolution.out_channels,
+            kernel_size=convolution.kernel_size[0],
+            stride=convolution.stride[0],
+            relu=self.relu,
+        )
+
+
+class Skip(nn.Identity):
+    """The candidate that does nothing."""
+
+    def op_spec(self, *input_shapes: Sequence[int]) -> OpSpec:
+        """Describe the block for those input shapes."""
+        return OpSpec.of("identity", input_shapes)
+
+
+class ChannelShuffle(nn.Module):
+    """Mix the channels of two groups, so that the next grouped convolution sees both."""
+
+    def __init__(self, groups: int) -> None:
+        super().__init__()
+        self.groups = groups
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Interleave the groups' channels."""
+        batch, channels, height, width = inputs.shape
+        grouped = inputs.view(batch, self.groups, channels // self.groups, height, width)
+        return grouped.transpose(1, 2).reshape(batch, channels, height, width)
+
+
+class InvertedResidual(nn.Module):
+    """1x1 convolution, depthwise convolution, 1x1 convolution, with a residual where the shapes allow.
+
+    Parameters
+    ----------
+    in_channels, out_channels : int
+        Channels.
+    kernel_size : int
+        Window of the depthwise convolution.
+    stride : int
+        Stride of the depthwise convolution.
+    expansion : int
+        Channels inside over channels of the input.
+    groups : int, default=1
+        Groups of both 1x1 convolutions; with more than one their outputs are shuffled.
+    """
+
+    def __init__(
+        self, in_channels: int, out_channels: int, kernel_size: int, stride: int, expansion: int, groups: int = 1
+    ) -> None:
+        super().__init__()
+        middle = in_channels * expansion
+        shuffle = [ChannelShuffle(groups)] if groups > 1 else []
+        self.layers = nn.Sequential(
+            ConvBlock(in_channels, middle, groups=groups),
+            *shuffle,
+            ConvBlock(middle, middle, kernel_size, stride, groups=middle),
+            ConvBlock(middle, out_channels, groups=groups, relu=False),
+            *shuffle,
+        )
+        self.residual = stride == 1 and in_channels == out_channels
+        self._attributes = {
+            "out_channels": out_channels,
+            "kernel_size": kernel_size,
+            "stride": stride,
+            "expansion": expansion,
+            "groups": groups,
+        }
+
+    def op_spec(self, *input_shapes: Sequence[int]) -> OpSpec:
+        """Describe the block for those input shapes."""
+        return OpSpec.of("inverted_residual", input_shapes, **self._attributes)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Return the block's output, plus its input where it is a residual block."""
+        outputs: torch.Tensor = self.layers(inputs)
+        return inputs + outputs if self.residual else outputs
+
+
+class ClassificationHead(nn.Module):
+    """1x1 convolution, average over the picture, linear classifier."""
+
+    def __init__(self, in_channels: int, channels: int, num_classes: int) -> None:
+        super().__init__()
+        self.features = ConvBlock(in_channels, channels)
+        self.classifier = nn.Linear(channels, num_classes)
+
+    def op_spec(self, *input_shapes: Sequence[int]) -> OpSpec:
+        """Describe the block for those input shapes."""
+        return OpSpec.of(
+            "classification_head",
+            input_shapes,
+            channels=self.classifier.in_features,
+            num_classes=self.classifier.out_features,
+        )
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Return the logits."""
+        logits: torch.Tensor = self.classifier(self.features(inputs).mean((2, 3)))
+        return logits

@@ -1,0 +1,241 @@
+"""The file format of tables: versioned JSON, checked by pydantic, one line an entry.
+
+History of the format:
+
+1. The first version.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, ValidationError, model_validator
+
+from nni_latency.errors import LatencyError, TableFormatError
+from nni_latency.operators import OpSpec
+from nni_latency.tables._entry import Entry
+from nni_latency.units import METRIC_UNITS
+
+if TYPE_CHECKING:
+    from nni_latency.tables._lookup_table import LookupTable
+
+FORMAT = "nni_latency.lookup_table"
+VERSION = 1
+
+Scalar = bool | int | float | str | None
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class SpaceDocument(_Strict):
+    """Which space a table belongs to."""
+
+    name: str
+    arguments: dict[str, Scalar] = Field(default_factory=dict, description="all arguments that make the space")
+
+
+class PlatformDocument(_Strict):
+    """Where the costs were taken."""
+
+    id: str
+    device: str
+    runtime: str
+    precision: str
+    threads: PositiveInt
+    facts: dict[str, bool | int | float | str] = Field(default_factory=dict)
+
+
+class OperatorDocument(_Strict):
+    """What a candidate computes."""
+
+    kind: str
+    input_shapes: list[list[PositiveInt]] = Field(description="batch first")
+    attributes: dict[str, bool | int | float | str | list[int]] = Field(default_factory=dict)
+    dtype: str = "float32"
+
+
+class EntryDocument(_Strict):
+    """What a candidate costs, and what it computes."""
+
+    value: PositiveFloat = Field(description="cost in the table's unit")
+    low: float = Field(ge=0, description="lower end of the confidence interval")
+    high: PositiveFloat = Field(description="upper end of the confidence interval")
+    n_samples: int = Field(0, ge=0)
+    n_dropped: int = Field(0, ge=0, description="samples trimmed away")
+    op: OperatorDocument | None = None
+    macs: int | None = Field(None, ge=0, description="multiply-adds")
+    flops: int | None = Field(None, ge=0, description="floating-point operations, two a multiply-add")
+    acts: int | None = Field(None, ge=0, description="ACTS: output elements of the convolutions")
+    inp: int | None = Field(None, ge=0, description="INP: input elements of the convolutions")
+    params: int | None = Field(None, ge=0, description="parameters")
+
+    def to_entry(self) -> Entry:
+        """Make the entry; features are counted anew from the operator."""
+        op = self.op and OpSpec.of(
+            self.op.kind, self.op.input_shapes, dtype=self.op.dtype, **self.op.attributes
+        )
+        return Entry(self.value, self.low, self.high, self.n_samples, self.n_dropped, op)
+
+
+class LayerDocument(_Strict):
+    """One layer: its candidates in the order of the space's indices, and the entries of those that have a cost."""
+
+    name: str
+    searched: bool = True
+    default: str | None = None
+    choices: list[str] = Field(min_length=1)
+    entries: dict[str, EntryDocument]
+
+    @model_validator(mode="after")
+    def _entries_are_choices(self) -> LayerDocument:
+        strangers = sorted(set(self.entries) - set(self.choices))
+        if strangers:
+            raise ValueError(f"entries {strangers} are not among the choices")
+        return self
+
+
+class TableDocument(_Strict):
+    """A lookup table: what the candidates of a space cost on one platform."""
+
+    format: Literal["nni_latency.lookup_table"]
+    version: Literal[1]
+    metric: str
+    unit: str = Field(description="SI unit of every value")
+    space: SpaceDocument
+    input_shape: list[PositiveInt] = Field(min_length=1, description="of the network's input, batch first")
+    platform: PlatformDocument
+    protocol: dict[str, int | float] | None = Field(None, description="how it was measured; null for other numbers")
+    rounds: int = Field(0, ge=0)
+    duration: float = Field(0.0, ge=0, description="time spent measuring [s]")
+    calibration: PositiveFloat = Field(1.0, description="factor on the sum of entries")
+    layers: list[LayerDocument] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _unit_fits_metric(self) -> TableDocument:
+        if METRIC_UNITS.get(self.metric) != self.unit:
+            raise ValueError(f"metric {self.metric!r} does not go with unit {self.unit!r}")
+        return self
+
+
+def table_schema() -> dict[str, Any]:
+    """Return the JSON schema of the file format."""
+    return TableDocument.model_json_schema()
+
+
+def read_document(path: Path) -> TableDocument:
+    """Read and check a file.
+
+    Raises
+    ------
+    TableFormatError
+        If it is absent, truncated, altered, of another kind or of a newer version.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is not text"
+        raise TableFormatError(f"Can not read the table {str(path)!r}: {reason}.") from error
+    except json.JSONDecodeError as error:
+        raise TableFormatError(
+            f"The table {str(path)!r} is not whole JSON (line {error.lineno}: {error.msg}). "
+            "It may have been cut off while it was copied; take it again from where it came, or build it anew."
+        ) from error
+    return parse_document(content, str(path))
+
+
+def parse_document(content: Any, origin: str) -> TableDocument:
+    """Check the content of a file; `origin` names it in messages."""
+    kind = content.get("format") if isinstance(content, dict) else None
+    if kind != FORMAT:
+        raise TableFormatError(f"{origin!r} is not a lookup table: its 'format' must be {FORMAT!r}. Got {kind!r}.")
+    version = content.get("version")
+    if isinstance(version, int) and version > VERSION:
+        raise TableFormatError(
+            f"The table {origin!r} has version {version}, this nni_latency reads up to {VERSION}. "
+            "Update it with: pip install --upgrade nni_latency"
+        )
+    try:
+        document = TableDocument.model_validate(content)
+        _check_entries(document)
+    except ValidationError as error:
+        raise TableFormatError(f"The table {origin!r} is not valid: {_explain(error)}") from error
+    except LatencyError as error:
+        raise TableFormatError(f"The table {origin!r} is not valid: {error}") from error
+    return document
+
+
+def render_document(table: LookupTable) -> str:
+    """Write a table as JSON that a person can read: one line an entry."""
+    platform = {"id": table.platform.id, **vars(table.platform), "facts": dict(table.platform.facts)}
+    head = {
+        "format": FORMAT,
+        "version": VERSION,
+        "metric": table.metric,
+        "unit": METRIC_UNITS[table.metric],
+        "space": {"name": table.space.name, "arguments": dict(table.space.arguments)},
+        "input_shape": list(table.input_shape),
+        "platform": platform,
+        "protocol": table.protocol and table.protocol.as_dict(),
+        "rounds": table.rounds,
+        "duration": table.duration,
+        "calibration": table.calibration,
+    }
+    lines = [f'"{key}": {json.dumps(value, allow_nan=False)}' for key, value in head.items()]
+    layers = ",\n  ".join(_render_layer(layer) for layer in table.layers)
+    return "{\n " + ",\n ".join([*lines, f'"layers": [\n  {layers}\n ]']) + "\n}\n"
+
+
+def _render_layer(layer: Any) -> str:
+    head = {
+        "name": layer.name,
+        "searched": layer.searched,
+        "default": layer.default,
+        "choices": list(layer.choices),
+    }
+    entries = ",\n   ".join(
+        f"{json.dumps(choice)}: {json.dumps(_entry_content(entry), allow_nan=False)}"
+        for choice, entry in layer.entries.items()
+    )
+    inner = f"{{\n   {entries}\n  }}" if entries else "{}"
+    return json.dumps(head)[:-1] + f', "entries": {inner}}}'
+
+
+def _entry_content(entry: Entry) -> dict[str, Any]:
+    content: dict[str, Any] = {
+        "value": entry.value,
+        "low": entry.low,
+        "high": entry.high,
+        "n_samples": entry.n_samples,
+        "n_dropped": entry.n_dropped,
+    }
+    if entry.op is not None and entry.features is not None:
+        features = entry.features
+        content |= {name: getattr(features, name) for name in ("macs", "flops", "acts", "inp", "params")}
+        content["op"] = {
+            "kind": entry.op.kind,
+            "input_shapes": entry.op.input_shapes,
+            "attributes": dict(entry.op.attributes),
+            "dtype": entry.op.dtype,
+        }
+    return content
+
+
+def _check_entries(document: TableDocument) -> None:
+    """Check what pydantic can not: intervals and operators, by making each of them once."""
+    for layer in document.layers:
+        for choice, entry in layer.entries.items():
+            try:
+                _ = entry.to_entry().features
+            except (LatencyError, KeyError, ValueError, TypeError, ArithmeticError) as error:
+                raise TableFormatError(f"layer {layer.name!r}, entry {choice!r}: {error}") from error
+
+
+def _explain(error: ValidationError) -> str:
+    first, *others = error.errors()
+    place = ".".join(map(str, first["loc"])) or "the document"
+    more = f" (and {len(others)} more)" if others else ""
+    return f"{place}: {first['msg']}. Got {str(first['input'])[:60]!r}{more}."

@@ -1,0 +1,121 @@
+"""`MeasurePlan`: what is to be measured, apart from what was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+from nni_latency.errors import InvalidValueError
+from nni_latency.operators import OpSpec
+
+ArgumentValue = str | int | float | bool | None
+
+
+@dataclass(frozen=True)
+class SpaceReference:
+    """Which space a table belongs to.
+
+    Parameters
+    ----------
+    name : str
+        Name under which the space is registered, such as ``fbnet``.
+    arguments : mapping
+        Arguments that make it, all of them, with plain values.
+    """
+
+    name: str
+    arguments: Mapping[str, ArgumentValue] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "arguments", MappingProxyType(dict(self.arguments)))
+
+    def __str__(self) -> str:
+        arguments = ", ".join(f"{name}={value}" for name, value in self.arguments.items())
+        return f"{self.name}({arguments})"
+
+    def differences(self, other: SpaceReference, *, ignore: Sequence[str] = ()) -> list[str]:
+        """Say in words what differs; arguments that only one side gives are compared too."""
+        found = [] if self.name == other.name else [f"{self.name} against {other.name}"]
+        for name in dict.fromkeys([*self.arguments, *other.arguments]):
+            mine, theirs = self.arguments.get(name), other.arguments.get(name)
+            if name not in ignore and mine != theirs:
+                found.append(f"{name}={mine} against {name}={theirs}")
+        return found
+
+
+@dataclass(frozen=True)
+class PlanCandidate:
+    """One candidate of a layer: its operator, and a function that makes a module of it."""
+
+    op: OpSpec
+    build: Callable[[], Any] = field(compare=False, repr=False)
+
+
+@dataclass(frozen=True)
+class PlanLayer:
+    """One layer of a plan.
+
+    Parameters
+    ----------
+    name : str
+        Label of the layer in the space.
+    candidates : mapping of str to PlanCandidate
+        What can stand there, in the order of the space's indices.
+    searched : bool, default=True
+        Whether the space chooses; a fixed layer takes `default`.
+    default : str or None
+        Candidate of a fixed layer.
+    """
+
+    name: str
+    candidates: Mapping[str, PlanCandidate]
+    searched: bool = True
+    default: str | None = None
+
+    def __post_init__(self) -> None:
+        if not self.candidates:
+            raise InvalidValueError(f"Layer {self.name!r} has no candidates: there is nothing to measure.")
+        if not self.searched and self.default not in self.candidates:
+            raise InvalidValueError(
+                f"The fixed layer {self.name!r} must name one of {', '.join(self.candidates)}. Got {self.default!r}."
+            )
+
+
+@dataclass(frozen=True)
+class MeasurePlan:
+    """Everything that a table of a space needs measured: layers in order, each with its candidates.
+
+    Parameters
+    ----------
+    space : SpaceReference
+        Whose candidates they are.
+    input_shape : tuple of int
+        Shape of the network's input, batch first.
+    layers : tuple of PlanLayer
+        From the input to the output; each takes what the one before returned.
+    """
+
+    space: SpaceReference
+    input_shape: tuple[int, ...]
+    layers: tuple[PlanLayer, ...]
+
+    def __post_init__(self) -> None:
+        if not any(layer.searched for layer in self.layers):
+            raise InvalidValueError(f"The space {self.space} has no choices: there is nothing to search.")
+
+    @property
+    def batch_size(self) -> int:
+        """First number of the input shape."""
+        return self.input_shape[0]
+
+    @property
+    def searched(self) -> tuple[PlanLayer, ...]:
+        """The layers that the space chooses, in order."""
+        return tuple(layer for layer in self.layers if layer.searched)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Candidates per layer."""
+        return tuple(len(layer.candidates) for layer in self.layers)

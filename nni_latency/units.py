@@ -1,0 +1,105 @@
+"""The one place where numbers become text, and text becomes numbers; everything inside is SI."""
+
+from __future__ import annotations
+
+import math
+import re
+
+from nni_latency.errors import InvalidValueError
+
+#: Unit of every metric, as it stands in files.
+METRIC_UNITS: dict[str, str] = {
+    "latency": "s",
+    "energy": "J",
+    "peak_memory": "byte",
+    "parameter_memory": "byte",
+    "activation_memory": "byte",
+    "throughput": "1/s",
+}
+
+_DURATION = re.compile(r"(?P<number>\d+(?:\.\d*)?|\.\d+)\s*(?P<unit>ms|s|sec|min|m|h)?")
+_SECONDS = {"ms": 1e-3, "s": 1.0, "sec": 1.0, "": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0}
+
+
+def format_seconds(value: float) -> str:
+    """Format a time [s] with three significant digits and the unit a person expects.
+
+    >>> format_seconds(0.01234), format_seconds(4.2e-05), format_seconds(95)
+    ('12.3 ms', '42.0 us', '1 min 35 s')
+    """
+    if not math.isfinite(value):
+        return "unknown"
+    size = abs(value)
+    if size >= 60:
+        minutes, seconds = divmod(round(value), 60)
+        return f"{minutes} min {seconds:02d} s"
+    if size >= 1:
+        return f"{value:.3g} s"
+    if size >= 1e-3:
+        return f"{_three_digits(value * 1e3)} ms"
+    return f"{_three_digits(value * 1e6)} us"
+
+
+def format_count(value: float) -> str:
+    """Format a count such as multiply-adds or parameters.
+
+    >>> format_count(383_000_000), format_count(1_234), format_count(7)
+    ('383 M', '1.23 k', '7')
+    """
+    for factor, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= factor:
+            return f"{_three_digits(value / factor)} {letter}"
+    return f"{value:g}"
+
+
+def format_metric(value: float, metric: str) -> str:
+    """Format a value of a metric with its unit.
+
+    >>> format_metric(0.005, "latency"), format_metric(0.25, "energy")
+    ('5.00 ms', '0.25 J')
+    """
+    if metric == "latency":
+        return format_seconds(value)
+    unit = METRIC_UNITS[check_metric(metric)]
+    return f"{format_count(value)} {unit}" if abs(value) >= 1e3 else f"{value:.3g} {unit}"
+
+
+def format_percent(ratio: float) -> str:
+    """Format a ratio as a percentage with one digit after the point.
+
+    >>> format_percent(0.0312)
+    '3.1 %'
+    """
+    return f"{ratio * 100:.1f} %"
+
+
+def parse_duration(text: str) -> float:
+    """Read a duration such as ``90``, ``90s``, ``1.5min`` or ``250 ms`` and return seconds.
+
+    Raises
+    ------
+    InvalidValueError
+        If the text is not a positive number with one of those units.
+
+    Examples
+    --------
+    >>> parse_duration("1.5min"), parse_duration("250 ms")
+    (90.0, 0.25)
+    """
+    match = _DURATION.fullmatch(text.strip().lower())
+    seconds = float(match["number"]) * _SECONDS[match["unit"] or ""] if match else 0.0
+    if seconds <= 0:
+        raise InvalidValueError(f"A duration must be a positive number with 'ms', 's', 'min' or 'h'. Got {text!r}.")
+    return seconds
+
+
+def check_metric(metric: str) -> str:
+    """Return `metric` if it is one that the package knows, else raise `InvalidValueError`."""
+    if metric not in METRIC_UNITS:
+        raise InvalidValueError(f"The 'metric' must be one of {', '.join(METRIC_UNITS)}. Got {metric!r}.")
+    return metric
+
+
+def _three_digits(value: float) -> str:
+    digits = 2 if abs(value) < 10 else 1 if abs(value) < 100 else 0
+    return f"{value:.{digits}f}"
