@@ -1,0 +1,72 @@
+# Everything runs in .venv, which is made when it is absent; only Python 3.11 (or later), git and make need to be there.
+# Packages are installed again only when one of the files that name them has changed.
+
+SHELL := /bin/bash
+MAKEFLAGS += --no-print-directory
+.NOTPARALLEL:
+.DEFAULT_GOAL := help
+
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+NAMED_IN := setup.cfg pyproject.toml constraints.txt
+# Passed on to pytest or to the demo, as in: make test ARGS="-k table"
+ARGS ?=
+
+.PHONY: help demo test lint docs benchmarks venv clean
+
+help: ## Say what can be made
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | \
+	    while IFS='|' read -r name text; do printf '  make %-11s %s\n' "$$name" "$$text"; done
+
+demo: $(VENV)/.installed ## Build a table of this device, search with it, show what was found; output in demo/
+	@$(BIN)/python examples/demo.py $(ARGS)
+
+test: $(VENV)/.installed-test ## Run the tests
+	@$(BIN)/python -m pytest $(ARGS)
+
+lint: $(VENV)/.installed-test ## Check style, format, types and the imports between the rooms
+	@$(BIN)/ruff check
+	@$(BIN)/ruff format --check
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+
+docs: $(VENV)/.installed-docs ## Build the documentation in docs/_build/html; a warning is an error
+	@$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
+	@echo "docs/_build/html/index.html"
+
+# The tests leave the benchmarks out by an option in setup.cfg, which must not hold here.
+benchmarks: $(VENV)/.installed-test ## Run the benchmarks
+	@$(BIN)/python -m pytest -o addopts="--strict-config --strict-markers -ra" tests/benchmarks $(ARGS)
+
+venv: $(VENV)/.installed ## Make .venv and install the package in it
+
+clean: ## Remove everything that was made, .venv included
+	@rm -rf $(VENV) demo build dist docs/_build docs/generated *.egg-info .benchmarks .hypothesis
+	@rm -rf .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	@find . -name __pycache__ -not -path './.git/*' -prune -exec rm -rf {} +
+
+# pip is the last thing that goes into a new environment, so it stands for a whole one.
+$(BIN)/pip:
+	@for python in python3.11 python3 python; do \
+	    if "$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
+	        echo "Making $(VENV) with $$python"; \
+	        exec "$$python" -m venv $(VENV); \
+	    fi; \
+	done; \
+	echo "Python 3.11 or later is needed, and neither python3.11 nor python3 is one." >&2; exit 1
+
+$(VENV)/.installed: $(NAMED_IN) | $(BIN)/pip
+	@echo "Installing nni_latency in $(VENV) (a few minutes the first time)"
+	@$(INSTALL) -e .
+	@touch $@
+
+$(VENV)/.installed-test: $(NAMED_IN) | $(BIN)/pip
+	@echo "Installing nni_latency and what its tests need in $(VENV) (a few minutes the first time)"
+	@$(INSTALL) -e '.[test]'
+	@touch $@ $(VENV)/.installed
+
+$(VENV)/.installed-docs: $(NAMED_IN) | $(BIN)/pip
+	@echo "Installing nni_latency and what its documentation needs in $(VENV) (a few minutes the first time)"
+	@$(INSTALL) -e '.[docs]'
+	@touch $@ $(VENV)/.installed
