@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 from nni_latency.errors import BusyError, OutputError
 
-if os.name == "nt":  # pragma: no cover - the suite runs on POSIX
+if sys.platform == "win32":
     import msvcrt
 else:
     import fcntl
@@ -102,7 +103,7 @@ def locked(path: Path, what: str) -> Iterator[None]:
 
 
 def _lock(descriptor: int) -> None:
-    if os.name == "nt":  # pragma: no cover - the suite runs on POSIX
+    if sys.platform == "win32":
         msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
     else:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

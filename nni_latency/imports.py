@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
-from collections.abc import Callable, Mapping
+import warnings
+from collections.abc import Callable, Iterator, Mapping
 from types import ModuleType
 from typing import Any
 
@@ -59,3 +61,14 @@ def lazy_exports(package: str, exports: Mapping[str, str]) -> tuple[Callable[[st
         return sorted(exports)
 
     return getattribute, directory
+
+
+@contextlib.contextmanager
+def quiet_nni() -> Iterator[None]:
+    """Silence what NNI 3.0 warns of while it is imported, and nothing else.
+
+    It wraps every class of torch.nn, and reports the few that are no modules because they are newer than itself.
+    """
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=r".*is found to be not a nn\.Module, which is unexpected.*")
+        yield

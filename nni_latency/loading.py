@@ -6,14 +6,14 @@ import os
 from pathlib import Path
 
 from nni_latency.errors import InvalidValueError, LatencyError, PluginError, UnknownNameError
-from nni_latency.estimators import Estimator, TableEstimator, read_estimator
+from nni_latency.estimators import Estimator, Missing, TableEstimator, read_estimator
 from nni_latency.plugins import load_registry
 from nni_latency.tables import LookupTable
 
 EstimatorSource = Estimator | LookupTable | str | os.PathLike[str]
 
 
-def load_estimator(source: EstimatorSource, *, missing: str = "error") -> Estimator:
+def load_estimator(source: EstimatorSource, *, missing: Missing = "error") -> Estimator:
     """Return an estimator.
 
     Parameters
@@ -44,14 +44,14 @@ def load_estimator(source: EstimatorSource, *, missing: str = "error") -> Estima
     if isinstance(source, Estimator):
         return source
     if isinstance(source, LookupTable):
-        return TableEstimator(source, missing=_check_missing(missing))
+        return TableEstimator(source, missing=missing)
     if not isinstance(source, (str, os.PathLike)):
         raise InvalidValueError(
             "The 'latency_estimator' must be an Estimator, a LookupTable, the path of a saved one, or the name of a "
             f"plugin ('name' or 'name:argument'). Got {type(source).__name__}."
         )
     if _is_file(source):
-        return read_estimator(Path(source), missing=_check_missing(missing))
+        return read_estimator(Path(source), missing=missing)
     return _from_plugin(str(source))
 
 
@@ -80,13 +80,6 @@ def _from_plugin(source: str) -> Estimator:
         ) from error
     if not isinstance(estimator, Estimator):
         raise PluginError(
-            f"The plugin {registration.owner!r} must make an Estimator for {source!r}. "
-            f"Got {type(estimator).__name__}."
+            f"The plugin {registration.owner!r} must make an Estimator for {source!r}. Got {type(estimator).__name__}."
         )
     return estimator
-
-
-def _check_missing(missing: str) -> str:
-    if missing not in ("error", "nearest"):
-        raise InvalidValueError(f"The 'missing' must be 'error' or 'nearest'. Got {missing!r}.")
-    return missing

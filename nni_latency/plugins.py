@@ -112,7 +112,9 @@ class Registry:
 _HOOKS = ("register_estimators", "register_runtimes", "register_meters", "register_spaces")
 
 
-def make_manager(entry_points: list[metadata.EntryPoint]) -> tuple[pluggy.PluginManager, list[PluginInfo]]:
+def make_manager(
+    entry_points: list[metadata.EntryPoint],
+) -> tuple[pluggy.PluginManager, list[metadata.EntryPoint], list[PluginInfo]]:
     """Make a plugin manager: hook specifications, then the plugins that load.
 
     Parameters
@@ -124,23 +126,36 @@ def make_manager(entry_points: list[metadata.EntryPoint]) -> tuple[pluggy.Plugin
     -------
     manager : pluggy.PluginManager
         With every plugin that loads.
+    loaded : list of EntryPoint
+        Those plugins.
     broken : list of PluginInfo
         Those that do not, each with its reason.
     """
     manager = pluggy.PluginManager(GROUP)
     manager.add_hookspecs(HookSpecs)
-    broken = []
+    loaded, broken = [], []
     for point in entry_points:
         plugin = None
         try:
-            plugin = point.load()
+            plugin = _load_new(manager, point)
             manager.register(plugin, point.name)
             manager.check_pending()
+            loaded.append(point)
         except Exception as error:  # a stranger's plugin may raise anything; the rest must still work
             if plugin is not None and manager.is_registered(plugin):
                 manager.unregister(plugin)
             broken.append(_info(point, error=f"{type(error).__name__}: {error}"))
-    return manager, broken
+    return manager, loaded, broken
+
+
+def _load_new(manager: pluggy.PluginManager, point: metadata.EntryPoint) -> Any:
+    """Import a plugin; refuse one whose name or module another plugin has already, and leave that one in place."""
+    plugin = point.load()
+    if manager.has_plugin(point.name):
+        raise PluginError(f"another plugin has the name {point.name!r} already")
+    if manager.is_registered(plugin):
+        raise PluginError(f"the plugin {manager.get_name(plugin)!r} is the same module, {point.value}")
+    return plugin
 
 
 def collect(entry_points: list[metadata.EntryPoint]) -> Registry:
@@ -151,14 +166,11 @@ def collect(entry_points: list[metadata.EntryPoint]) -> Registry:
     PluginError
         If two plugins register one name; the message names both.
     """
-    manager, broken = make_manager(entry_points)
+    manager, loaded, broken = make_manager(entry_points)
     found: dict[str, dict[str, Registration]] = {hook: {} for hook in _HOOKS}
     infos = []
-    for point in entry_points:
-        plugin = manager.get_plugin(point.name)
-        if plugin is None:
-            continue
-        mine, error = _call_hooks(manager, point.name, plugin)
+    for point in loaded:
+        mine, error = _call_hooks(manager, point.name, manager.get_plugin(point.name))
         for hook, registrations in mine.items():
             for registration in registrations:
                 _add(found[hook], hook, registration)

@@ -33,6 +33,9 @@ def format_seconds(value: float) -> str:
     if size >= 60:
         minutes, seconds = divmod(round(value), 60)
         return f"{minutes} min {seconds:02d} s"
+    # Rounded first, so that 999.6 us is 1.00 ms and not 1000 us.
+    value = float(f"{value:.3g}")
+    size = abs(value)
     if size >= 1:
         return f"{value:.3g} s"
     if size >= 1e-3:
@@ -46,9 +49,10 @@ def format_count(value: float) -> str:
     >>> format_count(383_000_000), format_count(1_234), format_count(7)
     ('383 M', '1.23 k', '7')
     """
+    rounded = float(f"{value:.3g}")
     for factor, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if abs(value) >= factor:
-            return f"{_three_digits(value / factor)} {letter}"
+        if abs(rounded) >= factor:
+            return f"{_three_digits(rounded / factor)} {letter}"
     return f"{value:g}"
 
 
@@ -88,7 +92,7 @@ def parse_duration(text: str) -> float:
     """
     match = _DURATION.fullmatch(text.strip().lower())
     seconds = float(match["number"]) * _SECONDS[match["unit"] or ""] if match else 0.0
-    if seconds <= 0:
+    if not 0 < seconds < math.inf:
         raise InvalidValueError(f"A duration must be a positive number with 'ms', 's', 'min' or 'h'. Got {text!r}.")
     return seconds
 

@@ -12,6 +12,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from nni_latency.errors import InvalidValueError, MissingEntryError, UnreachableTargetError
+from nni_latency.estimators._base import LayerEstimator
+from nni_latency.tables import MeasurePlan
 from nni_latency.units import format_metric
 
 
@@ -119,7 +121,7 @@ class AdditiveCost:
             )
 
     def _check_indices(self, label: str, column: NDArray[np.float64], chosen: NDArray[Any]) -> None:
-        if len(chosen) and not (0 <= chosen.min() and chosen.max() < len(column)):
+        if len(chosen) and not (chosen.min() >= 0 and chosen.max() < len(column)):
             wrong = chosen.min() if chosen.min() < 0 else chosen.max()
             raise InvalidValueError(f"An index of {label!r} must be in [0, {len(column) - 1}]. Got {wrong}.")
 
@@ -133,15 +135,51 @@ class AdditiveCost:
         raise AssertionError("every label of the sample is known")
 
 
+#: Stands for the logarithm of a probability of zero, so that what can not be avoided may still be taken.
+_IMPOSSIBLE = -1e9
+
+
+def additive_cost(estimator: LayerEstimator, plan: MeasurePlan) -> AdditiveCost:
+    """Ask a layer-based estimator for every candidate of a plan.
+
+    Raises
+    ------
+    MissingEntryError
+        If the estimator does not know one of them.
+    """
+    factor = estimator.calibration
+    parts = {
+        layer.name: {choice: estimator.estimate_op(candidate.op) for choice, candidate in layer.candidates.items()}
+        for layer in plan.layers
+    }
+    constant = sum(
+        parts[layer.name][layer.default].value for layer in plan.layers if not layer.searched and layer.default
+    )
+    return AdditiveCost(
+        factor * constant,
+        {
+            layer.name: {choice: factor * part.value for choice, part in parts[layer.name].items()}
+            for layer in plan.searched
+        },
+        estimator.metric,
+        tuple(dict.fromkeys(name for row in parts.values() for part in row.values() for name in part.missing)),
+    )
+
+
 def cheapest_selection(cost: AdditiveCost) -> dict[str, Any]:
     """Return the cheapest network as ``{label: choice}``."""
     return {label: min(choices, key=choices.__getitem__) for label, choices in cost.costs.items()}
 
 
 def likeliest_within(
-    cost: AdditiveCost, log_probabilities: Sequence[Sequence[float]], target: float, resolution: int = 4000
+    cost: AdditiveCost,
+    log_probabilities: Sequence[Sequence[float]],
+    target: float,
+    *,
+    floor: float = 0.0,
+    resolution: int = 4000,
 ) -> dict[str, Any]:
-    """Find the most probable network whose cost is at most `target`.
+    """Find the most probable network whose cost is at most `target`, and at least `floor` if there is one.
 
     The product of independent probabilities under a sum of costs is a multiple-choice knapsack problem, solved by
     dynamic programming [1]_. Costs are rounded up to `resolution` steps, so the result never exceeds the target; a
@@ -155,6 +193,8 @@ def likeliest_within(
         Logarithm of each choice's probability, in the order of labels and choices.
     target : float
         Highest cost allowed.
+    floor : float, default=0.0
+        Lowest cost wanted; given up where no network lies between it and the target.
     resolution : int, default=4000
         Steps between the cheapest network and the target.
 
@@ -181,29 +221,47 @@ def likeliest_within(
     """
     cost.check_target(target)
     likeliest = [max(range(len(row)), key=row.__getitem__) for row in map(list, log_probabilities)]
-    if float(cost.predict([likeliest])[0]) <= target:
+    if floor <= float(cost.predict([likeliest])[0]) <= target:
         return _name(cost, likeliest)
-    slack = target - cost.range[0]
-    if slack <= 0:
-        return cheapest_selection(cost)
-    steps = [np.ceil((column - column.min()) / slack * resolution - 1e-9).astype(int) for column in cost.columns]
-    best = np.zeros(resolution + 1)
-    chosen = []
+    slack = max(0.0, target - cost.range[0])
+    steps = [_steps(column - column.min(), slack, resolution) for column in cost.columns]
+    scores, choices = _knapsack(log_probabilities, steps, resolution)
+    lowest = max(0, math.ceil((floor - cost.range[0]) / slack * resolution)) if slack else 0
+    if lowest > resolution or np.isneginf(scores[lowest:]).all():
+        lowest = 0
+    return _name(cost, _walk_back(choices, steps, lowest + int(scores[lowest:].argmax())))
+
+
+def _steps(extra: NDArray[np.float64], slack: float, resolution: int) -> NDArray[Any]:
+    """Round costs above the cheapest one up to steps; those beyond the slack are one step too many."""
+    shares = np.minimum(extra, 2 * slack) / slack if slack else 2.0 * (extra > 0)
+    return np.minimum(np.ceil(shares * resolution - 1e-9), resolution + 1).astype(int)
+
+
+def _knapsack(
+    log_probabilities: Sequence[Sequence[float]], steps: Sequence[NDArray[Any]], resolution: int
+) -> tuple[NDArray[np.float64], list[NDArray[Any]]]:
+    """Return the best score for every total number of steps, and by label the choice that led to each total."""
+    best = np.full(resolution + 1, -np.inf)
+    best[0] = 0.0
+    choices = []
     for row, extra in zip(log_probabilities, steps, strict=True):
         options = np.full((len(extra), resolution + 1), -np.inf)
         for choice, (score, step) in enumerate(zip(row, extra, strict=True)):
             if step <= resolution:
-                options[choice, step:] = best[: resolution + 1 - step] + score
-        chosen.append(options.argmax(axis=0))
+                options[choice, step:] = best[: resolution + 1 - step] + max(score, _IMPOSSIBLE)
+        choices.append(options.argmax(axis=0))
         best = options.max(axis=0)
-    left, picked = resolution, []
-    for column_steps, picks in zip(reversed(steps), reversed(chosen), strict=True):
-        picked.append(int(picks[left]))
-        left -= int(column_steps[picked[-1]])
-    return _name(cost, picked[::-1])
+    return best, choices
+
+
+def _walk_back(choices: Sequence[NDArray[Any]], steps: Sequence[NDArray[Any]], total: int) -> list[int]:
+    picked: list[int] = []
+    for column_steps, by_total in zip(reversed(steps), reversed(choices), strict=True):
+        picked.append(int(by_total[total]))
+        total -= int(column_steps[picked[-1]])
+    return picked[::-1]
 
 
 def _name(cost: AdditiveCost, indices: Sequence[int]) -> dict[str, Any]:
-    return {
-        label: list(choices)[index] for (label, choices), index in zip(cost.costs.items(), indices, strict=True)
-    }
+    return {label: list(choices)[index] for (label, choices), index in zip(cost.costs.items(), indices, strict=True)}

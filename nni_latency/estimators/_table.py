@@ -74,7 +74,11 @@ class TableEstimator(LayerEstimator):
         """Return the mean cost of the entries with this operator; it may stand in several layers."""
         entries = self._by_op.get(op.op_key)
         if entries:
-            return Estimate(*(math.fsum(values) / len(entries) for values in zip(*map(_triple, entries), strict=True)))
+            low, value, high = (
+                math.fsum(column) / len(entries)
+                for column in zip(*((entry.low, entry.value, entry.high) for entry in entries), strict=True)
+            )
+            return Estimate(value, low, high)
         known = [entry for found in self._by_op.values() for entry in found]
         return self._nearest(op, known, op.op_key, f"The table has no entry for the operator {op.op_key}.")
 
@@ -105,6 +109,26 @@ class TableEstimator(LayerEstimator):
             for name, choice, part in parts
         ]
 
+    def estimate_choice(self, layer: str, choice: str, op: OpSpec) -> Estimate:
+        """Estimate one candidate of a plan, before calibration.
+
+        Parameters
+        ----------
+        layer, choice : str
+            Names in the plan.
+        op : OpSpec
+            What the plan says the candidate computes; a fixed layer of other sizes takes the nearest entry.
+
+        Raises
+        ------
+        MissingEntryError
+            If a searched layer has no entry for it, and `missing` is "error".
+        """
+        found = next((item for item in self.table.layers if item.name == layer), None)
+        if found is not None and found.searched:
+            return self._part(found, choice)
+        return self._fixed_part(layer, choice, op)
+
     def predict(self, architectures: ArrayLike) -> NDArray[np.float64]:
         """Estimate many networks at once.
 
@@ -132,8 +156,7 @@ class TableEstimator(LayerEstimator):
         self._check_coverage()
         fixed = [self._part(layer, self._default(layer)) for layer in self.table.layers if not layer.searched]
         searched = {
-            layer.name: {choice: self._part(layer, choice) for choice in layer.choices}
-            for layer in self.table.searched
+            layer.name: {choice: self._part(layer, choice) for choice in layer.choices} for layer in self.table.searched
         }
         taken = [name for part in fixed for name in part.missing]
         taken += [name for parts in searched.values() for part in parts.values() for name in part.missing]
@@ -174,7 +197,8 @@ class TableEstimator(LayerEstimator):
         """Raise `MismatchError` if the table belongs to another space, input size or batch size than the plan."""
         if self.table.batch_size != plan.batch_size:
             raise MismatchError(
-                f"The table was measured with batch size {self.table.batch_size}, asked is batch size {plan.batch_size}."
+                f"The table was measured with batch size {self.table.batch_size}, "
+                f"asked is batch size {plan.batch_size}."
             )
         differences = self.table.space.differences(plan.space, ignore=_HEAD_ONLY)
         if differences:
@@ -222,8 +246,7 @@ class TableEstimator(LayerEstimator):
     def _parts(self, sample: Mapping[str, Any] | Sequence[int]) -> list[tuple[str, str, Estimate]]:
         selection = self.selection(sample)
         return [
-            (layer.name, selection[layer.name], self._part(layer, selection[layer.name]))
-            for layer in self.table.layers
+            (layer.name, selection[layer.name], self._part(layer, selection[layer.name])) for layer in self.table.layers
         ]
 
     def _part(self, layer: TableLayer, choice: str) -> Estimate:
@@ -231,7 +254,10 @@ class TableEstimator(LayerEstimator):
         if entry is not None:
             return Estimate(*_triple(entry))
         return self._nearest(
-            None, list(layer.entries.values()), f"{layer.name}:{choice}", f"The table has no entry for {layer.name!r}: {choice}."
+            None,
+            list(layer.entries.values()),
+            f"{layer.name}:{choice}",
+            f"The table has no entry for {layer.name!r}: {choice}.",
         )
 
     def _fixed_part(self, name: str, choice: str, op: OpSpec) -> Estimate:

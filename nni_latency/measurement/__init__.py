@@ -2,6 +2,7 @@
 
 from nni_latency.measurement._chain import Clock, PerfClock, Stage, time_chain, time_repeatedly
 from nni_latency.measurement._measurement import Measurement, Summary
+from nni_latency.measurement._network import measure_network
 from nni_latency.measurement._protocol import Protocol
 from nni_latency.measurement._rounds import balanced_round
 from nni_latency.measurement._trimming import quantile, quantile_interval, trim
@@ -14,6 +15,7 @@ __all__ = [
     "Stage",
     "Summary",
     "balanced_round",
+    "measure_network",
     "quantile",
     "quantile_interval",
     "time_chain",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
@@ -40,7 +41,7 @@ class PerfClock:
 
     def intervals(self, marks: Sequence[float]) -> list[float]:
         """Return the times between neighbouring marks [s]."""
-        return [after - before for before, after in zip(marks, marks[1:], strict=False)]
+        return [after - before for before, after in itertools.pairwise(marks)]
 
 
 def time_chain(stages: Sequence[Stage], value: Any, clock: Clock) -> list[float]:

@@ -69,7 +69,7 @@ class Measurement:
         bad = [sample for sample in self.samples if not (math.isfinite(sample) and sample > 0)]
         if bad:
             raise MeasurementError(
-                f"Every sample must be a positive, finite number. Got {bad[0]!r}: the clock of this device does not work."
+                f"Every sample must be a positive, finite number. Got {bad[0]!r}: the clock does not work."
             )
 
     @cached_property

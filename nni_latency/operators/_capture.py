@@ -46,7 +46,9 @@ def capture_operators(model: nn.Module, example_inputs: Any) -> list[tuple[str, 
     shadow = copy.deepcopy(model).to("meta").eval()
     inputs = freeze_shapes(example_inputs)
     found: list[tuple[str, OpSpec]] = []
-    for name, module in _units("", shadow):
+    # A module that stands in several places is hooked once, under its first name.
+    units = {id(module): (name, module) for name, module in reversed(_units("", shadow))}
+    for name, module in units.values():
         module.register_forward_pre_hook(_recorder(name, found))
     try:
         with torch.inference_mode():
@@ -89,18 +91,32 @@ def _describe(module: nn.Module, shapes: list[Any]) -> OpSpec:
     if isinstance(module, DescribesItself):
         return module.op_spec(*shapes)
     if isinstance(module, nn.Conv2d):
-        return OpSpec.of(
-            "conv2d",
-            shapes,
-            out_channels=module.out_channels,
-            kernel_size=module.kernel_size[0],
-            stride=module.stride[0],
-            groups=module.groups,
-            bias=module.bias is not None,
-        )
+        return OpSpec.of("conv2d", shapes, **_convolution(module))
     if isinstance(module, nn.Linear):
         return OpSpec.of("linear", shapes, out_features=module.out_features, bias=module.bias is not None)
     return OpSpec.of(_KINDS.get(type(module), type(module).__name__.lower()), shapes)
+
+
+def _convolution(module: nn.Conv2d) -> dict[str, Any]:
+    """Read the attributes; padding and dilation stand only where the window is not a plain 'same'-padded one."""
+    attributes: dict[str, Any] = {
+        "out_channels": module.out_channels,
+        "kernel_size": _one_if_square(module.kernel_size),
+        "stride": _one_if_square(module.stride),
+        "groups": module.groups,
+        "bias": module.bias is not None,
+    }
+    if set(module.dilation) != {1}:
+        attributes["dilation"] = _one_if_square(module.dilation)
+    padding = (0, 0) if module.padding == "valid" else module.padding
+    spans = [dilation * (size - 1) for dilation, size in zip(module.dilation, module.kernel_size, strict=True)]
+    if not isinstance(padding, str) and [2 * side for side in padding] != spans:
+        attributes["padding"] = _one_if_square(padding)
+    return attributes
+
+
+def _one_if_square(sizes: tuple[int, ...]) -> int | tuple[int, ...]:
+    return sizes[0] if len(set(sizes)) == 1 else sizes
 
 
 _KINDS: dict[type[nn.Module], str] = {

@@ -88,10 +88,11 @@ def supported_kinds() -> list[str]:
 
 def _conv2d(op: OpSpec) -> Features:
     batch, channels, height, width = op.input_shapes[0]
-    kernel, stride, groups, out = op["kernel_size"], op["stride"], op["groups"], op["out_channels"]
-    outputs = batch * out * _strided(height, stride) * _strided(width, stride)
-    weights = out * (channels // groups) * kernel * kernel
-    macs = outputs * (channels // groups) * kernel * kernel
+    window = math.prod(_pair(op["kernel_size"])) * (channels // op["groups"])
+    out = op["out_channels"]
+    outputs = batch * out * math.prod(_convolved((height, width), op))
+    weights = out * window
+    macs = outputs * window
     inputs = math.prod(op.input_shapes[0])
     params = weights + out * bool(op.get("bias"))
     flops = 2 * macs + outputs * bool(op.get("bias"))
@@ -213,6 +214,22 @@ _COMPOSITES: dict[str, Callable[[OpSpec], list[OpSpec]]] = {
 def _strided(size: int, stride: int) -> int:
     """Return the output size of a 'same'-padded window: the input size over the stride, rounded up."""
     return -(-size // stride)
+
+
+def _convolved(sizes: Shape, op: OpSpec) -> list[int]:
+    """Return height and width of a convolution's output; without 'padding' the window is 'same'-padded."""
+    kernel, stride, dilation = _pair(op["kernel_size"]), _pair(op["stride"]), _pair(op.get("dilation", 1))
+    if op.get("padding") is None:
+        return [_strided(size, step) for size, step in zip(sizes, stride, strict=True)]
+    padding = _pair(op["padding"])
+    return [
+        (size + 2 * side - gap * (window - 1) - 1) // step + 1
+        for size, side, gap, window, step in zip(sizes, padding, dilation, kernel, stride, strict=True)
+    ]
+
+
+def _pair(value: int | tuple[int, int]) -> tuple[int, int]:
+    return (value, value) if isinstance(value, int) else value
 
 
 def _size(op: OpSpec) -> int:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from nni_latency.errors import InvalidValueError
+
+_WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 
 AttributeValue = bool | int | float | str | tuple[int, ...]
 Shape = tuple[int, ...]
@@ -74,6 +78,9 @@ class OpSpec:
 
 
 def _plain(value: AttributeValue) -> str:
+    """Write a value so that equal ones look alike and others do not."""
     if isinstance(value, tuple):
-        return "x".join(map(str, value))
-    return str(int(value)) if isinstance(value, bool) else str(value)
+        return "x".join(map(str, value)) if len(value) > 1 else str(list(value))
+    if isinstance(value, str):
+        return value if _WORD.fullmatch(value) else json.dumps(value)
+    return str(int(value)) if float(value).is_integer() else str(value)

@@ -121,9 +121,7 @@ def fbnet_plan(geometry: FBNetGeometry, batch_size: int) -> MeasurePlan:
     heads = head_variants(geometry.head_channels, geometry.layers)
     stem = PlanCandidate(_stem_op(geometry, batch_size), partial(_build_stem, geometry))
     head = {
-        str(channels): PlanCandidate(
-            _head_op(geometry, channels, batch_size), partial(_build_head, geometry, channels)
-        )
+        str(channels): PlanCandidate(_head_op(geometry, channels, batch_size), partial(_build_head, geometry, channels))
         for channels in heads
     }
     searched = (

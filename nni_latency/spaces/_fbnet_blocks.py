@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -23,10 +23,12 @@ class ConvBlock(nn.Sequential):
         groups: int = 1,
         relu: bool = True,
     ) -> None:
-        layers: list[nn.Module] = [
-            nn.Conv2d(in_channels, out_channels, kernel_size, stride, kernel_size // 2, groups=groups, bias=False),
-            nn.BatchNorm2d(out_channels),
-        ]
+        convolution = nn.Conv2d(
+            in_channels, out_channels, kernel_size, stride, kernel_size // 2, groups=groups, bias=False
+        )
+        # Keeps the activations of an untrained network away from zero, where the processor would slow down.
+        nn.init.kaiming_normal_(convolution.weight, mode="fan_out", nonlinearity="relu")
+        layers: list[nn.Module] = [convolution, nn.BatchNorm2d(out_channels)]
         super().__init__(*layers, *([nn.ReLU(inplace=True)] if relu else []))
         self.relu = relu
 
@@ -96,7 +98,7 @@ class InvertedResidual(nn.Module):
             *shuffle,
         )
         self.residual = stride == 1 and in_channels == out_channels
-        self._attributes = {
+        self._attributes: dict[str, Any] = {
             "out_channels": out_channels,
             "kernel_size": kernel_size,
             "stride": stride,

@@ -107,7 +107,8 @@ class FBNetGeometry:
         """The searched layers, in order."""
         preset = PRESETS[self.preset]
         size = -(-self.input_size // preset.stem_stride)
-        channels, layers = self.stem_channels, []
+        channels = self.stem_channels
+        layers: list[SearchedLayer] = []
         for (stage_channels, blocks), stage_stride in zip(STAGES, preset.stage_strides, strict=True):
             out = scale_channels(stage_channels, self.width)
             for block in range(max(1, round(blocks * self.depth))):

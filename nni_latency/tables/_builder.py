@@ -70,7 +70,7 @@ def build_table(
     *,
     resume: bool = True,
     overwrite: bool = False,
-    on_progress: Callable[[BuildProgress], None] = lambda progress: None,
+    on_progress: Callable[[BuildProgress], None] = lambda _progress: None,
 ) -> LookupTable:
     """Measure every candidate of a plan in context and write the table.
 
@@ -114,11 +114,11 @@ def build_table(
     """
     target = Path(out)
     check_writable(target)
-    if target.exists() and not overwrite:
-        raise InvalidValueError(f"{str(target)!r} exists. Choose another file, or replace it with --overwrite.")
     with locked(target.with_name(f".{target.name}.lock"), f"building {str(target)!r}"):
+        if target.exists() and not overwrite:
+            raise InvalidValueError(f"{str(target)!r} exists. Choose another file, or replace it with --overwrite.")
         journal = Journal(journal_path(target), _header(plan, runtime.platform, protocol))
-        done = _open_journal(journal, plan, runtime.platform, protocol, resume)
+        done = _open_journal(journal, runtime.platform, protocol, resume)
         rounds = list(_measure(plan, runtime, protocol, journal, done, on_progress))
         table = summarise(plan, runtime.platform, protocol, rounds)
         table.save(target)
@@ -163,9 +163,7 @@ def summarise(plan: MeasurePlan, platform: Platform, protocol: Protocol, rounds:
     )
 
 
-def _calibrate(
-    layers: tuple[TableLayer, ...], runs: list[tuple[tuple[int, ...], float]], protocol: Protocol
-) -> float:
+def _calibrate(layers: tuple[TableLayer, ...], runs: list[tuple[tuple[int, ...], float]], protocol: Protocol) -> float:
     """Find the factor that makes the sum of entries the protocol's quantile of a whole run.
 
     Every timed run is a whole network, so its time over the sum of its entries says how much a run exceeds it.
@@ -194,9 +192,7 @@ def _header(plan: MeasurePlan, platform: Platform, protocol: Protocol) -> dict[s
     }
 
 
-def _open_journal(
-    journal: Journal, plan: MeasurePlan, platform: Platform, protocol: Protocol, resume: bool
-) -> list[RoundRecord]:
+def _open_journal(journal: Journal, platform: Platform, protocol: Protocol, resume: bool) -> list[RoundRecord]:
     """Return the rounds of earlier runs, and leave the journal ready for the next one."""
     if not (resume and journal.exists()):
         journal.start()
@@ -239,9 +235,8 @@ def _measure(
     with runtime.session():
         stages = _load(plan, runtime)
         inputs = runtime.inputs(plan.input_shape)
-        if not done:
-            # Code paths, caches and allocator warm up in a round that does not count.
-            _run_round(plan, runtime, protocol, stages, inputs, index)
+        # Code paths, caches and allocator warm up in a round that does not count: a resumed build is cold as well.
+        _run_round(plan, runtime, protocol, stages, inputs, index)
         while _share(count, spent, protocol) < 1:
             record = _run_round(plan, runtime, protocol, stages, inputs, index)
             journal.append(record)

@@ -75,8 +75,10 @@ class EntryDocument(_Strict):
 
     def to_entry(self) -> Entry:
         """Make the entry; features are counted anew from the operator."""
-        op = self.op and OpSpec.of(
-            self.op.kind, self.op.input_shapes, dtype=self.op.dtype, **self.op.attributes
+        op = (
+            None
+            if self.op is None
+            else OpSpec.of(self.op.kind, self.op.input_shapes, dtype=self.op.dtype, **self.op.attributes)
         )
         return Entry(self.value, self.low, self.high, self.n_samples, self.n_dropped, op)
 
@@ -91,10 +93,14 @@ class LayerDocument(_Strict):
     entries: dict[str, EntryDocument]
 
     @model_validator(mode="after")
-    def _entries_are_choices(self) -> LayerDocument:
+    def _names_are_choices(self) -> LayerDocument:
         strangers = sorted(set(self.entries) - set(self.choices))
         if strangers:
             raise ValueError(f"entries {strangers} are not among the choices")
+        if len(set(self.choices)) != len(self.choices):
+            raise ValueError("the choices must all be different")
+        if self.default is not None and self.default not in self.choices:
+            raise ValueError(f"default {self.default!r} is not among the choices")
         return self
 
 
@@ -144,6 +150,8 @@ def read_document(path: Path) -> TableDocument:
             f"The table {str(path)!r} is not whole JSON (line {error.lineno}: {error.msg}). "
             "It may have been cut off while it was copied; take it again from where it came, or build it anew."
         ) from error
+    except (ValueError, RecursionError) as error:
+        raise TableFormatError(f"The table {str(path)!r} is not JSON that can be read: {error}.") from error
     return parse_document(content, str(path))
 
 

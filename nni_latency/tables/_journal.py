@@ -35,7 +35,7 @@ class RoundRecord:
 
 
 class Journal:
-    """An append-only file of rounds behind a header. Use it as a context manager.
+    """An append-only file of rounds behind a header.
 
     Every line reaches the disk before `append` returns; a line cut off by a crash is dropped when read.
 
@@ -52,8 +52,8 @@ class Journal:
         self.header = {"format": FORMAT, "version": VERSION, **header}
 
     def exists(self) -> bool:
-        """Whether there is a journal to go on with."""
-        return self.path.exists() and self.path.stat().st_size > 0
+        """Whether there is a journal to go on with; one whose header was cut off holds nothing."""
+        return self.path.exists() and b"\n" in self.path.read_bytes()
 
     def read(self) -> tuple[dict[str, Any], list[RoundRecord]]:
         """Read the header and the whole rounds.

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nni_latency.errors import InvalidValueError, UnknownNameError
+from nni_latency.errors import InvalidValueError, LatencyError, TableFormatError, UnknownNameError
 from nni_latency.files import write_atomically
 from nni_latency.measurement import Protocol
 from nni_latency.platforms import Platform
@@ -154,9 +154,7 @@ class LookupTable:
             for name, choices in outline.choices.items()
             if name in outline.searched or name in latencies
         )
-        return cls(
-            outline.space, platform or Platform("unknown", "unknown"), layers, outline.input_shape, metric
-        )
+        return cls(outline.space, platform or Platform("unknown", "unknown"), layers, outline.input_shape, metric)
 
     @property
     def batch_size(self) -> int:
@@ -214,7 +212,11 @@ class LookupTable:
         TableFormatError
             If the file is absent, truncated, altered, of another kind or of a newer version.
         """
-        return _from_document(read_document(Path(path)))
+        document = read_document(Path(path))
+        try:
+            return _from_document(document)
+        except (LatencyError, TypeError) as error:
+            raise TableFormatError(f"The table {str(path)!r} is not valid: {error}") from error
 
 
 @dataclass(frozen=True)
@@ -245,7 +247,7 @@ def _outline(space: Any, batch_size: int) -> _Outline:
         kind = type(space)
         reference = SpaceReference(f"{kind.__module__}:{kind.__qualname__}")
     elif isinstance(space, Mapping):
-        labels, reference = {label: [str(value) for value in values] for label, values in space.items()}, None
+        labels = {label: [str(value) for value in values] for label, values in space.items()}
         reference = SpaceReference("unknown")
     else:
         raise InvalidValueError(
@@ -265,7 +267,7 @@ def _hand_entries(layer: str, given: Mapping[Any, float], outline: _Outline) -> 
         op = ops[layer][str(choice)].op if layer in ops else None
         try:
             entries[str(choice)] = Entry(float(cost), float(cost), float(cost), op=op)
-        except InvalidValueError as error:
+        except (TypeError, ValueError) as error:
             raise InvalidValueError(
                 f"The cost of {layer!r}, choice {choice!r} must be a positive, finite number. Got {cost!r}."
             ) from error

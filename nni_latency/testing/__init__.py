@@ -1,1 +1,15 @@
-"""x"""
+"""For tests of plugins: a fake clock, a fake runtime, and contract suites for everything that a plugin may bring."""
+
+from nni_latency.testing._clock import FakeClock
+from nni_latency.testing._contracts import check_estimator, check_plugin, check_runtime
+from nni_latency.testing._runtime import FakeModule, FakeRuntime, fake_plan
+
+__all__ = [
+    "FakeClock",
+    "FakeModule",
+    "FakeRuntime",
+    "check_estimator",
+    "check_plugin",
+    "check_runtime",
+    "fake_plan",
+]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Any
@@ -39,7 +40,7 @@ class CudaClock:
         """
         try:
             marks[-1].synchronize()
-            return [before.elapsed_time(after) / 1e3 for before, after in zip(marks, marks[1:], strict=False)]
+            return [before.elapsed_time(after) / 1e3 for before, after in itertools.pairwise(marks)]
         except RuntimeError as error:
             raise MeasurementError(f"The GPU's clock events do not work: {error}") from error
 

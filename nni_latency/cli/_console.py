@@ -1,0 +1,59 @@
+"""Where the commands write: results to stdout, progress and remarks to stderr."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from nni_latency.platforms import FACTS, Platform
+from nni_latency.units import format_count
+
+
+def results() -> Console:
+    """Return the console for results."""
+    return Console(highlight=False)
+
+
+def remarks() -> Console:
+    """Return the console for progress and remarks."""
+    return Console(stderr=True, highlight=False)
+
+
+def progress(console: Console) -> Progress:
+    """Return a progress bar with the time left in the field ``left``."""
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TaskProgressColumn(),
+        TimeElapsedColumn(),
+        TextColumn("[dim]{task.fields[left]}"),
+        console=console,
+    )
+
+
+def facts_table(platform: Platform, *, wide: bool) -> Table:
+    """Return the facts of a platform for a person; with their meanings where there is room."""
+    table = Table(title="Platform", title_justify="left", show_header=False, box=None, padding=(0, 2, 0, 0))
+    table.add_row("id", platform.id)
+    meanings = {fact.name: fact.meaning for fact in FACTS}
+    for name, value in platform.facts.items():
+        table.add_row(name, _plain(name, value), *([f"[dim]{meanings.get(name, '')}"] if wide else []))
+    return table
+
+
+def pairs_table(title: str, pairs: Mapping[str, Any]) -> Table:
+    """Return names and values for a person."""
+    table = Table(title=title, title_justify="left", show_header=False, box=None, padding=(0, 2, 0, 0))
+    for name, value in pairs.items():
+        table.add_row(name, str(value))
+    return table
+
+
+def _plain(name: str, value: Any) -> str:
+    if name.endswith("memory"):
+        return f"{value / 2**30:.1f} GiB"
+    return format_count(value) if isinstance(value, (int, float)) and abs(value) >= 1e6 else str(value)

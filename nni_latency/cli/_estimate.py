@@ -1,0 +1,129 @@
+"""``nni-latency estimate``."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import click
+from rich.table import Table
+
+from nni_latency.cli._console import remarks, results
+from nni_latency.cli._options import (
+    arguments_for,
+    check_batch_size,
+    check_device,
+    estimator_option,
+    make_space,
+    read_estimator,
+    space_options,
+)
+from nni_latency.errors import InvalidValueError
+from nni_latency.estimators import Estimate, Estimator, LayerEstimator, LayerShare, TableEstimator
+from nni_latency.operators import Features, features_of
+from nni_latency.spaces import parse_architecture, plan_of
+from nni_latency.tables import MeasurePlan
+from nni_latency.units import format_count, format_metric, format_percent
+
+
+@dataclass(frozen=True)
+class _Answer:
+    total: Estimate
+    layers: list[LayerShare]
+    features: Features
+    metric: str
+
+
+@click.command("estimate")
+@space_options
+@click.option(
+    "--architecture", required=True, help="Published name, indices or names separated by commas, or a saved sample."
+)
+@estimator_option
+@click.option("--batch-size", type=click.IntRange(1), help="Must be that of the table.")
+@click.option("--device", help="Ask for an estimate of this machine's device: the estimator must be of it.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON: latency_s, low_s, high_s, macs, params, layers.")
+def command(**options: Any) -> None:
+    """Estimate the cost of one architecture, layer by layer."""
+    estimator = read_estimator(options["latency_estimator"], options["missing"])
+    check_device(estimator, options["device"])
+    batch_size = check_batch_size(estimator, options["batch_size"])
+    arguments = arguments_for(estimator, options["space"], options, ignore=("num_classes",))
+    space = make_space(options["space"], arguments)
+    plan = plan_of(space, space.example_inputs(batch_size))
+    if plan is None:
+        raise InvalidValueError(f"The space {options['space']!r} has no measure plan, so its layers are not known.")
+    answer = _estimate(estimator, plan, parse_architecture(options["architecture"], plan))
+    if options["as_json"]:
+        click.echo(json.dumps(_content(answer), indent=1))
+    else:
+        _print(answer, estimator)
+    if answer.total.missing:
+        remarks().print(f"Taken from the nearest entry, not measured: {', '.join(answer.total.missing)}")
+
+
+def _estimate(estimator: Estimator, plan: MeasurePlan, selection: dict[str, str]) -> _Answer:
+    if not isinstance(estimator, LayerEstimator):
+        raise InvalidValueError(f"{estimator!r} estimates whole networks and can not be taken apart by layer.")
+    parts = [
+        (layer.name, selection[layer.name], _part(estimator, plan, layer.name, selection[layer.name]))
+        for layer in plan.layers
+    ]
+    total = Estimate.sum((part for _, _, part in parts), estimator.calibration)
+    layers = [
+        LayerShare(name, choice, scaled, scaled.value / total.value)
+        for name, choice, part in parts
+        for scaled in [Estimate.sum([part], estimator.calibration)]
+    ]
+    chosen = [layer.candidates[selection[layer.name]].op for layer in plan.layers]
+    return _Answer(total, layers, sum(map(features_of, chosen), Features()), estimator.metric)
+
+
+def _part(estimator: LayerEstimator, plan: MeasurePlan, layer: str, choice: str) -> Estimate:
+    op = next(item for item in plan.layers if item.name == layer).candidates[choice].op
+    if isinstance(estimator, TableEstimator):
+        return estimator.estimate_choice(layer, choice, op)
+    return estimator.estimate_op(op)
+
+
+def _content(answer: _Answer) -> dict[str, Any]:
+    unit = "_s" if answer.metric == "latency" else ""
+    return {
+        f"{answer.metric}{unit}": answer.total.value,
+        f"low{unit}": answer.total.low,
+        f"high{unit}": answer.total.high,
+        "macs": answer.features.macs,
+        "params": answer.features.params,
+        "missing": list(answer.total.missing),
+        "layers": [
+            {
+                "name": layer.name,
+                "choice": layer.choice,
+                f"{answer.metric}{unit}": layer.estimate.value,
+                "share": layer.share,
+            }
+            for layer in answer.layers
+        ],
+    }
+
+
+def _print(answer: _Answer, estimator: Estimator) -> None:
+    grid = Table(padding=(0, 1))
+    for name in ("layer", "choice"):
+        grid.add_column(name)
+    for name in (answer.metric, "share"):
+        grid.add_column(name, justify="right")
+    for layer in answer.layers:
+        grid.add_row(
+            layer.name, layer.choice, format_metric(layer.estimate.value, answer.metric), format_percent(layer.share)
+        )
+    console = results()
+    console.print(grid)
+    low, value, high = (
+        format_metric(number, answer.metric) for number in (answer.total.low, answer.total.value, answer.total.high)
+    )
+    console.print(f"{answer.metric} {value} ({low} to {high}) on {estimator.platform.id}")
+    console.print(
+        f"{format_count(answer.features.macs)} multiply-adds, {format_count(answer.features.params)} parameters"
+    )

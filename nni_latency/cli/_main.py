@@ -1,0 +1,69 @@
+"""The group of commands. A command's module is imported when it is called, so that help stays quick."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import click
+
+from nni_latency.errors import LatencyError
+
+#: Command to the module that holds it, in the order in which help lists them.
+COMMANDS: dict[str, str] = {
+    "build-lut": "nni_latency.cli._build_lut",
+    "show": "nni_latency.cli._show",
+    "estimate": "nni_latency.cli._estimate",
+    "search": "nni_latency.cli._search",
+    "plugins": "nni_latency.cli._plugins",
+}
+
+_SUMMARIES = {
+    "build-lut": "Measure the candidates of a space on this device and write a lookup table.",
+    "show": "Show a lookup table: layers, candidates, coverage, platform, protocol.",
+    "estimate": "Estimate the cost of one architecture, layer by layer.",
+    "search": "Search a network that meets a latency target, and check it on this device.",
+    "plugins": "List what is registered, and by which distribution.",
+}
+
+
+class Failure(click.ClickException):
+    """A mistake that a person can mend: one sentence, exit code 2."""
+
+    exit_code = 2
+
+
+class LazyGroup(click.Group):
+    """A group that imports a command when it is called, and turns the package's errors into failures."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names of the commands, in order."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import a command."""
+        if cmd_name not in COMMANDS:
+            return None
+        command: click.Command = importlib.import_module(COMMANDS[cmd_name]).command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the commands without importing any."""
+        with formatter.section("Commands"):
+            formatter.write_dl(list(_SUMMARIES.items()))
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run a command."""
+        try:
+            return super().invoke(ctx)
+        except LatencyError as error:
+            raise Failure(str(error)) from error
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="nni_latency")
+def main() -> None:
+    """Give NNI's architecture search the true cost of every candidate.
+
+    Start with: nni-latency build-lut --space fbnet
+    """

@@ -1,0 +1,136 @@
+"""Options that several commands share, and what they stand for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from nni_latency.errors import InvalidValueError, MismatchError
+from nni_latency.estimators import Estimator, Missing, TableEstimator
+from nni_latency.loading import load_estimator
+from nni_latency.platforms import check_same_platform, current_platform
+from nni_latency.plugins import load_registry
+from nni_latency.units import parse_duration
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+#: Options that make a space; those not given are left to the space, or to the table.
+SPACE_OPTIONS = ("preset", "input_size", "num_classes", "width", "depth")
+
+
+class Duration(click.ParamType[float]):
+    """A duration such as ``90``, ``90s`` or ``1.5min``, in seconds."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Read it, or fail with a sentence."""
+        try:
+            return parse_duration(str(value))
+        except InvalidValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+def space_options(command: Command) -> Command:
+    """Add the options that choose a space."""
+    for option in reversed(
+        (
+            click.option("--space", default="fbnet", show_default=True, help="Model space, by its registered name."),
+            click.option("--preset", help="Strides of the stages: imagenet or cifar.  [default: by the input size]"),
+            click.option("--input-size", type=int, help="Side of the input picture [pixel].  [default: the preset's]"),
+            click.option("--num-classes", type=int, help="Classes.  [default: the preset's]"),
+            click.option("--width", type=float, help="Factor on all channels.  [default: 1]"),
+            click.option("--depth", type=float, help="Factor on the blocks of every stage.  [default: 1]"),
+        )
+    ):
+        command = option(command)
+    return command
+
+
+def estimator_option(command: Command) -> Command:
+    """Add the options that choose an estimator."""
+    for option in reversed(
+        (
+            click.option(
+                "--latency-estimator",
+                required=True,
+                metavar="FILE|NAME[:ARGUMENT]",
+                help="A saved table, or a registered estimator.",
+            ),
+            click.option(
+                "--missing",
+                type=click.Choice(["error", "nearest"]),
+                default="error",
+                show_default=True,
+                help="What to do about candidates that a table lacks.",
+            ),
+        )
+    ):
+        command = option(command)
+    return command
+
+
+def given_arguments(options: dict[str, Any]) -> dict[str, Any]:
+    """Return the space options that were given."""
+    return {name: options[name] for name in SPACE_OPTIONS if options.get(name) is not None}
+
+
+def make_space(name: str, arguments: dict[str, Any]) -> Any:
+    """Make a registered space."""
+    registration = load_registry().find("space", name)
+    try:
+        return registration.factory(**arguments)
+    except TypeError as error:
+        raise InvalidValueError(f"The space {name!r} does not take these options: {error}.") from error
+
+
+def read_estimator(source: str, missing: Missing) -> Estimator:
+    """Load the estimator that an option names."""
+    return load_estimator(source, missing=missing)
+
+
+def arguments_for(
+    estimator: Estimator, space: str, options: dict[str, Any], *, ignore: tuple[str, ...] = ()
+) -> dict[str, Any]:
+    """Return the arguments of a space: those of the estimator's table, and options given must agree with them.
+
+    Raises
+    ------
+    MismatchError
+        If the table belongs to another space than the options ask for.
+    """
+    given = given_arguments(options)
+    if not isinstance(estimator, TableEstimator):
+        return given
+    reference = estimator.table.space
+    if reference.name != space:
+        raise MismatchError(f"The table belongs to the space {reference.name!r}, asked is {space!r}.")
+    wrong = [
+        f"{name}={reference.arguments.get(name)} against {name}={value}"
+        for name, value in given.items()
+        if name not in ignore and reference.arguments.get(name) != value
+    ]
+    if wrong:
+        raise MismatchError(f"The table belongs to another space than asked ({'; '.join(wrong)}): {reference}.")
+    return {**reference.arguments, **{name: given[name] for name in ignore if name in given}}
+
+
+def check_batch_size(estimator: Estimator, batch_size: int | None) -> int:
+    """Return the batch size to use; one that is asked for must be that of the table."""
+    if not isinstance(estimator, TableEstimator):
+        return batch_size or 1
+    measured = estimator.table.batch_size
+    if batch_size not in (None, measured):
+        raise MismatchError(f"The table was measured with batch size {measured}, asked is batch size {batch_size}.")
+    return measured
+
+
+def check_device(estimator: Estimator, device: str | None) -> None:
+    """If a device is asked for, the estimator's platform must be that of this machine's device."""
+    if device is None:
+        return
+    platform = estimator.platform
+    here = current_platform(device, runtime=platform.runtime, precision=platform.precision, threads=platform.threads)
+    check_same_platform(platform, here, f"Using an estimator of {platform.id} for {here.id}")

@@ -1,0 +1,96 @@
+"""``nni-latency show``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+from rich.table import Table
+
+from nni_latency.cli._console import facts_table, pairs_table, results
+from nni_latency.estimators import TableEstimator
+from nni_latency.tables import LookupTable, TableLayer
+from nni_latency.units import METRIC_UNITS, format_metric, format_percent, format_seconds
+
+#: What a table in the terminal shows of each metric: factor and unit.
+_SHOWN = {"latency": (1e3, "ms"), "energy": (1e3, "mJ")}
+
+
+@click.command("show")
+@click.argument("table", type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="Print the main facts as JSON.")
+def command(table: Path, as_json: bool) -> None:
+    """Show a lookup table: layers, candidates, coverage, platform, protocol."""
+    loaded = LookupTable.load(table)
+    if as_json:
+        click.echo(json.dumps(_facts(loaded), indent=1))
+        return
+    console = results()
+    wide = console.width >= 110
+    console.print(facts_table(loaded.platform, wide=wide))
+    if loaded.protocol is not None:
+        console.print(pairs_table("Protocol", loaded.protocol.as_dict()))
+    console.print(pairs_table("Table", _summary(loaded)))
+    console.print(_costs(loaded, wide=wide))
+    fixed = {layer.name: _fixed(loaded, layer) for layer in loaded.layers if not layer.searched}
+    if fixed:
+        console.print(pairs_table("Fixed layers", fixed))
+
+
+def _summary(table: LookupTable) -> dict[str, str]:
+    summary = {
+        "space": str(table.space),
+        "input": "x".join(map(str, table.input_shape)),
+        "metric": f"{table.metric} [{METRIC_UNITS[table.metric]}]",
+        "coverage": format_percent(table.coverage),
+        "rounds": f"{table.rounds} in {format_seconds(table.duration)}" if table.rounds else "numbers from elsewhere",
+        "calibration": f"{table.calibration:.3f} (factor on the sum of entries)",
+    }
+    if not table.missing:
+        low, high = TableEstimator(table).cost.range
+        summary["networks"] = f"{format_metric(low, table.metric)} to {format_metric(high, table.metric)}"
+    return summary
+
+
+def _costs(table: LookupTable, *, wide: bool) -> Table:
+    """Return searched layers by candidates."""
+    factor, unit = _SHOWN.get(table.metric, (1.0, METRIC_UNITS[table.metric]))
+    names = list(dict.fromkeys(choice for layer in table.searched for choice in layer.choices))
+    grid = Table(title=f"{table.metric} [{unit}]", title_justify="left", padding=(0, 1 if wide else 0))
+    grid.add_column("layer", no_wrap=True)
+    for name in names:
+        grid.add_column(name, justify="right", no_wrap=wide)
+    for layer in table.layers:
+        if layer.searched:
+            grid.add_row(layer.name, *(_cell(layer, name, factor) for name in names))
+    return grid
+
+
+def _fixed(table: LookupTable, layer: TableLayer) -> str:
+    costs = (f"{choice} {format_metric(entry.value, table.metric)}" for choice, entry in layer.entries.items())
+    return f"{', '.join(costs)} (default {layer.default})"
+
+
+def _cell(layer: TableLayer, choice: str, factor: float) -> str:
+    if choice not in layer.choices:
+        return ""
+    entry = layer.entries.get(choice)
+    return "[red]missing" if entry is None else f"{entry.value * factor:.3g}"
+
+
+def _facts(table: LookupTable) -> dict[str, object]:
+    return {
+        "space": {"name": table.space.name, "arguments": dict(table.space.arguments)},
+        "input_shape": table.input_shape,
+        "metric": table.metric,
+        "unit": METRIC_UNITS[table.metric],
+        "platform": table.platform.id,
+        "facts": dict(table.platform.facts),
+        "protocol": table.protocol and table.protocol.as_dict(),
+        "coverage": table.coverage,
+        "missing": [f"{layer}:{choice}" for layer, choice in table.missing],
+        "rounds": table.rounds,
+        "duration": table.duration,
+        "calibration": table.calibration,
+    }

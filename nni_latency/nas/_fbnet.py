@@ -1,0 +1,235 @@
+"""`FBNet`: the strategy of the FBNet paper for NNI 3, with a target."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import nn
+
+from nni_latency.errors import InvalidValueError
+from nni_latency.estimators import Missing, likeliest_within
+from nni_latency.loading import EstimatorSource
+from nni_latency.nas._loss import FBNetLoss
+from nni_latency.nas._mask import SharedGumbelSoftmax
+from nni_latency.nas._nni import DARTS, DartsLightningModule, ModelSpace
+from nni_latency.nas._penalty import architecture_parameters
+from nni_latency.nas._profiler import LatencyProfiler
+
+#: Epochs of the paper's search, and those of them in which only weights learn.
+PAPER_EPOCHS = 90
+PAPER_WARMUP = 10
+
+#: How far below the expected cost the exported network may be.
+EXPORT_TOLERANCE = 0.05
+
+
+class FBNet(DARTS):
+    """Differentiable search that obeys the cost of a real device.
+
+    One supernet holds all candidates; a Gumbel-softmax mask weighs them, and gets sharper as the temperature falls.
+    Weights and architecture parameters learn in turns. The loss of the architecture step is the paper's [1]_, plus a
+    Lagrange multiplier that drives the expected cost to the target (see `FBNetLoss`). What is exported meets the target
+    and is, among the networks that cost about as much as expected, the most probable one, found by exact search.
+
+    Parameters
+    ----------
+    latency_estimator : Estimator, LookupTable, str or path
+        Whatever `load_estimator` takes: a table's file, a plugin's name, ...
+    target : float, optional
+        Highest cost of the network to be found, in the SI unit of the metric: seconds for latency.
+    example_inputs : Tensor, optional
+        Input of the network on the device; without it, a batch of one of the space's own size.
+    alpha, beta : float, default=0.2, 0.6
+        Of the paper's loss.
+    weight : float, default=1.0
+        Weight of the cost in the loss; with 0 the costs change nothing at all.
+    temperature : float, default=5.0
+        Temperature of the first epoch.
+    temperature_decay : float, default=0.045
+        The temperature is multiplied by ``exp(-temperature_decay)`` after every epoch.
+    warmup_epochs : int, optional
+        First epochs, in which only weights learn. Without it, a ninth of all, as in the paper, and at least one where
+        there is more than one.
+    arc_learning_rate : float, default=0.01
+        Learning rate of the architecture parameters (Adam).
+    missing : {"error", "nearest"}, default="error"
+        What a table does about candidates without an entry.
+    **kwargs
+        Further parameters of NNI's `DARTS` strategy: `gradient_clip_val`, `log_prob_every_n_step`, `mutation_hooks`.
+
+    Raises
+    ------
+    MismatchError
+        When the experiment starts, if the estimator belongs to another space, input or batch size.
+    UnreachableTargetError
+        When the experiment starts, if no network of the space meets the target.
+
+    References
+    ----------
+    .. [1] B. Wu et al., "FBNet: Hardware-Aware Efficient ConvNet Design via Differentiable Neural Architecture
+       Search", CVPR 2019. arXiv:1812.03443
+
+    Examples
+    --------
+    >>> strategy = FBNet(latency_estimator="table.json", target=0.012)
+    >>> NasExperiment(FBNetSpace(num_classes=10), evaluator, strategy).run()                   # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        latency_estimator: EstimatorSource,
+        *,
+        target: float | None = None,
+        example_inputs: Any = None,
+        alpha: float = 0.2,
+        beta: float = 0.6,
+        weight: float = 1.0,
+        temperature: float = 5.0,
+        temperature_decay: float = 0.045,
+        warmup_epochs: int | None = None,
+        arc_learning_rate: float = 0.01,
+        missing: Missing = "error",
+        **kwargs: Any,
+    ) -> None:
+        if "penalty" in kwargs:
+            raise InvalidValueError("FBNet has its own loss and takes no 'penalty'; use 'target' and 'weight'.")
+        if not temperature > 0:
+            raise InvalidValueError(f"The 'temperature' of FBNet must be a number > 0. Got {temperature!r}.")
+        super().__init__(arc_learning_rate=arc_learning_rate, warmup_epochs=warmup_epochs, **kwargs)
+        self.latency_estimator = latency_estimator
+        self.target = target
+        self.example_inputs = example_inputs
+        self.alpha = alpha
+        self.beta = beta
+        self.weight = weight
+        self.temperature = temperature
+        self.temperature_decay = temperature_decay
+        self.missing = missing
+        self.mask = SharedGumbelSoftmax(temperature)
+        self.profiler: LatencyProfiler | None = None
+
+    def configure_softmax(self) -> nn.Module:
+        """Return the one mask that all layers share."""
+        return self.mask
+
+    def mutate_model(self, model: ModelSpace) -> ModelSpace:
+        """Cost the space, then turn it into a supernet in place."""
+        self.profiler = LatencyProfiler(
+            model, self.example_inputs, latency_estimator=self.latency_estimator, missing=self.missing
+        )
+        if self.target is not None:
+            self.profiler.cost.check_target(self.target)
+        return super().mutate_model(model)
+
+    def configure_oneshot_module(self, training_module: Any) -> FBNetLightningModule:
+        """Make the module that searches."""
+        if self.profiler is None:
+            raise InvalidValueError("FBNet must mutate the model space before it makes the module that searches.")
+        loss = FBNetLoss(self.profiler, self.mask, self.target, alpha=self.alpha, beta=self.beta, weight=self.weight)
+        return FBNetLightningModule(
+            training_module,
+            mask=self.mask,
+            temperature=self.temperature,
+            temperature_decay=self.temperature_decay,
+            arc_learning_rate=self.arc_learning_rate,
+            gradient_clip_val=self.gradient_clip_val,
+            log_prob_every_n_step=self.log_prob_every_n_step,
+            warmup_epochs=self.warmup_epochs,
+            penalty=loss,
+        )
+
+
+class FBNetLightningModule(DartsLightningModule):
+    """The search of `FBNet`, step by step.
+
+    Parameters
+    ----------
+    training_module : LightningModule
+        How the evaluator trains.
+    mask : SharedGumbelSoftmax
+        The mask of the supernet.
+    temperature, temperature_decay, warmup_epochs
+        As in `FBNet`.
+    **kwargs
+        Parameters of NNI's `DartsLightningModule`.
+    """
+
+    penalty: FBNetLoss
+
+    def __init__(
+        self,
+        training_module: Any,
+        *,
+        mask: SharedGumbelSoftmax,
+        temperature: float,
+        temperature_decay: float,
+        warmup_epochs: int | None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(training_module, warmup_epochs=warmup_epochs or 0, **kwargs)
+        self.mask = mask
+        self.temperature = temperature
+        self.temperature_decay = temperature_decay
+        self._warmup_by_length = warmup_epochs is None
+
+    def resample(self) -> dict[str, Any]:
+        """Draw the noise of the next step."""
+        self.mask.resample()
+        result: dict[str, Any] = super().resample()
+        return result
+
+    def on_train_epoch_start(self) -> None:
+        """Set the temperature, and let architecture parameters learn once the weights are warm."""
+        if self._warmup_by_length:
+            self.warmup_epochs = default_warmup(self.trainer.max_epochs or PAPER_EPOCHS)
+        self.mask.tau = self.temperature * math.exp(-self.temperature_decay * self.trainer.current_epoch)
+        self.log("gumbel_temperature", self.mask.tau)
+        super().on_train_epoch_start()
+
+    def configure_architecture_optimizers(self) -> torch.optim.Optimizer:
+        """Return the optimizer of the paper: Adam with a weight decay of 5e-4."""
+        parameters = self.arch_parameters()
+        if not parameters:
+            raise InvalidValueError("The supernet has no architecture parameters: there is nothing to search.")
+        return torch.optim.Adam(parameters, self.arc_learning_rate, weight_decay=5e-4)
+
+    def export_probs(self) -> dict[str, Any]:
+        """Return the probability of every choice, without noise: ``{label: {choice: probability}}``."""
+        costs = self.penalty.profiler.cost.costs
+        return {
+            label: dict(zip(costs[label], torch.softmax(alpha.detach(), -1).tolist(), strict=True))
+            for label, alpha in architecture_parameters(self.model)
+        }
+
+    def export(self) -> dict[str, Any]:
+        """Return the network that the probabilities stand for.
+
+        With a target: the most probable network that meets it and costs about what the probabilities expect, or the
+        target if that is less. The most probable network of all would be no fair choice: where the probabilities are
+        still flat, a slight lead of the fastest candidate in every layer makes a network far below the target.
+        Without a target or with weight 0: the most probable choice of every layer.
+        """
+        target = self.penalty.target
+        if target is None or self.penalty.scale == 0:
+            result: dict[str, Any] = super().export()
+            return result
+        cost = self.penalty.profiler.cost
+        alphas = dict(architecture_parameters(self.model))
+        scores = [torch.log_softmax(alphas[label].detach().double(), -1) for label in cost.costs]
+        expected = cost.constant + sum(
+            float(score.exp().cpu() @ torch.from_numpy(column))
+            for score, column in zip(scores, cost.columns, strict=True)
+        )
+        floor = (1 - EXPORT_TOLERANCE) * min(target, expected)
+        return likeliest_within(cost, [score.tolist() for score in scores], target, floor=floor)
+
+
+def default_warmup(epochs: int) -> int:
+    """Return the weight-only epochs of a search of that length.
+
+    >>> [default_warmup(epochs) for epochs in (1, 2, 5, 90)]
+    [0, 1, 1, 10]
+    """
+    return min(max(1, round(epochs * PAPER_WARMUP / PAPER_EPOCHS)), epochs - 1)

@@ -1,0 +1,109 @@
+"""`LatencyPenalty`: the penalty that NNI's differentiable strategies can feel."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+from nni_latency.errors import InvalidValueError, MismatchError
+from nni_latency.nas._expectation import ExpectedCost
+from nni_latency.nas._nni import BaseSuperNetModule, ExpectationProfilerPenalty
+from nni_latency.nas._profiler import LatencyProfiler
+
+
+class LatencyPenalty(ExpectationProfilerPenalty):
+    """Penalise the expected cost, with a gradient, in DARTS, GumbelDARTS and Proxyless.
+
+    In NNI 3.0 these strategies hand a penalty Python floats, so the architecture parameters never feel it. This one
+    takes the live parameters from the supernet, which NNI makes of the profiler's space in place, and computes the
+    expected cost with the softmax of them: that is exactly the mean cost of the network that the strategy would sample.
+
+    Parameters
+    ----------
+    profiler : LatencyProfiler
+        Made with the very space object that is searched.
+    baseline : float
+        Cost at which the penalty is zero, in the SI unit of the metric.
+    scale : float, default=1.0
+        Weight of the penalty; 0 switches it off.
+    nonlinear : {"linear", "positive", "negative", "absolute"}, default="linear"
+        What is done with ``cost / baseline - 1``, as in NNI's `ProfilerPenalty`.
+    aggregate : {"add", "mul"}, default="add"
+        How it joins the loss, as in NNI's `ProfilerPenalty`.
+
+    Raises
+    ------
+    InvalidValueError
+        If the profiler is no LatencyProfiler, or the baseline is not positive.
+    UnreachableTargetError
+        If ``nonlinear="positive"`` and no network is as cheap as the baseline.
+
+    Examples
+    --------
+    >>> from nni.nas.strategy import DARTS                                                     # doctest: +SKIP
+    >>> profiler = LatencyProfiler(space, inputs, latency_estimator="table.json")              # doctest: +SKIP
+    >>> strategy = DARTS(penalty=LatencyPenalty(profiler, baseline=0.012, scale=2.0))          # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        profiler: LatencyProfiler,
+        baseline: float,
+        scale: float = 1.0,
+        *,
+        nonlinear: Literal["linear", "positive", "negative", "absolute"] = "linear",
+        aggregate: Literal["add", "mul"] = "add",
+    ) -> None:
+        if not isinstance(profiler, LatencyProfiler):
+            raise InvalidValueError(
+                f"The 'profiler' of {type(self).__name__} must be a LatencyProfiler. Got {type(profiler).__name__}."
+            )
+        if not baseline > 0:
+            raise InvalidValueError(f"The 'baseline' of {type(self).__name__} must be > 0. Got {baseline!r}.")
+        if nonlinear == "positive":
+            profiler.cost.check_target(baseline)
+        super().__init__(profiler, baseline, scale, nonlinear=nonlinear, aggregate=aggregate)
+        self.expected = ExpectedCost(profiler.cost)
+        self._alphas: list[torch.Tensor] | None = None
+
+    def profile(self, sample: Mapping[str, Any]) -> torch.Tensor:
+        """Return the expected cost of the supernet, a scalar with a gradient.
+
+        Parameters
+        ----------
+        sample : mapping
+            What NNI hands over: probabilities without a gradient, which are of no use and are not looked at.
+
+        Raises
+        ------
+        MismatchError
+            If the profiler's space is not the supernet.
+        """
+        if self._alphas is None:
+            self._alphas = self._find_alphas()
+        expected: torch.Tensor = self.expected(self.expected.softmax(self._alphas))
+        return expected
+
+    def _find_alphas(self) -> list[torch.Tensor]:
+        found = dict(architecture_parameters(self.profiler.space))
+        if not found:
+            raise MismatchError(
+                "The space of the profiler has no architecture parameters: it is not the one that is searched. "
+                "Make the LatencyProfiler with the very object that goes into the experiment."
+            )
+        self.expected.check_labels(found)
+        return [found[label] for label in self.expected.labels]
+
+
+def architecture_parameters(supernet: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield the label and the architecture parameters, (n_choices,), of every choice of a supernet of NNI."""
+    for module in supernet.modules():
+        if not isinstance(module, BaseSuperNetModule) or not hasattr(module, "_arch_alpha"):
+            continue
+        if isinstance(module._arch_alpha, torch.Tensor):
+            yield str(module.label), module._arch_alpha
+        else:
+            yield from module._arch_alpha.items()

@@ -1,0 +1,119 @@
+"""`LatencyProfiler`: an estimator as a profiler of NNI."""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Mapping
+from typing import Any
+
+from nni_latency.errors import InvalidValueError, MismatchError
+from nni_latency.estimators import AdditiveCost, Estimator, LayerEstimator, Missing, TableEstimator, additive_cost
+from nni_latency.loading import EstimatorSource, load_estimator
+from nni_latency.nas._nni import ExpressionProfiler, MutableExpression
+from nni_latency.spaces import choices_of, plan_of
+
+
+class LatencyProfiler(ExpressionProfiler):
+    """The cost of a sample, for NNI's filters, penalties and strategies.
+
+    It is an `ExpressionProfiler` of NNI: its `expression` is the sum over the labels of the space, so whatever NNI
+    does with expressions works. `profile` itself does not evaluate it but looks the choices up, which is faster.
+
+    Parameters
+    ----------
+    space : ModelSpace
+        The space to be searched. Penalties find the live architecture parameters through this very object.
+    example_inputs : Tensor or tuple of Tensor, optional
+        Input of the network; its batch size must be that of the estimator. Without it, a batch of one.
+    latency_estimator : Estimator, LookupTable, str or path
+        Whatever `load_estimator` takes.
+    missing : {"error", "nearest"}, default="error"
+        What a table does about candidates without an entry.
+
+    Attributes
+    ----------
+    estimator : Estimator
+        The estimator behind it.
+    cost : AdditiveCost
+        Cost of every choice, and the constant of the rest.
+    expression : MutableExpression
+        The same as an expression of NNI.
+
+    Raises
+    ------
+    MismatchError
+        If the estimator belongs to another space, input or batch size.
+    MissingEntryError
+        If the table lacks candidates, and `missing` is "error".
+    InvalidValueError
+        If the space has no choices, or the estimator can not be taken apart by layer.
+
+    Examples
+    --------
+    >>> from nni_latency import FBNetSpace, LookupTable
+    >>> space = FBNetSpace(depth=0.25)
+    >>> table = LookupTable.from_latencies(
+    ...     space, {label: {choice: 0.001 for choice in mutable.values} for label, mutable in space.simplify().items()}
+    ... )
+    >>> profiler = LatencyProfiler(space, space.example_inputs(), latency_estimator=table)
+    >>> round(profiler.profile({label: "skip" for label in space.simplify()}), 6)
+    0.007
+    """
+
+    def __init__(
+        self,
+        space: Any,
+        example_inputs: Any = None,
+        *,
+        latency_estimator: EstimatorSource,
+        missing: Missing = "error",
+    ) -> None:
+        super().__init__(space)
+        self.space = space
+        self.estimator = load_estimator(latency_estimator, missing=missing)
+        self.cost = _cost_of_space(self.estimator, space, example_inputs)
+        self.expression = _expression(self.cost, space)
+
+    def profile(self, sample: Mapping[str, Any]) -> float:
+        """Return the cost of a sample, in the SI unit of the estimator's metric.
+
+        Raises
+        ------
+        MissingEntryError
+            If the sample lacks a label, or has a choice that is not in the space.
+        """
+        return self.cost(sample)
+
+
+def _cost_of_space(estimator: Estimator, space: Any, example_inputs: Any) -> AdditiveCost:
+    """Cost a space, keyed by the values that NNI's samples hold."""
+    choices = choices_of(space)
+    plan = plan_of(space, example_inputs)
+    if plan is not None and isinstance(estimator, TableEstimator):
+        cost = estimator.cost_of_plan(plan)
+    elif plan is not None and isinstance(estimator, LayerEstimator):
+        cost = additive_cost(estimator, plan)
+    elif isinstance(estimator, TableEstimator):
+        cost = estimator.cost
+    else:
+        raise InvalidValueError(
+            f"{estimator!r} can not be taken apart by the layers of {type(space).__name__}. "
+            "Give a lookup table of the space, or a space that has a measure plan."
+        )
+    names = {label: [str(value) for value in values] for label, values in choices.items()}
+    known = {label: list(map(str, values)) for label, values in cost.costs.items()}
+    if names != known:
+        wrong = sorted(label for label in {*names, *known} if names.get(label) != known.get(label))
+        raise MismatchError(
+            f"The estimator knows other choices than the space for {', '.join(wrong[:5])}: "
+            f"{known.get(wrong[0])} against {names.get(wrong[0])}."
+        )
+    by_value = {label: {value: cost.costs[label][str(value)] for value in values} for label, values in choices.items()}
+    return AdditiveCost(cost.constant, by_value, cost.metric, cost.missing)
+
+
+def _expression(cost: AdditiveCost, space: Any) -> Any:
+    mutables = space.simplify()
+    terms = [MutableExpression.switch_case(mutables[label], dict(costs)) for label, costs in cost.costs.items()]
+    return functools.reduce(operator.add, terms) + cost.constant

@@ -1,0 +1,111 @@
+"""Reading an architecture that a person names: a published network, a list, or a saved sample."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from nni_latency.errors import InvalidValueError
+from nni_latency.spaces._fbnet_geometry import PUBLISHED_NETWORKS
+from nni_latency.tables import MeasurePlan
+
+
+def parse_architecture(text: str, plan: MeasurePlan) -> dict[str, str]:
+    """Read an architecture of a space.
+
+    Parameters
+    ----------
+    text : str
+        The name of a published network; indices or names of the candidates separated by commas, one per searched
+        layer; or the path of a saved NNI sample (JSON).
+    plan : MeasurePlan
+        The space's plan.
+
+    Returns
+    -------
+    dict of str to str
+        ``{layer: choice}`` for every layer of the plan, the fixed ones included.
+
+    Raises
+    ------
+    InvalidValueError
+        If the text is none of these, or does not fit the space.
+
+    Examples
+    --------
+    >>> from nni_latency.spaces import FBNetSpace
+    >>> plan = FBNetSpace(depth=0.25).measure_plan()
+    >>> parse_architecture("8,k3_e1,2,skip,4,5,6", plan)["layer3"]
+    'skip'
+    """
+    if text.lower() in PUBLISHED_NETWORKS:
+        return _published(text.lower(), plan)
+    if Path(text).is_file():
+        return _saved(Path(text), plan)
+    parts = [part.strip() for part in text.split(",")]
+    if len(parts) != len(plan.searched):
+        raise InvalidValueError(
+            f"An architecture must be a published network ({', '.join(PUBLISHED_NETWORKS)}), the file of a saved "
+            f"sample, or {len(plan.searched)} indices or names separated by commas. Got {_shorten(text)!r}."
+        )
+    chosen = {layer.name: part for layer, part in zip(plan.searched, parts, strict=True)}
+    return complete_selection(chosen, plan)
+
+
+def complete_selection(sample: dict[str, Any], plan: MeasurePlan) -> dict[str, str]:
+    """Check a sample against a plan, turn indices into names and add the fixed layers.
+
+    Raises
+    ------
+    InvalidValueError
+        If it lacks a layer, or has a layer or a choice that the plan has not.
+    """
+    unknown = [str(name) for name in sample if name not in {layer.name for layer in plan.layers}]
+    if unknown:
+        raise InvalidValueError(f"The architecture has labels that the space has not: {', '.join(unknown)}.")
+    selection = {}
+    for layer in plan.layers:
+        if layer.name not in sample and layer.searched:
+            raise InvalidValueError(f"The architecture has no choice for {layer.name!r}.")
+        selection[layer.name] = _choice(layer.name, str(sample.get(layer.name, layer.default)), list(layer.candidates))
+    return selection
+
+
+def _choice(layer: str, text: str, names: list[str]) -> str:
+    if text in names:
+        return text
+    if text.isdecimal() and int(text) < len(names):
+        return names[int(text)]
+    raise InvalidValueError(
+        f"The choice of {layer!r} must be one of {', '.join(names)}, or an index up to {len(names) - 1}. Got {text!r}."
+    )
+
+
+def _published(name: str, plan: MeasurePlan) -> dict[str, str]:
+    network = PUBLISHED_NETWORKS[name]
+    if plan.space.name != "fbnet" or len(plan.searched) != len(network.choices):
+        raise InvalidValueError(
+            f"The network {name!r} has {len(network.choices)} layers of the full FBNet space; "
+            f"{plan.space} has {len(plan.searched)}."
+        )
+    chosen = {layer.name: choice for layer, choice in zip(plan.searched, network.choices, strict=True)}
+    heads = next(layer for layer in plan.layers if layer.name == "head").candidates
+    head = str(network.head_channels)
+    return complete_selection({**chosen, **({"head": head} if head in heads else {})}, plan)
+
+
+def _saved(path: Path, plan: MeasurePlan) -> dict[str, str]:
+    try:
+        sample = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InvalidValueError(f"The saved sample {str(path)!r} is not whole JSON: {error}.") from error
+    if not isinstance(sample, dict):
+        raise InvalidValueError(
+            f"The saved sample {str(path)!r} must be an object of labels and choices. Got {type(sample).__name__}."
+        )
+    return complete_selection(sample, plan)
+
+
+def _shorten(text: str) -> str:
+    return text if len(text) <= 60 else f"{text[:57]}..."

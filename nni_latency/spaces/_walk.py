@@ -1,0 +1,55 @@
+"""Walking a model space into its plan and its choices."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from nni_latency.errors import InvalidValueError, MismatchError
+from nni_latency.operators import freeze_shapes
+from nni_latency.tables import MeasurePlan
+
+
+def plan_of(space: Any, example_inputs: Any = None) -> MeasurePlan | None:
+    """Return the measure plan of a space, or None if the space does not make one.
+
+    Parameters
+    ----------
+    space : ModelSpace
+        A space; one with a method ``measure_plan(batch_size)`` has a plan.
+    example_inputs : Tensor or tuple of Tensor, optional
+        Input of the network; without it, a batch of one of the space's own input size.
+
+    Raises
+    ------
+    MismatchError
+        If the inputs are of another size than the space's.
+    """
+    if not hasattr(space, "measure_plan"):
+        return None
+    if example_inputs is None:
+        plan: MeasurePlan = space.measure_plan(1)
+        return plan
+    shape = tuple(freeze_shapes(example_inputs)[0].shape)
+    plan = space.measure_plan(shape[0])
+    if shape != plan.input_shape:
+        raise MismatchError(f"The example inputs have shape {shape}, the space is made for {plan.input_shape}.")
+    return plan
+
+
+def choices_of(space: Any) -> dict[str, list[Any]]:
+    """List the labels of a space, each with its choices in the order of their indices.
+
+    Raises
+    ------
+    InvalidValueError
+        If it is no model space, has no choices, or one that is not a plain list of values.
+    """
+    if not hasattr(space, "simplify"):
+        raise InvalidValueError(f"The space must be an NNI model space. Got {type(space).__name__}.")
+    mutables = space.simplify()
+    if not mutables:
+        raise InvalidValueError(f"The space {type(space).__name__} has no choices: there is nothing to search.")
+    for label, mutable in mutables.items():
+        if not hasattr(mutable, "values"):
+            raise InvalidValueError(f"The label {label!r} is no choice among values but a {type(mutable).__name__}.")
+    return {label: list(mutable.values) for label, mutable in mutables.items()}

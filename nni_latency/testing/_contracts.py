@@ -1,0 +1,184 @@
+"""Contract suites: what every estimator, runtime and plugin must keep, whoever wrote it.
+
+Each check raises `AssertionError` with one sentence that says what is broken; none of them needs pytest.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from importlib import metadata
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import nn
+
+from nni_latency.errors import InvalidValueError, LatencyError
+from nni_latency.estimators import Estimate, Estimator, LayerEstimator
+from nni_latency.measurement import time_chain
+from nni_latency.measurement.runtimes import Runtime
+from nni_latency.operators import capture_operators
+from nni_latency.platforms import Platform
+from nni_latency.plugins import GROUP, collect
+from nni_latency.units import check_metric
+
+
+def check_estimator(estimator: Estimator, model: nn.Module, example_inputs: Any) -> None:
+    """Check that an estimator keeps the contract of `Estimator`.
+
+    Parameters
+    ----------
+    estimator : Estimator
+        Whose answers are checked.
+    model : nn.Module
+        A network that it can cost.
+    example_inputs : Tensor or tuple of Tensor
+        What the network takes.
+
+    Raises
+    ------
+    AssertionError
+        If the contract is broken; the message says how.
+    """
+    _expect(isinstance(estimator, Estimator), f"{type(estimator).__name__} must be a subclass of Estimator.")
+    check_metric(estimator.metric)
+    _expect(isinstance(estimator.platform, Platform), "'platform' must be a Platform.")
+    state = {name: value.clone() for name, value in model.state_dict().items()}
+    modes = [module.training for module in model.modules()]
+    answer = estimator.estimate(model, example_inputs)
+    _check_estimate(answer, "estimate")
+    _check_unchanged(model, state, modes)
+    with ThreadPoolExecutor(2) as pool:
+        again = list(pool.map(lambda _: estimator.estimate(model, example_inputs), range(4)))
+    _expect(all(other == answer for other in again), "estimate must give the same answer again, in every thread.")
+    try:
+        estimator.estimate(model, "not a tensor")
+    except InvalidValueError:
+        pass
+    else:
+        raise AssertionError("estimate must raise InvalidValueError for inputs that are no tensors.")
+    if isinstance(estimator, LayerEstimator):
+        _check_layers(estimator, model, example_inputs, answer)
+
+
+def check_runtime(runtime: Runtime, module: nn.Module | None = None, input_shape: Sequence[int] = (1, 3, 8, 8)) -> None:
+    """Check that a runtime keeps the contract of `Runtime`.
+
+    Parameters
+    ----------
+    runtime : Runtime
+        What is checked.
+    module : nn.Module, optional
+        A module that it can run; a small convolution without it. It may be moved and changed.
+    input_shape : sequence of int, default=(1, 3, 8, 8)
+        Shape of the module's input.
+
+    Raises
+    ------
+    AssertionError
+        If the contract is broken; the message says how.
+    """
+    _expect(isinstance(runtime, Runtime), f"{type(runtime).__name__} must be a subclass of Runtime.")
+    _expect(isinstance(runtime.name, str) and bool(runtime.name), "'name' must be a text that is not empty.")
+    _expect(runtime.platform.runtime == runtime.name, "'platform.runtime' must be the runtime's 'name'.")
+    _expect(runtime.platform == runtime.platform, "'platform' must be the same whenever it is read.")
+    _check_clock(runtime)
+    before = torch.get_num_threads(), torch.is_grad_enabled(), torch.is_inference_mode_enabled()
+    with runtime.session():
+        inputs = runtime.inputs(input_shape)
+        if hasattr(inputs, "shape"):
+            shape = tuple(inputs.shape)
+            _expect(shape == tuple(input_shape), f"inputs must have the shape {tuple(input_shape)}. Got {shape}.")
+        stage = runtime.load(module if module is not None else nn.Conv2d(input_shape[1], 4, 1))
+        _expect(callable(stage), "load must return something to call.")
+        times = time_chain([stage], inputs, runtime.clock)
+        _expect(math.isfinite(times[0]) and times[0] > 0, f"A run must take a positive, finite time. Got {times[0]!r}.")
+    after = torch.get_num_threads(), torch.is_grad_enabled(), torch.is_inference_mode_enabled()
+    _expect(before == after, "session must put back torch's number of threads, gradient and inference mode.")
+
+
+def check_plugin(module: ModuleType) -> None:
+    """Check that a plugin loads, registers something usable, and does not clash with what is built in.
+
+    Parameters
+    ----------
+    module : module
+        The module that the entry point names.
+
+    Raises
+    ------
+    AssertionError
+        If the plugin is broken; the message says how.
+    """
+    point = metadata.EntryPoint("plugin-under-test", module.__name__, GROUP)
+    registry = collect([point])
+    info = registry.plugins[0]
+    _expect(info.error is None, f"{module.__name__} does not load: {info.error}.")
+    _expect(bool(info.hooks), f"{module.__name__} implements no hook: mark its functions with hookimpl.")
+    _expect(bool(info.registered), f"{module.__name__} registers nothing.")
+    for kind in ("estimators", "runtimes", "meters", "spaces"):
+        for name, registration in getattr(registry, kind).items():
+            _check_name(name)
+            _expect(callable(registration.factory), f"The factory of {name!r} must be callable.")
+    builtin = metadata.EntryPoint("builtin", "nni_latency.builtin_plugin", GROUP)
+    if module.__name__ != builtin.value:
+        try:
+            collect([builtin, point])
+        except LatencyError as error:
+            raise AssertionError(str(error)) from error
+
+
+def _check_name(name: object) -> None:
+    good = isinstance(name, str) and bool(name) and not set(name) & set(':/\\" ') and not name.endswith(".json")
+    _expect(good, f"A registered name must not look like a path or hold ':' or ' '. Got {name!r}.")
+
+
+def _check_layers(estimator: LayerEstimator, model: nn.Module, example_inputs: Any, answer: Estimate) -> None:
+    _expect(estimator.calibration > 0, f"'calibration' must be positive. Got {estimator.calibration!r}.")
+    parts = []
+    for name, op in capture_operators(model, example_inputs):
+        parts.append(estimator.estimate_op(op))
+        _check_estimate(parts[-1], f"estimate_op of {name!r}")
+    # An estimator that knows the places of a network, such as a table, may cost one operator by where it stands.
+    if type(estimator)._estimate_ops is LayerEstimator._estimate_ops:
+        total = Estimate.sum(parts, estimator.calibration)
+        _expect(
+            math.isclose(answer.value, total.value, rel_tol=1e-9),
+            f"estimate must be the calibrated sum of its operators, {total.value!r}. Got {answer.value!r}.",
+        )
+    try:
+        estimator.estimate(model)
+    except InvalidValueError:
+        return
+    raise AssertionError("estimate must raise InvalidValueError without 'example_inputs'.")
+
+
+def _check_estimate(answer: object, what: str) -> None:
+    if not isinstance(answer, Estimate):
+        raise AssertionError(f"{what} must return an Estimate. Got {type(answer).__name__}.")
+    _expect(math.isfinite(answer.value) and answer.value > 0, f"{what}: the value must be positive. Got {answer}.")
+    _expect(answer.low <= answer.value <= answer.high, f"{what}: the interval must enclose the value. Got {answer}.")
+    _expect(math.isfinite(answer.high), f"{what}: the interval must be finite. Got {answer}.")
+    named = isinstance(answer.missing, tuple) and all(isinstance(name, str) for name in answer.missing)
+    _expect(named, f"{what}: 'missing' must be a tuple of str. Got {answer.missing!r}.")
+
+
+def _check_unchanged(model: nn.Module, state: dict[str, torch.Tensor], modes: list[bool]) -> None:
+    same = all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
+    _expect(same, "estimate must not change the model's parameters and buffers.")
+    _expect(modes == [module.training for module in model.modules()], "estimate must not change the training mode.")
+
+
+def _check_clock(runtime: Runtime) -> None:
+    clock = runtime.clock
+    _expect(clock.resolution > 0, f"The clock's 'resolution' must be positive. Got {clock.resolution!r}.")
+    intervals = clock.intervals([clock.mark() for _ in range(3)])
+    good = len(intervals) == 2 and all(math.isfinite(seconds) and seconds >= 0 for seconds in intervals)
+    _expect(good, f"Three marks must give two times that are not negative. Got {intervals!r}.")
+
+
+def _expect(condition: bool, message: str) -> None:
+    if not condition:
+        raise AssertionError(message)

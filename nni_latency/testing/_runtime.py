@@ -1,0 +1,177 @@
+"""`FakeRuntime`: a runtime whose operators take exactly the time that the test says, on a clock of the test's own."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from nni_latency.errors import MeasurementError
+from nni_latency.measurement import Stage
+from nni_latency.measurement.runtimes import Runtime
+from nni_latency.operators import OpSpec, capture_operators
+from nni_latency.platforms import Platform
+from nni_latency.tables import MeasurePlan, PlanCandidate, PlanLayer, SpaceReference
+from nni_latency.testing._clock import FakeClock
+
+#: Time of every operator [s]: by `OpSpec.op_key`, or computed of the `OpSpec`.
+Latencies = Mapping[str, float] | Callable[[OpSpec], float]
+
+_SHAPE = (1, 4)
+
+
+class FakeModule(nn.Module):
+    """A block that computes nothing and says that it is a given operator.
+
+    Parameters
+    ----------
+    op : OpSpec
+        What it claims to be, whatever its input.
+    """
+
+    def __init__(self, op: OpSpec) -> None:
+        super().__init__()
+        self.op = op
+
+    def op_spec(self, *input_shapes: Sequence[int]) -> OpSpec:
+        """Return the operator."""
+        return self.op
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Return the input."""
+        return inputs
+
+
+class FakeRuntime(Runtime):
+    """A runtime for tests: it computes shapes alone, and its clock moves by injected times.
+
+    It runs any module on meta tensors; a module takes the sum of the times of its operators.
+
+    Parameters
+    ----------
+    latencies : mapping of str to float, or callable
+        Time of every operator [s], by its ``op_key`` or as a function of its `OpSpec`.
+    clock : FakeClock, optional
+        The clock that it moves.
+    noise : callable, optional
+        Called for every run of a module; what it returns is added to the time [s].
+    platform : Platform, optional
+        What it claims to be.
+
+    Examples
+    --------
+    >>> runtime = FakeRuntime(lambda op: 0.5)
+    >>> stage = runtime.load(nn.ReLU())
+    >>> _ = stage(runtime.inputs((1, 3)))
+    >>> runtime.clock.now
+    0.5
+    """
+
+    name = "fake"
+
+    def __init__(
+        self,
+        latencies: Latencies,
+        *,
+        clock: FakeClock | None = None,
+        noise: Callable[[], float] = lambda: 0.0,
+        platform: Platform | None = None,
+    ) -> None:
+        self.latencies = latencies
+        self.noise = noise
+        self.sessions = 0
+        self._clock = clock or FakeClock()
+        self._platform = platform or Platform("fake-device", self.name)
+
+    @property
+    def platform(self) -> Platform:
+        """What it claims to be."""
+        return self._platform
+
+    @property
+    def clock(self) -> FakeClock:
+        """The clock that it moves."""
+        return self._clock
+
+    @contextlib.contextmanager
+    def session(self) -> Iterator[None]:
+        """Count the sessions in `sessions`; nothing needs to be set."""
+        self.sessions += 1
+        yield
+
+    def load(self, module: Any) -> Stage:
+        """Return what moves the clock by the module's time and gives its output, without computing it."""
+        known: dict[tuple[int, ...], tuple[float, torch.Tensor]] = {}
+
+        def run(inputs: torch.Tensor) -> torch.Tensor:
+            shape = tuple(inputs.shape)
+            if shape not in known:
+                ops = [op for _, op in capture_operators(module, inputs)]
+                known[shape] = sum(map(self._latency, ops)), module.to("meta").eval()(inputs)
+            seconds, outputs = known[shape]
+            self._clock.advance(seconds + self.noise())
+            return outputs
+
+        return run
+
+    def inputs(self, shape: Sequence[int]) -> torch.Tensor:
+        """Make an input of that shape, without numbers."""
+        return torch.empty(*shape, device="meta")
+
+    def _latency(self, op: OpSpec) -> float:
+        if callable(self.latencies):
+            return self.latencies(op)
+        if op.op_key not in self.latencies:
+            raise MeasurementError(f"The fake runtime was given no latency for the operator {op.op_key}.")
+        return self.latencies[op.op_key]
+
+
+def fake_plan(
+    latencies: Mapping[str, Mapping[str, float]], *, fixed: Sequence[str] = (), **arguments: Any
+) -> tuple[MeasurePlan, dict[str, float]]:
+    """Make a plan of invented blocks, and the times that a `FakeRuntime` needs to run it.
+
+    Parameters
+    ----------
+    latencies : mapping
+        ``{layer: {choice: seconds}}``.
+    fixed : sequence of str, default=()
+        Layers that the space does not choose; their first choice stands there.
+    **arguments
+        Arguments of the invented space.
+
+    Returns
+    -------
+    plan : MeasurePlan
+    by_op_key : dict of str to float
+        For `FakeRuntime`.
+
+    Examples
+    --------
+    >>> plan, latencies = fake_plan({"a": {"x": 0.001, "y": 0.002}})
+    >>> plan.sizes, sorted(latencies.values())
+    ((2,), [0.001, 0.002])
+    """
+    ops = {
+        (layer, choice): OpSpec.of("identity", [_SHAPE], choice=choice, layer=layer)
+        for layer, choices in latencies.items()
+        for choice in choices
+    }
+    layers = tuple(
+        PlanLayer(
+            layer,
+            {choice: _candidate(ops[layer, choice]) for choice in choices},
+            layer not in fixed,
+            next(iter(choices)) if layer in fixed else None,
+        )
+        for layer, choices in latencies.items()
+    )
+    by_op_key = {op.op_key: latencies[layer][choice] for (layer, choice), op in ops.items()}
+    return MeasurePlan(SpaceReference("fake", arguments), _SHAPE, layers), by_op_key
+
+
+def _candidate(op: OpSpec) -> PlanCandidate:
+    return PlanCandidate(op, lambda: FakeModule(op))
