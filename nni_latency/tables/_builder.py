@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -275,5 +276,9 @@ def _run_network(chain: list[Stage], inputs: Any, runtime: Runtime, protocol: Pr
     while len(samples) < protocol.n_run and (
         not samples or sum(map(sum, samples)) < protocol.max_measure_execution_time
     ):
-        samples.append(time_chain(chain, inputs, runtime.clock))
+        times = time_chain(chain, inputs, runtime.clock)
+        if not math.isfinite(sum(times)):
+            # Refused here, so that no journal holds it and every later run fails on it.
+            raise MeasurementError(f"the clock gave {times}, which are no times")
+        samples.append(times)
     return samples
