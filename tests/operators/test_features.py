@@ -1,0 +1,127 @@
+"""Counts of every operator kind against closed forms and against the real modules."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from nni_latency.errors import UnknownNameError
+from nni_latency.operators import Features, OpSpec, capture_operators, features_of, supported_kinds
+from nni_latency.spaces._fbnet_blocks import ClassificationHead, ConvBlock, InvertedResidual, Skip
+
+_X = (2, 8, 6, 5)
+_ELEMENTS = 2 * 8 * 6 * 5
+
+#: Every plain kind with the numbers worked out by hand.
+_CLOSED_FORMS = {
+    "conv2d": (
+        OpSpec.of("conv2d", [_X], out_channels=4, kernel_size=3, stride=2, groups=2, bias=True),
+        # 2 x 4 x 3 x 3 outputs of 4 x 3 x 3 multiply-adds, 4 filters of 36 weights and 4 biases
+        Features(72 * 36, 2 * 72 * 36 + 72, 72, _ELEMENTS, 4 * 36 + 4, 4 * (_ELEMENTS + 72 + 148)),
+    ),
+    "linear": (
+        OpSpec.of("linear", [(2, 7)], out_features=3, bias=True),
+        Features(macs=42, flops=90, params=24, memory=4 * (14 + 6 + 24)),
+    ),
+    "batch_norm": (OpSpec.of("batch_norm", [_X]), Features(flops=960, params=16, memory=4 * (960 + 32))),
+    "relu": (OpSpec.of("relu", [_X]), Features(flops=480, memory=4 * 960)),
+    "add": (OpSpec.of("add", [_X, _X]), Features(flops=480, memory=4 * 1440)),
+    "channel_shuffle": (OpSpec.of("channel_shuffle", [_X]), Features(memory=4 * 960)),
+    "global_average_pool": (OpSpec.of("global_average_pool", [_X]), Features(flops=480, memory=4 * (480 + 16))),
+    "identity": (OpSpec.of("identity", [_X]), Features()),
+}
+
+#: Composite kinds: real modules, and the leaf operators that torch runs outside any module.
+_BLOCKS = {
+    "conv_block": ConvBlock(8, 16, 3, 2),
+    "conv_block without relu": ConvBlock(8, 16, 1, 1, relu=False),
+    "residual": InvertedResidual(8, 8, 5, 1, 3),
+    "strided": InvertedResidual(8, 12, 3, 2, 6),
+    "grouped": InvertedResidual(8, 8, 3, 1, 1, groups=2),
+    "grouped strided": InvertedResidual(8, 16, 5, 2, 1, groups=2),
+    "classification_head": ClassificationHead(8, 24, 10),
+    "skip": Skip(),
+}
+
+
+@pytest.mark.parametrize("kind", _CLOSED_FORMS)
+def test_features_match_the_closed_form(kind):
+    op, features = _CLOSED_FORMS[kind]
+    assert features_of(op) == features
+
+
+def test_every_supported_kind_is_tested():
+    composite = {"conv_block", "inverted_residual", "classification_head"}
+    assert set(supported_kinds()) == {*_CLOSED_FORMS, *composite}
+
+
+@pytest.mark.parametrize("name", _BLOCKS)
+def test_block_parameters_are_those_of_the_real_module(name):
+    block = _BLOCKS[name]
+    assert features_of(block.op_spec(_X)).params == sum(parameter.numel() for parameter in block.parameters())
+
+
+@pytest.mark.parametrize("name", _BLOCKS)
+def test_block_multiply_adds_are_those_of_its_leaves(name):
+    counted = _leaf_features(_BLOCKS[name])
+    features = features_of(_BLOCKS[name].op_spec(_X))
+    assert (features.macs, features.acts, features.inp) == (counted.macs, counted.acts, counted.inp)
+
+
+@pytest.mark.parametrize("name", _BLOCKS)
+def test_block_flops_are_those_of_its_leaves_and_of_the_sum_and_mean(name):
+    block = _BLOCKS[name]
+    extra = _ELEMENTS if getattr(block, "residual", False) else 0
+    extra += 2 * 24 * 6 * 5 if isinstance(block, ClassificationHead) else 0
+    assert features_of(block.op_spec(_X)).flops == _leaf_features(block).flops + extra
+
+
+@given(st.sampled_from(sorted(_CLOSED_FORMS)), st.integers(1, 64))
+def test_features_scale_with_the_batch(kind, batch):
+    """All counts but those of parameters are per picture."""
+    op, _ = _CLOSED_FORMS[kind]
+    one, many = (features_of(_with_batch(op, size)) for size in (1, batch))
+    scaled = [getattr(many, name) == batch * getattr(one, name) for name in ("macs", "flops", "acts", "inp")]
+    assert all(scaled)
+    assert many.params == one.params
+
+
+def test_half_precision_moves_half_the_bytes():
+    op = _CLOSED_FORMS["conv2d"][0]
+    assert features_of(dataclasses.replace(op, dtype="float16")).memory * 2 == features_of(op).memory
+
+
+def test_features_add_up():
+    assert Features(1, 2, 3, 4, 5, 6) + Features(10, 20, 30, 40, 50, 60) == Features(11, 22, 33, 44, 55, 66)
+
+
+def test_features_of_an_unknown_kind_are_never_zero():
+    with pytest.raises(UnknownNameError, match=r"Unknown operator kind 'lstm'. There is: add, batch_norm"):
+        features_of(OpSpec.of("lstm", [(1, 2)]))
+
+
+def _with_batch(op: OpSpec, batch: int) -> OpSpec:
+    return dataclasses.replace(op, input_shapes=tuple((batch, *shape[1:]) for shape in op.input_shapes))
+
+
+def _leaf_features(block: nn.Module) -> Features:
+    """Count the leaves of a block one by one: the modules that torch itself defines."""
+    if isinstance(block, Skip):
+        return Features()
+    seen: list[tuple[nn.Module, torch.Tensor]] = []
+    hooks = [
+        leaf.register_forward_pre_hook(lambda module, inputs: seen.append((module, inputs[0])))
+        for leaf in block.modules()
+        if isinstance(leaf, (nn.Conv2d, nn.BatchNorm2d, nn.ReLU, nn.Linear))
+    ]
+    with torch.inference_mode():
+        block.eval()(torch.zeros(_X))
+    for hook in hooks:
+        hook.remove()
+    ops = [op for module, inputs in seen for _, op in capture_operators(module, inputs)]
+    return sum(map(features_of, ops), Features())

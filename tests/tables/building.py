@@ -1,0 +1,70 @@
+"""What the tests of the builder share: an invented space, and builds of it that are stopped on purpose."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+
+import pytest
+
+from nni_latency.measurement import Protocol
+from nni_latency.tables import build_table, journal_path
+from nni_latency.testing import FakeRuntime, fake_plan
+
+LATENCIES = {
+    "stem": {"conv": 0.5},
+    "a": {"x": 0.125, "y": 0.25, "z": 2.0},
+    "b": {"x": 1.0, "y": 4.0, "z": 0.0625},
+    "c": {"small": 0.03125, "large": 8.0},
+}
+PROTOCOL = Protocol(rounds=6, time_budget=1e9, max_measure_execution_time=1e9)
+
+
+class Stopped(BaseException):
+    """What Ctrl-C or a debugger raises: no `Exception`."""
+
+
+class Noise:
+    """Positive noise; it stops the build after a number of runs, as Ctrl-C would."""
+
+    def __init__(self, seed=0, stop_after=None):
+        self.generator = random.Random(seed)
+        self.left = stop_after
+
+    def __call__(self):
+        if self.left is not None:
+            self.left -= 1
+            if self.left < 0:
+                raise Stopped("stopped")
+        return self.generator.expovariate(100.0)
+
+
+def make_plan(**arguments):
+    return fake_plan(LATENCIES, fixed=["stem"], **arguments)
+
+
+def build(path, *, noise=None, protocol=PROTOCOL, platform=None, **options):
+    plan, latencies = make_plan()
+    runtime = FakeRuntime(latencies, noise=noise or (lambda: 0.0), platform=platform)
+    return build_table(plan, runtime, protocol, path, **options)
+
+
+def values(table):
+    return {layer.name: {choice: entry.value for choice, entry in layer.entries.items()} for layer in table.layers}
+
+
+def interrupt(path, *, rounds, protocol=PROTOCOL):
+    """Stop a build after so many whole rounds; return what the journal then holds."""
+
+    def stop(progress):
+        if progress.rounds == rounds:
+            raise Stopped("stopped")
+
+    with pytest.raises(Stopped, match=r"stopped"):
+        build(path, protocol=protocol, on_progress=stop)
+    return journal_path(path).read_bytes()
+
+
+def same(one, other):
+    """Compare tables apart from the time that building took, which is that of the machine."""
+    return dataclasses.replace(one, duration=0.0) == dataclasses.replace(other, duration=0.0)

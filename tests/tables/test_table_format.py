@@ -1,0 +1,180 @@
+"""The file format: what is wrong with a file is said in one sentence that names it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from nni_latency.errors import TableFormatError
+from nni_latency.measurement import Protocol
+from nni_latency.operators import OpSpec
+from nni_latency.platforms import Platform
+from nni_latency.tables import Entry, LookupTable, SpaceReference, TableLayer, table_schema
+
+_SCHEMA = Path(__file__).parents[2] / "docs" / "reference" / "lookup_table.schema.json"
+_OP = OpSpec.of("conv2d", [(1, 3, 8, 8)], out_channels=4, kernel_size=3, stride=1, groups=1, bias=False)
+_TABLE = LookupTable(
+    SpaceReference("fake", {"width": 1.0}),
+    Platform("pi", "torch"),
+    (TableLayer("a", ("x", "y"), {"x": Entry(0.5, 0.25, 1.0, 9, 1, _OP)}),),
+    (1, 3, 8, 8),
+    protocol=Protocol(),
+)
+
+
+@pytest.fixture
+def path(tmp_path):
+    return _TABLE.save(tmp_path / "t.json")
+
+
+def _change(path, *places, to):
+    content = json.loads(path.read_text())
+    *way, last = places
+    inner = content
+    for place in way:
+        inner = inner[place]
+    inner[last] = to
+    path.write_text(json.dumps(content))
+
+
+_ENTRY = ("layers", 0, "entries", "x")
+
+#: Where, what instead, and what the message must say.
+_SPOILT = {
+    "nan": ((*_ENTRY, "value"), float("nan"), r"layers\.0\.entries\.x\.value: Input should be a finite number"),
+    "infinite": ((*_ENTRY, "high"), float("inf"), r"entries\.x\.high: Input should be a finite number"),
+    "negative": ((*_ENTRY, "value"), -0.5, r"entries\.x\.value: Input should be greater than 0\. Got '-0\.5'"),
+    "zero": ((*_ENTRY, "value"), 0.0, r"entries\.x\.value: Input should be greater than 0"),
+    "text": ((*_ENTRY, "value"), "0.5", r"entries\.x\.value: Input should be a valid number"),
+    "bare interval": ((*_ENTRY, "low"), 0.75, r"layer 'a', entry 'x': The interval of an entry must enclose"),
+    "unknown field": ((*_ENTRY, "mean"), 0.5, r"entries\.x\.mean: Extra inputs are not permitted"),
+    "stranger": (
+        ("layers", 0, "entries", "q"),
+        {"value": 1.0, "low": 1.0, "high": 1.0},
+        r"\['q'\] are not among the choi",
+    ),
+    "default": (("layers", 0, "default"), "q", r"default 'q' is not among the choices"),
+    "double choice": (("layers", 0, "choices"), ["x", "x"], r"choices .*different"),
+    "no choices": (("layers", 0, "choices"), [], r"layers\.0\.choices: List should have at least 1 item"),
+    "no layers": (("layers",), [], r"layers: List should have at least 1 item"),
+    "kind": ((*_ENTRY, "op", "kind"), "lstm", r"layer 'a', entry 'x': Unknown operator kind 'lstm'"),
+    "attributes": ((*_ENTRY, "op", "attributes"), {}, r"layer 'a', entry 'x': .*kernel_size"),
+    "shapes": ((*_ENTRY, "op", "input_shapes"), [[1, 3]], r"layer 'a', entry 'x': "),
+    "unit": (("unit",), "ms", r"metric 'latency' does not go with unit 'ms'"),
+    "metric": (("metric",), "speed", r"metric 'speed' does not go with unit 's'"),
+    "device": (("platform", "device"), "My PC", r"'device' of a Platform must be lower-case.*Got 'My PC'"),
+    "threads": (("platform", "threads"), 0, r"platform\.threads: Input should be greater than 0"),
+    "protocol value": (("protocol", "n_run"), 0, r"'n_run' of a Protocol must be an int >= 1\. Got 0"),
+    "protocol field": (("protocol", "n_runs"), 3, r"n_runs"),
+    "calibration": (("calibration",), 0.0, r"calibration: Input should be greater than 0"),
+    "input shape": (("input_shape",), [], r"input_shape: List should have at least 1 item"),
+    "version 0": (("version",), 0, r"version: Input should be 1\. Got '0'"),
+    "version text": (("version",), "1", r"version: Input should be 1"),
+}
+
+
+@pytest.mark.parametrize("fault", _SPOILT)
+def test_spoilt_field_is_named(path, fault):
+    places, value, message = _SPOILT[fault]
+    _change(path, *places, to=value)
+    with pytest.raises(TableFormatError, match=rf"(?s)^The table '.*t\.json' is not valid: .*{message}"):
+        LookupTable.load(path)
+
+
+def test_layer_twice_is_a_fault_of_the_file(path):
+    content = json.loads(path.read_text())
+    content["layers"] *= 2
+    path.write_text(json.dumps(content))
+    with pytest.raises(TableFormatError, match=r"t\.json' is not valid: .*different names"):
+        LookupTable.load(path)
+
+
+@pytest.mark.parametrize("share", [0.02, 0.3, 0.6, 0.98])
+def test_truncated_file_says_so(path, share):
+    content = path.read_bytes()
+    path.write_bytes(content[: int(len(content) * share)])
+    with pytest.raises(TableFormatError, match=r"t\.json' is not whole JSON \(line \d+: .*cut off while it was copied"):
+        LookupTable.load(path)
+
+
+def test_empty_file_is_not_whole(path):
+    path.write_bytes(b"")
+    with pytest.raises(TableFormatError, match=r"is not whole JSON"):
+        LookupTable.load(path)
+
+
+def test_newer_version_says_how_to_update(path):
+    _change(path, "version", to=2)
+    with pytest.raises(TableFormatError, match=r"has version 2, this nni_latency reads up to 1\. Update it with: pip"):
+        LookupTable.load(path)
+
+
+@pytest.mark.parametrize(
+    "content", ["[]", "{}", "3", "null", '"text"', '{"format": "pyperf"}', "[[1, 2], [3, 4]]", '{"version": 1}']
+)
+def test_foreign_json_is_no_table(path, content):
+    path.write_text(content)
+    with pytest.raises(
+        TableFormatError, match=r"is not a lookup table: its 'format' must be 'nni_latency\.lookup_table'"
+    ):
+        LookupTable.load(path)
+
+
+def test_file_that_is_no_text_says_so(path):
+    path.write_bytes(b"\x80\x04\x95\xff")
+    with pytest.raises(TableFormatError, match=r"Can not read the table .*it is not text"):
+        LookupTable.load(path)
+
+
+def test_absent_file_says_so(tmp_path):
+    with pytest.raises(TableFormatError, match=r"Can not read the table '.*nowhere\.json': No such file"):
+        LookupTable.load(tmp_path / "nowhere.json")
+
+
+def test_folder_is_no_table(tmp_path):
+    with pytest.raises(TableFormatError, match=r"Can not read the table .*Is a directory"):
+        LookupTable.load(tmp_path)
+
+
+@pytest.mark.parametrize("content", ["[" * 100_000, '{"format": ' + "9" * 5000 + "}"], ids=["nested", "digits"])
+def test_hostile_json_is_refused_like_any_other(path, content):
+    path.write_text(content)
+    with pytest.raises(TableFormatError, match=r"t\.json"):
+        LookupTable.load(path)
+
+
+def test_features_in_the_file_are_counted_anew(path):
+    """The numbers stand there for readers; what the operator says is what holds."""
+    _change(path, *_ENTRY, "macs", to=7)
+    assert LookupTable.load(path).entry("a", "x").features == _TABLE.entry("a", "x").features
+
+
+def test_fields_of_hand_written_tables_may_be_left_out(path):
+    content = json.loads(path.read_text())
+    for name in ("protocol", "rounds", "duration", "calibration"):
+        del content[name]
+    content["layers"][0]["entries"]["x"] = {"value": 1, "low": 0, "high": 2}
+    path.write_text(json.dumps(content))
+    table = LookupTable.load(path)
+    assert (table.calibration, table.protocol, table.entry("a", "x").high) == (1.0, None, 2.0)
+
+
+def test_published_schema_is_that_of_the_code():
+    """Run docs/export_schema.py after the format has changed."""
+    assert json.loads(_SCHEMA.read_text()) == table_schema()
+
+
+def test_published_schema_describes_every_field_of_a_saved_table(path):
+    def fields(schema, value):
+        if "$ref" in schema:
+            schema = definitions[schema["$ref"].rpartition("/")[2]]
+        return set(value) <= set(schema["properties"])
+
+    schema = table_schema()
+    definitions = schema["$defs"]
+    content = json.loads(path.read_text())
+    assert fields(schema, content)
+    assert fields(definitions["LayerDocument"], content["layers"][0])
+    assert fields(definitions["EntryDocument"], content["layers"][0]["entries"]["x"])

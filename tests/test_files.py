@@ -1,0 +1,132 @@
+"""Whole files or none, and locks that die with their process."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from nni_latency.errors import BusyError, OutputError
+from nni_latency.files import check_writable, locked, write_atomically
+
+
+def test_write_atomically_writes_text_as_utf8(tmp_path):
+    write_atomically(tmp_path / "a.json", "µs\n")
+    assert (tmp_path / "a.json").read_bytes() == "µs\n".encode()
+
+
+def test_write_atomically_makes_the_folder(tmp_path):
+    write_atomically(tmp_path / "new" / "deep" / "a.bin", b"\x00")
+    assert (tmp_path / "new" / "deep" / "a.bin").read_bytes() == b"\x00"
+
+
+def test_write_atomically_leaves_nothing_else_behind(tmp_path):
+    write_atomically(tmp_path / "a.json", "1")
+    write_atomically(tmp_path / "a.json", "2")
+    assert [path.name for path in tmp_path.iterdir()] == ["a.json"]
+
+
+def test_write_atomically_gives_the_usual_permissions(tmp_path):
+    (tmp_path / "plain").touch()
+    write_atomically(tmp_path / "a.json", "1")
+    assert (tmp_path / "a.json").stat().st_mode == (tmp_path / "plain").stat().st_mode
+
+
+def test_write_atomically_keeps_the_old_file_when_the_disk_is_full(tmp_path, monkeypatch):
+    target = tmp_path / "a.json"
+    target.write_text("old")
+
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OutputError, match=r"a\.json.*No space left on device"):
+        write_atomically(target, "new")
+    assert target.read_text() == "old"
+    assert [path.name for path in tmp_path.iterdir()] == ["a.json"]
+
+
+def test_write_atomically_refuses_a_folder_that_is_a_file(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(OutputError, match=r"Can not write"):
+        write_atomically(tmp_path / "file" / "a.json", "1")
+
+
+def test_check_writable_leaves_no_trace(tmp_path):
+    check_writable(tmp_path / "a.json")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_check_writable_refuses_a_folder(tmp_path):
+    with pytest.raises(OutputError, match=r"it is a folder; name a file in it"):
+        check_writable(tmp_path)
+
+
+def test_check_writable_refuses_a_path_below_a_file(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(OutputError, match=r"Can not write"):
+        check_writable(tmp_path / "file" / "a.json")
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs a folder in which nobody can write, /proc")
+def test_check_writable_refuses_a_folder_that_takes_no_files():
+    with pytest.raises(OutputError, match=r"Can not write"):
+        check_writable(Path("/proc/self/table.json"))
+
+
+def test_check_writable_refuses_a_read_only_file(tmp_path, monkeypatch):
+    target = tmp_path / "a.json"
+    target.touch()
+    # The superuser may write anything, so the answer of the operating system is given here.
+    monkeypatch.setattr(os, "access", lambda _path, _mode: False)
+    with pytest.raises(OutputError, match=r"the file is read-only"):
+        check_writable(target)
+
+
+def test_locked_refuses_a_second_holder(tmp_path):
+    with (
+        locked(tmp_path / "lock", "building 'x'"),
+        pytest.raises(BusyError, match=r"Another process is building 'x'"),
+        locked(tmp_path / "lock", "building 'x'"),
+    ):
+        pass
+
+
+def test_locked_lets_go_at_the_end(tmp_path):
+    with locked(tmp_path / "lock", "at work"):
+        pass
+    with locked(tmp_path / "lock", "at work"):
+        assert (tmp_path / "lock").exists()
+
+
+def test_locked_lets_go_after_an_error(tmp_path):
+    with pytest.raises(KeyError, match=r"stop"), locked(tmp_path / "lock", "at work"):
+        raise KeyError("stop")
+    with locked(tmp_path / "lock", "at work"):
+        assert (tmp_path / "lock").exists()
+
+
+def test_locked_lets_go_when_the_process_is_killed(tmp_path):
+    code = (
+        "import sys, time; from pathlib import Path; from nni_latency.files import locked\n"
+        "with locked(Path(sys.argv[1]), 'at work'):\n    print('held', flush=True); time.sleep(600)"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path / "lock")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "held\n"
+        with pytest.raises(BusyError, match=r"Another process is at work"), locked(tmp_path / "lock", "at work"):
+            pass
+        process.kill()
+        process.wait()
+    with locked(tmp_path / "lock", "at work"):
+        assert (tmp_path / "lock").exists()
+
+
+def test_locked_needs_a_folder(tmp_path):
+    with pytest.raises(OutputError, match=r"Can not write"), locked(tmp_path / "nowhere" / "lock", "at work"):
+        pass

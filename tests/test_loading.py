@@ -1,0 +1,126 @@
+"""An estimator from whatever `latency_estimator=` may be."""
+
+from __future__ import annotations
+
+import pytest
+
+import nni_latency.loading
+from nni_latency.errors import InvalidValueError, MissingEntryError, PluginError, TableFormatError, UnknownNameError
+from nni_latency.estimators import TableEstimator
+from nni_latency.loading import load_estimator
+from nni_latency.plugins import Registration, Registry
+from nni_latency.tables import LookupTable
+
+_TABLE = LookupTable.from_latencies({"a": ["x", "y"]}, {"a": {"x": 1.0}})
+
+
+def _fail(argument):
+    raise ZeroDivisionError("on purpose")
+
+
+def _refuse(argument):
+    raise InvalidValueError(f"Not {argument!r}.")
+
+
+@pytest.fixture
+def saved(tmp_path):
+    return _TABLE.save(tmp_path / "t.json")
+
+
+@pytest.fixture
+def _plugins(monkeypatch):
+    """Register estimators that work, that break and that are none."""
+    factories = {
+        "good": lambda argument: TableEstimator(_TABLE, missing=argument or "error"),
+        "bad": _fail,
+        "picky": _refuse,
+        "odd": lambda argument: 3,
+        "half.json": lambda argument: TableEstimator(_TABLE),
+    }
+    registry = Registry(estimators={name: Registration(name, factory, "mine") for name, factory in factories.items()})
+    monkeypatch.setattr(nni_latency.loading, "load_registry", lambda: registry)
+
+
+def test_estimator_is_returned_as_it_is():
+    estimator = TableEstimator(_TABLE)
+    assert load_estimator(estimator) is estimator
+
+
+def test_table_becomes_an_estimator():
+    estimator = load_estimator(_TABLE, missing="nearest")
+    assert (estimator.table, estimator.missing) == (_TABLE, "nearest")
+
+
+@pytest.mark.parametrize("form", [str, lambda path: path, lambda path: f"table:{path}"], ids=["str", "path", "plugin"])
+def test_saved_table_is_read(saved, form):
+    assert load_estimator(form(saved)).table == _TABLE
+
+
+def test_saved_table_is_read_by_its_bare_name(saved, monkeypatch):
+    monkeypatch.chdir(saved.parent)
+    saved.rename("bare")
+    assert load_estimator("bare").table == _TABLE
+
+
+def test_missing_reaches_the_table(saved):
+    assert load_estimator(saved, missing="nearest").estimate_sample({"a": "y"}).value == 1.0
+    with pytest.raises(MissingEntryError, match=r"no entry for 'a': y"):
+        load_estimator(saved).estimate_sample({"a": "y"})
+
+
+@pytest.mark.parametrize("source", ["nowhere.json", "some/where", "./nowhere"])
+def test_path_of_no_file_is_reported_as_a_file(source, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(TableFormatError, match=r"Can not read the table .*No such file"):
+        load_estimator(source)
+
+
+def test_spoilt_table_is_reported(saved):
+    saved.write_text(saved.read_text()[:50])
+    with pytest.raises(TableFormatError, match=r"is not whole JSON"):
+        load_estimator(saved)
+
+
+@pytest.mark.parametrize("source", [None, 3, 1.5, ["t.json"], {"a": 1}, object])
+def test_wrong_type_is_named(source):
+    with pytest.raises(InvalidValueError, match=rf"must be an Estimator, a LookupTable.*Got {type(source).__name__}"):
+        load_estimator(source)
+
+
+@pytest.mark.parametrize("source", [_TABLE, "t.json"])
+def test_missing_must_be_one_of_two_words(source, saved, monkeypatch):
+    monkeypatch.chdir(saved.parent)
+    with pytest.raises(InvalidValueError, match=r"'missing'.* must be 'error' or 'nearest'\. Got 'guess'"):
+        load_estimator(source, missing="guess")
+
+
+def test_unknown_name_lists_plugins_and_says_that_there_is_no_file():
+    with pytest.raises(UnknownNameError, match=r"Unknown estimator 'nothing'\. There is: .*table.*no file 'nothing:3'"):
+        load_estimator("nothing:3")
+
+
+def test_plugin_gets_its_argument(_plugins):
+    assert load_estimator("good:nearest").missing == "nearest"
+
+
+def test_plugin_without_an_argument_gets_an_empty_one(_plugins):
+    assert load_estimator("good").missing == "error"
+
+
+def test_plugin_may_be_named_like_a_file(_plugins):
+    assert load_estimator("half.json").table == _TABLE
+
+
+def test_plugin_that_fails_is_named(_plugins):
+    with pytest.raises(PluginError, match=r"'mine' failed to make the estimator 'bad:1': ZeroDivisionError: on"):
+        load_estimator("bad:1")
+
+
+def test_plugin_that_refuses_its_argument_speaks_for_itself(_plugins):
+    with pytest.raises(InvalidValueError, match=r"^Not '7'\.$"):
+        load_estimator("picky:7")
+
+
+def test_plugin_that_makes_something_else_is_named(_plugins):
+    with pytest.raises(PluginError, match=r"'mine' must make an Estimator for 'odd'\. Got int"):
+        load_estimator("odd")

@@ -1,0 +1,112 @@
+"""Numbers become text, and text becomes numbers."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nni_latency.errors import InvalidValueError
+from nni_latency.units import (
+    METRIC_UNITS,
+    check_metric,
+    format_count,
+    format_metric,
+    format_percent,
+    format_seconds,
+    parse_duration,
+)
+
+_UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.01234, "12.3 ms"),
+        (4.2e-05, "42.0 us"),
+        (5e-08, "0.05 us"),
+        (1.0, "1 s"),
+        (59.4, "59.4 s"),
+        (95, "1 min 35 s"),
+        (3600, "60 min 00 s"),
+        (0.0, "0.00 us"),
+        (-0.002, "-2.00 ms"),
+    ],
+)
+def test_format_seconds_picks_the_unit_a_person_expects(seconds, text):
+    assert format_seconds(seconds) == text
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_format_seconds_calls_no_number_unknown(value):
+    assert format_seconds(value) == "unknown"
+
+
+@given(st.floats(1e-5, 59.0))
+def test_format_seconds_keeps_three_digits(seconds):
+    number, unit = format_seconds(seconds).split()
+    assert float(number) * _UNITS[unit] == pytest.approx(seconds, rel=5.1e-3)
+    assert float(number) < 1000
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(9.996e-3, "10.0 ms"), (0.9996, "1 s"), (99.96e-6, "100 us")])
+def test_format_seconds_rounds_before_it_picks_the_unit(seconds, text):
+    assert format_seconds(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [(383_000_000, "383 M"), (1_234, "1.23 k"), (999, "999"), (7, "7"), (999_999, "1.00 M"), (2.5e9, "2.50 G")],
+)
+def test_format_count_uses_si_letters(count, text):
+    assert format_count(count) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "metric", "text"),
+    [
+        (0.005, "latency", "5.00 ms"),
+        (0.25, "energy", "0.25 J"),
+        (4_300_000, "parameter_memory", "4.30 M byte"),
+        (120, "throughput", "120 1/s"),
+    ],
+)
+def test_format_metric_appends_the_unit(value, metric, text):
+    assert format_metric(value, metric) == text
+
+
+def test_format_metric_refuses_an_unknown_metric():
+    with pytest.raises(InvalidValueError, match=r"must be one of latency, energy.*Got 'speed'"):
+        format_metric(1.0, "speed")
+
+
+@pytest.mark.parametrize("metric", METRIC_UNITS)
+def test_check_metric_returns_every_known_metric(metric):
+    assert check_metric(metric) == metric
+
+
+def test_format_percent_has_one_digit():
+    assert format_percent(0.0312) == "3.1 %"
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("90", 90), ("90s", 90), ("1.5min", 90), ("1.5 m", 90), ("250 ms", 0.25), (" 2H ", 7200), (".5s", 0.5)],
+)
+def test_parse_duration_reads_every_unit(text, seconds):
+    assert parse_duration(text) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize("text", ["", "0", "0 s", "-3s", "3 parsecs", "1e3", "nan", "ms", "9" * 400])
+def test_parse_duration_refuses_what_is_no_positive_time(text):
+    with pytest.raises(InvalidValueError, match=r"positive number"):
+        parse_duration(text)
+
+
+@given(st.integers(1, 10**6))
+def test_parse_duration_scales_with_the_unit(number):
+    assert parse_duration(f"{number}min") == pytest.approx(60 * parse_duration(f"{number}s"))
+    assert parse_duration(f"{number}s") == pytest.approx(1000 * parse_duration(f"{number}ms"))
