@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import nni_latency.estimators as estimators
 import nni_latency.measurement.runtimes as runtimes
 import nni_latency.spaces as spaces
+import nni_latency.tables as tables
 from nni_latency.plugins import Register, hookimpl
 
 
 @hookimpl
 def register_estimators(register: Register) -> None:
-    """Register the estimator ``table:PATH``."""
+    """Register the estimator ``table:FILE``, or ``table:NAME`` of a table that ships."""
     register("table", _read_table)
 
 
@@ -30,7 +30,7 @@ def register_spaces(register: Register) -> None:
 
 
 def _read_table(argument: str) -> Any:
-    return estimators.read_estimator(Path(argument))
+    return estimators.read_estimator(tables.find_table(argument))
 
 
 def _torch_eager(device: str = "cpu", **options: Any) -> Any:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+# Before torch is loaded: threads that wait without spinning, or a busy machine makes training tens of times slower.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 # Examples are drawn from a fixed seed and never judged by how long they take.
 settings.register_profile(

@@ -152,7 +152,7 @@ def _run(space: Any, dataset: Dataset, strategy: FBNet, settings: SearchSettings
     console = remarks()
     with progress(console) as bar:
         search = bar.add_task("searching", total=settings.epochs, left="")
-        final = bar.add_task("training the network found", total=max(1, settings.final_epochs), left="", start=False)
+        final = bar.add_task("final training", total=max(1, settings.final_epochs), left="", start=False)
 
         def on_epoch(epoch: Epoch) -> None:
             left = (settings.epochs - epoch.index - 1) * epoch.duration

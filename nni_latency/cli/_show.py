@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import click
 from rich.table import Table
 
 from nni_latency.cli._console import facts_table, pairs_table, results
 from nni_latency.estimators import TableEstimator
-from nni_latency.tables import LookupTable, TableLayer
+from nni_latency.tables import LookupTable, TableLayer, find_table
 from nni_latency.units import METRIC_UNITS, format_metric, format_percent, format_seconds
 
 #: What a table in the terminal shows of each metric: factor and unit.
@@ -18,11 +17,14 @@ _SHOWN = {"latency": (1e3, "ms"), "energy": (1e3, "mJ")}
 
 
 @click.command("show")
-@click.argument("table", type=click.Path(path_type=Path))
+@click.argument("table")
 @click.option("--json", "as_json", is_flag=True, help="Print the main facts as JSON.")
-def command(table: Path, as_json: bool) -> None:
-    """Show a lookup table: layers, candidates, coverage, platform, protocol."""
-    loaded = LookupTable.load(table)
+def command(table: str, as_json: bool) -> None:
+    """Show a lookup table: layers, candidates, coverage, platform, protocol.
+
+    TABLE is a file, or the name of a table that ships with the package.
+    """
+    loaded = LookupTable.load(find_table(table))
     if as_json:
         click.echo(json.dumps(_facts(loaded), indent=1))
         return

@@ -16,6 +16,9 @@ from nni_latency.estimators._base import LayerEstimator
 from nni_latency.tables import MeasurePlan
 from nni_latency.units import format_metric
 
+#: Architectures that `AdditiveCost.predict` adds up at a time.
+_ROWS = 8192
+
 
 @dataclass(frozen=True)
 class AdditiveCost:
@@ -103,10 +106,15 @@ class AdditiveCost:
                 f"The 'architectures' must be an int array of shape (n, {n_labels}). "
                 f"Got {indices.dtype} of shape {indices.shape}."
             )
+        parts = [self._sum(indices[row : row + _ROWS]) for row in range(0, max(1, len(indices)), _ROWS)]
+        return np.concatenate(parts)
+
+    def _sum(self, indices: NDArray[Any]) -> NDArray[np.float64]:
+        """Add up the costs of a few architectures, so few that every step stays in the cache."""
         total = np.full(len(indices), self.constant)
-        for (label, _), column, chosen in zip(self._items, self.columns, indices.T, strict=True):
+        for (label, _), column, chosen in zip(self._items, self.columns, np.ascontiguousarray(indices.T), strict=True):
             self._check_indices(label, column, chosen)
-            total += column.take(chosen)
+            total += column[chosen]
         return total
 
     def check_target(self, target: float) -> None:

@@ -40,12 +40,20 @@ class ExpectedCost(nn.Module):
         if wrong:
             raise MismatchError(f"The supernet has no fitting architecture parameters for {', '.join(wrong)}.")
 
-    def softmax(self, logits: list[torch.Tensor]) -> torch.Tensor:
-        """Return the flat probabilities, (n_labels * n_choices,), of logits by label; one kernel where sizes agree."""
-        if len(set(self.sizes)) == 1:
-            return torch.softmax(torch.stack(logits), -1).flatten()
-        return torch.cat([torch.softmax(row, -1) for row in logits])
+    def softmax(
+        self, alphas: list[torch.Tensor], noise: list[torch.Tensor] | None = None, temperature: float = 1.0
+    ) -> torch.Tensor:
+        """Return the flat probabilities, (n_labels * n_choices,), of architecture parameters by label.
+
+        With noise they are those of a Gumbel softmax. Where all labels have as many choices it is one kernel for all.
+        """
+        if len(set(self.sizes)) > 1:
+            rows = alphas if noise is None else [alpha + drawn for alpha, drawn in zip(alphas, noise, strict=True)]
+            return torch.cat([torch.softmax(row / temperature, -1) for row in rows])
+        logits = torch.stack(alphas) if noise is None else torch.stack(alphas) + torch.stack(noise)
+        return torch.softmax(logits / temperature, -1).flatten()
 
     def forward(self, probabilities: torch.Tensor) -> torch.Tensor:
         """Return the expected cost, a scalar, of flat probabilities."""
-        return torch.dot(probabilities.to(self.costs.dtype), self.costs.to(probabilities.device)) + self.constant
+        # A product and a sum, because a dot product may wake up the threads of the BLAS for these few numbers.
+        return (probabilities * self.costs.to(probabilities.device)).sum() + self.constant

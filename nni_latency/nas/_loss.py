@@ -15,6 +15,9 @@ from nni_latency.nas._profiler import LatencyProfiler
 #: The paper's logarithm needs a number well above one; latencies are counted in microseconds there.
 LOG_UNIT = 1e-6
 
+# Exponent of e above which the paper's factor only points the way: its square must stay a number in 32 bits.
+_LARGEST_EXPONENT = 30.0
+
 
 class FBNetLoss(LatencyPenalty):
     r"""The loss of FBNet's architecture step.
@@ -96,12 +99,10 @@ class FBNetLoss(LatencyPenalty):
         """Return the cost under the mask of the forward pass, a scalar with a gradient."""
         if self._alphas is None:
             self._alphas = self._find_alphas()
-        if self.mask.training:
-            logits = [(alpha + self.mask.noise(alpha)) / self.mask.tau for alpha in self._alphas]
-        else:
-            logits = self._alphas
-        cost: torch.Tensor = self.expected(self.expected.softmax(logits))
-        return cost
+        if not self.mask.training:
+            return self.expected.forward(self.expected.softmax(self._alphas))
+        noise = [self.mask.noise(alpha) for alpha in self._alphas]
+        return self.expected.forward(self.expected.softmax(self._alphas, noise, self.mask.tau))
 
     def forward(self, loss: torch.Tensor, sample: Mapping[str, Any]) -> tuple[torch.Tensor, dict[str, Any]]:
         """Join the cost with the loss; also return what NNI logs."""
@@ -109,7 +110,7 @@ class FBNetLoss(LatencyPenalty):
         joined = loss
         if self.scale > 0:
             pressing = cost if self.target is None else cost.clamp_min(self.target)
-            joined = loss * self.alpha * torch.log(pressing / LOG_UNIT) ** (self.scale * self.beta)
+            joined = loss * self.alpha * self._factor(pressing)
             if self.target is not None:
                 excess = cost / self.target - 1
                 # A copy, because the multiplier changes in place before the backward pass needs it.
@@ -121,6 +122,11 @@ class FBNetLoss(LatencyPenalty):
             "normalized_penalty": (cost / self.baseline - 1).detach(),
             "loss_final": joined.detach(),
         }
+
+    def _factor(self, cost: torch.Tensor) -> torch.Tensor:
+        """Return ``log(cost)`` to the power of the weight times beta; too large a one keeps its relative gradient."""
+        exponent = self.scale * self.beta * torch.log(torch.log(cost / LOG_UNIT))
+        return torch.exp(exponent - (exponent.detach() - _LARGEST_EXPONENT).clamp_min(0.0))
 
     def _follow(self, excess: torch.Tensor) -> None:
         self.multiplier.copy_((self.multiplier + self.multiplier_rate * excess).clamp_min(0.0))

@@ -84,8 +84,7 @@ class LatencyPenalty(ExpectationProfilerPenalty):
         """
         if self._alphas is None:
             self._alphas = self._find_alphas()
-        expected: torch.Tensor = self.expected(self.expected.softmax(self._alphas))
-        return expected
+        return self.expected.forward(self.expected.softmax(self._alphas))
 
     def _find_alphas(self) -> list[torch.Tensor]:
         found = dict(architecture_parameters(self.profiler.space))

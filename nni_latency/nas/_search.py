@@ -30,7 +30,7 @@ class SearchSettings:
     ----------
     epochs : int, default=5
         Epochs of the search.
-    final_epochs : int, default=5
+    final_epochs : int, default=10
         Epochs in which the network found learns on, with the weights that it inherits from the supernet.
     batch_size : int, default=64
         Pictures a step.
@@ -43,7 +43,7 @@ class SearchSettings:
     """
 
     epochs: int = 5
-    final_epochs: int = 5
+    final_epochs: int = 10
     batch_size: int = 64
     learning_rate: float = 3e-3
     seed: int = 0
@@ -185,7 +185,9 @@ class _Recorder(Callback):
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: Any) -> None:
         with _batch_statistics(pl_module.model):
-            accuracy = _share_right(pl_module.model, self._dataset.valid, self._settings.batch_size)
+            accuracy = _share_right(
+                pl_module.model, self._dataset.valid, self._settings.batch_size, pl_module.mask.resample
+            )
         was_training = pl_module.mask.training
         pl_module.mask.eval()
         with torch.no_grad():
@@ -212,11 +214,14 @@ def accuracy_of(network: nn.Module, pictures: Any, batch_size: int = 64) -> floa
     return share
 
 
-def _share_right(network: nn.Module, pictures: Any, batch_size: int) -> float:
+def _share_right(
+    network: nn.Module, pictures: Any, batch_size: int, before_batch: Callable[[], None] = lambda: None
+) -> float:
     device = next(network.parameters()).device
     right = total = 0
     with torch.no_grad():
         for inputs, classes in torch.utils.data.DataLoader(pictures, batch_size):
+            before_batch()
             guesses = network(inputs.to(device)).argmax(1)
             right += int((guesses == classes.to(device)).sum())
             total += len(classes)
@@ -246,13 +251,17 @@ def _train_on(
     """Let the network found learn on, and return its accuracy on the held-back pictures."""
     network.requires_grad_(True)
     device = next(network.parameters()).device
+    loader = _loader(dataset.train, settings)
     optimizer = torch.optim.Adam(network.parameters(), settings.learning_rate)
+    # Falling to zero, so that the statistics of the batch normalisation settle.
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, max(1, settings.final_epochs * len(loader)))
+    network.train()
     for index in range(settings.final_epochs):
-        network.train()
-        for inputs, classes in _loader(dataset.train, settings):
+        for inputs, classes in loader:
             optimizer.zero_grad()
             nn.functional.cross_entropy(network(inputs.to(device)), classes.to(device)).backward()
             optimizer.step()
+            schedule.step()
         on_final_epoch(index)
     return accuracy_of(network, dataset.valid, settings.batch_size)
 

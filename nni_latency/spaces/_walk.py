@@ -50,6 +50,7 @@ def choices_of(space: Any) -> dict[str, list[Any]]:
     if not mutables:
         raise InvalidValueError(f"The space {type(space).__name__} has no choices: there is nothing to search.")
     for label, mutable in mutables.items():
-        if not hasattr(mutable, "values"):
+        # A choice of several values (NNI's InputChoice, even of one input) has samples that are lists.
+        if not hasattr(mutable, "values") or hasattr(mutable, "n_chosen"):
             raise InvalidValueError(f"The label {label!r} is no choice among values but a {type(mutable).__name__}.")
     return {label: list(mutable.values) for label, mutable in mutables.items()}

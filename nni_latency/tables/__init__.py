@@ -5,6 +5,7 @@ from nni_latency.tables._document import FORMAT, VERSION, table_schema
 from nni_latency.tables._entry import Entry
 from nni_latency.tables._lookup_table import LookupTable, TableLayer
 from nni_latency.tables._plan import ArgumentValue, MeasurePlan, PlanCandidate, PlanLayer, SpaceReference
+from nni_latency.tables._shipped import find_table, shipped_tables
 
 __all__ = [
     "FORMAT",
@@ -19,6 +20,8 @@ __all__ = [
     "SpaceReference",
     "TableLayer",
     "build_table",
+    "find_table",
     "journal_path",
+    "shipped_tables",
     "table_schema",
 ]

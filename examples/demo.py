@@ -1,0 +1,50 @@
+"""The whole way once: a table of this device, a search under a target, and the check of what was found.
+
+Run it with ``make demo``. It prints every command before it runs it, so each can be repeated by hand.
+"""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+from nni_latency import LookupTable, TableEstimator
+
+FOLDER = Path("demo")
+TABLE = FOLDER / "table.json"
+
+# A full FBNet supernet runs 22 x 9 candidates every step. Half the width and half the depth fit two cores.
+SCALE = ("--width", "0.5", "--depth", "0.5")
+
+
+def run(*arguments: str) -> None:
+    """Print a command of nni-latency and run it; its failure is the demo's."""
+    print(f"\n$ nni-latency {shlex.join(arguments)}", flush=True)
+    outcome = subprocess.run([sys.executable, "-m", "nni_latency", *arguments], check=False)
+    if outcome.returncode:
+        sys.exit(outcome.returncode)
+
+
+def choose_target(table: Path) -> float:
+    """Return a target [ms] at a third of the way from the fastest to the slowest network of this device."""
+    low, high = TableEstimator(LookupTable.load(table)).cost.range
+    return float(f"{(low + (high - low) / 3) * 1e3:.2g}")
+
+
+def main() -> None:
+    """Build, show, search."""
+    print("FBNet at half width and half depth (the full space runs the same code), input 224x224, on this CPU.")
+    run("build-lut", "--space", "fbnet", *SCALE, "--budget", "25s", "--out", str(TABLE), "--overwrite")
+    run("show", str(TABLE))
+    target = choose_target(TABLE)
+    print(f"\nThe target: {target:g} ms, a third of the way from the fastest to the slowest network.")
+    run(
+        *("search", "--space", "fbnet", *SCALE, "--latency-estimator", str(TABLE)),
+        *("--target-ms", f"{target:g}", "--dataset", "digits", "--epochs", "5", "--out", str(FOLDER)),
+    )
+
+
+if __name__ == "__main__":
+    main()
