@@ -1,0 +1,332 @@
+"""The strategy `FBNet` in NNI experiments."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from pytorch_lightning import Callback
+from toys import (
+    FASTEST,
+    LATENCIES,
+    Fixed,
+    Shared,
+    Toy,
+    evaluator_for,
+    profiler_of,
+    reversed_latencies,
+    search,
+    seeded,
+    table_of,
+)
+
+from nni_latency.errors import InvalidValueError, MismatchError, UnknownNameError, UnreachableTargetError
+from nni_latency.nas import FBNet
+from nni_latency.nas._fbnet import default_warmup
+from nni_latency.nas._penalty import architecture_parameters
+
+
+class Watch(Callback):
+    """Note the masks of the forward passes, what the penalty made of its own, and the parameters after every epoch."""
+
+    def __init__(self):
+        self.masks = []
+        self.steps = []
+        self.temperatures = []
+        self.alphas = []
+
+    def on_train_start(self, trainer, pl_module):
+        self.alphas.append(self._copy(pl_module))
+        pl_module.mask.register_forward_hook(lambda module, args, mask: self.masks.append(mask.detach().clone()))
+        pl_module.penalty.register_forward_hook(self._note)
+
+    def _note(self, module, args, result):
+        self.steps.append((len(self.masks), float(result[1]["penalty"])))
+
+    def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):
+        if batch_idx == 0:
+            self.temperatures.append(pl_module.mask.tau)
+
+    def on_train_epoch_end(self, trainer, pl_module):
+        self.alphas.append(self._copy(pl_module))
+
+    def _copy(self, pl_module):
+        return {label: alpha.detach().clone() for label, alpha in architecture_parameters(pl_module.model)}
+
+
+def _equal(one, other):
+    return all(torch.equal(one[label], other[label]) for label in one)
+
+
+def _probabilities(strategy):
+    return strategy.oneshot_module.export_probs()
+
+
+def _likeliest(strategy):
+    return {label: max(row, key=row.__getitem__) for label, row in _probabilities(strategy).items()}
+
+
+def _latency(sample, latencies=LATENCIES):
+    return sum(latencies[label][choice] for label, choice in sample.items())
+
+
+@pytest.fixture(scope="module")
+def still():
+    """Run a search whose parameters stand still, so that masks differ by their noise alone."""
+    space, watch = seeded(Toy), Watch()
+    strategy = FBNet(table_of(space), arc_learning_rate=0.0, warmup_epochs=0)
+    search(space, strategy, epochs=2, callbacks=[watch])
+    return watch
+
+
+def test_penalty_sees_the_mask_of_the_forward_pass(still):
+    assert len(still.steps) == 8
+    for n_masks, penalty in still.steps:
+        by_hand = sum(
+            float(mask @ torch.tensor(list(row.values())))
+            for mask, row in zip(still.masks[n_masks - 3 : n_masks], LATENCIES.values(), strict=True)
+        )
+        assert penalty == pytest.approx(by_hand, rel=1e-5)
+
+
+def test_mask_differs_from_step_to_step(still):
+    drawn = [tuple(still.masks[n : n + 3][0].tolist()) for n in range(0, len(still.masks), 3)]
+    # Two forward passes a batch: one for the architecture, one for the weights.
+    assert len(drawn) == 16
+    assert len(set(drawn)) == 16
+
+
+def test_layers_of_one_label_share_the_mask():
+    space, watch = seeded(Shared), Watch()
+    latencies = {"both": {"x": 1e-3, "y": 2e-3}}
+    search(space, FBNet(table_of(space, latencies), warmup_epochs=0), epochs=1, callbacks=[watch])
+    for n_masks, penalty in watch.steps:
+        first, second = watch.masks[n_masks - 2 : n_masks]
+        assert torch.equal(first, second)
+        assert penalty == pytest.approx(float(first @ torch.tensor([1e-3, 2e-3])), rel=1e-5)
+
+
+def test_temperature_falls_as_in_the_paper():
+    space, watch = seeded(Toy), Watch()
+    search(space, FBNet(table_of(space)), epochs=4, callbacks=[watch])
+    assert watch.temperatures == pytest.approx([5.0 * math.exp(-0.045 * epoch) for epoch in range(4)])
+
+
+def test_temperature_follows_its_arguments():
+    space, watch = seeded(Toy), Watch()
+    strategy = FBNet(table_of(space), temperature=2.0, temperature_decay=0.5)
+    search(space, strategy, epochs=3, callbacks=[watch])
+    assert watch.temperatures == pytest.approx([2.0, 2.0 * math.exp(-0.5), 2.0 * math.exp(-1.0)])
+
+
+def test_first_epochs_train_weights_only():
+    space, watch = seeded(Toy), Watch()
+    search(space, FBNet(table_of(space), warmup_epochs=2), epochs=3, callbacks=[watch])
+    before, first, second, third = watch.alphas
+    assert _equal(before, first)
+    assert _equal(first, second)
+    assert not _equal(second, third)
+
+
+def test_weights_learn_in_the_first_epochs():
+    space = seeded(Toy)
+    before = [parameter.detach().clone() for parameter in space.parameters()]
+    search(space, FBNet(table_of(space), warmup_epochs=1), epochs=1)
+    after = [parameter for name, parameter in space.named_parameters() if "_arch_alpha" not in name]
+    assert not any(torch.equal(old, new) for old, new in zip(before, after, strict=True))
+
+
+@pytest.mark.parametrize(("epochs", "expected"), [(1, 0), (2, 1), (5, 1), (18, 2), (90, 10)])
+def test_warm_up_is_a_ninth_of_the_search(epochs, expected):
+    assert default_warmup(epochs) == expected
+
+
+def test_search_warms_up_for_a_ninth_of_its_epochs():
+    space, watch = seeded(Toy), Watch()
+    search(space, FBNet(table_of(space)), epochs=3, callbacks=[watch])
+    before, first, second, _ = watch.alphas
+    assert _equal(before, first)
+    assert not _equal(first, second)
+
+
+@pytest.mark.parametrize(
+    ("latencies", "fastest"),
+    [(LATENCIES, FASTEST), (reversed_latencies(), {"a": "y", "b": "y", "c": "x"})],
+    ids=["as they are", "reversed"],
+)
+@pytest.mark.parametrize("options", [{"beta": 50.0}, {"weight": 1e4}], ids=["beta", "weight"])
+def test_overwhelming_paper_loss_ends_at_the_fastest_candidates(latencies, fastest, options):
+    space = seeded(Toy)
+    strategy = FBNet(table_of(space, latencies), arc_learning_rate=0.1, **options)
+    assert search(space, strategy, epochs=5) == fastest
+
+
+def test_overwhelming_weight_with_a_tight_target_ends_at_the_fastest_candidates():
+    space = seeded(Toy)
+    strategy = FBNet(table_of(space), target=3.01e-3, weight=1e4, arc_learning_rate=0.1)
+    assert search(space, strategy, epochs=8) == FASTEST
+    # Only one network meets the target; so look at the parameters, too, and not at the export alone.
+    assert _likeliest(strategy) == FASTEST
+
+
+def test_expected_latency_follows_the_target():
+    """The multiplier drives the probabilities, not the export alone, to where the target is."""
+    expected = []
+    for target in (3.3e-3, 8.9e-3):
+        space = seeded(Toy)
+        strategy = FBNet(table_of(space), target=target, arc_learning_rate=0.1, weight=10.0)
+        search(space, strategy, epochs=12)
+        expected.append(
+            sum(
+                p * LATENCIES[label][choice]
+                for label, row in _probabilities(strategy).items()
+                for choice, p in row.items()
+            )
+        )
+    assert expected[0] < 4.2e-3 < 5e-3 < expected[1]
+
+
+@pytest.mark.parametrize("target", [None, 16e-3], ids=["no target", "target"])
+def test_latencies_without_weight_change_nothing(target):
+    found = []
+    for latencies in (LATENCIES, reversed_latencies()):
+        space, watch = seeded(Toy), Watch()
+        strategy = FBNet(table_of(space, latencies), target=target, weight=0.0, arc_learning_rate=0.1)
+        found.append((search(space, strategy, callbacks=[watch]), watch.alphas[-1]))
+    assert found[0][0] == found[1][0]
+    assert _equal(found[0][1], found[1][1])
+
+
+def test_latencies_with_weight_change_something():
+    found = []
+    for latencies in (LATENCIES, reversed_latencies()):
+        space, watch = seeded(Toy), Watch()
+        search(space, FBNet(table_of(space, latencies), arc_learning_rate=0.1), callbacks=[watch])
+        found.append(watch.alphas[-1])
+    assert not _equal(*found)
+
+
+@pytest.fixture(scope="module")
+def module(tmp_path_factory):
+    space = seeded(Toy)
+    strategy = FBNet(table_of(space), target=9e-3)
+    supernet = strategy.mutate_model(space)
+    made = strategy.configure_oneshot_module(evaluator_for(1, tmp_path_factory.mktemp("trainer")).module)
+    made.set_model(supernet)
+    return made
+
+
+def _with(module, target, scores):
+    module.penalty.target = target
+    with torch.no_grad():
+        for alpha, row in zip(dict(architecture_parameters(module.model)).values(), scores, strict=True):
+            alpha.copy_(torch.tensor(row))
+    return module
+
+
+_scores = st.tuples(*(st.lists(st.floats(-8, 8), min_size=len(row), max_size=len(row)) for row in LATENCIES.values()))
+
+
+@given(st.floats(3e-3, 1e-2), _scores)
+def test_export_never_exceeds_the_target(module, target, scores):
+    assert _latency(_with(module, target, scores).export()) <= target * (1 + 1e-12)
+
+
+@given(_scores)
+def test_export_of_an_easy_target_costs_what_is_expected_at_least(module, scores):
+    """No network far below both the target and the expected cost is exported, where there is one in between."""
+    made = _with(module, 9.1e-3, scores)
+    expected = sum(
+        p * LATENCIES[label][choice] for label, row in made.export_probs().items() for choice, p in row.items()
+    )
+    assert _latency(made.export()) >= 0.95 * expected - 1e-12
+
+
+def test_export_takes_the_most_probable_network_that_fits(module):
+    scores = ([0.0, 5.0, 0.0], [0.0, 5.0], [5.0, 0.0, 0.0, 0.0])
+    assert _with(module, 9.1e-3, scores).export() == {"a": "y", "b": "y", "c": "x"}
+
+
+def test_export_gives_up_the_least_probable_choice_to_fit(module):
+    scores = ([0.0, 5.0, 0.0], [0.0, 5.0], [5.0, 0.0, 4.0, 0.0])
+    assert _with(module, 8e-3, scores).export() == {"a": "y", "b": "y", "c": "z"}
+
+
+def test_probabilities_are_those_of_the_parameters_without_noise(module):
+    made = _with(module, 9e-3, ([0.0, 1.0, 2.0], [0.0, 0.0], [0.0] * 4))
+    assert list(made.export_probs()["a"].values()) == pytest.approx(torch.softmax(torch.arange(3.0), -1).tolist())
+
+
+def test_search_finds_a_network_within_the_target():
+    space = seeded(Toy)
+    sample = search(space, FBNet(table_of(space), target=4.5e-3, arc_learning_rate=0.1))
+    assert _latency(sample) <= 4.5e-3
+
+
+def test_target_out_of_reach_stops_the_search_before_it_begins():
+    space, watch = seeded(Toy), Watch()
+    with pytest.raises(UnreachableTargetError, match=r"latency of 1\.00 ms\. Reachable is 3\.00 ms to 9\.00 ms"):
+        search(space, FBNet(table_of(space), target=1e-3), callbacks=[watch])
+    assert watch.alphas == []
+
+
+@pytest.mark.parametrize("target", [0.0, -1e-3, float("nan"), float("inf")])
+def test_target_that_is_no_positive_number_is_refused(target):
+    space = seeded(Toy)
+    with pytest.raises(InvalidValueError, match=r"The 'target' must be a positive, finite number\. Got"):
+        search(space, FBNet(table_of(space), target=target))
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        ({"alpha": 0.0}, r"'alpha' of FBNet must be a number > 0"),
+        ({"beta": -1.0}, r"'beta' of FBNet must be a number >= 0"),
+        ({"weight": -1.0}, r"'weight' of FBNet must be a number >= 0"),
+    ],
+)
+def test_search_refuses_numbers_out_of_range(options, complaint):
+    space = seeded(Toy)
+    with pytest.raises(InvalidValueError, match=complaint):
+        search(space, FBNet(table_of(space), **options))
+
+
+@pytest.mark.parametrize("temperature", [0.0, -1.0, float("nan")])
+def test_strategy_refuses_a_temperature_that_is_not_positive(temperature):
+    with pytest.raises(InvalidValueError, match=r"'temperature' of FBNet must be a number > 0\. Got"):
+        FBNet("table.json", temperature=temperature)
+
+
+def test_strategy_refuses_another_penalty():
+    with pytest.raises(InvalidValueError, match=r"FBNet has its own loss and takes no 'penalty'"):
+        FBNet("table.json", penalty=None)
+
+
+def test_strategy_refuses_a_table_of_another_space():
+    with pytest.raises(MismatchError, match=r"other choices than the space for"):
+        search(seeded(Shared), FBNet(table_of(Toy())))
+
+
+def test_strategy_refuses_a_space_without_choices():
+    with pytest.raises(InvalidValueError, match=r"has no choices: there is nothing to search"):
+        search(seeded(Fixed), FBNet(table_of(Toy())))
+
+
+def test_strategy_names_an_unknown_estimator():
+    with pytest.raises(UnknownNameError, match=r"Unknown estimator 'crystal-ball'\. There is:"):
+        search(seeded(Toy), FBNet("crystal-ball"))
+
+
+def test_strategy_must_mutate_the_space_first(tmp_path):
+    with pytest.raises(InvalidValueError, match=r"must mutate the model space before"):
+        FBNet("table.json").configure_oneshot_module(evaluator_for(1, tmp_path).module)
+
+
+def test_strategy_keeps_the_profiler_of_the_space():
+    space = seeded(Toy)
+    strategy = FBNet(table_of(space))
+    search(space, strategy, epochs=1)
+    assert strategy.profiler.profile(FASTEST) == pytest.approx(profiler_of(Toy()).profile(FASTEST))

@@ -1,0 +1,276 @@
+"""`LatencyProfiler`: what NNI asks a profiler for."""
+
+from __future__ import annotations
+
+import functools
+import random
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+from toys import LATENCIES, Fixed, Listed, Toy, profiler_of, run_experiment, table_of
+
+from nni_latency.errors import InvalidValueError, MismatchError, MissingEntryError, UnknownNameError
+from nni_latency.estimators import Estimate, LayerEstimator, NetworkEstimator
+from nni_latency.imports import quiet_nni
+from nni_latency.nas import LatencyProfiler
+from nni_latency.operators import features_of
+from nni_latency.platforms import Platform
+from nni_latency.spaces import CANDIDATES, FBNetSpace
+from nni_latency.tables import LookupTable
+
+with quiet_nni():
+    import nni
+    from nni.nas.evaluator import FunctionalEvaluator
+    from nni.nas.experiment.config import ModelFormatConfig, SequentialEngineConfig
+    from nni.nas.nn.pytorch import InputChoice, ModelSpace, MutableLinear
+    from nni.nas.oneshot.pytorch.profiler import (
+        ExpectationProfilerPenalty,
+        RangeProfilerFilter,
+        SampleProfilerPenalty,
+    )
+    from nni.nas.profiler import ExpressionProfiler
+    from nni.nas.strategy import Random, RegularizedEvolution
+    from nni.nas.strategy.middleware import Chain, Filter
+
+
+class ByMacs(LayerEstimator):
+    """A microsecond for each thousand multiply-adds, and one for every operator; not a table."""
+
+    metric = "latency"
+    platform = Platform("paper")
+    calibration = 1.5
+
+    def estimate_op(self, op):
+        seconds = 1e-6 + features_of(op).macs * 1e-9
+        return Estimate(seconds, seconds, seconds)
+
+
+class Whole(NetworkEstimator):
+    """Costs whole networks alone."""
+
+    metric = "latency"
+    platform = Platform("paper")
+
+    def estimate(self, model, example_inputs=None):
+        return Estimate(1.0, 1.0, 1.0)
+
+
+@pytest.fixture(scope="module")
+def fbnet():
+    return FBNetSpace(depth=0.25)
+
+
+@pytest.fixture(scope="module")
+def fbnet_latencies(fbnet):
+    draw = random.Random(0)
+    searched = {label: {choice: draw.uniform(1e-4, 3e-3) for choice in CANDIDATES} for label in fbnet.simplify()}
+    return {"stem": {"conv": 5e-4}, **searched, "head": {"1504": 7e-4}}
+
+
+@pytest.fixture(scope="module")
+def fbnet_profiler(fbnet, fbnet_latencies):
+    return LatencyProfiler(fbnet, latency_estimator=LookupTable.from_latencies(fbnet, fbnet_latencies))
+
+
+_indices = st.lists(st.integers(0, 8), min_size=7, max_size=7)
+
+
+def test_profiler_is_an_expression_profiler_of_nni():
+    assert isinstance(profiler_of(Toy()), ExpressionProfiler)
+
+
+@given(_indices)
+def test_profile_is_the_sum_of_the_table(fbnet_profiler, fbnet_latencies, indices):
+    sample = {f"layer{n}": CANDIDATES[index] for n, index in enumerate(indices)}
+    expected = 5e-4 + 7e-4 + sum(fbnet_latencies[label][name] for label, name in sample.items())
+    assert fbnet_profiler.profile(sample) == pytest.approx(expected, rel=1e-12)
+
+
+@given(_indices)
+def test_profile_is_what_nni_makes_of_the_expression(fbnet_profiler, indices):
+    sample = {f"layer{n}": CANDIDATES[index] for n, index in enumerate(indices)}
+    assert fbnet_profiler.expression.evaluate(sample) == pytest.approx(fbnet_profiler.profile(sample), rel=1e-12)
+
+
+def test_profile_takes_the_indices_of_listed_candidates():
+    profiler = profiler_of(Listed(), {"first": {0: 1e-3, 1: 2e-3, 2: 4e-3}, "second": {0: 1e-4, 1: 3e-4}})
+    assert profiler.profile({"first": 2, "second": 1}) == pytest.approx(4.3e-3)
+
+
+def test_expression_takes_the_indices_of_listed_candidates():
+    profiler = profiler_of(Listed(), {"first": {0: 1e-3, 1: 2e-3, 2: 4e-3}, "second": {0: 1e-4, 1: 3e-4}})
+    assert profiler.expression.evaluate({"first": 2, "second": 1}) == pytest.approx(4.3e-3)
+
+
+def test_profile_takes_value_choices():
+    class Wide(ModelSpace):
+        def __init__(self):
+            super().__init__()
+            self.layer = MutableLinear(8, nni.choice("width", [4, 16]))
+
+    profiler = profiler_of(Wide(), {"width": {4: 1e-3, 16: 3e-3}})
+    assert profiler.profile({"width": 16}) == pytest.approx(3e-3)
+
+
+def test_profile_names_a_label_without_a_choice():
+    with pytest.raises(MissingEntryError, match=r"The sample has no choice for 'b'"):
+        profiler_of(Toy()).profile({"a": "x"})
+
+
+def test_profile_names_an_unknown_choice():
+    with pytest.raises(MissingEntryError, match=r"The choice of 'b' must be one of x, y\. Got 'z'"):
+        profiler_of(Toy()).profile({"a": "x", "b": "z", "c": "x"})
+
+
+def test_range_filter_of_nni_keeps_what_is_fast_enough():
+    keep = RangeProfilerFilter(profiler_of(Toy()), max=4e-3)
+    assert keep({"a": "z", "b": "x", "c": "w"})
+    assert not keep({"a": "y", "b": "x", "c": "w"})
+
+
+def test_sample_penalty_of_nni_takes_it():
+    penalty = SampleProfilerPenalty(profiler_of(Toy()), baseline=3e-3, scale=2.0)
+    loss, _ = penalty(torch.tensor(1.0), {"a": "x", "b": "y", "c": "w"})
+    assert float(loss) == pytest.approx(1 + 2.0 * (6e-3 / 3e-3 - 1))
+
+
+def test_expectation_penalty_of_nni_takes_it():
+    penalty = ExpectationProfilerPenalty(profiler_of(Toy()), baseline=3e-3)
+    even = {label: {choice: 1 / len(row) for choice in row} for label, row in LATENCIES.items()}
+    assert penalty.profile(even) == pytest.approx(2e-3 + 1.5e-3 + 2.5e-3)
+
+
+def _judge(model, tried):
+    tried.append(dict(nni.get_current_parameter().sample))
+    nni.report_final_result(len(tried))
+
+
+@pytest.mark.parametrize(
+    "strategy",
+    [Random(seed=0), RegularizedEvolution(population_size=4, sample_size=2, mutation_prob=0.5, seed=0)],
+    ids=lambda strategy: type(strategy).__name__,
+)
+def test_filter_of_a_multi_trial_experiment_lets_only_fast_networks_be_tried(strategy, tmp_path):
+    space = Toy()
+    fast_enough = RangeProfilerFilter(profiler_of(space), max=5.5e-3)
+    tried = []
+    best = run_experiment(
+        space,
+        Chain(strategy, Filter(lambda model: fast_enough(model.sample))),
+        FunctionalEvaluator(functools.partial(_judge, tried=tried)),
+        tmp_path,
+        execution_engine=SequentialEngineConfig(),
+        model_format=ModelFormatConfig("raw"),
+        max_trial_number=6,
+    )
+    latencies = [sum(LATENCIES[label][name] for label, name in sample.items()) for sample in tried]
+    assert len(latencies) == 6
+    assert max(latencies) <= 5.5e-3
+    assert best == tried[-1]
+
+
+def test_profiler_refuses_a_table_of_another_space(fbnet, fbnet_latencies):
+    table = LookupTable.from_latencies(fbnet, fbnet_latencies)
+    with pytest.raises(MismatchError, match=r"another space than asked \(width=1\.0 against width=0\.5\)"):
+        LatencyProfiler(FBNetSpace(depth=0.25, width=0.5), latency_estimator=table)
+
+
+def test_profiler_refuses_a_table_of_another_batch_size(fbnet, fbnet_latencies):
+    table = LookupTable.from_latencies(fbnet, fbnet_latencies)
+    with pytest.raises(MismatchError, match=r"measured with batch size 1, asked is batch size 4"):
+        LatencyProfiler(fbnet, fbnet.example_inputs(4), latency_estimator=table)
+
+
+def test_profiler_refuses_inputs_of_another_size(fbnet, fbnet_latencies):
+    table = LookupTable.from_latencies(fbnet, fbnet_latencies)
+    with pytest.raises(MismatchError, match=r"shape \(1, 3, 32, 32\), the space is made for \(1, 3, 224, 224\)"):
+        LatencyProfiler(fbnet, torch.zeros(1, 3, 32, 32), latency_estimator=table)
+
+
+def test_profiler_refuses_a_table_of_other_choices():
+    with pytest.raises(MismatchError, match=r"other choices than the space for .*first"):
+        LatencyProfiler(Listed(), latency_estimator=table_of(Toy()))
+
+
+def test_profiler_names_missing_candidates():
+    latencies = {**LATENCIES, "c": {"x": 4e-3, "y": 1e-3}}
+    with pytest.raises(MissingEntryError, match=r"lacks 2 candidates: c:z, c:w"):
+        profiler_of(Toy(), latencies)
+
+
+def test_profiler_lists_what_it_took_from_the_nearest_entry():
+    latencies = {**LATENCIES, "c": {"x": 4e-3, "y": 1e-3}}
+    space = Toy()
+    profiler = LatencyProfiler(space, latency_estimator=table_of(space, latencies), missing="nearest")
+    assert profiler.cost.missing == ("c:z", "c:w")
+    assert profiler.cost.costs["c"]["z"] in (4e-3, 1e-3)
+
+
+def test_profiler_refuses_a_space_without_choices():
+    with pytest.raises(InvalidValueError, match=r"The space Fixed has no choices: there is nothing to search"):
+        LatencyProfiler(Fixed(), latency_estimator=table_of(Toy()))
+
+
+def test_profiler_refuses_a_choice_of_several_inputs():
+    class Several(ModelSpace):
+        def __init__(self):
+            super().__init__()
+            self.inputs = InputChoice(n_candidates=2, n_chosen=1, label="inputs")
+
+    table = LookupTable.from_latencies({"inputs": [0, 1]}, {"inputs": {0: 1e-3, 1: 1e-3}})
+    with pytest.raises(InvalidValueError, match=r"The label 'inputs' is no choice among values but a CategoricalMult"):
+        LatencyProfiler(Several(), latency_estimator=table)
+
+
+def test_profiler_refuses_what_is_no_space():
+    with pytest.raises(InvalidValueError, match=r"must be an NNI model space\. Got Linear"):
+        LatencyProfiler(nn.Linear(2, 2), latency_estimator=table_of(Toy()))
+
+
+@pytest.mark.parametrize("wrong", [None, 3, object(), {"a": 1}], ids=["None", "int", "object", "dict"])
+def test_profiler_refuses_an_estimator_of_a_wrong_type(wrong):
+    with pytest.raises(
+        InvalidValueError, match=rf"'latency_estimator' must be an Estimator.*Got {type(wrong).__name__}"
+    ):
+        LatencyProfiler(Toy(), latency_estimator=wrong)
+
+
+def test_profiler_names_an_unknown_estimator():
+    with pytest.raises(UnknownNameError, match=r"Unknown estimator 'crystal-ball'\. There is:"):
+        LatencyProfiler(Toy(), latency_estimator="crystal-ball")
+
+
+def test_profiler_takes_the_path_of_a_table(tmp_path):
+    space = Toy()
+    path = table_of(space).save(tmp_path / "table.json")
+    profiler = LatencyProfiler(space, latency_estimator=path)
+    assert profiler.profile({"a": "z", "b": "x", "c": "y"}) == pytest.approx(3e-3)
+
+
+def test_profiler_takes_other_metrics():
+    space = Toy()
+    profiler = LatencyProfiler(space, latency_estimator=LookupTable.from_latencies(space, LATENCIES, metric="energy"))
+    assert profiler.cost.metric == "energy"
+    assert profiler.profile({"a": "x", "b": "y", "c": "w"}) == pytest.approx(6e-3)
+
+
+def test_profiler_sums_up_a_layer_estimator(fbnet):
+    profiler = LatencyProfiler(fbnet, latency_estimator=ByMacs())
+    plan = fbnet.measure_plan()
+    sample = {f"layer{n}": CANDIDATES[n] for n in range(7)}
+    ops = [layer.candidates[sample.get(layer.name, layer.default)].op for layer in plan.layers]
+    expected = 1.5 * sum(1e-6 + features_of(op).macs * 1e-9 for op in ops)
+    assert profiler.profile(sample) == pytest.approx(expected)
+
+
+def test_profiler_needs_a_plan_for_an_estimator_that_is_no_table():
+    with pytest.raises(InvalidValueError, match=r"can not be taken apart by the layers of Toy"):
+        LatencyProfiler(Toy(), latency_estimator=ByMacs())
+
+
+def test_profiler_refuses_an_estimator_of_whole_networks(fbnet):
+    with pytest.raises(InvalidValueError, match=r"can not be taken apart by the layers of FBNetSpace"):
+        LatencyProfiler(fbnet, latency_estimator=Whole())

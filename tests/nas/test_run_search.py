@@ -1,0 +1,141 @@
+"""A whole search in the FBNet space, small enough for a test, and measured at its end."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import statistics
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch.utils.data import Subset
+
+from nni_latency.errors import InvalidValueError
+from nni_latency.measurement import Protocol, measure_network
+from nni_latency.measurement.runtimes import TorchEager
+from nni_latency.nas import FBNet, LatencyProfiler, SearchSettings, load_dataset, run_search
+from nni_latency.nas._search import _threads, accuracy_of
+from nni_latency.spaces import FBNetSpace
+from nni_latency.tables import build_table
+
+SETTINGS = SearchSettings(epochs=2, final_epochs=1, batch_size=32, threads=1)
+
+
+def _space():
+    return FBNetSpace(num_classes=10, input_size=32, width=0.25, depth=0.25)
+
+
+def _range(table):
+    return LatencyProfiler(_space(), latency_estimator=table).cost.range
+
+
+@pytest.fixture(scope="module")
+def pictures():
+    digits = load_dataset("digits")
+    return dataclasses.replace(digits, train=Subset(digits.train, range(64)), valid=Subset(digits.valid, range(64)))
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory):
+    out = tmp_path_factory.mktemp("table") / "table.json"
+    return build_table(_space().measure_plan(), TorchEager("cpu"), Protocol(time_budget=2.0), out)
+
+
+@pytest.fixture(scope="module")
+def found(pictures, table):
+    """Search twice, with targets near either end of what can be reached."""
+    found = {}
+    for name, share in (("tight", 0.15), ("loose", 0.95)):
+        torch.manual_seed(0)
+        space, epochs, final = _space(), [], []
+        low, high = _range(table)
+        target = low + share * (high - low)
+        strategy = FBNet(table, target=target, arc_learning_rate=0.1)
+        result = run_search(space, pictures, strategy, SETTINGS, on_epoch=epochs.append, on_final_epoch=final.append)
+        found[name] = SimpleNamespace(result=result, target=target, epochs=epochs, final=final)
+    return found
+
+
+def test_search_meets_its_target(found):
+    assert found["tight"].result.latency <= found["tight"].target
+    assert found["loose"].result.latency <= found["loose"].target
+
+
+def test_tight_target_finds_a_network_that_measures_faster_than_a_loose_one(found):
+    runtime, quick = TorchEager("cpu"), Protocol(n_warmup=2, n_run=10)
+    samples = {"tight": [], "loose": []}
+    # In turns, so that whatever else the machine does meets both alike.
+    networks = {name: copy.deepcopy(found[name].result.network) for name in samples}
+    for _ in range(10):
+        for name, taken in samples.items():
+            taken += measure_network(networks[name], (1, 3, 32, 32), runtime, quick).samples
+    assert statistics.median(samples["tight"]) < statistics.median(samples["loose"])
+
+
+def test_sample_is_one_that_a_fresh_space_freezes(found):
+    result = found["tight"].result
+    network = _space().freeze(result.sample)
+    network.load_state_dict(result.network.state_dict())
+    pictures = torch.randn(2, 3, 32, 32)
+    torch.testing.assert_close(network.eval()(pictures), result.network.eval()(pictures))
+
+
+def test_sample_chooses_for_every_layer(found):
+    assert list(found["loose"].result.sample) == list(_space().simplify())
+
+
+def test_network_runs_on_a_batch(found):
+    assert found["tight"].result.network.eval()(torch.zeros(3, 3, 32, 32)).shape == (3, 10)
+
+
+def test_network_can_learn_on(found):
+    assert all(parameter.requires_grad for parameter in found["tight"].result.network.parameters())
+
+
+def test_accuracy_is_that_of_the_network_on_the_held_back_pictures(found, pictures):
+    result = found["tight"].result
+    assert result.accuracy == pytest.approx(accuracy_of(result.network, pictures.valid))
+
+
+def test_history_holds_every_epoch(found):
+    run = found["tight"]
+    assert [epoch.index for epoch in run.result.history] == [0, 1]
+    assert tuple(run.epochs) == run.result.history
+    assert run.final == [0]
+
+
+def test_history_tells_loss_accuracy_and_latency(found, table):
+    low, high = _range(table)
+    for epoch in found["tight"].result.history:
+        assert 0 < epoch.loss < 20
+        assert 0 <= epoch.accuracy <= 1
+        assert low <= epoch.latency <= high
+        assert epoch.duration > 0
+
+
+def test_history_tells_the_temperature(found):
+    assert [epoch.temperature for epoch in found["tight"].result.history] == pytest.approx([5.0, 4.78], abs=0.01)
+
+
+def test_threads_are_set_for_the_search_alone():
+    before = torch.get_num_threads()
+    with _threads(before + 1):
+        assert torch.get_num_threads() == before + 1
+    assert torch.get_num_threads() == before
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        ({"epochs": 0}, r"'epochs' of a search must be an int >= 1\. Got 0"),
+        ({"epochs": 1.5}, r"'epochs' of a search must be an int >= 1\. Got 1\.5"),
+        ({"final_epochs": -1}, r"'final_epochs' of a search must be an int >= 0\. Got -1"),
+        ({"batch_size": 1}, r"'batch_size' of a search must be an int >= 2\. Got 1"),
+        ({"seed": -1}, r"'seed' of a search must be an int >= 0\. Got -1"),
+        ({"learning_rate": 0.0}, r"'learning_rate' of a search must be > 0\. Got 0\.0"),
+    ],
+)
+def test_settings_refuse_numbers_out_of_range(options, complaint):
+    with pytest.raises(InvalidValueError, match=complaint):
+        SearchSettings(**options)
