@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from rich.markup import escape
 
 from nni_latency.cli._console import progress, remarks, results
 from nni_latency.cli._options import Duration, given_arguments, make_space, space_options
@@ -110,7 +111,9 @@ def build_with_progress(
             )
         except KeyboardInterrupt:
             bar.stop()
-            console.print(f"Interrupted. Finished rounds are in {journal_path(out)}; the same command goes on.")
+            console.print(
+                f"Interrupted. Finished rounds are in {escape(str(journal_path(out)))}; the same command goes on."
+            )
             raise click.exceptions.Exit(130) from None
 
 
@@ -142,7 +145,7 @@ def _report(table: LookupTable, out: Path) -> None:
         (entry.high - entry.low) / (2 * entry.value) for layer in table.layers for entry in layer.entries.values()
     )
     console = results()
-    console.print(f"Wrote {out}", soft_wrap=True)
+    console.print(f"Wrote {escape(str(out))}", soft_wrap=True)
     console.print(
         f"{table.rounds} rounds in {format_seconds(table.duration)}, coverage {format_percent(table.coverage)}, "
         f"median half-width of the {format_percent(table.protocol.confidence if table.protocol else 0.95)} intervals "

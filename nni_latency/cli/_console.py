@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
@@ -41,7 +42,7 @@ def facts_table(platform: Platform, *, wide: bool) -> Table:
     table.add_row("id", platform.id)
     meanings = {fact.name: fact.meaning for fact in FACTS}
     for name, value in platform.facts.items():
-        table.add_row(name, _plain(name, value), *([f"[dim]{meanings.get(name, '')}"] if wide else []))
+        table.add_row(name, escape(_plain(name, value)), *([f"[dim]{escape(meanings.get(name, ''))}"] if wide else []))
     return table
 
 
@@ -49,7 +50,7 @@ def pairs_table(title: str, pairs: Mapping[str, Any]) -> Table:
     """Return names and values for a person."""
     table = Table(title=title, title_justify="left", show_header=False, box=None, padding=(0, 2, 0, 0))
     for name, value in pairs.items():
-        table.add_row(name, str(value))
+        table.add_row(name, escape(str(value)))
     return table
 
 

@@ -6,6 +6,7 @@ import json
 from dataclasses import asdict
 
 import click
+from rich.markup import escape
 from rich.table import Table
 
 from nni_latency.cli._console import results
@@ -26,7 +27,7 @@ def command(as_json: bool) -> None:
     console.print(_registrations(registry))
     for plugin in registry.plugins:
         if plugin.error:
-            console.print(f"[red]{plugin.name} of {plugin.distribution} did not load:[/] {plugin.error}")
+            console.print(f"[red]{plugin.name} of {plugin.distribution} did not load:[/] {escape(plugin.error)}")
 
 
 def _registrations(registry: Registry) -> Table:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import json
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import click
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 from safetensors.torch import save as safetensors_bytes
 
@@ -22,7 +24,7 @@ from nni_latency.cli._options import (
     read_estimator,
     space_options,
 )
-from nni_latency.errors import InvalidValueError, LatencyError, UnknownNameError
+from nni_latency.errors import InvalidValueError, LatencyError, MismatchError, UnknownNameError
 from nni_latency.estimators import Estimator, TableEstimator
 from nni_latency.files import check_writable, write_atomically
 from nni_latency.measurement import Summary, measure_network
@@ -95,6 +97,8 @@ def command(**options: Any) -> None:
     result.json (an NNI sample), weights.safetensors, search.json and search.png.
     """
     estimator = read_estimator(options["latency_estimator"], options["missing"])
+    if estimator.metric != "latency":
+        raise MismatchError(f"The estimator gives {estimator.metric}, --target-ms asks for latency.")
     check_device(estimator, options["device"])
     settings = SearchSettings(
         options["epochs"],
@@ -103,15 +107,15 @@ def command(**options: Any) -> None:
         options["learning_rate"],
         options["seed"],
     )
-    out: Path = options["out"]
-    for name in FILES:
-        check_writable(out / name)
     batch_size = check_batch_size(estimator, options["batch_size"])
     arguments = arguments_for(estimator, options["space"], options, ignore=("num_classes",))
     dataset = load_dataset(options["dataset"], options["data_folder"], seed=options["seed"])
     space = make_space(options["space"], {**arguments, "num_classes": dataset.num_classes})
     target = options["target_ms"] / 1e3
     strategy = _strategy(estimator, space, target, batch_size, options)
+    out: Path = options["out"]
+    for name in FILES:
+        check_writable(out / name)
     _announce(remarks(), space, dataset, estimator, options)
     result = _run(space, dataset, strategy, settings)
     measured = _measure(estimator, result, space, batch_size) if options["measure"] else None
@@ -180,14 +184,15 @@ def _measure(estimator: Estimator, result: SearchResult, space: Any, batch_size:
             .factory(device, threads=platform.threads, precision=platform.precision)
         )
     except (UnknownNameError, LatencyError) as error:
-        remarks().print(f"Not measured: {error}")
+        remarks().print(f"Not measured: {escape(str(error))}")
         return None
     differences = platform.differences(runtime.platform)
     if differences:
         remarks().print(f"Not measured: the estimator is of another platform ({'; '.join(differences)}).")
         return None
     shape = tuple(space.example_inputs(batch_size).shape)
-    return measure_network(result.network, shape, runtime).summary
+    # A copy, because the runtime changes precision and device of what it measures.
+    return measure_network(copy.deepcopy(result.network), shape, runtime).summary
 
 
 def _write(
@@ -259,7 +264,7 @@ def _print(result: SearchResult, strategy: FBNet, measured: Summary | None, targ
             f"{format_seconds(measured.high)}): {verdict}; the prediction is {error * 100:+.1f} % off"
         )
     console.print(f"accuracy   {format_percent(result.accuracy)} on held-back pictures")
-    console.print(f"Wrote {', '.join(str(out / name) for name in FILES)}", soft_wrap=True)
+    console.print(f"Wrote {escape(', '.join(str(out / name) for name in FILES))}", soft_wrap=True)
 
 
 def _profiler(strategy: FBNet) -> LatencyProfiler:

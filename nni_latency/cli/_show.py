@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import click
+from rich.markup import escape
 from rich.table import Table
 
 from nni_latency.cli._console import facts_table, pairs_table, results
@@ -59,7 +60,7 @@ def _costs(table: LookupTable, *, wide: bool) -> Table:
     """Return searched layers by candidates."""
     factor, unit = _SHOWN.get(table.metric, (1.0, METRIC_UNITS[table.metric]))
     names = list(dict.fromkeys(choice for layer in table.searched for choice in layer.choices))
-    grid = Table(title=f"{table.metric} [{unit}]", title_justify="left", padding=(0, 1 if wide else 0))
+    grid = Table(title=escape(f"{table.metric} [{unit}]"), title_justify="left", padding=(0, 1 if wide else 0))
     grid.add_column("layer", no_wrap=True)
     for name in names:
         grid.add_column(name, justify="right", no_wrap=wide)

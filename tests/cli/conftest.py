@@ -1,0 +1,99 @@
+"""What the tests of the command line share: a runner, tables made in a moment, and a small data set."""
+
+from __future__ import annotations
+
+import pytest
+import sklearn.datasets
+import torch
+from click.testing import CliRunner
+from sklearn.utils import Bunch
+from tiny import TINY, TINY_OPTIONS, make_table
+
+from nni_latency.cli import main
+from nni_latency.platforms import current_platform
+from nni_latency.spaces import FBNetSpace
+from nni_latency.tables import LookupTable
+
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    """Keep tests from waiting for each other's threads where processors are few."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(autouse=True)
+def _own_folder(tmp_path, monkeypatch):
+    """Run every command in an empty folder, and print as wide as a file."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+
+
+@pytest.fixture(scope="session")
+def run():
+    """Run a command in this process."""
+
+    def invoke(*arguments, code=0):
+        result = CliRunner().invoke(main, [str(argument) for argument in arguments])
+        assert result.exit_code == code, (result.output, result.exception)
+        return result
+
+    return invoke
+
+
+@pytest.fixture
+def fails(run):
+    """Run a command that must fail as a person expects; return the sentence.
+
+    One sentence on standard error, behind whatever was begun before, exit code 2, and no traceback.
+    """
+
+    def invoke(*arguments):
+        result = run(*arguments, code=2)
+        assert isinstance(result.exception, SystemExit)
+        assert result.stdout == ""
+        assert "Traceback" not in result.stderr
+        _, _, sentence = result.stderr.rpartition("Error: ")
+        assert sentence.count("\n") == 1
+        return sentence.rstrip("\n")
+
+    return invoke
+
+
+@pytest.fixture(scope="session")
+def tables(tmp_path_factory):
+    """Save tables of invented numbers; by name, their paths."""
+    folder = tmp_path_factory.mktemp("tables")
+    tiny, full, here = FBNetSpace(**TINY), FBNetSpace(), current_platform("cpu")
+    holes = [("layer0", "k3_e1"), ("layer2", "skip")]
+    made = {
+        "tiny": make_table(tiny, platform=here),
+        "full": make_table(full),
+        "holes": make_table(tiny, leave_out=holes, platform=here),
+        "elsewhere": make_table(tiny),
+        "energy": make_table(tiny, metric="energy", platform=here),
+        "batch": make_table(tiny, platform=here),
+    }
+    plan = tiny.measure_plan(4)
+    batch = LookupTable(plan.space, here, made["tiny"].layers, plan.input_shape)
+    made["batch"] = batch
+    return {name: table.save(folder / f"{name}.json") for name, table in made.items()}
+
+
+@pytest.fixture(scope="session")
+def built(run, tmp_path_factory):
+    """Build the table of the tiny space on this machine; return the path and what was printed."""
+    out = tmp_path_factory.mktemp("built") / "table.json"
+    return out, run("build-lut", *TINY_OPTIONS, "--budget", "1s", "--out", out)
+
+
+@pytest.fixture(scope="session")
+def _few_digits():
+    """Leave 120 pictures of scikit-learn's data set."""
+    whole = sklearn.datasets.load_digits()
+    few = Bunch(images=whole.images[:120], target=whole.target[:120])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sklearn.datasets, "load_digits", lambda: few)
+        yield

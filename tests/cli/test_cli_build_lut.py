@@ -1,0 +1,283 @@
+"""``nni-latency build-lut`` and ``show``."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from tiny import TINY, TINY_OPTIONS
+
+from nni_latency.platforms import current_platform
+from nni_latency.spaces import FBNetSpace
+from nni_latency.tables import LookupTable, journal_path
+
+
+def test_build_writes_a_whole_table(built):
+    out, _ = built
+    table = LookupTable.load(out)
+    assert table.coverage == 1.0
+    assert table.space == FBNetSpace(**TINY).reference
+    assert table.platform.id == current_platform("cpu").id
+
+
+def test_build_keeps_to_the_budget(built):
+    table = LookupTable.load(built[0])
+    assert table.protocol.time_budget == 1.0
+    # A round that has begun is finished.
+    assert 1.0 <= table.duration < 1.0 + 2 * table.duration / table.rounds
+
+
+def test_build_leaves_no_journal(built):
+    assert not journal_path(built[0]).exists()
+
+
+def test_build_says_what_it_did(built):
+    out, result = built
+    table = LookupTable.load(out)
+    assert f"Wrote {out}" in result.stdout
+    assert f"{table.rounds} rounds in" in result.stdout
+    assert "coverage 100.0 %" in result.stdout
+
+
+def test_build_shows_its_progress_on_standard_error(built):
+    assert "Measuring 65 candidates of fbnet(" in built[1].stderr
+    assert "left" in built[1].stderr
+
+
+def test_build_takes_the_protocol_from_its_options(run):
+    run(
+        "build-lut", *TINY_OPTIONS, "--rounds", 2, "--n-warmup", 0, "--n-run", 2, "--outlier", 0.1, "--seed", 3,
+        "--out", "t.json",
+    )  # fmt: skip
+    protocol = LookupTable.load("t.json").protocol
+    assert (protocol.rounds, protocol.n_warmup, protocol.n_run, protocol.outlier, protocol.seed) == (2, 0, 2, 0.1, 3)
+    assert LookupTable.load("t.json").rounds == 2
+
+
+def test_build_names_the_file_after_space_and_platform(run, tmp_path):
+    run("build-lut", *TINY_OPTIONS, "--rounds", 1, "--batch-size", 2)
+    (out,) = tmp_path.glob("*.json")
+    assert out.name == f"fbnet-w0.25-d0.25-32x32-b2.{current_platform('cpu').id}.json"
+    assert LookupTable.load(out).batch_size == 2
+
+
+def test_build_refuses_to_replace_a_table(fails, built):
+    before = built[0].read_bytes()
+    complaint = fails("build-lut", *TINY_OPTIONS, "--budget", "1s", "--out", built[0])
+    assert f"{str(built[0])!r} exists" in complaint
+    assert "--overwrite" in complaint
+    assert built[0].read_bytes() == before
+
+
+def test_build_replaces_a_table_if_told_to(run, tables, tmp_path):
+    out = tmp_path / "t.json"
+    out.write_bytes(tables["tiny"].read_bytes())
+    run("build-lut", *TINY_OPTIONS, "--rounds", 1, "--out", out, "--overwrite")
+    assert LookupTable.load(out).rounds == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        (["--space", "nasnet"], "Unknown space 'nasnet'. There is: fbnet."),
+        (["--device", "tpu"], "Unknown device 'tpu'. There is: cpu"),
+        (["--runtime", "tflite"], "Unknown runtime 'tflite'. There is: torch."),
+        (["--preset", "mnist"], "Unknown preset 'mnist'. There is: imagenet, cifar."),
+        (["--width", "0"], "The 'width' of FBNetSpace must be a number in (0, 8]. Got 0.0."),
+        (["--input-size", "0"], "The 'input_size' of FBNetSpace must be an int >= 1. Got 0."),
+        (["--budget", "soon"], "A duration must be a positive number"),
+        (["--outlier", "0.7"], "The 'outlier'"),
+        (["--precision", "int4"], "'int4' is not one of"),
+        (["--threads", "0"], "0 is not in the range x>=1"),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else "",
+)
+def test_build_refuses_bad_options(fails, tmp_path, options, complaint):
+    assert complaint in fails("build-lut", *options, "--out", "t.json")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_build_refuses_a_place_under_a_file(fails, tmp_path):
+    (tmp_path / "file").write_text("mine")
+    complaint = fails("build-lut", *TINY_OPTIONS, "--out", "file/t.json")
+    assert "Can not write 'file/t.json'" in complaint
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_build_refuses_a_folder(fails, tmp_path):
+    assert "is a folder; name a file in it" in fails("build-lut", *TINY_OPTIONS, "--out", tmp_path)
+
+
+_HOLD = """
+import sys
+from pathlib import Path
+from nni_latency.files import locked
+with locked(Path(sys.argv[1]), "building"):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_build_refuses_a_table_that_another_process_builds(fails, run, tmp_path):
+    out = tmp_path / "t.json"
+    holder = subprocess.Popen(
+        [sys.executable, "-c", _HOLD, str(tmp_path / ".t.json.lock")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with holder:
+        assert holder.stdout.readline() == "held\n"
+        complaint = fails("build-lut", *TINY_OPTIONS, "--rounds", 1, "--out", out)
+        holder.communicate("")
+    assert f"Another process is building {str(out)!r}" in complaint
+    assert not out.exists()
+    assert not journal_path(out).exists()
+    run("build-lut", *TINY_OPTIONS, "--rounds", 1, "--out", out)
+
+
+def _start(out, budget):
+    command = [sys.executable, "-m", "nni_latency", "build-lut", *TINY_OPTIONS, "--budget", budget, "--out", str(out)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=dict(os.environ))
+
+
+def _wait_for_rounds(process, journal, count):
+    """Wait until the journal holds so many rounds after its header."""
+    end = time.monotonic() + 60
+    while time.monotonic() < end and process.poll() is None:
+        if journal.exists() and journal.read_bytes().count(b"\n") > count:
+            return
+        time.sleep(0.02)
+    raise AssertionError(f"no {count} rounds: {process.communicate()}")
+
+
+def test_interrupted_build_goes_on_where_it_was(run, tmp_path):
+    out = tmp_path / "t.json"
+    journal = journal_path(out)
+    with _start(out, "10min") as process:
+        _wait_for_rounds(process, journal, 3)
+        process.send_signal(signal.SIGINT)
+        _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "Traceback" not in stderr
+    assert "the same command goes on" in stderr
+    assert not out.exists()
+    kept = journal.read_bytes().count(b"\n") - 1
+    assert kept >= 3
+    result = run("build-lut", *TINY_OPTIONS, "--budget", "10min", "--rounds", kept + 2, "--out", out)
+    assert f"({kept} from the journal)" in result.stderr
+    assert LookupTable.load(out).rounds == kept + 2
+    assert not journal.exists()
+
+
+def test_build_does_not_mix_two_spaces(fails, tmp_path):
+    out = tmp_path / "t.json"
+    with _start(out, "10min") as process:
+        _wait_for_rounds(process, journal_path(out), 1)
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=60)
+    before = journal_path(out).read_bytes()
+    complaint = fails("build-lut", *TINY_OPTIONS[:-1], "0.5", "--out", out)
+    assert "would mix two spaces" in complaint
+    assert "--no-resume" in complaint
+    assert journal_path(out).read_bytes() == before
+
+
+def test_show_prints_the_table(run, built):
+    shown = run("show", built[0]).stdout
+    for text in ("layer6", "k5_e6", "coverage", "100.0 %", "Protocol", "time_budget", current_platform("cpu").id):
+        assert text in shown
+
+
+def test_show_marks_missing_candidates(run, tables):
+    shown = run("show", tables["holes"]).stdout
+    assert shown.count("missing") == 2
+    assert "96.9 %" in shown
+
+
+def test_show_prints_json(run, built):
+    facts = json.loads(run("show", built[0], "--json").stdout)
+    assert facts["space"] == {"name": "fbnet", "arguments": dict(FBNetSpace(**TINY).reference.arguments)}
+    assert facts["platform"] == current_platform("cpu").id
+    assert facts["coverage"] == 1.0
+    assert facts["missing"] == []
+    assert facts["protocol"]["time_budget"] == 1.0
+
+
+def test_show_names_missing_candidates_in_json(run, tables):
+    facts = json.loads(run("show", tables["holes"], "--json").stdout)
+    assert facts["missing"] == ["layer0:k3_e1", "layer2:skip"]
+
+
+def test_show_prints_other_metrics_with_their_unit(run, tables):
+    assert "energy [mJ]" in run("show", tables["energy"]).stdout
+
+
+def test_show_prints_the_unit_of_the_table(run, tables):
+    shown = run("show", tables["tiny"]).stdout
+    assert "latency [ms]" in shown
+    assert "latency [s]" in shown
+
+
+def test_build_prints_a_path_with_brackets(run, tmp_path):
+    (tmp_path / "[red]").mkdir()
+    assert "Wrote [red]/t.json" in run("build-lut", *TINY_OPTIONS, "--rounds", 1, "--out", "[red]/t.json").stdout
+
+
+def test_show_refuses_a_file_that_is_not_there(fails):
+    assert "There is no file 'absent.json'" in fails("show", "absent.json")
+
+
+def _altered(tables, tmp_path, change):
+    content = json.loads(tables["tiny"].read_text())
+    change(content)
+    path = tmp_path / "altered.json"
+    path.write_text(json.dumps(content))
+    return path
+
+
+def _entry(content):
+    layer = next(layer for layer in content["layers"] if layer["name"] == "layer1")
+    return layer["entries"]["k3_e1"]
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), -1e-3, 0.0, "fast"])
+def test_commands_refuse_a_latency_that_is_no_positive_number(fails, tables, tmp_path, number):
+    path = _altered(tables, tmp_path, lambda content: _entry(content).update(value=number))
+    for command in (
+        ["show", path],
+        ["estimate", "--architecture", "0,0,0,0,0,0,0", "--latency-estimator", path],
+        ["search", "--target-ms", 3, "--latency-estimator", path],
+    ):
+        complaint = fails(*command)
+        assert str(path) in complaint
+        assert "k3_e1" in complaint
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["altered.json"]
+
+
+def test_commands_refuse_a_truncated_table(fails, tables, tmp_path):
+    path = tmp_path / "cut.json"
+    path.write_bytes(tables["tiny"].read_bytes()[:500])
+    for command in (["show", path], ["estimate", "--architecture", "fbnet-a", "--latency-estimator", path]):
+        complaint = fails(*command)
+        assert str(path) in complaint
+        assert "JSON" in complaint
+
+
+def test_commands_refuse_a_newer_table(fails, tables, tmp_path):
+    path = _altered(tables, tmp_path, lambda content: content.update(version=99))
+    for command in (["show", path], ["estimate", "--architecture", "fbnet-a", "--latency-estimator", path]):
+        complaint = fails(*command)
+        assert "version 99" in complaint
+        assert "Update it with: pip install --upgrade nni_latency" in complaint
+
+
+def test_commands_refuse_a_file_of_another_kind(fails, tmp_path):
+    (tmp_path / "sample.json").write_text('{"layer0": "skip"}')
+    assert "sample.json" in fails("show", "sample.json")

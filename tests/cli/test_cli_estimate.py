@@ -1,0 +1,196 @@
+"""``nni-latency estimate`` and ``plugins``."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+from tiny import TINY_OPTIONS
+
+from nni_latency.estimators import TableEstimator
+from nni_latency.platforms import current_platform
+from nni_latency.spaces import CANDIDATES, FBNetSpace
+from nni_latency.tables import LookupTable
+
+INDICES = (8, 0, 2, 3, 4, 5, 6)
+SAMPLE = {f"layer{n}": CANDIDATES[index] for n, index in enumerate(INDICES)}
+NAMES = ",".join(SAMPLE.values())
+
+#: Multiply-adds and parameters [million] of the release page of arXiv:1812.03443.
+PUBLISHED = {
+    "fbnet-a": (249.4, 4.3),
+    "fbnet-b": (295.6, 4.8),
+    "fbnet-b1": (286.8, 4.1),
+    "fbnet-c": (383.0, 5.5),
+    "fbnet-c1": (374.2, 4.9),
+}
+
+
+@pytest.fixture
+def answer(run, tables):
+    """Estimate with the tiny table; return the JSON."""
+
+    def ask(architecture=NAMES, *options, table="tiny"):
+        command = ["estimate", "--architecture", architecture, "--latency-estimator", tables[table], "--json"]
+        return json.loads(run(*command, *options).stdout)
+
+    return ask
+
+
+def test_json_has_its_fields(answer):
+    content = answer()
+    assert {"latency_s", "low_s", "high_s", "macs", "params", "layers"} <= set(content)
+    assert all(set(layer) == {"name", "choice", "latency_s", "share"} for layer in content["layers"])
+
+
+def test_json_adds_up(answer):
+    content = answer()
+    assert sum(layer["latency_s"] for layer in content["layers"]) == pytest.approx(content["latency_s"])
+    assert sum(layer["share"] for layer in content["layers"]) == pytest.approx(1.0)
+    for layer in content["layers"]:
+        assert layer["share"] == pytest.approx(layer["latency_s"] / content["latency_s"])
+
+
+def test_json_is_what_the_table_says(answer, tables):
+    estimate = TableEstimator(LookupTable.load(tables["tiny"])).estimate_sample(SAMPLE)
+    content = answer()
+    assert content["latency_s"] == pytest.approx(estimate.value)
+    assert (content["low_s"], content["high_s"]) == pytest.approx((estimate.low, estimate.high))
+
+
+def test_json_of_a_measured_table_adds_up_as_well(run, built):
+    """A measured table has a calibration and intervals, one made by hand has not."""
+    command = ["estimate", "--architecture", NAMES, "--latency-estimator", built[0], "--json"]
+    content = json.loads(run(*command).stdout)
+    assert sum(layer["latency_s"] for layer in content["layers"]) == pytest.approx(content["latency_s"])
+    assert content["low_s"] < content["latency_s"] < content["high_s"]
+
+
+def test_json_lists_the_layers_in_order(answer):
+    layers = {layer["name"]: layer["choice"] for layer in answer()["layers"]}
+    assert layers == {"stem": "conv", **SAMPLE, "head": "1504"}
+    assert list(layers) == ["stem", *SAMPLE, "head"]
+
+
+def test_json_counts_the_work_of_the_network(answer):
+    """The parameters are those of the frozen network itself."""
+    network = FBNetSpace(num_classes=10, input_size=32, width=0.25, depth=0.25).freeze(SAMPLE)
+    assert answer()["params"] == sum(parameter.numel() for parameter in network.parameters())
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_published_networks_have_the_published_size(answer, name):
+    content = answer(name, table="full")
+    macs, params = PUBLISHED[name]
+    assert content["macs"] == pytest.approx(macs * 1e6, rel=0.01)
+    assert content["params"] == pytest.approx(params * 1e6, rel=0.02)
+
+
+def test_architecture_may_be_indices(answer):
+    assert answer(",".join(map(str, INDICES))) == answer()
+
+
+def test_architecture_may_be_a_saved_sample(answer, tmp_path):
+    (tmp_path / "result.json").write_text(json.dumps(SAMPLE))
+    assert answer("result.json") == answer()
+
+
+def test_table_of_layers_is_printed(run, tables):
+    shown = run("estimate", "--architecture", NAMES, "--latency-estimator", tables["tiny"]).stdout
+    for label, choice in SAMPLE.items():
+        assert re.search(rf"{label}\W+{choice}\W", shown)
+    assert "multiply-adds" in shown
+    assert current_platform("cpu").id in shown
+
+
+def test_options_that_agree_with_the_table_are_taken(answer):
+    assert answer(NAMES, *TINY_OPTIONS, "--batch-size", 1, "--device", "cpu") == answer()
+
+
+def test_other_metrics_keep_their_name(answer):
+    content = answer(table="energy")
+    assert "energy" in content
+    assert "latency_s" not in content
+
+
+def test_missing_candidates_are_named(fails, tables):
+    architecture = "k3_e1,k3_e1,skip,skip,skip,skip,skip"
+    complaint = fails("estimate", "--architecture", architecture, "--latency-estimator", tables["holes"])
+    assert "'layer0'" in complaint
+    assert "k3_e1" in complaint
+    assert "nearest" in complaint
+
+
+def test_missing_candidates_may_be_taken_from_the_nearest(run, tables):
+    architecture = "k3_e1,k3_e1,skip,skip,skip,skip,skip"
+    command = ["estimate", "--architecture", architecture, "--latency-estimator", tables["holes"], "--json"]
+    result = run(*command, "--missing", "nearest")
+    assert json.loads(result.stdout)["missing"] == ["layer0:k3_e1", "layer2:skip"]
+    assert "Taken from the nearest entry, not measured: layer0:k3_e1, layer2:skip" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "both"),
+    [
+        (["--width", "0.5"], ("width=0.25", "width=0.5")),
+        (["--depth", "1"], ("depth=0.25", "depth=1.0")),
+        (["--input-size", "64"], ("input_size=32", "input_size=64")),
+        (["--preset", "imagenet"], ("preset=cifar", "preset=imagenet")),
+        (["--space", "nasnet"], ("'fbnet'", "'nasnet'")),
+        (["--batch-size", "8"], ("batch size 1", "batch size 8")),
+    ],
+    ids=lambda value: value[0],
+)
+def test_table_of_something_else_is_refused_with_both(fails, tables, options, both):
+    complaint = fails("estimate", "--architecture", NAMES, "--latency-estimator", tables["tiny"], *options)
+    assert all(text in complaint for text in both)
+
+
+def test_table_of_another_platform_is_refused_with_both(fails, tables):
+    command = ["estimate", "--architecture", NAMES, "--latency-estimator", tables["elsewhere"], "--device", "cpu"]
+    complaint = fails(*command)
+    assert "unknown.unknown.fp32.t1" in complaint
+    assert current_platform("cpu").device in complaint
+
+
+def test_unknown_device_lists_what_there_is(fails, tables):
+    complaint = fails("estimate", "--architecture", NAMES, "--latency-estimator", tables["tiny"], "--device", "tpu")
+    assert "Unknown device 'tpu'. There is: cpu" in complaint
+
+
+def test_unknown_estimator_lists_what_there_is(fails):
+    complaint = fails("estimate", "--architecture", NAMES, "--latency-estimator", "crystal-ball")
+    assert "Unknown estimator 'crystal-ball'. There is: table." in complaint
+
+
+@pytest.mark.parametrize(
+    ("architecture", "complaint"),
+    [
+        ("fbnet-z", "must be a published network (fbnet-a, fbnet-b, fbnet-b1, fbnet-c, fbnet-c1)"),
+        ("1,2,3", "7 indices or names separated by commas. Got '1,2,3'"),
+        ("9,0,0,0,0,0,0", "The choice of 'layer0' must be one of k3_e1"),
+        ("fbnet-c", "The network 'fbnet-c' has 22 layers of the full FBNet space"),
+    ],
+)
+def test_unknown_architecture_is_refused(fails, tables, architecture, complaint):
+    assert complaint in fails("estimate", "--architecture", architecture, "--latency-estimator", tables["tiny"])
+
+
+def test_saved_sample_that_is_cut_is_refused(fails, tables, tmp_path):
+    (tmp_path / "result.json").write_text('{"layer0": "sk')
+    complaint = fails("estimate", "--architecture", "result.json", "--latency-estimator", tables["tiny"])
+    assert "The saved sample 'result.json' is not whole JSON" in complaint
+
+
+def test_plugins_lists_what_is_registered(run):
+    shown = run("plugins").stdout
+    for text in ("estimator", "table", "runtime", "torch", "space", "fbnet", "builtin", "nni_latency"):
+        assert text in shown
+
+
+def test_plugins_prints_json(run):
+    (plugin,) = json.loads(run("plugins", "--json").stdout)
+    assert plugin["name"] == "builtin"
+    assert plugin["registered"] == ["table", "torch", "fbnet"]
+    assert plugin["error"] is None

@@ -1,0 +1,80 @@
+"""Help, and the documentation of the commands."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+
+from nni_latency.cli._main import COMMANDS
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "cli.rst"
+
+
+def _command(name):
+    return importlib.import_module(COMMANDS[name]).command
+
+
+def _section(name):
+    """Return what the documentation says about one command."""
+    text = DOCUMENT.read_text(encoding="utf-8")
+    match = re.search(rf"^``{name}``\n-+\n(.*?)(?=^``[\w-]+``\n-+\n|\Z)", text, re.DOTALL | re.MULTILINE)
+    assert match, f"docs/cli.rst has no section about {name}"
+    return match[1]
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_lists_every_option(run, name):
+    shown = run(name, "--help").stdout
+    for parameter in _command(name).params:
+        if isinstance(parameter, click.Option):
+            assert parameter.opts[0] in shown
+
+
+def test_help_lists_every_command(run):
+    shown = run("--help").stdout
+    assert all(f"  {name} " in shown for name in COMMANDS)
+
+
+def test_help_imports_no_torch():
+    code = (
+        "import sys\nfrom click.testing import CliRunner\nfrom nni_latency.cli import main\n"
+        "assert CliRunner().invoke(main, ['--help']).exit_code == 0\n"
+        "assert not {'torch', 'nni'} & set(sys.modules)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_version_is_that_of_the_distribution(run):
+    from importlib.metadata import version
+
+    assert version("nni_latency") in run("--version").stdout
+
+
+def test_unknown_command_is_refused(fails):
+    assert "No such command 'meausre'" in fails("meausre")
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_option_is_documented(name):
+    section = _section(name)
+    options = [
+        text
+        for parameter in _command(name).params
+        if isinstance(parameter, click.Option)
+        for text in (*parameter.opts, *parameter.secondary_opts)
+    ]
+    missing = [text for text in options if not re.search(rf"(?<![\w-]){re.escape(text)}(?![\w-])", section)]
+    assert not missing
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_documentation_names_no_option_that_is_not_there(name):
+    known = {text for parameter in _command(name).params for text in (*parameter.opts, *parameter.secondary_opts)}
+    assert not set(re.findall(r"(?<![\w-])--[a-z][\w-]*", _section(name))) - known

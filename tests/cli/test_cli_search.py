@@ -1,0 +1,194 @@
+"""``nni-latency search``, from a table to a measured network."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from matplotlib.image import imread
+from safetensors.torch import load_file
+from tiny import TINY, make_table
+
+from nni_latency.cli._search import FILES, _measure
+from nni_latency.estimators import TableEstimator
+from nni_latency.nas import SearchResult
+from nni_latency.platforms import current_platform
+from nni_latency.spaces import FBNetSpace
+from nni_latency.tables import LookupTable
+
+
+def _range(path):
+    return TableEstimator(LookupTable.load(path)).cost.range
+
+
+@pytest.fixture(scope="module")
+def searched(run, built, tmp_path_factory, _few_digits):
+    """Search on a few digits; return the folder, what was printed, and the target [ms]."""
+    out = tmp_path_factory.mktemp("searched") / "found"
+    low, high = _range(built[0])
+    target = (low + 0.5 * (high - low)) * 1e3
+    torch.set_num_threads(1)
+    result = run(
+        "search", "--latency-estimator", built[0], "--target-ms", f"{target:.4f}", "--epochs", 2, "--final-epochs", 1,
+        "--train-batch-size", 32, "--out", out,
+    )  # fmt: skip
+    return out, result, target
+
+
+def _content(searched, name="search.json"):
+    return json.loads((searched[0] / name).read_text())
+
+
+def test_search_writes_its_files(searched):
+    assert sorted(path.name for path in searched[0].iterdir()) == sorted(FILES)
+
+
+def test_result_is_a_sample_that_the_space_freezes_with_the_weights(searched):
+    network = FBNetSpace(**TINY).freeze(_content(searched, "result.json"))
+    missing = network.load_state_dict(load_file(searched[0] / "weights.safetensors"), strict=True)
+    assert not missing.missing_keys
+    assert network.eval()(torch.zeros(2, 3, 32, 32)).shape == (2, 10)
+
+
+def test_result_meets_the_target_with_its_margin(searched, built):
+    latency = TableEstimator(LookupTable.load(built[0])).estimate_sample(_content(searched, "result.json")).value
+    assert latency <= 0.95 * searched[2] / 1e3
+
+
+def test_picture_is_no_blank_png(searched):
+    path = searched[0] / "search.png"
+    assert path.read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
+    pixels = imread(path)
+    assert pixels.shape[0] > 400
+    assert pixels[..., :3].std() > 0.02
+
+
+def test_record_tells_what_was_searched(searched, built):
+    content = _content(searched)
+    assert content["space"] == "fbnet"
+    assert content["estimator"] == str(built[0])
+    assert content["platform"] == current_platform("cpu").id
+    assert content["dataset"] == "digits"
+    assert content["target_s"] == pytest.approx(searched[2] / 1e3, rel=1e-3)
+    assert content["aim_s"] == pytest.approx(0.95 * content["target_s"])
+
+
+def test_record_tells_what_was_found(searched, built):
+    content = _content(searched)
+    assert content["sample"] == _content(searched, "result.json")
+    estimator = TableEstimator(LookupTable.load(built[0]))
+    assert content["predicted_s"] == pytest.approx(estimator.estimate_sample(content["sample"]).value)
+    assert content["measured_s"]["value"] > 0
+    assert 0 <= content["accuracy"] <= 1
+
+
+def test_record_tells_every_epoch(searched):
+    history = _content(searched)["history"]
+    assert [epoch["index"] for epoch in history] == [0, 1]
+    assert set(history[0]) == {"index", "loss", "accuracy", "latency", "temperature", "duration"}
+
+
+def test_progress_is_told_for_every_epoch(searched):
+    stderr = searched[1].stderr
+    for text in ("epoch 1: loss", "epoch 2: loss", "accuracy", "expected latency", "temperature 5.00"):
+        assert text in stderr
+
+
+def test_summary_compares_prediction_and_measurement(searched):
+    stdout = searched[1].stdout
+    for text in ("layer0", "layer6", "rest", "predicted", "measured", "accuracy", "Wrote"):
+        assert text in stdout
+
+
+def test_found_network_can_be_estimated_from_its_file(searched, built, run):
+    command = ["estimate", "--architecture", searched[0] / "result.json", "--latency-estimator", built[0], "--json"]
+    assert json.loads(run(*command).stdout)["latency_s"] == pytest.approx(_content(searched)["predicted_s"])
+
+
+def test_measuring_leaves_the_network_as_it_was():
+    """A table of another precision must not turn the weights that are saved into that precision."""
+    space = FBNetSpace(**TINY)
+    sample = dict.fromkeys(space.simplify(), "skip")
+    table = make_table(space, platform=current_platform("cpu", precision="bf16"))
+    result = SearchResult(sample, space.freeze(sample).train(), 1e-3, 0.5, ())
+    measured = _measure(TableEstimator(table), result, space, 1)
+    assert measured.value > 0
+    assert {parameter.dtype for parameter in result.network.parameters()} == {torch.float32}
+    assert result.network.training
+
+
+@pytest.fixture
+def refused(fails, tables, tmp_path, _few_digits):
+    """Search with options that must be refused before anything is learned or written; return the sentence."""
+
+    def search(*options, table="tiny", target=4, out="out"):
+        command = ["search", "--latency-estimator", tables.get(table, table), "--target-ms", target, "--out", out]
+        before = sorted(tmp_path.rglob("*"))
+        complaint = fails(*command, *options)
+        assert sorted(tmp_path.rglob("*")) == before
+        return complaint
+
+    return search
+
+
+def test_target_out_of_reach_tells_the_reachable_range(refused, tables):
+    complaint = refused(target=0.1)
+    low, high = _range(tables["tiny"])
+    assert "No network of the space meets a latency of 100 us" in complaint
+    assert f"Reachable is {low * 1e3:.3g}"[:16] in complaint
+    assert f"{high * 1e3:.2f} ms" in complaint
+
+
+def test_target_without_room_for_the_margin_tells_the_fastest(refused, tables):
+    low, _ = _range(tables["tiny"])
+    complaint = refused(target=low * 1.01e3)
+    assert "leaves no room for a margin of 5.0 %" in complaint
+    assert f"{low * 1e3:.2f} ms" in complaint
+
+
+@pytest.mark.parametrize("target", ["0", "-1", "nan", "inf"])
+def test_target_that_is_no_positive_number_is_refused(refused, target):
+    assert "The 'target' must be a positive, finite number." in refused(target=target)
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        (["--space", "nasnet"], "The table belongs to the space 'fbnet', asked is 'nasnet'"),
+        (["--width", "0.5"], "width=0.25 against width=0.5"),
+        (["--batch-size", "4"], "measured with batch size 1, asked is batch size 4"),
+        (["--device", "tpu"], "Unknown device 'tpu'. There is: cpu"),
+        (["--dataset", "mnist"], "Unknown data set 'mnist'. There is: digits, cifar10, folder:PATH"),
+        (["--epochs", "0"], "The 'epochs' of a search must be an int >= 1. Got 0."),
+        (["--train-batch-size", "1"], "The 'batch_size' of a search must be an int >= 2. Got 1."),
+        (["--learning-rate", "0"], "The 'learning_rate' of a search must be > 0. Got 0.0."),
+        (["--margin", "0.6"], "0.6 is not in the range 0<=x<=0.5"),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else "",
+)
+def test_bad_options_are_refused(refused, options, complaint):
+    assert complaint in refused(*options)
+
+
+def test_missing_candidates_are_named(refused):
+    assert "The table lacks 2 candidates: layer0:k3_e1, layer2:skip." in refused(table="holes")
+
+
+def test_table_of_another_platform_is_refused_with_both(refused):
+    complaint = refused("--device", "cpu", table="elsewhere")
+    assert "unknown.unknown.fp32.t1" in complaint
+    assert current_platform("cpu").id.partition(".")[0] in complaint
+
+
+def test_unknown_estimator_lists_what_there_is(refused):
+    assert "Unknown estimator 'crystal-ball'. There is: table." in refused(table="crystal-ball")
+
+
+def test_table_of_another_metric_is_refused(refused):
+    assert "The estimator gives energy, --target-ms asks for latency." in refused(table="energy")
+
+
+def test_place_under_a_file_is_refused(refused, tmp_path):
+    (tmp_path / "file").write_text("mine")
+    assert "Can not write 'file/out/result.json'" in refused(out="file/out")
