@@ -51,9 +51,15 @@ class ExpectedCost(nn.Module):
             rows = alphas if noise is None else [alpha + drawn for alpha, drawn in zip(alphas, noise, strict=True)]
             return torch.cat([torch.softmax(row / temperature, -1) for row in rows])
         logits = torch.stack(alphas) if noise is None else torch.stack(alphas) + torch.stack(noise)
-        return torch.softmax(logits / temperature, -1).flatten()
+        return _serial_softmax(logits if temperature == 1 else logits / temperature).flatten()
 
     def forward(self, probabilities: torch.Tensor) -> torch.Tensor:
         """Return the expected cost, a scalar, of flat probabilities."""
         # A product and a sum, because a dot product may wake up the threads of the BLAS for these few numbers.
         return (probabilities * self.costs.to(probabilities.device)).sum() + self.constant
+
+
+def _serial_softmax(logits: torch.Tensor) -> torch.Tensor:
+    """Return the softmax over the last axis; torch's own wakes up threads for it, which costs more than the work."""
+    powers = torch.exp(logits - logits.detach().amax(-1, keepdim=True))
+    return powers / powers.sum(-1, keepdim=True)

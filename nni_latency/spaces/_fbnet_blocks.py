@@ -26,8 +26,8 @@ class ConvBlock(nn.Sequential):
         convolution = nn.Conv2d(
             in_channels, out_channels, kernel_size, stride, kernel_size // 2, groups=groups, bias=False
         )
-        # Keeps the activations of an untrained network away from zero, where the processor would slow down.
-        nn.init.kaiming_normal_(convolution.weight, mode="fan_out", nonlinearity="relu")
+        # Keeps the activations of an untrained network at one size, through depthwise convolutions too.
+        nn.init.kaiming_normal_(convolution.weight, mode="fan_in", nonlinearity="relu")
         layers: list[nn.Module] = [convolution, nn.BatchNorm2d(out_channels)]
         super().__init__(*layers, *([nn.ReLU(inplace=True)] if relu else []))
         self.relu = relu
