@@ -52,7 +52,7 @@ def load_estimator(source: EstimatorSource, *, missing: Missing = "error") -> Es
         )
     if _is_file(source):
         return read_estimator(Path(source), missing=missing)
-    return _from_plugin(str(source))
+    return _from_plugin(str(source), missing)
 
 
 def _is_file(source: str | os.PathLike[str]) -> bool:
@@ -63,7 +63,7 @@ def _is_file(source: str | os.PathLike[str]) -> bool:
     return Path(text).is_file() or (looks_like_path and name not in load_registry().estimators)
 
 
-def _from_plugin(source: str) -> Estimator:
+def _from_plugin(source: str, missing: Missing) -> Estimator:
     name, _, argument = source.partition(":")
     try:
         registration = load_registry().find("estimator", name)
@@ -82,4 +82,6 @@ def _from_plugin(source: str) -> Estimator:
         raise PluginError(
             f"The plugin {registration.owner!r} must make an Estimator for {source!r}. Got {type(estimator).__name__}."
         )
+    if missing != "error" and isinstance(estimator, TableEstimator):
+        return TableEstimator(estimator.table, missing=missing)
     return estimator

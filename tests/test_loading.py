@@ -68,6 +68,11 @@ def test_missing_reaches_the_table(saved):
         load_estimator(saved).estimate_sample({"a": "y"})
 
 
+def test_missing_reaches_a_table_that_a_plugin_reads(saved):
+    estimator = load_estimator(f"table:{saved}", missing="nearest")
+    assert estimator.estimate_sample({"a": "y"}).missing == ("a:y",)
+
+
 @pytest.mark.parametrize("source", ["nowhere.json", "some/where", "./nowhere"])
 def test_path_of_no_file_is_reported_as_a_file(source, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -91,26 +92,40 @@ def build_with_progress(
 ) -> LookupTable:
     """Build a table behind a progress bar; an interruption says how to go on."""
     console = remarks()
-    candidates = sum(plan.sizes)
-    console.print(f"Measuring {candidates} candidates of {plan.space} on {runtime.platform.id}")
-    with progress(console) as bar:
+    with contextlib.ExitStack() as stack:
+        bar = progress(console)
         task = bar.add_task("warming up", total=1.0, left="")
 
+        def on_start(rounds: int) -> None:
+            # Only now is everything checked: a mistake is told without a bar before it.
+            going_on = f", going on after {rounds} rounds" if rounds else ""
+            console.print(
+                f"Measuring {sum(plan.sizes)} candidates of {plan.space} on {runtime.platform.id}{going_on}",
+                markup=False,
+            )
+            stack.enter_context(bar)
+
         def on_progress(state: BuildProgress) -> None:
-            resumed = f" ({state.resumed} from the journal)" if state.resumed else ""
             bar.update(
                 task,
                 completed=state.share,
-                description=f"round {state.rounds}{resumed}",
-                left=f"{format_seconds(max(0.0, state.remaining))} left",
+                description=f"round {state.rounds}",
+                left=f"{format_seconds(state.remaining) if state.remaining > 0 else '0 s'} left",
             )
 
         try:
             return build_table(
-                plan, runtime, protocol, out, resume=resume, overwrite=overwrite, on_progress=on_progress
+                plan,
+                runtime,
+                protocol,
+                out,
+                resume=resume,
+                overwrite=overwrite,
+                on_progress=on_progress,
+                on_start=on_start,
             )
         except KeyboardInterrupt:
-            bar.stop()
+            stack.close()
             console.print(
                 f"Interrupted. Finished rounds are in {escape(str(journal_path(out)))}; the same command goes on."
             )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import json
 from pathlib import Path
@@ -110,6 +109,10 @@ def command(**options: Any) -> None:
     batch_size = check_batch_size(estimator, options["batch_size"])
     arguments = arguments_for(estimator, options["space"], options, ignore=("num_classes",))
     dataset = load_dataset(options["dataset"], options["data_folder"], seed=options["seed"])
+    if options["num_classes"] not in (None, dataset.num_classes):
+        raise MismatchError(
+            f"The data set {dataset.name} has {dataset.num_classes} classes, asked is {options['num_classes']}."
+        )
     space = make_space(options["space"], {**arguments, "num_classes": dataset.num_classes})
     target = options["target_ms"] / 1e3
     strategy = _strategy(estimator, space, target, batch_size, options)
@@ -192,7 +195,7 @@ def _measure(estimator: Estimator, result: SearchResult, space: Any, batch_size:
         return None
     shape = tuple(space.example_inputs(batch_size).shape)
     # A copy, because the runtime changes precision and device of what it measures.
-    return measure_network(copy.deepcopy(result.network), shape, runtime).summary
+    return measure_network(result.network, shape, runtime).summary
 
 
 def _write(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,7 +21,7 @@ def measure_network(
     Parameters
     ----------
     network : module
-        What to run; it may be moved to the runtime's device.
+        What to run; a copy of it goes to the runtime's device.
     input_shape : sequence of int
         Shape of its input, batch first.
     runtime : Runtime
@@ -40,7 +41,7 @@ def measure_network(
     """
     how = protocol or Protocol(n_warmup=10, n_run=100, max_measure_execution_time=5.0)
     with runtime.session():
-        stage, inputs = runtime.load(network), runtime.inputs(input_shape)
+        stage, inputs = runtime.load(copy.deepcopy(network)), runtime.inputs(input_shape)
         try:
             return time_repeatedly(lambda: stage(inputs), runtime.clock, how)
         except RuntimeError as error:

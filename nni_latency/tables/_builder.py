@@ -72,6 +72,7 @@ def build_table(
     resume: bool = True,
     overwrite: bool = False,
     on_progress: Callable[[BuildProgress], None] = lambda _progress: None,
+    on_start: Callable[[int], None] = lambda _rounds: None,
 ) -> LookupTable:
     """Measure every candidate of a plan in context and write the table.
 
@@ -94,6 +95,8 @@ def build_table(
         Replace a finished table.
     on_progress : callable, optional
         Called with a `BuildProgress` after every round.
+    on_start : callable, optional
+        Called with the number of rounds in the journal once everything is checked, before anything is measured.
 
     Returns
     -------
@@ -120,6 +123,7 @@ def build_table(
             raise InvalidValueError(f"{str(target)!r} exists. Choose another file, or replace it with --overwrite.")
         journal = Journal(journal_path(target), _header(plan, runtime.platform, protocol))
         done = _open_journal(journal, runtime.platform, protocol, resume)
+        on_start(len(done))
         rounds = list(_measure(plan, runtime, protocol, journal, done, on_progress))
         table = summarise(plan, runtime.platform, protocol, rounds)
         table.save(target)

@@ -47,7 +47,7 @@ def run():
 def fails(run):
     """Run a command that must fail as a person expects; return the sentence.
 
-    One sentence on standard error, behind whatever was begun before, exit code 2, and no traceback.
+    One sentence on standard error, with nothing before it but click's own usage line, exit code 2, and no traceback.
     """
 
     def invoke(*arguments):
@@ -55,7 +55,8 @@ def fails(run):
         assert isinstance(result.exception, SystemExit)
         assert result.stdout == ""
         assert "Traceback" not in result.stderr
-        _, _, sentence = result.stderr.rpartition("Error: ")
+        before, _, sentence = result.stderr.rpartition("Error: ")
+        assert not before or before.startswith("Usage: ")
         assert sentence.count("\n") == 1
         return sentence.rstrip("\n")
 
@@ -89,7 +90,7 @@ def built(run, tmp_path_factory):
     return out, run("build-lut", *TINY_OPTIONS, "--budget", "1s", "--out", out)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def _few_digits():
     """Leave 120 pictures of scikit-learn's data set."""
     whole = sklearn.datasets.load_digits()
