@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from nni_latency.errors import InvalidValueError, LatencyError, PluginError, UnknownNameError
+from nni_latency.errors import InvalidValueError, PluginError, UnknownNameError
 from nni_latency.estimators import Estimator, Missing, TableEstimator, read_estimator
 from nni_latency.plugins import load_registry
 from nni_latency.tables import LookupTable
@@ -69,15 +69,7 @@ def _from_plugin(source: str, missing: Missing) -> Estimator:
         registration = load_registry().find("estimator", name)
     except UnknownNameError as error:
         raise UnknownNameError(f"{error} There is no file {source!r} either.") from error
-    try:
-        estimator = registration.factory(argument)
-    except LatencyError:
-        raise
-    except Exception as error:  # a stranger's plugin may raise anything
-        raise PluginError(
-            f"The plugin {registration.owner!r} failed to make the estimator {source!r}: "
-            f"{type(error).__name__}: {error}"
-        ) from error
+    estimator = registration.make(argument)
     if not isinstance(estimator, Estimator):
         raise PluginError(
             f"The plugin {registration.owner!r} must make an Estimator for {source!r}. Got {type(estimator).__name__}."

@@ -23,7 +23,7 @@ from typing import Any
 
 import pluggy
 
-from nni_latency.errors import PluginError, UnknownNameError
+from nni_latency.errors import LatencyError, PluginError, UnknownNameError
 
 GROUP = "nni_latency"
 
@@ -61,6 +61,23 @@ class Registration:
     name: str
     factory: Callable[..., Any]
     owner: str
+
+    def make(self, *arguments: Any, **options: Any) -> Any:
+        """Call the factory.
+
+        Raises
+        ------
+        PluginError
+            If it fails with anything but an error of this package; the message names the plugin.
+        """
+        try:
+            return self.factory(*arguments, **options)
+        except LatencyError:
+            raise
+        except Exception as error:  # a stranger's plugin may raise anything
+            raise PluginError(
+                f"The plugin {self.owner!r} failed to make {self.name!r}: {type(error).__name__}: {error}"
+            ) from error
 
 
 @dataclass(frozen=True)

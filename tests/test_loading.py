@@ -117,7 +117,7 @@ def test_plugin_may_be_named_like_a_file(_plugins):
 
 
 def test_plugin_that_fails_is_named(_plugins):
-    with pytest.raises(PluginError, match=r"'mine' failed to make the estimator 'bad:1': ZeroDivisionError: on"):
+    with pytest.raises(PluginError, match=r"'mine' failed to make 'bad': ZeroDivisionError: on"):
         load_estimator("bad:1")
 
 

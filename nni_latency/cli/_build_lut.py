@@ -10,12 +10,10 @@ import click
 from rich.markup import escape
 
 from nni_latency.cli._console import progress, remarks, results
-from nni_latency.cli._options import Duration, given_arguments, make_space, space_options
-from nni_latency.errors import InvalidValueError
+from nni_latency.cli._options import Duration, given_arguments, make_space, plan_for, space_options
 from nni_latency.measurement import Protocol
 from nni_latency.platforms import Platform
 from nni_latency.plugins import load_registry
-from nni_latency.spaces import plan_of
 from nni_latency.tables import BuildProgress, LookupTable, MeasurePlan, build_table, journal_path
 from nni_latency.units import format_percent, format_seconds
 
@@ -67,11 +65,12 @@ def command(**options: Any) -> None:
 
     It can be interrupted at any moment: the same command goes on where it was.
     """
-    plan = _plan(options)
+    space = make_space(options["space"], given_arguments(options))
+    plan = plan_for(space, options["space"], options["batch_size"])
     runtime = (
         load_registry()
         .find("runtime", options["runtime"])
-        .factory(options["device"], threads=options["threads"], precision=options["precision"])
+        .make(options["device"], threads=options["threads"], precision=options["precision"])
     )
     protocol = Protocol(
         n_warmup=options["n_warmup"],
@@ -142,17 +141,6 @@ def default_name(plan: MeasurePlan, platform: Platform) -> str:
     parts += [f"{name[0]}{arguments[name]:g}" for name in ("width", "depth") if arguments.get(name, 1.0) != 1.0]
     parts += ["x".join(map(str, plan.input_shape[2:] or plan.input_shape)) + f"-b{plan.batch_size}"]
     return f"{'-'.join(parts)}.{platform.id}.json"
-
-
-def _plan(options: dict[str, Any]) -> MeasurePlan:
-    space = make_space(options["space"], given_arguments(options))
-    if not hasattr(space, "measure_plan"):
-        raise InvalidValueError(f"The space {options['space']!r} has no measure plan, so its candidates are not known.")
-    plan = plan_of(space)
-    if options["batch_size"] != 1:
-        plan = space.measure_plan(options["batch_size"])
-    assert plan is not None, "the space has a plan"
-    return plan
 
 
 def _report(table: LookupTable, out: Path) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import click
+from rich.markup import escape
 from rich.table import Table
 
 from nni_latency.cli._console import remarks, results
@@ -16,13 +17,14 @@ from nni_latency.cli._options import (
     check_device,
     estimator_option,
     make_space,
-    read_estimator,
+    plan_for,
     space_options,
 )
 from nni_latency.errors import InvalidValueError
 from nni_latency.estimators import Estimate, Estimator, LayerEstimator, LayerShare, TableEstimator
+from nni_latency.loading import load_estimator
 from nni_latency.operators import Features, features_of
-from nni_latency.spaces import parse_architecture, plan_of
+from nni_latency.spaces import parse_architecture
 from nni_latency.tables import MeasurePlan
 from nni_latency.units import format_count, format_metric, format_percent
 
@@ -46,21 +48,22 @@ class _Answer:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON: latency_s, low_s, high_s, macs, params, layers.")
 def command(**options: Any) -> None:
     """Estimate the cost of one architecture, layer by layer."""
-    estimator = read_estimator(options["latency_estimator"], options["missing"])
+    estimator = load_estimator(options["latency_estimator"], missing=options["missing"])
     check_device(estimator, options["device"])
     batch_size = check_batch_size(estimator, options["batch_size"])
     arguments = arguments_for(estimator, options["space"], options, ignore=("num_classes",))
     space = make_space(options["space"], arguments)
-    plan = plan_of(space, space.example_inputs(batch_size))
-    if plan is None:
-        raise InvalidValueError(f"The space {options['space']!r} has no measure plan, so its layers are not known.")
+    plan = plan_for(space, options["space"], batch_size)
     answer = _estimate(estimator, plan, parse_architecture(options["architecture"], plan))
     if options["as_json"]:
-        click.echo(json.dumps(_content(answer), indent=1))
+        click.echo(json.dumps(_content(answer, estimator), indent=1))
     else:
         _print(answer, estimator)
     if answer.total.missing:
-        remarks().print(f"Taken from the nearest entry, not measured: {', '.join(answer.total.missing)}")
+        remarks().print(
+            "Not in the estimator as asked, taken from the nearest entry or left out: "
+            f"{escape(', '.join(answer.total.missing))}"
+        )
 
 
 def _estimate(estimator: Estimator, plan: MeasurePlan, selection: dict[str, str]) -> _Answer:
@@ -87,7 +90,7 @@ def _part(estimator: LayerEstimator, plan: MeasurePlan, layer: str, choice: str)
     return estimator.estimate_op(op)
 
 
-def _content(answer: _Answer) -> dict[str, Any]:
+def _content(answer: _Answer, estimator: Estimator) -> dict[str, Any]:
     unit = "_s" if answer.metric == "latency" else ""
     return {
         f"{answer.metric}{unit}": answer.total.value,
@@ -95,6 +98,7 @@ def _content(answer: _Answer) -> dict[str, Any]:
         f"high{unit}": answer.total.high,
         "macs": answer.features.macs,
         "params": answer.features.params,
+        "platform": {"id": estimator.platform.id, "facts": dict(estimator.platform.facts)},
         "missing": list(answer.total.missing),
         "layers": [
             {

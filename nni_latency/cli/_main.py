@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import os
 from typing import Any
 
 import click
@@ -27,10 +26,6 @@ _SUMMARIES = {
     "plugins": "List what is registered, and by which distribution.",
 }
 
-#: Set before a command loads torch, unless set already. By default GNU's OpenMP threads spin while they wait for one
-#: another; where another process wants a core too, a training step then takes 20 to 40 times as long.
-_ENVIRONMENT = {"search": {"OMP_WAIT_POLICY": "PASSIVE"}}
-
 
 class Failure(click.ClickException):
     """A mistake that a person can mend: one sentence, exit code 2."""
@@ -49,8 +44,6 @@ class LazyGroup(click.Group):
         """Import a command."""
         if cmd_name not in COMMANDS:
             return None
-        for name, value in _ENVIRONMENT.get(cmd_name, {}).items():
-            os.environ.setdefault(name, value)
         command: click.Command = importlib.import_module(COMMANDS[cmd_name]).command
         return command
 

@@ -8,10 +8,10 @@ from typing import Any, TypeVar
 import click
 
 from nni_latency.errors import InvalidValueError, MismatchError
-from nni_latency.estimators import Estimator, Missing, TableEstimator
-from nni_latency.loading import load_estimator
+from nni_latency.estimators import Estimator, TableEstimator
 from nni_latency.platforms import check_same_platform, current_platform
 from nni_latency.plugins import load_registry
+from nni_latency.tables import MeasurePlan
 from nni_latency.units import parse_duration
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -79,16 +79,15 @@ def given_arguments(options: dict[str, Any]) -> dict[str, Any]:
 
 def make_space(name: str, arguments: dict[str, Any]) -> Any:
     """Make a registered space."""
-    registration = load_registry().find("space", name)
-    try:
-        return registration.factory(**arguments)
-    except TypeError as error:
-        raise InvalidValueError(f"The space {name!r} does not take these options: {error}.") from error
+    return load_registry().find("space", name).make(**arguments)
 
 
-def read_estimator(source: str, missing: Missing) -> Estimator:
-    """Load the estimator that an option names."""
-    return load_estimator(source, missing=missing)
+def plan_for(space: Any, name: str, batch_size: int) -> MeasurePlan:
+    """Return the plan of a space for a batch size; a space without one is an error."""
+    if not hasattr(space, "measure_plan"):
+        raise InvalidValueError(f"The space {name!r} has no measure plan, so its candidates are not known.")
+    plan: MeasurePlan = space.measure_plan(batch_size)
+    return plan
 
 
 def arguments_for(

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import torch
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -20,13 +21,14 @@ from nni_latency.cli._options import (
     check_device,
     estimator_option,
     make_space,
-    read_estimator,
+    plan_for,
     space_options,
 )
-from nni_latency.errors import InvalidValueError, LatencyError, MismatchError, UnknownNameError
+from nni_latency.errors import InvalidValueError, LatencyError, MismatchError
 from nni_latency.estimators import Estimator, TableEstimator
 from nni_latency.files import check_writable, write_atomically
-from nni_latency.measurement import Summary, measure_network
+from nni_latency.loading import load_estimator
+from nni_latency.measurement import Measurement, measure_network
 from nni_latency.nas import (
     Dataset,
     Epoch,
@@ -37,11 +39,14 @@ from nni_latency.nas import (
     load_dataset,
     run_search,
 )
+from nni_latency.platforms import Platform
 from nni_latency.plots import SearchPicture, draw_search
 from nni_latency.plugins import load_registry
 from nni_latency.units import format_metric, format_percent, format_seconds
 
 _SETTINGS = SearchSettings()
+#: A measurement and where it was taken.
+_Measured = tuple[Measurement, Platform]
 FILES = ("result.json", "weights.safetensors", "search.json", "search.png")
 
 
@@ -85,6 +90,13 @@ FILES = ("result.json", "weights.safetensors", "search.json", "search.png")
 @click.option("--batch-size", type=click.IntRange(1), help="Pictures per run on the device; must be that of the table.")
 @click.option("--device", help="Ask for this machine's device: the estimator must be of it.")
 @click.option("--measure/--no-measure", default=True, show_default=True, help="Measure the network found.")
+@click.option(
+    "--threads",
+    type=int,
+    default=_SETTINGS.threads,
+    show_default=True,
+    help="Threads that learn; small pictures gain little from more.",
+)
 @click.option("--seed", type=int, default=0, show_default=True)
 @click.option(
     "--out", type=click.Path(path_type=Path), default=Path("search"), show_default=True, help="Folder for the results."
@@ -95,7 +107,7 @@ def command(**options: Any) -> None:
     The supernet learns from the data set's own pictures; latency counts for the input size of the estimator. Writes
     result.json (an NNI sample), weights.safetensors, search.json and search.png.
     """
-    estimator = read_estimator(options["latency_estimator"], options["missing"])
+    estimator = load_estimator(options["latency_estimator"], missing=options["missing"])
     if estimator.metric != "latency":
         raise MismatchError(f"The estimator gives {estimator.metric}, --target-ms asks for latency.")
     check_device(estimator, options["device"])
@@ -105,6 +117,7 @@ def command(**options: Any) -> None:
         options["train_batch_size"],
         options["learning_rate"],
         options["seed"],
+        options["threads"],
     )
     batch_size = check_batch_size(estimator, options["batch_size"])
     arguments = arguments_for(estimator, options["space"], options, ignore=("num_classes",))
@@ -113,24 +126,32 @@ def command(**options: Any) -> None:
         raise MismatchError(
             f"The data set {dataset.name} has {dataset.num_classes} classes, asked is {options['num_classes']}."
         )
+    torch.manual_seed(settings.seed)
     space = make_space(options["space"], {**arguments, "num_classes": dataset.num_classes})
+    inputs = torch.zeros(plan_for(space, options["space"], batch_size).input_shape)
     target = options["target_ms"] / 1e3
-    strategy = _strategy(estimator, space, target, batch_size, options)
+    strategy = _strategy(estimator, space, target, inputs, options)
     out: Path = options["out"]
     for name in FILES:
         check_writable(out / name)
     _announce(remarks(), space, dataset, estimator, options)
     result = _run(space, dataset, strategy, settings)
-    measured = _measure(estimator, result, space, batch_size) if options["measure"] else None
+    measured = (
+        _measure(estimator.platform, result, tuple(inputs.shape), options["device"]) if options["measure"] else None
+    )
     _write(out, result, strategy, measured, target, options)
     _print(result, strategy, measured, target, out)
 
 
-def _strategy(estimator: Estimator, space: Any, target: float, batch_size: int, options: dict[str, Any]) -> FBNet:
+def _strategy(estimator: Estimator, space: Any, target: float, inputs: Any, options: dict[str, Any]) -> FBNet:
     """Make the strategy; a target out of reach is told before anything is learned."""
-    inputs = space.example_inputs(batch_size)
     profiler = LatencyProfiler(space, inputs, latency_estimator=estimator)
     profiler.cost.check_target(target)
+    if profiler.cost.missing:
+        remarks().print(
+            "Not in the estimator as asked, taken from the nearest entry or left out: "
+            f"{escape(', '.join(profiler.cost.missing))}"
+        )
     aim = target * (1 - options["margin"])
     if aim < profiler.cost.range[0]:
         raise InvalidValueError(
@@ -176,30 +197,46 @@ def _run(space: Any, dataset: Dataset, strategy: FBNet, settings: SearchSettings
         return run_search(space, dataset, strategy, settings, on_epoch=on_epoch, on_final_epoch=on_final_epoch)
 
 
-def _measure(estimator: Estimator, result: SearchResult, space: Any, batch_size: int) -> Summary | None:
+def _measure(platform: Platform, result: SearchResult, shape: tuple[int, ...], asked: str | None) -> _Measured | None:
     """Measure the network found where the estimator's platform is at hand; say why not otherwise."""
-    platform = estimator.platform
-    device = "cuda" if platform.facts.get("device_kind") == "cuda" else "cpu"
+    device = asked or ("cuda" if platform.facts.get("device_kind") == "cuda" else "cpu")
     try:
         runtime = (
             load_registry()
             .find("runtime", platform.runtime)
-            .factory(device, threads=platform.threads, precision=platform.precision)
+            .make(device, threads=platform.threads, precision=platform.precision)
         )
-    except (UnknownNameError, LatencyError) as error:
+    except LatencyError as error:
         remarks().print(f"Not measured: {escape(str(error))}")
         return None
     differences = platform.differences(runtime.platform)
     if differences:
         remarks().print(f"Not measured: the estimator is of another platform ({'; '.join(differences)}).")
         return None
-    shape = tuple(space.example_inputs(batch_size).shape)
-    # A copy, because the runtime changes precision and device of what it measures.
-    return measure_network(result.network, shape, runtime).summary
+    return measure_network(result.network, shape, runtime), runtime.platform
+
+
+def _record(measured: _Measured | None) -> dict[str, Any] | None:
+    """Return a measurement with all that belongs to it: samples, protocol and platform."""
+    if measured is None:
+        return None
+    measurement, platform = measured
+    return {
+        **dataclasses.asdict(measurement.summary),
+        "platform": {"id": platform.id, "facts": dict(platform.facts)},
+        "protocol": measurement.protocol.as_dict(),
+        "samples": measurement.samples,
+        "warmups": measurement.warmups,
+    }
 
 
 def _write(
-    out: Path, result: SearchResult, strategy: FBNet, measured: Summary | None, target: float, options: dict[str, Any]
+    out: Path,
+    result: SearchResult,
+    strategy: FBNet,
+    measured: _Measured | None,
+    target: float,
+    options: dict[str, Any],
 ) -> None:
     write_atomically(out / "result.json", json.dumps(result.sample, indent=1) + "\n")
     state = {name: tensor.contiguous().cpu() for name, tensor in result.network.state_dict().items()}
@@ -212,7 +249,8 @@ def _write(
         "target_s": target,
         "aim_s": strategy.target,
         "predicted_s": result.latency,
-        "measured_s": measured and dataclasses.asdict(measured),
+        "missing": _profiler(strategy).cost.missing,
+        "measured_s": _record(measured),
         "accuracy": result.accuracy,
         "sample": result.sample,
         "history": [dataclasses.asdict(epoch) for epoch in result.history],
@@ -224,7 +262,7 @@ def _write(
         result.latency,
         result.accuracy,
         target,
-        None if measured is None else measured.value,
+        None if measured is None else measured[0].summary.value,
         f"{options['space']} on {options['dataset']}, {_profiler(strategy).estimator.platform.id}",
     )
     draw_search(picture, out / "search.png")
@@ -243,7 +281,7 @@ def _layers(result: SearchResult, strategy: FBNet) -> list[tuple[str, str, float
     return [*searched, ("rest", f"{fixed} fixed layers" if fixed else "fixed", cost.constant)]
 
 
-def _print(result: SearchResult, strategy: FBNet, measured: Summary | None, target: float, out: Path) -> None:
+def _print(result: SearchResult, strategy: FBNet, measured: _Measured | None, target: float, out: Path) -> None:
     metric = _profiler(strategy).cost.metric
     grid = Table(padding=(0, 1))
     grid.add_column("layer")
@@ -256,15 +294,16 @@ def _print(result: SearchResult, strategy: FBNet, measured: Summary | None, targ
     console.print(grid)
     console.print(f"predicted  {format_seconds(result.latency)} (target {format_seconds(target)})")
     if measured is not None:
-        error = result.latency / measured.value - 1
+        found = measured[0].summary
+        error = result.latency / found.value - 1
         verdict = (
             "meets the target"
-            if measured.value <= target
-            else f"[red]misses the target by {format_percent(measured.value / target - 1)}[/]"
+            if found.value <= target
+            else f"[red]misses the target by {format_percent(found.value / target - 1)}[/]"
         )
         console.print(
-            f"measured   {format_seconds(measured.value)} ({format_seconds(measured.low)} to "
-            f"{format_seconds(measured.high)}): {verdict}; the prediction is {error * 100:+.1f} % off"
+            f"measured   {format_seconds(found.value)} ({format_seconds(found.low)} to "
+            f"{format_seconds(found.high)}): {verdict}; the prediction is {error * 100:+.1f} % off"
         )
     console.print(f"accuracy   {format_percent(result.accuracy)} on held-back pictures")
     console.print(f"Wrote {escape(', '.join(str(out / name) for name in FILES))}", soft_wrap=True)

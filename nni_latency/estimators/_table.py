@@ -20,6 +20,9 @@ from nni_latency.tables import Entry, LookupTable, MeasurePlan, TableLayer
 
 Missing = Literal["error", "nearest"]
 
+#: Metrics of which a network's is the sum of its layers'.
+ADDITIVE_METRICS = ("latency", "energy", "parameter_memory", "activation_memory")
+
 #: An argument of a space that changes the head alone, so that a table for other classes still ranks networks.
 _HEAD_ONLY = ("num_classes", "head_channels")
 
@@ -35,21 +38,21 @@ class LayerShare:
 
 
 class TableEstimator(LayerEstimator):
-    """A lookup table as an estimator. Immutable.
+    """A lookup table as an estimator, for every metric that adds up over layers. Immutable.
 
     Parameters
     ----------
     table : LookupTable
         The costs.
     missing : {"error", "nearest"}, default="error"
-        What to do about a candidate without an entry: raise, or take the nearest entry of its layer, or of the whole
-        table for a single operator. "Nearest" compares multiply-adds, ACTS, INP and parameters by their ratios, and
-        every estimate lists what it took that way.
+        What to do about a candidate without an entry: raise, or take the nearest entry. That is the one whose operator
+        is most alike by the ratios of multiply-adds, ACTS, INP, parameters and bytes; where the operator is not known,
+        the same choice in the nearest layer. Every estimate lists what it took that way.
 
     Raises
     ------
     InvalidValueError
-        If `missing` is neither.
+        If `missing` is neither, or the table's metric does not add up over layers.
 
     Examples
     --------
@@ -61,6 +64,11 @@ class TableEstimator(LayerEstimator):
     def __init__(self, table: LookupTable, *, missing: Missing = "error") -> None:
         if missing not in ("error", "nearest"):
             raise InvalidValueError(f"The 'missing' of TableEstimator must be 'error' or 'nearest'. Got {missing!r}.")
+        if table.metric not in ADDITIVE_METRICS:
+            raise InvalidValueError(
+                f"A {table.metric} does not add up over layers, so a table of it is no estimator of networks. "
+                f"Those that do: {', '.join(ADDITIVE_METRICS)}."
+            )
         self.table = table
         self.missing = missing
         self.metric = table.metric
@@ -79,8 +87,8 @@ class TableEstimator(LayerEstimator):
                 for column in zip(*((entry.low, entry.value, entry.high) for entry in entries), strict=True)
             )
             return Estimate(value, low, high)
-        known = [entry for found in self._by_op.values() for entry in found]
-        return self._nearest(op, known, op.op_key, f"The table has no entry for the operator {op.op_key}.")
+        nearest = _nearest_entry(op, self._entries)
+        return self._nearest(nearest, op.op_key, f"The table has no entry for the operator {op.op_key}.")
 
     def estimate_sample(self, sample: Mapping[str, Any] | Sequence[int]) -> Estimate:
         """Estimate a network of the space by its choices.
@@ -117,17 +125,14 @@ class TableEstimator(LayerEstimator):
         layer, choice : str
             Names in the plan.
         op : OpSpec
-            What the plan says the candidate computes; a fixed layer of other sizes takes the nearest entry.
+            What the plan says the candidate computes.
 
         Raises
         ------
         MissingEntryError
             If a searched layer has no entry for it, and `missing` is "error".
         """
-        found = next((item for item in self.table.layers if item.name == layer), None)
-        if found is not None and found.searched:
-            return self._part(found, choice)
-        return self._fixed_part(layer, choice, op)
+        return self._part(self._layer(layer), choice, op)
 
     def predict(self, architectures: ArrayLike) -> NDArray[np.float64]:
         """Estimate many networks at once.
@@ -153,27 +158,13 @@ class TableEstimator(LayerEstimator):
         MissingEntryError
             If candidates have no entry, and `missing` is "error".
         """
-        self._check_coverage()
-        fixed = [self._part(layer, self._default(layer)) for layer in self.table.layers if not layer.searched]
-        searched = {
-            layer.name: {choice: self._part(layer, choice) for choice in layer.choices} for layer in self.table.searched
-        }
-        taken = [name for part in fixed for name in part.missing]
-        taken += [name for parts in searched.values() for part in parts.values() for name in part.missing]
-        return AdditiveCost(
-            self.calibration * math.fsum(part.value for part in fixed),
-            {
-                name: {choice: self.calibration * part.value for choice, part in parts.items()}
-                for name, parts in searched.items()
-            },
-            self.metric,
-            tuple(taken),
-        )
+        layers = {layer.name: dict.fromkeys(layer.choices) for layer in self.table.layers}
+        return self._additive(layers, {layer.name: self._default(layer) for layer in self.table.layers})
 
     def cost_of_plan(self, plan: MeasurePlan) -> AdditiveCost:
         """Cost a space by its plan, which must be that of the table apart from the head.
 
-        A head of other width or classes is taken from the nearest entry: it costs every network the same.
+        A head of other width or classes is taken from the nearest entry and listed: it costs every network the same.
 
         Raises
         ------
@@ -183,15 +174,32 @@ class TableEstimator(LayerEstimator):
             If candidates have no entry, and `missing` is "error".
         """
         self.check_plan(plan)
-        cost = self.cost
-        missing = list(cost.missing)
-        constant = 0.0
-        for layer in plan.layers:
-            if not layer.searched and layer.default is not None:
-                part = self._fixed_part(layer.name, layer.default, layer.candidates[layer.default].op)
-                constant += self.calibration * part.value
-                missing += [name for name in part.missing if name not in missing]
-        return AdditiveCost(constant, cost.costs, self.metric, tuple(missing))
+        layers = {
+            layer.name: {choice: candidate.op for choice, candidate in layer.candidates.items()}
+            for layer in plan.layers
+        }
+        return self._additive(layers, {layer.name: layer.default or "" for layer in plan.layers})
+
+    def _additive(self, layers: Mapping[str, Mapping[str, OpSpec | None]], defaults: Mapping[str, str]) -> AdditiveCost:
+        """Cost layers by their choices, with the operators of those where they are known."""
+        self._check_coverage()
+        fixed, searched = [], {}
+        for name, choices in layers.items():
+            layer = self._layer(name)
+            if layer.searched:
+                searched[name] = {choice: self._part(layer, choice, op) for choice, op in choices.items()}
+            else:
+                fixed.append(self._part(layer, defaults[name], choices[defaults[name]]))
+        parts = [*fixed, *(part for row in searched.values() for part in row.values())]
+        return AdditiveCost(
+            self.calibration * math.fsum(part.value for part in fixed),
+            {
+                name: {choice: self.calibration * part.value for choice, part in row.items()}
+                for name, row in searched.items()
+            },
+            self.metric,
+            tuple(name for part in parts for name in part.missing),
+        )
 
     def check_plan(self, plan: MeasurePlan) -> None:
         """Raise `MismatchError` if the table belongs to another space, input size or batch size than the plan."""
@@ -249,31 +257,40 @@ class TableEstimator(LayerEstimator):
             (layer.name, selection[layer.name], self._part(layer, selection[layer.name])) for layer in self.table.layers
         ]
 
-    def _part(self, layer: TableLayer, choice: str) -> Estimate:
-        entry = layer.entries.get(choice)
-        if entry is not None:
-            return Estimate(*_triple(entry))
-        return self._nearest(
-            None,
-            list(layer.entries.values()),
-            f"{layer.name}:{choice}",
-            f"The table has no entry for {layer.name!r}: {choice}.",
-        )
+    def _layer(self, name: str) -> TableLayer:
+        """Return one layer; a fixed one that the table does not know has no entries."""
+        known = (layer for layer in self.table.layers if layer.name == name)
+        return next(known, TableLayer(name, (), {}, searched=False))
 
-    def _fixed_part(self, name: str, choice: str, op: OpSpec) -> Estimate:
-        """Cost a fixed layer of a plan; unknown to a table made by hand, it costs nothing and is listed."""
-        layer = next((layer for layer in self.table.layers if layer.name == name), None)
-        if layer is None or not layer.entries:
-            return Estimate(0.0, 0.0, 0.0, (name,))
-        entry = layer.entries.get(choice)
-        if entry is not None and (entry.op is None or entry.op == op):
-            return Estimate(*_triple(entry))
-        near = _nearest_entry(op, list(layer.entries.values())) or next(iter(layer.entries.values()))
-        return Estimate(*_triple(near), (f"{name}:{choice}",))
+    def _part(self, layer: TableLayer, choice: str, op: OpSpec | None = None) -> Estimate:
+        """Cost one candidate, before calibration.
 
-    def _nearest(self, op: OpSpec | None, entries: list[Entry], name: str, complaint: str) -> Estimate:
-        entry = _nearest_entry(op, entries) if self.missing == "nearest" else None
-        if entry is None:
+        What is fixed costs every network the same and never stops an estimate: the nearest entry of the layer stands in
+        for another size, and a layer without entries, in a table made by hand, counts as nothing. Both are listed.
+        """
+        entry, name = layer.entries.get(choice), f"{layer.name}:{choice}"
+        if entry is not None and (layer.searched or op is None or entry.op in (None, op)):
+            return Estimate(*_triple(entry))
+        if not layer.searched:
+            if not layer.entries:
+                return Estimate(0.0, 0.0, 0.0, (layer.name,))
+            entries = list(layer.entries.values())
+            return Estimate(*_triple(_nearest_entry(op, entries) or entries[0]), (name,))
+        near = self._nearby(layer, choice) if op is None else _nearest_entry(op, self._entries)
+        return self._nearest(near, name, f"The table has no entry for {layer.name!r}: {choice}.")
+
+    def _nearby(self, layer: TableLayer, choice: str) -> Entry | None:
+        """Return the entry of the same choice in the nearest layer that has one; the operator itself is not known."""
+        place = self.table.layers.index(layer)
+        others = [item for item in self.table.layers if item.searched and choice in item.entries]
+        nearest = min(others, key=lambda item: abs(self.table.layers.index(item) - place), default=None)
+        if nearest is not None:
+            return nearest.entries[choice]
+        ordered = sorted(layer.entries.values(), key=lambda entry: entry.value)
+        return ordered[len(ordered) // 2] if ordered else None
+
+    def _nearest(self, entry: Entry | None, name: str, complaint: str) -> Estimate:
+        if self.missing == "error" or entry is None:
             raise MissingEntryError(f"{complaint} Measure it, or take the nearest entry with missing='nearest'.")
         return Estimate(*_triple(entry), (name,))
 
@@ -281,8 +298,8 @@ class TableEstimator(LayerEstimator):
         return layer.default or layer.choices[0]
 
     def _check_coverage(self) -> None:
-        if self.missing == "error" and self.table.missing:
-            names = [f"{layer}:{choice}" for layer, choice in self.table.missing]
+        names = [f"{layer.name}:{choice}" for layer in self.table.searched for choice in layer.missing]
+        if self.missing == "error" and names:
             more = f" and {len(names) - 12} more" if len(names) > 12 else ""
             raise MissingEntryError(
                 f"The table lacks {len(names)} candidates: {', '.join(names[:12])}{more}. "
@@ -301,6 +318,10 @@ class TableEstimator(LayerEstimator):
         ]
 
     @cached_property
+    def _entries(self) -> list[Entry]:
+        return [entry for layer in self.table.layers for entry in layer.entries.values()]
+
+    @cached_property
     def _by_op(self) -> dict[str, list[Entry]]:
         found: dict[str, list[Entry]] = {}
         for layer in self.table.layers:
@@ -315,20 +336,22 @@ def _triple(entry: Entry) -> tuple[float, float, float]:
 
 
 def _nearest_entry(op: OpSpec | None, entries: list[Entry]) -> Entry | None:
-    """Return the entry whose operator is most alike; without an operator to compare, the one in the middle."""
-    if op is None:
-        ordered = sorted(entries, key=lambda entry: entry.value)
-        return ordered[len(ordered) // 2] if ordered else None
+    """Return the entry whose operator is most alike: of the same kind if there is one, and of the closest counts."""
+    alike = [entry for entry in entries if entry.op is not None]
+    if op is None or not alike:
+        return None
     try:
         wanted = features_of(op)
     except UnknownNameError:
         return None
-    alike = [entry for entry in entries if entry.op is not None]
-    names = ("macs", "acts", "inp", "params")
 
     def distance(entry: Entry) -> tuple[bool, float]:
         have = entry.features
-        logs = (abs(math.log((getattr(wanted, n) + 1) / (getattr(have, n) + 1))) for n in names)
+        logs = (abs(math.log((getattr(wanted, n) + 1) / (getattr(have, n) + 1))) for n in _COUNTS)
         return entry.op is None or entry.op.kind != op.kind, sum(logs)
 
-    return min(alike, key=distance, default=None)
+    return min(alike, key=distance)
+
+
+#: Counts by which operators are alike.
+_COUNTS = ("macs", "acts", "inp", "params", "memory")

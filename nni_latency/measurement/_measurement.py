@@ -90,9 +90,11 @@ class Measurement:
     def summary(self) -> Summary:
         """Value, interval and counts.
 
-        The value is the quantile of the kept samples; the interval is that of all samples, because trimmed ones are
-        no longer a random sample.
+        The value is the quantile of the kept samples; the interval is taken over all samples, because those that are
+        left after trimming are no longer a random sample, at the level where that quantile stands among them.
         """
+        share = self.protocol.outlier
+        level = share + self.protocol.statistic * (1 - 2 * share)
         value = quantile(self.kept, self.protocol.statistic)
-        low, high = quantile_interval(self.samples, self.protocol.statistic, self.protocol.confidence)
+        low, high = quantile_interval(self.samples, level, self.protocol.confidence)
         return Summary(value, min(low, value), max(high, value), len(self.samples), len(self.dropped))

@@ -79,15 +79,21 @@ def _digits(seed: int) -> Dataset:
     pictures = torch.from_numpy(raw.images).float().unsqueeze(1) / 16.0
     enlarged = torch.nn.functional.interpolate(pictures, size=(32, 32), mode="bilinear", align_corners=False)
     normal = ((enlarged - enlarged.mean()) / enlarged.std()).expand(-1, 3, -1, -1)
-    train, valid = _split(TensorDataset(normal, torch.from_numpy(raw.target).long()), seed)
+    train, valid = split(TensorDataset(normal, torch.from_numpy(raw.target).long()), seed)
     return Dataset("digits", train, valid, 10, 32)
 
 
 def _cifar10(folder: Path) -> Dataset:
     datasets = require("torchvision.datasets", "The data set 'cifar10'", VISION)
     transform = _transform(32)
-    train = datasets.CIFAR10(str(folder), train=True, download=True, transform=transform)
-    valid = datasets.CIFAR10(str(folder), train=False, download=True, transform=transform)
+    try:
+        train = datasets.CIFAR10(str(folder), train=True, download=True, transform=transform)
+        valid = datasets.CIFAR10(str(folder), train=False, download=True, transform=transform)
+    except (OSError, RuntimeError) as error:
+        raise InvalidValueError(
+            f"CIFAR-10 is not in {str(folder)!r} and can not be downloaded: {error}. "
+            "Name its folder with --data-folder."
+        ) from error
     return Dataset("cifar10", train, valid, 10, 32)
 
 
@@ -99,7 +105,7 @@ def _folder(path: Path, seed: int, size: int = 64) -> Dataset:
         raise InvalidValueError(
             f"The folder {str(path)!r} must hold one folder of pictures per class: {error}"
         ) from error
-    train, valid = _split(pictures, seed)
+    train, valid = split(pictures, seed)
     return Dataset(f"folder:{path}", train, valid, len(pictures.classes), size)
 
 
@@ -115,7 +121,16 @@ def _transform(size: int) -> Callable[[Any], Any]:
     return steps
 
 
-def _split(dataset: Any, seed: int) -> tuple[TorchDataset[Any], TorchDataset[Any]]:
+def split(dataset: Any, seed: int) -> tuple[TorchDataset[Any], TorchDataset[Any]]:
+    """Split pictures into four fifths and one fifth.
+
+    Raises
+    ------
+    InvalidValueError
+        If there are too few for one on each side.
+    """
     order = torch.randperm(len(dataset), generator=torch.Generator().manual_seed(seed)).tolist()
     held_back = len(order) // 5
+    if held_back == 0:
+        raise InvalidValueError(f"A data set needs at least 5 pictures to be split. Got {len(order)}.")
     return Subset(dataset, order[held_back:]), Subset(dataset, order[:held_back])

@@ -11,7 +11,9 @@ from nni_latency.errors import InvalidValueError, MismatchError
 from nni_latency.estimators import AdditiveCost, Estimator, LayerEstimator, Missing, TableEstimator, additive_cost
 from nni_latency.loading import EstimatorSource, load_estimator
 from nni_latency.nas._nni import ExpressionProfiler, MutableExpression
+from nni_latency.operators import freeze_shapes
 from nni_latency.spaces import choices_of, plan_of
+from nni_latency.tables import SpaceReference
 
 
 class LatencyProfiler(ExpressionProfiler):
@@ -95,6 +97,7 @@ def _cost_of_space(estimator: Estimator, space: Any, example_inputs: Any) -> Add
     elif plan is not None and isinstance(estimator, LayerEstimator):
         cost = additive_cost(estimator, plan)
     elif isinstance(estimator, TableEstimator):
+        _check_table(estimator, space, example_inputs)
         cost = estimator.cost
     else:
         raise InvalidValueError(
@@ -111,6 +114,20 @@ def _cost_of_space(estimator: Estimator, space: Any, example_inputs: Any) -> Add
         )
     by_value = {label: {value: cost.costs[label][str(value)] for value in values} for label, values in choices.items()}
     return AdditiveCost(cost.constant, by_value, cost.metric, cost.missing)
+
+
+def _check_table(estimator: TableEstimator, space: Any, example_inputs: Any) -> None:
+    """Raise `MismatchError` if a table made by hand belongs to another class of spaces, or another batch size."""
+    table = estimator.table
+    asked = SpaceReference.of_class(type(space))
+    if table.space.name not in ("unknown", asked.name):
+        raise MismatchError(f"The table belongs to another space than asked: {table.space} against {asked}.")
+    if example_inputs is not None:
+        batch_size = freeze_shapes(example_inputs)[0].shape[0]
+        if batch_size != table.batch_size:
+            raise MismatchError(
+                f"The table was measured with batch size {table.batch_size}, asked is batch size {batch_size}."
+            )
 
 
 def _expression(cost: AdditiveCost, space: Any) -> Any:

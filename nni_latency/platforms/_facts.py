@@ -116,6 +116,8 @@ def _gpu_facts(index: int) -> Iterator[tuple[str, FactValue]]:
     yield "device_kind", "cuda"
     yield "device_name", properties.name
     yield "gpu_memory", properties.total_memory
+    if torch.version.cuda:
+        yield "cuda", torch.version.cuda
     if torch.backends.cudnn.version() is not None:
         yield "cudnn", str(torch.backends.cudnn.version())
     yield from _nvml_facts(torch.cuda._get_nvml_device_index(index))
@@ -143,8 +145,6 @@ def _software_facts() -> Iterator[tuple[str, FactValue]]:
     import torch
 
     yield "torch", torch.__version__.partition("+")[0]
-    if torch.version.cuda:
-        yield "cuda", torch.version.cuda
     try:
         yield "nni_latency", metadata.version("nni_latency")
     except metadata.PackageNotFoundError:

@@ -112,17 +112,23 @@ def build_table(
     BusyError
         If another process builds this table.
     MismatchError
-        If the journal belongs to another space, platform or protocol.
+        If the journal belongs to another space, platform or protocol, or runtime and protocol differ in threads.
     MeasurementError
         If a candidate can not be run, or the clock does not work.
     """
+    if runtime.platform.threads != protocol.threads:
+        raise MismatchError(
+            f"The runtime computes with {runtime.platform.threads} threads, the protocol says {protocol.threads}."
+        )
     target = Path(out)
     check_writable(target)
     with locked(target.with_name(f".{target.name}.lock"), f"building {str(target)!r}"):
         if target.exists() and not overwrite:
             raise InvalidValueError(f"{str(target)!r} exists. Choose another file, or replace it with --overwrite.")
         journal = Journal(journal_path(target), _header(plan, runtime.platform, protocol))
-        done = _open_journal(journal, runtime.platform, protocol, resume)
+        # A journal older than the table is one that a build killed at its very end has left behind.
+        stale = target.exists() and journal.exists() and journal.path.stat().st_mtime <= target.stat().st_mtime
+        done = _open_journal(journal, runtime.platform, protocol, resume and not stale)
         on_start(len(done))
         rounds = list(_measure(plan, runtime, protocol, journal, done, on_progress))
         table = summarise(plan, runtime.platform, protocol, rounds)

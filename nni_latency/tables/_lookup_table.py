@@ -121,7 +121,8 @@ class LookupTable:
         space : ModelSpace or mapping
             An NNI model space; or its labels, each with its choices.
         latencies : mapping of str to mapping
-            ``{layer: {choice: cost}}``, in seconds for latency. Candidates may be left out; coverage tells.
+            ``{layer: {choice: cost}}``, in seconds for latency. Candidates may be left out; coverage tells. Fixed
+            layers that are left out count as nothing, and estimates list them as missing.
         platform : Platform, optional
             Where the numbers are from.
         metric : str, default="latency"
@@ -152,7 +153,6 @@ class LookupTable:
                 outline.defaults.get(name),
             )
             for name, choices in outline.choices.items()
-            if name in outline.searched or name in latencies
         )
         return cls(outline.space, platform or Platform("unknown", "unknown"), layers, outline.input_shape, metric)
 
@@ -244,8 +244,7 @@ def _outline(space: Any, batch_size: int) -> _Outline:
         )
     if hasattr(space, "simplify"):
         labels = {label: [str(value) for value in mutable.values] for label, mutable in space.simplify().items()}
-        kind = type(space)
-        reference = SpaceReference(f"{kind.__module__}:{kind.__qualname__}")
+        reference = SpaceReference.of_class(type(space))
     elif isinstance(space, Mapping):
         labels = {label: [str(value) for value in values] for label, values in space.items()}
         reference = SpaceReference("unknown")

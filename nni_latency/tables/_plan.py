@@ -31,6 +31,11 @@ class SpaceReference:
     def __post_init__(self) -> None:
         object.__setattr__(self, "arguments", MappingProxyType(dict(self.arguments)))
 
+    @classmethod
+    def of_class(cls, kind: type) -> SpaceReference:
+        """Name a space that is not registered after its class."""
+        return cls(f"{kind.__module__}:{kind.__qualname__}")
+
     def __str__(self) -> str:
         arguments = ", ".join(f"{name}={value}" for name, value in self.arguments.items())
         return f"{self.name}({arguments})"

@@ -112,8 +112,9 @@ def test_measuring_leaves_the_network_as_it_was():
     sample = dict.fromkeys(space.simplify(), "skip")
     table = make_table(space, platform=current_platform("cpu", precision="bf16"))
     result = SearchResult(sample, space.freeze(sample).train(), 1e-3, 0.5, ())
-    measured = _measure(TableEstimator(table), result, space, 1)
-    assert measured.value > 0
+    measurement, platform = _measure(table.platform, result, (1, 3, 32, 32), None)
+    assert measurement.summary.value > 0
+    assert platform.id == table.platform.id
     assert {parameter.dtype for parameter in result.network.parameters()} == {torch.float32}
     assert result.network.training
 

@@ -192,10 +192,54 @@ def test_sample_without_the_gap_is_answered():
     assert TableEstimator(_GAPS).estimate_sample({"a": "x", "b": "w"}).value == 9.0
 
 
+def test_nearest_of_an_unknown_operator_is_the_same_choice_of_the_nearest_layer():
+    space = {label: ["x", "y"] for label in "abcd"}
+    costs = {"a": {"x": 1.0, "y": 9.0}, "b": {"y": 8.0}, "c": {"y": 7.0}, "d": {"x": 3.0, "y": 6.0}}
+    estimator = TableEstimator(LookupTable.from_latencies(space, costs), missing="nearest")
+    assert estimator.cost.costs["b"]["x"] == 1.0
+    assert estimator.cost.costs["c"]["x"] == 3.0
+    assert estimator.cost.missing == ("b:x", "c:x")
+
+
+def test_nearest_of_a_plan_is_the_operator_most_alike():
+    space = FBNetSpace()
+    costs = {
+        label: {choice: 1e-6 if choice == "skip" else 1e-3 for choice in mutable.values}
+        for label, mutable in space.simplify().items()
+    }
+    del costs["layer2"]["skip"]
+    estimator = TableEstimator(LookupTable.from_latencies(space, costs), missing="nearest")
+    assert estimator.cost_of_plan(space.measure_plan()).costs["layer2"]["skip"] == 1e-6
+
+
 def test_layer_without_any_entry_has_no_nearest():
     table = LookupTable.from_latencies(_SPACE, {"a": {"x": 1.0, "y": 2.0}})
-    with pytest.raises(MissingEntryError, match=r"no entry for 'b': x"):
-        TableEstimator(table, missing="nearest").estimate_sample([0, 0])
+    with pytest.raises(MissingEntryError, match=r"no entry for 'b': z"):
+        TableEstimator(table, missing="nearest").estimate_sample([0, 1])
+
+
+def test_fixed_layers_that_a_table_made_by_hand_lacks_count_as_nothing_and_are_listed(space):
+    costs = {label: dict.fromkeys(mutable.values, 1.0) for label, mutable in space.simplify().items()}
+    table = LookupTable.from_latencies(space, costs)
+    answer = TableEstimator(table).estimate_sample([0] * 7)
+    assert (answer.value, answer.missing) == (7.0, ("stem", "head"))
+    assert table.coverage < 1
+    assert TableEstimator(table).cost_of_plan(space.measure_plan()).missing == ("stem", "head")
+
+
+def test_default_head_alone_is_enough():
+    space = FBNetSpace()
+    costs = {label: dict.fromkeys(mutable.values, 1.0) for label, mutable in space.simplify().items()}
+    table = LookupTable.from_latencies(space, {**costs, "stem": {"conv": 2.0}, "head": {"1504": 3.0}})
+    assert TableEstimator(table).predict([[0] * 22]) == [27.0]
+    assert TableEstimator(table).cost.missing == ()
+
+
+@pytest.mark.parametrize("metric", ["throughput", "peak_memory"])
+def test_metric_that_does_not_add_up_is_refused(metric):
+    table = LookupTable.from_latencies(_SPACE, {"a": {"x": 1.0}}, metric=metric)
+    with pytest.raises(InvalidValueError, match=rf"A {metric} does not add up over layers"):
+        TableEstimator(table)
 
 
 def test_missing_must_be_one_of_two_words():

@@ -9,6 +9,7 @@ import torch
 
 from nni_latency.errors import InvalidValueError, MissingDependencyError, UnknownNameError
 from nni_latency.nas import load_dataset
+from nni_latency.nas._datasets import split
 
 with_vision = pytest.mark.skipif(importlib.util.find_spec("torchvision") is None, reason="needs torchvision")
 without_vision = pytest.mark.skipif(importlib.util.find_spec("torchvision") is not None, reason="torchvision is there")
@@ -39,6 +40,11 @@ def test_digits_are_split_without_overlap(digits):
 def test_digits_hold_every_class_on_both_sides(digits):
     for part in (digits.train, digits.valid):
         assert {int(label) for _, label in part} == set(range(10))
+
+
+def test_data_set_too_small_to_split_is_refused():
+    with pytest.raises(InvalidValueError, match=r"at least 5 pictures to be split\. Got 4"):
+        split(range(4), 0)
 
 
 def test_digits_are_normalised(digits):

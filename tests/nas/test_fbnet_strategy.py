@@ -306,7 +306,7 @@ def test_strategy_refuses_another_penalty():
 
 
 def test_strategy_refuses_a_table_of_another_space():
-    with pytest.raises(MismatchError, match=r"other choices than the space for"):
+    with pytest.raises(MismatchError, match=r"another space than asked: toys:Toy\(\) against toys:Shared\(\)"):
         search(seeded(Shared), FBNet(table_of(Toy())))
 
 

@@ -190,9 +190,20 @@ def test_profiler_refuses_inputs_of_another_size(fbnet, fbnet_latencies):
         LatencyProfiler(fbnet, torch.zeros(1, 3, 32, 32), latency_estimator=table)
 
 
-def test_profiler_refuses_a_table_of_other_choices():
-    with pytest.raises(MismatchError, match=r"other choices than the space for .*first"):
+def test_profiler_refuses_a_table_of_another_class_of_spaces():
+    with pytest.raises(MismatchError, match=r"another space than asked: toys:Toy\(\) against toys:Listed\(\)"):
         LatencyProfiler(Listed(), latency_estimator=table_of(Toy()))
+
+
+def test_profiler_refuses_a_table_of_another_batch_size_for_a_space_without_a_plan():
+    with pytest.raises(MismatchError, match=r"measured with batch size 1, asked is batch size 8"):
+        LatencyProfiler(Toy(), torch.zeros(8, 8), latency_estimator=table_of(Toy()))
+
+
+def test_profiler_refuses_a_table_of_other_choices():
+    table = LookupTable.from_latencies({"first": ["other"]}, {"first": {"other": 1e-3}})
+    with pytest.raises(MismatchError, match=r"other choices than the space for .*first"):
+        LatencyProfiler(Listed(), latency_estimator=table)
 
 
 def test_profiler_names_missing_candidates():

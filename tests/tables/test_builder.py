@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import random
 from types import SimpleNamespace
 
 import pytest
 from building import LATENCIES, PROTOCOL, Noise, Stopped, build, make_plan, values
 
-from nni_latency.errors import BusyError, InvalidValueError, MeasurementError, OutputError
+from nni_latency.errors import BusyError, InvalidValueError, MeasurementError, MismatchError, OutputError
 from nni_latency.measurement import Protocol, quantile
 from nni_latency.platforms import Platform
-from nni_latency.tables import LookupTable, build_table
+from nni_latency.tables import LookupTable, build_table, journal_path
 from nni_latency.testing import FakeClock, FakeRuntime, fake_plan
 
 
@@ -25,11 +26,27 @@ def test_table_without_noise_needs_no_calibration(tmp_path):
 
 
 def test_table_tells_how_it_was_made(tmp_path):
-    platform = Platform("pi", "fake", threads=2, facts={"torch": "2.0.0"})
+    platform = Platform("pi", "fake", facts={"torch": "2.0.0"})
     table = build(tmp_path / "t.json", platform=platform)
     assert (table.platform, dict(table.platform.facts)) == (platform, {"torch": "2.0.0"})
     assert (table.protocol, table.rounds, table.coverage) == (PROTOCOL, 6, 1.0)
     assert str(table.space) == "fake()"
+
+
+def test_threads_of_runtime_and_protocol_must_agree(tmp_path):
+    with pytest.raises(MismatchError, match=r"computes with 2 threads, the protocol says 1"):
+        build(tmp_path / "t.json", platform=Platform("pi", "fake", threads=2))
+
+
+def test_journal_left_behind_a_finished_table_is_not_gone_on_with(tmp_path):
+    out = tmp_path / "t.json"
+    build(out)
+    old = out.stat().st_mtime - 1
+    journal_path(out).write_text("left behind by a build that was killed at its very end\n")
+    os.utime(journal_path(out), (old, old))
+    table = build(out, overwrite=True)
+    assert table.rounds == 6
+    assert not journal_path(out).exists()
 
 
 def test_table_is_written_as_it_is_returned(tmp_path):

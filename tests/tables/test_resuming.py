@@ -184,8 +184,8 @@ def test_other_candidates_are_refused(tmp_path):
 
 def test_other_platform_is_refused_and_both_are_named(tmp_path):
     interrupt(tmp_path / "t.json", rounds=1)
-    with pytest.raises(MismatchError, match=r"id: fake-device\.fake\.fp32\.t1 against pi\.fake\.fp32\.t4"):
-        build(tmp_path / "t.json", platform=Platform("pi", "fake", threads=4))
+    with pytest.raises(MismatchError, match=r"id: fake-device\.fake\.fp32\.t1 against pi\.fake\.fp32\.t1"):
+        build(tmp_path / "t.json", platform=Platform("pi", "fake"))
 
 
 def test_other_protocol_is_refused_and_both_values_are_named(tmp_path):

@@ -1,0 +1,67 @@
+"""What is installed: every package of the tree, the tables that ship, and the mark that it is typed."""
+
+from __future__ import annotations
+
+import configparser
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from nni_latency import LookupTable, TableEstimator
+from nni_latency.loading import load_estimator
+from nni_latency.tables import shipped_tables
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def _setup() -> configparser.ConfigParser:
+    parser = configparser.ConfigParser()
+    parser.read(ROOT / "setup.cfg", encoding="utf-8")
+    return parser
+
+
+def test_setup_lists_every_package():
+    folders = {path.parent.relative_to(ROOT) for path in (ROOT / "nni_latency").rglob("__init__.py")}
+    found = {".".join(folder.parts) for folder in folders} | {"nni_latency.lut"}
+    assert set(_setup()["options"]["packages"].split()) == found
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
+    """Build the wheel of a copy of the tree; return the names of its files."""
+    folder = tmp_path_factory.mktemp("wheel")
+    source = folder / "source"
+    source.mkdir()
+    for name in ("setup.cfg", "pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source)
+    for name in ("nni_latency", "lut"):
+        shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
+    subprocess.run([*command, "--wheel-dir", str(folder), str(source)], check=True, capture_output=True)
+    (built,) = folder.glob("*.whl")
+    with zipfile.ZipFile(built) as archive:
+        return set(archive.namelist())
+
+
+@pytest.mark.installs
+def test_wheel_is_marked_as_typed(wheel):
+    assert "nni_latency/py.typed" in wheel
+
+
+@pytest.mark.installs
+def test_wheel_holds_the_tables(wheel):
+    tables = {f"nni_latency/lut/{path.name}" for path in (ROOT / "lut").glob("*.json")}
+    assert tables
+    assert tables <= wheel
+
+
+@pytest.mark.parametrize("name", shipped_tables())
+def test_shipped_table_is_whole_and_named_after_its_platform(name):
+    table = LookupTable.load(shipped_tables()[name])
+    assert table.coverage == 1
+    assert name.endswith(table.platform.id)
+    assert isinstance(load_estimator(f"table:{name}"), TableEstimator)
