@@ -12,6 +12,7 @@ import torch
 
 from nni_latency.errors import MeasurementError
 from nni_latency.measurement._chain import Clock, PerfClock, Stage
+from nni_latency.measurement.runtimes._allocator import keep_freed_memory
 from nni_latency.measurement.runtimes._base import Runtime
 from nni_latency.platforms import Platform, current_platform, resolve_device
 
@@ -85,8 +86,10 @@ class TorchEager(Runtime):
         """Set the number of threads, switch off autograd, choose the GPU; put all of it back afterwards.
 
         Numbers too small for the processor's fast path count as zero: untrained weights may shrink activations to that
-        size, which trained ones do not, and a layer then takes up to 40 % longer.
+        size, which trained ones do not, and a layer then takes up to 40 % longer. Freed memory is kept, for the rest of
+        the process (see `keep_freed_memory`).
         """
+        keep_freed_memory()
         threads = torch.get_num_threads()
         torch.set_num_threads(self.threads)
         torch.set_flush_denormal(True)
