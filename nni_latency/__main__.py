@@ -2,4 +2,6 @@
 
 from nni_latency.cli import main
 
-main()
+# Processes that measure import this module under another name.
+if __name__ == "__main__":
+    main()

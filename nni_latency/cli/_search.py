@@ -24,11 +24,12 @@ from nni_latency.cli._options import (
     plan_for,
     space_options,
 )
+from nni_latency.cli._worker import MeasureTask, measure_apart
 from nni_latency.errors import InvalidValueError, LatencyError, MismatchError
 from nni_latency.estimators import Estimator, TableEstimator
 from nni_latency.files import check_writable, write_atomically
 from nni_latency.loading import load_estimator
-from nni_latency.measurement import Measurement, measure_network
+from nni_latency.measurement import Measurement
 from nni_latency.nas import (
     Dataset,
     Epoch,
@@ -127,7 +128,8 @@ def command(**options: Any) -> None:
             f"The data set {dataset.name} has {dataset.num_classes} classes, asked is {options['num_classes']}."
         )
     torch.manual_seed(settings.seed)
-    space = make_space(options["space"], {**arguments, "num_classes": dataset.num_classes})
+    arguments = {**arguments, "num_classes": dataset.num_classes}
+    space = make_space(options["space"], arguments)
     inputs = torch.zeros(plan_for(space, options["space"], batch_size).input_shape)
     target = options["target_ms"] / 1e3
     strategy = _strategy(estimator, space, target, inputs, options)
@@ -136,9 +138,11 @@ def command(**options: Any) -> None:
         check_writable(out / name)
     _announce(remarks(), space, dataset, estimator, options)
     result = _run(space, dataset, strategy, settings)
-    measured = (
-        _measure(estimator.platform, result, tuple(inputs.shape), options["device"]) if options["measure"] else None
-    )
+    measured = None
+    if options["measure"]:
+        measured = _measure(
+            estimator.platform, options["device"], options["space"], arguments, result.sample, tuple(inputs.shape)
+        )
     _write(out, result, strategy, measured, target, options)
     _print(result, strategy, measured, target, out)
 
@@ -197,23 +201,32 @@ def _run(space: Any, dataset: Dataset, strategy: FBNet, settings: SearchSettings
         return run_search(space, dataset, strategy, settings, on_epoch=on_epoch, on_final_epoch=on_final_epoch)
 
 
-def _measure(platform: Platform, result: SearchResult, shape: tuple[int, ...], asked: str | None) -> _Measured | None:
+def _measure(
+    platform: Platform,
+    asked: str | None,
+    space: str,
+    arguments: dict[str, Any],
+    sample: dict[str, Any],
+    shape: tuple[int, ...],
+) -> _Measured | None:
     """Measure the network found where the estimator's platform is at hand; say why not otherwise."""
     device = asked or ("cuda" if platform.facts.get("device_kind") == "cuda" else "cpu")
+    task = MeasureTask(space, arguments, sample, shape, platform.runtime, device, platform.threads, platform.precision)
     try:
-        runtime = (
+        here: Platform = (
             load_registry()
-            .find("runtime", platform.runtime)
-            .make(device, threads=platform.threads, precision=platform.precision)
+            .find("runtime", task.runtime)
+            .make(device, threads=task.threads, precision=task.precision)
+            .platform
         )
     except LatencyError as error:
         remarks().print(f"Not measured: {escape(str(error))}")
         return None
-    differences = platform.differences(runtime.platform)
+    differences = platform.differences(here)
     if differences:
         remarks().print(f"Not measured: the estimator is of another platform ({'; '.join(differences)}).")
         return None
-    return measure_network(result.network, shape, runtime), runtime.platform
+    return measure_apart(task), here
 
 
 def _record(measured: _Measured | None) -> dict[str, Any] | None:

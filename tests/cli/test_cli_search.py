@@ -8,11 +8,12 @@ import pytest
 import torch
 from matplotlib.image import imread
 from safetensors.torch import load_file
-from tiny import TINY, make_table
+from tiny import TINY
 
 from nni_latency.cli._search import FILES, _measure
+from nni_latency.cli._worker import MeasureTask, measure_apart
+from nni_latency.errors import MeasurementError
 from nni_latency.estimators import TableEstimator
-from nni_latency.nas import SearchResult
 from nni_latency.platforms import current_platform
 from nni_latency.spaces import FBNetSpace
 from nni_latency.tables import LookupTable
@@ -106,17 +107,19 @@ def test_found_network_can_be_estimated_from_its_file(searched, built, run):
     assert json.loads(run(*command).stdout)["latency_s"] == pytest.approx(_content(searched)["predicted_s"])
 
 
-def test_measuring_leaves_the_network_as_it_was():
-    """A table of another precision must not turn the weights that are saved into that precision."""
-    space = FBNetSpace(**TINY)
-    sample = dict.fromkeys(space.simplify(), "skip")
-    table = make_table(space, platform=current_platform("cpu", precision="bf16"))
-    result = SearchResult(sample, space.freeze(sample).train(), 1e-3, 0.5, ())
-    measurement, platform = _measure(table.platform, result, (1, 3, 32, 32), None)
+def test_network_is_measured_in_a_process_of_its_own():
+    sample = dict.fromkeys(FBNetSpace(**TINY).simplify(), "skip")
+    platform = current_platform("cpu")
+    measurement, where = _measure(platform, None, "fbnet", TINY, sample, (1, 3, 32, 32))
     assert measurement.summary.value > 0
-    assert platform.id == table.platform.id
-    assert {parameter.dtype for parameter in result.network.parameters()} == {torch.float32}
-    assert result.network.training
+    assert where.id == platform.id
+
+
+def test_network_that_can_not_be_run_in_its_process_is_reported():
+    sample = dict.fromkeys(FBNetSpace(**TINY).simplify(), "skip")
+    task = MeasureTask("fbnet", TINY, sample, (1, 4, 32, 32), "torch", "cpu", 1, "fp32")
+    with pytest.raises(MeasurementError, match=r"network can not be run on"):
+        measure_apart(task)
 
 
 @pytest.fixture
