@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,8 @@ from hypothesis import HealthCheck, settings
 
 # Before torch is loaded: threads that wait without spinning, or a busy machine makes training tens of times slower.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+import torch
 
 # Examples are drawn from a fixed seed and never judged by how long they take.
 settings.register_profile(
@@ -25,3 +28,12 @@ def _isolated(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPath
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.setenv("XDG_CACHE_HOME", str(home / "cache"))
     monkeypatch.setenv("NNI_LATENCY_PLUGINS", "")
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    """Keep tests from waiting for each other's threads where processors are few."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)

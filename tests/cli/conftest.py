@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import sklearn.datasets
-import torch
 from click.testing import CliRunner
 from sklearn.utils import Bunch
 from tiny import TINY, TINY_OPTIONS, make_table
@@ -13,15 +12,6 @@ from nni_latency.cli import main
 from nni_latency.platforms import current_platform
 from nni_latency.spaces import FBNetSpace
 from nni_latency.tables import LookupTable
-
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    """Keep tests from waiting for each other's threads where processors are few."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(autouse=True)

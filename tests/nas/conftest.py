@@ -1,20 +1,10 @@
-"""Learning in tests: on one thread, and as quietly as can be."""
+"""Learning in tests, as quietly as can be."""
 
 from __future__ import annotations
 
 import logging
 
 import pytest
-import torch
-
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    """Keep tests from waiting for each other's threads where processors are few."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(autouse=True)
