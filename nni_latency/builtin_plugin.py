@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import nni_latency.estimators as estimators
@@ -19,8 +20,10 @@ def register_estimators(register: Register) -> None:
 
 @hookimpl
 def register_runtimes(register: Register) -> None:
-    """Register the runtime ``torch``."""
-    register("torch", _torch_eager)
+    """Register the runtimes of torch, each as it is and, with ``-nhwc``, with the channels last in memory."""
+    for name, make in {"torch": _torch_eager, "torchscript": _torchscript, "torch-compile": _torch_compile}.items():
+        register(name, make)
+        register(f"{name}-nhwc", partial(make, channels_last=True))
 
 
 @hookimpl
@@ -35,6 +38,14 @@ def _read_table(argument: str) -> Any:
 
 def _torch_eager(device: str = "cpu", **options: Any) -> Any:
     return runtimes.TorchEager(device, **options)
+
+
+def _torchscript(device: str = "cpu", **options: Any) -> Any:
+    return runtimes.TorchScript(device, **options)
+
+
+def _torch_compile(device: str = "cpu", **options: Any) -> Any:
+    return runtimes.TorchCompile(device, **options)
 
 
 def _fbnet_space(**arguments: Any) -> Any:

@@ -17,6 +17,16 @@ METRIC_UNITS: dict[str, str] = {
     "throughput": "1/s",
 }
 
+#: How the costs of layers make that of a network: they add up, the largest counts, or their inverses add up.
+METRIC_COMBINATIONS: dict[str, str] = {
+    "latency": "sum",
+    "energy": "sum",
+    "peak_memory": "max",
+    "parameter_memory": "sum",
+    "activation_memory": "max",
+    "throughput": "inverse",
+}
+
 _DURATION = re.compile(r"(?P<number>\d+(?:\.\d*)?|\.\d+)\s*(?P<unit>ms|s|sec|min|m|h)?")
 _SECONDS = {"ms": 1e-3, "s": 1.0, "sec": 1.0, "": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0}
 

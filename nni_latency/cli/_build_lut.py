@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
-import contextlib
 from pathlib import Path
 from typing import Any
 
 import click
 from rich.markup import escape
 
-from nni_latency.cli._console import progress, remarks, results
-from nni_latency.cli._options import Duration, given_arguments, make_space, plan_for, space_options
+from nni_latency.cli._console import print_doubts, remarks, results
+from nni_latency.cli._options import (
+    BatchSizes,
+    Duration,
+    given_arguments,
+    make_runtime,
+    make_space,
+    plan_for,
+    space_options,
+)
+from nni_latency.cli._progress import Measuring
+from nni_latency.errors import InvalidValueError
 from nni_latency.measurement import Protocol
+from nni_latency.measurement.runtimes import Runtime
 from nni_latency.platforms import Platform
-from nni_latency.plugins import load_registry
-from nni_latency.tables import BuildProgress, LookupTable, MeasurePlan, build_table, journal_path
+from nni_latency.tables import COUNTED_METRICS, LookupTable, MeasurePlan, build_table, count_table, write_table
 from nni_latency.units import format_percent, format_seconds
 
 _DEFAULTS = Protocol()
@@ -22,7 +31,21 @@ _DEFAULTS = Protocol()
 
 @click.command("build-lut")
 @space_options
-@click.option("--batch-size", type=click.IntRange(1), default=1, show_default=True, help="Pictures per run.")
+@click.option(
+    "--batch-size",
+    "batch_sizes",
+    type=BatchSizes(),
+    default="1",
+    show_default=True,
+    help="Pictures per run; several, such as 1,8,32, build a table each.",
+)
+@click.option(
+    "--metric",
+    type=click.Choice(["latency", "throughput", *COUNTED_METRICS]),
+    default="latency",
+    show_default=True,
+    help="What the table holds; memory is counted and not measured.",
+)
 @click.option("--device", default="cpu", show_default=True, help="cpu, cuda or cuda:N.")
 @click.option("--runtime", default="torch", show_default=True, help="What executes the candidates.")
 @click.option("--precision", type=click.Choice(["fp32", "bf16", "fp16"]), default="fp32", show_default=True)
@@ -32,7 +55,21 @@ _DEFAULTS = Protocol()
     type=Duration(),
     default=f"{_DEFAULTS.time_budget:g}s",
     show_default=True,
-    help="Time spent measuring, such as 30s or 5min.",
+    help="Most time spent measuring, such as 30s or 5min.",
+)
+@click.option(
+    "--half-width",
+    type=click.FloatRange(0, 1, max_open=True),
+    default=_DEFAULTS.half_width,
+    show_default=True,
+    help="End earlier when half the width of every interval is this share of its value; 0 spends the whole budget.",
+)
+@click.option(
+    "--timeout",
+    type=Duration(),
+    default=f"{_DEFAULTS.timeout:g}s",
+    show_default=True,
+    help="A candidate that takes longer hangs, and is recorded as failed.",
 )
 @click.option("--rounds", type=click.IntRange(1), default=_DEFAULTS.rounds, show_default=True, help="Most rounds.")
 @click.option(
@@ -59,6 +96,7 @@ _DEFAULTS = Protocol()
 @click.option(
     "--resume/--no-resume", default=True, show_default=True, help="Go on with the journal of an interrupted build."
 )
+@click.option("--keep-samples", is_flag=True, help="Keep every raw sample, in a file beside the table.")
 @click.option("--overwrite", is_flag=True, help="Replace a finished table.")
 def command(**options: Any) -> None:
     """Measure the candidates of a space on this device and write a lookup table.
@@ -66,12 +104,18 @@ def command(**options: Any) -> None:
     It can be interrupted at any moment: the same command goes on where it was.
     """
     space = make_space(options["space"], given_arguments(options))
-    plan = plan_for(space, options["space"], options["batch_size"])
-    runtime = (
-        load_registry()
-        .find("runtime", options["runtime"])
-        .make(options["device"], threads=options["threads"], precision=options["precision"])
-    )
+    runtime = make_runtime(options["runtime"], options["device"], options["threads"], options["precision"])
+    if options["out"] and len(options["batch_sizes"]) > 1:
+        raise InvalidValueError("--out names one file, --batch-size asks for several tables. Leave one of them out.")
+    for batch_size in options["batch_sizes"]:
+        plan = plan_for(space, options["space"], batch_size)
+        out = options["out"] or Path(default_name(plan, runtime.platform, options["metric"]))
+        _report(_build(plan, runtime, out, options), out)
+
+
+def _build(plan: MeasurePlan, runtime: Runtime, out: Path, options: dict[str, Any]) -> LookupTable:
+    if options["metric"] in COUNTED_METRICS:
+        return write_table(count_table(plan, options["metric"], runtime.platform), out, overwrite=options["overwrite"])
     protocol = Protocol(
         n_warmup=options["n_warmup"],
         n_run=options["n_run"],
@@ -79,60 +123,27 @@ def command(**options: Any) -> None:
         rounds=options["rounds"],
         threads=options["threads"],
         time_budget=options["budget"],
+        half_width=options["half_width"],
+        timeout=options["timeout"],
         seed=options["seed"],
     )
-    out = options["out"] or Path(default_name(plan, runtime.platform))
-    table = build_with_progress(plan, runtime, protocol, out, options["resume"], options["overwrite"])
-    _report(table, out)
+    with Measuring(f"{sum(plan.sizes)} candidates of {plan.space}", runtime, out) as measuring:
+        return build_table(
+            plan,
+            runtime,
+            protocol,
+            out,
+            metric=options["metric"],
+            resume=options["resume"],
+            overwrite=options["overwrite"],
+            keep_samples=options["keep_samples"],
+            on_progress=measuring.on_progress,
+            on_start=measuring.on_start,
+        )
 
 
-def build_with_progress(
-    plan: MeasurePlan, runtime: Any, protocol: Protocol, out: Path, resume: bool, overwrite: bool
-) -> LookupTable:
-    """Build a table behind a progress bar; an interruption says how to go on."""
-    console = remarks()
-    with contextlib.ExitStack() as stack:
-        bar = progress(console)
-        task = bar.add_task("warming up", total=1.0, left="")
-
-        def on_start(rounds: int) -> None:
-            # Only now is everything checked: a mistake is told without a bar before it.
-            going_on = f", going on after {rounds} rounds" if rounds else ""
-            console.print(
-                f"Measuring {sum(plan.sizes)} candidates of {plan.space} on {runtime.platform.id}{going_on}",
-                markup=False,
-            )
-            stack.enter_context(bar)
-
-        def on_progress(state: BuildProgress) -> None:
-            bar.update(
-                task,
-                completed=state.share,
-                description=f"round {state.rounds}",
-                left=f"{format_seconds(state.remaining) if state.remaining > 0 else '0 s'} left",
-            )
-
-        try:
-            return build_table(
-                plan,
-                runtime,
-                protocol,
-                out,
-                resume=resume,
-                overwrite=overwrite,
-                on_progress=on_progress,
-                on_start=on_start,
-            )
-        except KeyboardInterrupt:
-            stack.close()
-            console.print(
-                f"Interrupted. Finished rounds are in {escape(str(journal_path(out)))}; the same command goes on."
-            )
-            raise click.exceptions.Exit(130) from None
-
-
-def default_name(plan: MeasurePlan, platform: Platform) -> str:
-    """Name a table's file after its space and platform.
+def default_name(plan: MeasurePlan, platform: Platform, metric: str = "latency") -> str:
+    """Name a table's file after its space, platform, and metric if it is not latency.
 
     Only arguments that differ from the space's usual ones are spelt out.
     """
@@ -140,17 +151,19 @@ def default_name(plan: MeasurePlan, platform: Platform) -> str:
     parts = [plan.space.name]
     parts += [f"{name[0]}{arguments[name]:g}" for name in ("width", "depth") if arguments.get(name, 1.0) != 1.0]
     parts += ["x".join(map(str, plan.input_shape[2:] or plan.input_shape)) + f"-b{plan.batch_size}"]
-    return f"{'-'.join(parts)}.{platform.id}.json"
+    return f"{'-'.join(parts)}.{platform.id}{'' if metric == 'latency' else f'.{metric}'}.json"
 
 
 def _report(table: LookupTable, out: Path) -> None:
-    spreads = sorted(
-        (entry.high - entry.low) / (2 * entry.value) for layer in table.layers for entry in layer.entries.values()
-    )
     console = results()
     console.print(f"Wrote {escape(str(out))}", soft_wrap=True)
+    if table.protocol is None:
+        console.print(f"Counted the {table.metric} of {sum(len(layer.entries) for layer in table.layers)} candidates")
+        return
+    spreads = sorted(entry.half_width / entry.value for layer in table.layers for entry in layer.entries.values())
     console.print(
         f"{table.rounds} rounds in {format_seconds(table.duration)}, coverage {format_percent(table.coverage)}, "
-        f"median half-width of the {format_percent(table.protocol.confidence if table.protocol else 0.95)} intervals "
+        f"median half-width of the {format_percent(table.protocol.confidence)} intervals "
         f"{format_percent(spreads[len(spreads) // 2])}"
     )
+    print_doubts(table, remarks())

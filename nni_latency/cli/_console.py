@@ -11,7 +11,11 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from rich.table import Table
 
 from nni_latency.platforms import FACTS, Platform
+from nni_latency.tables import LookupTable
 from nni_latency.units import format_count
+
+#: Entries that are listed by name at most.
+_LISTED = 8
 
 
 def results() -> Console:
@@ -52,6 +56,23 @@ def pairs_table(title: str, pairs: Mapping[str, Any]) -> Table:
     for name, value in pairs.items():
         table.add_row(name, escape(str(value)))
     return table
+
+
+def print_doubts(table: LookupTable, console: Console) -> None:
+    """Say what is doubtful about a table: candidates that failed or never settled, and unsteady conditions."""
+    for layer in table.layers:
+        for choice, reason in layer.failures.items():
+            console.print(f"Could not be measured: {escape(f'{layer.name}:{choice}: {reason}')}", soft_wrap=True)
+    if table.unsettled:
+        names = ", ".join(f"{layer}:{choice}" for layer, choice in table.unsettled[:_LISTED])
+        more = f" and {len(table.unsettled) - _LISTED} more" if len(table.unsettled) > _LISTED else ""
+        console.print(
+            f"{len(table.unsettled)} entries did not settle within the budget: {escape(names)}{more}. "
+            "Give a larger --budget, or measure on a quieter machine.",
+            soft_wrap=True,
+        )
+    for remark in table.remarks:
+        console.print(escape(remark), soft_wrap=True)
 
 
 def _plain(name: str, value: Any) -> str:

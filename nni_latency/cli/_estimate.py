@@ -20,8 +20,7 @@ from nni_latency.cli._options import (
     plan_for,
     space_options,
 )
-from nni_latency.errors import InvalidValueError
-from nni_latency.estimators import Estimate, Estimator, LayerEstimator, LayerShare, TableEstimator
+from nni_latency.estimators import Estimate, Estimator, LayerShare, estimate_layers, estimate_selection
 from nni_latency.loading import load_estimator
 from nni_latency.operators import Features, features_of
 from nni_latency.spaces import parse_architecture
@@ -67,27 +66,9 @@ def command(**options: Any) -> None:
 
 
 def _estimate(estimator: Estimator, plan: MeasurePlan, selection: dict[str, str]) -> _Answer:
-    if not isinstance(estimator, LayerEstimator):
-        raise InvalidValueError(f"{estimator!r} estimates whole networks and can not be taken apart by layer.")
-    parts = [
-        (layer.name, selection[layer.name], _part(estimator, plan, layer.name, selection[layer.name]))
-        for layer in plan.layers
-    ]
-    total = Estimate.sum((part for _, _, part in parts), estimator.calibration)
-    layers = [
-        LayerShare(name, choice, scaled, scaled.value / total.value)
-        for name, choice, part in parts
-        for scaled in [Estimate.sum([part], estimator.calibration)]
-    ]
-    chosen = [layer.candidates[selection[layer.name]].op for layer in plan.layers]
-    return _Answer(total, layers, sum(map(features_of, chosen), Features()), estimator.metric)
-
-
-def _part(estimator: LayerEstimator, plan: MeasurePlan, layer: str, choice: str) -> Estimate:
-    op = next(item for item in plan.layers if item.name == layer).candidates[choice].op
-    if isinstance(estimator, TableEstimator):
-        return estimator.estimate_choice(layer, choice, op)
-    return estimator.estimate_op(op)
+    layers = estimate_layers(estimator, plan, selection)
+    features = sum(map(features_of, plan.ops_of(selection)), Features())
+    return _Answer(estimate_selection(estimator, plan, selection), layers, features, estimator.metric)
 
 
 def _content(answer: _Answer, estimator: Estimator) -> dict[str, Any]:

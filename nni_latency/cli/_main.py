@@ -12,6 +12,7 @@ from nni_latency.errors import LatencyError
 #: Command to the module that holds it, in the order in which help lists them.
 COMMANDS: dict[str, str] = {
     "build-lut": "nni_latency.cli._build_lut",
+    "validate": "nni_latency.cli._validate",
     "show": "nni_latency.cli._show",
     "estimate": "nni_latency.cli._estimate",
     "search": "nni_latency.cli._search",
@@ -20,6 +21,7 @@ COMMANDS: dict[str, str] = {
 
 _SUMMARIES = {
     "build-lut": "Measure the candidates of a space on this device and write a lookup table.",
+    "validate": "Hold a table, or any estimator, to networks that nobody measured before.",
     "show": "Show a lookup table: layers, candidates, coverage, platform, protocol.",
     "estimate": "Estimate the cost of one architecture, layer by layer.",
     "search": "Search a network that meets a latency target, and check it on this device.",

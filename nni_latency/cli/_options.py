@@ -9,6 +9,7 @@ import click
 
 from nni_latency.errors import InvalidValueError, MismatchError
 from nni_latency.estimators import Estimator, TableEstimator
+from nni_latency.measurement.runtimes import Runtime
 from nni_latency.platforms import check_same_platform, current_platform
 from nni_latency.plugins import load_registry
 from nni_latency.tables import MeasurePlan
@@ -31,6 +32,21 @@ class Duration(click.ParamType[float]):
             return parse_duration(str(value))
         except InvalidValueError as error:
             self.fail(str(error), param, ctx)
+
+
+class BatchSizes(click.ParamType[tuple[int, ...]]):
+    """Batch sizes separated by commas, such as ``1,8,32``."""
+
+    name = "n[,n...]"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
+        """Read them, or fail with a sentence."""
+        if isinstance(value, tuple):
+            return value
+        parts = [part.strip() for part in str(value).split(",")]
+        if not all(part.isdecimal() and int(part) >= 1 for part in parts):
+            self.fail(f"Batch sizes must be whole numbers >= 1, separated by commas. Got {value!r}.", param, ctx)
+        return tuple(dict.fromkeys(int(part) for part in parts))
 
 
 def space_options(command: Command) -> Command:
@@ -80,6 +96,12 @@ def given_arguments(options: dict[str, Any]) -> dict[str, Any]:
 def make_space(name: str, arguments: dict[str, Any]) -> Any:
     """Make a registered space."""
     return load_registry().find("space", name).make(**arguments)
+
+
+def make_runtime(name: str, device: str, threads: int, precision: str) -> Runtime:
+    """Make a registered runtime."""
+    made: Runtime = load_registry().find("runtime", name).make(device, threads=threads, precision=precision)
+    return made
 
 
 def plan_for(space: Any, name: str, batch_size: int) -> MeasurePlan:

@@ -284,14 +284,17 @@ def _write(
 def _layers(result: SearchResult, strategy: FBNet) -> list[tuple[str, str, float]]:
     """List name, choice and latency of every layer of the network found; what is fixed comes as one."""
     cost = _profiler(strategy).cost
-    searched = [(label, str(result.sample[label]), cost.costs[label][result.sample[label]]) for label in cost.costs]
+    parts = {label: cost.costs[label][result.sample[label]] for label in cost.costs}
+    # So that the layers make up the latency, less what a small network saves.
+    factor = cost(result.sample) / (cost.constant + sum(parts.values()))
+    searched = [(label, str(result.sample[label]), factor * part) for label, part in parts.items()]
     estimator = _profiler(strategy).estimator
     fixed = (
         len([layer for layer in estimator.table.layers if not layer.searched])
         if isinstance(estimator, TableEstimator)
         else 0
     )
-    return [*searched, ("rest", f"{fixed} fixed layers" if fixed else "fixed", cost.constant)]
+    return [*searched, ("rest", f"{fixed} fixed layers" if fixed else "fixed", factor * cost.constant)]
 
 
 def _print(result: SearchResult, strategy: FBNet, measured: _Measured | None, target: float, out: Path) -> None:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import click
 from rich.markup import escape
 from rich.table import Table
 
-from nni_latency.cli._console import facts_table, pairs_table, results
+from nni_latency.cli._console import facts_table, pairs_table, print_doubts, results
 from nni_latency.estimators import TableEstimator
-from nni_latency.tables import LookupTable, TableLayer, find_table
+from nni_latency.measurement import quantile
+from nni_latency.plots import draw_table
+from nni_latency.tables import LookupTable, TableLayer, find_table, validation_path
 from nni_latency.units import METRIC_UNITS, format_metric, format_percent, format_seconds
+from nni_latency.validation import read_summary
 
 #: What a table in the terminal shows of each metric: factor and unit.
 _SHOWN = {"latency": (1e3, "ms"), "energy": (1e3, "mJ")}
@@ -20,12 +24,16 @@ _SHOWN = {"latency": (1e3, "ms"), "energy": (1e3, "mJ")}
 @click.command("show")
 @click.argument("table")
 @click.option("--json", "as_json", is_flag=True, help="Print the main facts as JSON.")
-def command(table: str, as_json: bool) -> None:
+@click.option("--plot", type=click.Path(path_type=Path), help="Draw costs, intervals and drift into a PNG file.")
+def command(table: str, as_json: bool, plot: Path | None) -> None:
     """Show a lookup table: layers, candidates, coverage, platform, protocol.
 
     TABLE is a file, or the name of a table that ships with the package.
     """
-    loaded = LookupTable.load(find_table(table))
+    path = find_table(table)
+    loaded = LookupTable.load(path)
+    if plot is not None:
+        draw_table(loaded, plot)
     if as_json:
         click.echo(json.dumps(_facts(loaded), indent=1))
         return
@@ -34,11 +42,12 @@ def command(table: str, as_json: bool) -> None:
     console.print(facts_table(loaded.platform, wide=wide))
     if loaded.protocol is not None:
         console.print(pairs_table("Protocol", loaded.protocol.as_dict()))
-    console.print(pairs_table("Table", _summary(loaded)))
+    console.print(pairs_table("Table", {**_summary(loaded), **_validation(validation_path(path))}))
     console.print(_costs(loaded, wide=wide))
     fixed = {layer.name: _fixed(loaded, layer) for layer in loaded.layers if not layer.searched}
     if fixed:
         console.print(pairs_table("Fixed layers", fixed))
+    print_doubts(loaded, console)
 
 
 def _summary(table: LookupTable) -> dict[str, str]:
@@ -50,10 +59,30 @@ def _summary(table: LookupTable) -> dict[str, str]:
         "rounds": f"{table.rounds} in {format_seconds(table.duration)}" if table.rounds else "numbers from elsewhere",
         "calibration": f"{table.calibration:.3f} (factor on the sum of entries)",
     }
+    if table.residency is not None:
+        saving, scale = table.residency.saving, table.residency.scale
+        summary["residency"] = (
+            f"small networks save up to {format_percent(saving)}, which fades over {format_metric(scale, table.metric)}"
+        )
+    if table.drift:
+        middle = quantile(table.drift, 0.5)
+        low, high = (quantile(table.drift, level) / middle - 1 for level in (0.05, 0.95))
+        summary["drift"] = f"{low:+.1%} to {high:+.1%} in nine of ten rounds, taken out"
     if not table.missing:
         low, high = TableEstimator(table).cost.range
         summary["networks"] = f"{format_metric(low, table.metric)} to {format_metric(high, table.metric)}"
     return summary
+
+
+def _validation(path: Path) -> dict[str, str]:
+    if not path.is_file():
+        return {}
+    summary = read_summary(path)
+    scores, halves = summary.scores, summary.repeatability
+    return {
+        "validation": f"{scores.n} networks: MAPE {format_percent(scores.mape)} (the measurement repeats within "
+        f"{format_percent(halves.mape)}), within 10 %: {format_percent(scores.within10)}"
+    }
 
 
 def _costs(table: LookupTable, *, wide: bool) -> Table:
@@ -96,4 +125,8 @@ def _facts(table: LookupTable) -> dict[str, object]:
         "rounds": table.rounds,
         "duration": table.duration,
         "calibration": table.calibration,
+        "residency": table.residency and vars(table.residency),
+        "failures": {f"{layer.name}:{choice}": why for layer in table.layers for choice, why in layer.failures.items()},
+        "unsettled": [f"{layer}:{choice}" for layer, choice in table.unsettled],
+        "remarks": list(table.remarks),
     }

@@ -1,9 +1,17 @@
 """Estimators: what answers "what does this cost?"."""
 
-from nni_latency.estimators._additive import AdditiveCost, additive_cost, cheapest_selection, likeliest_within
+from nni_latency.estimators._additive import (
+    AdditiveCost,
+    additive_cost,
+    cheapest_selection,
+    likeliest_within,
+    separable_cost,
+)
 from nni_latency.estimators._base import Estimate, Estimator, LayerEstimator, NetworkEstimator
 from nni_latency.estimators._reading import read_estimator
-from nni_latency.estimators._table import LayerShare, Missing, TableEstimator
+from nni_latency.estimators._scores import Scores, score
+from nni_latency.estimators._selection import estimate_layers, estimate_selection
+from nni_latency.estimators._table import LayerShare, Missing, TableEstimator, layer_shares
 
 __all__ = [
     "AdditiveCost",
@@ -13,9 +21,15 @@ __all__ = [
     "LayerShare",
     "Missing",
     "NetworkEstimator",
+    "Scores",
     "TableEstimator",
     "additive_cost",
     "cheapest_selection",
+    "estimate_layers",
+    "estimate_selection",
+    "layer_shares",
     "likeliest_within",
     "read_estimator",
+    "score",
+    "separable_cost",
 ]

@@ -1,4 +1,4 @@
-"""`AdditiveCost`: a cost that is a sum over the choices of a space, in the form that is fast to evaluate."""
+"""`AdditiveCost`: the cost of every choice of a space, in the form in which networks are fast to evaluate."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from nni_latency.errors import InvalidValueError, MissingEntryError, UnreachableTargetError
-from nni_latency.estimators._base import LayerEstimator
-from nni_latency.tables import MeasurePlan
-from nni_latency.units import format_metric
+from nni_latency.estimators._base import Estimate, LayerEstimator
+from nni_latency.tables import MeasurePlan, Residency
+from nni_latency.units import METRIC_COMBINATIONS, format_metric
 
 #: Architectures that `AdditiveCost.predict` adds up at a time.
 _ROWS = 8192
@@ -23,6 +23,9 @@ _ROWS = 8192
 @dataclass(frozen=True)
 class AdditiveCost:
     """A constant and, per label, one cost for each of its choices. Immutable.
+
+    The costs of a network's choices add up; where the metric says otherwise, the largest of them counts
+    (`activation_memory`), or the network's is one over their sum (`throughput`, whose costs here are times).
 
     Parameters
     ----------
@@ -34,6 +37,8 @@ class AdditiveCost:
         What it is a cost of.
     missing : tuple of str, default=()
         What was left out of the constant, or taken from the nearest known entry.
+    residency : Residency or None
+        What small networks save; applied to the sum.
 
     Examples
     --------
@@ -48,6 +53,7 @@ class AdditiveCost:
     costs: Mapping[str, Mapping[Any, float]]
     metric: str = "latency"
     missing: tuple[str, ...] = ()
+    residency: Residency | None = None
 
     @cached_property
     def _items(self) -> tuple[tuple[str, Mapping[Any, float]], ...]:
@@ -61,10 +67,34 @@ class AdditiveCost:
     @cached_property
     def range(self) -> tuple[float, float]:
         """Costs of the cheapest and the costliest network."""
-        return (
-            self.constant + sum(float(column.min()) for column in self.columns),
-            self.constant + sum(float(column.max()) for column in self.columns),
-        )
+        lows, highs = ([float(pick(column)) for column in self.columns] for pick in (np.min, np.max))
+        if self.combination == "max":
+            return max(self.constant, *lows), max(self.constant, *highs)
+        ends = self.of_sum(self.constant + sum(lows)), self.of_sum(self.constant + sum(highs))
+        return ends if self.combination == "sum" else (ends[1], ends[0])
+
+    @property
+    def combination(self) -> str:
+        """How the costs of the choices make that of a network: ``sum``, ``max`` or ``inverse``."""
+        return METRIC_COMBINATIONS[self.metric]
+
+    def check_additive(self) -> None:
+        """Raise `InvalidValueError` if the costs of choices do not add up to that of a network."""
+        if self.combination != "sum":
+            raise InvalidValueError(
+                f"A {self.metric} is no sum over layers, so it has no expected cost that a search could follow. "
+                "Filter samples by it; for a throughput, search with a latency table and batch size / throughput."
+            )
+
+    def of_sum(self, total: float) -> float:
+        """Return what a network costs whose parts add up to `total`; it rises with `total`, a throughput falls."""
+        whole = total if self.residency is None else float(self.residency(total))
+        return 1 / whole if self.combination == "inverse" else whole
+
+    def as_sum(self, cost: float) -> float:
+        """Return what the parts of a network add up to that costs `cost`: the inverse of `of_sum`."""
+        whole = 1 / cost if self.combination == "inverse" else cost
+        return whole if self.residency is None else self.residency.inverse(whole)
 
     def __call__(self, sample: Mapping[str, Any]) -> float:
         """Return the cost of one sample, ``{label: choice}``.
@@ -76,11 +106,19 @@ class AdditiveCost:
         """
         total = self.constant
         try:
-            for label, choices in self._items:
-                total += choices[sample[label]]
+            if self._plain:
+                for label, choices in self._items:
+                    total += choices[sample[label]]
+                return total
+            parts = [choices[sample[label]] for label, choices in self._items]
         except KeyError as error:
             raise self._complaint(sample) from error
-        return total
+        return max(total, *parts) if self.combination == "max" else self.of_sum(total + sum(parts))
+
+    @cached_property
+    def _plain(self) -> bool:
+        """Whether a network's cost is the sum and nothing else."""
+        return self.combination == "sum" and self.residency is None
 
     def predict(self, architectures: ArrayLike) -> NDArray[np.float64]:
         """Return the costs of many architectures at once.
@@ -114,8 +152,11 @@ class AdditiveCost:
         total = np.full(len(indices), self.constant)
         for (label, _), column, chosen in zip(self._items, self.columns, np.ascontiguousarray(indices.T), strict=True):
             self._check_indices(label, column, chosen)
-            total += column[chosen]
-        return total
+            total = np.maximum(total, column[chosen]) if self.combination == "max" else total + column[chosen]
+        if self.combination == "max" or self._plain:
+            return total
+        whole = total if self.residency is None else np.asarray(self.residency(total))
+        return 1 / whole if self.combination == "inverse" else whole
 
     def check_target(self, target: float) -> None:
         """Raise `UnreachableTargetError` if no network is as cheap as `target`."""
@@ -155,22 +196,45 @@ def additive_cost(estimator: LayerEstimator, plan: MeasurePlan) -> AdditiveCost:
     MissingEntryError
         If the estimator does not know one of them.
     """
-    factor = estimator.calibration
     parts = {
         layer.name: {choice: estimator.estimate_op(candidate.op) for choice, candidate in layer.candidates.items()}
         for layer in plan.layers
     }
-    constant = sum(
-        parts[layer.name][layer.default].value for layer in plan.layers if not layer.searched and layer.default
-    )
+    fixed = [parts[layer.name][layer.default] for layer in plan.layers if not layer.searched and layer.default]
+    return separable_cost(estimator, fixed, {layer.name: parts[layer.name] for layer in plan.searched})
+
+
+def separable_cost(
+    estimator: LayerEstimator, fixed: Sequence[Estimate], searched: Mapping[str, Mapping[str, Estimate]]
+) -> AdditiveCost:
+    """Make the cost of a space of the costs of its parts.
+
+    Parameters
+    ----------
+    estimator : LayerEstimator
+        Whose costs they are, before calibration.
+    fixed : sequence of Estimate
+        Of what the space does not choose.
+    searched : mapping of str to mapping
+        ``{label: {choice: estimate}}`` of what it chooses.
+    """
+    combination, factor = METRIC_COMBINATIONS[estimator.metric], estimator.calibration
+
+    def cost(part: Estimate) -> float:
+        return (
+            part.value
+            if combination == "max"
+            else factor * (1 / part.value if combination == "inverse" else part.value)
+        )
+
+    constants = [cost(part) for part in fixed]
+    parts = [*fixed, *(part for row in searched.values() for part in row.values())]
     return AdditiveCost(
-        factor * constant,
-        {
-            layer.name: {choice: factor * part.value for choice, part in parts[layer.name].items()}
-            for layer in plan.searched
-        },
+        max(constants, default=0.0) if combination == "max" else math.fsum(constants),
+        {label: {choice: cost(part) for choice, part in row.items()} for label, row in searched.items()},
         estimator.metric,
-        tuple(dict.fromkeys(name for row in parts.values() for part in row.values() for name in part.missing)),
+        tuple(dict.fromkeys(name for part in parts for name in part.missing)),
+        estimator.residency,
     )
 
 
@@ -227,14 +291,16 @@ def likeliest_within(
     >>> likeliest_within(cost, [[-2.0, -0.1], [-1.0, -0.5]], target=4.0)
     {'a': 'slow', 'b': 'fast'}
     """
+    cost.check_additive()
     cost.check_target(target)
     likeliest = [max(range(len(row)), key=row.__getitem__) for row in map(list, log_probabilities)]
     if floor <= float(cost.predict([likeliest])[0]) <= target:
         return _name(cost, likeliest)
-    slack = max(0.0, target - cost.range[0])
+    cheapest = cost.as_sum(cost.range[0])
+    slack = max(0.0, cost.as_sum(target) - cheapest)
     steps = [_steps(column - column.min(), slack, resolution) for column in cost.columns]
     scores, choices = _knapsack(log_probabilities, steps, resolution)
-    lowest = max(0, math.ceil((floor - cost.range[0]) / slack * resolution)) if slack else 0
+    lowest = max(0, math.ceil((cost.as_sum(floor) - cheapest) / slack * resolution)) if slack and floor > 0 else 0
     if lowest > resolution or np.isneginf(scores[lowest:]).all():
         lowest = 0
     return _name(cost, _walk_back(choices, steps, lowest + int(scores[lowest:].argmax())))

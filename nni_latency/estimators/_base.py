@@ -11,6 +11,8 @@ from typing import Any
 from nni_latency.errors import InvalidValueError
 from nni_latency.operators import OpSpec, capture_operators
 from nni_latency.platforms import Platform
+from nni_latency.tables import Residency
+from nni_latency.units import METRIC_COMBINATIONS
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,25 @@ class Estimate:
         missing = tuple(name for item in items for name in item.missing)
         return cls(factor * value, factor * (value - below), factor * (value + above), missing)
 
+    @classmethod
+    def largest(cls, parts: Iterable[Estimate]) -> Estimate:
+        """Return the largest of costs that do not add up, such as the memory that layers need one after another."""
+        items = list(parts)
+        missing = tuple(name for item in items for name in item.missing)
+        value, low, high = (max(getattr(item, name) for item in items) for name in ("value", "low", "high"))
+        return cls(value, low, high, missing)
+
+    def inverted(self) -> Estimate:
+        """Return one over the cost: the time of one input for a throughput, and back."""
+        return Estimate(1 / self.value, 1 / self.high, 1 / max(self.low, 1e-300), self.missing)
+
+    def through(self, residency: Residency | None) -> Estimate:
+        """Return the estimate of a network whose parts add up to this one, given what small networks save."""
+        if residency is None:
+            return self
+        value, low, high = (float(residency(number)) for number in (self.value, self.low, self.high))
+        return Estimate(value, low, high, self.missing)
+
 
 class Estimator(ABC):
     """What answers "what does this network cost?" on one platform, for one metric.
@@ -85,10 +106,12 @@ class Estimator(ABC):
 
 
 class LayerEstimator(Estimator):
-    """Layer-based: the network's cost is the calibrated sum of its operators' costs."""
+    """Layer-based: the network's cost is made of its operators' costs, for most metrics as their calibrated sum."""
 
     #: Factor on the sum.
     calibration: float = 1.0
+    #: What small networks save, for the calibrated sum.
+    residency: Residency | None = None
 
     @abstractmethod
     def estimate_op(self, op: OpSpec) -> Estimate:
@@ -107,7 +130,21 @@ class LayerEstimator(Estimator):
                 f"{type(self).__name__}.estimate needs 'example_inputs': costs depend on the shapes. Got None."
             )
         ops = capture_operators(model, example_inputs)
-        return Estimate.sum(self._estimate_ops([op for _, op in ops]), self.calibration)
+        return self.total(self._estimate_ops([op for _, op in ops]))
+
+    def total(self, parts: Iterable[Estimate]) -> Estimate:
+        """Return the cost of a network that has these parts.
+
+        It is their calibrated sum, less what a small network saves; for a throughput the same of the times of one
+        input; for memory that layers need one after another the largest of them.
+        """
+        combination = METRIC_COMBINATIONS[self.metric]
+        if combination == "max":
+            return Estimate.largest(parts)
+        if combination == "inverse":
+            times = (part.inverted() for part in parts)
+            return Estimate.sum(times, self.calibration).through(self.residency).inverted()
+        return Estimate.sum(parts, self.calibration).through(self.residency)
 
     def _estimate_ops(self, ops: list[OpSpec]) -> list[Estimate]:
         return [self.estimate_op(op) for op in ops]

@@ -12,16 +12,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from nni_latency.errors import InvalidValueError, MismatchError, MissingEntryError, UnknownNameError
-from nni_latency.estimators._additive import AdditiveCost
+from nni_latency.estimators._additive import AdditiveCost, separable_cost
 from nni_latency.estimators._base import Estimate, LayerEstimator
 from nni_latency.operators import OpSpec, features_of
 from nni_latency.platforms import Platform
 from nni_latency.tables import Entry, LookupTable, MeasurePlan, TableLayer
 
 Missing = Literal["error", "nearest"]
-
-#: Metrics of which a network's is the sum of its layers'.
-ADDITIVE_METRICS = ("latency", "energy", "parameter_memory", "activation_memory")
 
 #: An argument of a space that changes the head alone, so that a table for other classes still ranks networks.
 _HEAD_ONLY = ("num_classes", "head_channels")
@@ -37,8 +34,15 @@ class LayerShare:
     share: float
 
 
+def layer_shares(estimator: LayerEstimator, parts: Sequence[tuple[str, str, Estimate]]) -> list[LayerShare]:
+    """Take the cost of a network apart: the parts, each with layer and choice, scaled so that they add up to it."""
+    total = math.fsum(part.value for _, _, part in parts)
+    factor = estimator.total(part for _, _, part in parts).value / total
+    return [LayerShare(name, choice, Estimate.sum([part], factor), part.value / total) for name, choice, part in parts]
+
+
 class TableEstimator(LayerEstimator):
-    """A lookup table as an estimator, for every metric that adds up over layers. Immutable.
+    """A lookup table as an estimator, for every metric. Immutable.
 
     Parameters
     ----------
@@ -52,7 +56,7 @@ class TableEstimator(LayerEstimator):
     Raises
     ------
     InvalidValueError
-        If `missing` is neither, or the table's metric does not add up over layers.
+        If `missing` is neither.
 
     Examples
     --------
@@ -64,16 +68,12 @@ class TableEstimator(LayerEstimator):
     def __init__(self, table: LookupTable, *, missing: Missing = "error") -> None:
         if missing not in ("error", "nearest"):
             raise InvalidValueError(f"The 'missing' of TableEstimator must be 'error' or 'nearest'. Got {missing!r}.")
-        if table.metric not in ADDITIVE_METRICS:
-            raise InvalidValueError(
-                f"A {table.metric} does not add up over layers, so a table of it is no estimator of networks. "
-                f"Those that do: {', '.join(ADDITIVE_METRICS)}."
-            )
         self.table = table
         self.missing = missing
         self.metric = table.metric
         self.platform: Platform = table.platform
         self.calibration = table.calibration
+        self.residency = table.residency
 
     def __repr__(self) -> str:
         return f"TableEstimator({self.table.space}, {self.metric} on {self.platform.id})"
@@ -106,16 +106,11 @@ class TableEstimator(LayerEstimator):
         InvalidValueError
             If the sample does not belong to the space.
         """
-        return Estimate.sum((part for _, _, part in self._parts(sample)), self.calibration)
+        return self.total(part for _, _, part in self._parts(sample))
 
     def breakdown(self, sample: Mapping[str, Any] | Sequence[int]) -> list[LayerShare]:
-        """List what every layer of a network costs, in order; calibrated, so that they add up to the whole."""
-        parts = self._parts(sample)
-        total = math.fsum(part.value for _, _, part in parts)
-        return [
-            LayerShare(name, choice, Estimate.sum([part], self.calibration), part.value / total)
-            for name, choice, part in parts
-        ]
+        """List what every layer of a network costs, in order, so that they add up to the whole."""
+        return layer_shares(self, self._parts(sample))
 
     def estimate_choice(self, layer: str, choice: str, op: OpSpec) -> Estimate:
         """Estimate one candidate of a plan, before calibration.
@@ -190,16 +185,7 @@ class TableEstimator(LayerEstimator):
                 searched[name] = {choice: self._part(layer, choice, op) for choice, op in choices.items()}
             else:
                 fixed.append(self._part(layer, defaults[name], choices[defaults[name]]))
-        parts = [*fixed, *(part for row in searched.values() for part in row.values())]
-        return AdditiveCost(
-            self.calibration * math.fsum(part.value for part in fixed),
-            {
-                name: {choice: self.calibration * part.value for choice, part in row.items()}
-                for name, row in searched.items()
-            },
-            self.metric,
-            tuple(name for part in parts for name in part.missing),
-        )
+        return separable_cost(self, fixed, searched)
 
     def check_plan(self, plan: MeasurePlan) -> None:
         """Raise `MismatchError` if the table belongs to another space, input size or batch size than the plan."""

@@ -1,24 +1,56 @@
-"""Measuring: protocol, timed loop, rounds, trimming, and the record of an experiment."""
+"""Measuring: protocol, timed loop, rounds, trimming, memory, and the record of an experiment."""
 
+from typing import TYPE_CHECKING
+
+from nni_latency.imports import lazy_exports
+from nni_latency.measurement._bench import Bench, CandidateError, LocalBench, Visit, WorkerDiedError
 from nni_latency.measurement._chain import Clock, PerfClock, Stage, time_chain, time_repeatedly
+from nni_latency.measurement._isolation import IsolatedBench, open_bench
 from nni_latency.measurement._measurement import Measurement, Summary
-from nni_latency.measurement._network import measure_network
+from nni_latency.measurement._network import compose, measure_network
 from nni_latency.measurement._protocol import Protocol
-from nni_latency.measurement._rounds import balanced_round
-from nni_latency.measurement._trimming import quantile, quantile_interval, trim
+from nni_latency.measurement._rounds import balanced_round, light_network
+from nni_latency.measurement._trimming import fewest_samples, quantile, quantile_interval, trim, windows_agree
+
+if TYPE_CHECKING:
+    from nni_latency.measurement._memory import activation_memory, cuda_activation_memory, parameter_memory
 
 __all__ = [
+    "Bench",
+    "CandidateError",
     "Clock",
+    "IsolatedBench",
+    "LocalBench",
     "Measurement",
     "PerfClock",
     "Protocol",
     "Stage",
     "Summary",
+    "Visit",
+    "WorkerDiedError",
+    "activation_memory",
     "balanced_round",
+    "compose",
+    "cuda_activation_memory",
+    "fewest_samples",
+    "light_network",
     "measure_network",
+    "open_bench",
+    "parameter_memory",
     "quantile",
     "quantile_interval",
     "time_chain",
     "time_repeatedly",
     "trim",
+    "windows_agree",
 ]
+
+# They need torch, and the rest of this room does not.
+__getattr__, __dir__ = lazy_exports(
+    __name__,
+    {
+        "activation_memory": "nni_latency.measurement._memory",
+        "cuda_activation_memory": "nni_latency.measurement._memory",
+        "parameter_memory": "nni_latency.measurement._memory",
+    },
+)

@@ -20,7 +20,7 @@ class Protocol:
     n_warmup : int, default=1
         Untimed runs before the timed ones, each time a network is visited.
     n_run : int, default=1
-        Timed runs each time a network is visited.
+        Timed runs each time a network is visited: so many with a mark between the layers, and as many without.
     outlier : float, default=0.05
         Share of the samples dropped at each end before anything is computed of them, in [0, 0.5).
     max_measure_execution_time : float, default=10.0
@@ -30,7 +30,13 @@ class Protocol:
     threads : int, default=1
         Threads that compute one network.
     time_budget : float, default=60.0
-        Time spent measuring a table [s]; a round that has begun is finished.
+        Most time spent measuring a table [s]; a round that has begun is finished.
+    half_width : float, default=0.02
+        How narrow the interval of an entry has to become, as half its width over its value. When all are, measuring
+        ends before the budget is spent; 0 spends the whole budget.
+    timeout : float, default=120.0
+        Longest time that a candidate may take to load or a network to be visited [s]; what takes longer hangs, and is
+        recorded as failed.
     statistic : float, default=0.25
         The quantile of the kept samples that becomes the value. The lower quartile throws off the
         interference of other processes, which only ever adds time.
@@ -57,6 +63,8 @@ class Protocol:
     rounds: int = 1000
     threads: int = 1
     time_budget: float = 60.0
+    half_width: float = 0.02
+    timeout: float = 120.0
     statistic: float = 0.25
     confidence: float = 0.95
     seed: int = 0
@@ -68,6 +76,8 @@ class Protocol:
         self._check_float("statistic", 0.0, 1.0)
         self._check_float("confidence", 0.0, 1.0)
         self._check_float("time_budget", 0.0, math.inf)
+        self._check_float("half_width", 0.0, 1.0, open_left=False)
+        self._check_float("timeout", 0.0, math.inf)
         self._check_float("max_measure_execution_time", 0.0, math.inf)
 
     def _check_int(self, name: str, low: int) -> None:

@@ -98,6 +98,31 @@ def quantile_interval(samples: Sequence[float], q: float, confidence: float = 0.
     return ordered[low], ordered[high]
 
 
+@functools.lru_cache(maxsize=256)
+def fewest_samples(q: float, confidence: float = 0.95) -> int:
+    """Return how many samples it takes until two order statistics enclose the `q`-quantile with that confidence.
+
+    >>> fewest_samples(0.5), fewest_samples(0.25)
+    (6, 13)
+    """
+    tail = (1 - confidence) / 2
+    return math.ceil(math.log(tail) / math.log(max(q, 1 - q)))
+
+
+def windows_agree(samples: Sequence[float], size: int, tolerance: float) -> bool:
+    """Say whether the last two windows of `size` samples each have medians that differ by at most `tolerance`.
+
+    It is how a warm-up ends: what still gets faster from one window to the next is not warm.
+
+    >>> windows_agree([9.0, 5.0, 4.0, 4.1], 2, 0.1), windows_agree([5.0, 4.0, 4.0, 4.1], 1, 0.1)
+    (False, True)
+    """
+    if len(samples) < 2 * size:
+        return False
+    before, after = quantile(samples[-2 * size : -size], 0.5), quantile(samples[-size:], 0.5)
+    return abs(after - before) <= tolerance * min(before, after)
+
+
 @functools.lru_cache(maxsize=4096)
 def _order_ranks(n: int, q: float, confidence: float) -> tuple[int, int]:
     """Find the ranks (from 0) of the two order statistics; each tail holds at most half of the rest."""

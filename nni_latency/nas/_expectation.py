@@ -12,21 +12,30 @@ from nni_latency.estimators import AdditiveCost
 
 
 class ExpectedCost(nn.Module):
-    """Constant plus the sum over labels and choices of probability times cost.
+    """Constant plus the sum over labels and choices of probability times cost, less what a small network saves.
+
+    The saving is that of a network of the expected sum, which is close to the expected saving: the curve is smooth.
 
     Parameters
     ----------
     cost : AdditiveCost
         Costs, in the order of the space.
+
+    Raises
+    ------
+    InvalidValueError
+        If the metric is no sum over layers.
     """
 
     costs: torch.Tensor
 
     def __init__(self, cost: AdditiveCost) -> None:
+        cost.check_additive()
         super().__init__()
         self.labels = tuple(cost.costs)
         self.sizes = tuple(len(column) for column in cost.columns)
         self.constant = cost.constant
+        self.residency = cost.residency
         flat = torch.cat([torch.from_numpy(column) for column in cost.columns])
         self.register_buffer("costs", flat.to(torch.float32), persistent=False)
 
@@ -56,7 +65,10 @@ class ExpectedCost(nn.Module):
     def forward(self, probabilities: torch.Tensor) -> torch.Tensor:
         """Return the expected cost, a scalar, of flat probabilities."""
         # A product and a sum, because a dot product may wake up the threads of the BLAS for these few numbers.
-        return (probabilities * self.costs.to(probabilities.device)).sum() + self.constant
+        total = (probabilities * self.costs.to(probabilities.device)).sum() + self.constant
+        if self.residency is None:
+            return total
+        return total * (1 - self.residency.saving * torch.exp(-total / self.residency.scale))
 
 
 def _serial_softmax(logits: torch.Tensor) -> torch.Tensor:

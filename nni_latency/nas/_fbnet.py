@@ -218,9 +218,12 @@ class FBNetLightningModule(DartsLightningModule):
         cost = self.penalty.profiler.cost
         alphas = dict(architecture_parameters(self.model))
         scores = [torch.log_softmax(alphas[label].detach().double(), -1) for label in cost.costs]
-        expected = cost.constant + sum(
-            float(score.exp().cpu() @ torch.from_numpy(column))
-            for score, column in zip(scores, cost.columns, strict=True)
+        expected = cost.of_sum(
+            cost.constant
+            + sum(
+                float(score.exp().cpu() @ torch.from_numpy(column))
+                for score, column in zip(scores, cost.columns, strict=True)
+            )
         )
         floor = (1 - EXPORT_TOLERANCE) * min(target, expected)
         return likeliest_within(cost, [score.tolist() for score in scores], target, floor=floor)

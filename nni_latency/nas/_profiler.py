@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from nni_latency.errors import InvalidValueError, MismatchError
@@ -113,7 +114,7 @@ def _cost_of_space(estimator: Estimator, space: Any, example_inputs: Any) -> Add
             f"{known.get(wrong[0])} against {names.get(wrong[0])}."
         )
     by_value = {label: {value: cost.costs[label][str(value)] for value in values} for label, values in choices.items()}
-    return AdditiveCost(cost.constant, by_value, cost.metric, cost.missing)
+    return replace(cost, costs=by_value)
 
 
 def _check_table(estimator: TableEstimator, space: Any, example_inputs: Any) -> None:
@@ -133,4 +134,20 @@ def _check_table(estimator: TableEstimator, space: Any, example_inputs: Any) -> 
 def _expression(cost: AdditiveCost, space: Any) -> Any:
     mutables = space.simplify()
     terms = [MutableExpression.switch_case(mutables[label], dict(costs)) for label, costs in cost.costs.items()]
-    return functools.reduce(operator.add, terms) + cost.constant
+    total = functools.reduce(operator.add, terms) + cost.constant
+    return total if cost.residency is None else _ResidentSum(cost, total)
+
+
+class _ResidentSum(MutableExpression):
+    """A sum less what a small network saves.
+
+    NNI takes the expectation of a sum term by term and of anything else over every network of the space, which never
+    ends. So this looks like a sum: NNI's own expectation leaves out the saving, and evaluation is exact.
+    """
+
+    def __init__(self, cost: AdditiveCost, total: MutableExpression) -> None:
+        super().__init__(operator.add, "{} + {}", [total, 0.0])
+        self._cost = cost
+
+    def evaluate(self, values: Any) -> float:
+        return self._cost.of_sum(super().evaluate(values))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -38,6 +38,7 @@ FACTS: tuple[Fact, ...] = (
     Fact("device_kind", "cpu or cuda", identity=True),
     Fact("cpu_signature", "family, model and stepping of the processor", identity=True),
     Fact("cpu_count", "logical processors that this process may use"),
+    Fact("cpu_affinity", "numbers of the logical processors that this process may use"),
     Fact("cpu_governor", "frequency governor of the first processor"),
     Fact("cpu_frequency_max", "highest frequency of the first processor [Hz]"),
     Fact("memory", "main memory [byte]"),
@@ -81,6 +82,7 @@ def _machine_facts() -> Iterator[tuple[str, FactValue]]:
     yield "machine", platform.machine()
     yield "python", platform.python_version()
     yield "cpu_count", usable_processors()
+    yield "cpu_affinity", format_processors(affinity())
     if hasattr(os, "getloadavg"):
         yield "load", round(os.getloadavg()[0], 2)
     if hasattr(os, "sysconf"):
@@ -89,7 +91,29 @@ def _machine_facts() -> Iterator[tuple[str, FactValue]]:
 
 def usable_processors() -> int:
     """Count the logical processors that this process may run on."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return len(affinity())
+
+
+def affinity() -> list[int]:
+    """List the logical processors that this process may run on, by their numbers."""
+    return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
+
+
+def format_processors(numbers: Iterable[int]) -> str:
+    """Write numbers of processors the way ``taskset --cpu-list`` takes them.
+
+    Examples
+    --------
+    >>> format_processors([1, 0]), format_processors([0, 1, 2, 3, 8])
+    ('0,1', '0-3,8')
+    """
+    runs: list[list[int]] = []
+    for number in sorted(numbers):
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return ",".join(f"{run[0]}-{run[-1]}" if len(run) > 2 else ",".join(map(str, run)) for run in runs)
 
 
 def _cpu_facts() -> Iterator[tuple[str, FactValue]]:
@@ -120,7 +144,14 @@ def _gpu_facts(index: int) -> Iterator[tuple[str, FactValue]]:
         yield "cuda", torch.version.cuda
     if torch.backends.cudnn.version() is not None:
         yield "cudnn", str(torch.backends.cudnn.version())
-    yield from _nvml_facts(torch.cuda._get_nvml_device_index(index))
+    yield from _nvml_facts(nvml_index(index))
+
+
+def nvml_index(index: int) -> int:
+    """Return the number that the driver gives to torch's GPU `index`: CUDA_VISIBLE_DEVICES may hide or reorder GPUs."""
+    import torch
+
+    return torch.cuda._get_nvml_device_index(index)
 
 
 def _nvml_facts(index: int) -> Iterator[tuple[str, FactValue]]:

@@ -59,6 +59,10 @@ class Platform:
             raise InvalidValueError(f"The 'threads' of a Platform must be an int >= 1. Got {self.threads}.")
         object.__setattr__(self, "facts", MappingProxyType(dict(self.facts)))
 
+    def __reduce__(self) -> tuple[type[Platform], tuple[object, ...]]:
+        """Pickle the facts as a plain dictionary: a read-only view can not be."""
+        return type(self), (self.device, self.runtime, self.precision, self.threads, dict(self.facts))
+
     @property
     def id(self) -> str:
         """Stable name of the platform, the same in every process and file."""

@@ -1,5 +1,7 @@
 """Pictures: what was measured and found, as PNG."""
 
 from nni_latency.plots._search import SearchPicture, draw_search
+from nni_latency.plots._table import draw_table
+from nni_latency.plots._validation import draw_validation
 
-__all__ = ["SearchPicture", "draw_search"]
+__all__ = ["SearchPicture", "draw_search", "draw_table", "draw_validation"]

@@ -82,17 +82,25 @@ def _choice(layer: str, text: str, names: list[str]) -> str:
     )
 
 
+def published_selections(plan: MeasurePlan) -> dict[str, dict[str, str]]:
+    """Return the published networks of the FBNet space that have as many layers as the plan."""
+    heads = next(layer for layer in plan.layers if layer.name == "head").candidates
+    found = {}
+    for name, network in PUBLISHED_NETWORKS.items():
+        if len(plan.searched) == len(network.choices):
+            chosen = {layer.name: choice for layer, choice in zip(plan.searched, network.choices, strict=True)}
+            head = str(network.head_channels)
+            found[name] = complete_selection({**chosen, **({"head": head} if head in heads else {})}, plan)
+    return found
+
+
 def _published(name: str, plan: MeasurePlan) -> dict[str, str]:
-    network = PUBLISHED_NETWORKS[name]
-    if plan.space.name != "fbnet" or len(plan.searched) != len(network.choices):
+    if name not in plan.published:
         raise InvalidValueError(
-            f"The network {name!r} has {len(network.choices)} layers of the full FBNet space; "
+            f"The network {name!r} has {len(PUBLISHED_NETWORKS[name].choices)} layers of the full FBNet space; "
             f"{plan.space} has {len(plan.searched)}."
         )
-    chosen = {layer.name: choice for layer, choice in zip(plan.searched, network.choices, strict=True)}
-    heads = next(layer for layer in plan.layers if layer.name == "head").candidates
-    head = str(network.head_channels)
-    return complete_selection({**chosen, **({"head": head} if head in heads else {})}, plan)
+    return dict(plan.published[name])
 
 
 def _saved(path: Path, plan: MeasurePlan) -> dict[str, str]:

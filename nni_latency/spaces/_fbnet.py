@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -9,6 +10,7 @@ import torch
 from torch import nn
 
 from nni_latency.operators import OpSpec
+from nni_latency.spaces._architecture import published_selections
 from nni_latency.spaces._fbnet_blocks import ClassificationHead, ConvBlock, InvertedResidual, Skip
 from nni_latency.spaces._fbnet_geometry import (
     CANDIDATES,
@@ -134,7 +136,7 @@ def fbnet_plan(geometry: FBNetGeometry, batch_size: int) -> MeasurePlan:
         )
         for layer in geometry.layers
     )
-    return MeasurePlan(
+    plan = MeasurePlan(
         fbnet_reference(geometry),
         (batch_size, 3, geometry.input_size, geometry.input_size),
         (
@@ -143,6 +145,7 @@ def fbnet_plan(geometry: FBNetGeometry, batch_size: int) -> MeasurePlan:
             PlanLayer("head", head, searched=False, default=str(geometry.head_channels)),
         ),
     )
+    return replace(plan, published=published_selections(plan))
 
 
 def _build_stem(geometry: FBNetGeometry) -> nn.Module:

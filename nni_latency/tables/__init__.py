@@ -1,13 +1,27 @@
 """Lookup tables: what a space's candidates cost on one platform, and how such a table is built."""
 
-from nni_latency.tables._builder import BuildProgress, build_table, journal_path
+from nni_latency.tables._builder import build_table, journal_path, samples_path, write_table
 from nni_latency.tables._document import FORMAT, VERSION, table_schema
 from nni_latency.tables._entry import Entry
 from nni_latency.tables._lookup_table import LookupTable, TableLayer
-from nni_latency.tables._plan import ArgumentValue, MeasurePlan, PlanCandidate, PlanLayer, SpaceReference
-from nni_latency.tables._shipped import find_table, shipped_tables
+from nni_latency.tables._memory_table import COUNTED_METRICS, as_throughput, count_table
+from nni_latency.tables._networks import NetworkMeasurements, NetworkTimes, measure_networks, remove_journal
+from nni_latency.tables._plan import (
+    ArgumentValue,
+    MeasurePlan,
+    PlanCandidate,
+    PlanLayer,
+    Selection,
+    SpaceReference,
+    network_plan,
+)
+from nni_latency.tables._residency import Residency, fit_residency
+from nni_latency.tables._rounds import BuildProgress
+from nni_latency.tables._shipped import find_table, shipped_tables, validation_path
+from nni_latency.tables._solving import Solution, solve_entries
 
 __all__ = [
+    "COUNTED_METRICS",
     "FORMAT",
     "VERSION",
     "ArgumentValue",
@@ -15,13 +29,28 @@ __all__ = [
     "Entry",
     "LookupTable",
     "MeasurePlan",
+    "NetworkMeasurements",
+    "NetworkTimes",
     "PlanCandidate",
     "PlanLayer",
+    "Residency",
+    "Selection",
+    "Solution",
     "SpaceReference",
     "TableLayer",
+    "as_throughput",
     "build_table",
+    "count_table",
     "find_table",
+    "fit_residency",
     "journal_path",
+    "measure_networks",
+    "network_plan",
+    "remove_journal",
+    "samples_path",
     "shipped_tables",
+    "solve_entries",
     "table_schema",
+    "validation_path",
+    "write_table",
 ]

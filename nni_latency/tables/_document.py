@@ -3,6 +3,7 @@
 History of the format:
 
 1. The first version.
+2. ``residency``, ``reference``, ``drift``, ``conditions`` and ``remarks`` of a table, ``failures`` of a layer.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from nni_latency.tables._lookup_table import LookupTable
 
 FORMAT = "nni_latency.lookup_table"
-VERSION = 1
+VERSION = 2
 
 Scalar = bool | int | float | str | None
 
@@ -61,9 +62,9 @@ class OperatorDocument(_Strict):
 class EntryDocument(_Strict):
     """What a candidate costs, and what it computes."""
 
-    value: PositiveFloat = Field(description="cost in the table's unit")
+    value: float = Field(ge=0, description="cost in the table's unit; only a count of bytes may be 0")
     low: float = Field(ge=0, description="lower end of the confidence interval")
-    high: PositiveFloat = Field(description="upper end of the confidence interval")
+    high: float = Field(ge=0, description="upper end of the confidence interval")
     n_samples: int = Field(0, ge=0)
     n_dropped: int = Field(0, ge=0, description="samples trimmed away")
     op: OperatorDocument | None = None
@@ -91,12 +92,16 @@ class LayerDocument(_Strict):
     default: str | None = None
     choices: list[str] = Field(min_length=1)
     entries: dict[str, EntryDocument]
+    failures: dict[str, str] = Field(default_factory=dict, description="candidates that could not be measured, and why")
 
     @model_validator(mode="after")
     def _names_are_choices(self) -> LayerDocument:
-        strangers = sorted(set(self.entries) - set(self.choices))
+        strangers = sorted({*self.entries, *self.failures} - set(self.choices))
         if strangers:
             raise ValueError(f"entries {strangers} are not among the choices")
+        both = sorted(set(self.entries) & set(self.failures))
+        if both:
+            raise ValueError(f"{both} have both an entry and a failure")
         if len(set(self.choices)) != len(self.choices):
             raise ValueError("the choices must all be different")
         if self.default is not None and self.default not in self.choices:
@@ -104,11 +109,18 @@ class LayerDocument(_Strict):
         return self
 
 
+class ResidencyDocument(_Strict):
+    """What small networks save because their data stay in the cache."""
+
+    saving: float = Field(ge=0, lt=1, description="share saved by a network that takes no time at all")
+    scale: PositiveFloat = Field(description="sum over which the saving fades, in the table's unit")
+
+
 class TableDocument(_Strict):
     """A lookup table: what the candidates of a space cost on one platform."""
 
     format: Literal["nni_latency.lookup_table"]
-    version: Literal[1]
+    version: Literal[2]
     metric: str
     unit: str = Field(description="SI unit of every value")
     space: SpaceDocument
@@ -118,6 +130,15 @@ class TableDocument(_Strict):
     rounds: int = Field(0, ge=0)
     duration: float = Field(0.0, ge=0, description="time spent measuring [s]")
     calibration: PositiveFloat = Field(1.0, description="factor on the sum of entries")
+    residency: ResidencyDocument | None = Field(None, description="for the calibrated sum; null for none")
+    reference: PositiveFloat | None = Field(None, description="time of the space's reference network [s]")
+    drift: list[PositiveFloat] = Field(
+        default_factory=list, description="median time of the reference operator in every round [s]"
+    )
+    conditions: dict[str, dict[str, bool | int | float | str | list[int | float | str]]] = Field(
+        default_factory=dict, description="what the machine was like before and after"
+    )
+    remarks: list[str] = Field(default_factory=list, description="what was unstable, and what to do about it")
     layers: list[LayerDocument] = Field(min_length=1)
 
     @model_validator(mode="after")
@@ -167,13 +188,24 @@ def parse_document(content: Any, origin: str) -> TableDocument:
             "Update it with: pip install --upgrade nni_latency"
         )
     try:
-        document = TableDocument.model_validate(content)
+        document = TableDocument.model_validate(_update(content))
         _check_entries(document)
     except ValidationError as error:
         raise TableFormatError(f"The table {origin!r} is not valid: {_explain(error)}") from error
     except LatencyError as error:
         raise TableFormatError(f"The table {origin!r} is not valid: {error}") from error
     return document
+
+
+def _update(content: dict[str, Any]) -> dict[str, Any]:
+    """Bring the content of an older version up to date, step by step."""
+    # 1 to 2: everything that is new may be left out, but no width of an interval was asked for.
+    if content.get("version") != 1:
+        return content
+    protocol = content.get("protocol")
+    if isinstance(protocol, dict):
+        protocol = {**protocol, "half_width": 0.0}
+    return {**content, "version": 2, "protocol": protocol}
 
 
 def render_document(table: LookupTable) -> str:
@@ -191,6 +223,11 @@ def render_document(table: LookupTable) -> str:
         "rounds": table.rounds,
         "duration": table.duration,
         "calibration": table.calibration,
+        "residency": table.residency and vars(table.residency),
+        "reference": table.reference,
+        "drift": list(table.drift),
+        "conditions": dict(table.conditions),
+        "remarks": list(table.remarks),
     }
     lines = [f'"{key}": {json.dumps(value, allow_nan=False)}' for key, value in head.items()]
     layers = ",\n  ".join(_render_layer(layer) for layer in table.layers)
@@ -209,7 +246,8 @@ def _render_layer(layer: Any) -> str:
         for choice, entry in layer.entries.items()
     )
     inner = f"{{\n   {entries}\n  }}" if entries else "{}"
-    return json.dumps(head)[:-1] + f', "entries": {inner}}}'
+    failures = f', "failures": {json.dumps(dict(layer.failures))}' if layer.failures else ""
+    return json.dumps(head)[:-1] + f', "entries": {inner}{failures}}}'
 
 
 def _entry_content(entry: Entry) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from nni_latency.errors import InvalidValueError
 from nni_latency.operators import Features, OpSpec, features_of
@@ -25,7 +25,7 @@ class Entry:
     Raises
     ------
     InvalidValueError
-        If the value is not positive and finite, or lies outside its interval.
+        If the value is negative or not finite, or lies outside its interval.
     """
 
     value: float
@@ -36,12 +36,22 @@ class Entry:
     op: OpSpec | None = None
 
     def __post_init__(self) -> None:
-        if not (math.isfinite(self.value) and self.value > 0):
-            raise InvalidValueError(f"The value of an entry must be a positive, finite number. Got {self.value!r}.")
+        if not (math.isfinite(self.value) and self.value >= 0):
+            raise InvalidValueError(f"The value of an entry must be a finite number >= 0. Got {self.value!r}.")
         if not (math.isfinite(self.high) and 0 <= self.low <= self.value <= self.high):
             raise InvalidValueError(
                 f"The interval of an entry must enclose its value {self.value!r}. Got {self.low!r} to {self.high!r}."
             )
+
+    @property
+    def half_width(self) -> float:
+        """Half the width of the interval."""
+        return (self.high - self.low) / 2
+
+    def inverted(self, of: float = 1.0) -> Entry:
+        """Return `of` over the cost, as throughput is the batch size over the latency."""
+        # An interval that reaches down to no time at all has no upper end; a huge one is as good.
+        return replace(self, value=of / self.value, low=of / self.high, high=of / max(self.low, 1e-12))
 
     @property
     def features(self) -> Features | None:

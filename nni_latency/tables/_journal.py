@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from nni_latency.errors import OutputError, TableFormatError
+from nni_latency.measurement import Visit
 
 FORMAT = "nni_latency.journal"
-VERSION = 1
+VERSION = 2
 
 
 @dataclass(frozen=True)
@@ -22,20 +23,42 @@ class RoundRecord:
     Parameters
     ----------
     index : int
-        Number of the round; the networks follow from it.
+        Number of the round.
     duration : float
         Time it took [s].
-    samples : list of list of list of float
-        Times [s] by network, timed run and layer.
+    networks : tuple of tuple of int
+        The networks visited, an index per layer each, in the order of the visits.
+    visits : tuple of Visit
+        What was measured at each.
     """
 
     index: int
     duration: float
-    samples: list[list[list[float]]]
+    networks: tuple[tuple[int, ...], ...]
+    visits: tuple[Visit, ...]
+
+    @classmethod
+    def of(cls, content: Mapping[str, Any]) -> RoundRecord:
+        """Make one of a line of the journal."""
+        return cls(
+            content["index"],
+            content["duration"],
+            tuple(map(tuple, content["networks"])),
+            tuple(Visit(**visit) for visit in content["visits"]),
+        )
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A candidate that can not be measured, by its indices, and why."""
+
+    layer: int
+    choice: int
+    reason: str
 
 
 class Journal:
-    """An append-only file of rounds behind a header.
+    """An append-only file of rounds and failures behind a header.
 
     Every line reaches the disk before `append` returns; a line cut off by a crash is dropped when read.
 
@@ -55,8 +78,8 @@ class Journal:
         """Whether there is a journal to go on with; one whose header was cut off holds nothing."""
         return self.path.exists() and b"\n" in self.path.read_bytes()
 
-    def read(self) -> tuple[dict[str, Any], list[RoundRecord]]:
-        """Read the header and the whole rounds.
+    def read(self) -> tuple[dict[str, Any], list[RoundRecord], list[Failure]]:
+        """Read the header, the whole rounds and the failures.
 
         Raises
         ------
@@ -73,7 +96,7 @@ class Journal:
                 f"{str(self.path)!r} is not a journal that this version can go on with. "
                 "Start over with --no-resume, which discards it."
             )
-        return header, _whole_rounds(lines[1:-1])
+        return header, *_whole_lines(lines[1:-1])
 
     def start(self) -> None:
         """Begin a new journal, discarding what was there."""
@@ -86,15 +109,15 @@ class Journal:
         if whole != len(content):
             os.truncate(self.path, whole)
 
-    def append(self, record: RoundRecord) -> None:
-        """Write one round; it is on the disk when this returns.
+    def append(self, record: RoundRecord | Failure) -> None:
+        """Write one round or failure; it is on the disk when this returns.
 
         Raises
         ------
         OutputError
             If it can not be written, the disk being full for example. The rounds before stay.
         """
-        self._write("ab", vars(record))
+        self._write("ab", asdict(record))
 
     def remove(self) -> None:
         """Remove the file; the table is done."""
@@ -114,12 +137,21 @@ class Journal:
             ) from error
 
 
-def _whole_rounds(lines: list[bytes]) -> list[RoundRecord]:
-    rounds = []
+def prior_path(journal: Path) -> Path:
+    """Return where the journal of the prior lies, of a runtime that is timed from the outside."""
+    return journal.with_name(f"{journal.name}.prior")
+
+
+def _whole_lines(lines: Sequence[bytes]) -> tuple[list[RoundRecord], list[Failure]]:
+    rounds, failures = [], []
     for line in lines:
         try:
-            rounds.append(RoundRecord(**json.loads(line)))
-        except (ValueError, TypeError):
+            content = json.loads(line)
+            if "reason" in content:
+                failures.append(Failure(**content))
+            else:
+                rounds.append(RoundRecord.of(content))
+        except (ValueError, TypeError, KeyError):
             # A line that was cut off and written behind by a later run; what stands after it is whole.
             continue
-    return rounds
+    return rounds, failures

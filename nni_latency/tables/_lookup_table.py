@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,9 @@ from nni_latency.platforms import Platform
 from nni_latency.tables._document import read_document, render_document
 from nni_latency.tables._entry import Entry
 from nni_latency.tables._plan import MeasurePlan, SpaceReference
-from nni_latency.units import check_metric
+from nni_latency.tables._residency import Residency
+from nni_latency.tables._samples import NEGLIGIBLE
+from nni_latency.units import METRIC_UNITS, check_metric
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,8 @@ class TableLayer:
         Whether the space chooses.
     default : str or None
         Candidate of a fixed layer.
+    failures : mapping of str to str
+        Candidates that could not be measured, each with the reason.
     """
 
     name: str
@@ -41,6 +45,7 @@ class TableLayer:
     entries: Mapping[str, Entry]
     searched: bool = True
     default: str | None = None
+    failures: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def missing(self) -> tuple[str, ...]:
@@ -73,6 +78,17 @@ class LookupTable:
         Rounds that were measured.
     duration : float, default=0.0
         Time spent measuring [s].
+    residency : Residency or None
+        What small networks save because their data stay in the cache, for the calibrated sum.
+    reference : float or None
+        Time of the space's reference network [s], which tells how fast the machine was.
+    drift : tuple of float
+        Median time of the reference operator in every round [s]; of a runtime that is timed from the outside, the time
+        of the reference network in every batch.
+    conditions : mapping
+        What the machine was like before and after, as ``{"before": {...}, "after": {...}}``.
+    remarks : tuple of str
+        What was unstable while it was measured, and what to do about it.
 
     Raises
     ------
@@ -95,12 +111,21 @@ class LookupTable:
     calibration: float = 1.0
     rounds: int = 0
     duration: float = 0.0
+    residency: Residency | None = None
+    reference: float | None = None
+    drift: tuple[float, ...] = ()
+    conditions: Mapping[str, Any] = field(default_factory=dict)
+    remarks: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         check_metric(self.metric)
         names = [layer.name for layer in self.layers]
         if not names or len(names) != len(set(names)):
             raise InvalidValueError(f"The layers of a table must have different names, at least one. Got {names}.")
+        for layer in self.layers:
+            for choice, entry in layer.entries.items():
+                if entry.value == 0 and METRIC_UNITS[self.metric] != "byte":
+                    raise InvalidValueError(f"The {self.metric} of {layer.name!r}: {choice} must be positive. Got 0.")
         if not (math.isfinite(self.calibration) and self.calibration > 0):
             raise InvalidValueError(f"The 'calibration' of a table must be positive. Got {self.calibration!r}.")
 
@@ -177,6 +202,27 @@ class LookupTable:
         """Layer and choice of every candidate without an entry."""
         return tuple((layer.name, choice) for layer in self.layers for choice in layer.missing)
 
+    @property
+    def unsettled(self) -> tuple[tuple[str, str], ...]:
+        """Layer and choice of every entry whose interval is wider than the protocol asked for."""
+        if self.protocol is None or not self.protocol.half_width or not self.rounds:
+            return ()
+        # A throughput is as well known as the time that it stands for.
+        times = self if self.metric != "throughput" else replace(self, layers=_inverted(self.layers), metric="latency")
+        visible = NEGLIGIBLE * times._typical
+        return tuple(
+            (layer.name, choice)
+            for layer in times.layers
+            for choice, entry in layer.entries.items()
+            if entry.half_width > max(self.protocol.half_width * entry.value, visible)
+        )
+
+    @property
+    def _typical(self) -> float:
+        """Calibrated sum of the mean entries of all layers: about what a random network costs."""
+        costs = [[entry.value for entry in layer.entries.values()] for layer in self.layers if layer.entries]
+        return self.calibration * math.fsum(math.fsum(layer) / len(layer) for layer in costs)
+
     def layer(self, name: str) -> TableLayer:
         """Return one layer; `UnknownNameError` if there is none of that name."""
         for layer in self.layers:
@@ -217,6 +263,14 @@ class LookupTable:
             return _from_document(document)
         except (LatencyError, TypeError) as error:
             raise TableFormatError(f"The table {str(path)!r} is not valid: {error}") from error
+
+
+def _inverted(layers: tuple[TableLayer, ...]) -> tuple[TableLayer, ...]:
+    """Turn the throughputs of layers into times of one input, or back."""
+    return tuple(
+        replace(layer, entries={choice: entry.inverted() for choice, entry in layer.entries.items()})
+        for layer in layers
+    )
 
 
 @dataclass(frozen=True)
@@ -284,6 +338,7 @@ def _from_document(document: Any) -> LookupTable:
                 {choice: entry.to_entry() for choice, entry in layer.entries.items()},
                 layer.searched,
                 layer.default,
+                layer.failures,
             )
             for layer in document.layers
         ),
@@ -293,4 +348,9 @@ def _from_document(document: Any) -> LookupTable:
         document.calibration,
         document.rounds,
         document.duration,
+        Residency(document.residency.saving, document.residency.scale) if document.residency else None,
+        document.reference,
+        tuple(document.drift),
+        document.conditions,
+        tuple(document.remarks),
     )

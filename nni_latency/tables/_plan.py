@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
 from nni_latency.errors import InvalidValueError
+from nni_latency.measurement import compose
 from nni_latency.operators import OpSpec
+
+#: A network by its choices, ``{layer: choice}`` with every layer.
+Selection = Mapping[str, str]
 
 ArgumentValue = str | int | float | bool | None
 
@@ -100,11 +105,14 @@ class MeasurePlan:
         Shape of the network's input, batch first.
     layers : tuple of PlanLayer
         From the input to the output; each takes what the one before returned.
+    published : mapping of str to mapping
+        Networks of the space that have a name, ``{name: {layer: choice}}`` with every layer.
     """
 
     space: SpaceReference
     input_shape: tuple[int, ...]
     layers: tuple[PlanLayer, ...]
+    published: Mapping[str, Mapping[str, str]] = field(default_factory=dict, compare=False)
 
     def __post_init__(self) -> None:
         if not any(layer.searched for layer in self.layers):
@@ -120,7 +128,51 @@ class MeasurePlan:
         """The layers that the space chooses, in order."""
         return tuple(layer for layer in self.layers if layer.searched)
 
+    def ops_of(self, selection: Mapping[str, str]) -> list[OpSpec]:
+        """Return the operators of a network, ``{layer: choice}`` with every layer, in order."""
+        return [layer.candidates[selection[layer.name]].op for layer in self.layers]
+
+    def indices_of(self, selection: Mapping[str, str]) -> tuple[int, ...]:
+        """Return a network, ``{layer: choice}`` with every layer, as an index per layer."""
+        return tuple(list(layer.candidates).index(selection[layer.name]) for layer in self.layers)
+
+    def network_of(self, selection: Mapping[str, str]) -> Callable[[], Any]:
+        """Return what makes a whole network, ``{layer: choice}`` with every layer; it can be pickled if its parts can.
+
+        Raises
+        ------
+        InvalidValueError
+            If the selection lacks a layer, or has a choice that is not in the plan.
+        """
+        for layer in self.layers:
+            if selection.get(layer.name) not in layer.candidates:
+                raise InvalidValueError(
+                    f"The choice of {layer.name!r} must be one of {', '.join(layer.candidates)}. "
+                    f"Got {selection.get(layer.name)!r}."
+                )
+        return partial(compose, [layer.candidates[selection[layer.name]].build for layer in self.layers])
+
+    @property
+    def reference(self) -> dict[str, str]:
+        """A network that is fixed for the space, with candidates of all kinds, ``{layer: choice}``.
+
+        It is timed in every round of everything that is measured in the space, and so tells how fast the machine was.
+        """
+        return {
+            layer.name: layer.default or list(layer.candidates)[index % len(layer.candidates)]
+            for index, layer in enumerate(self.layers)
+        }
+
     @property
     def sizes(self) -> tuple[int, ...]:
         """Candidates per layer."""
         return tuple(len(layer.candidates) for layer in self.layers)
+
+
+def network_plan(plan: MeasurePlan, selections: Mapping[str, Selection]) -> MeasurePlan:
+    """Return a plan of one layer, whose candidates are whole networks of `plan`."""
+    candidates = {
+        name: PlanCandidate(OpSpec.of("network", [plan.input_shape], name=name), plan.network_of(selection))
+        for name, selection in selections.items()
+    }
+    return MeasurePlan(plan.space, plan.input_shape, (PlanLayer("network", candidates),))

@@ -9,6 +9,9 @@ from nni_latency.errors import UnknownNameError
 
 PACKAGE = "nni_latency.lut"
 
+#: How the file of a table's validation ends.
+VALIDATION = ".validation.json"
+
 
 def shipped_tables() -> dict[str, Path]:
     """List the tables that ship with the package: name, which is space and platform, to file.
@@ -19,7 +22,12 @@ def shipped_tables() -> dict[str, Path]:
     True
     """
     folder = Path(str(resources.files(PACKAGE)))
-    return {path.stem: path for path in sorted(folder.glob("*.json"))}
+    return {path.stem: path for path in sorted(folder.glob("*.json")) if not path.name.endswith(VALIDATION)}
+
+
+def validation_path(table: Path) -> Path:
+    """Return where the validation of a table lies, if it has one: beside it."""
+    return table.with_name(f"{table.name.removesuffix('.json')}{VALIDATION}")
 
 
 def find_table(name: str | Path) -> Path:

@@ -17,7 +17,7 @@ from torch import nn
 
 from nni_latency.errors import InvalidValueError, LatencyError
 from nni_latency.estimators import Estimate, Estimator, LayerEstimator
-from nni_latency.measurement import time_chain
+from nni_latency.measurement import Stage, time_chain
 from nni_latency.measurement.runtimes import Runtime
 from nni_latency.operators import capture_operators
 from nni_latency.platforms import Platform
@@ -84,6 +84,7 @@ def check_runtime(runtime: Runtime, module: nn.Module | None = None, input_shape
     _expect(isinstance(runtime.name, str) and bool(runtime.name), "'name' must be a text that is not empty.")
     _expect(runtime.platform.runtime == runtime.name, "'platform.runtime' must be the runtime's 'name'.")
     _expect(runtime.platform == runtime.platform, "'platform' must be the same whenever it is read.")
+    _expect(isinstance(runtime.inside, bool), f"'inside' must be True or False. Got {runtime.inside!r}.")
     _check_clock(runtime)
     before = torch.get_num_threads(), torch.is_grad_enabled(), torch.is_inference_mode_enabled()
     with runtime.session():
@@ -93,8 +94,8 @@ def check_runtime(runtime: Runtime, module: nn.Module | None = None, input_shape
             _expect(shape == tuple(input_shape), f"inputs must have the shape {tuple(input_shape)}. Got {shape}.")
         stage = runtime.load(module if module is not None else nn.Conv2d(input_shape[1], 4, 1))
         _expect(callable(stage), "load must return something to call.")
-        times = time_chain([stage], inputs, runtime.clock)
-        _expect(math.isfinite(times[0]) and times[0] > 0, f"A run must take a positive, finite time. Got {times[0]!r}.")
+        _check_time(runtime, stage, inputs, "A run")
+        _check_time(runtime, *runtime.reference(), "A run of the reference")
     after = torch.get_num_threads(), torch.is_grad_enabled(), torch.is_inference_mode_enabled()
     _expect(before == after, "session must put back torch's number of threads, gradient and inference mode.")
 
@@ -130,6 +131,11 @@ def check_plugin(module: ModuleType) -> None:
             raise AssertionError(str(error)) from error
 
 
+def _check_time(runtime: Runtime, stage: Stage, inputs: Any, what: str) -> None:
+    seconds = time_chain([stage], inputs, runtime.clock)[0]
+    _expect(math.isfinite(seconds) and seconds > 0, f"{what} must take a positive, finite time. Got {seconds!r}.")
+
+
 def _check_name(name: object) -> None:
     good = isinstance(name, str) and bool(name) and not set(name) & set(':/\\" ') and not name.endswith(".json")
     _expect(good, f"A registered name must not look like a path or hold ':' or ' '. Got {name!r}.")
@@ -143,7 +149,7 @@ def _check_layers(estimator: LayerEstimator, model: nn.Module, example_inputs: A
         _check_estimate(parts[-1], f"estimate_op of {name!r}")
     # An estimator that knows the places of a network, such as a table, may cost one operator by where it stands.
     if type(estimator)._estimate_ops is LayerEstimator._estimate_ops:
-        total = Estimate.sum(parts, estimator.calibration)
+        total = estimator.total(parts)
         _expect(
             math.isclose(answer.value, total.value, rel_tol=1e-9),
             f"estimate must be the calibrated sum of its operators, {total.value!r}. Got {answer.value!r}.",

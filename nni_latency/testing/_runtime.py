@@ -20,6 +20,9 @@ from nni_latency.testing._clock import FakeClock
 #: Time of every operator [s]: by `OpSpec.op_key`, or computed of the `OpSpec`.
 Latencies = Mapping[str, float] | Callable[[OpSpec], float]
 
+#: Time of the reference operator [s]: a power of two, so that dividing by it and multiplying again changes no time.
+REFERENCE = 2.0**-10
+
 _SHAPE = (1, 4)
 
 
@@ -58,6 +61,8 @@ class FakeRuntime(Runtime):
         The clock that it moves.
     noise : callable, optional
         Called for every run of a module; what it returns is added to the time [s].
+    drift : callable, optional
+        Called for every run of a module and of the reference operator; what it returns is a factor on the time.
     platform : Platform, optional
         What it claims to be.
 
@@ -71,6 +76,8 @@ class FakeRuntime(Runtime):
     """
 
     name = "fake"
+    # Its clock belongs to the test.
+    portable = False
 
     def __init__(
         self,
@@ -78,10 +85,12 @@ class FakeRuntime(Runtime):
         *,
         clock: FakeClock | None = None,
         noise: Callable[[], float] = lambda: 0.0,
+        drift: Callable[[], float] = lambda: 1.0,
         platform: Platform | None = None,
     ) -> None:
         self.latencies = latencies
         self.noise = noise
+        self.drift = drift
         self.sessions = 0
         self._clock = clock or FakeClock()
         self._platform = platform or Platform("fake-device", self.name)
@@ -112,7 +121,7 @@ class FakeRuntime(Runtime):
                 ops = [op for _, op in capture_operators(module, inputs)]
                 known[shape] = sum(map(self._latency, ops)), module.to("meta").eval()(inputs)
             seconds, outputs = known[shape]
-            self._clock.advance(seconds + self.noise())
+            self._clock.advance((seconds + self.noise()) * self.drift())
             return outputs
 
         return run
@@ -120,6 +129,15 @@ class FakeRuntime(Runtime):
     def inputs(self, shape: Sequence[int]) -> torch.Tensor:
         """Make an input of that shape, without numbers."""
         return torch.empty(*shape, device="meta")
+
+    def reference(self) -> tuple[Stage, Any]:
+        """Return what moves the clock by the reference operator's time, whatever its input."""
+
+        def run(inputs: Any) -> Any:
+            self._clock.advance(REFERENCE * self.drift())
+            return inputs
+
+        return run, None
 
     def _latency(self, op: OpSpec) -> float:
         if callable(self.latencies):

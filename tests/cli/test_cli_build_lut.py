@@ -86,7 +86,7 @@ def test_build_replaces_a_table_if_told_to(run, tables, tmp_path):
     [
         (["--space", "nasnet"], "Unknown space 'nasnet'. There is: fbnet."),
         (["--device", "tpu"], "Unknown device 'tpu'. There is: cpu"),
-        (["--runtime", "tflite"], "Unknown runtime 'tflite'. There is: torch."),
+        (["--runtime", "tflite"], "Unknown runtime 'tflite'. There is: torch, "),
         (["--preset", "mnist"], "Unknown preset 'mnist'. There is: imagenet, cifar."),
         (["--width", "0"], "The 'width' of FBNetSpace must be a number in (0, 8]. Got 0.0."),
         (["--input-size", "0"], "The 'input_size' of FBNetSpace must be an int >= 1. Got 0."),
@@ -94,6 +94,13 @@ def test_build_replaces_a_table_if_told_to(run, tables, tmp_path):
         (["--outlier", "0.7"], "The 'outlier'"),
         (["--precision", "int4"], "'int4' is not one of"),
         (["--threads", "0"], "0 is not in the range x>=1"),
+        (["--batch-size", "0"], "Batch sizes must be whole numbers >= 1, separated by commas. Got '0'."),
+        (["--batch-size", "x"], "Batch sizes must be whole numbers >= 1, separated by commas. Got 'x'."),
+        (["--batch-size", "1,,2"], "Batch sizes must be whole numbers >= 1, separated by commas. Got '1,,2'."),
+        (["--batch-size", "1,2"], "--out names one file, --batch-size asks for several tables."),
+        (["--metric", "beauty"], "'beauty' is not one of 'latency', 'throughput', 'parameter_memory'"),
+        (["--half-width", "1"], "1.0 is not in the range 0<=x<1"),
+        (["--timeout", "never"], "A duration must be a positive number"),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",
 )

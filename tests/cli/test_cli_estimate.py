@@ -192,5 +192,6 @@ def test_plugins_lists_what_is_registered(run):
 def test_plugins_prints_json(run):
     (plugin,) = json.loads(run("plugins", "--json").stdout)
     assert plugin["name"] == "builtin"
-    assert plugin["registered"] == ["table", "torch", "fbnet"]
+    runtimes = [name + layout for name in ("torch", "torchscript", "torch-compile") for layout in ("", "-nhwc")]
+    assert plugin["registered"] == ["table", *runtimes, "fbnet"]
     assert plugin["error"] is None

@@ -235,13 +235,6 @@ def test_default_head_alone_is_enough():
     assert TableEstimator(table).cost.missing == ()
 
 
-@pytest.mark.parametrize("metric", ["throughput", "peak_memory"])
-def test_metric_that_does_not_add_up_is_refused(metric):
-    table = LookupTable.from_latencies(_SPACE, {"a": {"x": 1.0}}, metric=metric)
-    with pytest.raises(InvalidValueError, match=rf"A {metric} does not add up over layers"):
-        TableEstimator(table)
-
-
 def test_missing_must_be_one_of_two_words():
     with pytest.raises(InvalidValueError, match=r"must be 'error' or 'nearest'\. Got 'guess'"):
         TableEstimator(_FULL, missing="guess")  # type: ignore[arg-type]

@@ -31,6 +31,14 @@ from nni_latency.measurement import Protocol
         ("time_budget", 0),
         ("time_budget", math.inf),
         ("time_budget", "60"),
+        ("half_width", -0.01),
+        ("half_width", 1.0),
+        ("half_width", math.nan),
+        ("half_width", "2 %"),
+        ("timeout", 0),
+        ("timeout", -1.0),
+        ("timeout", math.inf),
+        ("timeout", None),
         ("max_measure_execution_time", 0),
         ("max_measure_execution_time", None),
     ],
@@ -41,8 +49,8 @@ def test_protocol_names_the_field_and_the_value_it_refuses(name, bad):
 
 
 def test_protocol_allows_the_ends_that_mean_something():
-    protocol = Protocol(n_warmup=0, outlier=0, seed=0)
-    assert (protocol.n_warmup, protocol.outlier) == (0, 0.0)
+    protocol = Protocol(n_warmup=0, outlier=0, seed=0, half_width=0)
+    assert (protocol.n_warmup, protocol.outlier, protocol.half_width) == (0, 0.0, 0.0)
 
 
 def test_protocol_makes_floats_of_whole_numbers():

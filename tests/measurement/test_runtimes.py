@@ -2,33 +2,102 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
+import sys
+import threading
+
+import cloudpickle
 import pytest
 import torch
 from torch import nn
 
 from nni_latency.errors import MeasurementError, UnknownNameError
 from nni_latency.measurement import time_chain
-from nni_latency.measurement.runtimes import TorchEager
-from nni_latency.measurement.runtimes._torch_eager import CudaClock
+from nni_latency.measurement.runtimes import Runtime, TorchCompile, TorchEager, TorchScript
+from nni_latency.measurement.runtimes._affinity import choose_processors, pinned
+from nni_latency.measurement.runtimes._cuda_clock import CudaClock
+from nni_latency.measurement.runtimes._reference import REFERENCE_SHAPE, reference_module
 from nni_latency.platforms import Platform
+from nni_latency.plugins import load_registry
 from nni_latency.testing import FakeRuntime, check_runtime
 
 _gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
+_compiler = pytest.mark.skipif(shutil.which(os.environ.get("CXX", "g++")) is None, reason="no C++ compiler here")
+_affinity = pytest.mark.skipif(not choose_processors(1), reason="the system does not let a process choose processors")
+# Inductor advises to compute with less precision.
+_tf32 = pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores:UserWarning")
 
 
 @pytest.mark.parametrize(
     "make",
     [
         lambda: TorchEager("cpu"),
+        lambda: TorchEager("cpu", channels_last=True),
         lambda: TorchEager("cpu", threads=2, precision="bf16"),
+        lambda: TorchScript("cpu"),
+        lambda: TorchScript("cpu", channels_last=True),
+        lambda: TorchScript("cpu", threads=2, precision="bf16"),
+        pytest.param(lambda: TorchCompile("cpu"), marks=_compiler),
+        pytest.param(lambda: TorchCompile("cpu", channels_last=True), marks=_compiler),
+        pytest.param(lambda: TorchCompile("cpu", threads=2, precision="bf16"), marks=_compiler),
         pytest.param(lambda: TorchEager("cuda"), marks=[pytest.mark.gpu, _gpu]),
         pytest.param(lambda: TorchEager("cuda", precision="fp16"), marks=[pytest.mark.gpu, _gpu]),
+        pytest.param(lambda: TorchEager("cuda", channels_last=True), marks=[pytest.mark.gpu, _gpu]),
+        pytest.param(lambda: TorchScript("cuda", precision="fp16"), marks=[pytest.mark.gpu, _gpu]),
+        pytest.param(lambda: TorchCompile("cuda", precision="fp16"), marks=[pytest.mark.gpu, _gpu, _tf32]),
         lambda: FakeRuntime(lambda _op: 1e-3),
     ],
-    ids=["torch-cpu", "torch-cpu-bf16", "torch-cuda", "torch-cuda-fp16", "fake"],
+    ids=[
+        "torch-cpu",
+        "torch-nhwc-cpu",
+        "torch-cpu-bf16",
+        "torchscript-cpu",
+        "torchscript-nhwc-cpu",
+        "torchscript-cpu-bf16",
+        "torch-compile-cpu",
+        "torch-compile-nhwc-cpu",
+        "torch-compile-cpu-bf16",
+        "torch-cuda",
+        "torch-cuda-fp16",
+        "torch-nhwc-cuda",
+        "torchscript-cuda-fp16",
+        "torch-compile-cuda-fp16",
+        "fake",
+    ],
 )
 def test_runtime_keeps_the_contract(make):
     check_runtime(make())
+
+
+@pytest.mark.parametrize(
+    ("name", "inside"),
+    [
+        ("torch", True),
+        ("torch-nhwc", True),
+        ("torchscript", False),
+        ("torchscript-nhwc", False),
+        ("torch-compile", False),
+        ("torch-compile-nhwc", False),
+    ],
+)
+def test_registered_runtime_bears_its_name(name, inside):
+    runtime = load_registry().find("runtime", name).make("cpu", threads=2, precision="bf16")
+    assert (runtime.name, runtime.inside, runtime.channels_last) == (name, inside, name.endswith("nhwc"))
+    assert runtime.platform.id.endswith(f".{name}.bf16.t2")
+
+
+@pytest.mark.parametrize("adapter", [TorchEager, TorchScript, TorchCompile])
+def test_runtime_of_torch_reaches_another_process(adapter):
+    runtime = adapter(threads=2, precision="bf16", channels_last=True)
+    assert runtime.platform
+    sent = cloudpickle.loads(cloudpickle.dumps(runtime))
+    assert (sent.name, sent.platform, dict(sent.platform.facts)) == (
+        runtime.name,
+        runtime.platform,
+        dict(runtime.platform.facts),
+    )
 
 
 def test_torch_eager_says_where_it_runs():
@@ -69,6 +138,118 @@ def test_torch_eager_refuses_a_device_that_is_not_there(monkeypatch):
     monkeypatch.setattr("nni_latency.platforms._devices.list_devices", lambda: ["cpu"])
     with pytest.raises(UnknownNameError, match=r"Unknown device 'cuda:9'\. There is: cpu\."):
         TorchEager("cuda:9")
+
+
+@pytest.mark.parametrize(
+    ("shape", "layout"), [((2, 3, 4, 4), torch.channels_last), ((2, 3, 4, 4, 4), torch.channels_last_3d)]
+)
+def test_channels_last_arranges_inputs_and_keeps_their_numbers(shape, layout):
+    plain, arranged = (TorchEager(channels_last=last).inputs(shape) for last in (False, True))
+    assert not plain.is_contiguous(memory_format=layout)
+    assert arranged.is_contiguous(memory_format=layout)
+    assert torch.equal(plain, arranged)
+
+
+def test_channels_last_arranges_weights_of_four_and_five_dimensions():
+    module = nn.ModuleList([nn.Conv1d(2, 3, 3), nn.Conv2d(2, 3, 3), nn.Conv3d(2, 3, 3), nn.Linear(2, 3)])
+    line, plane, volume, linear = TorchEager(channels_last=True).load(module)
+    assert line.weight.is_contiguous()
+    assert linear.weight.is_contiguous()
+    assert plane.weight.is_contiguous(memory_format=torch.channels_last)
+    assert volume.weight.is_contiguous(memory_format=torch.channels_last_3d)
+
+
+@pytest.mark.parametrize(("wanted", "chosen"), [(1, (7,)), (2, (5, 7)), (3, (0, 5, 7)), (4, (0, 5, 7))])
+def test_choose_processors_takes_the_last_that_may_be_used(monkeypatch, wanted, chosen):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {7, 0, 5}, raising=False)
+    monkeypatch.setattr(os, "sched_setaffinity", lambda *_: None, raising=False)
+    assert choose_processors(wanted) == chosen
+
+
+def test_choose_processors_finds_none_where_the_system_refuses(monkeypatch):
+    def refuse(*_):
+        raise PermissionError("not allowed")
+
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0}, raising=False)
+    monkeypatch.setattr(os, "sched_setaffinity", refuse, raising=False)
+    assert choose_processors(1) == ()
+
+
+def test_choose_processors_finds_none_where_the_system_has_no_such_call(monkeypatch):
+    monkeypatch.delattr(os, "sched_setaffinity", raising=False)
+    assert choose_processors(1) == ()
+
+
+@_affinity
+@pytest.mark.parametrize("threads", [1, 2, 1000])
+def test_session_stays_on_as_many_processors_as_threads(threads):
+    before = os.sched_getaffinity(0)
+    runtime = TorchEager(threads=threads)
+    with runtime.session():
+        assert os.sched_getaffinity(0) == set(sorted(before)[-threads:])
+    assert os.sched_getaffinity(0) == before
+    assert runtime.platform.facts["cpu_affinity"] == ",".join(map(str, sorted(before)[-threads:]))
+
+
+@_affinity
+def test_session_puts_processors_back_after_an_error():
+    before = os.sched_getaffinity(0)
+    with pytest.raises(KeyError, match=r"stop"), TorchEager().session():
+        raise KeyError("stop")
+    assert os.sched_getaffinity(0) == before
+
+
+@_affinity
+def test_platform_counts_the_processors_outside_a_session():
+    runtime = TorchEager()
+    with runtime.session():
+        count = runtime.platform.facts["cpu_count"]
+    assert count == len(os.sched_getaffinity(0))
+
+
+@_affinity
+def test_pinned_gives_back_the_threads_that_started_inside():
+    before = os.sched_getaffinity(0)
+    started, seen, done = threading.Event(), [], threading.Event()
+
+    def work():
+        seen.append(os.sched_getaffinity(0))
+        started.set()
+        done.wait(10)
+        seen.append(os.sched_getaffinity(0))
+
+    worker = threading.Thread(target=work)
+    with pinned(choose_processors(1)):
+        worker.start()
+        started.wait(10)
+    done.set()
+    worker.join()
+    assert seen == [set(choose_processors(1)), before]
+
+
+def test_pinned_does_nothing_without_processors(monkeypatch):
+    monkeypatch.delattr(os, "sched_setaffinity", raising=False)
+    with pinned(()):
+        pass
+
+
+def test_reference_is_the_same_every_time_and_leaves_random_numbers_alone():
+    before = torch.get_rng_state()
+    first, second = reference_module(), reference_module()
+    assert torch.equal(torch.get_rng_state(), before)
+    assert all(torch.equal(one, other) for one, other in zip(first.parameters(), second.parameters(), strict=True))
+
+
+def test_reference_keeps_the_size_of_activations():
+    with torch.inference_mode():
+        outputs = reference_module()(TorchEager().inputs(REFERENCE_SHAPE))
+    assert 0.1 < outputs.std() < 10
+
+
+def test_interface_of_runtimes_loads_without_torch():
+    code = "import sys; from nni_latency.measurement.runtimes import Runtime; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+    assert Runtime.inside
 
 
 def test_cuda_clock_reports_events_that_do_not_work():

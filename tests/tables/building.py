@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import random
 
 import pytest
 
 from nni_latency.measurement import Protocol
 from nni_latency.tables import build_table, journal_path
+from nni_latency.tables._journal import RoundRecord
 from nni_latency.testing import FakeRuntime, fake_plan
 
 LATENCIES = {
@@ -47,6 +49,34 @@ def build(path, *, noise=None, protocol=PROTOCOL, platform=None, **options):
     plan, latencies = make_plan()
     runtime = FakeRuntime(latencies, noise=noise or (lambda: 0.0), platform=platform)
     return build_table(plan, runtime, protocol, path, **options)
+
+
+def records(path):
+    """Read the rounds of a journal or of kept samples."""
+    lines = map(json.loads, path.read_text().splitlines()[1:])
+    return [RoundRecord.of(line) for line in lines if "reason" not in line]
+
+
+def choice_runtime(plan, latencies, troubles, **arguments):
+    """Return a `FakeRuntime` on which candidates, ``{"layer:choice": function}``, do something more when they run."""
+    names = {
+        candidate.op.op_key: f"{layer.name}:{choice}"
+        for layer in plan.layers
+        for choice, candidate in layer.candidates.items()
+    }
+
+    class ChoiceRuntime(FakeRuntime):
+        def load(self, module):
+            run, trouble = super().load(module), troubles.get(names[module.op.op_key])
+
+            def stage(inputs):
+                if trouble is not None:
+                    trouble()
+                return run(inputs)
+
+            return stage
+
+    return ChoiceRuntime(latencies, **arguments)
 
 
 def values(table):

@@ -13,7 +13,7 @@ from nni_latency.measurement import Protocol
 from nni_latency.operators import OpSpec
 from nni_latency.platforms import Platform
 from nni_latency.spaces import CANDIDATES, FBNetSpace
-from nni_latency.tables import Entry, LookupTable, SpaceReference, TableLayer
+from nni_latency.tables import Entry, LookupTable, Residency, SpaceReference, TableLayer
 from nni_latency.units import METRIC_UNITS
 
 _SPACE = {"a": ["x", "y"], "b": ["x", "z"]}
@@ -47,7 +47,8 @@ def _layers(draw, name):
     measured = draw(st.lists(st.sampled_from(choices), unique=True))
     searched = draw(st.booleans())
     entries = {choice: draw(_entries()) for choice in measured}
-    return TableLayer(name, tuple(choices), entries, searched, None if searched else choices[0])
+    failures = {choice: draw(_names) for choice in choices if choice not in measured and draw(st.booleans())}
+    return TableLayer(name, tuple(choices), entries, searched, None if searched else choices[0], failures)
 
 
 @st.composite
@@ -69,6 +70,11 @@ def _tables(draw):
         draw(_costs),
         draw(st.integers(0, 9999)),
         draw(st.floats(0, 1e6)),
+        draw(st.one_of(st.none(), st.builds(Residency, st.floats(0, 0.99), _costs))),
+        draw(st.one_of(st.none(), _costs)),
+        tuple(draw(st.lists(_costs, max_size=3))),
+        {"before": draw(st.dictionaries(_names, facts, max_size=2))},
+        tuple(draw(st.lists(_names, max_size=2))),
     )
 
 
@@ -78,6 +84,7 @@ def test_what_is_saved_is_loaded(tmp_path_factory, table):
     loaded = LookupTable.load(table.save(path))
     assert loaded == table
     assert dict(loaded.platform.facts) == dict(table.platform.facts)
+    assert [dict(layer.failures) for layer in loaded.layers] == [dict(layer.failures) for layer in table.layers]
     assert [list(layer.entries) for layer in loaded.layers] == [list(layer.entries) for layer in table.layers]
 
 
@@ -137,10 +144,21 @@ def test_from_latencies_names_a_choice_that_is_not_there():
         LookupTable.from_latencies(_SPACE, {"a": {"z": 1.0}})
 
 
-@pytest.mark.parametrize("cost", [0, -1.0, math.nan, math.inf, "fast", None])
+@pytest.mark.parametrize("cost", [-1.0, math.nan, math.inf, "fast", None])
 def test_from_latencies_refuses_what_is_no_cost(cost):
     with pytest.raises(InvalidValueError, match=rf"The cost of 'a', choice 'x' must be .*Got {cost!r}\."):
         LookupTable.from_latencies(_SPACE, {"a": {"x": cost}})
+
+
+@pytest.mark.parametrize("metric", ["latency", "energy", "throughput"])
+def test_from_latencies_refuses_a_cost_of_zero(metric):
+    with pytest.raises(InvalidValueError, match=rf"The {metric} of 'a': x must be positive\. Got 0\."):
+        LookupTable.from_latencies(_SPACE, {"a": {"x": 0}}, metric=metric)
+
+
+def test_from_latencies_takes_a_count_of_no_bytes():
+    table = LookupTable.from_latencies(_SPACE, {"a": {"x": 0}}, metric="parameter_memory")
+    assert table.entry("a", "x").value == 0
 
 
 def test_from_latencies_refuses_a_space_without_choices():

@@ -14,6 +14,7 @@ from nni_latency.platforms import Platform
 from nni_latency.tables import Entry, LookupTable, SpaceReference, TableLayer, table_schema
 
 _SCHEMA = Path(__file__).parents[2] / "docs" / "reference" / "lookup_table.schema.json"
+_VERSION_1 = Path(__file__).parent / "data" / "version_1.json"
 _OP = OpSpec.of("conv2d", [(1, 3, 8, 8)], out_channels=4, kernel_size=3, stride=1, groups=1, bias=False)
 _TABLE = LookupTable(
     SpaceReference("fake", {"width": 1.0}),
@@ -45,8 +46,13 @@ _ENTRY = ("layers", 0, "entries", "x")
 _SPOILT = {
     "nan": ((*_ENTRY, "value"), float("nan"), r"layers\.0\.entries\.x\.value: Input should be a finite number"),
     "infinite": ((*_ENTRY, "high"), float("inf"), r"entries\.x\.high: Input should be a finite number"),
-    "negative": ((*_ENTRY, "value"), -0.5, r"entries\.x\.value: Input should be greater than 0\. Got '-0\.5'"),
-    "zero": ((*_ENTRY, "value"), 0.0, r"entries\.x\.value: Input should be greater than 0"),
+    "negative": (
+        (*_ENTRY, "value"),
+        -0.5,
+        r"entries\.x\.value: Input should be greater than or equal to 0\. Got '-0\.5'",
+    ),
+    "zero": (_ENTRY, {"value": 0.0, "low": 0.0, "high": 1.0}, r"The latency of 'a': x must be positive\. Got 0"),
+    "zero below its interval": ((*_ENTRY, "value"), 0.0, r"layer 'a', entry 'x': .* enclose its value 0\.0"),
     "text": ((*_ENTRY, "value"), "0.5", r"entries\.x\.value: Input should be a valid number"),
     "bare interval": ((*_ENTRY, "low"), 0.75, r"layer 'a', entry 'x': The interval of an entry must enclose"),
     "unknown field": ((*_ENTRY, "mean"), 0.5, r"entries\.x\.mean: Extra inputs are not permitted"),
@@ -70,8 +76,14 @@ _SPOILT = {
     "protocol field": (("protocol", "n_runs"), 3, r"n_runs"),
     "calibration": (("calibration",), 0.0, r"calibration: Input should be greater than 0"),
     "input shape": (("input_shape",), [], r"input_shape: List should have at least 1 item"),
-    "version 0": (("version",), 0, r"version: Input should be 1\. Got '0'"),
-    "version text": (("version",), "1", r"version: Input should be 1"),
+    "version 0": (("version",), 0, r"version: Input should be 2\. Got '0'"),
+    "version text": (("version",), "2", r"version: Input should be 2\. Got '2'"),
+    "failed stranger": (("layers", 0, "failures"), {"q": "why"}, r"\['q'\] are not among the choi"),
+    "failed and measured": (("layers", 0, "failures"), {"x": "why"}, r"\['x'\] have both an entry and a failure"),
+    "residency": (("residency",), {"saving": 1.0, "scale": 1.0}, r"residency\.saving: Input should be less than 1"),
+    "scale": (("residency",), {"saving": 0.5, "scale": 0.0}, r"residency\.scale: Input should be greater than 0"),
+    "reference": (("reference",), 0.0, r"reference: Input should be greater than 0"),
+    "drift": (("drift",), [1.0, -1.0], r"drift\.1: Input should be greater than 0"),
 }
 
 
@@ -106,8 +118,8 @@ def test_empty_file_is_not_whole(path):
 
 
 def test_newer_version_says_how_to_update(path):
-    _change(path, "version", to=2)
-    with pytest.raises(TableFormatError, match=r"has version 2, this nni_latency reads up to 1\. Update it with: pip"):
+    _change(path, "version", to=3)
+    with pytest.raises(TableFormatError, match=r"has version 3, this nni_latency reads up to 2\. Update it with: pip"):
         LookupTable.load(path)
 
 
@@ -143,6 +155,32 @@ def test_hostile_json_is_refused_like_any_other(path, content):
     path.write_text(content)
     with pytest.raises(TableFormatError, match=r"t\.json"):
         LookupTable.load(path)
+
+
+def test_table_of_version_1_is_read_as_the_same_table_in_version_2(tmp_path):
+    """The file is one that the first version wrote."""
+    old = LookupTable.load(_VERSION_1)
+    assert json.loads(_VERSION_1.read_text())["version"] == 1
+    assert old == LookupTable.load(old.save(tmp_path / "new.json"))
+    assert json.loads((tmp_path / "new.json").read_text())["version"] == 2
+
+
+def test_table_of_version_1_keeps_what_it_said():
+    table = LookupTable.load(_VERSION_1)
+    assert (table.calibration, table.rounds, table.duration, table.coverage) == (1.0625, 6, 0.125, 0.75)
+    entry = table.entry("a", "x")
+    assert (entry.value, entry.low, entry.high, entry.n_samples, entry.n_dropped) == (0.125, 0.0625, 0.25, 18, 2)
+    assert (entry.op, table.platform.facts["torch"]) == (_OP, "2.0.0")
+
+
+def test_table_of_version_1_did_not_ask_for_narrow_intervals():
+    assert LookupTable.load(_VERSION_1).unsettled == ()
+
+
+def test_table_of_version_1_has_nothing_of_what_came_later():
+    table = LookupTable.load(_VERSION_1)
+    assert (table.residency, table.reference, table.drift, table.remarks) == (None, None, (), ())
+    assert [dict(layer.failures) for layer in table.layers] == [{}, {}]
 
 
 def test_features_in_the_file_are_counted_anew(path):

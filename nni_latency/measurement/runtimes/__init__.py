@@ -6,17 +6,23 @@ from nni_latency.imports import lazy_exports
 
 if TYPE_CHECKING:
     from nni_latency.measurement.runtimes._base import Runtime
+    from nni_latency.measurement.runtimes._torch_compile import TorchCompile
     from nni_latency.measurement.runtimes._torch_eager import TorchEager
+    from nni_latency.measurement.runtimes._torchscript import TorchScript
 
 __all__ = [
     "Runtime",
+    "TorchCompile",
     "TorchEager",
+    "TorchScript",
 ]
 
 __getattr__, __dir__ = lazy_exports(
     __name__,
     {
         "Runtime": "nni_latency.measurement.runtimes._base",
+        "TorchCompile": "nni_latency.measurement.runtimes._torch_compile",
         "TorchEager": "nni_latency.measurement.runtimes._torch_eager",
+        "TorchScript": "nni_latency.measurement.runtimes._torchscript",
     },
 )

@@ -8,7 +8,8 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from nni_latency.measurement._chain import Clock, Stage
-from nni_latency.platforms import Platform
+from nni_latency.measurement.runtimes._reference import REFERENCE_SHAPE, reference_module
+from nni_latency.platforms import Conditions, Platform
 
 
 class Runtime(ABC):
@@ -20,6 +21,13 @@ class Runtime(ABC):
 
     #: Its name in platform ids, such as ``torch``.
     name: str
+
+    #: Whether the parts of a network can be run one after another as the whole would run, so that each can be timed
+    #: inside it. A runtime that compiles whole networks says False, and is timed from the outside alone.
+    inside: bool = True
+
+    #: Whether it can be pickled and measure in a worker process just as well as in this one.
+    portable: bool = True
 
     @property
     @abstractmethod
@@ -42,3 +50,19 @@ class Runtime(ABC):
     @abstractmethod
     def inputs(self, shape: Sequence[int]) -> Any:
         """Make an input of random numbers of that shape."""
+
+    def reference(self) -> tuple[Stage, Any]:
+        """Prepare a fixed small piece of work and its input.
+
+        It is timed in every round, so that the drift of the machine shows. By default it is a few
+        layers of torch; a runtime that loads other modules overrides this.
+        """
+        return self.load(reference_module()), self.inputs(REFERENCE_SHAPE)
+
+    def stand_in(self) -> Runtime | None:
+        """Return a runtime of the same device that can be timed inside; None if there is none, or no need."""
+        return None
+
+    def conditions(self) -> Conditions:
+        """Say what the device is like at this moment; nothing, where that can not be known."""
+        return Conditions()

@@ -1,0 +1,64 @@
+"""The progress of measuring: a bar with the time left, and how to go on after an interruption."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from types import TracebackType
+
+import click
+from rich.markup import escape
+
+from nni_latency.cli._console import progress, remarks
+from nni_latency.measurement.runtimes import Runtime
+from nni_latency.tables import BuildProgress, journal_path
+from nni_latency.units import format_seconds
+
+
+class Measuring:
+    """A context in which something is measured behind a progress bar; Ctrl-C says how to go on.
+
+    Parameters
+    ----------
+    what : str
+        What is measured.
+    runtime : Runtime
+        Where.
+    out : Path
+        The file that will be written, beside which the journal lies.
+    """
+
+    def __init__(self, what: str, runtime: Runtime, out: Path) -> None:
+        self._what, self._runtime, self._out = what, runtime, out
+        self._console = remarks()
+        self._bar = progress(self._console)
+        self._open = contextlib.ExitStack()
+
+    def __enter__(self) -> Measuring:
+        """Get ready; nothing is shown yet."""
+        self._task = self._bar.add_task("warming up", total=1.0, left="")
+        return self
+
+    def on_start(self, rounds: int) -> None:
+        """Show the bar: only now is everything checked, so a mistake is told without a bar before it."""
+        going_on = f", going on after {rounds} rounds" if rounds else ""
+        self._console.print(f"Measuring {self._what} on {self._runtime.platform.id}{going_on}", markup=False)
+        self._open.enter_context(self._bar)
+
+    def on_progress(self, state: BuildProgress) -> None:
+        """Move the bar."""
+        left = format_seconds(state.remaining) if state.remaining > 0 else "0 s"
+        wide = f", {state.unsettled} intervals still wide" if state.unsettled else ""
+        self._bar.update(
+            self._task, completed=state.share, description=f"round {state.rounds}{wide}", left=f"at most {left} left"
+        )
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Take the bar away."""
+        self._open.close()
+        if isinstance(error, KeyboardInterrupt):
+            path = escape(str(journal_path(self._out)))
+            self._console.print(f"Interrupted. Finished rounds are in {path}; the same command goes on.")
+            raise click.exceptions.Exit(130) from None

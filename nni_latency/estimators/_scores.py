@@ -1,0 +1,90 @@
+"""How well predictions agree with measurements: the figures that papers on latency prediction report."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.stats import spearmanr
+
+from nni_latency.errors import InvalidValueError
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Agreement of predictions with measurements. Shares and errors are ratios, 0.05 being 5 %.
+
+    Parameters
+    ----------
+    n : int
+        How many.
+    mape : float
+        Mean absolute percentage error: mean of abs(predicted / measured - 1).
+    rmspe : float
+        Root mean square percentage error.
+    bias : float
+        Mean of predicted / measured - 1.
+    within5, within10 : float
+        Share of predictions that are off by at most 5 and 10 %.
+    spearman : float
+        Spearman's rank correlation; nan with fewer than three, or where all are alike.
+    worst : float
+        Largest absolute percentage error.
+    """
+
+    n: int
+    mape: float
+    rmspe: float
+    bias: float
+    within5: float
+    within10: float
+    spearman: float
+    worst: float
+
+
+def score(predicted: ArrayLike, measured: ArrayLike) -> Scores:
+    """Compare predictions with measurements.
+
+    Parameters
+    ----------
+    predicted, measured : array-like of shape (n,)
+        In the same unit; measurements positive.
+
+    Returns
+    -------
+    Scores
+
+    Raises
+    ------
+    InvalidValueError
+        If they are not as many, none at all, not finite, or a measurement is not positive.
+
+    Examples
+    --------
+    >>> found = score([1.0, 2.2, 3.3], [1.0, 2.0, 3.0])
+    >>> round(found.mape, 4), round(found.within5, 2), found.within10, found.spearman
+    (0.0667, 0.33, 1.0, 1.0)
+    """
+    guesses, truth = np.asarray(predicted, dtype=np.float64), np.asarray(measured, dtype=np.float64)
+    if guesses.shape != truth.shape or guesses.ndim != 1 or not len(truth):
+        raise InvalidValueError(
+            f"Predictions and measurements must be as many, at least one. Got {guesses.shape} and {truth.shape}."
+        )
+    if not (np.isfinite(guesses).all() and np.isfinite(truth).all() and (truth > 0).all()):
+        raise InvalidValueError("Predictions must be finite, measurements positive and finite.")
+    errors = guesses / truth - 1
+    # What is 10 % off to the last bit counts as 10 % off.
+    sizes = np.abs(errors).round(12)
+    ranked = len(truth) > 2 and np.ptp(guesses) > 0 and np.ptp(truth) > 0
+    return Scores(
+        len(truth),
+        float(sizes.mean()),
+        float(np.sqrt((errors**2).mean())),
+        float(errors.mean()),
+        float((sizes <= 0.05).mean()),
+        float((sizes <= 0.10).mean()),
+        float(spearmanr(guesses, truth).statistic) if ranked else math.nan,
+        float(sizes.max()),
+    )

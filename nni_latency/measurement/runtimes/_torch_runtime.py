@@ -1,0 +1,106 @@
+"""What all runtimes of torch share: the session, the clock, inputs, and where modules go."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import nn
+
+from nni_latency.measurement._chain import Clock, PerfClock
+from nni_latency.measurement.runtimes._affinity import choose_processors, pinned
+from nni_latency.measurement.runtimes._allocator import keep_freed_memory
+from nni_latency.measurement.runtimes._base import Runtime
+from nni_latency.measurement.runtimes._cuda_clock import CudaClock
+from nni_latency.platforms import Conditions, Platform, current_platform, read_conditions, resolve_device
+
+_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+# By the number of dimensions; others have no such layout.
+_CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
+
+
+class _TorchRuntime(Runtime):
+    """Base of the runtimes of torch; see `TorchEager` for the parameters."""
+
+    def __init__(
+        self, device: str = "cpu", *, threads: int = 1, precision: str = "fp32", channels_last: bool = False
+    ) -> None:
+        self.device = resolve_device(device)
+        self.threads = threads
+        self.precision = precision
+        self.channels_last = channels_last
+        if channels_last:
+            self.name = f"{type(self).name}-nhwc"
+
+    @cached_property
+    def platform(self) -> Platform:
+        """Where its numbers are taken; read once."""
+        found = current_platform(self.device, runtime=self.name, precision=self.precision, threads=self.threads)
+        if not self._processors:
+            return found
+        facts = {**found.facts, "cpu_affinity": ",".join(map(str, self._processors))}
+        return dataclasses.replace(found, facts=facts)
+
+    @cached_property
+    def clock(self) -> Clock:
+        """The processor's clock, or events on a GPU."""
+        return CudaClock() if self._on_gpu else PerfClock()
+
+    @property
+    def _on_gpu(self) -> bool:
+        return self.device.startswith("cuda")
+
+    @cached_property
+    def _processors(self) -> tuple[int, ...]:
+        return () if self._on_gpu else choose_processors(self.threads)
+
+    @contextlib.contextmanager
+    def session(self) -> Iterator[None]:
+        """Set the number of threads, switch off autograd, choose the GPU; put all of it back afterwards.
+
+        On the CPU the calling thread, and those that it starts, stay on as many processors as there are threads, where
+        the operating system allows it: a thread that is moved finds its caches cold. Numbers too small for the
+        processor's fast path count as zero: untrained weights may shrink activations to that size, which trained ones
+        do not, and a layer then takes up to 40 % longer. Freed memory is kept, for the rest of the process (see
+        `keep_freed_memory`).
+        """
+        # Read before the processors are taken away: it says how many there are.
+        _ = self.platform
+        keep_freed_memory()
+        threads = torch.get_num_threads()
+        chosen = torch.cuda.device(self.device) if self._on_gpu else contextlib.nullcontext()
+        with pinned(self._processors):
+            torch.set_num_threads(self.threads)
+            torch.set_flush_denormal(True)
+            try:
+                with torch.inference_mode(), chosen:
+                    yield
+            finally:
+                torch.set_flush_denormal(False)
+                torch.set_num_threads(threads)
+
+    def inputs(self, shape: Sequence[int]) -> Any:
+        """Make normally distributed numbers, the same ones every time."""
+        generator = torch.Generator().manual_seed(0)
+        return self._arrange(torch.randn(*shape, generator=generator).to(self.device, _DTYPES[self.precision]))
+
+    def conditions(self) -> Conditions:
+        """Say what the device is like at this moment."""
+        return read_conditions(self.device)
+
+    def _place(self, module: nn.Module) -> nn.Module:
+        """Move a module to the device, precision and memory layout, in evaluation mode."""
+        placed = module.eval().requires_grad_(False).to(self.device, _DTYPES[self.precision])
+        # Not `to(memory_format=...)`, which takes one layout for all weights and fails on those of other dimensions.
+        arranged: nn.Module = placed._apply(self._arrange)
+        return arranged
+
+    def _arrange(self, tensor: torch.Tensor) -> torch.Tensor:
+        if self.channels_last and tensor.dim() in _CHANNELS_LAST:
+            return tensor.contiguous(memory_format=_CHANNELS_LAST[tensor.dim()])
+        return tensor

@@ -1,0 +1,107 @@
+"""From samples to a table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nni_latency.measurement import Measurement, Protocol
+from nni_latency.operators import OpSpec
+from nni_latency.platforms import Platform
+from nni_latency.tables._entry import Entry
+from nni_latency.tables._journal import Failure
+from nni_latency.tables._lookup_table import LookupTable, TableLayer
+from nni_latency.tables._plan import MeasurePlan
+from nni_latency.tables._residency import fit_residency
+from nni_latency.tables._samples import Samples
+
+#: Entries and curve depend on each other; after so many turns neither changes any more.
+_TURNS = 4
+
+
+def summarise(
+    plan: MeasurePlan,
+    platform: Platform,
+    protocol: Protocol,
+    samples: Samples,
+    *,
+    failures: Sequence[Failure] = (),
+    duration: float = 0.0,
+) -> LookupTable:
+    """Make the table of what was measured.
+
+    An entry is what a candidate costs in a network that is too large for the cache. A sample taken in a smaller network
+    is first divided by what the network's size saves there, and that is found from the same runs: entries and curve are
+    found in turns.
+    """
+    seen, times = samples.parts
+    networks, totals = samples.runs
+    relative = np.ones(len(seen))
+    for _ in range(_TURNS):
+        entries = _entries(plan, protocol, seen, times / relative[:, None])
+        calibration, residency = fit_residency(_sums(networks, entries), totals, protocol.statistic)
+        if residency is None:
+            break
+        sums = _sums(seen, entries) * calibration
+        relative = residency(sums) / sums
+    return LookupTable(
+        plan.space,
+        platform,
+        _layers(plan, entries, failures),
+        plan.input_shape,
+        "latency",
+        protocol,
+        calibration,
+        len(samples.drift),
+        round(duration, 3),
+        residency=residency,
+        reference=samples.reference(protocol),
+        drift=tuple(float(f"{seconds:.6g}") for seconds in samples.drift),
+    )
+
+
+def _entries(
+    plan: MeasurePlan, protocol: Protocol, networks: NDArray[np.int64], times: NDArray[np.float64]
+) -> list[dict[int, Entry]]:
+    """Make the entries of every layer, by index of the candidate."""
+    entries: list[dict[int, Entry]] = []
+    for layer, column, chosen in zip(plan.layers, times.T, networks.T, strict=True):
+        ops = [candidate.op for candidate in layer.candidates.values()]
+        entries.append(
+            {
+                choice: _entry(ops[choice], Measurement(tuple(column[chosen == choice].tolist()), protocol))
+                for choice in np.unique(chosen).tolist()
+            }
+        )
+    return entries
+
+
+def _entry(op: OpSpec, measurement: Measurement) -> Entry:
+    summary = measurement.summary
+    return Entry(summary.value, summary.low, summary.high, summary.n_samples, summary.n_dropped, op)
+
+
+def _sums(networks: NDArray[np.int64], entries: Sequence[Mapping[int, Entry]]) -> NDArray[np.float64]:
+    """Add up the entries of networks."""
+    total = np.zeros(len(networks))
+    for chosen, layer in zip(networks.T, entries, strict=True):
+        values = np.zeros(int(chosen.max()) + 1)
+        for choice, entry in layer.items():
+            values[choice : choice + 1] = entry.value
+        total += values[chosen]
+    return total
+
+
+def _layers(
+    plan: MeasurePlan, entries: Sequence[Mapping[int, Entry]], failures: Sequence[Failure]
+) -> tuple[TableLayer, ...]:
+    layers = []
+    for index, (layer, measured) in enumerate(zip(plan.layers, entries, strict=True)):
+        names = tuple(layer.candidates)
+        failed = {names[item.choice]: item.reason for item in failures if item.layer == index}
+        # What has failed in the end has no entry, even if it was measured before.
+        kept = {names[choice]: entry for choice, entry in sorted(measured.items()) if names[choice] not in failed}
+        layers.append(TableLayer(layer.name, names, kept, layer.searched, layer.default, failed))
+    return tuple(layers)

@@ -1,0 +1,17 @@
+"""Validation: an estimator against whole networks that nobody measured before."""
+
+from nni_latency.validation._document import ValidationSummary, read_summary, validation_content
+from nni_latency.validation._drawing import draw_networks
+from nni_latency.validation._requirement import Requirement
+from nni_latency.validation._validation import NetworkResult, Validation, validate
+
+__all__ = [
+    "NetworkResult",
+    "Requirement",
+    "Validation",
+    "ValidationSummary",
+    "draw_networks",
+    "read_summary",
+    "validate",
+    "validation_content",
+]

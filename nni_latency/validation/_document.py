@@ -1,0 +1,106 @@
+"""A validation as JSON, for programs and for the record beside a table."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from nni_latency.errors import TableFormatError
+from nni_latency.estimators import Scores
+from nni_latency.units import METRIC_UNITS
+from nni_latency.validation._validation import NetworkResult, Validation
+
+FORMAT = "nni_latency.validation"
+VERSION = 1
+
+
+def validation_content(validation: Validation) -> dict[str, Any]:
+    """Return a validation as plain values; a score that could not be computed is null.
+
+    Parameters
+    ----------
+    validation : Validation
+        What to write.
+
+    Returns
+    -------
+    dict
+        Everything in SI units, errors as ratios.
+    """
+    return {
+        "format": FORMAT,
+        "version": VERSION,
+        "estimator": validation.estimator,
+        "metric": validation.metric,
+        "unit": METRIC_UNITS[validation.metric],
+        "platform": {"id": validation.platform.id, "facts": dict(validation.platform.facts)},
+        "scores": _scores(validation.scores),
+        "repeatability": _scores(validation.repeatability),
+        "speed": validation.speed,
+        "duration": validation.duration,
+        "drift": list(validation.drift),
+        "failures": dict(validation.failures),
+        "networks": [_network(result) for result in validation.results],
+    }
+
+
+class ScoresDocument(BaseModel):
+    """The scores in a file."""
+
+    model_config = ConfigDict(strict=True)
+
+    n: int
+    mape: float
+    rmspe: float
+    bias: float
+    within5: float
+    within10: float
+    spearman: float | None
+    worst: float
+
+
+class ValidationSummary(BaseModel):
+    """What the file of a validation says in short."""
+
+    model_config = ConfigDict(strict=True)
+
+    scores: ScoresDocument
+    repeatability: ScoresDocument
+
+
+def read_summary(path: Path) -> ValidationSummary:
+    """Read the scores of a validation that was saved.
+
+    Raises
+    ------
+    TableFormatError
+        If the file can not be read, or is no validation.
+    """
+    try:
+        return ValidationSummary.model_validate(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, ValidationError) as error:
+        raise TableFormatError(f"{str(path)!r} is not the file of a validation; validate the table anew.") from error
+
+
+def _scores(scores: Scores) -> dict[str, float | None]:
+    # nan is the one number that is not equal to itself, and JSON has no word for it.
+    return {name: value if value == value else None for name, value in asdict(scores).items()}
+
+
+def _network(result: NetworkResult) -> dict[str, Any]:
+    return {
+        "name": result.name,
+        "predicted": result.predicted.value,
+        "measured": result.measured,
+        "low": result.low,
+        "high": result.high,
+        "error": result.error,
+        "halves": list(result.halves),
+        "n_samples": result.n_samples,
+        "missing": list(result.predicted.missing),
+        "selection": dict(result.selection),
+    }

@@ -1,0 +1,64 @@
+"""Which networks an estimator is held to."""
+
+from __future__ import annotations
+
+import random
+
+from nni_latency.errors import InvalidValueError
+from nni_latency.tables import MeasurePlan
+
+
+def draw_networks(plan: MeasurePlan, n_random: int = 24, *, seed: int = 0) -> dict[str, dict[str, str]]:
+    """Draw the networks of a validation: random ones, the published ones, and the extremes.
+
+    Parameters
+    ----------
+    plan : MeasurePlan
+        The space.
+    n_random : int, default=24
+        Random networks, every choice as likely as any other. A smaller space may hold fewer.
+    seed : int, default=0
+        Seed of the random networks.
+
+    Returns
+    -------
+    dict of str to dict
+        Name to ``{layer: choice}`` with every layer. Those named ``all X`` take the choice ``X`` in every layer that
+        has it, for every ``X`` that all searched layers have.
+
+    Raises
+    ------
+    InvalidValueError
+        If `n_random` is negative, or there is no network at all.
+
+    Examples
+    --------
+    >>> from nni_latency.spaces import FBNetSpace
+    >>> list(draw_networks(FBNetSpace(depth=0.25).measure_plan(), 1))[:3]
+    ['random 1', 'all k3_e1', 'all k3_e1_g2']
+    """
+    if n_random < 0:
+        raise InvalidValueError(f"The number of random networks must be >= 0. Got {n_random}.")
+    fixed = {layer.name: layer.default or "" for layer in plan.layers if not layer.searched}
+    found: dict[str, dict[str, str]] = {}
+    for name, selection in (*_random(plan, n_random, seed), *plan.published.items(), *_uniform(plan)):
+        network = {layer.name: {**fixed, **selection}[layer.name] for layer in plan.layers}
+        if network not in found.values():
+            found[name] = network
+    if not found:
+        raise InvalidValueError("There is no network to validate with: ask for at least one random one.")
+    return found
+
+
+def _random(plan: MeasurePlan, count: int, seed: int) -> list[tuple[str, dict[str, str]]]:
+    generator = random.Random(f"validation/{seed}")
+    return [
+        (f"random {index + 1}", {layer.name: generator.choice(list(layer.candidates)) for layer in plan.searched})
+        for index in range(count)
+    ]
+
+
+def _uniform(plan: MeasurePlan) -> list[tuple[str, dict[str, str]]]:
+    first, *others = plan.searched
+    shared = [choice for choice in first.candidates if all(choice in layer.candidates for layer in others)]
+    return [(f"all {choice}", {layer.name: choice for layer in plan.searched}) for choice in shared]

@@ -1,0 +1,64 @@
+"""What a validation must reach, as it is written on the command line."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from nni_latency.errors import InvalidValueError, UnknownNameError
+from nni_latency.estimators import Scores
+
+#: Scores that must be at least, and those that must be at most what is asked for.
+_AT_LEAST = ("within5", "within10", "spearman")
+_AT_MOST = ("mape", "rmspe", "worst", "bias")
+
+
+@dataclass(frozen=True)
+class Requirement:
+    """One score and its limit, such as ``within10=0.95``.
+
+    Parameters
+    ----------
+    name : str
+        ``within5``, ``within10`` or ``spearman``, which must be at least the limit; ``mape``, ``rmspe``, ``worst`` or
+        ``bias`` (its size), which must be at most that.
+    limit : float
+        As a ratio.
+
+    Examples
+    --------
+    >>> str(Requirement.parse("mape=0.05"))
+    'mape <= 0.05'
+    """
+
+    name: str
+    limit: float
+
+    @classmethod
+    def parse(cls, text: str) -> Requirement:
+        """Read ``name=limit``.
+
+        Raises
+        ------
+        InvalidValueError
+            If it has another form.
+        UnknownNameError
+            If there is no such score.
+        """
+        name, equals, limit = text.partition("=")
+        name = name.strip()
+        if name not in (*_AT_LEAST, *_AT_MOST) and equals:
+            raise UnknownNameError.of("score", name, [*_AT_LEAST, *_AT_MOST])
+        try:
+            return cls(name, float(limit))
+        except ValueError as error:
+            raise InvalidValueError(
+                f"A requirement must be a score and its limit, such as within10=0.95. Got {text!r}."
+            ) from error
+
+    def __str__(self) -> str:
+        return f"{self.name} {'>=' if self.name in _AT_LEAST else '<='} {self.limit:g}"
+
+    def is_met(self, scores: Scores) -> bool:
+        """Say whether scores reach it; a score that could not be computed does not."""
+        value = getattr(scores, self.name)
+        return bool(value >= self.limit if self.name in _AT_LEAST else abs(value) <= self.limit)

@@ -1,0 +1,164 @@
+"""The glue to NNI where a table says what small networks save, and where costs are no sum."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+import random
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from toys import LATENCIES, Toy, evaluator_for, seeded, table_of
+
+from nni_latency.errors import InvalidValueError
+from nni_latency.estimators import AdditiveCost
+from nni_latency.imports import quiet_nni
+from nni_latency.nas import FBNet, LatencyProfiler
+from nni_latency.nas._expectation import ExpectedCost
+from nni_latency.nas._penalty import architecture_parameters
+from nni_latency.spaces import CANDIDATES, FBNetSpace
+from nni_latency.tables import LookupTable, Residency
+
+with quiet_nni():
+    from nni.nas.oneshot.pytorch.profiler import RangeProfilerFilter
+    from nni.nas.oneshot.pytorch.supermodule._expression_utils import expression_expectation
+
+_RESIDENCY = Residency(0.3, 4e-3)
+_NETWORKS = [dict(zip(LATENCIES, choices, strict=True)) for choices in itertools.product(*LATENCIES.values())]
+
+
+def _resident(space, latencies=None, **options):
+    table = LookupTable.from_latencies(space, LATENCIES if latencies is None else latencies, **options)
+    return dataclasses.replace(table, residency=_RESIDENCY)
+
+
+def _latency(sample):
+    total = sum(LATENCIES[label][choice] for label, choice in sample.items())
+    return total * (1 - _RESIDENCY.saving * math.exp(-total / _RESIDENCY.scale))
+
+
+@pytest.fixture(scope="module")
+def toy():
+    space = Toy()
+    return LatencyProfiler(space, latency_estimator=_resident(space))
+
+
+@pytest.fixture(scope="module")
+def fbnet():
+    """Profile the full space, 22 layers of 9 choices."""
+    space, draw = FBNetSpace(), random.Random(0)
+    searched = {label: {choice: draw.uniform(1e-4, 2e-3) for choice in CANDIDATES} for label in space.simplify()}
+    latencies = {"stem": {"conv": 5e-4}, **searched, "head": {"1504": 7e-4}}
+    return LatencyProfiler(space, latency_estimator=_resident(space, latencies))
+
+
+def test_profile_with_a_residency_is_the_sum_less_the_saving(toy):
+    assert [toy.profile(sample) for sample in _NETWORKS] == pytest.approx([_latency(sample) for sample in _NETWORKS])
+
+
+def test_profile_with_a_residency_is_what_nni_makes_of_the_expression(toy):
+    evaluated = [toy.expression.evaluate(sample) for sample in _NETWORKS]
+    assert evaluated == pytest.approx([toy.profile(sample) for sample in _NETWORKS], rel=1e-12)
+
+
+def test_expectation_of_nni_with_a_residency_does_not_go_through_every_network(fbnet):
+    """Over all of 9 ** 22 networks it would never end; term by term it is the sum of the means, without the saving."""
+    even = {label: [1 / 9] * 9 for label in fbnet.cost.costs}
+    expected = fbnet.cost.constant + sum(column.mean() for column in fbnet.cost.columns)
+    assert expression_expectation(fbnet.expression, even) == pytest.approx(expected)
+
+
+def test_range_filter_of_nni_sees_the_saving(toy):
+    sample = {"a": "z", "b": "x", "c": "y"}
+    keep = RangeProfilerFilter(toy, max=2.9e-3)
+    # The parts add up to 3 ms; with what it saves it takes 2.6 ms.
+    assert _latency(sample) < 2.9e-3 < 3e-3
+    assert keep(sample)
+
+
+@pytest.mark.parametrize("metric", ["throughput", "activation_memory"])
+def test_expression_of_a_metric_that_is_no_sum_is_what_is_profiled(metric):
+    space = Toy()
+    profiler = LatencyProfiler(space, latency_estimator=LookupTable.from_latencies(space, LATENCIES, metric=metric))
+    evaluated = [profiler.expression.evaluate(sample) for sample in _NETWORKS]
+    assert evaluated == pytest.approx([profiler.profile(sample) for sample in _NETWORKS])
+
+
+@pytest.mark.parametrize("metric", ["throughput", "activation_memory", "peak_memory"])
+def test_expected_cost_of_what_is_no_sum_is_refused(metric):
+    with pytest.raises(InvalidValueError, match=rf"A {metric} is no sum over layers, so it has no expected cost"):
+        ExpectedCost(AdditiveCost(0.0, {"a": {"x": 1.0, "y": 2.0}}, metric))
+
+
+def test_search_by_a_metric_that_is_no_sum_is_refused(tmp_path):
+    space = seeded(Toy)
+    table = LookupTable.from_latencies(space, LATENCIES, metric="activation_memory")
+    strategy = FBNet(table, target=3e-3)
+    with pytest.raises(InvalidValueError, match=r"A activation_memory is no sum over layers"):
+        strategy.mutate_model(space)
+        strategy.configure_oneshot_module(evaluator_for(1, tmp_path).module)
+
+
+def _costs(sizes):
+    draw = random.Random(1)
+    costs = {f"l{n}": {f"c{k}": draw.uniform(0.5, 3.0) for k in range(size)} for n, size in enumerate(sizes)}
+    return AdditiveCost(0.5, costs, residency=Residency(0.4, 3.0))
+
+
+@pytest.mark.parametrize("sizes", [(2, 3, 1), (3, 3)], ids=["unequal", "equal"])
+def test_expected_cost_with_a_residency_has_the_right_gradient(sizes):
+    """Checked against finite differences, in double precision."""
+    expected = ExpectedCost(_costs(sizes)).double()
+    generator = torch.Generator().manual_seed(0)
+    logits = [torch.randn(size, dtype=torch.double, generator=generator).requires_grad_() for size in sizes]
+    assert torch.autograd.gradcheck(lambda *rows: expected(expected.softmax(list(rows))), logits)
+
+
+@pytest.mark.parametrize("sizes", [(2, 3, 1), (3, 3)], ids=["unequal", "equal"])
+def test_expected_cost_with_a_residency_of_certain_choices_is_the_cost_of_the_network(sizes):
+    cost = _costs(sizes)
+    expected = ExpectedCost(cost)
+    for network in itertools.product(*map(range, sizes)):
+        certain = torch.cat([torch.eye(size)[choice] for size, choice in zip(sizes, network, strict=True)])
+        assert float(expected(certain)) == pytest.approx(cost.predict([network])[0], rel=1e-6)
+
+
+@pytest.fixture(scope="module")
+def module(tmp_path_factory):
+    space = seeded(Toy)
+    strategy = FBNet(_resident(space), target=9e-3)
+    supernet = strategy.mutate_model(space)
+    made = strategy.configure_oneshot_module(evaluator_for(1, tmp_path_factory.mktemp("trainer")).module)
+    made.set_model(supernet)
+    return made
+
+
+def _with(module, target, scores):
+    module.penalty.target = target
+    with torch.no_grad():
+        for alpha, row in zip(dict(architecture_parameters(module.model)).values(), scores, strict=True):
+            alpha.copy_(torch.tensor(row))
+    return module
+
+
+_scores = st.tuples(*(st.lists(st.floats(-8, 8), min_size=len(row), max_size=len(row)) for row in LATENCIES.values()))
+_CHEAPEST = min(map(_latency, _NETWORKS))
+
+
+@given(st.floats(_CHEAPEST, 1e-2), _scores)
+def test_export_with_a_residency_never_exceeds_the_target(module, target, scores):
+    assert _latency(_with(module, target, scores).export()) <= target * (1 + 1e-9)
+
+
+def test_export_with_a_residency_takes_what_only_the_saving_lets_fit(module):
+    scores = ([5.0, 0.0, 0.0], [5.0, 0.0], [0.0, 5.0, 0.0, 0.0])
+    # a:x, b:x and c:y add up to 4 ms, and take 3.56 ms.
+    assert _with(module, 3.7e-3, scores).export() == {"a": "x", "b": "x", "c": "y"}
+
+
+def test_profiler_without_a_residency_is_dearer(toy):
+    plain = LatencyProfiler(Toy(), latency_estimator=table_of(Toy()))
+    assert all(toy.profile(sample) < plain.profile(sample) for sample in _NETWORKS)

@@ -1,0 +1,244 @@
+"""An estimator held to networks that were measured."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+
+import pytest
+
+from nni_latency.errors import MeasurementError, MismatchError
+from nni_latency.estimators import Estimate, LayerEstimator, NetworkEstimator, TableEstimator
+from nni_latency.measurement import Protocol
+from nni_latency.operators import capture_operators
+from nni_latency.platforms import Platform
+from nni_latency.tables import build_table, measure_networks
+from nni_latency.testing import FakeRuntime, fake_plan
+from nni_latency.validation import draw_networks, validate, validation_content
+
+_TIMES = {
+    "stem": {"conv": 4e-3},
+    "a": {"x": 1e-3, "y": 3e-3, "z": 9e-3},
+    "b": {"x": 2e-3, "y": 6e-3, "z": 5e-3},
+    "c": {"x": 1e-3, "y": 2e-3, "z": 8e-3},
+}
+_PLAN, _BY_OP_KEY = fake_plan(_TIMES, fixed=["stem"])
+_PLATFORM = FakeRuntime({}).platform
+_PROTOCOL = Protocol(n_warmup=0, rounds=9, time_budget=1e9)
+
+
+def _measure(folder, networks=None, latencies=None, **options):
+    """Measure networks of the plan on an invented machine; `drift` makes all of it slower, `noise` each run."""
+    runtime = FakeRuntime(_BY_OP_KEY if latencies is None else latencies, **options)
+    return measure_networks(_PLAN, networks or draw_networks(_PLAN, 16), runtime, _PROTOCOL, folder / "v.json")
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory):
+    """Build a table of the invented machine, which is exact."""
+    out = tmp_path_factory.mktemp("tables") / "t.json"
+    return build_table(_PLAN, FakeRuntime(_BY_OP_KEY), _PROTOCOL, out)
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory):
+    return _measure(tmp_path_factory.mktemp("measured"))
+
+
+class _Layers(LayerEstimator):
+    """Knows every operator, and is no table."""
+
+    metric = "latency"
+    platform = _PLATFORM
+
+    def __init__(self, factor=1.0):
+        self.calibration = factor
+
+    def estimate_op(self, op):
+        return Estimate(*[_BY_OP_KEY[op.op_key]] * 3)
+
+
+class _Whole(NetworkEstimator):
+    """Costs whole networks alone."""
+
+    metric = "latency"
+    platform = _PLATFORM
+
+    def __init__(self, factor=1.0):
+        self.factor = factor
+
+    def estimate(self, model, example_inputs=None):
+        value = self.factor * sum(_BY_OP_KEY[op.op_key] for _, op in capture_operators(model, example_inputs))
+        return Estimate(value, value, value)
+
+
+def _slower(table, factor):
+    return dataclasses.replace(table, calibration=table.calibration * factor)
+
+
+def _time(selection):
+    return sum(_TIMES[layer][choice] for layer, choice in selection.items())
+
+
+def test_exact_table_has_no_error(table, measured):
+    found = validate(TableEstimator(table), _PLAN, measured)
+    assert found.scores.n == len(measured.networks) >= 10
+    assert found.scores.worst == pytest.approx(0.0, abs=1e-9)
+    assert found.scores.within5 == 1.0
+    # Networks of equal times are ranked by their last bits.
+    assert found.scores.spearman > 0.99
+
+
+def test_results_hold_what_was_predicted_and_measured(table, measured):
+    found = validate(TableEstimator(table), _PLAN, measured)
+    for result in found.results:
+        assert result.selection == measured.networks[result.name].selection
+        assert result.measured == pytest.approx(_time(result.selection))
+        assert result.predicted.value == pytest.approx(_time(result.selection))
+        assert result.low <= result.measured <= result.high
+        assert result.n_samples == 9
+
+
+@pytest.mark.parametrize("kind", ["table", "layers", "network"])
+def test_prediction_of_twice_the_time_is_a_bias_of_one(table, measured, kind):
+    made = {"table": TableEstimator(_slower(table, 2.0)), "layers": _Layers(2.0), "network": _Whole(2.0)}[kind]
+    found = validate(made, _PLAN, measured)
+    assert (found.scores.bias, found.scores.mape) == pytest.approx((1.0, 1.0))
+    assert [result.error for result in found.results] == pytest.approx([1.0] * len(measured.networks))
+
+
+@pytest.mark.parametrize("estimator", [_Layers(), _Whole()], ids=lambda estimator: type(estimator).__name__)
+def test_every_estimator_can_be_validated(measured, estimator):
+    found = validate(estimator, _PLAN, measured)
+    assert found.scores.worst == pytest.approx(0.0, abs=1e-9)
+    assert (found.speed, found.estimator) == (1.0, repr(estimator))
+
+
+def test_machine_that_is_slower_all_over_is_taken_out(table, tmp_path):
+    slower = _measure(tmp_path, latencies={key: 1.3 * seconds for key, seconds in _BY_OP_KEY.items()})
+    found = validate(TableEstimator(table), _PLAN, slower)
+    assert found.speed == pytest.approx(1 / 1.3)
+    assert found.scores.worst == pytest.approx(0.0, abs=1e-9)
+
+
+def test_without_normalising_a_slower_machine_is_an_error(table, tmp_path):
+    slower = _measure(tmp_path, latencies={key: 1.3 * seconds for key, seconds in _BY_OP_KEY.items()})
+    found = validate(TableEstimator(table), _PLAN, slower, normalise=False)
+    assert found.speed == 1.0
+    assert found.scores.bias == pytest.approx(1 / 1.3 - 1)
+
+
+def test_speed_takes_intervals_and_halves_along(table, tmp_path):
+    steps = iter([1.0, 1.1, 1.2, 1.3, 1.05] * 10_000)
+    slower = _measure(
+        tmp_path,
+        latencies={key: 1.3 * seconds for key, seconds in _BY_OP_KEY.items()},
+        noise=lambda: 1e-3 * next(steps),
+    )
+    plain = validate(TableEstimator(table), _PLAN, slower, normalise=False)
+    found = validate(TableEstimator(table), _PLAN, slower)
+    for one, other in zip(found.results, plain.results, strict=True):
+        assert (one.low, one.high, *one.halves) == pytest.approx(
+            tuple(found.speed * value for value in (other.low, other.high, *other.halves))
+        )
+        assert one.low < one.high
+
+
+def test_table_that_knows_no_reference_is_not_normalised(table, measured):
+    found = validate(TableEstimator(dataclasses.replace(table, reference=None)), _PLAN, measured)
+    assert found.speed == 1.0
+
+
+def test_drift_within_the_run_is_no_error(table, tmp_path):
+    """The machine gets slower by the minute; the reference operator sees it."""
+    slope = (1.0 + 0.0005 * n for n in range(10**9))
+    found = validate(TableEstimator(table), _PLAN, _measure(tmp_path, drift=lambda: next(slope)))
+    assert found.drift[-1] > 1.05 * found.drift[0]
+    assert found.scores.mape < 0.01
+
+
+def test_repeatability_compares_the_halves_of_the_run(table, measured):
+    networks = {
+        name: dataclasses.replace(times, halves=(1.1 * times.summary.value, times.summary.value))
+        for name, times in measured.networks.items()
+    }
+    found = validate(TableEstimator(table), _PLAN, dataclasses.replace(measured, networks=networks))
+    assert found.repeatability.bias == pytest.approx(0.1)
+    assert found.scores.worst == pytest.approx(0.0, abs=1e-9)
+
+
+def test_measurement_without_noise_repeats_exactly(table, measured):
+    assert validate(TableEstimator(table), _PLAN, measured).repeatability.worst == pytest.approx(0.0, abs=1e-9)
+
+
+def test_worst_networks_come_first(measured):
+    class _Wrong(_Whole):
+        def estimate(self, model, example_inputs=None):
+            return Estimate(0.012, 0.012, 0.012)
+
+    found = validate(_Wrong(), _PLAN, measured)
+    errors = [abs(result.error) for result in found.worst]
+    assert errors == sorted(errors, reverse=True)
+    assert len(errors) == len(found.results)
+
+
+def test_networks_that_could_not_be_run_are_listed(table, tmp_path):
+    def seconds(op):
+        if (op["layer"], op["choice"]) == ("b", "x"):
+            raise RuntimeError("no kernel for it")
+        return _BY_OP_KEY[op.op_key]
+
+    networks = draw_networks(_PLAN, 16)
+    without = [name for name, network in networks.items() if network["b"] != "x"]
+    found = validate(TableEstimator(table), _PLAN, _measure(tmp_path, networks, seconds))
+    assert [result.name for result in found.results] == without
+    assert set(found.failures) == set(networks) - set(without)
+    assert found.failures["all x"] == "RuntimeError: no kernel for it"
+
+
+def test_no_network_measured_is_refused(table, measured):
+    nothing = dataclasses.replace(measured, networks={}, failures={"all x": "it crashed"})
+    with pytest.raises(MeasurementError, match=r"No network could be measured: it crashed\."):
+        validate(TableEstimator(table), _PLAN, nothing)
+
+
+def test_estimator_of_another_platform_is_refused_with_both(table, measured):
+    other = TableEstimator(dataclasses.replace(table, platform=Platform("pi")))
+    with pytest.raises(MismatchError, match=r"Validating TableEstimator\(fake\(\), latency on pi\."):
+        validate(other, _PLAN, measured)
+
+
+def test_estimator_of_another_metric_is_refused(table, measured):
+    energy = TableEstimator(dataclasses.replace(table, metric="energy"))
+    with pytest.raises(MismatchError, match=r"Measured is the latency of networks, .* estimates their energy"):
+        validate(energy, _PLAN, measured)
+
+
+def test_content_is_json_that_any_program_reads(table, measured):
+    validation = validate(TableEstimator(table), _PLAN, measured)
+    content = validation_content(validation)
+    assert json.loads(json.dumps(content, allow_nan=False)) == content
+    assert (content["format"], content["version"], content["unit"]) == ("nni_latency.validation", 1, "s")
+    assert content["scores"]["mape"] == validation.scores.mape
+    assert content["speed"] == validation.speed
+    assert content["platform"]["id"] == _PLATFORM.id
+
+
+def test_content_lists_every_network(table, measured):
+    validation = validate(TableEstimator(_slower(table, 2.0)), _PLAN, measured)
+    listed = validation_content(validation)["networks"]
+    assert [item["name"] for item in listed] == list(measured.networks)
+    for item, result in zip(listed, validation.results, strict=True):
+        assert (item["predicted"], item["measured"]) == (result.predicted.value, result.measured)
+        assert item["error"] == pytest.approx(item["predicted"] / item["measured"] - 1)
+        assert item["selection"] == dict(result.selection)
+
+
+def test_content_has_null_for_what_could_not_be_computed(table, tmp_path):
+    two = dict(list(draw_networks(_PLAN, 2).items())[:2])
+    validation = validate(TableEstimator(table), _PLAN, _measure(tmp_path, two))
+    assert math.isnan(validation.scores.spearman)
+    content = validation_content(validation)
+    assert content["scores"]["spearman"] is None
+    assert "NaN" not in json.dumps(content)
