@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import configparser
+import json
 import shutil
 import subprocess
 import sys
@@ -13,7 +14,8 @@ import pytest
 
 from nni_latency import LookupTable, TableEstimator
 from nni_latency.loading import load_estimator
-from nni_latency.tables import shipped_tables
+from nni_latency.tables import shipped_tables, validation_path
+from nni_latency.validation import read_summary
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -65,3 +67,13 @@ def test_shipped_table_is_whole_and_named_after_its_platform(name):
     assert table.coverage == 1
     assert name.endswith(table.platform.id)
     assert isinstance(load_estimator(f"table:{name}"), TableEstimator)
+
+
+@pytest.mark.parametrize("name", shipped_tables())
+def test_shipped_table_comes_with_a_validation_that_it_passed(name):
+    path = shipped_tables()[name]
+    summary = read_summary(validation_path(path))
+    assert summary.scores.within10 >= 0.95
+    assert summary.scores.mape <= summary.repeatability.mape + 0.015
+    content = json.loads(validation_path(path).read_text(encoding="utf-8"))
+    assert content["platform"]["id"] == LookupTable.load(path).platform.id

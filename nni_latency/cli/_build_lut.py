@@ -23,7 +23,15 @@ from nni_latency.errors import InvalidValueError
 from nni_latency.measurement import Protocol
 from nni_latency.measurement.runtimes import Runtime
 from nni_latency.platforms import Platform
-from nni_latency.tables import COUNTED_METRICS, LookupTable, MeasurePlan, build_table, count_table, write_table
+from nni_latency.tables import (
+    COUNTED_METRICS,
+    LookupTable,
+    MeasurePlan,
+    build_table,
+    check_new,
+    count_table,
+    write_table,
+)
 from nni_latency.units import format_percent, format_seconds
 
 _DEFAULTS = Protocol()
@@ -73,6 +81,13 @@ _DEFAULTS = Protocol()
 )
 @click.option("--rounds", type=click.IntRange(1), default=_DEFAULTS.rounds, show_default=True, help="Most rounds.")
 @click.option(
+    "--processes",
+    type=click.IntRange(1),
+    default=_DEFAULTS.processes,
+    show_default=True,
+    help="Worker processes that share the rounds, each with its own places in memory.",
+)
+@click.option(
     "--n-warmup",
     type=click.IntRange(0),
     default=_DEFAULTS.n_warmup,
@@ -107,9 +122,12 @@ def command(**options: Any) -> None:
     runtime = make_runtime(options["runtime"], options["device"], options["threads"], options["precision"])
     if options["out"] and len(options["batch_sizes"]) > 1:
         raise InvalidValueError("--out names one file, --batch-size asks for several tables. Leave one of them out.")
-    for batch_size in options["batch_sizes"]:
-        plan = plan_for(space, options["space"], batch_size)
-        out = options["out"] or Path(default_name(plan, runtime.platform, options["metric"]))
+    plans = [plan_for(space, options["space"], batch_size) for batch_size in options["batch_sizes"]]
+    outs = [options["out"] or Path(default_name(plan, runtime.platform, options["metric"])) for plan in plans]
+    for out in outs:
+        # All of them, before the first is measured.
+        check_new(out, overwrite=options["overwrite"])
+    for plan, out in zip(plans, outs, strict=True):
         _report(_build(plan, runtime, out, options), out)
 
 
@@ -124,6 +142,7 @@ def _build(plan: MeasurePlan, runtime: Runtime, out: Path, options: dict[str, An
         threads=options["threads"],
         time_budget=options["budget"],
         half_width=options["half_width"],
+        processes=options["processes"],
         timeout=options["timeout"],
         seed=options["seed"],
     )

@@ -21,7 +21,7 @@ from nni_latency.cli._options import (
     space_options,
 )
 from nni_latency.cli._progress import Measuring
-from nni_latency.errors import LatencyError
+from nni_latency.errors import InvalidValueError, LatencyError
 from nni_latency.estimators import Scores
 from nni_latency.files import check_writable, write_atomically
 from nni_latency.loading import load_estimator
@@ -29,7 +29,14 @@ from nni_latency.measurement import Protocol
 from nni_latency.plots import draw_validation
 from nni_latency.tables import measure_networks, remove_journal
 from nni_latency.units import format_metric, format_percent
-from nni_latency.validation import Requirement, Validation, draw_networks, validate, validation_content
+from nni_latency.validation import (
+    Requirement,
+    Validation,
+    draw_networks,
+    predict_networks,
+    validate,
+    validation_content,
+)
 
 
 class _RequirementType(click.ParamType[Requirement]):
@@ -97,6 +104,8 @@ def command(**options: Any) -> None:
     runtime = make_runtime(platform.runtime, options["device"], platform.threads, platform.precision)
     out = options["out"] or Path(f"{_stem(options['estimator'])}.validation.json")
     plot = options["plot"] or out.with_suffix(".png")
+    if plot == out:
+        raise InvalidValueError(f"JSON and picture can not both go to {str(out)!r}. Name the JSON file with --out.")
     check_writable(plot)
     protocol = Protocol(
         rounds=options["rounds"],
@@ -105,6 +114,8 @@ def command(**options: Any) -> None:
         half_width=options["half_width"],
     )
     networks = draw_networks(plan, options["networks"], seed=options["seed"])
+    # What does not fit is told now, and not after the measuring.
+    predict_networks(made, plan, networks, runtime.platform)
     with Measuring(f"{len(networks)} networks of {plan.space}", runtime, out) as measuring:
         measured = measure_networks(
             plan,

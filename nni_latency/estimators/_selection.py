@@ -26,6 +26,8 @@ def estimate_selection(estimator: Estimator, plan: MeasurePlan, selection: Mappi
     ------
     MissingEntryError
         If the estimator knows too little to answer.
+    MismatchError
+        If it is a table of another space, input size or batch size.
     """
     if isinstance(estimator, LayerEstimator):
         return estimator.total(part for _, _, part in _parts(estimator, plan, selection))
@@ -50,6 +52,8 @@ def estimate_layers(estimator: Estimator, plan: MeasurePlan, selection: Mapping[
 def _parts(
     estimator: LayerEstimator, plan: MeasurePlan, selection: Mapping[str, str]
 ) -> list[tuple[str, str, Estimate]]:
+    if isinstance(estimator, TableEstimator):
+        estimator.check_plan(plan)
     parts = []
     for layer in plan.layers:
         choice = selection[layer.name]

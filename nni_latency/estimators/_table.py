@@ -17,6 +17,7 @@ from nni_latency.estimators._base import Estimate, LayerEstimator
 from nni_latency.operators import OpSpec, features_of
 from nni_latency.platforms import Platform
 from nni_latency.tables import Entry, LookupTable, MeasurePlan, TableLayer
+from nni_latency.units import METRIC_COMBINATIONS
 
 Missing = Literal["error", "nearest"]
 
@@ -35,10 +36,26 @@ class LayerShare:
 
 
 def layer_shares(estimator: LayerEstimator, parts: Sequence[tuple[str, str, Estimate]]) -> list[LayerShare]:
-    """Take the cost of a network apart: the parts, each with layer and choice, scaled so that they add up to it."""
-    total = math.fsum(part.value for _, _, part in parts)
-    factor = estimator.total(part for _, _, part in parts).value / total
-    return [LayerShare(name, choice, Estimate.sum([part], factor), part.value / total) for name, choice, part in parts]
+    """Take the cost of a network apart: the parts, each with layer and choice, scaled so that they make it up.
+
+    A share is that of the sum; for a throughput that of the time; for memory that layers need one after another that of
+    the largest.
+    """
+    whole, combination = estimator.total(part for _, _, part in parts), METRIC_COMBINATIONS[estimator.metric]
+    if combination == "max":
+        weights, factor, total = [part.value for _, _, part in parts], 1.0, whole.value
+    elif combination == "inverse":
+        weights = [1 / part.value for _, _, part in parts]
+        total = math.fsum(weights)
+        factor = whole.value * total
+    else:
+        weights = [part.value for _, _, part in parts]
+        total = math.fsum(weights)
+        factor = whole.value / total if total else 1.0
+    return [
+        LayerShare(name, choice, Estimate.sum([part], factor), weight / total if total else 0.0)
+        for (name, choice, part), weight in zip(parts, weights, strict=True)
+    ]
 
 
 class TableEstimator(LayerEstimator):
@@ -259,7 +276,9 @@ class TableEstimator(LayerEstimator):
             return Estimate(*_triple(entry))
         if not layer.searched:
             if not layer.entries:
-                return Estimate(0.0, 0.0, 0.0, (layer.name,))
+                # As a throughput, what counts as nothing is infinite.
+                nothing = math.inf if METRIC_COMBINATIONS[self.metric] == "inverse" else 0.0
+                return Estimate(nothing, nothing, nothing, (layer.name,))
             entries = list(layer.entries.values())
             return Estimate(*_triple(_nearest_entry(op, entries) or entries[0]), (name,))
         near = self._nearby(layer, choice) if op is None else _nearest_entry(op, self._entries)

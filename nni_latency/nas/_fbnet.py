@@ -119,6 +119,7 @@ class FBNet(DARTS):
         self.profiler = LatencyProfiler(
             model, self.example_inputs, latency_estimator=self.latency_estimator, missing=self.missing
         )
+        self.profiler.cost.check_additive()
         if self.target is not None:
             self.profiler.cost.check_target(self.target)
         return super().mutate_model(model)

@@ -134,8 +134,24 @@ def _check_table(estimator: TableEstimator, space: Any, example_inputs: Any) -> 
 def _expression(cost: AdditiveCost, space: Any) -> Any:
     mutables = space.simplify()
     terms = [MutableExpression.switch_case(mutables[label], dict(costs)) for label, costs in cost.costs.items()]
+    if cost.combination != "sum":
+        return _WholeCost(cost, terms)
     total = functools.reduce(operator.add, terms) + cost.constant
     return total if cost.residency is None else _ResidentSum(cost, total)
+
+
+class _WholeCost(MutableExpression):
+    """A cost that is no sum of the choices' costs. It has no expectation but over every network of the space."""
+
+    def __init__(self, cost: AdditiveCost, terms: list[Any]) -> None:
+        super().__init__(cost, f"{cost.combination}({', '.join(['{}'] * len(terms))})", terms)
+        self._cost = cost
+
+    def evaluate(self, values: Any) -> float:
+        return self._cost(values)
+
+    def grid(self, memo: Any = None, granularity: Any = None) -> Any:
+        self._cost.check_additive()
 
 
 class _ResidentSum(MutableExpression):

@@ -1,6 +1,6 @@
 """Lookup tables: what a space's candidates cost on one platform, and how such a table is built."""
 
-from nni_latency.tables._builder import build_table, journal_path, samples_path, write_table
+from nni_latency.tables._builder import build_table, check_new, journal_path, samples_path, write_table
 from nni_latency.tables._document import FORMAT, VERSION, table_schema
 from nni_latency.tables._entry import Entry
 from nni_latency.tables._lookup_table import LookupTable, TableLayer
@@ -40,6 +40,7 @@ __all__ = [
     "TableLayer",
     "as_throughput",
     "build_table",
+    "check_new",
     "count_table",
     "find_table",
     "fit_residency",

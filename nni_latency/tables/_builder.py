@@ -22,7 +22,7 @@ from nni_latency.tables._rounds import BuildProgress, Campaign
 from nni_latency.tables._summary import summarise
 
 #: What a resumed build may change: how long it goes on.
-_MAY_CHANGE = ("time_budget", "rounds", "half_width", "timeout")
+_MAY_CHANGE = ("time_budget", "rounds", "half_width", "timeout", "processes")
 
 
 def journal_path(out: Path) -> Path:
@@ -111,7 +111,7 @@ def build_table(
     target = Path(out)
     check_writable(target)
     with locked(target.with_name(f".{target.name}.lock"), f"building {str(target)!r}"):
-        _check_new(target, overwrite)
+        check_new(target, overwrite=overwrite)
         journal = Journal(journal_path(target), plan_header(plan, runtime.platform, protocol))
         # A journal older than the table is one that a build killed at its very end has left behind.
         stale = target.exists() and journal.exists() and journal.path.stat().st_mtime <= target.stat().st_mtime
@@ -146,12 +146,13 @@ def write_table(table: LookupTable, out: str | Path, *, overwrite: bool = False)
     InvalidValueError
         If there is a table already and `overwrite` is false.
     """
-    _check_new(Path(out), overwrite)
+    check_new(Path(out), overwrite=overwrite)
     table.save(out)
     return table
 
 
-def _check_new(target: Path, overwrite: bool) -> None:
+def check_new(target: Path, *, overwrite: bool = False) -> None:
+    """Raise `InvalidValueError` if there is a file already that may not be replaced."""
     if target.exists() and not overwrite:
         raise InvalidValueError(f"{str(target)!r} exists. Choose another file, or replace it with --overwrite.")
 
@@ -215,7 +216,9 @@ def open_journal(
     header, rounds, failures = journal.read()
     what = f"Going on with the journal {str(journal.path)!r}"
     remedy = "Start over with --no-resume, which discards it, or choose another output file."
-    for key in ("space", "input_shape", "candidates", "networks"):
+    if header.get("networks") != journal.header.get("networks"):
+        raise MismatchError(f"{what} would mix measurements of different networks. {remedy}")
+    for key in ("space", "input_shape", "candidates"):
         if header.get(key) != journal.header.get(key):
             raise MismatchError(
                 f"{what} would mix two spaces: {header.get('space')} of input {header.get('input_shape')} "

@@ -119,7 +119,10 @@ class OutsideCampaign:
             self._prior_journal.start()
             done, failures = [], []
         protocol = replace(
-            self.protocol, time_budget=_PRIOR_SHARE * self.protocol.time_budget, half_width=_PRIOR_HALF_WIDTH
+            self.protocol,
+            time_budget=_PRIOR_SHARE * self.protocol.time_budget,
+            half_width=_PRIOR_HALF_WIDTH,
+            processes=1,
         )
         campaign = Campaign(self.plan, inner, protocol, self._prior_journal, done, failures, self._reference)
         campaign.run(lambda _progress: None)
@@ -131,7 +134,7 @@ class OutsideCampaign:
         begin = time.perf_counter()
         networks = [*self._draw(index)[: self._affordable()], self._reference]
         batch = _network_plan(self.plan, networks)
-        protocol = replace(self.protocol, rounds=_VISITS, time_budget=self.protocol.time_budget, half_width=0.01)
+        protocol = replace(self.protocol, rounds=_VISITS, half_width=0.01, processes=1)
         campaign = Campaign(batch, self.runtime, protocol, _Nowhere(), [], [], (len(networks) - 1,))
         campaign.run(lambda _progress: tell(), tell)
         failed = {failure.choice for failure in campaign.failures}

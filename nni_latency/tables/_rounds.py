@@ -33,6 +33,9 @@ _WARM, _LONGEST_WARMUP = 0.05, 10
 #: How often a network may fail for no reason that can be found before measuring is given up.
 _MOST_RIDDLES = 3
 
+#: Rounds of everything that each of several processes measures at least.
+_FEWEST_ROUNDS = 5
+
 #: How often the intervals are looked at [rounds].
 _LOOK_EVERY = 4
 
@@ -131,12 +134,33 @@ class Campaign:
         """
         if self.rounds and (self._share >= 1 or not any(self._wanted())):
             return
+        # Where a bench can not be in a process of its own, a new one would find the same memory.
+        processes = self.protocol.processes if self.runtime.portable else 1
+        for process in range(min(processes - 1, int(self._share * processes)), processes):
+            if self._share < (process + 1) / processes:
+                self._run_process(process, processes, on_progress, on_admit)
+
+    def _run_process(
+        self,
+        process: int,
+        processes: int,
+        on_progress: Callable[[BuildProgress], None],
+        on_admit: Callable[[], None],
+    ) -> None:
+        """Measure one process's share of the rounds.
+
+        It goes on until its share of the budget is spent, or all intervals are narrow and it has measured everything
+        as often as the processes before it.
+        """
+        fewest = max(_FEWEST_ROUNDS, self.rounds // max(1, process)) if processes > 1 else 0
+        begin, end = self.rounds, (process + 1) / processes
         columns = [[candidate.build for candidate in layer.candidates.values()] for layer in self.plan.layers]
         with open_bench(columns, self.plan.input_shape, self.runtime, self.protocol) as bench:
             self._admit_all(bench, on_admit)
             self._warm_up(bench)
-            while self._share < 1 and any(self._wanted()):
-                record = self._measure(bench, self._wanted())
+            while self._share < end and (any(self._wanted()) or self.rounds - begin < fewest):
+                full = self.rounds - begin < fewest
+                record = self._measure(bench, self._available if full else self._wanted())
                 if record is not None:
                     self.journal.append(record)
                     self._take(record)

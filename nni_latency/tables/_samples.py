@@ -63,6 +63,15 @@ class Samples:
         """Return the times of one candidate [s] in the order of the rounds, drift taken out."""
         return [ratio * self._unit for ratio in self._ratios[layer][choice]]
 
+    def reference_excess(self, protocol: Protocol) -> float:
+        """Return the median run of the reference network over its time by the protocol; 1 if it was never visited.
+
+        So much does the protocol's quantile of one network lie below the median of its runs. The runs of many
+        networks can not tell: they differ by what a sum over layers can not express, too.
+        """
+        taken = [ratio * self._unit for network, ratio in self._runs if network == self.network]
+        return quantile(taken, 0.5) / Measurement(tuple(taken), protocol).summary.value if taken else 1.0
+
     @property
     def parts(self) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """Networks, (n_samples, n_layers), and the times of their layers [s], of the same shape, drift taken out."""

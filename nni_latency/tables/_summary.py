@@ -39,9 +39,10 @@ def summarise(
     seen, times = samples.parts
     networks, totals = samples.runs
     relative = np.ones(len(seen))
+    excess = samples.reference_excess(protocol)
     for _ in range(_TURNS):
         entries = _entries(plan, protocol, seen, times / relative[:, None])
-        calibration, residency = fit_residency(_sums(networks, entries), totals, protocol.statistic)
+        calibration, residency = fit_residency(_sums(networks, entries), totals / excess, 0.5)
         if residency is None:
             break
         sums = _sums(seen, entries) * calibration

@@ -3,7 +3,7 @@
 from nni_latency.validation._document import ValidationSummary, read_summary, validation_content
 from nni_latency.validation._drawing import draw_networks
 from nni_latency.validation._requirement import Requirement
-from nni_latency.validation._validation import NetworkResult, Validation, validate
+from nni_latency.validation._validation import NetworkResult, Validation, predict_networks, validate
 
 __all__ = [
     "NetworkResult",
@@ -11,6 +11,7 @@ __all__ = [
     "Validation",
     "ValidationSummary",
     "draw_networks",
+    "predict_networks",
     "read_summary",
     "validate",
     "validation_content",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from nni_latency.errors import InvalidValueError, UnknownNameError
@@ -49,11 +50,14 @@ class Requirement:
         if name not in (*_AT_LEAST, *_AT_MOST) and equals:
             raise UnknownNameError.of("score", name, [*_AT_LEAST, *_AT_MOST])
         try:
-            return cls(name, float(limit))
-        except ValueError as error:
+            number = float(limit)
+        except ValueError:
+            number = math.nan
+        if not math.isfinite(number):
             raise InvalidValueError(
                 f"A requirement must be a score and its limit, such as within10=0.95. Got {text!r}."
-            ) from error
+            )
+        return cls(name, number)
 
     def __str__(self) -> str:
         return f"{self.name} {'>=' if self.name in _AT_LEAST else '<='} {self.limit:g}"

@@ -9,7 +9,7 @@ from functools import cached_property
 from nni_latency.errors import MeasurementError, MismatchError
 from nni_latency.estimators import Estimate, Estimator, Scores, TableEstimator, estimate_selection, score
 from nni_latency.platforms import Platform, check_same_platform
-from nni_latency.tables import MeasurePlan, NetworkMeasurements
+from nni_latency.tables import MeasurePlan, NetworkMeasurements, Selection
 
 
 @dataclass(frozen=True)
@@ -97,6 +97,35 @@ class Validation:
         return sorted(self.results, key=lambda item: -abs(item.error))
 
 
+def predict_networks(
+    estimator: Estimator, plan: MeasurePlan, selections: Mapping[str, Selection], platform: Platform
+) -> dict[str, Estimate]:
+    """Predict networks that are to be measured; what does not fit is told before the measuring.
+
+    Parameters
+    ----------
+    estimator : Estimator
+        Who predicts.
+    plan : MeasurePlan
+        The space.
+    selections : mapping of str to mapping
+        Networks by name, ``{layer: choice}`` with every layer each.
+    platform : Platform
+        Where they are measured.
+
+    Raises
+    ------
+    MismatchError
+        If the estimator is for another platform, space or metric.
+    MissingEntryError
+        If it knows too little.
+    """
+    if estimator.metric != "latency":
+        raise MismatchError(f"Measured is the latency of networks, {estimator!r} estimates their {estimator.metric}.")
+    check_same_platform(estimator.platform, platform, f"Validating {estimator!r}")
+    return {name: estimate_selection(estimator, plan, selection) for name, selection in selections.items()}
+
+
 def validate(
     estimator: Estimator, plan: MeasurePlan, measured: NetworkMeasurements, *, normalise: bool = True
 ) -> Validation:
@@ -125,9 +154,8 @@ def validate(
     MeasurementError
         If no network could be measured.
     """
-    if estimator.metric != "latency":
-        raise MismatchError(f"Measured is the latency of networks, {estimator!r} estimates their {estimator.metric}.")
-    check_same_platform(estimator.platform, measured.platform, f"Validating {estimator!r}")
+    selections = {name: times.selection for name, times in measured.networks.items()}
+    predicted = predict_networks(estimator, plan, selections, measured.platform)
     if not measured.networks:
         raise MeasurementError(f"No network could be measured: {next(iter(measured.failures.values()), 'none given')}.")
     before = estimator.table.reference if isinstance(estimator, TableEstimator) else None
@@ -136,7 +164,7 @@ def validate(
         NetworkResult(
             name,
             times.selection,
-            estimate_selection(estimator, plan, times.selection),
+            predicted[name],
             times.summary.value * speed,
             times.summary.low * speed,
             times.summary.high * speed,

@@ -12,7 +12,7 @@ import pytest
 from building import LATENCIES, PROTOCOL, Noise, Stopped, build, choice_runtime, make_plan, records, values
 
 from nni_latency.errors import BusyError, InvalidValueError, MeasurementError, MismatchError, OutputError
-from nni_latency.measurement import Protocol, quantile
+from nni_latency.measurement import Measurement, Protocol
 from nni_latency.platforms import Platform
 from nni_latency.tables import LookupTable, build_table, journal_path, samples_path
 from nni_latency.testing import FakeClock, FakeRuntime, fake_plan
@@ -216,10 +216,15 @@ def test_calibrated_sum_is_the_quantile_of_whole_runs(tmp_path):
     generator = random.Random(1)
     runtime = FakeRuntime(latencies, noise=lambda: generator.expovariate(4.0))
     table = build_table(plan, runtime, Protocol(rounds=300, time_budget=1e9), tmp_path / "t.json")
-    plain = sum(table.entry(layer, "y").value for layer in layers)
-    whole = quantile([sum(0.75 + generator.expovariate(4.0) for _ in layers) for _ in range(5000)], 0.25)
-    assert plain < 0.95 * whole
-    assert table.calibration * plain == pytest.approx(whole, rel=0.02)
+    noise = tuple(sum(generator.expovariate(4.0) for _ in layers) for _ in range(5000))
+    excess = Measurement(noise, table.protocol).summary.value
+    ratios = []
+    for _ in range(300):
+        network = {layer: generator.choice("xyz") for layer in layers}
+        plain = sum(table.entry(layer, choice).value for layer, choice in network.items())
+        ratios.append(plain / (sum(layers[layer][choice] for layer, choice in network.items()) + excess))
+    assert max(ratios) < 0.95
+    assert table.calibration * sum(ratios) / len(ratios) == pytest.approx(1.0, rel=0.02)
 
 
 def test_calibration_does_not_depend_on_the_unit(tmp_path):

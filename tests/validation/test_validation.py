@@ -194,7 +194,7 @@ def test_networks_that_could_not_be_run_are_listed(table, tmp_path):
     found = validate(TableEstimator(table), _PLAN, _measure(tmp_path, networks, seconds))
     assert [result.name for result in found.results] == without
     assert set(found.failures) == set(networks) - set(without)
-    assert found.failures["all x"] == "RuntimeError: no kernel for it"
+    assert set(found.failures.values()) == {"RuntimeError: no kernel for it"}
 
 
 def test_no_network_measured_is_refused(table, measured):
