@@ -20,6 +20,7 @@ from nni_latency.cli._options import (
 )
 from nni_latency.cli._progress import Measuring
 from nni_latency.errors import InvalidValueError
+from nni_latency.files import check_writable
 from nni_latency.measurement import Protocol
 from nni_latency.measurement.runtimes import Runtime
 from nni_latency.platforms import Platform
@@ -126,6 +127,7 @@ def command(**options: Any) -> None:
     outs = [options["out"] or Path(default_name(plan, runtime.platform, options["metric"])) for plan in plans]
     for out in outs:
         # All of them, before the first is measured.
+        check_writable(out)
         check_new(out, overwrite=options["overwrite"])
     for plan, out in zip(plans, outs, strict=True):
         _report(_build(plan, runtime, out, options), out)
