@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,9 +12,8 @@ from hypothesis import HealthCheck, settings
 # Before torch is loaded: threads that wait without spinning, or a busy machine makes training tens of times slower.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
-with contextlib.suppress(ImportError):
-    # Before anything loads Python's own distutils, which setuptools then refuses to replace: Inductor needs its.
-    import setuptools  # noqa: F401
+# Inductor imports setuptools, which fails if it has to replace a distutils that something else has loaded before.
+os.environ.setdefault("SETUPTOOLS_USE_DISTUTILS", "stdlib")
 
 import torch
 
