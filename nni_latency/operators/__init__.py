@@ -1,15 +1,30 @@
 """Operators: what is computed, described apart from what it costs."""
 
-from nni_latency.operators._capture import capture_operators, freeze_shapes
 from nni_latency.operators._features import Features, features_of, supported_kinds
+from nni_latency.operators._inputs import Inputs, freeze_inputs, freeze_shapes
 from nni_latency.operators._op_spec import AttributeValue, OpSpec
+from nni_latency.operators._trace import (
+    By,
+    Trace,
+    TracedOperator,
+    TracingWarning,
+    capture_operators,
+    trace,
+)
 
 __all__ = [
     "AttributeValue",
+    "By",
     "Features",
+    "Inputs",
     "OpSpec",
+    "Trace",
+    "TracedOperator",
+    "TracingWarning",
     "capture_operators",
     "features_of",
+    "freeze_inputs",
     "freeze_shapes",
     "supported_kinds",
+    "trace",
 ]

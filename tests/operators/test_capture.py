@@ -76,7 +76,7 @@ def test_capture_leaves_out_what_does_not_run():
 
 def test_capture_takes_several_inputs():
     ((_, op),) = capture_operators(_TwoInputs(), (torch.zeros(1, 3), torch.zeros(1, 5)))
-    assert op == OpSpec.of("bilinear", [(1, 3), (1, 5)])
+    assert op == OpSpec.of("bilinear", [(1, 3), (1, 5)], weights="2x3x5+2", out=(1, 2))
 
 
 def test_capture_changes_neither_model_nor_inputs():

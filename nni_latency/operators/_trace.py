@@ -1,0 +1,281 @@
+"""Tracing a forward pass: every operator that runs, in order, with its true shapes and where its inputs come from."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol, runtime_checkable
+
+import torch
+from torch import nn
+from torch.overrides import TorchFunctionMode
+
+from nni_latency.errors import InvalidValueError
+from nni_latency.operators._calls import describe_call, dtype_of, memory_of, tensors_in
+from nni_latency.operators._inputs import Inputs, freeze_inputs
+from nni_latency.operators._op_spec import OpSpec
+
+#: What counts as one operator: a leaf module, or a call of a torch function.
+By = Literal["module", "graph"]
+
+
+class TracingWarning(UserWarning):
+    """Warns that a network could not be traced in the way asked for, and how it was traced instead."""
+
+
+@runtime_checkable
+class DescribesItself(Protocol):
+    """A block that is measured as one operator and says which."""
+
+    def op_spec(self, *input_shapes: Any) -> OpSpec:
+        """Describe the block for those input shapes."""
+
+
+@dataclass(frozen=True)
+class TracedOperator:
+    """One operator of a forward pass.
+
+    Parameters
+    ----------
+    name : str
+        Where it is called: the name of its module in the tree; for a function, that of the module that calls it and
+        the function.
+    op : OpSpec
+        What it computes.
+    sources : tuple of int
+        Numbers of the operators whose results it takes; none for the inputs of the network.
+    last_call : int
+        Number of its last call of a torch function, views and properties counted; -1 if it has none.
+    """
+
+    name: str
+    op: OpSpec
+    sources: tuple[int, ...] = ()
+    last_call: int = -1
+
+
+@dataclass(frozen=True)
+class Trace:
+    """The operators of a forward pass, a graph in order of execution.
+
+    Parameters
+    ----------
+    operators : tuple of TracedOperator
+        In order.
+    n_calls : int
+        Calls of torch functions in all, views and properties counted.
+    outputs : tuple of tuple of int
+        Shapes of what the network returns.
+    """
+
+    operators: tuple[TracedOperator, ...]
+    n_calls: int
+    outputs: tuple[tuple[int, ...], ...] = ()
+
+
+def trace(model: nn.Module, example_inputs: Any, by: By = "module") -> Trace:
+    """Trace a forward pass on meta tensors: nothing is computed and no memory is needed.
+
+    Calls are seen where Python makes them (torch's ``__torch_function__`` protocol [1]_), so functional code between
+    modules is not lost, and the operators are those that eager execution really runs.
+
+    Parameters
+    ----------
+    model : nn.Module
+        The network; it is copied, not changed.
+    example_inputs : Tensor, tuple or dict
+        What the forward pass takes: a tensor; a tuple of positional inputs, whose last item may be a dictionary of
+        keyword inputs; or such a dictionary alone. Only shapes and dtypes matter.
+    by : {"module", "graph"}, default="module"
+        With "module", a leaf module or one with a method ``op_spec(*input_shapes)`` is one operator, and so is every
+        call between them. With "graph", every call of a torch function is one.
+
+    Returns
+    -------
+    Trace
+
+    Warns
+    -----
+    TracingWarning
+        If the control flow depends on the data. The network then runs on the given inputs, and is traced by modules.
+
+    Raises
+    ------
+    InvalidValueError
+        If the inputs do not fit the network.
+
+    References
+    ----------
+    .. [1] https://docs.pytorch.org/docs/stable/torch.overrides.html
+
+    Examples
+    --------
+    >>> block = nn.Sequential(nn.Conv2d(3, 8, 1), nn.ReLU())
+    >>> [item.name for item in trace(block, torch.zeros(1, 3, 4, 4)).operators]
+    ['0', '1']
+    """
+    if by not in ("module", "graph"):
+        raise InvalidValueError(f"The 'by' of a trace must be 'module' or 'graph'. Got {by!r}.")
+    inputs = freeze_inputs(example_inputs)
+    try:
+        return _run(copy.deepcopy(model).to("meta").eval(), inputs, by)
+    except Exception as error:  # a stranger's forward may raise anything
+        real = freeze_inputs(example_inputs, device=None)
+        if any(tensor.is_meta for tensor in (*real.tensors, *model.parameters())):
+            raise _misfit(model, inputs, error) from error
+        return _on_data(model, real, error)
+
+
+def capture_operators(model: nn.Module, example_inputs: Any, by: By = "module") -> list[tuple[str, OpSpec]]:
+    """List the operators that a forward pass of `model` runs, with their true input shapes.
+
+    Parameters
+    ----------
+    model, example_inputs, by
+        As for `trace`.
+
+    Returns
+    -------
+    list of (str, OpSpec)
+        Where it is called and what it computes, in the order of execution.
+
+    Raises
+    ------
+    InvalidValueError
+        If the inputs do not fit the network.
+    """
+    return [(item.name, item.op) for item in trace(model, example_inputs, by).operators]
+
+
+def _on_data(model: nn.Module, inputs: Inputs, reason: Exception) -> Trace:
+    """Trace on real data, which a network needs whose control flow depends on them."""
+    try:
+        found = _run(copy.deepcopy(model).eval(), inputs, "module")
+    except Exception as error:  # it fits neither way
+        raise _misfit(model, inputs, error) from error
+    first = next(iter(str(reason).splitlines()), type(reason).__name__)
+    warnings.warn(
+        f"{type(model).__name__} can not be traced without data ({first}). It was run on the example inputs and traced "
+        "by modules; other data may take another way through it.",
+        TracingWarning,
+        stacklevel=4,
+    )
+    return found
+
+
+def _misfit(model: nn.Module, inputs: Inputs, error: Exception) -> InvalidValueError:
+    shapes = ", ".join(str(tuple(tensor.shape)) for tensor in inputs.tensors)
+    return InvalidValueError(f"The example inputs of shape {shapes} do not fit {type(model).__name__}: {error}")
+
+
+def _run(model: nn.Module, inputs: Inputs, by: By) -> Trace:
+    recorder = _Recorder(by)
+    handles = [handle for name, module in model.named_modules() for handle in recorder.follow(name, module)]
+    try:
+        with torch.inference_mode(), recorder:
+            result = model(*inputs.args, **inputs.kwargs)
+    finally:
+        for handle in handles:
+            handle.remove()
+    shapes = tuple(tuple(tensor.shape) for tensor in tensors_in(result))
+    return Trace(tuple(recorder.operators), recorder.n_calls, shapes)
+
+
+@dataclass
+class _Unit:
+    """A module that counts as one operator, while it runs."""
+
+    name: str
+    module: nn.Module
+    shapes: list[Any]
+    dtype: str
+    calls: list[OpSpec] = field(default_factory=list)
+    sources: list[int] = field(default_factory=list)
+
+
+class _Recorder(TorchFunctionMode):
+    """Notes every call of a torch function while it is entered."""
+
+    def __init__(self, by: By) -> None:
+        super().__init__()
+        self.by = by
+        self.operators: list[TracedOperator] = []
+        self.n_calls = 0
+        # Whether the calls are our own, and not the network's.
+        self._aside = False
+        self._path: list[str] = []
+        self._unit: _Unit | None = None
+        # Who wrote each piece of memory; the tensors are kept, so that no number is given twice.
+        self._writers: dict[int, int] = {}
+        self._kept: list[Any] = []
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        result = func(*args, **kwargs)
+        if self._aside:
+            return result
+        self.n_calls += 1
+        op = describe_call(getattr(func, "__name__", str(func)), args, kwargs, result)
+        if op is not None:
+            self._note(op, [args, kwargs], result)
+        return result
+
+    def follow(self, name: str, module: nn.Module) -> list[Any]:
+        """Note when a module begins and ends."""
+        return [
+            module.register_forward_pre_hook(
+                lambda _, args, kwargs: self._begin(name, module, args, kwargs), with_kwargs=True
+            ),
+            module.register_forward_hook(lambda _, args, result: self._end(module, result)),
+        ]
+
+    def _begin(self, name: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._path.append(name)
+        if self._unit is None and self.by == "module" and _is_unit(module):
+            tensors = list(tensors_in([args, kwargs]))
+            shapes = [tensor.shape for tensor in tensors]
+            self._unit = _Unit(name, module, shapes, dtype_of(tensors), sources=self._sources([args, kwargs]))
+
+    def _end(self, module: nn.Module, result: Any) -> None:
+        self._path.pop()
+        unit = self._unit
+        if unit is not None and unit.module is module and unit.name not in self._path:
+            self._unit = None
+            op = _describe(unit)
+            if op is not None:
+                self._append(unit.name, op, unit.sources, result)
+
+    def _note(self, op: OpSpec, arguments: Any, result: Any) -> None:
+        if self._unit is not None:
+            self._unit.calls.append(op)
+            return
+        path = self._path[-1] if self._path else ""
+        self._append(f"{path}.{op.kind}" if path else op.kind, op, self._sources(arguments), result)
+
+    def _append(self, name: str, op: OpSpec, sources: list[int], result: Any) -> None:
+        for tensor in tensors_in(result):
+            self._writers[memory_of(tensor)] = len(self.operators)
+            self._kept.append(tensor)
+        self.operators.append(TracedOperator(name, op, tuple(sources), self.n_calls - 1))
+
+    def _sources(self, arguments: Any) -> list[int]:
+        known = (self._writers.get(memory_of(tensor)) for tensor in tensors_in(arguments))
+        return list(dict.fromkeys(number for number in known if number is not None))
+
+
+def _is_unit(module: nn.Module) -> bool:
+    return isinstance(module, DescribesItself) or not any(True for _ in module.children())
+
+
+def _describe(unit: _Unit) -> OpSpec | None:
+    """Describe a module that counts as one: as it says itself, as its only call, or by all its calls."""
+    if isinstance(unit.module, DescribesItself):
+        return unit.module.op_spec(*unit.shapes)
+    if len(unit.calls) <= 1:
+        return unit.calls[0] if unit.calls else None
+    calls = " ".join(op.op_key for op in unit.calls)
+    return OpSpec.of(type(unit.module).__name__.lower(), unit.shapes, dtype=unit.dtype, calls=calls)
