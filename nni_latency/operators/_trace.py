@@ -226,12 +226,18 @@ class _Recorder(TorchFunctionMode):
 
     def follow(self, name: str, module: nn.Module) -> list[Any]:
         """Note when a module begins and ends."""
-        return [
-            module.register_forward_pre_hook(
-                lambda _, args, kwargs: self._begin(name, module, args, kwargs), with_kwargs=True
-            ),
-            module.register_forward_hook(lambda _, args, result: self._end(module, result)),
-        ]
+
+        def begin(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            self._aside = True
+            self._begin(name, module, args, kwargs)
+            self._aside = False
+
+        def end(_: nn.Module, args: tuple[Any, ...], result: Any) -> None:
+            self._aside = True
+            self._end(module, result)
+            self._aside = False
+
+        return [module.register_forward_pre_hook(begin, with_kwargs=True), module.register_forward_hook(end)]
 
     def _begin(self, name: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._path.append(name)
