@@ -34,6 +34,8 @@ class Features:
         Parameters.
     memory : int
         Bytes read and written once: inputs, outputs and parameters [byte].
+    inputs, outputs : int
+        Input and output elements of every operator, convolution or not.
     """
 
     macs: int = 0
@@ -42,6 +44,8 @@ class Features:
     inp: int = 0
     params: int = 0
     memory: int = 0
+    inputs: int = 0
+    outputs: int = 0
 
     def __add__(self, other: Features) -> Features:
         """Add feature by feature."""
@@ -75,10 +79,22 @@ def features_of(op: OpSpec) -> Features:
     15040
     """
     if op.kind in _COMPOSITES:
-        return sum((features_of(part) for part in _COMPOSITES[op.kind](op)), Features())
+        return sum(map(features_of, parts_of(op)), Features())
     if op.kind not in _FEATURES:
         raise UnknownNameError.of("operator kind", op.kind, supported_kinds())
     return _FEATURES[op.kind](op)
+
+
+def parts_of(op: OpSpec) -> list[OpSpec]:
+    """Take a block apart into the operators that it runs; any other operator is its own only part.
+
+    Examples
+    --------
+    >>> block = OpSpec.of("conv_block", [(1, 3, 8, 8)], out_channels=16, kernel_size=3, stride=2, relu=True)
+    >>> [part.kind for part in parts_of(block)]
+    ['conv2d', 'batch_norm', 'relu']
+    """
+    return _COMPOSITES[op.kind](op) if op.kind in _COMPOSITES else [op]
 
 
 def supported_kinds() -> list[str]:
@@ -96,7 +112,7 @@ def _conv2d(op: OpSpec) -> Features:
     inputs = math.prod(op.input_shapes[0])
     params = weights + out * bool(op.get("bias"))
     flops = 2 * macs + outputs * bool(op.get("bias"))
-    return Features(macs, flops, outputs, inputs, params, _size(op) * (inputs + outputs + params))
+    return Features(macs, flops, outputs, inputs, params, _size(op) * (inputs + outputs + params), inputs, outputs)
 
 
 def _linear(op: OpSpec) -> Features:
@@ -111,29 +127,33 @@ def _linear(op: OpSpec) -> Features:
         flops=2 * macs + outputs * bool(op["bias"]),
         params=params,
         memory=_size(op) * (inputs + outputs + params),
+        inputs=inputs,
+        outputs=outputs,
     )
 
 
 def _batch_norm(op: OpSpec) -> Features:
     elements, channels = math.prod(op.input_shapes[0]), op.input_shapes[0][1]
     # In inference the statistics fold into one scale and one shift.
-    return Features(flops=2 * elements, params=2 * channels, memory=_size(op) * (2 * elements + 4 * channels))
+    memory = _size(op) * (2 * elements + 4 * channels)
+    return Features(flops=2 * elements, params=2 * channels, memory=memory, inputs=elements, outputs=elements)
 
 
 def _elementwise(op: OpSpec) -> Features:
     inputs = sum(math.prod(shape) for shape in op.input_shapes)
     outputs = math.prod(op.input_shapes[0])
-    return Features(flops=outputs, memory=_size(op) * (inputs + outputs))
+    return Features(flops=outputs, memory=_size(op) * (inputs + outputs), inputs=inputs, outputs=outputs)
 
 
 def _rearrange(op: OpSpec) -> Features:
-    return Features(memory=_size(op) * 2 * math.prod(op.input_shapes[0]))
+    elements = math.prod(op.input_shapes[0])
+    return Features(memory=_size(op) * 2 * elements, inputs=elements, outputs=elements)
 
 
 def _global_average_pool(op: OpSpec) -> Features:
     elements = math.prod(op.input_shapes[0])
     outputs = math.prod(op.input_shapes[0][:2])
-    return Features(flops=elements, memory=_size(op) * (elements + outputs))
+    return Features(flops=elements, memory=_size(op) * (elements + outputs), inputs=elements, outputs=outputs)
 
 
 def _nothing(op: OpSpec) -> Features:
@@ -146,6 +166,7 @@ _FEATURES: dict[str, FeatureFunction] = {
     "batch_norm": _batch_norm,
     "relu": _elementwise,
     "add": _elementwise,
+    "multiply": _elementwise,
     "channel_shuffle": _rearrange,
     "global_average_pool": _global_average_pool,
     "identity": _nothing,
@@ -193,6 +214,38 @@ def _inverted_residual(op: OpSpec) -> list[OpSpec]:
     return parts
 
 
+def _expanded_conv(op: OpSpec) -> list[OpSpec]:
+    """Take apart the block of MobileNetV3: without widening no first convolution, and perhaps squeeze and excitation."""
+    shape = op.input_shapes[0]
+    batch, channels, height, width = shape
+    middle, stride = op["channels"], op["stride"]
+    inner = (batch, middle, _strided(height, stride), _strided(width, stride))
+    final = (batch, op["out_channels"], *inner[2:])
+    parts = _conv_bn_parts(op, shape, middle) if middle != channels else []
+    parts += _conv_bn_parts(
+        op, (batch, middle, height, width), middle, kernel=op["kernel_size"], stride=stride, groups=middle
+    )
+    parts += _squeeze_and_excite(op, inner) if op["squeeze_excite"] else []
+    parts += _conv_bn_parts(op, inner, op["out_channels"], relu=False)
+    return [*parts, OpSpec.of("add", [final, final], dtype=op.dtype)] if op["residual"] else parts
+
+
+def _squeeze_and_excite(op: OpSpec, shape: Shape) -> list[OpSpec]:
+    """Describe the gate of arXiv:1905.02244: average, two 1x1 convolutions with a quarter of the channels between."""
+    batch, channels = shape[:2]
+    quarter, small = max(8, (channels // 4 + 4) // 8 * 8), (batch, channels, 1, 1)
+    quarter += 8 * (quarter < 0.9 * (channels // 4))
+    narrow = (batch, quarter, 1, 1)
+    options = {"kernel_size": 1, "stride": 1, "groups": 1, "bias": True}
+    return [
+        OpSpec.of("global_average_pool", [shape], dtype=op.dtype),
+        OpSpec.of("conv2d", [small], dtype=op.dtype, out_channels=quarter, **options),
+        OpSpec.of("relu", [narrow], dtype=op.dtype),
+        OpSpec.of("conv2d", [narrow], dtype=op.dtype, out_channels=channels, **options),
+        OpSpec.of("multiply", [shape, small], dtype=op.dtype),
+    ]
+
+
 def _classification_head(op: OpSpec) -> list[OpSpec]:
     batch, _, height, width = op.input_shapes[0]
     wide = (batch, op["channels"], height, width)
@@ -207,6 +260,7 @@ def _classification_head(op: OpSpec) -> list[OpSpec]:
 _COMPOSITES: dict[str, Callable[[OpSpec], list[OpSpec]]] = {
     "conv_block": _conv_block,
     "inverted_residual": _inverted_residual,
+    "expanded_conv": _expanded_conv,
     "classification_head": _classification_head,
 }
 

@@ -31,6 +31,10 @@ _CLOSED_FORMS = {
     "batch_norm": (OpSpec.of("batch_norm", [_X]), Features(flops=960, params=16, memory=4 * (960 + 32))),
     "relu": (OpSpec.of("relu", [_X]), Features(flops=480, memory=4 * 960)),
     "add": (OpSpec.of("add", [_X, _X]), Features(flops=480, memory=4 * 1440)),
+    "multiply": (
+        OpSpec.of("multiply", [_X, (2, 8, 1, 1)]),
+        Features(flops=480, memory=4 * (480 + 16 + 480)),
+    ),
     "channel_shuffle": (OpSpec.of("channel_shuffle", [_X]), Features(memory=4 * 960)),
     "global_average_pool": (OpSpec.of("global_average_pool", [_X]), Features(flops=480, memory=4 * (480 + 16))),
     "identity": (OpSpec.of("identity", [_X]), Features()),
@@ -56,7 +60,7 @@ def test_features_match_the_closed_form(kind):
 
 
 def test_every_supported_kind_is_tested():
-    composite = {"conv_block", "inverted_residual", "classification_head"}
+    composite = {"conv_block", "inverted_residual", "expanded_conv", "classification_head"}
     assert set(supported_kinds()) == {*_CLOSED_FORMS, *composite}
 
 
@@ -79,6 +83,33 @@ def test_block_flops_are_those_of_its_leaves_and_of_the_sum_and_mean(name):
     extra = _ELEMENTS if getattr(block, "residual", False) else 0
     extra += 2 * 24 * 6 * 5 if isinstance(block, ClassificationHead) else 0
     assert features_of(block.op_spec(_X)).flops == _leaf_features(block).flops + extra
+
+
+def _mobile_block(channels, out_channels, kernel_size, stride, squeeze_excite):
+    """Make the block of MobileNetV3 with 8 channels in front, out of torch's own modules."""
+    widened = [ConvBlock(8, channels)] if channels != 8 else []
+    gate = [nn.Conv2d(channels, 8, 1), nn.ReLU(), nn.Conv2d(8, channels, 1)] if squeeze_excite else []
+    depthwise = ConvBlock(channels, channels, kernel_size, stride, groups=channels)
+    return nn.Sequential(*widened, depthwise), gate, ConvBlock(channels, out_channels, relu=False)
+
+
+@pytest.mark.parametrize(("channels", "stride", "squeeze_excite"), [(8, 1, 0), (24, 2, 1), (32, 1, 1)])
+def test_expanded_conv_counts_what_its_modules_count(channels, stride, squeeze_excite):
+    inner, gate, last = _mobile_block(channels, 8, 5, stride, squeeze_excite)
+    op = OpSpec.of(
+        "expanded_conv",
+        [_X],
+        channels=channels,
+        out_channels=8,
+        kernel_size=5,
+        stride=stride,
+        residual=stride == 1,
+        squeeze_excite=squeeze_excite,
+    )
+    found = features_of(op)
+    assert found.params == sum(weights.numel() for part in (inner, *gate, last) for weights in part.parameters())
+    leaves = _leaf_features(nn.Sequential(inner, last)).macs + 2 * 2 * channels * 8 * squeeze_excite
+    assert found.macs == leaves
 
 
 @given(st.sampled_from(sorted(_CLOSED_FORMS)), st.integers(1, 64))
