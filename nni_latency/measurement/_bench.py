@@ -38,7 +38,8 @@ class Visit:
     reference : float
         Time of the reference operator just before [s].
     parts : list of list of float
-        Time of every layer [s], by timed run; empty where the network has one part only.
+        Time of every layer [s], by timed run; empty where the network has one part only, unless the bench sees calls:
+        then that of every call of a torch function.
     whole : list of float
         Time of the whole network [s], by timed run without a mark between the layers.
     """
@@ -94,11 +95,20 @@ class LocalBench(Bench):
         What executes them.
     protocol : Protocol
         How they are timed.
+    calls : bool, default=False
+        Time the calls of torch functions inside networks of one part, with `Runtime.time_calls`.
     """
 
     def __init__(
-        self, columns: Sequence[Sequence[Build]], input_shape: Sequence[int], runtime: Runtime, protocol: Protocol
+        self,
+        columns: Sequence[Sequence[Build]],
+        input_shape: Sequence[int],
+        runtime: Runtime,
+        protocol: Protocol,
+        *,
+        calls: bool = False,
     ) -> None:
+        self.calls = calls
         self.columns = columns
         self.input_shape = tuple(input_shape)
         self.runtime = runtime
@@ -155,6 +165,8 @@ class LocalBench(Bench):
         while len(whole) < self.protocol.n_run and sum(whole) <= self.protocol.max_measure_execution_time:
             if len(chain) > 1:
                 parts.append(self._time(chain, self._inputs))
+            elif self.calls:
+                parts.append(self.runtime.time_calls(chain[0], self._inputs))
             whole += self._time([through], self._inputs)
         return Visit(reference, parts, whole)
 

@@ -31,12 +31,17 @@ _COMMAND = "import sys; sys.path[:] = {path!r}; from nni_latency.measurement._is
 
 
 def open_bench(
-    columns: Sequence[Sequence[Build]], input_shape: Sequence[int], runtime: Runtime, protocol: Protocol
+    columns: Sequence[Sequence[Build]],
+    input_shape: Sequence[int],
+    runtime: Runtime,
+    protocol: Protocol,
+    *,
+    calls: bool = False,
 ) -> Bench:
     """Return a bench in a worker process, where runtime and system allow it; otherwise one in this process."""
     if runtime.portable and os.name == "posix":
-        return IsolatedBench(columns, input_shape, runtime, protocol)
-    return LocalBench(columns, input_shape, runtime, protocol)
+        return IsolatedBench(columns, input_shape, runtime, protocol, calls=calls)
+    return LocalBench(columns, input_shape, runtime, protocol, calls=calls)
 
 
 class IsolatedBench(Bench):
@@ -47,17 +52,23 @@ class IsolatedBench(Bench):
 
     Parameters
     ----------
-    columns, input_shape, runtime, protocol
+    columns, input_shape, runtime, protocol, calls
         As for `LocalBench`. The protocol's `timeout` is how long one command may take.
     """
 
     def __init__(
-        self, columns: Sequence[Sequence[Build]], input_shape: Sequence[int], runtime: Runtime, protocol: Protocol
+        self,
+        columns: Sequence[Sequence[Build]],
+        input_shape: Sequence[int],
+        runtime: Runtime,
+        protocol: Protocol,
+        *,
+        calls: bool = False,
     ) -> None:
         import cloudpickle
 
         try:
-            self._payload: bytes = cloudpickle.dumps((columns, tuple(input_shape), runtime, protocol))
+            self._payload: bytes = cloudpickle.dumps((columns, tuple(input_shape), runtime, protocol, calls))
         except Exception as error:  # a stranger's objects may refuse in any way
             raise MeasurementError(
                 f"The candidates can not be sent to a worker process ({type(error).__name__}: {error}). "
@@ -202,8 +213,8 @@ def serve(descriptor: int) -> None:
     _volunteer_for_the_memory_killer()
     line = Connection(descriptor)
     try:
-        columns, input_shape, runtime, protocol = _unpack(line.recv())
-        with LocalBench(columns, input_shape, runtime, protocol) as bench:
+        columns, input_shape, runtime, protocol, calls = _unpack(line.recv())
+        with LocalBench(columns, input_shape, runtime, protocol, calls=calls) as bench:
             line.send(("ok", None))
             while True:
                 method, arguments = line.recv()

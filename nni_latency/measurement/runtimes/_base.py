@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
+from nni_latency.errors import MeasurementError
 from nni_latency.measurement._chain import Clock, Stage
 from nni_latency.measurement.runtimes._reference import REFERENCE_SHAPE, reference_module
 from nni_latency.platforms import Conditions, Platform
@@ -29,6 +30,9 @@ class Runtime(ABC):
     #: Whether it can be pickled and measure in a worker process just as well as in this one.
     portable: bool = True
 
+    #: Whether it calls every operator of a network from Python, so that `time_calls` can tell them apart.
+    sees_calls: bool = False
+
     @property
     @abstractmethod
     def platform(self) -> Platform:
@@ -50,6 +54,25 @@ class Runtime(ABC):
     @abstractmethod
     def inputs(self, shape: Sequence[int]) -> Any:
         """Make an input of random numbers of that shape."""
+
+    def time_calls(self, stage: Stage, value: Any) -> list[float]:
+        """Run a loaded network once and time its calls of torch functions, views and properties included.
+
+        Returns
+        -------
+        list of float
+            By call, in the order of `nni_latency.operators.trace`, the time since the end of the one before [s]: what
+            Python did in between counts for the call that follows, and what it did at the end for the last.
+
+        Raises
+        ------
+        MeasurementError
+            If the runtime does not call operators one by one.
+        """
+        raise MeasurementError(
+            f"The runtime {self.name!r} compiles whole networks and has no operators to time one by one. "
+            "Measure with 'torch', or whole networks."
+        )
 
     def reference(self) -> tuple[Stage, Any]:
         """Prepare a fixed small piece of work and its input.

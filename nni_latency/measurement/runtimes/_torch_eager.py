@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from nni_latency.measurement._chain import Stage
+from nni_latency.measurement.runtimes._call_times import time_calls
 from nni_latency.measurement.runtimes._torch_runtime import _TorchRuntime
 
 
@@ -35,8 +36,13 @@ class TorchEager(_TorchRuntime):
     """
 
     name = "torch"
+    sees_calls = True
 
     def load(self, module: Any) -> Stage:
         """Move a module to the device, precision and memory layout, in evaluation mode."""
         loaded: Stage = self._place(module)
         return loaded
+
+    def time_calls(self, stage: Stage, value: Any) -> list[float]:
+        """Run a loaded network once and time its calls of torch functions."""
+        return time_calls(stage, value, self.clock)
