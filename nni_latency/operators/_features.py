@@ -215,7 +215,7 @@ def _inverted_residual(op: OpSpec) -> list[OpSpec]:
 
 
 def _expanded_conv(op: OpSpec) -> list[OpSpec]:
-    """Take apart the block of MobileNetV3: without widening no first convolution, and perhaps squeeze and excitation."""
+    """Take apart the block of MobileNetV3: no first convolution without widening, perhaps squeeze and excitation."""
     shape = op.input_shapes[0]
     batch, channels, height, width = shape
     middle, stride = op["channels"], op["stride"]
