@@ -1,6 +1,6 @@
 """Operators: what is computed, described apart from what it costs."""
 
-from nni_latency.operators._features import Features, features_of, supported_kinds
+from nni_latency.operators._features import Features, features_of, parts_of, supported_kinds
 from nni_latency.operators._inputs import Inputs, freeze_inputs, freeze_shapes
 from nni_latency.operators._op_spec import AttributeValue, OpSpec
 from nni_latency.operators._trace import (
@@ -25,6 +25,7 @@ __all__ = [
     "features_of",
     "freeze_inputs",
     "freeze_shapes",
+    "parts_of",
     "supported_kinds",
     "trace",
 ]

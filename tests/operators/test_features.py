@@ -22,21 +22,27 @@ _CLOSED_FORMS = {
     "conv2d": (
         OpSpec.of("conv2d", [_X], out_channels=4, kernel_size=3, stride=2, groups=2, bias=True),
         # 2 x 4 x 3 x 3 outputs of 4 x 3 x 3 multiply-adds, 4 filters of 36 weights and 4 biases
-        Features(72 * 36, 2 * 72 * 36 + 72, 72, _ELEMENTS, 4 * 36 + 4, 4 * (_ELEMENTS + 72 + 148)),
+        Features(72 * 36, 2 * 72 * 36 + 72, 72, _ELEMENTS, 4 * 36 + 4, 4 * (_ELEMENTS + 72 + 148), _ELEMENTS, 72),
     ),
     "linear": (
         OpSpec.of("linear", [(2, 7)], out_features=3, bias=True),
-        Features(macs=42, flops=90, params=24, memory=4 * (14 + 6 + 24)),
+        Features(macs=42, flops=90, params=24, memory=4 * (14 + 6 + 24), inputs=14, outputs=6),
     ),
-    "batch_norm": (OpSpec.of("batch_norm", [_X]), Features(flops=960, params=16, memory=4 * (960 + 32))),
-    "relu": (OpSpec.of("relu", [_X]), Features(flops=480, memory=4 * 960)),
-    "add": (OpSpec.of("add", [_X, _X]), Features(flops=480, memory=4 * 1440)),
+    "batch_norm": (
+        OpSpec.of("batch_norm", [_X]),
+        Features(flops=960, params=16, memory=4 * (960 + 32), inputs=480, outputs=480),
+    ),
+    "relu": (OpSpec.of("relu", [_X]), Features(flops=480, memory=4 * 960, inputs=480, outputs=480)),
+    "add": (OpSpec.of("add", [_X, _X]), Features(flops=480, memory=4 * 1440, inputs=960, outputs=480)),
     "multiply": (
         OpSpec.of("multiply", [_X, (2, 8, 1, 1)]),
-        Features(flops=480, memory=4 * (480 + 16 + 480)),
+        Features(flops=480, memory=4 * (480 + 16 + 480), inputs=496, outputs=480),
     ),
-    "channel_shuffle": (OpSpec.of("channel_shuffle", [_X]), Features(memory=4 * 960)),
-    "global_average_pool": (OpSpec.of("global_average_pool", [_X]), Features(flops=480, memory=4 * (480 + 16))),
+    "channel_shuffle": (OpSpec.of("channel_shuffle", [_X]), Features(memory=4 * 960, inputs=480, outputs=480)),
+    "global_average_pool": (
+        OpSpec.of("global_average_pool", [_X]),
+        Features(flops=480, memory=4 * (480 + 16), inputs=480, outputs=16),
+    ),
     "identity": (OpSpec.of("identity", [_X]), Features()),
 }
 
