@@ -6,19 +6,29 @@ from nni_latency.imports import lazy_exports
 
 if TYPE_CHECKING:
     from nni_latency.nas._datasets import Dataset, load_dataset
+    from nni_latency.nas._enas import ENAS
     from nni_latency.nas._fbnet import FBNet
+    from nni_latency.nas._filter import LatencyFilter
     from nni_latency.nas._loss import FBNetLoss
     from nni_latency.nas._mask import SharedGumbelSoftmax
+    from nni_latency.nas._multi_trial import TPE, GridSearch
     from nni_latency.nas._penalty import LatencyPenalty
     from nni_latency.nas._profiler import LatencyProfiler
+    from nni_latency.nas._random_one_shot import RandomOneShot
+    from nni_latency.nas._search import Epoch, SearchResult, SearchSettings, run_search
 
 __all__ = [
+    "ENAS",
+    "TPE",
     "Dataset",
     "Epoch",
     "FBNet",
     "FBNetLoss",
+    "GridSearch",
+    "LatencyFilter",
     "LatencyPenalty",
     "LatencyProfiler",
+    "RandomOneShot",
     "SearchResult",
     "SearchSettings",
     "SharedGumbelSoftmax",
@@ -30,14 +40,19 @@ __getattr__, __dir__ = lazy_exports(
     __name__,
     {
         "Dataset": "nni_latency.nas._datasets",
+        "ENAS": "nni_latency.nas._enas",
         "Epoch": "nni_latency.nas._search",
         "FBNet": "nni_latency.nas._fbnet",
         "FBNetLoss": "nni_latency.nas._loss",
+        "GridSearch": "nni_latency.nas._multi_trial",
+        "LatencyFilter": "nni_latency.nas._filter",
         "LatencyPenalty": "nni_latency.nas._penalty",
         "LatencyProfiler": "nni_latency.nas._profiler",
+        "RandomOneShot": "nni_latency.nas._random_one_shot",
         "SearchResult": "nni_latency.nas._search",
         "SearchSettings": "nni_latency.nas._search",
         "SharedGumbelSoftmax": "nni_latency.nas._mask",
+        "TPE": "nni_latency.nas._multi_trial",
         "load_dataset": "nni_latency.nas._datasets",
         "run_search": "nni_latency.nas._search",
     },

@@ -5,27 +5,52 @@ from __future__ import annotations
 from nni_latency.imports import quiet_nni
 
 with quiet_nni():
-    from nni.mutable import MutableExpression
+    import nni
+    from nni import NoMoreTrialError
+    from nni.mutable import Categorical, CategoricalMultiple, MutableExpression
+    from nni.nas.evaluator import Evaluator, FunctionalEvaluator
     from nni.nas.evaluator.pytorch import Classification, DataLoader
     from nni.nas.experiment import NasExperiment
     from nni.nas.nn.pytorch import ModelSpace
+    from nni.nas.oneshot.pytorch.base_lightning import BaseOneShotLightningModule
     from nni.nas.oneshot.pytorch.differentiable import DartsLightningModule
-    from nni.nas.oneshot.pytorch.profiler import ExpectationProfilerPenalty
+    from nni.nas.oneshot.pytorch.profiler import (
+        ExpectationProfilerPenalty,
+        ProfilerPenalty,
+        RangeProfilerFilter,
+        SampleProfilerPenalty,
+    )
+    from nni.nas.oneshot.pytorch.sampling import RandomSamplingLightningModule
     from nni.nas.oneshot.pytorch.supermodule.base import BaseSuperNetModule
     from nni.nas.oneshot.pytorch.supermodule.differentiable import GumbelSoftmax
-    from nni.nas.profiler import ExpressionProfiler
-    from nni.nas.strategy import DARTS
+    from nni.nas.profiler import ExpressionProfiler, Profiler
+    from nni.nas.strategy import DARTS, TPE, GridSearch, RandomOneShot
 
 __all__ = [
     "DARTS",
+    "TPE",
+    "BaseOneShotLightningModule",
     "BaseSuperNetModule",
+    "Categorical",
+    "CategoricalMultiple",
     "Classification",
     "DartsLightningModule",
     "DataLoader",
+    "Evaluator",
     "ExpectationProfilerPenalty",
     "ExpressionProfiler",
+    "FunctionalEvaluator",
+    "GridSearch",
     "GumbelSoftmax",
     "ModelSpace",
     "MutableExpression",
     "NasExperiment",
+    "NoMoreTrialError",
+    "Profiler",
+    "ProfilerPenalty",
+    "RandomOneShot",
+    "RandomSamplingLightningModule",
+    "RangeProfilerFilter",
+    "SampleProfilerPenalty",
+    "nni",
 ]
