@@ -14,8 +14,9 @@ from nni_latency.plugins import Register, hookimpl
 
 @hookimpl
 def register_estimators(register: Register) -> None:
-    """Register the estimator ``table:FILE``, or ``table:NAME`` of a table that ships."""
+    """Register the estimators ``table:FILE``, or ``table:NAME`` of a table that ships, and ``acts:FILE``."""
     register("table", _read_table)
+    register("acts", _read_acts)
 
 
 @hookimpl
@@ -28,12 +29,18 @@ def register_runtimes(register: Register) -> None:
 
 @hookimpl
 def register_spaces(register: Register) -> None:
-    """Register the space ``fbnet``."""
+    """Register the space ``fbnet`` and those of NNI's hub."""
     register("fbnet", _fbnet_space)
+    for name in spaces.HUB_SPACES:
+        register(name, partial(_hub_space, name))
 
 
 def _read_table(argument: str) -> Any:
     return estimators.read_estimator(tables.find_table(argument))
+
+
+def _read_acts(argument: str) -> Any:
+    return estimators.ActsEstimator.load(argument)
 
 
 def _torch_eager(device: str = "cpu", **options: Any) -> Any:
@@ -50,3 +57,7 @@ def _torch_compile(device: str = "cpu", **options: Any) -> Any:
 
 def _fbnet_space(**arguments: Any) -> Any:
     return spaces.FBNetSpace(**arguments)
+
+
+def _hub_space(name: str, /, **arguments: Any) -> Any:
+    return spaces.hub_space(name, **arguments)

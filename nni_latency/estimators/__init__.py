@@ -12,8 +12,11 @@ from nni_latency.estimators._reading import read_estimator
 from nni_latency.estimators._scores import Scores, score
 from nni_latency.estimators._selection import estimate_layers, estimate_selection
 from nni_latency.estimators._table import LayerShare, Missing, TableEstimator, layer_shares
+from nni_latency.estimators.acts import ActsEstimator, ActsLine, acts_schema, conformal_factor
 
 __all__ = [
+    "ActsEstimator",
+    "ActsLine",
     "AdditiveCost",
     "Estimate",
     "Estimator",
@@ -23,8 +26,10 @@ __all__ = [
     "NetworkEstimator",
     "Scores",
     "TableEstimator",
+    "acts_schema",
     "additive_cost",
     "cheapest_selection",
+    "conformal_factor",
     "estimate_layers",
     "estimate_selection",
     "layer_shares",

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from pathlib import Path
 
 from nni_latency.estimators._base import Estimator
 from nni_latency.estimators._table import Missing, TableEstimator
+from nni_latency.estimators.acts import ActsEstimator
 from nni_latency.tables import LookupTable
+
+#: What reads a file by its 'format'; anything else is taken for a table, which says what is wrong with it.
+READERS: dict[str, Callable[[Path], Estimator]] = {
+    "nni_latency.acts": ActsEstimator.load,
+}
+
+_FORMAT = re.compile(r'"format"\s*:\s*"(?P<name>nni_latency\.\w+)"')
 
 
 def read_estimator(path: str | Path, *, missing: Missing = "error") -> Estimator:
@@ -24,4 +34,14 @@ def read_estimator(path: str | Path, *, missing: Missing = "error") -> Estimator
     TableFormatError
         If the file is absent, truncated, altered, of another kind or of a newer version.
     """
-    return TableEstimator(LookupTable.load(path), missing=missing)
+    reader = READERS.get(_format_of(Path(path)))
+    return TableEstimator(LookupTable.load(path), missing=missing) if reader is None else reader(Path(path))
+
+
+def _format_of(path: Path) -> str:
+    """Return the format that a file says it has, without reading the rest of it; empty if it says nothing."""
+    try:
+        found = _FORMAT.search(path.read_text(encoding="utf-8", errors="replace"))
+    except OSError:
+        return ""
+    return found["name"] if found else ""

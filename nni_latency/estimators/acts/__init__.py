@@ -1,0 +1,17 @@
+"""The ACTS/INP/FLOPs predictor: a model of a device, learned from about a hundred blocks."""
+
+from nni_latency.estimators.acts._conformal import conformal_factor
+from nni_latency.estimators.acts._document import acts_schema
+from nni_latency.estimators.acts._estimator import ActsEstimator, Variant
+from nni_latency.estimators.acts._line import ActsLine, fit_line
+from nni_latency.estimators.acts._workloads import WorkloadSource
+
+__all__ = [
+    "ActsEstimator",
+    "ActsLine",
+    "Variant",
+    "WorkloadSource",
+    "acts_schema",
+    "conformal_factor",
+    "fit_line",
+]

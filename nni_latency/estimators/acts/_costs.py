@@ -1,0 +1,87 @@
+"""`GroupCosts`: what a piece of work costs by its amounts, with an efficiency for every group of operators."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import nnls
+
+from nni_latency.estimators.acts._traits import Work
+from nni_latency.estimators.acts._workloads import Workloads
+
+#: How strongly the costs of a group are held to those of all groups together, a share of the points.
+_SHRINKAGE = 0.01
+
+#: No piece of work costs less [s].
+_LEAST = 1e-9
+
+
+@dataclass(frozen=True)
+class GroupCosts:
+    """Costs of the amounts of work [s], for every group of operators and for those that were never seen.
+
+    Parameters
+    ----------
+    shared : tuple of float
+        By amount, in all groups together.
+    groups : mapping of str to tuple of float
+        By group and amount.
+    """
+
+    shared: tuple[float, ...]
+    groups: Mapping[str, tuple[float, ...]]
+
+    def __call__(self, work: tuple[Work, ...]) -> NDArray[np.float64]:
+        """Return what every piece of work costs [s]; positive."""
+        costs = np.array([self.groups.get(piece.group, self.shared) for piece in work])
+        amounts = np.array([piece.amounts for piece in work])
+        return np.asarray(np.maximum((costs * amounts).sum(axis=1), _LEAST))
+
+
+def fit_costs(workloads: Workloads, seconds: NDArray[np.float64]) -> GroupCosts:
+    """Fit costs that are not negative, by relative errors.
+
+    A group is held to the costs of all together, the more so the less of it there is.
+
+    Parameters
+    ----------
+    workloads : Workloads
+        Of n workloads.
+    seconds : ndarray of shape (n,)
+        Measured latencies [s].
+    """
+    names = sorted({piece.group for piece in workloads.work})
+    amounts = np.array([piece.amounts for piece in workloads.work])
+    member = np.array([[piece.group == name for piece in workloads.work] for name in names])
+    # Amounts by workload and group, over the measured time: of shape (n, n_groups, n_amounts).
+    blocks = np.stack([workloads.counts[:, mask] @ amounts[mask] for mask in member], axis=1) / seconds[:, None, None]
+    shared = _solve(blocks.sum(axis=1), np.ones(len(seconds)))
+    fitted = shared[None] if len(names) == 1 else _solve_held(blocks, shared)
+    # Relative least squares lean to the low side; the median is put right.
+    costs = GroupCosts(tuple(shared), {name: tuple(row) for name, row in zip(names, fitted, strict=True)})
+    factor = float(np.median(seconds / (workloads.counts @ costs(workloads.work))))
+    return GroupCosts(
+        tuple(float(cost * factor) for cost in shared),
+        {name: tuple(float(cost * factor) for cost in row) for name, row in zip(names, fitted, strict=True)},
+    )
+
+
+def _solve(columns: NDArray[np.float64], target: NDArray[np.float64]) -> NDArray[np.float64]:
+    scale = np.linalg.norm(columns, axis=0)
+    scale[scale == 0] = 1.0
+    found, _ = nnls(columns / scale, target)
+    return np.asarray(found / scale)
+
+
+def _solve_held(blocks: NDArray[np.float64], shared: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Solve for all groups at once, with a ridge towards the shared costs."""
+    n, n_groups, n_amounts = blocks.shape
+    columns = blocks.reshape(n, n_groups * n_amounts)
+    ridge = np.sqrt(_SHRINKAGE) * np.maximum(np.linalg.norm(columns, axis=0), 1e-12)
+    prior = np.tile(shared, n_groups)
+    design = np.vstack([columns, np.diag(ridge)])
+    found = _solve(design, np.concatenate([np.ones(n), ridge * prior]))
+    return found.reshape(n_groups, n_amounts)

@@ -1,0 +1,284 @@
+"""The file of an ACTS fit: versioned JSON, checked by pydantic.
+
+History of the format:
+
+1. The first version.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, ValidationError, model_validator
+
+from nni_latency.errors import LatencyError, TableFormatError
+from nni_latency.estimators.acts._costs import GroupCosts
+from nni_latency.estimators.acts._curve import CostCurve
+from nni_latency.estimators.acts._line import ActsLine
+from nni_latency.estimators.acts._model import CostModel
+from nni_latency.estimators.acts._residual import KERNELS, Residual
+from nni_latency.estimators.acts._traits import AMOUNTS, Work
+from nni_latency.files import write_atomically
+from nni_latency.platforms import Platform
+
+if TYPE_CHECKING:
+    from nni_latency.estimators.acts._estimator import ActsEstimator
+
+FORMAT = "nni_latency.acts"
+VERSION = 1
+
+NotNegative = Annotated[float, Field(ge=0)]
+Amounts = Annotated[list[NotNegative], Field(min_length=len(AMOUNTS), max_length=len(AMOUNTS))]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class SettingsDocument(_Strict):
+    """The parameters of the estimator."""
+
+    variant: Literal["refined", "published"]
+    confidence: float = Field(gt=0, lt=1)
+    n_folds: int = Field(ge=2)
+    random_state: int
+
+
+class PlatformDocument(_Strict):
+    """Where the points were measured."""
+
+    device: str
+    runtime: str
+    precision: str
+    threads: int = Field(ge=1)
+    facts: dict[str, bool | int | float | str] = Field(default_factory=dict)
+
+
+class LineDocument(_Strict):
+    """The formula: seconds by ACTS, INP and FLOP (two a multiply-add), a constant, and the second line."""
+
+    a: NotNegative
+    b: NotNegative
+    c: NotNegative
+    d: NotNegative
+    breakpoint: NotNegative
+    slope: NotNegative
+    offset: float
+
+
+class CostsDocument(_Strict):
+    """Seconds by output, input, FLOP, parameter and call of an operator."""
+
+    shared: Amounts
+    groups: dict[str, Amounts]
+
+
+class CurveDocument(_Strict):
+    """A rising line of several pieces, over the costs by amounts."""
+
+    start: NotNegative
+    knots: list[NotNegative] = Field(min_length=1)
+    slopes: list[NotNegative] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _pieces_fit(self) -> CurveDocument:
+        if len(self.knots) != len(self.slopes) or self.knots != sorted(self.knots) or self.knots[0] != 0:
+            raise ValueError("there must be a slope for each knot, and the knots must rise from 0")
+        return self
+
+
+class WorkDocument(_Strict):
+    """A piece of work that factors were learned from, and its weight in them."""
+
+    group: str
+    traits: list[float]
+    weight: float
+
+
+class ResidualDocument(_Strict):
+    """Factors on the costs, a Gaussian process over pieces of work."""
+
+    kernel: str
+    reach: PositiveFloat
+    centre: list[float]
+    scale: list[PositiveFloat]
+    work: list[WorkDocument] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _sizes_fit(self) -> ResidualDocument:
+        if self.kernel not in KERNELS:
+            raise ValueError(f"the kernel must be one of {', '.join(KERNELS)}")
+        if any(len(row) != len(self.centre) for row in (self.scale, *(piece.traits for piece in self.work))):
+            raise ValueError("centre, scale and traits must be as many")
+        return self
+
+
+class ModelDocument(_Strict):
+    """What pieces of work cost."""
+
+    costs: CostsDocument
+    curve: CurveDocument | None = None
+    residual: ResidualDocument | None = None
+
+
+class ActsDocument(_Strict):
+    """A fit of latencies to ACTS, INP and FLOPs on one platform."""
+
+    format: Literal["nni_latency.acts"]
+    version: Literal[1]
+    metric: Literal["latency"]
+    unit: Literal["s"]
+    platform: PlatformDocument
+    settings: SettingsDocument
+    line: LineDocument
+    shares: dict[Literal["acts", "inp", "flops", "constant"], NotNegative] = Field(min_length=4)
+    bound: Literal["memory", "compute"]
+    correction: Literal["none", "curve", "residual"]
+    operators: bool = Field(description="whether the operators of the points were known")
+    totals_low: list[NotNegative] = Field(min_length=3, max_length=3)
+    totals_high: list[NotNegative] = Field(min_length=3, max_length=3)
+    interval_factor: float = Field(ge=1, description="by what factor an estimate may be off, up or down")
+    held_out_errors: list[float] = Field(description="logarithm of measured over predicted, by point")
+    model: ModelDocument | None = None
+
+    @model_validator(mode="after")
+    def _correction_is_there(self) -> ActsDocument:
+        kept = {"curve": self.model and self.model.curve, "residual": self.model and self.model.residual}
+        if self.correction in kept and kept[self.correction] is None:
+            raise ValueError(f"the correction {self.correction!r} is not in the file")
+        return self
+
+
+def acts_schema() -> dict[str, Any]:
+    """Return the JSON schema of the file format."""
+    return ActsDocument.model_json_schema()
+
+
+def write_acts(path: Path, estimator: ActsEstimator) -> Path:
+    """Write a fit, whole or not at all."""
+    write_atomically(path, json.dumps(_content(estimator), indent=1, allow_nan=False) + "\n")
+    return path
+
+
+def read_acts(path: Path, estimator: ActsEstimator) -> ActsEstimator:
+    """Read a fit into a new estimator.
+
+    Raises
+    ------
+    TableFormatError
+        If the file is absent, truncated, altered, of another kind or of a newer version.
+    """
+    document = _parse(_load(path), str(path))
+    try:
+        return _fill(estimator, document)
+    except LatencyError as error:
+        raise TableFormatError(f"The fit {str(path)!r} is not valid: {error}") from error
+
+
+def _load(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is not text"
+        raise TableFormatError(f"Can not read the fit {str(path)!r}: {reason}.") from error
+    except (ValueError, RecursionError) as error:
+        raise TableFormatError(
+            f"The fit {str(path)!r} is not whole JSON ({error}). Fit it anew, or take it again from where it came."
+        ) from error
+
+
+def _parse(content: Any, origin: str) -> ActsDocument:
+    kind = content.get("format") if isinstance(content, dict) else None
+    if kind != FORMAT:
+        raise TableFormatError(f"{origin!r} is not an ACTS fit: its 'format' must be {FORMAT!r}. Got {kind!r}.")
+    version = content.get("version")
+    if isinstance(version, int) and version > VERSION:
+        raise TableFormatError(
+            f"The fit {origin!r} has version {version}, this nni_latency reads up to {VERSION}. "
+            "Update it with: pip install --upgrade nni_latency"
+        )
+    try:
+        return ActsDocument.model_validate(content)
+    except ValidationError as error:
+        first, *others = error.errors()
+        place = ".".join(map(str, first["loc"])) or "the document"
+        more = f" (and {len(others)} more)" if others else ""
+        raise TableFormatError(
+            f"The fit {origin!r} is not valid: {place}: {first['msg']}. Got {str(first['input'])[:60]!r}{more}."
+        ) from error
+
+
+def _content(estimator: ActsEstimator) -> dict[str, Any]:
+    low, high = estimator.totals_range_
+    return {
+        "format": FORMAT,
+        "version": VERSION,
+        "metric": "latency",
+        "unit": "s",
+        "platform": {**vars(estimator.platform), "facts": dict(estimator.platform.facts)},
+        "settings": estimator.get_params(),
+        "line": vars(estimator.line_),
+        "shares": estimator.shares_,
+        "bound": estimator.bound_,
+        "correction": estimator.correction_,
+        "operators": estimator.operators_,
+        "totals_low": low.tolist(),
+        "totals_high": high.tolist(),
+        "interval_factor": estimator.interval_factor_,
+        "held_out_errors": estimator.held_out_errors_.tolist(),
+        "model": estimator.model_ and _model_content(estimator.model_),
+    }
+
+
+def _model_content(model: CostModel) -> dict[str, Any]:
+    residual = model.residual
+    return {
+        "costs": {"shared": model.costs.shared, "groups": dict(model.costs.groups)},
+        "curve": model.curve and vars(model.curve),
+        "residual": residual
+        and {
+            **{name: getattr(residual, name) for name in ("kernel", "reach", "centre", "scale")},
+            "work": [
+                {"group": piece.group, "traits": piece.traits, "weight": weight}
+                for piece, weight in zip(residual.work, residual.weights, strict=True)
+            ],
+        },
+    }
+
+
+def _fill(estimator: ActsEstimator, document: ActsDocument) -> ActsEstimator:
+    estimator.set_params(**document.settings.model_dump())
+    estimator.platform_ = Platform(**document.platform.model_dump())
+    estimator.take_line(ActsLine(**document.line.model_dump()))
+    estimator.shares_, estimator.bound_ = {str(name): share for name, share in document.shares.items()}, document.bound
+    estimator.correction_, estimator.operators_ = document.correction, document.operators
+    estimator.totals_range_ = (np.array(document.totals_low), np.array(document.totals_high))
+    estimator.held_out_errors_ = np.array(document.held_out_errors)
+    estimator.interval_factor_ = document.interval_factor
+    estimator.model_ = None if document.model is None else _model(document.model)
+    return estimator
+
+
+def _model(document: ModelDocument) -> CostModel:
+    costs = GroupCosts(tuple(document.costs.shared), {name: tuple(row) for name, row in document.costs.groups.items()})
+    return CostModel(costs, _curve(document.curve), _residual(document.residual))
+
+
+def _curve(document: CurveDocument | None) -> CostCurve | None:
+    return None if document is None else CostCurve(document.start, tuple(document.knots), tuple(document.slopes))
+
+
+def _residual(document: ResidualDocument | None) -> Residual | None:
+    if document is None:
+        return None
+    return Residual(
+        document.kernel,
+        document.reach,
+        tuple(document.centre),
+        tuple(document.scale),
+        tuple(Work(piece.group, (), tuple(piece.traits)) for piece in document.work),
+        tuple(piece.weight for piece in document.work),
+    )

@@ -1,0 +1,245 @@
+"""`ActsEstimator`: a model of a device, learned from about a hundred blocks by their ACTS, INP and FLOPs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator, RegressorMixin
+from sklearn.utils.validation import check_is_fitted
+
+from nni_latency.errors import InvalidValueError
+from nni_latency.estimators._base import Estimate, LayerEstimator
+from nni_latency.estimators.acts._checks import check_points, check_settings, one_platform
+from nni_latency.estimators.acts._conformal import conformal_factor
+from nni_latency.estimators.acts._document import read_acts, write_acts
+from nni_latency.estimators.acts._line import ActsLine, fit_line
+from nni_latency.estimators.acts._model import (
+    CORRECTIONS,
+    CostModel,
+    choose_correction,
+    draw_folds,
+    fit_model,
+    validate_line,
+    validate_model,
+)
+from nni_latency.estimators.acts._workloads import WorkloadSource, workloads_of
+from nni_latency.operators import OpSpec, capture_operators
+from nni_latency.platforms import Platform
+
+Variant = Literal["refined", "published"]
+
+_NOWHERE = Platform("unknown", "unknown")
+
+
+class ActsEstimator(RegressorMixin, BaseEstimator, LayerEstimator):
+    """Latency from ACTS, INP and FLOPs: output and input elements of the convolutions, and operations.
+
+    The published formula [1]_ is ``latency = a*ACTS + b*INP + c*FLOPs + d`` with coefficients that are not negative,
+    and below a breakpoint ``slope`` times that plus ``offset``, fitted on errors in seconds. The variant "refined" fits
+    the same formula on relative errors and goes on from there: every operator costs its outputs, inputs, FLOPs and
+    parameters, with an efficiency for every group of operators (depthwise convolutions, matrix products, ...) and, if
+    cross-validation finds it better, a monotone correction of the costs, or factors learned from the residuals by a
+    Gaussian process over operators. A network is the sum of its operators. Where only totals are given, each workload
+    counts as one operator.
+
+    Parameters
+    ----------
+    variant : {"refined", "published"}, default="refined"
+        What to fit.
+    confidence : float, default=0.9
+        Level of the intervals, in (0, 1); they are conformal, from errors on points that a fit had not seen.
+    n_folds : int, default=5
+        Folds of the cross-validation.
+    random_state : int, default=0
+        Seed of the folds.
+
+    Attributes
+    ----------
+    a_, b_, c_ : float
+        Time of one ACTS, INP and FLOP [s], not negative.
+    d_ : float
+        Constant [s], not negative.
+    breakpoint_, slope_, offset_ : float
+        The second line and where it ends [s]; without one, 0, 1 and 0.
+    correction_ : str
+        What cross-validation chose: "none", "curve" or "residual"; "none" for the published variant.
+    shares_ : dict of str to float
+        What ACTS, INP, FLOPs and the constant make up of the first line, on average over the points.
+    bound_ : str
+        "memory" if ACTS and INP make up more than FLOPs, else "compute".
+    held_out_errors_ : ndarray of shape (n,)
+        By point, the logarithm of measured over predicted, by a fit that had not seen it.
+    interval_factor_ : float
+        By what factor an estimate may be off, with that confidence.
+    n_features_in_ : int
+        3.
+
+    References
+    ----------
+    .. [1] https://github.com/Jeykobz/dnn-latency-predictor
+    .. [2] "Dissecting Convolutional Neural Networks for Runtime and Scalability Prediction", ICPP 2024, of the same
+       group. https://doi.org/10.1145/3673038.3673107
+
+    Examples
+    --------
+    >>> totals = [[1e6 * k, 2e6 * (k % 5), 1e8 * (k % 7)] for k in range(1, 21)]
+    >>> seconds = [1e-9 * acts + 2e-9 * inp + 1e-11 * flops + 1e-4 for acts, inp, flops in totals]
+    >>> estimator = ActsEstimator(variant="published").fit(totals, seconds)
+    >>> round(estimator.a_ * 1e9, 6), round(estimator.c_ * 1e11, 6), round(estimator.d_ * 1e4, 6)
+    (1.0, 1.0, 1.0)
+    """
+
+    metric = "latency"
+
+    def __init__(
+        self,
+        *,
+        variant: Variant = "refined",
+        confidence: float = 0.9,
+        n_folds: int = 5,
+        random_state: int = 0,
+    ) -> None:
+        self.variant = variant
+        self.confidence = confidence
+        self.n_folds = n_folds
+        self.random_state = random_state
+
+    def fit(
+        self,
+        X: WorkloadSource,  # noqa: N803 - the name that all of scikit-learn gives it
+        y: ArrayLike,
+        *,
+        groups: Sequence[object] | None = None,
+        platform: Platform | Sequence[Platform] | None = None,
+    ) -> ActsEstimator:
+        """Learn a device.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, 3), or list
+            ACTS, INP and FLOPs; or ``(module, input_shape)`` each, batch first; or a sequence of `OpSpec` each. At
+            least 10 points. FLOPs that are counted here are floating-point operations, two a multiply-add.
+        y : array-like of shape (n,)
+            Measured latencies [s].
+        groups : sequence, optional
+            By point, what is alike, such as a block at several batch sizes: cross-validation leaves it out together.
+        platform : Platform, or one by point, optional
+            Where the points were measured.
+
+        Returns
+        -------
+        ActsEstimator
+            This one.
+
+        Raises
+        ------
+        InvalidValueError
+            If there are fewer than 10 points, all of one block, or numbers that can not be.
+        MismatchError
+            If the points are of several platforms.
+        """
+        check_settings(self.variant, self.confidence, self.n_folds)
+        workloads = workloads_of(X)
+        seconds = check_points(workloads, y)
+        self.platform_ = one_platform(platform, len(seconds)) or _NOWHERE
+        folds = draw_folds(range(len(seconds)) if groups is None else list(groups), self.n_folds, self.random_state)
+        if len(folds) < 2 or (groups is not None and len(list(groups)) != len(seconds)):
+            raise InvalidValueError("The 'groups' of ActsEstimator must be one for each point, at least two different.")
+        relative = self.variant == "refined"
+        self.take_line(fit_line(workloads.totals, seconds, relative=relative))
+        self.shares_ = self.line_.shares(workloads.totals)
+        self.bound_ = "memory" if self.shares_["acts"] + self.shares_["inp"] > self.shares_["flops"] else "compute"
+        self.operators_ = workloads.operators and relative
+        self.totals_range_ = (workloads.totals.min(axis=0), workloads.totals.max(axis=0))
+        if relative:
+            errors = {name: validate_model(workloads, seconds, folds, name) for name in CORRECTIONS}
+            self.correction_ = choose_correction(errors)
+            self.model_: CostModel | None = fit_model(workloads, seconds, self.correction_)
+            self.held_out_errors_ = errors[self.correction_]
+        else:
+            self.correction_, self.model_ = "none", None
+            self.held_out_errors_ = validate_line(workloads, seconds, folds, relative=False)
+        self.interval_factor_ = conformal_factor(self.held_out_errors_, self.confidence)
+        return self
+
+    def take_line(self, line: ActsLine) -> None:
+        """Take over the formula, with a name for each of its numbers."""
+        self.line_ = line
+        self.a_, self.b_, self.c_, self.d_ = line.a, line.b, line.c, line.d
+        self.breakpoint_, self.slope_, self.offset_ = line.breakpoint, line.slope, line.offset
+        self.n_features_in_ = 3
+
+    def predict(self, X: WorkloadSource) -> NDArray[np.float64]:  # noqa: N803
+        """Estimate many blocks or networks at once.
+
+        Parameters
+        ----------
+        X
+            As for `fit`. If the operators of the points were known and those of `X` are not, the formula is applied.
+
+        Returns
+        -------
+        ndarray of shape (n,)
+            Latencies [s].
+        """
+        check_is_fitted(self, "line_")
+        workloads = workloads_of(X)
+        if self.model_ is None or (self.operators_ and not workloads.operators):
+            return self.line_.predict(workloads.totals)
+        return self.model_.predict(workloads if self.operators_ else workloads.as_totals())
+
+    def estimate(self, model: Any, example_inputs: Any = None) -> Estimate:
+        """Estimate the latency of a whole network, as one workload.
+
+        What is in it and not counted, because its kind has no feature function, is listed in `Estimate.missing`.
+        """
+        if example_inputs is None:
+            raise InvalidValueError(
+                "ActsEstimator.estimate needs 'example_inputs': latencies depend on the shapes. Got None."
+            )
+        return self._estimate_workload([op for _, op in capture_operators(model, example_inputs, by="graph")])
+
+    def estimate_op(self, op: OpSpec) -> Estimate:
+        """Estimate the latency of one operator or block."""
+        return self._estimate_workload([op])
+
+    def _estimate_workload(self, ops: list[OpSpec]) -> Estimate:
+        workloads = workloads_of([ops])
+        value = max(float(self.predict(workloads)[0]), 1e-9)
+        factor = self.interval_factor_
+        return Estimate(value, value / factor, value * factor, workloads.uncounted[0])
+
+    def _estimate_ops(self, ops: list[OpSpec]) -> list[Estimate]:
+        """Estimate operators one by one: with a constant each, which a whole network has once."""
+        return [self.estimate_op(op) for op in ops]
+
+    @property
+    def platform(self) -> Platform:  # type: ignore[override]
+        """Where the points were measured."""
+        return getattr(self, "platform_", _NOWHERE)
+
+    def save(self, path: str | Path) -> Path:
+        """Write the fit to a JSON file, whole or not at all.
+
+        Raises
+        ------
+        OutputError
+            If it can not be written.
+        """
+        check_is_fitted(self, "line_")
+        return write_acts(Path(path), self)
+
+    @classmethod
+    def load(cls, path: str | Path) -> ActsEstimator:
+        """Read a fit from its file.
+
+        Raises
+        ------
+        TableFormatError
+            If it is absent, truncated, altered, of another kind or of a newer version.
+        """
+        return read_acts(Path(path), cls())

@@ -1,0 +1,134 @@
+"""`CostModel`: costs by amounts, and the correction that cross-validation chose."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nni_latency.estimators.acts._costs import GroupCosts, fit_costs
+from nni_latency.estimators.acts._curve import CostCurve, fit_curve
+from nni_latency.estimators.acts._line import fit_line
+from nni_latency.estimators.acts._residual import Residual, fit_residual
+from nni_latency.estimators.acts._workloads import Workloads
+
+Array = NDArray[np.float64]
+Rows = NDArray[np.intp]
+
+#: Costs workloads [s], of shape (n_workloads,).
+Predict = Callable[[Workloads], Array]
+
+#: The corrections that are tried, from the simplest to the richest.
+CORRECTIONS = ("none", "curve", "residual")
+
+#: A richer correction has to be better than a simpler one by this share of the error.
+_BETTER = 0.02
+
+
+@dataclass(frozen=True)
+class CostModel:
+    """What pieces of work cost: by their amounts, by group, and corrected.
+
+    Parameters
+    ----------
+    costs : GroupCosts
+        By amounts and group.
+    curve : CostCurve or None
+        A monotone correction of those.
+    residual : Residual or None
+        Factors on those, by the traits of the work.
+    """
+
+    costs: GroupCosts
+    curve: CostCurve | None = None
+    residual: Residual | None = None
+
+    def predict(self, workloads: Workloads) -> Array:
+        """Return latencies [s], of shape (n_workloads,)."""
+        if not workloads.work:
+            return np.zeros(len(workloads))
+        costs = self.costs(workloads.work)
+        if self.curve is not None:
+            costs = self.curve(costs)
+        if self.residual is not None:
+            costs = costs * self.residual(workloads.work)
+        return np.asarray(workloads.counts @ costs)
+
+
+def fit_model(workloads: Workloads, seconds: Array, correction: str) -> CostModel:
+    """Fit costs and one of the `CORRECTIONS`."""
+    costs = fit_costs(workloads, seconds)
+    if correction == "none":
+        return CostModel(costs)
+    base = costs(workloads.work)
+    if correction == "curve":
+        return CostModel(costs, curve=fit_curve(workloads, base, seconds))
+    return CostModel(costs, residual=fit_residual(workloads, base, seconds))
+
+
+def validate_model(workloads: Workloads, seconds: Array, folds: list[Rows], correction: str) -> Array:
+    """Cross-validate one of the `CORRECTIONS`; returns what `held_out_errors` does."""
+    return held_out_errors(workloads, seconds, folds, lambda some, times: fit_model(some, times, correction).predict)
+
+
+def validate_line(workloads: Workloads, seconds: Array, folds: list[Rows], *, relative: bool) -> Array:
+    """Cross-validate the published formula; returns what `held_out_errors` does."""
+
+    def fit(some: Workloads, times: Array) -> Predict:
+        line = fit_line(some.totals, times, relative=relative)
+        return lambda others: line.predict(others.totals)
+
+    return held_out_errors(workloads, seconds, folds, fit)
+
+
+def choose_correction(errors: Mapping[str, Array]) -> str:
+    """Choose the simplest correction that no richer one beats clearly, by their held-out errors."""
+    best = CORRECTIONS[0]
+    for name in CORRECTIONS[1:]:
+        if np.abs(errors[name]).mean() < np.abs(errors[best]).mean() * (1 - _BETTER):
+            best = name
+    return best
+
+
+def held_out_errors(
+    workloads: Workloads, seconds: Array, folds: list[Rows], fit: Callable[[Workloads, Array], Predict]
+) -> Array:
+    """Return the logarithm of measured over predicted, of shape (n,), each by a fit that had not seen the workload.
+
+    Parameters
+    ----------
+    workloads, seconds
+        What to fit on.
+    folds : list of ndarray of int
+        Rows that are left out together.
+    fit : callable
+        Takes workloads and seconds, returns what predicts others.
+    """
+    errors = np.zeros(len(seconds))
+    everything = np.arange(len(seconds))
+    for fold in folds:
+        rest = np.setdiff1d(everything, fold)
+        predict = fit(workloads.take(rest), seconds[rest])
+        errors[fold] = np.log(seconds[fold] / np.maximum(predict(workloads.take(fold)), 1e-9))
+    return errors
+
+
+def draw_folds(groups: Sequence[object], n_folds: int, seed: int) -> list[Rows]:
+    """Deal rows to folds at random; those of one group stay together.
+
+    Parameters
+    ----------
+    groups : sequence
+        By row, what is alike, such as a block at several batch sizes.
+    n_folds : int
+        Most folds; there are no more than groups.
+    seed : int
+        Of the deal.
+    """
+    names = list(dict.fromkeys(groups))
+    order = np.random.default_rng(seed).permutation(len(names))
+    fold_of = {names[place]: rank % n_folds for rank, place in enumerate(order)}
+    folds = np.array([fold_of[group] for group in groups])
+    return [np.flatnonzero(folds == fold) for fold in range(min(n_folds, len(names)))]

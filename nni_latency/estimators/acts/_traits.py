@@ -1,0 +1,121 @@
+"""What the cost of one operator may depend on: its amounts of work, its group, and its traits."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from nni_latency.errors import UnknownNameError
+from nni_latency.operators import Features, OpSpec, features_of
+
+#: What is counted of every piece of work, in the order of its amounts; the last one is 1 for each.
+AMOUNTS = ("outputs", "inputs", "flops", "params", "calls")
+
+#: Group of work whose operators are not known: whole blocks by their ACTS, INP and FLOPs.
+WHOLE = "block"
+
+#: Group of operators of a kind that has no feature function.
+OTHER = "other"
+
+_GROUPS = {
+    "matrix product": ("linear", "matmul", "bmm", "mm", "addmm", "baddbmm", "einsum", "bilinear"),
+    "attention": ("scaled_dot_product_attention", "multi_head_attention", "multi_head_attention_forward"),
+    "normalisation": ("batch_norm", "layer_norm", "group_norm", "instance_norm", "rms_norm", "local_response_norm"),
+    "reduction": ("mean", "sum", "softmax", "log_softmax", "amax", "var", "std", "norm", "global_average_pool"),
+    "movement": ("cat", "stack", "copy", "index", "pad", "channel_shuffle", "pixel_shuffle", "embedding", "roll"),
+}
+
+_GROUP_OF = {kind: group for group, kinds in _GROUPS.items() for kind in kinds}
+
+
+@dataclass(frozen=True)
+class Work:
+    """One piece of work, to be costed alone. Immutable and hashable.
+
+    Parameters
+    ----------
+    group : str
+        Work of one group has the same efficiency.
+    amounts : tuple of float
+        How much of everything in `AMOUNTS`.
+    traits : tuple of float
+        Logarithms by which pieces of work are alike or not.
+    """
+
+    group: str
+    amounts: tuple[float, ...]
+    traits: tuple[float, ...]
+
+
+def work_of(op: OpSpec) -> tuple[Work, Features, bool]:
+    """Describe an operator that has no parts.
+
+    Returns
+    -------
+    work : Work
+        What its cost may depend on.
+    features : Features
+        Its counts.
+    counted : bool
+        Whether its kind has a feature function. One that has none is costed by the elements that it reads.
+    """
+    try:
+        features, counted = features_of(op), True
+    except UnknownNameError:
+        elements = sum(math.prod(shape) for shape in op.input_shapes)
+        features, counted = Features(inputs=elements, outputs=elements), False
+    amounts = (features.outputs, features.inputs, features.flops, features.params, 1)
+    group = group_of(op) if counted else OTHER
+    return Work(group, tuple(map(float, amounts)), _traits(op, features)), features, counted
+
+
+def work_of_totals(acts: float, inp: float, flops: float) -> Work:
+    """Describe a block by its totals alone."""
+    traits = tuple(map(math.log1p, (acts, inp, flops)))
+    return Work(WHOLE, (float(acts), float(inp), float(flops), 0.0, 1.0), traits)
+
+
+def group_of(op: OpSpec) -> str:
+    """Name the group of an operator: work of one group keeps a device busy in the same way.
+
+    Examples
+    --------
+    >>> group_of(OpSpec.of("conv2d", [(1, 8, 4, 4)], out_channels=8, kernel_size=3, stride=1, groups=8))
+    'depthwise convolution'
+    """
+    if op.kind.startswith("conv_transpose"):
+        return "transposed convolution"
+    if op.kind.startswith("conv"):
+        return _convolution_group(op)
+    if "pool" in op.kind and op.kind != "global_average_pool":
+        return "reduction"
+    return _GROUP_OF.get(op.kind, "elementwise")
+
+
+def _convolution_group(op: OpSpec) -> str:
+    groups, channels = op.get("groups", 1), op.input_shapes[0][1]
+    if groups > 1:
+        return "depthwise convolution" if groups == channels else "grouped convolution"
+    return "pointwise convolution" if _product(op["kernel_size"], op) == 1 else "dense convolution"
+
+
+def _traits(op: OpSpec, features: Features) -> tuple[float, ...]:
+    """Return logarithms of sizes and of the work's form: window, depth and width of its products, rows, stride."""
+    shape = op.input_shapes[0] if op.input_shapes else (1,)
+    groups = op.get("groups", 1)
+    channels = shape[1] if len(shape) > 2 else shape[-1]
+    channels = shape[-1] if op.kind == "linear" else channels
+    width = op.get("out_channels", op.get("out_features", channels))
+    window = _product(op.get("kernel_size", 1), op)
+    rows = features.outputs / max(1, width)
+    sizes = (features.outputs, features.inputs, features.flops, features.params)
+    forms = (window, channels / groups, width / groups, rows, _product(op.get("stride") or 1, op))
+    return tuple(math.log1p(size) for size in sizes) + tuple(math.log(max(form, 1e-9)) for form in forms)
+
+
+def _product(value: object, op: OpSpec) -> int:
+    """Multiply the numbers of an attribute that is one number where all are equal."""
+    if isinstance(value, tuple):
+        return math.prod(value)
+    size = value if isinstance(value, int) else 1
+    return int(size ** max(1, len(op.input_shapes[0]) - 2)) if op.input_shapes else size
