@@ -8,18 +8,33 @@ if TYPE_CHECKING:
     from nni_latency.spaces._architecture import complete_selection, parse_architecture
     from nni_latency.spaces._fbnet import FBNetSpace
     from nni_latency.spaces._fbnet_geometry import CANDIDATES, PRESETS, PUBLISHED_NETWORKS, FBNetGeometry
+    from nni_latency.spaces._finding import hub_space, make_space, reference_of
+    from nni_latency.spaces._hub import HUB_SPACES
+    from nni_latency.spaces._networks import NetworkBuilder, example_inputs_of, network_of
+    from nni_latency.spaces._samples import check_sample, draw_samples, labels_of, read_sample
     from nni_latency.spaces._walk import choices_of, plan_of
 
 __all__ = [
     "CANDIDATES",
+    "HUB_SPACES",
     "PRESETS",
     "PUBLISHED_NETWORKS",
     "FBNetGeometry",
     "FBNetSpace",
+    "NetworkBuilder",
+    "check_sample",
     "choices_of",
     "complete_selection",
+    "draw_samples",
+    "example_inputs_of",
+    "hub_space",
+    "labels_of",
+    "make_space",
+    "network_of",
     "parse_architecture",
     "plan_of",
+    "read_sample",
+    "reference_of",
 ]
 
 __getattr__, __dir__ = lazy_exports(
@@ -28,11 +43,22 @@ __getattr__, __dir__ = lazy_exports(
         "CANDIDATES": "nni_latency.spaces._fbnet_geometry",
         "FBNetGeometry": "nni_latency.spaces._fbnet_geometry",
         "FBNetSpace": "nni_latency.spaces._fbnet",
+        "HUB_SPACES": "nni_latency.spaces._hub",
+        "NetworkBuilder": "nni_latency.spaces._networks",
         "PRESETS": "nni_latency.spaces._fbnet_geometry",
         "PUBLISHED_NETWORKS": "nni_latency.spaces._fbnet_geometry",
+        "check_sample": "nni_latency.spaces._samples",
         "choices_of": "nni_latency.spaces._walk",
         "complete_selection": "nni_latency.spaces._architecture",
+        "draw_samples": "nni_latency.spaces._samples",
+        "example_inputs_of": "nni_latency.spaces._networks",
+        "hub_space": "nni_latency.spaces._finding",
+        "labels_of": "nni_latency.spaces._samples",
+        "make_space": "nni_latency.spaces._finding",
+        "network_of": "nni_latency.spaces._networks",
         "parse_architecture": "nni_latency.spaces._architecture",
         "plan_of": "nni_latency.spaces._walk",
+        "read_sample": "nni_latency.spaces._samples",
+        "reference_of": "nni_latency.spaces._finding",
     },
 )

@@ -5,6 +5,41 @@ from __future__ import annotations
 from nni_latency.imports import quiet_nni
 
 with quiet_nni():
-    from nni.nas.nn.pytorch import LayerChoice, ModelSpace
+    from nni.mutable import LabeledMutable, Mutable, SampleValidationError, label_scope
+    from nni.nas.hub.pytorch.modules.nasbench101 import NasBench101Cell
+    from nni.nas.hub.pytorch.nasnet import NDS, CellBuilder
+    from nni.nas.nn.pytorch import (
+        Cell,
+        InputChoice,
+        LayerChoice,
+        ModelSpace,
+        MutableModule,
+        ParametrizedModule,
+        Repeat,
+    )
+    from nni.nas.nn.pytorch.base import recursive_freeze
+    from nni.nas.nn.pytorch.cell import create_cell_op_candidates, preprocess_cell_inputs
+    from nni.nas.nn.pytorch.choice import ChosenInputs
+    from nni.nas.space import model_context
 
-__all__ = ["LayerChoice", "ModelSpace"]
+__all__ = [
+    "NDS",
+    "Cell",
+    "CellBuilder",
+    "ChosenInputs",
+    "InputChoice",
+    "LabeledMutable",
+    "LayerChoice",
+    "ModelSpace",
+    "Mutable",
+    "MutableModule",
+    "NasBench101Cell",
+    "ParametrizedModule",
+    "Repeat",
+    "SampleValidationError",
+    "create_cell_op_candidates",
+    "label_scope",
+    "model_context",
+    "preprocess_cell_inputs",
+    "recursive_freeze",
+]

@@ -15,7 +15,7 @@ from nni_latency.operators import OpSpec
 #: A network by its choices, ``{layer: choice}`` with every layer.
 Selection = Mapping[str, str]
 
-ArgumentValue = str | int | float | bool | None
+ArgumentValue = str | int | float | bool | None | tuple["ArgumentValue", ...]
 
 
 @dataclass(frozen=True)
@@ -27,14 +27,30 @@ class SpaceReference:
     name : str
         Name under which the space is registered, such as ``fbnet``.
     arguments : mapping
-        Arguments that make it, all of them, with plain values.
+        Arguments that make it, all of them, with plain values; lists become tuples.
+
+    Raises
+    ------
+    InvalidValueError
+        If an argument is no plain value.
     """
 
     name: str
     arguments: Mapping[str, ArgumentValue] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "arguments", MappingProxyType(dict(self.arguments)))
+        arguments = {name: self._plain(name, value) for name, value in self.arguments.items()}
+        object.__setattr__(self, "arguments", MappingProxyType(arguments))
+
+    def _plain(self, name: str, value: Any) -> ArgumentValue:
+        if isinstance(value, (list, tuple)):
+            return tuple(self._plain(name, item) for item in value)
+        if value is None or isinstance(value, (str, int, float, bool)):
+            return value
+        raise InvalidValueError(
+            f"The argument {name!r} of the space {self.name!r} must be a number, a text or a list of such, so that the "
+            f"space can be named in a file. Got {type(value).__name__}."
+        )
 
     @classmethod
     def of_class(cls, kind: type) -> SpaceReference:

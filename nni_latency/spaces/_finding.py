@@ -1,0 +1,188 @@
+"""Spaces by name: registered ones, those of NNI's hub, and a user's own class."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.util
+import inspect
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from nni_latency.errors import InvalidValueError, LatencyError, UnknownNameError
+from nni_latency.imports import quiet_nni
+from nni_latency.plugins import load_registry
+from nni_latency.spaces._hub import HUB_SPACES, hub_class, hub_name
+from nni_latency.spaces._nni import ModelSpace
+from nni_latency.tables import SpaceReference
+
+#: How spaces were asked for, so that they can be made again in another process.
+_REFERENCES: WeakKeyDictionary[Any, SpaceReference] = WeakKeyDictionary()
+
+
+def make_space(name: str, arguments: Mapping[str, Any] | None = None) -> Any:
+    """Make a space by name.
+
+    Parameters
+    ----------
+    name : str
+        A registered name such as ``fbnet`` or ``mobilenetv3``, a class as ``package.module:Class``, or one in a file as
+        ``path/to/file.py:Class``.
+    arguments : mapping, optional
+        Arguments of its constructor, with plain values.
+
+    Returns
+    -------
+    ModelSpace
+
+    Raises
+    ------
+    UnknownNameError
+        If no space is registered under the name.
+    InvalidValueError
+        If there is no such class, it is no model space, or it does not take the arguments.
+
+    Examples
+    --------
+    >>> make_space("fbnet", {"depth": 0.25}).reference.name
+    'fbnet'
+    """
+    reference = SpaceReference(name, arguments or {})
+    space = (
+        _instantiate(space_class(name), reference.arguments, name)
+        if ":" in name
+        else load_registry().find("space", name).make(**reference.arguments)
+    )
+    _REFERENCES[space] = reference
+    return space
+
+
+def hub_space(name: str, **arguments: Any) -> Any:
+    """Make a space of NNI's hub, such as ``mobilenetv3``, with the constructor's own arguments.
+
+    Those with a choice of data sets (``darts``, ``nasnet``, ``enas``, ``amoebanet``, ``pnas``) take CIFAR unless
+    ``dataset="imagenet"`` is asked for.
+
+    Raises
+    ------
+    UnknownNameError
+        If the hub has no space of that name.
+    InvalidValueError
+        If it does not take the arguments.
+    """
+    kind = hub_class(name)
+    return _instantiate(kind, {**HUB_SPACES[name].defaults, **arguments}, name)
+
+
+def space_class(name: str) -> type[Any]:
+    """Import the class of a space, ``package.module:Class`` or ``path/to/file.py:Class``.
+
+    Modules are looked for in the current folder as well.
+
+    Raises
+    ------
+    InvalidValueError
+        If it can not be imported, or is no model space.
+    """
+    place, _, class_name = name.rpartition(":")
+    if not place or not class_name:
+        raise InvalidValueError(
+            f"A space of your own must be written as package.module:Class or path/to/file.py:Class. Got {name!r}."
+        )
+    kind: Any = _import(place, name)
+    for part in class_name.split("."):
+        if not hasattr(kind, part):
+            raise InvalidValueError(f"{place!r} has no class {class_name!r}.")
+        kind = getattr(kind, part)
+    if not (isinstance(kind, type) and issubclass(kind, ModelSpace)):
+        raise InvalidValueError(f"{name!r} must be a class derived from nni.nas.nn.pytorch.ModelSpace. Got {kind!r}.")
+    return kind
+
+
+def reference_of(space: Any) -> SpaceReference:
+    """Name a space: what has to be known to make it again, in another process or another year.
+
+    Parameters
+    ----------
+    space : ModelSpace
+        Any space.
+
+    Returns
+    -------
+    SpaceReference
+        The name that it was made by; otherwise its name in NNI's hub, or its class as ``module:Class``. With all
+        arguments of the constructor, the usual ones included.
+
+    Raises
+    ------
+    InvalidValueError
+        If it is no model space, or was made with arguments that are no plain values.
+    """
+    own = getattr(space, "reference", None)
+    if isinstance(own, SpaceReference):
+        return own
+    if not isinstance(space, ModelSpace):
+        raise InvalidValueError(f"The space must be an NNI model space. Got {type(space).__name__}.")
+    kind, asked = type(space), _REFERENCES.get(space)
+    name = asked.name if asked else hub_name(kind) or SpaceReference.of_class(kind).name
+    if asked and asked.name in load_registry().spaces and asked.name not in HUB_SPACES:
+        # The factory of a plugin has arguments of its own.
+        return asked
+    return SpaceReference(name, space.args)
+
+
+def _instantiate(kind: type[Any], arguments: Mapping[str, Any], name: str) -> Any:
+    # What NNI wraps around the constructor hides its signature.
+    signature = inspect.signature(getattr(kind, "_init_wrapped", kind.__init__))
+    try:
+        signature.bind(None, **arguments)
+    except TypeError as error:
+        takes = ", ".join(list(signature.parameters)[1:]) or "none"
+        raise InvalidValueError(
+            f"The space {name!r} can not be made with these arguments: {error}. It takes: {takes}. "
+            "Give them as --space-args '{\"name\": value}'."
+        ) from error
+    try:
+        with quiet_nni():
+            return kind(**arguments)
+    except LatencyError:
+        raise
+    except Exception as error:  # a stranger's constructor may raise anything
+        raise InvalidValueError(
+            f"The space {name!r} can not be made with {dict(arguments)}: {type(error).__name__}: {error}"
+        ) from error
+
+
+def _import(place: str, name: str) -> ModuleType:
+    try:
+        with quiet_nni():
+            if place.endswith(".py"):
+                return _import_file(Path(place))
+            if str(Path.cwd()) not in sys.path:
+                sys.path.append(str(Path.cwd()))
+            return importlib.import_module(place)
+    except Exception as error:  # a stranger's module may raise anything
+        raise InvalidValueError(f"Can not import the space {name!r}: {type(error).__name__}: {error}") from error
+
+
+def _import_file(path: Path) -> ModuleType:
+    """Import a file under a name of its own; once in a process."""
+    full = path.resolve(strict=True)
+    name = f"nni_latency_space_{hashlib.sha1(str(full).encode(), usedforsecurity=False).hexdigest()[:12]}"
+    if name in sys.modules:
+        return sys.modules[name]
+    specification = importlib.util.spec_from_file_location(name, full)
+    if specification is None or specification.loader is None:
+        raise UnknownNameError(f"{str(path)!r} is no Python file.")
+    module = importlib.util.module_from_spec(specification)
+    sys.modules[name] = module
+    try:
+        specification.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module

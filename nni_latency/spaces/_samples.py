@@ -1,0 +1,184 @@
+"""Samples of any space: drawing, checking and reading them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from nni_latency.errors import InvalidValueError
+from nni_latency.spaces._nni import ModelSpace, SampleValidationError
+
+#: A sample of a space, ``{label: choice}``, as NNI understands it.
+Sample = dict[str, Any]
+
+#: So many draws in a row that are invalid, or known already, end the drawing.
+_MOST_TRIES = 2000
+
+#: Values that a message lists at most.
+_LISTED = 12
+
+
+def draw_samples(space: Any, n: int, random_state: int | np.random.RandomState = 0) -> list[Sample]:
+    """Draw valid samples of a space, all of them different.
+
+    Parameters
+    ----------
+    space : ModelSpace
+        Any space. It is not changed, and nothing is built.
+    n : int
+        How many; a small space may have fewer.
+    random_state : int or RandomState, default=0
+        Seed; the same one gives the same samples in every process, whatever the global random state. The first ones
+        do not depend on `n`.
+
+    Returns
+    -------
+    list of dict
+        ``{label: choice}`` with every label of the space.
+
+    Raises
+    ------
+    InvalidValueError
+        If it is no model space, has no choices, or no valid sample could be found.
+    """
+    mutables = labels_of(space)
+    generator = random_state if isinstance(random_state, np.random.RandomState) else np.random.RandomState(random_state)
+    found: dict[str, Sample] = {}
+    tries = 0
+    while len(found) < n and tries < _MOST_TRIES:
+        sample = _draw(space, mutables, generator)
+        tries += 1
+        if sample is not None and found.setdefault(canonical(sample), sample) is sample:
+            tries = 0
+    if n and not found:
+        raise InvalidValueError(f"No valid sample of {type(space).__name__} was found in {_MOST_TRIES} draws.")
+    return list(found.values())
+
+
+def check_sample(space: Any, sample: Mapping[str, Any]) -> Sample:
+    """Check a sample against a space.
+
+    Parameters
+    ----------
+    space : ModelSpace
+        Any space.
+    sample : mapping
+        ``{label: choice}``. What a constraint of the space derives of other choices may be left out.
+
+    Returns
+    -------
+    dict
+        The sample with the space's own values, where JSON has turned tuples into lists, and with what constraints
+        derive.
+
+    Raises
+    ------
+    InvalidValueError
+        If labels are missing or unknown, a choice is none of the label's, or a constraint is not kept.
+    """
+    mutables = labels_of(space)
+    unknown = [str(label) for label in sample if label not in mutables]
+    if unknown:
+        raise InvalidValueError(
+            f"The sample has labels that {type(space).__name__} has not: {_some(unknown)}. It has: {_some(mutables)}."
+        )
+    missing = [label for label, mutable in mutables.items() if label not in sample and _is_drawn(mutable)]
+    if missing:
+        raise InvalidValueError(f"The sample has no choice for: {_some(missing)}.")
+    checked = {label: _own_value(label, mutables[label], value) for label, value in sample.items()}
+    error = space.check_contains(checked)
+    if error is not None:
+        raise InvalidValueError(f"The sample is not one of {type(space).__name__}: {_one_line(error)}")
+    return checked
+
+
+def read_sample(space: Any, path: str | Path) -> Sample:
+    """Read a saved sample, a JSON object of labels and choices, and check it.
+
+    Raises
+    ------
+    InvalidValueError
+        If the file can not be read, or does not hold a sample of the space.
+    """
+    try:
+        content = json.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise InvalidValueError(f"The saved sample {str(path)!r} can not be read: {reason}.") from error
+    if not isinstance(content, dict):
+        raise InvalidValueError(
+            f"The saved sample {str(path)!r} must be an object of labels and choices. Got {type(content).__name__}."
+        )
+    return check_sample(space, content)
+
+
+def labels_of(space: Any) -> dict[str, Any]:
+    """Return the labels of a space, each with its mutable.
+
+    Raises
+    ------
+    InvalidValueError
+        If it is no model space, or has no choices.
+    """
+    if not isinstance(space, ModelSpace):
+        raise InvalidValueError(f"The space must be an NNI model space. Got {type(space).__name__}.")
+    try:
+        mutables: dict[str, Any] = space.simplify()
+    except ValueError as error:  # two mutables of one label that are not equal
+        raise InvalidValueError(f"The space {type(space).__name__} is not well made: {_one_line(error)}") from error
+    if not mutables:
+        raise InvalidValueError(f"The space {type(space).__name__} has no choices: there is nothing to search.")
+    return mutables
+
+
+def canonical(sample: Mapping[str, Any]) -> str:
+    """Write a sample so that equal ones look alike."""
+    return json.dumps(sample, sort_keys=True, default=str)
+
+
+def _is_drawn(mutable: Any) -> bool:
+    """Whether a label stands for a choice, and not for a constraint among others."""
+    return hasattr(mutable, "values") or hasattr(mutable, "low")
+
+
+def _draw(space: Any, mutables: Mapping[str, Any], generator: np.random.RandomState) -> Sample | None:
+    sample: Sample = {}
+    try:
+        for mutable in mutables.values():
+            if _is_drawn(mutable):
+                mutable.random(sample, generator)
+        # A constraint may add to the sample what it derives of it.
+        return None if space.check_contains(sample) is not None else sample
+    except SampleValidationError:
+        return None
+
+
+def _own_value(label: str, mutable: Any, value: Any) -> Any:
+    """Return the space's own value that is equal to a given one as JSON."""
+    if not hasattr(mutable, "values"):
+        return value
+    several = hasattr(mutable, "n_chosen")
+    if several and not isinstance(value, (list, tuple)):
+        raise InvalidValueError(f"The choice of {label!r} must be a list of {_some(mutable.values)}. Got {value!r}.")
+    known = {json.dumps(own, default=str): own for own in mutable.values}
+    taken = []
+    for item in value if several else [value]:
+        own = known.get(json.dumps(item, default=str), item)
+        if own not in mutable.values:
+            raise InvalidValueError(f"The choice of {label!r} must be one of {_some(mutable.values)}. Got {item!r}.")
+        taken.append(own)
+    return taken if several else taken[0]
+
+
+def _some(items: Any) -> str:
+    texts = [str(item) for item in items]
+    more = f" and {len(texts) - _LISTED} more" if len(texts) > _LISTED else ""
+    return ", ".join(texts[:_LISTED]) + more
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())

@@ -1,0 +1,42 @@
+"""A user's own spaces, as they are given on the command line."""
+
+from __future__ import annotations
+
+import nni
+import torch
+from nni.nas.nn.pytorch import LayerChoice, ModelSpace, MutableConv2d, MutableLinear, Repeat
+from torch import nn
+
+
+class OwnSpace(ModelSpace):
+    """Channels, a layer choice, a depth, and functional code."""
+
+    def __init__(self, widths: tuple[int, ...] = (8, 16), num_labels: int = 3) -> None:
+        super().__init__()
+        width = nni.choice("width", list(widths))
+        self.stem = MutableConv2d(3, width, 3, padding=1)
+        self.act = LayerChoice({"relu": nn.ReLU(), "tanh": nn.Tanh()}, label="act")
+        self.body = Repeat(lambda index: MutableConv2d(width, width, 1), (1, 3), label="depth")
+        self.head = MutableLinear(width, num_labels)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        features = self.body(self.act(self.stem(inputs)))
+        return self.head(torch.relu(features).mean((2, 3)))
+
+    def example_inputs(self, batch_size: int = 1) -> torch.Tensor:
+        return torch.zeros(batch_size, 3, 16, 16)
+
+
+class NeedsArguments(ModelSpace):
+    """A space that can not be made without an argument."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.layer = LayerChoice([nn.Conv2d(3, width, 1), nn.Conv2d(3, width, 3, padding=1)], label="layer")
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self.layer(inputs)
+
+
+class NoSpace(nn.Module):
+    """A plain module."""
