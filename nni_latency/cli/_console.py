@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -73,6 +73,12 @@ def print_doubts(table: LookupTable, console: Console) -> None:
         )
     for remark in table.remarks:
         console.print(escape(remark), soft_wrap=True)
+
+
+def print_names(console: Console, what: str, names: Sequence[str]) -> None:
+    """Say how many there are of something, and name every one; nothing where there is none."""
+    if names:
+        console.print(f"{len(names)} {what}: {escape(', '.join(names))}", soft_wrap=True)
 
 
 def _plain(name: str, value: Any) -> str:

@@ -11,6 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from nni_latency.cli._console import remarks, results
+from nni_latency.cli._operators import estimate_operators
 from nni_latency.cli._options import (
     arguments_for,
     check_batch_size,
@@ -24,7 +25,7 @@ from nni_latency.estimators import Estimate, Estimator, LayerShare, estimate_lay
 from nni_latency.loading import load_estimator
 from nni_latency.operators import Features, features_of
 from nni_latency.spaces import parse_architecture
-from nni_latency.tables import MeasurePlan
+from nni_latency.tables import OPERATORS, MeasurePlan
 from nni_latency.units import format_count, format_metric, format_percent
 
 
@@ -46,14 +47,13 @@ class _Answer:
 @click.option("--device", help="Ask for an estimate of this machine's device: the estimator must be of it.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON: latency_s, low_s, high_s, macs, params, layers.")
 def command(**options: Any) -> None:
-    """Estimate the cost of one architecture, layer by layer."""
+    """Estimate the cost of one architecture, layer by layer.
+
+    With --space operators the architecture is a list of operator keys, or a file of them, for tables of no space.
+    """
     estimator = load_estimator(options["latency_estimator"], missing=options["missing"])
     check_device(estimator, options["device"])
-    batch_size = check_batch_size(estimator, options["batch_size"])
-    arguments = arguments_for(estimator, options["space"], options, ignore=("num_classes",))
-    space = make_space(options["space"], arguments)
-    plan = plan_for(space, options["space"], batch_size)
-    answer = _estimate(estimator, plan, parse_architecture(options["architecture"], plan))
+    answer = _answer(estimator, options)
     if options["as_json"]:
         click.echo(json.dumps(_content(answer, estimator), indent=1))
     else:
@@ -63,6 +63,16 @@ def command(**options: Any) -> None:
             "Not in the estimator as asked, taken from the nearest entry or left out: "
             f"{escape(', '.join(answer.total.missing))}"
         )
+
+
+def _answer(estimator: Estimator, options: dict[str, Any]) -> _Answer:
+    batch_size = check_batch_size(estimator, options["batch_size"])
+    if options["space"] == OPERATORS:
+        return _Answer(*estimate_operators(estimator, options["architecture"]), estimator.metric)
+    arguments = arguments_for(estimator, options["space"], options, ignore=("num_classes",))
+    space = make_space(options["space"], arguments)
+    plan = plan_for(space, options["space"], batch_size)
+    return _estimate(estimator, plan, parse_architecture(options["architecture"], plan))
 
 
 def _estimate(estimator: Estimator, plan: MeasurePlan, selection: dict[str, str]) -> _Answer:

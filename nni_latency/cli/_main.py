@@ -16,6 +16,15 @@ COMMANDS: dict[str, str] = {
     "show": "nni_latency.cli._show",
     "estimate": "nni_latency.cli._estimate",
     "search": "nni_latency.cli._search",
+    "import": "nni_latency.cli._import",
+    "export": "nni_latency.cli._export",
+    "diff": "nni_latency.cli._diff",
+    "merge": "nni_latency.cli._merge",
+    "scale": "nni_latency.cli._scale",
+    "subset": "nni_latency.cli._subset",
+    "micro-benchmark": "nni_latency.cli._micro_benchmark",
+    "fit": "nni_latency.cli._fit",
+    "analyze": "nni_latency.cli._analyze",
     "plugins": "nni_latency.cli._plugins",
 }
 
@@ -25,6 +34,15 @@ _SUMMARIES = {
     "show": "Show a lookup table: layers, candidates, coverage, platform, protocol.",
     "estimate": "Estimate the cost of one architecture, layer by layer.",
     "search": "Search a network that meets a latency target, and check it on this device.",
+    "import": "Read a table of another project, such as Once-for-All or NNI 2.x.",
+    "export": "Write a lookup table in the format of another project.",
+    "diff": "Compare two tables candidate by candidate.",
+    "merge": "Put tables of one space and platform together.",
+    "scale": "Multiply every cost of a table by a factor.",
+    "subset": "Keep some entries of a table.",
+    "micro-benchmark": "Measure about a hundred blocks that tell what this device is like.",
+    "fit": "Fit an estimator to what was measured.",
+    "analyze": "Take a network apart: what every block computes, needs and costs.",
     "plugins": "List what is registered, and by which distribution.",
 }
 

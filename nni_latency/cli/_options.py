@@ -123,7 +123,7 @@ def arguments_for(
         If the table belongs to another space than the options ask for.
     """
     given = given_arguments(options)
-    if not isinstance(estimator, TableEstimator):
+    if not isinstance(estimator, TableEstimator) or estimator.by_operator:
         return given
     reference = estimator.table.space
     if reference.name != space:

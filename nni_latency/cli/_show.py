@@ -20,6 +20,9 @@ from nni_latency.validation import read_summary
 #: What a table in the terminal shows of each metric: factor and unit.
 _SHOWN = {"latency": (1e3, "ms"), "energy": (1e3, "mJ")}
 
+#: Different candidates that fit side by side.
+_COLUMNS = 16
+
 
 @click.command("show")
 @click.argument("table")
@@ -90,12 +93,25 @@ def _costs(table: LookupTable, *, wide: bool) -> Table:
     factor, unit = _SHOWN.get(table.metric, (1.0, METRIC_UNITS[table.metric]))
     names = list(dict.fromkeys(choice for layer in table.searched for choice in layer.choices))
     grid = Table(title=escape(f"{table.metric} [{unit}]"), title_justify="left", padding=(0, 1 if wide else 0))
+    if len(names) > _COLUMNS:
+        return _as_list(grid, table, factor)
     grid.add_column("layer", no_wrap=True)
     for name in names:
         grid.add_column(name, justify="right", no_wrap=wide)
     for layer in table.layers:
         if layer.searched:
             grid.add_row(layer.name, *(_cell(layer, name, factor) for name in names))
+    return grid
+
+
+def _as_list(grid: Table, table: LookupTable, factor: float) -> Table:
+    """Return a line a candidate, where layers have so many different ones that columns would be too narrow."""
+    for name in ("layer", "candidate"):
+        grid.add_column(name, overflow="fold")
+    grid.add_column("cost", justify="right", no_wrap=True)
+    for layer in table.searched:
+        for choice in layer.choices:
+            grid.add_row(escape(layer.name), escape(choice), _cell(layer, choice, factor))
     return grid
 
 

@@ -195,13 +195,23 @@ def additive_cost(estimator: LayerEstimator, plan: MeasurePlan) -> AdditiveCost:
     ------
     MissingEntryError
         If the estimator does not know one of them.
+    MismatchError
+        If it belongs to another space, input size or batch size.
     """
-    parts = {
-        layer.name: {choice: estimator.estimate_op(candidate.op) for choice, candidate in layer.candidates.items()}
-        for layer in plan.layers
+    estimator.check_plan(plan)
+    searched = {
+        layer.name: {
+            choice: estimator.estimate_choice(layer.name, choice, candidate.op)
+            for choice, candidate in layer.candidates.items()
+        }
+        for layer in plan.searched
     }
-    fixed = [parts[layer.name][layer.default] for layer in plan.layers if not layer.searched and layer.default]
-    return separable_cost(estimator, fixed, {layer.name: parts[layer.name] for layer in plan.searched})
+    fixed = [
+        estimator.estimate_choice(layer.name, layer.default, layer.candidates[layer.default].op)
+        for layer in plan.layers
+        if not layer.searched and layer.default
+    ]
+    return separable_cost(estimator, fixed, searched)
 
 
 def separable_cost(

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from nni_latency.errors import InvalidValueError
-from nni_latency.operators import OpSpec, capture_operators
+from nni_latency.operators import By, OpSpec, capture_operators
 from nni_latency.platforms import Platform
-from nni_latency.tables import Residency
+from nni_latency.tables import MeasurePlan, Residency
 from nni_latency.units import METRIC_COMBINATIONS
 
 
@@ -108,6 +108,8 @@ class Estimator(ABC):
 class LayerEstimator(Estimator):
     """Layer-based: the network's cost is made of its operators' costs, for most metrics as their calibrated sum."""
 
+    #: What counts as one operator; see `nni_latency.operators.trace`.
+    by: By = "module"
     #: Factor on the sum.
     calibration: float = 1.0
     #: What small networks save, for the calibrated sum.
@@ -123,13 +125,33 @@ class LayerEstimator(Estimator):
             If it does not know the operator.
         """
 
+    def estimate_choice(self, layer: str, choice: str, op: OpSpec) -> Estimate:
+        """Estimate one candidate of a plan, before calibration; an estimator that knows places may tell them apart.
+
+        Parameters
+        ----------
+        layer, choice : str
+            Names in the plan.
+        op : OpSpec
+            What the plan says the candidate computes.
+
+        Raises
+        ------
+        MissingEntryError
+            If it does not know the operator.
+        """
+        return self.estimate_op(op)
+
+    def check_plan(self, plan: MeasurePlan) -> None:
+        """Raise `MismatchError` if the estimator belongs to another space than the plan; most know any space."""
+
     def estimate(self, model: Any, example_inputs: Any = None) -> Estimate:
         """Estimate the cost of a whole network: capture its operators and add them up."""
         if example_inputs is None:
             raise InvalidValueError(
                 f"{type(self).__name__}.estimate needs 'example_inputs': costs depend on the shapes. Got None."
             )
-        ops = capture_operators(model, example_inputs)
+        ops = capture_operators(model, example_inputs, self.by)
         return self.total(self._estimate_ops([op for _, op in ops]))
 
     def total(self, parts: Iterable[Estimate]) -> Estimate:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from nni_latency.errors import InvalidValueError
 from nni_latency.estimators._base import Estimate, Estimator, LayerEstimator
-from nni_latency.estimators._table import LayerShare, TableEstimator, layer_shares
+from nni_latency.estimators._table import LayerShare, layer_shares
 from nni_latency.tables import MeasurePlan
 
 
@@ -52,14 +52,10 @@ def estimate_layers(estimator: Estimator, plan: MeasurePlan, selection: Mapping[
 def _parts(
     estimator: LayerEstimator, plan: MeasurePlan, selection: Mapping[str, str]
 ) -> list[tuple[str, str, Estimate]]:
-    if isinstance(estimator, TableEstimator):
-        estimator.check_plan(plan)
+    estimator.check_plan(plan)
     parts = []
     for layer in plan.layers:
         choice = selection[layer.name]
         op = layer.candidates[choice].op
-        if isinstance(estimator, TableEstimator):
-            parts.append((layer.name, choice, estimator.estimate_choice(layer.name, choice, op)))
-        else:
-            parts.append((layer.name, choice, estimator.estimate_op(op)))
+        parts.append((layer.name, choice, estimator.estimate_choice(layer.name, choice, op)))
     return parts

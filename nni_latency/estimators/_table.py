@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -12,11 +12,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from nni_latency.errors import InvalidValueError, MismatchError, MissingEntryError, UnknownNameError
-from nni_latency.estimators._additive import AdditiveCost, separable_cost
+from nni_latency.estimators._additive import AdditiveCost, additive_cost, separable_cost
 from nni_latency.estimators._base import Estimate, LayerEstimator
 from nni_latency.operators import OpSpec, features_of
 from nni_latency.platforms import Platform
-from nni_latency.tables import Entry, LookupTable, MeasurePlan, TableLayer
+from nni_latency.tables import OPERATORS, Entry, LookupTable, MeasurePlan, TableLayer
 from nni_latency.units import METRIC_COMBINATIONS
 
 Missing = Literal["error", "nearest"]
@@ -144,7 +144,15 @@ class TableEstimator(LayerEstimator):
         MissingEntryError
             If a searched layer has no entry for it, and `missing` is "error".
         """
-        return self._part(self._layer(layer), choice, op)
+        if not self.by_operator:
+            return self._part(self._layer(layer), choice, op)
+        found = self.estimate_op(op)
+        return replace(found, missing=(f"{layer}:{choice}",)) if found.missing else found
+
+    @property
+    def by_operator(self) -> bool:
+        """Whether the table is one of operators, which are looked up by what they compute in any space."""
+        return self.table.space.name == OPERATORS
 
     def predict(self, architectures: ArrayLike) -> NDArray[np.float64]:
         """Estimate many networks at once.
@@ -186,6 +194,8 @@ class TableEstimator(LayerEstimator):
             If candidates have no entry, and `missing` is "error".
         """
         self.check_plan(plan)
+        if self.by_operator:
+            return additive_cost(self, plan)
         layers = {
             layer.name: {choice: candidate.op for choice, candidate in layer.candidates.items()}
             for layer in plan.layers
@@ -211,7 +221,7 @@ class TableEstimator(LayerEstimator):
                 f"The table was measured with batch size {self.table.batch_size}, "
                 f"asked is batch size {plan.batch_size}."
             )
-        differences = self.table.space.differences(plan.space, ignore=_HEAD_ONLY)
+        differences = [] if self.by_operator else self.table.space.differences(plan.space, ignore=_HEAD_ONLY)
         if differences:
             raise MismatchError(
                 f"The table belongs to another space than asked ({'; '.join(differences)}): "

@@ -63,6 +63,32 @@ class Platform:
         """Pickle the facts as a plain dictionary: a read-only view can not be."""
         return type(self), (self.device, self.runtime, self.precision, self.threads, dict(self.facts))
 
+    @classmethod
+    def parse(cls, text: str) -> Platform:
+        """Make a platform of its id, or of the name of a device alone.
+
+        Raises
+        ------
+        InvalidValueError
+            If it is neither.
+
+        Examples
+        --------
+        >>> Platform.parse("raspberry-pi-4.tflite.fp32.t4").threads
+        4
+        >>> Platform.parse("pixel-3").id
+        'pixel-3.unknown.fp32.t1'
+        """
+        parts = text.split(".")
+        if len(parts) == 1:
+            return cls(text, "unknown")
+        if len(parts) != 4 or not re.fullmatch(r"t[1-9]\d{0,5}", parts[3]):
+            raise InvalidValueError(
+                "A platform must be the name of a device, or its id such as 'raspberry-pi-4.tflite.fp32.t4': "
+                f"device, runtime, precision, threads. Got {text!r}."
+            )
+        return cls(parts[0], parts[1], parts[2], int(parts[3][1:]))
+
     @property
     def id(self) -> str:
         """Stable name of the platform, the same in every process and file."""

@@ -1,7 +1,8 @@
 """Pictures: what was measured and found, as PNG."""
 
+from nni_latency.plots._comparison import draw_comparison
 from nni_latency.plots._search import SearchPicture, draw_search
 from nni_latency.plots._table import draw_table
 from nni_latency.plots._validation import draw_validation
 
-__all__ = ["SearchPicture", "draw_search", "draw_table", "draw_validation"]
+__all__ = ["SearchPicture", "draw_comparison", "draw_search", "draw_table", "draw_validation"]

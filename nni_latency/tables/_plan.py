@@ -6,11 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Protocol
 
 from nni_latency.errors import InvalidValueError
 from nni_latency.measurement import compose
 from nni_latency.operators import OpSpec
+
+#: Name of the space of a table that is keyed by operators and belongs to the layers of no space.
+OPERATORS = "operators"
 
 #: A network by its choices, ``{layer: choice}`` with every layer.
 Selection = Mapping[str, str]
@@ -69,6 +72,37 @@ class SpaceReference:
             if name not in ignore and mine != theirs:
                 found.append(f"{name}={mine} against {name}={theirs}")
         return found
+
+
+def plain_arguments(space: SpaceReference) -> dict[str, Any]:
+    """Return the arguments of a space as JSON holds them: lists in place of tuples."""
+    return {name: _listed(value) for name, value in space.arguments.items()}
+
+
+def _listed(value: ArgumentValue) -> Any:
+    return [_listed(item) for item in value] if isinstance(value, tuple) else value
+
+
+class NetworkSource(Protocol):
+    """A space whose networks can be measured whole: a `MeasurePlan`, or one whose networks are drawn.
+
+    A network is given by its choices, ``{layer: choice}`` or ``{label: choice}``.
+    """
+
+    @property
+    def space(self) -> SpaceReference:
+        """Which space it is."""
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """Shape of the networks' input, batch first."""
+
+    @property
+    def reference(self) -> Mapping[str, Any]:
+        """A network that is fixed for the space, which is timed in every round."""
+
+    def network_of(self, selection: Mapping[str, Any]) -> Callable[[], Any]:
+        """Return what makes a network; it can be sent to another process."""
 
 
 @dataclass(frozen=True)
@@ -185,7 +219,7 @@ class MeasurePlan:
         return tuple(len(layer.candidates) for layer in self.layers)
 
 
-def network_plan(plan: MeasurePlan, selections: Mapping[str, Selection]) -> MeasurePlan:
+def network_plan(plan: NetworkSource, selections: Mapping[str, Mapping[str, Any]]) -> MeasurePlan:
     """Return a plan of one layer, whose candidates are whole networks of `plan`."""
     candidates = {
         name: PlanCandidate(OpSpec.of("network", [plan.input_shape], name=name), plan.network_of(selection))

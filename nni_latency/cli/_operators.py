@@ -1,0 +1,87 @@
+"""A network that is told by its operators, for tables that belong to no space."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from nni_latency.errors import InvalidValueError, MissingEntryError
+from nni_latency.estimators import Estimate, Estimator, LayerEstimator, LayerShare, TableEstimator, layer_shares
+from nni_latency.operators import Features, OpSpec, features_of
+from nni_latency.tables import Entry
+from nni_latency.tables.formats import OperatorKey
+
+#: Longest file of operators [byte].
+_LARGEST = 2**20
+
+
+def estimate_operators(estimator: Estimator, text: str) -> tuple[Estimate, list[LayerShare], Features]:
+    """Estimate a network by its operators, each named as in the table or by its key.
+
+    Parameters
+    ----------
+    estimator : Estimator
+        A layer-based one.
+    text : str
+        Keys separated by commas or blanks, or a file of them. One that stands twice counts twice.
+
+    Raises
+    ------
+    InvalidValueError
+        If the estimator costs whole networks alone, or a key is none.
+    MissingEntryError
+        If the estimator does not know an operator.
+    """
+    if not isinstance(estimator, LayerEstimator):
+        raise InvalidValueError(f"{estimator!r} estimates whole networks, and not networks told by their operators.")
+    entries = _entries(estimator)
+    parts, work = [], Features()
+    for name in _names(text):
+        entry = entries.get(name)
+        op = entry.op if entry is not None else _operator(name)
+        estimate = Estimate(entry.value, entry.low, entry.high) if entry is not None else _estimate(estimator, op, name)
+        parts.append((name, "", estimate))
+        work += features_of(op) if op is not None else Features()
+    return estimator.total(part for _, _, part in parts), layer_shares(estimator, parts), work
+
+
+def _names(text: str) -> list[str]:
+    # A long list of keys is no name of a file, and asking about one fails.
+    if len(text) < 1000 and Path(text).is_file():
+        try:
+            with Path(text).open(encoding="utf-8") as file:
+                text = file.read(_LARGEST)
+        except (OSError, UnicodeDecodeError) as error:
+            raise InvalidValueError(f"The file {text!r} is no list of operator keys: {error}.") from error
+    names = text.replace(",", " ").split()
+    if not names:
+        raise InvalidValueError("The architecture names no operator. Separate their keys by commas or blanks.")
+    return names
+
+
+def _entries(estimator: Estimator) -> Mapping[str, Entry]:
+    """Name the entries of a table as the files of other projects do."""
+    if not isinstance(estimator, TableEstimator):
+        return {}
+    found: dict[str, Entry] = {}
+    for layer in estimator.table.layers:
+        for choice, entry in layer.entries.items():
+            found |= {f"{layer.name}-{choice}": entry, f"{layer.name}:{choice}": entry}
+            found |= {layer.name: entry} if len(layer.choices) == 1 else {}
+    return found
+
+
+def _operator(name: str) -> OpSpec | None:
+    try:
+        return OperatorKey.parse(name).operator()
+    except InvalidValueError as error:
+        raise InvalidValueError(
+            f"The table has no entry {name!r}, and it is no key such as "
+            "'Conv-input:224x224x3-output:112x112x24' either."
+        ) from error
+
+
+def _estimate(estimator: LayerEstimator, op: OpSpec | None, name: str) -> Estimate:
+    if op is None:
+        raise MissingEntryError(f"The table has no entry {name!r}, and what it computes is not known.")
+    return estimator.estimate_op(op)

@@ -1,0 +1,141 @@
+"""`TableComparison`: two tables side by side, candidate by candidate."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from scipy.stats import spearmanr
+
+from nni_latency.errors import MismatchError
+from nni_latency.tables._arithmetic import fold_calibration
+from nni_latency.tables._lookup_table import LookupTable
+
+
+@dataclass(frozen=True)
+class TableComparison:
+    """What two tables say about the same candidates. Immutable.
+
+    Parameters
+    ----------
+    first, second : LookupTable
+        The tables, with their calibration multiplied in.
+    costs : mapping of str to mapping
+        ``{layer: {choice: (cost in the first, cost in the second)}}`` of the candidates that both have.
+    only_first, only_second : tuple of (str, str)
+        Layer and choice of candidates that one alone has.
+    differences : tuple of str
+        What else differs: space, platform, input.
+
+    Examples
+    --------
+    >>> table = LookupTable.from_latencies({"a": ["x", "y"]}, {"a": {"x": 0.001, "y": 0.002}})
+    >>> compare_tables(table, table).ratio
+    1.0
+    """
+
+    first: LookupTable
+    second: LookupTable
+    costs: Mapping[str, Mapping[str, tuple[float, float]]]
+    only_first: tuple[tuple[str, str], ...]
+    only_second: tuple[tuple[str, str], ...]
+    differences: tuple[str, ...]
+
+    @property
+    def ratios(self) -> dict[str, dict[str, float]]:
+        """Cost in the second table over that in the first, by layer and choice, where neither is zero."""
+        return {
+            layer: {choice: b / a for choice, (a, b) in costs.items() if a > 0 and b > 0}
+            for layer, costs in self.costs.items()
+        }
+
+    @property
+    def layer_ratios(self) -> dict[str, float]:
+        """Median ratio of every layer."""
+        return {layer: statistics.median(row.values()) for layer, row in self.ratios.items() if row}
+
+    @property
+    def _all(self) -> list[float]:
+        return [ratio for row in self.ratios.values() for ratio in row.values()]
+
+    @property
+    def ratio(self) -> float:
+        """Median ratio of all candidates; nan where none has a cost in both."""
+        return statistics.median(self._all) if self._all else math.nan
+
+    @property
+    def spread(self) -> float:
+        """By how much the ratios differ: the middle nine tenths lie within the median times or over 1 + this."""
+        if len(self._all) < 2:
+            return 0.0
+        logs = sorted(abs(math.log(ratio / self.ratio)) for ratio in self._all)
+        return math.expm1(logs[math.ceil(0.9 * len(logs)) - 1])
+
+    @property
+    def spearman(self) -> float:
+        """Rank correlation of the costs of all candidates; nan with fewer than three, or where all are alike."""
+        pairs = [pair for row in self.costs.values() for pair in row.values()]
+        firsts, seconds = ([pair[side] for pair in pairs] for side in (0, 1))
+        if len(pairs) < 3 or len(set(firsts)) == 1 or len(set(seconds)) == 1:
+            return math.nan
+        return float(spearmanr(firsts, seconds).statistic)
+
+
+def compare_tables(first: LookupTable, second: LookupTable) -> TableComparison:
+    """Compare two tables. They may be of different platforms; that is what a comparison is for.
+
+    Parameters
+    ----------
+    first, second : LookupTable
+        Tables of one metric, with candidates in common by layer and name.
+
+    Raises
+    ------
+    MismatchError
+        If they are of different metrics, or have no candidate in common.
+    """
+    if first.metric != second.metric:
+        raise MismatchError(f"A table of {first.metric} can not be compared with one of {second.metric}.")
+    folded = fold_calibration(first), fold_calibration(second)
+    mine, theirs = (_costs(table) for table in folded)
+    common = _common(mine, theirs)
+    if not common:
+        raise MismatchError(
+            f"The tables have no candidate in common: {first.space} has the layers {_few(first)}, "
+            f"{second.space} has {_few(second)}."
+        )
+    differences = [*first.space.differences(second.space), *first.platform.differences(second.platform)]
+    if first.input_shape != second.input_shape:
+        differences.append(f"input {_shape(first)} against {_shape(second)}")
+    return TableComparison(
+        *folded,
+        common,
+        tuple(place for place in mine if place not in theirs),
+        tuple(place for place in theirs if place not in mine),
+        tuple(differences),
+    )
+
+
+def _costs(table: LookupTable) -> dict[tuple[str, str], float]:
+    return {(layer.name, choice): entry.value for layer in table.layers for choice, entry in layer.entries.items()}
+
+
+def _common(
+    mine: Mapping[tuple[str, str], float], theirs: Mapping[tuple[str, str], float]
+) -> dict[str, dict[str, tuple[float, float]]]:
+    found: dict[str, dict[str, tuple[float, float]]] = {}
+    for (layer, choice), cost in mine.items():
+        if (layer, choice) in theirs:
+            found.setdefault(layer, {})[choice] = (cost, theirs[layer, choice])
+    return found
+
+
+def _few(table: LookupTable) -> str:
+    names = [layer.name for layer in table.layers]
+    return f"{', '.join(names[:3])}{' ...' if len(names) > 3 else ''}"
+
+
+def _shape(table: LookupTable) -> str:
+    return "x".join(map(str, table.input_shape))

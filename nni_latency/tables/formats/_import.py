@@ -1,0 +1,260 @@
+"""`import_table` and `export_table`: between the files of other projects and ours."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from nni_latency.errors import InvalidValueError
+from nni_latency.files import write_atomically
+from nni_latency.platforms import Platform
+from nni_latency.tables._arithmetic import fold_calibration
+from nni_latency.tables._entry import Entry
+from nni_latency.tables._lookup_table import LookupTable, TableLayer
+from nni_latency.tables._plan import MeasurePlan
+from nni_latency.tables.formats._matching import Matching, Place, match_sheet
+from nni_latency.tables.formats._numbers import UNITS, power_of, to_si
+from nni_latency.tables.formats._plausibility import implausible, odd_layers
+from nni_latency.tables.formats._registry import TableFormat, find_format, read_sheet, recognise_format
+from nni_latency.tables.formats._sheet import NORMAL, Row, Sheet
+from nni_latency.tables.formats._text import read_bytes
+from nni_latency.units import METRIC_UNITS
+
+Invalid = Literal["error", "leave-out"]
+
+#: Rows that one message names, at most.
+_LISTED = 12
+
+
+@dataclass(frozen=True)
+class Imported:
+    """A table from elsewhere, and what of the file is not in it. Immutable.
+
+    Parameters
+    ----------
+    table : LookupTable
+        What was understood.
+    format : str
+        Format of the file.
+    unit : str
+        Unit that it was read in.
+    unmatched : tuple of str
+        Rows that belong to no layer and candidate of the space.
+    left_out : tuple of str
+        Rows whose cost is no positive number, each with what it says.
+    """
+
+    table: LookupTable
+    format: str
+    unit: str
+    unmatched: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
+
+
+def import_table(
+    path: str | Path,
+    plan: MeasurePlan | None = None,
+    *,
+    file_format: str | None = None,
+    unit: str | None = None,
+    metric: str = "latency",
+    platform: Platform | None = None,
+    choices: Sequence[str] = (),
+    batch_size: int = 1,
+    invalid: Invalid = "error",
+    check_unit: bool = True,
+) -> Imported:
+    """Read a table that another project wrote.
+
+    Parameters
+    ----------
+    path : str or Path
+        The file.
+    plan : MeasurePlan, optional
+        The space that it belongs to. Without it, operator keys make a table of operators, which an estimator looks up
+        by what they compute; anything else makes a table of a space without a name.
+    file_format : str, optional
+        Name in `FORMATS`; what the file looks like without it.
+    unit : str, optional
+        Unit of the numbers, such as ``ms``. Must be given where the file does not say it.
+    metric : str, default="latency"
+        What the numbers are.
+    platform : Platform, optional
+        Where they were taken.
+    choices : sequence of str, default=()
+        Names of the candidates in order, for files that do not name them; those of the space without it.
+    batch_size : int, default=1
+        Inputs of a run, where there is no plan.
+    invalid : {"error", "leave-out"}, default="error"
+        What to do about rows whose cost is no positive number.
+    check_unit : bool, default=True
+        Refuse latencies that no device can have.
+
+    Returns
+    -------
+    Imported
+
+    Raises
+    ------
+    TableFormatError
+        If the file is absent, not whole, or of another form. Nothing in it is executed.
+    InvalidValueError
+        If the unit is not known, two rows disagree, costs are no positive numbers, or no device can be that fast or
+        slow.
+    """
+    if invalid not in ("error", "leave-out"):
+        raise InvalidValueError(f"The 'invalid' of import_table must be 'error' or 'leave-out'. Got {invalid!r}.")
+    source = Path(path)
+    data = read_bytes(source)
+    kind = find_format(file_format) if file_format is not None else recognise_format(data, str(source))
+    sheet = read_sheet(data, kind, str(source))
+    unit = _unit(sheet, kind, unit, metric)
+    matching = match_sheet(sheet, plan, choices=choices, batch_size=batch_size)
+    good, bad = _costs(matching, power_of(unit, metric), zero=METRIC_UNITS[metric] == "byte")
+    _check_invalid(bad, good, invalid, source)
+    table = LookupTable(
+        matching.space,
+        platform or Platform("unknown", "unknown"),
+        _layers(matching, good),
+        matching.input_shape,
+        metric,
+        remarks=(f"Imported from {source.name}, format {kind.name}, unit {unit}.",),
+    )
+    if check_unit:
+        _check_unit(table, source, unit)
+    return Imported(table, kind.name, unit, matching.unmatched, tuple(bad))
+
+
+def export_table(table: LookupTable, file_format: str, *, unit: str, out: str | Path | None = None) -> tuple[str, ...]:
+    """Write a table for another project.
+
+    These formats have no calibration, so each number is multiplied by it; what else they have no place for is
+    returned.
+
+    Parameters
+    ----------
+    table : LookupTable
+        The table.
+    file_format : str
+        Name in `FORMATS`.
+    unit : str
+        Unit of the file.
+    out : str or Path, optional
+        The file; without it nothing is written, and only the remarks are made.
+
+    Returns
+    -------
+    tuple of str
+        What the file does not say that the table does.
+
+    Raises
+    ------
+    UnknownNameError
+        If there is no such format.
+    InvalidValueError
+        If the metric has no such unit, or the format no place for any entry.
+    OutputError
+        If the file can not be written.
+    """
+    kind = find_format(file_format)
+    power_of(unit, table.metric)
+    if not any(layer.entries for layer in table.layers):
+        raise InvalidValueError("The table has no entries: there is nothing to export.")
+    written = kind.write(fold_calibration(table), unit)
+    if out is not None:
+        write_atomically(Path(out), written.content)
+    return (*written.remarks, *_unsaid(table))
+
+
+def _unsaid(table: LookupTable) -> list[str]:
+    remarks = []
+    if table.calibration != 1:
+        remarks.append(f"Every number was multiplied by the calibration, {table.calibration:.4g}.")
+    if table.residency is not None:
+        remarks.append("What small networks save is left out: sums of these numbers are too large for small networks.")
+    if table.batch_size != 1:
+        remarks.append(f"The file does not say that the costs are those of a batch of {table.batch_size}.")
+    return remarks
+
+
+def _unit(sheet: Sheet, kind: TableFormat, unit: str | None, metric: str) -> str:
+    if unit is not None:
+        power_of(unit, metric)
+        if sheet.unit not in (None, unit):
+            raise InvalidValueError(f"The file says that its unit is {sheet.unit!r}, asked is {unit!r}.")
+        return unit
+    if sheet.unit is None:
+        raise InvalidValueError(
+            f"The format {kind.name!r} does not say its unit. Give it, with --unit (unit=); "
+            f"published files of the format are in {kind.usual_unit}."
+        )
+    power_of(sheet.unit, metric)
+    return sheet.unit
+
+
+def _costs(matching: Matching, power: int, *, zero: bool) -> tuple[dict[Place, Entry], list[str]]:
+    """Make the entries; say what the rows are that can have none."""
+    good: dict[Place, Entry] = {}
+    bad = []
+    for place, row in matching.rows.items():
+        value = to_si(row.value, power)
+        if not (math.isfinite(value) and (value > 0 or (zero and value == 0))):
+            bad.append(f"{place[0]}:{place[1]} = {row.value} ({row.place})")
+            continue
+        low, high = _interval(row, value, power)
+        try:
+            good[place] = Entry(value, low, high, row.n_samples, row.n_dropped, matching.ops.get(place))
+        except InvalidValueError as error:
+            raise InvalidValueError(f"{row.place}: {error}") from error
+    return good, bad
+
+
+def _interval(row: Row, value: float, power: int) -> tuple[float, float]:
+    if row.deviation is not None and row.n_samples:
+        half = NORMAL * to_si(row.deviation, power) / math.sqrt(row.n_samples)
+        return max(0.0, value - half), value + half
+    return tuple(value if end is None else to_si(end, power) for end in (row.low, row.high))  # type: ignore[return-value]
+
+
+def _check_invalid(bad: list[str], good: dict[Place, Entry], invalid: Invalid, source: Path) -> None:
+    if bad and (invalid == "error" or not good):
+        more = f" and {len(bad) - _LISTED} more" if len(bad) > _LISTED else ""
+        raise InvalidValueError(
+            f"{len(bad)} costs of {str(source)!r} are no positive numbers: {', '.join(bad[:_LISTED])}{more}. "
+            "Mend them, or leave them out with --invalid leave-out (invalid='leave-out')."
+        )
+
+
+def _check_unit(table: LookupTable, source: Path, unit: str) -> None:
+    reason = implausible(table)
+    if reason is not None:
+        known, power = UNITS[METRIC_UNITS[table.metric]], power_of(unit, table.metric)
+        likely = [other for other in known if implausible(table, factor=10.0 ** (known[other] - power)) is None]
+        # Nobody writes tables in nanoseconds where a larger unit will do.
+        likely = [other for other in likely if other != "ns"] or likely
+        remedy = f"They would be plausible in {' or '.join(likely)}" if likely else "No unit makes them plausible"
+        raise InvalidValueError(
+            f"The latencies of {str(source)!r} can not be in {unit}: {reason}. {remedy}; "
+            "if they are right all the same, give --no-check-unit (check_unit=False)."
+        )
+    odd = odd_layers(table)
+    if odd:
+        raise InvalidValueError(
+            f"Parts of {str(source)!r} may be in another unit than {unit}: {', '.join(odd[:_LISTED])}. "
+            "Mend them; if they are right all the same, give --no-check-unit (check_unit=False)."
+        )
+
+
+def _layers(matching: Matching, entries: dict[Place, Entry]) -> tuple[TableLayer, ...]:
+    return tuple(
+        replace(
+            layer,
+            entries={
+                choice: entries[layer.name, choice] for choice in layer.choices if (layer.name, choice) in entries
+            },
+        )
+        for layer in matching.layers
+    )

@@ -1,0 +1,184 @@
+"""From a sheet to a table: every row finds its layer and candidate, or is named."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from nni_latency.errors import InvalidValueError, TableFormatError
+from nni_latency.operators import OpSpec
+from nni_latency.tables._lookup_table import TableLayer
+from nni_latency.tables._plan import OPERATORS, MeasurePlan, SpaceReference
+from nni_latency.tables.formats._names import own_name
+from nni_latency.tables.formats._sheet import Row, Sheet
+
+#: Where a row belongs: layer and choice.
+Place = tuple[str, str]
+
+
+@dataclass(frozen=True)
+class Matching:
+    """Where the rows of a sheet belong. Immutable.
+
+    Parameters
+    ----------
+    space : SpaceReference
+        Whose layers they are.
+    input_shape : tuple of int
+        Batch first.
+    layers : tuple of TableLayer
+        All layers of the space, without entries.
+    rows : mapping of (str, str) to Row
+        The row of every layer and choice that has one.
+    ops : mapping of (str, str) to OpSpec
+        Operators, where they are known.
+    unmatched : tuple of str
+        Rows that belong nowhere.
+    """
+
+    space: SpaceReference
+    input_shape: tuple[int, ...]
+    layers: tuple[TableLayer, ...]
+    rows: Mapping[Place, Row]
+    ops: Mapping[Place, OpSpec]
+    unmatched: tuple[str, ...]
+
+
+def match_sheet(
+    sheet: Sheet, plan: MeasurePlan | None = None, *, choices: Sequence[str] = (), batch_size: int = 1
+) -> Matching:
+    """Find the place of every row.
+
+    Parameters
+    ----------
+    sheet : Sheet
+        What the file says.
+    plan : MeasurePlan, optional
+        The space; without it the file's own layers make one.
+    choices : sequence of str, default=()
+        Names of the candidates, for files that know them by their order; those of the space without it.
+    batch_size : int, default=1
+        Inputs of a run, where there is no plan.
+
+    Raises
+    ------
+    TableFormatError
+        If the file has another number of layers or candidates than the space.
+    InvalidValueError
+        If two rows of one place disagree, or no row belongs to the space.
+    """
+    layers = _layers_of_plan(plan) if plan is not None else _layers_of_rows(sheet, choices)
+    _check_layers(sheet, layers)
+    ops = _ops_of_plan(plan) if plan is not None else _ops_of_rows(sheet, batch_size)
+    places = _places_by_op(ops) if plan is not None and sheet.keyed else {}
+    rows: dict[Place, Row] = {}
+    unmatched = list(sheet.unread)
+    for row in sheet.rows:
+        found = _by_op(row, places, plan) if places else _by_name(row, layers, choices)
+        if not found:
+            unmatched.append(row.name)
+        for place in found:
+            _check_same(rows.get(place), row, place)
+            rows.setdefault(place, row)
+    if not rows:
+        raise InvalidValueError(
+            f"No row of the file belongs to {plan.space if plan else 'a layer'}. The first is {sheet.rows[0].name}."
+        )
+    space = plan.space if plan is not None else SpaceReference(OPERATORS if sheet.keyed else "unknown")
+    shape = plan.input_shape if plan is not None else (batch_size,)
+    return Matching(space, shape, layers, rows, ops, tuple(unmatched))
+
+
+def _layers_of_plan(plan: MeasurePlan) -> tuple[TableLayer, ...]:
+    return tuple(
+        TableLayer(layer.name, tuple(layer.candidates), {}, layer.searched, layer.default) for layer in plan.layers
+    )
+
+
+def _layers_of_rows(sheet: Sheet, names: Sequence[str]) -> tuple[TableLayer, ...]:
+    """Make layers out of what the rows name; where they only count, ``layer0`` and so on."""
+    found: dict[str, list[str]] = {f"layer{index}": [] for index in range(sheet.n_layers or 0)}
+    for row in sheet.rows:
+        listed = found.setdefault(_layer_name(row.layer), [])
+        name = _choice_name(row.choice, names)
+        if name not in listed:
+            listed.append(name)
+    if sheet.n_layers is not None and not sheet.keyed:
+        # A row that lacks candidates has them all the same: they are those of the longest.
+        every = list(dict.fromkeys(name for listed in found.values() for name in listed))
+        found = dict.fromkeys(found, every)
+    return tuple(TableLayer(layer, tuple(listed), {}) for layer, listed in found.items() if listed)
+
+
+def _layer_name(layer: str | int | None) -> str:
+    return f"layer{layer}" if isinstance(layer, int) else str(layer)
+
+
+def _choice_name(choice: str | int | None, names: Sequence[str]) -> str:
+    if not isinstance(choice, int):
+        return own_name(str(choice))
+    return names[choice] if choice < len(names) else str(choice)
+
+
+def _check_layers(sheet: Sheet, layers: Sequence[TableLayer]) -> None:
+    searched = [layer for layer in layers if layer.searched]
+    if sheet.n_layers not in (None, len(searched)):
+        raise TableFormatError(
+            f"The file has {sheet.n_layers} layers of costs, the space searches {len(searched)}. "
+            "Is it of another depth or another space?"
+        )
+
+
+def _by_name(row: Row, layers: Sequence[TableLayer], names: Sequence[str]) -> list[Place]:
+    """Return the place that a row names or counts."""
+    if isinstance(row.layer, int):
+        layer: TableLayer | None = [item for item in layers if item.searched][row.layer]
+    else:
+        layer = next((item for item in layers if item.name == row.layer), None)
+    if layer is None or row.choice is None:
+        return []
+    if isinstance(row.choice, int):
+        known = list(names) or list(layer.choices)
+        choice = known[row.choice] if row.choice < len(known) else str(row.choice)
+    else:
+        choice = row.choice if row.choice in layer.choices else own_name(row.choice)
+    return [(layer.name, choice)] if choice in layer.choices else []
+
+
+def _places_by_op(ops: Mapping[Place, OpSpec]) -> dict[OpSpec, list[Place]]:
+    places: dict[OpSpec, list[Place]] = {}
+    for place, op in ops.items():
+        places.setdefault(op, []).append(place)
+    return places
+
+
+def _by_op(row: Row, places: Mapping[OpSpec, list[Place]], plan: MeasurePlan | None) -> list[Place]:
+    """Return every place whose operator is that of the row."""
+    if row.op is None or plan is None:
+        return []
+    return places.get(_for_batch(row.op, plan.batch_size), [])
+
+
+def _ops_of_plan(plan: MeasurePlan) -> dict[Place, OpSpec]:
+    return {
+        (layer.name, choice): candidate.op for layer in plan.layers for choice, candidate in layer.candidates.items()
+    }
+
+
+def _ops_of_rows(sheet: Sheet, batch_size: int) -> dict[Place, OpSpec]:
+    return {
+        (_layer_name(row.layer), _choice_name(row.choice, ())): _for_batch(row.op, batch_size)
+        for row in sheet.rows
+        if row.op is not None
+    }
+
+
+def _for_batch(op: OpSpec, batch_size: int) -> OpSpec:
+    return replace(op, input_shapes=tuple((batch_size, *shape[1:]) for shape in op.input_shapes))
+
+
+def _check_same(old: Row | None, new: Row, place: Place) -> None:
+    if old is not None and not (old.value == new.value or (old.value.is_nan() and new.value.is_nan())):
+        raise InvalidValueError(
+            f"Two rows of {place[0]}:{place[1]} disagree: {old.place} says {old.value}, {new.place} says {new.value}."
+        )

@@ -1,0 +1,254 @@
+"""A reader of pickled plain values that runs nothing: it interprets the few instructions that numbers in lists need.
+
+A pickle is a program: it names functions, and whoever unpickles it calls them. This reader never looks a name up. The
+handful of names that numpy writes for arrays and numbers are answered by code of its own; any other name, and any other
+instruction, ends the reading.
+"""
+
+from __future__ import annotations
+
+import pickletools
+import struct
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from nni_latency.errors import TableFormatError
+
+#: Names that are answered, each under every module that numpy has kept it in.
+_ARRAY_MODULES = ("numpy.core.multiarray", "numpy._core.multiarray")
+_KNOWN = {
+    **{(module, "_reconstruct"): "array" for module in _ARRAY_MODULES},
+    **{(module, "scalar"): "scalar" for module in _ARRAY_MODULES},
+    ("numpy", "ndarray"): "ndarray",
+    ("numpy", "dtype"): "dtype",
+    ("_codecs", "encode"): "encode",
+    ("collections", "OrderedDict"): "dict",
+}
+
+#: Formats of numpy's numbers.
+_NUMBERS = {"f8": "d", "f4": "f", "f2": "e", "i8": "q", "i4": "i", "i2": "h", "i1": "b", "u8": "Q", "u4": "I"}
+
+
+@dataclass(frozen=True)
+class _Name:
+    """A name that is answered, and not a function."""
+
+    meaning: str
+
+
+@dataclass
+class _Type:
+    """The type of an array's items."""
+
+    code: str
+    order: str = "<"
+
+
+@dataclass(eq=False)
+class PlainArray:
+    """What stands for an array: its shape and its items, row by row."""
+
+    shape: tuple[int, ...] = ()
+    items: list[Any] = field(default_factory=list)
+
+
+class _Mark:
+    """Where a group of values begins on the stack."""
+
+
+def read_plain_pickle(data: bytes) -> Any:
+    """Return the plain value that a pickle holds: None, booleans, numbers, text, lists, tuples, dictionaries, arrays.
+
+    Raises
+    ------
+    TableFormatError
+        If it is cut off, or asks for anything else. Nothing is executed.
+
+    Examples
+    --------
+    >>> import pickle
+    >>> read_plain_pickle(pickle.dumps([{"skip": 1.5}]))
+    [{'skip': 1.5}]
+    """
+    try:
+        return _Machine().run(data)
+    except TableFormatError:
+        raise
+    except (ValueError, IndexError, KeyError, TypeError, ArithmeticError, struct.error) as error:
+        raise TableFormatError(f"its pickle is not whole or not plain ({type(error).__name__})") from error
+
+
+class _Machine:
+    """Stack and memory of one reading."""
+
+    def __init__(self) -> None:
+        self.stack: list[Any] = []
+        self.memory: dict[int, Any] = {}
+
+    def run(self, data: bytes) -> Any:
+        for instruction, argument, _ in pickletools.genops(data):
+            name = instruction.name
+            if name == "STOP":
+                return self._pop()
+            if name in _PUSH:
+                self.stack.append(argument)
+            elif name in _STEPS:
+                _STEPS[name](self, argument)
+            elif name not in _IGNORED:
+                raise TableFormatError(
+                    f"its pickle holds the instruction {name}, which no table needs; nothing was executed"
+                )
+        raise ValueError("no end")
+
+    def _pop(self) -> Any:
+        value = self.stack.pop()
+        if isinstance(value, _Mark):
+            raise ValueError("a mark where a value should be")
+        return value
+
+    def since_mark(self) -> list[Any]:
+        """Take everything above the last mark off the stack, and the mark."""
+        values: list[Any] = []
+        while not isinstance(value := self.stack.pop(), _Mark):
+            values.append(value)
+        return values[::-1]
+
+    def name(self, module: Any, name: Any) -> None:
+        """Put a name on the stack that is answered here."""
+        meaning = _KNOWN.get((module, name)) if isinstance(module, str) and isinstance(name, str) else None
+        if meaning is None:
+            raise TableFormatError(
+                f"its pickle asks for {str(module)[:60]}.{str(name)[:60]}, which no table needs; nothing was executed"
+            )
+        self.stack.append(_Name(meaning))
+
+    def call(self, _argument: Any) -> None:
+        """Answer the call of a name."""
+        arguments, function = self._pop(), self._pop()
+        if not isinstance(function, _Name) or not isinstance(arguments, tuple):
+            raise ValueError("a call of something else than a name")
+        self.stack.append(_ANSWERS[function.meaning](*arguments))
+
+    def build(self, _argument: Any) -> None:
+        """Give an array or a type its state."""
+        state, target = self._pop(), self.stack[-1]
+        if isinstance(target, _Type):
+            target.order = str(state[1])
+        elif isinstance(target, PlainArray):
+            _, shape, kind, _, items = state
+            if not (isinstance(kind, _Type) and kind.code in ("O8", "O", "O4") and isinstance(items, list)):
+                raise ValueError("an array of something else than values")
+            target.shape, target.items = tuple(map(int, shape)), items
+        else:
+            raise ValueError("a state for something else than an array")
+
+    def append(self, values: list[Any]) -> None:
+        """Append to the list on top of the stack."""
+        target = self.stack[-1]
+        if not isinstance(target, list):
+            raise ValueError("no list")
+        target.extend(values)
+
+    def set_items(self, values: list[Any]) -> None:
+        """Set keys of the dictionary on top of the stack."""
+        target = self.stack[-1]
+        if not isinstance(target, dict) or len(values) % 2:
+            raise ValueError("no dictionary")
+        for key, value in _pairs(values):
+            if not isinstance(key, (str, int)):
+                raise ValueError("a key that is no text")
+            target[key] = value
+
+    def keep(self, place: Any) -> None:
+        """Remember the value on top of the stack."""
+        self.memory[len(self.memory) if place is None else place] = self.stack[-1]
+
+    def take(self, count: int) -> None:
+        """Make a tuple of the values on top of the stack."""
+        values = [self._pop() for _ in range(count)]
+        self.stack.append(tuple(values[::-1]))
+
+
+def _pairs(values: list[Any]) -> Iterator[tuple[Any, Any]]:
+    return zip(values[::2], values[1::2], strict=True)
+
+
+def _array(kind: Any, *_rest: Any) -> PlainArray:
+    if kind != _Name("ndarray"):
+        raise ValueError("an array of another class")
+    return PlainArray()
+
+
+def _dtype(code: Any, *_rest: Any) -> _Type:
+    if not isinstance(code, str) or len(code) > 8:
+        raise ValueError("a type that is no plain one")
+    return _Type(code)
+
+
+def _scalar(kind: Any, data: Any) -> Any:
+    if not isinstance(kind, _Type) or not isinstance(data, bytes):
+        raise ValueError("a number without a type")
+    order = ">" if kind.order == ">" else "<"
+    return struct.unpack(f"{order}{_NUMBERS[kind.code]}", data)[0]
+
+
+def _encode(text: Any, coding: Any) -> bytes:
+    if not isinstance(text, str) or coding != "latin1":
+        raise ValueError("bytes in another coding")
+    return text.encode("latin-1")
+
+
+def _dict(*arguments: Any) -> dict[Any, Any]:
+    if arguments:
+        raise ValueError("a dictionary made of something")
+    return {}
+
+
+_ANSWERS: dict[str, Callable[..., Any]] = {
+    "array": _array,
+    "dtype": _dtype,
+    "scalar": _scalar,
+    "encode": _encode,
+    "dict": _dict,
+}
+
+_IGNORED = {"PROTO", "FRAME"}
+
+#: Instructions that put their own argument on the stack.
+_PUSH = {
+    *("BININT", "BININT1", "BININT2", "INT", "LONG", "LONG1", "LONG4", "BINFLOAT", "FLOAT"),
+    *("UNICODE", "BINUNICODE", "BINUNICODE8", "SHORT_BINUNICODE", "STRING", "BINSTRING", "SHORT_BINSTRING"),
+    *("BINBYTES", "BINBYTES8", "SHORT_BINBYTES"),
+}
+
+_STEPS: dict[str, Callable[[_Machine, Any], None]] = {
+    "NONE": lambda machine, _: machine.stack.append(None),
+    "NEWTRUE": lambda machine, _: machine.stack.append(True),
+    "NEWFALSE": lambda machine, _: machine.stack.append(False),
+    "MARK": lambda machine, _: machine.stack.append(_Mark()),
+    "EMPTY_LIST": lambda machine, _: machine.stack.append([]),
+    "EMPTY_DICT": lambda machine, _: machine.stack.append({}),
+    "EMPTY_TUPLE": lambda machine, _: machine.take(0),
+    "TUPLE1": lambda machine, _: machine.take(1),
+    "TUPLE2": lambda machine, _: machine.take(2),
+    "TUPLE3": lambda machine, _: machine.take(3),
+    "TUPLE": lambda machine, _: machine.stack.append(tuple(machine.since_mark())),
+    "LIST": lambda machine, _: machine.stack.append(machine.since_mark()),
+    "DICT": lambda machine, _: machine.stack.append(dict(_pairs(machine.since_mark()))),
+    "APPEND": lambda machine, _: machine.append([machine._pop()]),
+    "APPENDS": lambda machine, _: machine.append(machine.since_mark()),
+    "SETITEM": lambda machine, _: machine.set_items([machine._pop(), machine._pop()][::-1]),
+    "SETITEMS": lambda machine, _: machine.set_items(machine.since_mark()),
+    "PUT": lambda machine, place: machine.keep(int(place)),
+    "BINPUT": lambda machine, place: machine.keep(place),
+    "LONG_BINPUT": lambda machine, place: machine.keep(place),
+    "MEMOIZE": lambda machine, _: machine.keep(None),
+    "GET": lambda machine, place: machine.stack.append(machine.memory[int(place)]),
+    "BINGET": lambda machine, place: machine.stack.append(machine.memory[place]),
+    "LONG_BINGET": lambda machine, place: machine.stack.append(machine.memory[place]),
+    "GLOBAL": lambda machine, name: machine.name(*name.split(" ", 1)),
+    "STACK_GLOBAL": lambda machine, _: machine.name(*[machine._pop(), machine._pop()][::-1]),
+    "REDUCE": _Machine.call,
+    "BUILD": _Machine.build,
+}

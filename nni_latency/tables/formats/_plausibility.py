@@ -1,0 +1,96 @@
+"""Whether latencies can be true, so that a wrong unit is found before a search believes it."""
+
+from __future__ import annotations
+
+import math
+import statistics
+
+from nni_latency.tables._lookup_table import LookupTable
+from nni_latency.units import format_count, format_seconds
+
+#: Multiply-adds a second: less than a single-board computer of 2012, and more than any accelerator reaches with a block
+#: of a mobile network and one picture at a time.
+_SLOWEST, _FASTEST = 2e7, 3e12
+
+#: With large batches the largest accelerators reach about this.
+_FASTEST_OF_ALL = 1e15
+
+#: Time of one candidate [s] where nothing is known about its work.
+_SHORTEST, _LONGEST = 2e-7, 60.0
+
+#: Smaller operators tell about the call more than about the device.
+_LEAST_WORK = 1e6
+
+#: How far the rate of one layer may lie from that of the others.
+_ODD = 300.0
+
+
+def implausible(table: LookupTable, *, factor: float = 1.0) -> str | None:
+    """Say what latencies mean that can not be true; None if they can, or are of another metric.
+
+    They are held to their multiply-adds where those are known: a device that computes fewer than 20 million a second,
+    or more than any accelerator, is a unit that was mistaken. Microcontrollers are slower.
+
+    Parameters
+    ----------
+    table : LookupTable
+        The table.
+    factor : float, default=1.0
+        Ask about latencies that are so many times as long.
+    """
+    if table.metric != "latency":
+        return None
+    rates = _rates(table)
+    if rates:
+        rate = statistics.median(rates) / factor
+        fastest = min(_FASTEST_OF_ALL, _FASTEST * table.batch_size)
+        if _SLOWEST <= rate <= fastest:
+            return None
+        off = _SLOWEST / rate if rate < _SLOWEST else rate / fastest
+        return (
+            f"they mean {_short(rate)} multiply-adds a second, {_short(off)} times too "
+            f"{'few' if rate < _SLOWEST else 'many'} for any device that runs such networks"
+        )
+    typical = factor * statistics.median(entry.value for layer in table.layers for entry in layer.entries.values())
+    if _SHORTEST <= typical <= _LONGEST:
+        return None
+    word = "long" if typical > _LONGEST else "short"
+    return f"they mean {format_seconds(typical)} for a typical candidate, too {word} for any device"
+
+
+def odd_layers(table: LookupTable) -> list[str]:
+    """Name layers that are off from the others by so much that they may be in another unit."""
+    typical = {
+        layer.name: statistics.median(costs)
+        for layer in table.searched
+        if (costs := [_effort(entry.value, entry) for entry in layer.entries.values() if _counts(table, entry)])
+    }
+    if len(typical) < 3:
+        return []
+    middle = statistics.median(typical.values())
+    return [
+        f"{name} is {max(cost / middle, middle / cost):.0f} times {'above' if cost > middle else 'below'} the others"
+        for name, cost in typical.items()
+        if abs(math.log(cost / middle)) > math.log(_ODD)
+    ]
+
+
+def _rates(table: LookupTable) -> list[float]:
+    """Return multiply-adds a second of every entry with enough of them."""
+    entries = (entry for layer in table.layers for entry in layer.entries.values())
+    work = ((entry.features.macs, entry.value) for entry in entries if entry.features is not None)
+    return [macs / seconds for macs, seconds in work if macs >= _LEAST_WORK and seconds > 0]
+
+
+def _counts(table: LookupTable, entry: object) -> bool:
+    features = getattr(entry, "features", None)
+    return features is None or features.macs >= _LEAST_WORK
+
+
+def _effort(value: float, entry: object) -> float:
+    features = getattr(entry, "features", None)
+    return value if features is None else value / features.macs
+
+
+def _short(value: float) -> str:
+    return format_count(float(f"{value:.3g}"))

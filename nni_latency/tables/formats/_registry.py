@@ -1,0 +1,110 @@
+"""`TableFormat`: the formats of other projects by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from nni_latency.errors import InvalidValueError, TableFormatError, UnknownNameError
+from nni_latency.tables._lookup_table import LookupTable
+from nni_latency.tables.formats._csv import is_csv, read_csv, write_csv
+from nni_latency.tables.formats._grid import is_grid, read_grid, write_grid
+from nni_latency.tables.formats._lists import is_lists, read_lists, write_lists
+from nni_latency.tables.formats._nni_text import is_nni_text, read_nni_text, write_nni_text
+from nni_latency.tables.formats._numpy import is_numpy, read_numpy, write_numpy
+from nni_latency.tables.formats._ofa import is_ofa, read_ofa, write_ofa, write_ofa_yaml
+from nni_latency.tables.formats._sheet import Sheet, Written
+
+
+@dataclass(frozen=True)
+class TableFormat:
+    """One format of another project. Immutable.
+
+    Parameters
+    ----------
+    name : str
+        Its name on the command line.
+    meaning : str
+        One line for a person.
+    usual_unit : str
+        Unit of published files; they do not say it.
+    suffix : str
+        How its files end.
+    recognise : callable
+        Whether the bytes of a file look like it.
+    read : callable
+        From the bytes of a file to a `Sheet`.
+    write : callable
+        From a table and a unit to a file.
+    """
+
+    name: str
+    meaning: str
+    usual_unit: str
+    suffix: str
+    recognise: Callable[[bytes], bool]
+    read: Callable[[bytes], Sheet]
+    write: Callable[[LookupTable, str], Written]
+
+
+_ALL = (
+    TableFormat(
+        "ofa", "Once-for-All and ProxylessNAS: operator keys, JSON", "ms", ".json", is_ofa, read_ofa, write_ofa
+    ),
+    TableFormat("ofa-yaml", "the same as YAML", "ms", ".yaml", lambda _data: False, read_ofa, write_ofa_yaml),
+    TableFormat(
+        "lists", "JSON: a list by layer of lists by candidate", "us", ".json", is_lists, read_lists, write_lists
+    ),
+    TableFormat(
+        "nni", "lut.txt of NNI 2.x: a dictionary a line", "us", ".txt", is_nni_text, read_nni_text, write_nni_text
+    ),
+    TableFormat("npy", "lut.npy of NNI 2.x: dictionaries by layer", "us", ".npy", is_numpy, read_numpy, write_numpy),
+    TableFormat("csv", "CSV: a line an entry, or layers by candidates", "ms", ".csv", is_csv, read_csv, write_csv),
+    TableFormat(
+        "text", "text: a line of candidates, then a line a layer", "us", ".txt", is_grid, read_grid, write_grid
+    ),
+)
+
+#: The formats by name.
+FORMATS: Mapping[str, TableFormat] = MappingProxyType({item.name: item for item in _ALL})
+
+
+def find_format(name: str) -> TableFormat:
+    """Return a format by its name; `UnknownNameError` if there is none."""
+    if name not in FORMATS:
+        raise UnknownNameError.of("format", name, list(FORMATS))
+    return FORMATS[name]
+
+
+def recognise_format(data: bytes, origin: str) -> TableFormat:
+    """Return the format that a file looks like.
+
+    Raises
+    ------
+    TableFormatError
+        If it looks like none.
+    """
+    for item in (FORMATS["npy"], *_ALL):
+        if item.recognise(data):
+            return item
+    raise TableFormatError(f"The file {origin!r} looks like none of the formats {', '.join(FORMATS)}. Name its format.")
+
+
+def read_sheet(data: bytes, kind: TableFormat, origin: str) -> Sheet:
+    """Read the bytes of a file.
+
+    Raises
+    ------
+    TableFormatError
+        If it is not whole, or of another form; the message names the place.
+    """
+    try:
+        sheet = kind.read(data)
+    except (InvalidValueError, TableFormatError) as error:
+        reason = str(error).removesuffix(".")
+        raise TableFormatError(f"The file {origin!r} can not be read as {kind.name!r}: {reason}.") from error
+    if not sheet.rows:
+        unread = f" Not understood: {'; '.join(sheet.unread[:3])}." if sheet.unread else ""
+        raise TableFormatError(f"The file {origin!r} holds no costs, read as {kind.name!r}.{unread}")
+    return sheet

@@ -1,0 +1,79 @@
+"""Entries that a format tells apart less finely than a table: one key for several of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from nni_latency.errors import InvalidValueError
+from nni_latency.operators import OpSpec
+from nni_latency.tables._entry import Entry
+from nni_latency.tables._lookup_table import LookupTable
+
+#: Names of entries in one remark, at most.
+_LISTED = 8
+
+KeyFunction = Callable[[str, str, OpSpec | None], str | None]
+
+
+def shared_entries(table: LookupTable, key_of: KeyFunction) -> tuple[dict[str, Entry], tuple[str, ...]]:
+    """Sort the entries of a table by the keys of a format.
+
+    Parameters
+    ----------
+    table : LookupTable
+        The table.
+    key_of : callable
+        ``key_of(layer, choice, op)`` returns the key, or None where the format has none.
+
+    Returns
+    -------
+    entries : dict of str to Entry
+        One a key; the mean where several have it.
+    remarks : tuple of str
+        What was left out, and what became a mean.
+
+    Raises
+    ------
+    InvalidValueError
+        If the format has a key for none of them.
+    """
+    found: dict[str, list[tuple[str, Entry]]] = {}
+    nameless = []
+    for layer in table.layers:
+        for choice, entry in layer.entries.items():
+            key = key_of(layer.name, choice, entry.op)
+            name = f"{layer.name}:{choice}"
+            if key is None:
+                nameless.append(name)
+            else:
+                found.setdefault(key, []).append((name, entry))
+    if not found:
+        raise InvalidValueError(
+            "The format is keyed by operators, and the table has no entry whose operator it has a key for. "
+            "Use the format 'csv', which has a place for everything."
+        )
+    shared = [name for items in found.values() if len({entry.value for _, entry in items}) > 1 for name, _ in items]
+    remarks = []
+    if nameless:
+        remarks.append(f"The format has no key for {len(nameless)} entries, which are left out: {listing(nameless)}.")
+    if shared:
+        remarks.append(f"{len(shared)} entries share a key with others, which gets their mean: {listing(shared)}.")
+    return {key: _mean([entry for _, entry in items]) for key, items in found.items()}, tuple(remarks)
+
+
+def listing(names: list[str]) -> str:
+    """Name a few of them, and say how many more there are."""
+    more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
+    return f"{', '.join(names[:_LISTED])}{more}"
+
+
+def _mean(entries: list[Entry]) -> Entry:
+    if len({(entry.low, entry.value, entry.high) for entry in entries}) == 1:
+        return entries[0]
+    low, value, high = (
+        math.fsum(column) / len(entries)
+        for column in zip(*((entry.low, entry.value, entry.high) for entry in entries), strict=True)
+    )
+    samples, dropped = (sum(getattr(entry, name) for entry in entries) for name in ("n_samples", "n_dropped"))
+    return Entry(value, min(low, value), max(high, value), samples, dropped, entries[0].op)

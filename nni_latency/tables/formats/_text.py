@@ -1,0 +1,155 @@
+"""Reading files of others with care: limits of size and depth, no key twice, and no alias that explodes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from nni_latency.errors import TableFormatError
+
+#: Largest file that is read [byte]; published tables have some hundred kilobytes.
+LARGEST = 32 * 2**20
+
+#: Lists within lists, at most.
+_DEEPEST = 12
+
+
+def read_bytes(path: Path) -> bytes:
+    """Read a whole file.
+
+    Raises
+    ------
+    TableFormatError
+        If it is absent, empty or larger than `LARGEST`.
+    """
+    try:
+        with path.open("rb") as file:
+            data = file.read(LARGEST + 1)
+    except OSError as error:
+        raise TableFormatError(f"Can not read {str(path)!r}: {error.strerror or error}.") from error
+    if not data.strip():
+        raise TableFormatError(f"The file {str(path)!r} is empty: there are no costs in it.")
+    if len(data) > LARGEST:
+        raise TableFormatError(f"The file {str(path)!r} is larger than {LARGEST >> 20} MiB, too large for a table.")
+    return data
+
+
+def decode(data: bytes) -> str:
+    """Return the text of a file, which must be UTF-8; a byte order mark is dropped."""
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise TableFormatError(f"it is not text in UTF-8 (byte {error.start})") from error
+
+
+def load_json(text: str) -> Any:
+    """Read JSON: numbers with a point become `Decimal`, and a key that stands twice must say the same.
+
+    Raises
+    ------
+    TableFormatError
+        If it is not whole JSON, or a key has two values.
+    """
+    try:
+        return json.loads(
+            text,
+            parse_float=Decimal,
+            parse_int=Decimal,
+            parse_constant=Decimal,
+            object_pairs_hook=_without_doubles,
+        )
+    except json.JSONDecodeError as error:
+        raise TableFormatError(
+            f"it is not whole JSON (line {error.lineno}: {error.msg}); it may have been cut off while it was copied"
+        ) from error
+    except (RecursionError, ArithmeticError) as error:
+        raise TableFormatError("it is JSON that can not be read: nested too deeply, or a number without end") from error
+
+
+def load_yaml(text: str) -> Any:
+    """Read plain YAML: no tags, no aliases, numbers with a point as `Decimal`, no key with two values.
+
+    Raises
+    ------
+    TableFormatError
+        If it is not whole YAML, or holds what a table does not need.
+    """
+    try:
+        _check_events(yaml.parse(text, Loader=_BASE))
+        return yaml.load(text, Loader=_PlainLoader)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f"line {mark.line + 1}: " if mark is not None else ""
+        problem = getattr(error, "problem", None) or str(error).splitlines()[0]
+        raise TableFormatError(f"it is not whole YAML ({where}{problem})") from error
+    except (RecursionError, ValueError, ArithmeticError) as error:
+        if isinstance(error, TableFormatError):
+            raise
+        raise TableFormatError("it is YAML that can not be read") from error
+
+
+#: The parser in C reads a megabyte in a moment, that in Python in ten seconds.
+_BASE: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+class _PlainLoader(_BASE):
+    """A safe loader that keeps every digit and refuses a key with two values."""
+
+
+def _construct_number(loader: Any, node: Any) -> Decimal:
+    text = str(node.value).replace("_", "").lower()
+    return Decimal({".nan": "nan", ".inf": "inf", "+.inf": "inf", "-.inf": "-inf"}.get(text, text))
+
+
+def _construct_mapping(loader: Any, node: Any) -> dict[Any, Any]:
+    pairs = []
+    for key_node, value_node in node.value:
+        key = loader.construct_object(key_node, deep=True)
+        if not isinstance(key, (str, Decimal)):
+            raise TableFormatError(f"line {key_node.start_mark.line + 1}: a key must be text or a number")
+        pairs.append((str(key), loader.construct_object(value_node, deep=True)))
+    return _without_doubles(pairs)
+
+
+_PlainLoader.add_constructor("tag:yaml.org,2002:float", _construct_number)
+_PlainLoader.add_constructor("tag:yaml.org,2002:int", _construct_number)
+_PlainLoader.add_constructor("tag:yaml.org,2002:map", _construct_mapping)
+
+
+def _check_events(events: Iterable[Any]) -> None:
+    """Refuse what makes a small file large or strange: aliases, tags, many documents, deep nesting."""
+    depth = documents = 0
+    for event in events:
+        line = event.start_mark.line + 1
+        if isinstance(event, yaml.AliasEvent):
+            raise TableFormatError(f"line {line}: YAML aliases (*{event.anchor}) are not read in tables; write it out")
+        if getattr(event, "tag", None) is not None:
+            raise TableFormatError(f"line {line}: YAML tags ({event.tag}) are not read in tables; nothing was executed")
+        documents += isinstance(event, yaml.DocumentStartEvent)
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > _DEEPEST:
+            raise TableFormatError(f"line {line}: it is nested more than {_DEEPEST} deep")
+        if documents > 1:
+            raise TableFormatError(f"line {line}: it holds more than one document")
+
+
+def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found and found[key] != value:
+            raise TableFormatError(
+                f"the key {key!r} stands twice and disagrees: {_plain(found[key])} against {_plain(value)}"
+            )
+        found[key] = value
+    return found
+
+
+def _plain(value: Any) -> str:
+    """Say a value in a few words: the mean, where it is an object with one."""
+    text = str(value.get("mean", value) if isinstance(value, dict) else value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
