@@ -1,0 +1,173 @@
+"""The blocks of the micro-benchmarks as modules of torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import nn
+
+
+def convolution(
+    channels: int,
+    out: int,
+    *,
+    kernel: int = 3,
+    stride: int = 1,
+    groups: int = 1,
+    activation: Callable[[], nn.Module] | None = nn.ReLU,
+) -> nn.Sequential:
+    """Build a 'same'-padded convolution with normalisation and, if there is one, activation."""
+    parts: list[nn.Module] = [
+        nn.Conv2d(channels, out, kernel, stride, padding=kernel // 2, groups=groups, bias=False),
+        nn.BatchNorm2d(out),
+    ]
+    return nn.Sequential(*parts, *([activation()] if activation else []))
+
+
+class Residual(nn.Module):
+    """A body whose input is added to its output, by way of a 1x1 convolution where the shapes differ.
+
+    Parameters
+    ----------
+    body : nn.Module
+        What is computed.
+    channels, out : int
+        Of input and output.
+    stride : int
+        Of the body.
+    """
+
+    def __init__(self, body: nn.Module, channels: int, out: int, stride: int) -> None:
+        super().__init__()
+        self.body = body
+        same = channels == out and stride == 1
+        self.shortcut = nn.Identity() if same else convolution(channels, out, kernel=1, stride=stride, activation=None)
+        self.activation = nn.ReLU()
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Add the input to what the body makes of it."""
+        summed: torch.Tensor = self.activation(self.body(inputs) + self.shortcut(inputs))
+        return summed
+
+
+def basic_block(channels: int, out: int, *, stride: int = 1) -> nn.Module:
+    """Build the block of ResNet-18 and -34 (arXiv:1512.03385): two 3x3 convolutions."""
+    body = nn.Sequential(convolution(channels, out, stride=stride), convolution(out, out, activation=None))
+    return Residual(body, channels, out, stride)
+
+
+def bottleneck(channels: int, out: int, *, width: int, stride: int = 1, groups: int = 1) -> nn.Module:
+    """Build the block of ResNet-50, or with groups of ResNeXt (arXiv:1611.05431): 1x1, 3x3 and 1x1 convolution."""
+    body = nn.Sequential(
+        convolution(channels, width, kernel=1),
+        convolution(width, width, stride=stride, groups=groups),
+        convolution(width, out, kernel=1, activation=None),
+    )
+    return Residual(body, channels, out, stride)
+
+
+class SqueezeExcite(nn.Module):
+    """The gate of arXiv:1709.01507: channels are weighted by what their averages say.
+
+    Parameters
+    ----------
+    channels, squeezed : int
+        Of the input, and between the two 1x1 convolutions.
+    """
+
+    def __init__(self, channels: int, squeezed: int) -> None:
+        super().__init__()
+        self.pool = nn.AdaptiveAvgPool2d(1)
+        self.reduce = nn.Conv2d(channels, squeezed, 1)
+        self.activation = nn.SiLU()
+        self.expand = nn.Conv2d(squeezed, channels, 1)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Weight the channels."""
+        weights = torch.sigmoid(self.expand(self.activation(self.reduce(self.pool(inputs)))))
+        return inputs * weights
+
+
+class InvertedResidual(nn.Module):
+    """The block of MobileNetV2 (arXiv:1801.04381); with a gate and SiLU, that of EfficientNet (arXiv:1905.11946).
+
+    Parameters
+    ----------
+    channels, out : int
+        Of input and output.
+    expansion : int
+        Factor on the channels inside.
+    kernel, stride : int
+        Of the depthwise convolution.
+    gate : bool
+        Whether there is squeeze-and-excitation.
+    """
+
+    def __init__(
+        self, channels: int, out: int, *, expansion: int, kernel: int = 3, stride: int = 1, gate: bool = False
+    ) -> None:
+        super().__init__()
+        inside, activation = channels * expansion, nn.SiLU if gate else nn.ReLU6
+        parts: list[nn.Module] = []
+        if expansion > 1:
+            parts.append(convolution(channels, inside, kernel=1, activation=activation))
+        parts.append(convolution(inside, inside, kernel=kernel, stride=stride, groups=inside, activation=activation))
+        if gate:
+            parts.append(SqueezeExcite(inside, max(1, channels // 4)))
+        parts.append(convolution(inside, out, kernel=1, activation=None))
+        self.body = nn.Sequential(*parts)
+        self.adds = channels == out and stride == 1
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Run the body; add the input where the shapes allow it."""
+        result: torch.Tensor = self.body(inputs)
+        return inputs + result if self.adds else result
+
+
+class TransformerBlock(nn.Module):
+    """A block of an encoder with the normalisation in front (arXiv:2010.11929): attention, then two linear layers.
+
+    Parameters
+    ----------
+    channels : int
+        Of every token.
+    heads : int
+        Of the attention.
+    expansion : int
+        Factor on the channels between the linear layers.
+    """
+
+    def __init__(self, channels: int, *, heads: int, expansion: int = 4) -> None:
+        super().__init__()
+        self.heads = heads
+        self.before, self.between = nn.LayerNorm(channels), nn.LayerNorm(channels)
+        self.project_in = nn.Linear(channels, 3 * channels)
+        self.project_out = nn.Linear(channels, channels)
+        self.widen, self.activation = nn.Linear(channels, expansion * channels), nn.GELU()
+        self.narrow = nn.Linear(expansion * channels, channels)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Let tokens attend to each other, then change each by itself."""
+        tokens = tokens + self._attend(self.before(tokens))
+        changed: torch.Tensor = self.narrow(self.activation(self.widen(self.between(tokens))))
+        return tokens + changed
+
+    def _attend(self, tokens: torch.Tensor) -> torch.Tensor:
+        batch, count, channels = tokens.shape
+        split = self.project_in(tokens).view(batch, count, 3, self.heads, channels // self.heads)
+        query, key, value = split.permute(2, 0, 3, 1, 4).unbind(0)
+        mixed = nn.functional.scaled_dot_product_attention(query, key, value)
+        result: torch.Tensor = self.project_out(mixed.transpose(1, 2).reshape(batch, count, channels))
+        return result
+
+
+def stem(channels: int, out: int, *, kernel: int, pool: bool) -> nn.Module:
+    """Build the beginning of a network: a strided convolution and perhaps a pooling layer."""
+    first = convolution(channels, out, kernel=kernel, stride=2)
+    return nn.Sequential(first, nn.MaxPool2d(3, 2, padding=1)) if pool else first
+
+
+def head(channels: int, classes: int) -> nn.Module:
+    """Build the end of a network: the average of every channel, and a linear layer."""
+    return nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, classes))

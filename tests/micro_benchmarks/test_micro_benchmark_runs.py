@@ -1,0 +1,193 @@
+"""Runs of micro-benchmarks on an invented device, and small ones on the real one."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from invented_device import SERIES, SMALL, Forgetful, invented, seconds_of
+
+from nni_latency.errors import InvalidValueError, MeasurementError, MismatchError, OutputError, TableFormatError
+from nni_latency.measurement import Protocol
+from nni_latency.measurement.runtimes import TorchEager
+from nni_latency.micro_benchmarks import BenchmarkPoints, Block, run_benchmarks
+from nni_latency.platforms import Platform
+from nni_latency.tables import journal_path
+from nni_latency.testing import FakeRuntime
+
+# The clock of the tests moves by invented times, the budget by real ones; it must not end anything here.
+PROTOCOL = Protocol(n_warmup=0, rounds=4, time_budget=600.0, outlier=0.0)
+
+
+def test_points_take_what_their_operators_take(tmp_path):
+    points = run_benchmarks(invented(), PROTOCOL, tmp_path / "points.json", series=SERIES)
+    assert [point.name for point in points.points][:3] == [f"{SMALL[0].name}-b{batch}" for batch in (1, 2, 4)]
+    for point in points.points:
+        assert point.value == pytest.approx(sum(map(seconds_of, point.ops)))
+        assert point.low <= point.value <= point.high
+    assert points.rounds == 4
+    assert not points.ended
+
+
+def test_drift_is_taken_out(tmp_path):
+    speeds = iter([1.0 + 0.5 * (count // 40 % 2) for count in range(10**5)])
+    points = run_benchmarks(invented(drift=lambda: next(speeds)), PROTOCOL, tmp_path / "points.json", series=SERIES[:1])
+    values = {point.input_shape[0]: point.value for point in points.points}
+    expected = {point.input_shape[0]: sum(map(seconds_of, point.ops)) for point in points.points}
+    assert values[4] / values[1] == pytest.approx(expected[4] / expected[1], rel=0.5)
+
+
+def test_what_is_written_is_what_is_read(tmp_path):
+    points = run_benchmarks(invented(), PROTOCOL, tmp_path / "points.json", series=SERIES)
+    assert BenchmarkPoints.load(tmp_path / "points.json") == points
+    content = json.loads((tmp_path / "points.json").read_text())
+    assert content["points"][0]["flops"] > 2 * content["points"][0]["macs"] > 0
+    assert not journal_path(tmp_path / "points.json").exists()
+
+
+def test_memory_ends_the_series_of_a_block(tmp_path):
+    points = run_benchmarks(Forgetful(room=1000), PROTOCOL, tmp_path / "points.json", series=SERIES)
+    names = {point.name for point in points.points}
+    assert f"{SMALL[0].name}-b1" in names
+    assert f"{SMALL[0].name}-b2" not in names
+    assert points.ended[SMALL[0].name] == "batch 2: OutOfMemoryError: out of memory"
+    assert SMALL[2].name not in points.ended
+
+
+def test_time_ends_the_series_of_a_block(tmp_path):
+    slow = FakeRuntime(lambda op: 0.1 if op.kind == "conv2d" else 0.0)
+    points = run_benchmarks(slow, PROTOCOL, tmp_path / "points.json", series=[(SMALL[0], (1, 2, 4, 8, 16, 32))])
+    assert [point.input_shape[0] for point in points.points] == [1, 2]
+    assert points.ended[SMALL[0].name] == ("batch 4: a run would take 400 ms, more than the 360 ms for one point")
+
+
+def test_nothing_that_runs_is_an_error(tmp_path):
+    with pytest.raises(MeasurementError, match=r"None of the blocks can be run on .*: batch 1: OutOfMemoryError"):
+        run_benchmarks(Forgetful(room=1), PROTOCOL, tmp_path / "points.json", series=SERIES)
+
+
+def _interrupted(tmp_path, rounds):
+    """Stop a run after some rounds, as Ctrl-C does."""
+
+    def stop(state):
+        if state.rounds == rounds:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_benchmarks(invented(), PROTOCOL, tmp_path / "points.json", series=SERIES, on_progress=stop)
+
+
+def test_an_interrupted_run_goes_on(tmp_path):
+    whole = run_benchmarks(invented(), PROTOCOL, tmp_path / "whole.json", series=SERIES)
+    _interrupted(tmp_path, 2)
+    assert not (tmp_path / "points.json").exists()
+    with journal_path(tmp_path / "points.json").open("ab") as file:
+        file.write(b'{"round": {"dura')
+    resumed = []
+    points = run_benchmarks(invented(), PROTOCOL, tmp_path / "points.json", series=SERIES, on_start=resumed.append)
+    assert resumed == [2]
+    assert [(point.name, point.n_samples) for point in points.points] == [
+        (point.name, point.n_samples) for point in whole.points
+    ]
+    assert list(points.latencies) == pytest.approx(list(whole.latencies))
+
+
+@pytest.mark.parametrize(
+    ("runtime", "series", "protocol", "message"),
+    [
+        (invented(platform=Platform("other", "fake")), SERIES, PROTOCOL, "would mix two platforms"),
+        (invented(), SERIES[:2], PROTOCOL, "differ in the blocks"),
+        (invented(), SERIES, Protocol(n_warmup=0, outlier=0.1), "differ in the protocol"),
+    ],
+)
+def test_a_journal_of_something_else_is_refused(tmp_path, runtime, series, protocol, message):
+    _interrupted(tmp_path, 1)
+    with pytest.raises(MismatchError, match=message):
+        run_benchmarks(runtime, protocol, tmp_path / "points.json", series=series)
+
+
+def test_a_journal_that_is_none_is_refused_and_can_be_discarded(tmp_path):
+    journal_path(tmp_path / "points.json").write_text('{"format": "else"}\n')
+    with pytest.raises(TableFormatError, match="is not a journal that this version can go on with"):
+        run_benchmarks(invented(), PROTOCOL, tmp_path / "points.json", series=SERIES)
+    points = run_benchmarks(invented(), PROTOCOL, tmp_path / "points.json", series=SERIES, resume=False)
+    assert len(points.points) == 9
+
+
+def test_a_finished_file_is_not_replaced_by_accident(tmp_path):
+    (tmp_path / "points.json").write_text("{}")
+    with pytest.raises(InvalidValueError, match=r"exists. Choose another file"):
+        run_benchmarks(invented(), PROTOCOL, tmp_path / "points.json", series=SERIES)
+    with pytest.raises(OutputError, match="it is a folder"):
+        run_benchmarks(invented(), PROTOCOL, tmp_path, series=SERIES)
+
+
+@pytest.mark.parametrize(
+    ("series", "message"),
+    [
+        ([], "at least one"),
+        ([SERIES[0], SERIES[0]], "all different"),
+        ([(SMALL[0], (2, 1))], r"must be >= 1 and rise. Got \(2, 1\)"),
+        ([(SMALL[0], ())], "must be >= 1 and rise"),
+    ],
+)
+def test_series_that_make_no_sense_are_refused(tmp_path, series, message):
+    with pytest.raises(InvalidValueError, match=message):
+        run_benchmarks(invented(), PROTOCOL, tmp_path / "points.json", series=series)
+
+
+def test_a_runtime_without_an_inside_is_refused(tmp_path):
+    runtime = invented()
+    runtime.inside = False
+    with pytest.raises(MeasurementError, match="Measure micro-benchmarks with 'torch'"):
+        run_benchmarks(runtime, PROTOCOL, tmp_path / "points.json", series=SERIES)
+
+
+def test_real_blocks_are_measured_in_a_worker(tmp_path):
+    series = [(SMALL[0], (1, 2)), (Block.of("head", 4, channels=8, classes=10), (1,))]
+    protocol = Protocol(n_warmup=0, rounds=3, time_budget=60.0)
+    points = run_benchmarks(TorchEager("cpu"), protocol, tmp_path / "points.json", series=series)
+    assert len(points.points) == 3
+    assert all(point.value > 0 and point.n_samples == 3 for point in points.points)
+    assert BenchmarkPoints.load(tmp_path / "points.json") == points
+
+
+def test_points_of_two_platforms_do_not_mix(tmp_path):
+    here = run_benchmarks(invented(), PROTOCOL, tmp_path / "a.json", series=SERIES)
+    elsewhere = BenchmarkPoints(here.points, Platform("other", "fake"))
+    assert len(BenchmarkPoints.merge([here, here]).points) == 18
+    with pytest.raises(MismatchError, match="would mix two platforms"):
+        BenchmarkPoints.merge([here, elsewhere])
+    with pytest.raises(InvalidValueError, match="no points"):
+        BenchmarkPoints.merge([])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda content: content.update(format="x"), "holds no benchmark points"),
+        (lambda content: content.update(version=2), "have version 2, this nni_latency reads up to 1"),
+        (lambda content: content["points"][0].update(value=-1.0), "points.0.value: "),
+        (lambda content: content["points"][0].update(low=9.0), "does not enclose its value"),
+        (lambda content: content["points"][0].update(ops=[]), "points.0.ops: "),
+        (lambda content: content["platform"].update(threads=0), "platform.threads: "),
+        (lambda content: content["protocol"].update(surprise=1), "are not valid"),
+        (lambda content: content.pop("points"), "points: Field required"),
+    ],
+)
+def test_an_altered_file_of_points_is_refused(tmp_path, change, message):
+    path = tmp_path / "points.json"
+    run_benchmarks(invented(), PROTOCOL, path, series=SERIES[:1])
+    content = json.loads(path.read_text())
+    change(content)
+    path.write_text(json.dumps(content))
+    with pytest.raises(TableFormatError, match=message):
+        BenchmarkPoints.load(path)
+
+
+def test_a_file_of_points_that_can_not_be_read_is_refused(tmp_path):
+    with pytest.raises(TableFormatError, match="Can not read the points"):
+        BenchmarkPoints.load(tmp_path / "none.json")
+    (tmp_path / "cut.json").write_text('{"format": ')
+    with pytest.raises(TableFormatError, match="are not whole JSON"):
+        BenchmarkPoints.load(tmp_path / "cut.json")
