@@ -15,11 +15,13 @@ if TYPE_CHECKING:
     from nni_latency.nas._penalty import LatencyPenalty
     from nni_latency.nas._profiler import LatencyProfiler
     from nni_latency.nas._random_one_shot import RandomOneShot
+    from nni_latency.nas._report import CostReporting, cost_report, report_with_cost
     from nni_latency.nas._search import Epoch, SearchResult, SearchSettings, run_search
 
 __all__ = [
     "ENAS",
     "TPE",
+    "CostReporting",
     "Dataset",
     "Epoch",
     "FBNet",
@@ -32,13 +34,16 @@ __all__ = [
     "SearchResult",
     "SearchSettings",
     "SharedGumbelSoftmax",
+    "cost_report",
     "load_dataset",
+    "report_with_cost",
     "run_search",
 ]
 
 __getattr__, __dir__ = lazy_exports(
     __name__,
     {
+        "CostReporting": "nni_latency.nas._report",
         "Dataset": "nni_latency.nas._datasets",
         "ENAS": "nni_latency.nas._enas",
         "Epoch": "nni_latency.nas._search",
@@ -53,7 +58,9 @@ __getattr__, __dir__ = lazy_exports(
         "SearchSettings": "nni_latency.nas._search",
         "SharedGumbelSoftmax": "nni_latency.nas._mask",
         "TPE": "nni_latency.nas._multi_trial",
+        "cost_report": "nni_latency.nas._report",
         "load_dataset": "nni_latency.nas._datasets",
+        "report_with_cost": "nni_latency.nas._report",
         "run_search": "nni_latency.nas._search",
     },
 )

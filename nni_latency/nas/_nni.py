@@ -7,6 +7,7 @@ from nni_latency.imports import quiet_nni
 with quiet_nni():
     import nni
     from nni import NoMoreTrialError
+    from nni.common.serializer import SerializableObject
     from nni.mutable import Categorical, CategoricalMultiple, MutableExpression
     from nni.nas.evaluator import Evaluator, FunctionalEvaluator
     from nni.nas.evaluator.pytorch import Classification, DataLoader
@@ -25,6 +26,11 @@ with quiet_nni():
     from nni.nas.oneshot.pytorch.supermodule.differentiable import GumbelSoftmax
     from nni.nas.profiler import ExpressionProfiler, Profiler
     from nni.nas.strategy import DARTS, TPE, GridSearch, RandomOneShot
+    from nni.runtime.trial_command_channel import (
+        TrialCommandChannel,
+        get_default_trial_command_channel,
+        set_default_trial_command_channel,
+    )
 
 __all__ = [
     "DARTS",
@@ -52,5 +58,9 @@ __all__ = [
     "RandomSamplingLightningModule",
     "RangeProfilerFilter",
     "SampleProfilerPenalty",
+    "SerializableObject",
+    "TrialCommandChannel",
+    "get_default_trial_command_channel",
     "nni",
+    "set_default_trial_command_channel",
 ]
