@@ -14,9 +14,16 @@ from nni_latency.plugins import Register, hookimpl
 
 @hookimpl
 def register_estimators(register: Register) -> None:
-    """Register the estimators ``table:FILE``, or ``table:NAME`` of a table that ships, and ``acts:FILE``."""
+    """Register the estimators that read files, ``table:FILE`` and ``acts:FILE``, and those that measure on demand.
+
+    ``table`` also takes the name of a table that ships; ``module``, ``graph`` and ``network`` take a device, ``cpu`` if
+    none is given.
+    """
     register("table", _read_table)
     register("acts", _read_acts)
+    register("module", partial(_measuring, "ModuleEstimator"))
+    register("graph", partial(_measuring, "GraphEstimator"))
+    register("network", partial(_measuring, "MeasuredNetworkEstimator"))
 
 
 @hookimpl
@@ -41,6 +48,10 @@ def _read_table(argument: str) -> Any:
 
 def _read_acts(argument: str) -> Any:
     return estimators.ActsEstimator.load(argument)
+
+
+def _measuring(kind: str, device: str) -> Any:
+    return getattr(estimators, kind)(runtime=runtimes.TorchEager(device or "cpu"))
 
 
 def _torch_eager(device: str = "cpu", **options: Any) -> Any:

@@ -6,6 +6,7 @@ import contextlib
 import os
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +16,9 @@ if sys.platform == "win32":
     import msvcrt
 else:
     import fcntl
+
+#: How often a lock is tried again while it is waited for [s].
+_PATIENCE = 0.05
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
@@ -71,7 +75,7 @@ def check_writable(path: Path) -> None:
 
 
 @contextlib.contextmanager
-def locked(path: Path, what: str) -> Iterator[None]:
+def locked(path: Path, what: str, *, wait: float = 0.0) -> Iterator[None]:
     """Hold the lock file `path`; the operating system lets go of it even after ``kill -9``.
 
     Parameters
@@ -80,6 +84,8 @@ def locked(path: Path, what: str) -> Iterator[None]:
         The lock file; made if need be and left in place (removing it would open a race).
     what : str
         What is being done, for the message.
+    wait : float, default=0.0
+        How long to wait for another process that holds it [s].
 
     Raises
     ------
@@ -93,13 +99,22 @@ def locked(path: Path, what: str) -> Iterator[None]:
     except OSError as error:
         raise OutputError(f"Can not write {str(path)!r}: {error.strerror or error}.") from error
     with file:
-        try:
-            _lock(file.fileno())
-        except OSError as error:
-            raise BusyError(
-                f"Another process is {what}. Wait for it to end, stop it, or choose another output file."
-            ) from error
+        end = time.monotonic() + wait
+        while not _try_lock(file.fileno()):
+            if time.monotonic() >= end:
+                raise BusyError(
+                    f"Another process is {what}. Wait for it to end, stop it, or choose another output file."
+                )
+            time.sleep(_PATIENCE)
         yield
+
+
+def _try_lock(descriptor: int) -> bool:
+    try:
+        _lock(descriptor)
+    except OSError:
+        return False
+    return True
 
 
 def _lock(descriptor: int) -> None:

@@ -31,6 +31,7 @@ def _isolated(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPath
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.setenv("XDG_CACHE_HOME", str(home / "cache"))
     monkeypatch.setenv("NNI_LATENCY_PLUGINS", "")
+    monkeypatch.delenv("NNI_LATENCY_CACHE", raising=False)
 
 
 @pytest.fixture(autouse=True)

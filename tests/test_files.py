@@ -6,6 +6,7 @@ import errno
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -129,4 +130,20 @@ def test_locked_lets_go_when_the_process_is_killed(tmp_path):
 
 def test_locked_needs_a_folder(tmp_path):
     with pytest.raises(OutputError, match=r"Can not write"), locked(tmp_path / "nowhere" / "lock", "at work"):
+        pass
+
+
+def test_locked_waits_for_another_holder(tmp_path):
+    held = locked(tmp_path / "lock", "at work")
+    held.__enter__()
+    timer = threading.Timer(0.1, held.__exit__, (None, None, None))
+    timer.start()
+    with locked(tmp_path / "lock", "at work", wait=60.0):
+        assert timer.finished.is_set()
+    timer.join()
+    with (
+        locked(tmp_path / "lock", "at work"),
+        pytest.raises(BusyError, match=r"Another process is at work"),
+        locked(tmp_path / "lock", "at work", wait=0.1),
+    ):
         pass

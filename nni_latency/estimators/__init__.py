@@ -8,6 +8,9 @@ from nni_latency.estimators._additive import (
     separable_cost,
 )
 from nni_latency.estimators._base import Estimate, Estimator, LayerEstimator, NetworkEstimator
+from nni_latency.estimators._measured_layers import GraphEstimator, ModuleEstimator
+from nni_latency.estimators._measured_network import MeasuredNetworkEstimator
+from nni_latency.estimators._measuring import ON_DEMAND, MeasuringEstimator
 from nni_latency.estimators._reading import read_estimator
 from nni_latency.estimators._scores import Scores, score
 from nni_latency.estimators._selection import estimate_layers, estimate_selection
@@ -15,14 +18,19 @@ from nni_latency.estimators._table import LayerShare, Missing, TableEstimator, l
 from nni_latency.estimators.acts import ActsEstimator, ActsLine, acts_schema, conformal_factor
 
 __all__ = [
+    "ON_DEMAND",
     "ActsEstimator",
     "ActsLine",
     "AdditiveCost",
     "Estimate",
     "Estimator",
+    "GraphEstimator",
     "LayerEstimator",
     "LayerShare",
+    "MeasuredNetworkEstimator",
+    "MeasuringEstimator",
     "Missing",
+    "ModuleEstimator",
     "NetworkEstimator",
     "Scores",
     "TableEstimator",

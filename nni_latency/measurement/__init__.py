@@ -11,17 +11,22 @@ from nni_latency.measurement._network import compose, measure_network
 from nni_latency.measurement._protocol import Protocol
 from nni_latency.measurement._rounds import balanced_round, light_network
 from nni_latency.measurement._trimming import fewest_samples, quantile, quantile_interval, trim, windows_agree
+from nni_latency.measurement._visits import NetworkVisits, visit_networks
 
 if TYPE_CHECKING:
+    from nni_latency.measurement._carrier import Carrier
+    from nni_latency.measurement._cold import cold_columns
     from nni_latency.measurement._memory import activation_memory, cuda_activation_memory, parameter_memory
 
 __all__ = [
     "Bench",
     "CandidateError",
+    "Carrier",
     "Clock",
     "IsolatedBench",
     "LocalBench",
     "Measurement",
+    "NetworkVisits",
     "PerfClock",
     "Protocol",
     "Stage",
@@ -30,6 +35,7 @@ __all__ = [
     "WorkerDiedError",
     "activation_memory",
     "balanced_round",
+    "cold_columns",
     "compose",
     "cuda_activation_memory",
     "fewest_samples",
@@ -42,6 +48,7 @@ __all__ = [
     "time_chain",
     "time_repeatedly",
     "trim",
+    "visit_networks",
     "windows_agree",
 ]
 
@@ -49,7 +56,9 @@ __all__ = [
 __getattr__, __dir__ = lazy_exports(
     __name__,
     {
+        "Carrier": "nni_latency.measurement._carrier",
         "activation_memory": "nni_latency.measurement._memory",
+        "cold_columns": "nni_latency.measurement._cold",
         "cuda_activation_memory": "nni_latency.measurement._memory",
         "parameter_memory": "nni_latency.measurement._memory",
     },

@@ -3,6 +3,7 @@
 from nni_latency.operators._features import Features, features_of, parts_of, supported_kinds
 from nni_latency.operators._inputs import Inputs, freeze_inputs, freeze_shapes
 from nni_latency.operators._op_spec import AttributeValue, OpSpec
+from nni_latency.operators._rebuild import build_operator
 from nni_latency.operators._trace import (
     By,
     Trace,
@@ -21,6 +22,7 @@ __all__ = [
     "Trace",
     "TracedOperator",
     "TracingWarning",
+    "build_operator",
     "capture_operators",
     "features_of",
     "freeze_inputs",

@@ -84,7 +84,7 @@ _SIGNATURES: dict[str, tuple[str, ...]] = {
 
 #: Attributes that do not change what is computed enough to be told apart, or repeat what the shapes say.
 _NEEDLESS = frozenset(
-    {"dtype", "eps", "momentum", "use_input_stats", "training", "out", "memory_format", "approximate"}
+    {"_stacklevel", "dtype", "eps", "momentum", "use_input_stats", "training", "out", "memory_format", "approximate"}
 )
 
 #: Values of attributes that need not be said.

@@ -12,7 +12,7 @@ from torch import nn
 from nni_latency.errors import MeasurementError
 from nni_latency.measurement import Stage
 from nni_latency.measurement.runtimes import Runtime
-from nni_latency.operators import OpSpec, capture_operators
+from nni_latency.operators import By, OpSpec, capture_operators, freeze_shapes, trace
 from nni_latency.platforms import Platform
 from nni_latency.tables import MeasurePlan, PlanCandidate, PlanLayer, SpaceReference
 from nni_latency.testing._clock import FakeClock
@@ -51,7 +51,8 @@ class FakeModule(nn.Module):
 class FakeRuntime(Runtime):
     """A runtime for tests: it computes shapes alone, and its clock moves by injected times.
 
-    It runs any module on meta tensors; a module takes the sum of the times of its operators.
+    It runs any module on meta tensors; a module takes the sum of the times of its operators. It sees calls: the time of
+    an operator is that of its last one.
 
     Parameters
     ----------
@@ -65,6 +66,10 @@ class FakeRuntime(Runtime):
         Called for every run of a module and of the reference operator; what it returns is a factor on the time.
     platform : Platform, optional
         What it claims to be.
+    by : {"module", "graph"}, default="module"
+        What counts as an operator, see `nni_latency.operators.trace`.
+    mark : float, default=0.0
+        What the mark after every call costs [s].
 
     Examples
     --------
@@ -78,6 +83,7 @@ class FakeRuntime(Runtime):
     name = "fake"
     # Its clock belongs to the test.
     portable = False
+    sees_calls = True
 
     def __init__(
         self,
@@ -87,8 +93,12 @@ class FakeRuntime(Runtime):
         noise: Callable[[], float] = lambda: 0.0,
         drift: Callable[[], float] = lambda: 1.0,
         platform: Platform | None = None,
+        by: By = "module",
+        mark: float = 0.0,
     ) -> None:
         self.latencies = latencies
+        self.by = by
+        self.mark = mark
         self.noise = noise
         self.drift = drift
         self.sessions = 0
@@ -113,18 +123,16 @@ class FakeRuntime(Runtime):
 
     def load(self, module: Any) -> Stage:
         """Return what moves the clock by the module's time and gives its output, without computing it."""
-        known: dict[tuple[int, ...], tuple[float, torch.Tensor]] = {}
+        return _FakeStage(self, module)
 
-        def run(inputs: torch.Tensor) -> torch.Tensor:
-            shape = tuple(inputs.shape)
-            if shape not in known:
-                ops = [op for _, op in capture_operators(module, inputs)]
-                known[shape] = sum(map(self._latency, ops)), module.to("meta").eval()(inputs)
-            seconds, outputs = known[shape]
-            self._clock.advance((seconds + self.noise()) * self.drift())
-            return outputs
-
-        return run
+    def time_calls(self, stage: Stage, value: Any) -> list[float]:
+        """Move the clock call by call, marks included."""
+        assert isinstance(stage, _FakeStage)
+        factor = self.drift()
+        times = [seconds * factor + self.mark for seconds in stage.call_times(value)]
+        for seconds in times:
+            self._clock.advance(seconds)
+        return [max(seconds, self._clock.resolution) for seconds in times]
 
     def inputs(self, shape: Sequence[int]) -> torch.Tensor:
         """Make an input of that shape, without numbers."""
@@ -139,12 +147,39 @@ class FakeRuntime(Runtime):
 
         return run, None
 
-    def _latency(self, op: OpSpec) -> float:
+    def latency_of(self, op: OpSpec) -> float:
+        """Return the time of an operator [s]."""
         if callable(self.latencies):
             return self.latencies(op)
         if op.op_key not in self.latencies:
             raise MeasurementError(f"The fake runtime was given no latency for the operator {op.op_key}.")
         return self.latencies[op.op_key]
+
+
+class _FakeStage:
+    """A loaded module: moves the clock by its time and gives its output, without computing it."""
+
+    def __init__(self, runtime: FakeRuntime, module: Any) -> None:
+        self._runtime, self._module = runtime, module
+        self._known: dict[Any, tuple[float, Any]] = {}
+
+    def __call__(self, inputs: Any) -> Any:
+        shapes = tuple(tuple(tensor.shape) for tensor in freeze_shapes(inputs))
+        if shapes not in self._known:
+            ops = [op for _, op in capture_operators(self._module, inputs, self._runtime.by)]
+            outputs = self._module.to("meta").eval()(inputs)
+            self._known[shapes] = sum(map(self._runtime.latency_of, ops)), outputs
+        seconds, outputs = self._known[shapes]
+        self._runtime.clock.advance((seconds + self._runtime.noise()) * self._runtime.drift())
+        return outputs
+
+    def call_times(self, inputs: Any) -> list[float]:
+        """Return the time of every call [s], that of each operator at its last one."""
+        traced = trace(self._module, inputs, self._runtime.by)
+        times = [0.0] * traced.n_calls
+        for item in traced.operators:
+            times[item.last_call] += self._runtime.latency_of(item.op)
+        return times
 
 
 def fake_plan(

@@ -161,7 +161,7 @@ def test_unknown_device_lists_what_there_is(fails, tables):
 
 def test_unknown_estimator_lists_what_there_is(fails):
     complaint = fails("estimate", "--architecture", NAMES, "--latency-estimator", "crystal-ball")
-    assert "Unknown estimator 'crystal-ball'. There is: table." in complaint
+    assert "Unknown estimator 'crystal-ball'. There is: " in complaint
 
 
 @pytest.mark.parametrize(
@@ -193,5 +193,5 @@ def test_plugins_prints_json(run):
     (plugin,) = json.loads(run("plugins", "--json").stdout)
     assert plugin["name"] == "builtin"
     runtimes = [name + layout for name in ("torch", "torchscript", "torch-compile") for layout in ("", "-nhwc")]
-    assert plugin["registered"] == ["table", *runtimes, "fbnet"]
+    assert {"table", "module", "graph", "network", *runtimes, "fbnet"} <= set(plugin["registered"])
     assert plugin["error"] is None

@@ -186,7 +186,7 @@ def test_table_of_another_platform_is_refused_with_both(refused):
 
 
 def test_unknown_estimator_lists_what_there_is(refused):
-    assert "Unknown estimator 'crystal-ball'. There is: table." in refused(table="crystal-ball")
+    assert "Unknown estimator 'crystal-ball'. There is: " in refused(table="crystal-ball")
 
 
 def test_table_of_another_metric_is_refused(refused):

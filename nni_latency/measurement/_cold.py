@@ -1,0 +1,98 @@
+"""An operator without a network around it, met as in one: its weights out of the cache, its inputs just made."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from nni_latency.measurement._bench import Build
+
+#: Least and most memory that is touched to empty the caches, and as many times the largest cache [byte].
+_LEAST_FLUSH, _MOST_FLUSH, _TIMES_CACHE = 64 * 2**20, 512 * 2**20, 2
+
+_CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
+
+
+def cold_columns(build: Build, input_shapes: Sequence[Sequence[int]], dtype: str = "float32") -> list[list[Build]]:
+    """Return the columns of a bench on which an operator is timed alone, and cold.
+
+    The first part of every run empties the caches, the second writes the inputs anew, as the operator before it in
+    a network would, and the third is the operator.
+
+    Parameters
+    ----------
+    build : callable
+        Makes the operator; it takes its inputs one by one.
+    input_shapes : sequence of sequence of int
+        Shapes of its inputs.
+    dtype : str, default="float32"
+        Their element type.
+
+    Returns
+    -------
+    list of list of callable
+        Three columns of one candidate each.
+    """
+    shapes = tuple(tuple(shape) for shape in input_shapes)
+    return [[partial(_Flush, flush_size())], [partial(_Inputs, shapes, dtype)], [partial(_Operator, build)]]
+
+
+def flush_size() -> int:
+    """Return how much memory has to be touched until nothing else is in any cache [byte]."""
+    sizes = [_read_size(path) for path in _CACHES.glob("index*/size")]
+    return min(max(_LEAST_FLUSH, _TIMES_CACHE * max(sizes, default=0)), _MOST_FLUSH)
+
+
+def _read_size(path: Path) -> int:
+    try:
+        match = re.fullmatch(r"(\d+)([KMG]?)", path.read_text().strip())
+    except OSError:
+        return 0
+    return int(match[1]) * {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}[match[2]] if match else 0
+
+
+class _Flush(nn.Module):
+    """Writes more memory than the caches hold."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        # Whole numbers, which no precision makes smaller.
+        self.filler: torch.Tensor
+        self.register_buffer("filler", torch.zeros(size // 4, dtype=torch.int32))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        self.filler.add_(1)
+        return inputs
+
+
+class _Inputs(nn.Module):
+    """Makes the inputs of an operator."""
+
+    def __init__(self, shapes: Sequence[tuple[int, ...]], dtype: str) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(0)
+        self._names = [f"input{number}" for number in range(len(shapes))]
+        for name, shape in zip(self._names, shapes, strict=True):
+            self.register_buffer(name, torch.randn(shape, generator=generator).to(getattr(torch, dtype)))
+
+    def forward(self, _: Any) -> tuple[torch.Tensor, ...]:
+        return tuple(getattr(self, name).clone() for name in self._names)
+
+
+class _Operator(nn.Module):
+    """Runs an operator on its inputs."""
+
+    def __init__(self, build: Build) -> None:
+        super().__init__()
+        self.operator = build()
+
+    def forward(self, *inputs: Any) -> Any:
+        # A bench hands over one value, whatever it is; a trace hands over what is in it.
+        given = inputs[0] if len(inputs) == 1 and isinstance(inputs[0], tuple) else inputs
+        return self.operator(*given)
