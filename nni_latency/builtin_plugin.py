@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import nni_latency.estimators as estimators
+import nni_latency.loading as loading
 import nni_latency.measurement.runtimes as runtimes
 import nni_latency.spaces as spaces
 import nni_latency.tables as tables
+import nni_latency.validation as validation
+from nni_latency.errors import InvalidValueError, UnknownNameError
 from nni_latency.plugins import Register, hookimpl
 
 
@@ -16,11 +20,14 @@ from nni_latency.plugins import Register, hookimpl
 def register_estimators(register: Register) -> None:
     """Register the estimators that read files, ``table:FILE`` and ``acts:FILE``, and those that measure on demand.
 
+    ``fallback:TABLE,ESTIMATOR`` and ``ensemble:ESTIMATOR,ESTIMATOR`` combine others.
     ``table`` also takes the name of a table that ships; ``module``, ``graph`` and ``network`` take a device, ``cpu`` if
     none is given.
     """
     register("table", _read_table)
     register("acts", _read_acts)
+    register("fallback", loading.load_fallback)
+    register("ensemble", _load_ensemble)
     register("module", partial(_measuring, "ModuleEstimator"))
     register("graph", partial(_measuring, "GraphEstimator"))
     register("network", partial(_measuring, "MeasuredNetworkEstimator"))
@@ -44,6 +51,30 @@ def register_spaces(register: Register) -> None:
 
 def _read_table(argument: str) -> Any:
     return estimators.read_estimator(tables.find_table(argument))
+
+
+def _load_ensemble(argument: str) -> Any:
+    """Make an ensemble of estimators separated by commas; tables with a validation are weighed by it."""
+    names = [name.strip() for name in argument.split(",") if name.strip()]
+    members = [loading.load_estimator(name) for name in names]
+    found = {name: validation.read_summary(path) for name in names if (path := _validation_of(name)) is not None}
+    if found and len(found) < len(names):
+        lacking = ", ".join(name for name in names if name not in found)
+        raise InvalidValueError(
+            f"Some members of the ensemble have a validation beside them, and these have none: {lacking}. Make it with "
+            "'nni-latency validate', or give weights to nni_latency.estimators.make_ensemble in Python."
+        )
+    weights = [1 / max(found[name].scores.rmspe, 1e-3) ** 2 for name in names] if found else None
+    return estimators.make_ensemble(members, weights)
+
+
+def _validation_of(name: str) -> Path | None:
+    """Return the validation that lies beside a table, if it is a table and has one."""
+    try:
+        path = tables.validation_path(tables.find_table(name.removeprefix("table:")))
+    except UnknownNameError:
+        return None
+    return path if path.is_file() else None
 
 
 def _read_acts(argument: str) -> Any:

@@ -6,11 +6,21 @@ import os
 from pathlib import Path
 
 from nni_latency.errors import InvalidValueError, PluginError, UnknownNameError
-from nni_latency.estimators import Estimator, Missing, TableEstimator, read_estimator
+from nni_latency.estimators import (
+    Estimator,
+    Missing,
+    OperatorTableEstimator,
+    TableEstimator,
+    read_estimator,
+    with_fallback,
+)
 from nni_latency.plugins import load_registry
-from nni_latency.tables import LookupTable
+from nni_latency.tables import LookupTable, OperatorTable
 
-EstimatorSource = Estimator | LookupTable | str | os.PathLike[str]
+#: Ends the argument of a fallback whose second estimator may be of another platform.
+ACROSS = ",across-platforms"
+
+EstimatorSource = Estimator | LookupTable | OperatorTable | str | os.PathLike[str]
 
 
 def load_estimator(source: EstimatorSource, *, missing: Missing = "error") -> Estimator:
@@ -18,7 +28,7 @@ def load_estimator(source: EstimatorSource, *, missing: Missing = "error") -> Es
 
     Parameters
     ----------
-    source : Estimator, LookupTable, str or path
+    source : Estimator, LookupTable, OperatorTable, str or path
         An estimator, which is returned as it is; a table; the path of a saved table or predictor; or the name of a
         registered plugin, ``"name"`` or ``"name:argument"``.
     missing : {"error", "nearest"}, default="error"
@@ -45,6 +55,8 @@ def load_estimator(source: EstimatorSource, *, missing: Missing = "error") -> Es
         return source
     if isinstance(source, LookupTable):
         return TableEstimator(source, missing=missing)
+    if isinstance(source, OperatorTable):
+        return OperatorTableEstimator(source)
     if not isinstance(source, (str, os.PathLike)):
         raise InvalidValueError(
             "The 'latency_estimator' must be an Estimator, a LookupTable, the path of a saved one, or the name of a "
@@ -53,6 +65,35 @@ def load_estimator(source: EstimatorSource, *, missing: Missing = "error") -> Es
     if _is_file(source):
         return read_estimator(Path(source), missing=missing)
     return _from_plugin(str(source), missing)
+
+
+def load_fallback(argument: str) -> Estimator:
+    """Make an estimator of ``TABLE,ESTIMATOR`` or ``TABLE,ESTIMATOR,across-platforms``, the argument of ``fallback``.
+
+    Parameters
+    ----------
+    argument : str
+        A table, by file or name, and what is asked for the entries that it lacks: whatever `load_estimator` takes. With
+        ``across-platforms`` that may be of another platform, and is scaled to the table.
+
+    Raises
+    ------
+    InvalidValueError
+        If it is not of this form, or the first is no table.
+    LatencyError
+        Whatever `load_estimator` raises for one of them.
+    """
+    first, _, second = argument.partition(",")
+    behind = second.removesuffix(ACROSS)
+    if not (first.strip() and behind.strip()):
+        raise InvalidValueError(
+            "The estimator 'fallback' takes a table and what is asked where it lacks entries, as in "
+            f"'fallback:table.json,roofline:100,20{ACROSS}'. Got {argument!r}."
+        )
+    table, other = load_estimator(first.strip()), load_estimator(behind.strip())
+    if not isinstance(table, TableEstimator):
+        raise InvalidValueError(f"The first of a fallback must be a table. Got {table!r} for {first!r}.")
+    return with_fallback(table, other, across_platforms=second.endswith(ACROSS))
 
 
 def _is_file(source: str | os.PathLike[str]) -> bool:

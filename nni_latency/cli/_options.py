@@ -8,11 +8,11 @@ from typing import Any, TypeVar
 import click
 
 from nni_latency.errors import InvalidValueError, MismatchError
-from nni_latency.estimators import Estimator, TableEstimator
+from nni_latency.estimators import Estimator, FallbackEstimator, LayerEnsemble, TableEstimator
 from nni_latency.measurement.runtimes import Runtime
 from nni_latency.platforms import check_same_platform, current_platform
 from nni_latency.plugins import load_registry
-from nni_latency.tables import MeasurePlan
+from nni_latency.tables import OPERATORS, LookupTable, MeasurePlan
 from nni_latency.units import parse_duration
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -123,9 +123,10 @@ def arguments_for(
         If the table belongs to another space than the options ask for.
     """
     given = given_arguments(options)
-    if not isinstance(estimator, TableEstimator) or estimator.by_operator:
+    table = _table_of(estimator)
+    if table is None or table.space.name == OPERATORS:
         return given
-    reference = estimator.table.space
+    reference = table.space
     if reference.name != space:
         raise MismatchError(f"The table belongs to the space {reference.name!r}, asked is {space!r}.")
     wrong = [
@@ -140,12 +141,20 @@ def arguments_for(
 
 def check_batch_size(estimator: Estimator, batch_size: int | None) -> int:
     """Return the batch size to use; one that is asked for must be that of the table."""
-    if not isinstance(estimator, TableEstimator):
+    table = _table_of(estimator)
+    if table is None:
         return batch_size or 1
-    measured = estimator.table.batch_size
+    measured = table.batch_size
     if batch_size not in (None, measured):
         raise MismatchError(f"The table was measured with batch size {measured}, asked is batch size {batch_size}.")
     return measured
+
+
+def _table_of(estimator: Estimator) -> LookupTable | None:
+    """Return the table that an estimator answers from first, if there is one."""
+    if isinstance(estimator, TableEstimator):
+        return estimator.table
+    return estimator.base_table if isinstance(estimator, (FallbackEstimator, LayerEnsemble)) else None
 
 
 def check_device(estimator: Estimator, device: str | None) -> None:

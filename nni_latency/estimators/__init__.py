@@ -8,9 +8,13 @@ from nni_latency.estimators._additive import (
     separable_cost,
 )
 from nni_latency.estimators._base import Estimate, Estimator, LayerEstimator, NetworkEstimator
+from nni_latency.estimators._ensemble import LayerEnsemble, NetworkEnsemble, make_ensemble
+from nni_latency.estimators._fallback import Agreement, FallbackEstimator, NetworkFallback, with_fallback
 from nni_latency.estimators._measured_layers import GraphEstimator, ModuleEstimator
 from nni_latency.estimators._measured_network import MeasuredNetworkEstimator
 from nni_latency.estimators._measuring import ON_DEMAND, MeasuringEstimator
+from nni_latency.estimators._operator_predictor import OperatorPredictor, Prediction, work_of
+from nni_latency.estimators._operator_table import OperatorTableEstimator
 from nni_latency.estimators._reading import read_estimator
 from nni_latency.estimators._scores import Scores, score
 from nni_latency.estimators._selection import estimate_layers, estimate_selection
@@ -22,16 +26,24 @@ __all__ = [
     "ActsEstimator",
     "ActsLine",
     "AdditiveCost",
+    "Agreement",
     "Estimate",
     "Estimator",
+    "FallbackEstimator",
     "GraphEstimator",
+    "LayerEnsemble",
     "LayerEstimator",
     "LayerShare",
     "MeasuredNetworkEstimator",
     "MeasuringEstimator",
     "Missing",
     "ModuleEstimator",
+    "NetworkEnsemble",
     "NetworkEstimator",
+    "NetworkFallback",
+    "OperatorPredictor",
+    "OperatorTableEstimator",
+    "Prediction",
     "Scores",
     "TableEstimator",
     "acts_schema",
@@ -42,7 +54,10 @@ __all__ = [
     "estimate_selection",
     "layer_shares",
     "likeliest_within",
+    "make_ensemble",
     "read_estimator",
     "score",
     "separable_cost",
+    "with_fallback",
+    "work_of",
 ]

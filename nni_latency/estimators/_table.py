@@ -321,16 +321,16 @@ class TableEstimator(LayerEstimator):
                 "Measure them, or take the nearest entry with missing='nearest'."
             )
 
+    def placed(self, place: int, op: OpSpec, count: int) -> Estimate | None:
+        """Return the entry of the operator at one place of `count` operators, where they are the space's layers."""
+        if count != len(self.table.layers):
+            return None
+        entries = self.table.layers[place].entries.values()
+        return next((Estimate(*_triple(entry)) for entry in entries if entry.op == op), None)
+
     def _estimate_ops(self, ops: list[OpSpec]) -> list[Estimate]:
         """Cost the operators of a captured network: each by its own layer where they are the space's layers."""
-        layers = self.table.layers
-        if len(ops) != len(layers):
-            return [self.estimate_op(op) for op in ops]
-        return [
-            next((Estimate(*_triple(entry)) for entry in layer.entries.values() if entry.op == op), None)
-            or self.estimate_op(op)
-            for layer, op in zip(layers, ops, strict=True)
-        ]
+        return [self.placed(place, op, len(ops)) or self.estimate_op(op) for place, op in enumerate(ops)]
 
     @cached_property
     def _entries(self) -> list[Entry]:

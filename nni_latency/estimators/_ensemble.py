@@ -1,0 +1,341 @@
+"""Ensembles: several estimators that answer together, each with the weight that its error allows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from nni_latency.errors import InvalidValueError, MismatchError, MissingEntryError
+from nni_latency.estimators._base import Estimate, Estimator, LayerEstimator, NetworkEstimator
+from nni_latency.estimators._selection import estimate_selection
+from nni_latency.estimators._table import TableEstimator
+from nni_latency.operators import OpSpec
+from nni_latency.platforms import Platform, check_same_platform
+from nni_latency.tables import LookupTable, MeasurePlan, Residency
+from nni_latency.units import METRIC_COMBINATIONS
+
+#: Normal quantile of a two-sided interval of 95 %.
+_NORMAL = 1.96
+
+#: Fewest networks by which members are weighed.
+_LEAST = 3
+
+#: No member is known to be better than this, as a ratio.
+_BEST = 1e-3
+
+#: Measurements that are off from every member by more are in another unit.
+_ODD = 300.0
+
+Self = TypeVar("Self", bound="_Ensemble")
+
+
+class _Ensemble(Estimator):
+    """Members, weights, and how these are found."""
+
+    def __init__(self, *, members: Sequence[Estimator], weights: Sequence[float] | None = None) -> None:
+        self.members = tuple(members)
+        self.weights = None if weights is None else tuple(weights)
+        _check_members(self.members)
+        self.metric = self.members[0].metric
+        self.platform: Platform = self.members[0].platform
+        self.weights_ = _normalised(self.weights, len(self.members))
+        #: Interval of the measured over the estimated, as found by `fit`.
+        self.interval_: tuple[float, float] = (1.0, 1.0)
+
+    def __repr__(self) -> str:
+        parts = (f"{weight:.2f} {member!r}" for weight, member in zip(self.weights_, self.members, strict=True))
+        return f"{type(self).__name__}({', '.join(parts)})"
+
+    def fit(self: Self, plan: MeasurePlan, selections: Sequence[Mapping[str, str]], measured: ArrayLike) -> Self:
+        """Weigh the members by their error on networks that were measured.
+
+        A member's weight is one over its mean square error, as a ratio. The interval of every estimate becomes at least
+        as wide as nine tenths of the errors of the ensemble.
+
+        Parameters
+        ----------
+        plan : MeasurePlan
+            Of the space.
+        selections : sequence of mapping of str to str
+            Networks, ``{layer: choice}`` with every layer.
+        measured : array-like of shape (n_networks,)
+            What they cost, in the SI unit of the metric.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        InvalidValueError
+            If there are fewer than three, one is no positive number, or all seem to be in another unit.
+        """
+        truth = _check_measured(measured, len(selections))
+        predicted = np.array(
+            [[estimate_selection(member, plan, one).value for one in selections] for member in self.members]
+        )
+        ratios = np.log(predicted / truth)
+        off = float(np.median(ratios))
+        if abs(off) > math.log(_ODD):
+            raise InvalidValueError(
+                f"The measurements are {math.exp(abs(off)):.3g} times {'below' if off > 0 else 'above'} what the "
+                "members say. Are they in another unit? Costs are in SI units, latency in seconds."
+            )
+        self.errors_ = tuple(float(error) for error in np.sqrt((ratios**2).mean(axis=1)))
+        self.weights_ = _normalised([1 / max(error, _BEST) ** 2 for error in self.errors_], len(self.members))
+        rest = truth / (np.array(self.weights_) @ predicted)
+        low, high = (float(value) for value in np.quantile(rest, [0.05, 0.95]))
+        self.interval_ = (min(low, 1.0), max(high, 1.0))
+        self._settle()
+        return self
+
+    def _settle(self) -> None:
+        """Do what follows from new weights."""
+
+    def _widened(self, answer: Estimate) -> Estimate:
+        low, high = self.interval_
+        return replace(answer, low=min(answer.low, answer.value * low), high=max(answer.high, answer.value * high))
+
+
+class LayerEnsemble(_Ensemble, LayerEstimator):
+    """Layer-based estimators that answer together: the weighted mean of every part. Adds up like each of them.
+
+    The interval of a part holds those of the members and how far they lie apart. A member that lacks a part is named in
+    `Estimate.missing`, and the others share its weight.
+
+    Parameters
+    ----------
+    members : sequence of LayerEstimator
+        Two at least, of one metric and platform.
+    weights : sequence of float, optional
+        How much each counts; equal without it. `fit` finds them.
+
+    Attributes
+    ----------
+    weights_ : tuple of float
+        Weights that add up to 1.
+    errors_ : tuple of float
+        Root mean square error of every member, as a ratio; after `fit`.
+
+    Raises
+    ------
+    MismatchError
+        If members are of different metrics or platforms.
+    InvalidValueError
+        If there are fewer than two members, one is not layer-based, or a weight is negative.
+
+    Examples
+    --------
+    >>> tables = [LookupTable.from_latencies({"a": ["x"]}, {"a": {"x": cost}}) for cost in (0.001, 0.003)]
+    >>> ensemble = LayerEnsemble(members=[TableEstimator(table) for table in tables])
+    >>> ensemble.estimate_choice("a", "x", OpSpec.of("identity", [(1, 2)])).value
+    0.002
+    """
+
+    members: tuple[LayerEstimator, ...]
+
+    def __init__(self, *, members: Sequence[LayerEstimator], weights: Sequence[float] | None = None) -> None:
+        super().__init__(members=members, weights=weights)
+        for member in self.members:
+            if not isinstance(member, LayerEstimator):
+                raise InvalidValueError(
+                    f"The members of a LayerEnsemble must be layer-based. {member!r} is not; use NetworkEnsemble."
+                )
+        self.by = self.members[0].by
+        self._settle()
+
+    def _settle(self) -> None:
+        """Find what small networks save by the mean of the members: the mean share, over the mean scale of it."""
+        pairs = [
+            (weight, member.residency)
+            for weight, member in zip(self.weights_, self.members, strict=True)
+            if member.residency is not None and weight > 0
+        ]
+        saving = math.fsum(weight * residency.saving for weight, residency in pairs)
+        self.residency = None
+        if saving:
+            scale = math.fsum(weight * residency.saving * residency.scale for weight, residency in pairs) / saving
+            self.residency = Residency(saving, scale)
+
+    @property
+    def base_table(self) -> LookupTable | None:
+        """The table of the first member that has one."""
+        for member in self.members:
+            table: LookupTable | None = getattr(member, "base_table", None)
+            if isinstance(member, TableEstimator) and not member.by_operator:
+                table = member.table
+            if table is not None:
+                return table
+        return None
+
+    def estimate_op(self, op: OpSpec) -> Estimate:
+        """Return the weighted mean of what the members say."""
+        return self._mean([_ask(member.estimate_op, op) for member in self.members], op.op_key)
+
+    def estimate_choice(self, layer: str, choice: str, op: OpSpec) -> Estimate:
+        """Return the weighted mean of what the members say of a candidate."""
+        answers = [_ask(member.estimate_choice, layer, choice, op) for member in self.members]
+        return self._mean(answers, f"{layer}:{choice}")
+
+    def check_plan(self, plan: MeasurePlan) -> None:
+        """Raise `MismatchError` if a member belongs to another space than the plan."""
+        for member in self.members:
+            member.check_plan(plan)
+
+    def total(self, parts: Any) -> Estimate:
+        """Return the cost of a network that has these parts; its interval is at least that of `fit`."""
+        return self._widened(super().total(parts))
+
+    def _estimate_ops(self, ops: list[OpSpec]) -> list[Estimate]:
+        columns = [_ask_all(member, ops) for member in self.members]
+        return [
+            self._mean(list(answers), op.op_key) for op, answers in zip(ops, zip(*columns, strict=True), strict=True)
+        ]
+
+    def _mean(self, answers: Sequence[Estimate | None], name: str) -> Estimate:
+        """Combine what the members say of one part, each at its own calibration."""
+        whole = any(answer is not None and not answer.missing for answer in answers)
+        used = [
+            (weight, self._level(member, answer))
+            for weight, member, answer in zip(self.weights_, self.members, answers, strict=True)
+            if answer is not None and not (whole and answer.missing)
+        ]
+        if not used:
+            raise MissingEntryError(f"No member of the ensemble knows {name}.")
+        mean = _mixture(used)
+        if METRIC_COMBINATIONS[self.metric] == "inverse":
+            mean = mean.inverted()
+        lacking = len(used) < len(self.members) or not whole
+        return replace(mean, missing=(name,) if lacking else ())
+
+    def _level(self, member: LayerEstimator, answer: Estimate) -> Estimate:
+        """Return a part as the member's calibrated sum counts it; a throughput as the time of one input."""
+        combination = METRIC_COMBINATIONS[self.metric]
+        if combination == "inverse":
+            answer = answer.inverted()
+        factor = 1.0 if combination == "max" else member.calibration
+        return Estimate(factor * answer.value, factor * answer.low, factor * answer.high)
+
+
+class NetworkEnsemble(_Ensemble, NetworkEstimator):
+    """Estimators of any kind that answer together: the weighted mean of what they say of a whole network.
+
+    The interval holds those of the members and how far they lie apart. A member that can not answer is named in
+    `Estimate.missing`, and the others share its weight.
+
+    Parameters
+    ----------
+    members : sequence of Estimator
+        Two at least, of one metric and platform.
+    weights : sequence of float, optional
+        How much each counts; equal without it. `fit` finds them.
+
+    Attributes
+    ----------
+    weights_, errors_ : tuple of float
+        As in `LayerEnsemble`.
+
+    Raises
+    ------
+    MismatchError
+        If members are of different metrics or platforms.
+    InvalidValueError
+        If there are fewer than two members, or a weight is negative.
+    """
+
+    def estimate(self, model: Any, example_inputs: Any = None) -> Estimate:
+        """Return the weighted mean of what the members say of the network."""
+        answers = [_ask(member.estimate, model, example_inputs) for member in self.members]
+        used = [(weight, answer) for weight, answer in zip(self.weights_, answers, strict=True) if answer is not None]
+        if not used:
+            raise MissingEntryError("No member of the ensemble knows the network.")
+        silent = [repr(member) for member, answer in zip(self.members, answers, strict=True) if answer is None]
+        missing = dict.fromkeys([*(name for _, answer in used for name in answer.missing), *silent])
+        return self._widened(replace(_mixture(used), missing=tuple(missing)))
+
+
+def make_ensemble(
+    members: Sequence[Estimator], weights: Sequence[float] | None = None
+) -> LayerEnsemble | NetworkEnsemble:
+    """Make an ensemble: layer-based where all members are, else of whole networks.
+
+    Raises
+    ------
+    MismatchError
+        If members are of different metrics or platforms.
+    InvalidValueError
+        If there are fewer than two members, or a weight is negative.
+    """
+    layered = [member for member in members if isinstance(member, LayerEstimator)]
+    if len(layered) == len(members):
+        return LayerEnsemble(members=layered, weights=weights)
+    return NetworkEnsemble(members=members, weights=weights)
+
+
+def _ask(question: Any, *arguments: Any) -> Estimate | None:
+    try:
+        answer: Estimate = question(*arguments)
+    except MissingEntryError:
+        return None
+    return answer
+
+
+def _ask_all(member: LayerEstimator, ops: list[OpSpec]) -> list[Estimate | None]:
+    """Ask about all parts of a network; one by one where a member does not know them all."""
+    try:
+        return list(member._estimate_ops(ops))
+    except MissingEntryError:
+        return [_ask(member.estimate_op, op) for op in ops]
+
+
+def _mixture(used: Sequence[tuple[float, Estimate]]) -> Estimate:
+    """Return the weighted mean, with an interval that holds the members' and how far they lie apart."""
+    weights = _normalised([weight for weight, _ in used], len(used))
+    pairs = list(zip(weights, (answer for _, answer in used), strict=True))
+    value = math.fsum(weight * answer.value for weight, answer in pairs)
+    apart = _NORMAL**2 * math.fsum(weight * (answer.value - value) ** 2 for weight, answer in pairs)
+    below = math.sqrt(math.fsum(weight * (answer.value - answer.low) ** 2 for weight, answer in pairs) + apart)
+    above = math.sqrt(math.fsum(weight * (answer.high - answer.value) ** 2 for weight, answer in pairs) + apart)
+    return Estimate(value, max(0.0, value - below), value + above)
+
+
+def _normalised(weights: Sequence[float] | None, count: int) -> tuple[float, ...]:
+    given = [1.0] * count if weights is None else [float(weight) for weight in weights]
+    total = math.fsum(given)
+    if len(given) != count or not all(weight >= 0 for weight in given) or not 0 < total < math.inf:
+        if weights is not None and len(given) == count and total == 0:
+            # Only members of no weight are left to answer.
+            return (1 / count,) * count
+        raise InvalidValueError(
+            f"The 'weights' of an ensemble must be {count} numbers >= 0, one a member. Got {list(given)}."
+        )
+    return tuple(weight / total for weight in given)
+
+
+def _check_members(members: Sequence[Estimator]) -> None:
+    if len(members) < 2:
+        raise InvalidValueError(f"An ensemble has at least two members. Got {len(members)}.")
+    for member in members:
+        if not isinstance(member, Estimator):
+            raise InvalidValueError(f"The members of an ensemble must be Estimators. Got {type(member).__name__}.")
+        if member.metric != members[0].metric:
+            raise MismatchError(f"An ensemble can not mix {members[0].metric} and {member.metric}.")
+        check_same_platform(members[0].platform, member.platform, "An ensemble")
+
+
+def _check_measured(measured: ArrayLike, count: int) -> NDArray[np.float64]:
+    truth = np.asarray(measured, dtype=np.float64)
+    if truth.shape != (count,) or count < _LEAST:
+        raise InvalidValueError(
+            f"An ensemble is weighed by at least {_LEAST} networks, with one measurement each. "
+            f"Got {count} networks and measurements of shape {truth.shape}."
+        )
+    wrong = [index for index, value in enumerate(truth.tolist()) if not (math.isfinite(value) and value > 0)]
+    if wrong:
+        raise InvalidValueError(f"Measurements must be positive, finite numbers. Those at {wrong[:8]} are not.")
+    return truth

@@ -1,0 +1,265 @@
+"""`FallbackEstimator`: a table, and behind it another estimator for what the table lacks."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from nni_latency.errors import InvalidValueError, LatencyError, MismatchError, MissingEntryError
+from nni_latency.estimators._base import Estimate, Estimator, LayerEstimator, NetworkEstimator
+from nni_latency.estimators._table import TableEstimator
+from nni_latency.operators import OpSpec
+from nni_latency.platforms import Platform, check_same_platform
+from nni_latency.tables import LookupTable, MeasurePlan
+from nni_latency.units import METRIC_COMBINATIONS
+
+#: Operators that both must know before one is held to the other.
+_LEAST = 8
+
+#: Quantiles of the ratios that make an interval of nine tenths.
+_LOW, _HIGH = 0.05, 0.95
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """How the second estimator agrees with the first on operators that both know. Immutable.
+
+    Parameters
+    ----------
+    n : int
+        Operators that both know.
+    ratio : float
+        Median of the first over the second.
+    low, high : float
+        Interval of nine tenths of the ratios, as multiples of the median.
+    """
+
+    n: int
+    ratio: float = 1.0
+    low: float = 1.0
+    high: float = 1.0
+
+
+class FallbackEstimator(LayerEstimator):
+    """A table, and behind it another layer-based estimator for what the table lacks. Immutable.
+
+    What comes from the second estimator is named in `Estimate.missing`, and its interval is as wide as the second is
+    found to be off on the operators that both know.
+
+    Parameters
+    ----------
+    first : TableEstimator or LookupTable
+        Asked first. What it would take from a nearest entry is missing here.
+    second : LayerEstimator
+        Asked for the rest.
+    adapt : bool, default=True
+        Scale what the second says by the median ratio of both, where they share at least eight operators.
+    across_platforms : bool, default=False
+        Let the second be of another platform, such as an analytic model or a table of a device that is alike; it is
+        then scaled to the first, which takes eight operators in common.
+
+    Raises
+    ------
+    MismatchError
+        If they are of different metrics or platforms.
+    InvalidValueError
+        If the first is no table or the second not layer-based, or too few operators are common to scale.
+
+    Examples
+    --------
+    >>> table = LookupTable.from_latencies({"a": ["x", "y"]}, {"a": {"x": 0.001}})
+    >>> other = LookupTable.from_latencies({"a": ["x", "y"]}, {"a": {"x": 0.001, "y": 0.002}})
+    >>> estimator = FallbackEstimator(table, TableEstimator(other))
+    >>> estimator.estimate_choice("a", "y", OpSpec.of("identity", [(1, 2)])).missing
+    ('a:y',)
+    """
+
+    def __init__(
+        self,
+        first: TableEstimator | LookupTable,
+        second: LayerEstimator,
+        *,
+        adapt: bool = True,
+        across_platforms: bool = False,
+    ) -> None:
+        self.first = _strict(first)
+        if not isinstance(second, LayerEstimator):
+            raise InvalidValueError(
+                "The second of a FallbackEstimator must be layer-based; NetworkFallback takes one that costs whole "
+                f"networks. Got {type(second).__name__}."
+            )
+        _check_pair(self.first, second, across_platforms=across_platforms)
+        self.second = second
+        self.adapt = adapt or across_platforms
+        self.across_platforms = across_platforms
+        self.metric = self.first.metric
+        self.platform: Platform = self.first.platform
+        self.calibration = self.first.calibration
+        self.residency = self.first.residency
+        self.by = self.first.by
+        foreign = self.first.platform.differences(second.platform)
+        if foreign and self.agreement.n < _LEAST:
+            raise InvalidValueError(
+                f"An estimator of another platform is scaled by at least {_LEAST} operators that both know. "
+                f"{self.first!r} and {second!r} share {self.agreement.n}."
+            )
+
+    def __repr__(self) -> str:
+        return f"FallbackEstimator({self.first!r}, {self.second!r})"
+
+    @property
+    def base_table(self) -> LookupTable:
+        """The table that is asked first."""
+        return self.first.table
+
+    @cached_property
+    def agreement(self) -> Agreement:
+        """How the second agrees with the first on the operators of the table."""
+        ratios = []
+        for op, value in self._known_ops.items():
+            try:
+                other = self.second.estimate_op(op)
+            except LatencyError:
+                continue
+            if not other.missing and other.value > 0 and value > 0 and math.isfinite(other.value):
+                ratios.append(value / (other.value * self._footing))
+        if len(ratios) < _LEAST:
+            return Agreement(len(ratios))
+        low, middle, high = (float(number) for number in np.quantile(ratios, [_LOW, 0.5, _HIGH]))
+        return Agreement(len(ratios), middle, low / middle, high / middle)
+
+    def estimate_op(self, op: OpSpec) -> Estimate:
+        """Return what the table has for the operator, else what the second says."""
+        try:
+            return self.first.estimate_op(op)
+        except MissingEntryError:
+            return self._stand_in(self.second.estimate_op(op), op.op_key)
+
+    def estimate_choice(self, layer: str, choice: str, op: OpSpec) -> Estimate:
+        """Return what the table has for the candidate, else what the second says."""
+        found: Estimate | None = None
+        try:
+            found = self.first.estimate_choice(layer, choice, op)
+            if not found.missing:
+                return found
+            return self._stand_in(self.second.estimate_choice(layer, choice, op), f"{layer}:{choice}")
+        except MissingEntryError:
+            # A fixed layer that neither knows costs all networks the same, and stays as the table has it.
+            if found is not None:
+                return found
+        return self._stand_in(self.second.estimate_choice(layer, choice, op), f"{layer}:{choice}")
+
+    def check_plan(self, plan: MeasurePlan) -> None:
+        """Raise `MismatchError` if either belongs to another space than the plan."""
+        self.first.check_plan(plan)
+        self.second.check_plan(plan)
+
+    def _estimate_ops(self, ops: list[OpSpec]) -> list[Estimate]:
+        return [self.first.placed(place, op, len(ops)) or self.estimate_op(op) for place, op in enumerate(ops)]
+
+    @cached_property
+    def _known_ops(self) -> dict[OpSpec, float]:
+        """Operators of the table, each with its mean cost."""
+        ops = {
+            entry.op for layer in self.first.table.layers for entry in layer.entries.values() if entry.op is not None
+        }
+        return {op: self.first.estimate_op(op).value for op in sorted(ops, key=lambda op: op.op_key)}
+
+    @property
+    def _footing(self) -> float:
+        """Factor that takes a part of the second to the calibration of the first."""
+        combination = METRIC_COMBINATIONS[self.metric]
+        ratio = self.second.calibration / self.first.calibration
+        return {"sum": ratio, "inverse": 1 / ratio, "max": 1.0}[combination]
+
+    def _stand_in(self, part: Estimate, name: str) -> Estimate:
+        """Take a part of the second to the scale of the first; its interval is what both were found to differ by."""
+        agreement = self.agreement
+        factor = self._footing * (agreement.ratio if self.adapt else 1.0)
+        value = factor * part.value
+        # Not scaled, the median of the ratios is part of what the second is off by.
+        off = 1.0 if self.adapt else agreement.ratio
+        low = min(factor * part.low, value * agreement.low * off, value)
+        high = max(factor * part.high, value * agreement.high * off, value)
+        return Estimate(value, low, high, (name,))
+
+
+class NetworkFallback(NetworkEstimator):
+    """An estimator, and behind it another that is asked about whole networks the first can not answer. Immutable.
+
+    Parameters
+    ----------
+    first, second : Estimator
+        In the order in which they are asked.
+
+    Raises
+    ------
+    MismatchError
+        If they are of different metrics or platforms.
+    """
+
+    def __init__(self, first: Estimator | LookupTable, second: Estimator) -> None:
+        self.first: Estimator = _strict(first) if isinstance(first, (TableEstimator, LookupTable)) else first
+        self.second = second
+        _check_pair(self.first, second, across_platforms=False)
+        self.metric = self.first.metric
+        self.platform: Platform = self.first.platform
+
+    def __repr__(self) -> str:
+        return f"NetworkFallback({self.first!r}, {self.second!r})"
+
+    def estimate(self, model: Any, example_inputs: Any = None) -> Estimate:
+        """Return what the first says, else what the second says of the whole network; `missing` names what lacked."""
+        lacking: tuple[str, ...] = ("network",)
+        try:
+            found = self.first.estimate(model, example_inputs)
+            if not found.missing:
+                return found
+            lacking = found.missing
+        except MissingEntryError:
+            pass
+        answer = self.second.estimate(model, example_inputs)
+        return replace(answer, missing=tuple(dict.fromkeys([*lacking, *answer.missing])))
+
+
+def with_fallback(
+    first: TableEstimator | LookupTable, second: Estimator, *, across_platforms: bool = False
+) -> FallbackEstimator | NetworkFallback:
+    """Put an estimator behind a table: by layer where both allow it, else for whole networks.
+
+    Raises
+    ------
+    MismatchError
+        If they are of different metrics or platforms.
+    """
+    if isinstance(second, LayerEstimator):
+        return FallbackEstimator(first, second, across_platforms=across_platforms)
+    return NetworkFallback(first, second)
+
+
+def _strict(first: TableEstimator | LookupTable) -> TableEstimator:
+    """Return the table as an estimator that takes nothing from the nearest entry."""
+    if isinstance(first, LookupTable):
+        return TableEstimator(first)
+    if not isinstance(first, TableEstimator):
+        raise InvalidValueError(f"The first of a fallback must be a table. Got {type(first).__name__}.")
+    return first if first.missing == "error" else TableEstimator(first.table)
+
+
+def _check_pair(first: Estimator, second: Estimator, *, across_platforms: bool) -> None:
+    if not isinstance(second, Estimator):
+        raise InvalidValueError(f"The second of a fallback must be an Estimator. Got {type(second).__name__}.")
+    if first.metric != second.metric:
+        raise MismatchError(f"An estimator of {second.metric} can not stand in for one of {first.metric}.")
+    if not across_platforms:
+        try:
+            check_same_platform(first.platform, second.platform, "A fallback")
+        except MismatchError as error:
+            raise MismatchError(
+                f"{error} If the second shall be scaled to the first, say so with across_platforms=True "
+                "('fallback:TABLE,PREDICTOR,across-platforms')."
+            ) from error
