@@ -1,0 +1,139 @@
+"""`Adaptation`: what a few measurements say about a new device, given the known ones."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nni_latency.estimators.transfer._evidence import CONSTANT, Sight, student_weights, weight_prior
+from nni_latency.estimators.transfer._population import Population
+
+#: Turns of finding variances and the reliability of each measurement.
+_TURNS = 3
+
+#: Hypotheses that are less probable than this are left out.
+_NEGLIGIBLE = 1e-3
+
+
+@dataclass(frozen=True)
+class Adaptation:
+    """A new device: mean and covariance of its coefficients under all hypotheses together.
+
+    Parameters
+    ----------
+    unit : float
+        Typical latency [s]; everything else is in multiples of it.
+    mean : ndarray of shape (n_features + 1,)
+        Weights of the centred features, and the constant.
+    covariance : ndarray of shape (n_features + 1, n_features + 1)
+        Of their errors.
+    noise : float
+        Standard deviation of a measurement.
+    probabilities : ndarray of shape (n_devices + 2,)
+        Of the hypotheses: like each known device, like their mean, like none.
+    weights : ndarray of shape (n,)
+        By measurement, how much larger than usual the variance of its error is taken to be.
+    """
+
+    unit: float
+    mean: NDArray[np.float64]
+    covariance: NDArray[np.float64]
+    noise: float
+    probabilities: NDArray[np.float64]
+    weights: NDArray[np.float64]
+
+    def predict(self, features: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return latencies [s] by centred features, (n,)."""
+        predicted: NDArray[np.float64] = self.unit * (features @ self.mean[:-1] + self.mean[-1])
+        return predicted
+
+    def deviations(self, features: NDArray[np.float64], *, measured: bool = True) -> NDArray[np.float64]:
+        """Return standard deviations of measurements of networks [s], or of their expected latencies, (n,)."""
+        extended = np.hstack([features, np.ones((len(features), 1))])
+        variances = ((extended @ self.covariance) * extended).sum(axis=1) + (self.noise**2 if measured else 0.0)
+        deviations: NDArray[np.float64] = self.unit * np.sqrt(np.maximum(variances, 0.0))
+        return deviations
+
+
+@dataclass(frozen=True)
+class _Belief:
+    """What one hypothesis makes of the measurements."""
+
+    evidence: float
+    logs: NDArray[np.float64]
+    sight: Sight
+
+
+def adapt(
+    population: Population, features: NDArray[np.float64], latencies: NDArray[np.float64], resolution: float = 0.0
+) -> Adaptation:
+    """Adapt to a new device: every hypothesis with its likeliest variances, weighted by how likely it is.
+
+    Parameters
+    ----------
+    population : Population
+        The known devices.
+    features : ndarray of shape (n, n_features)
+        Centred features of the measured networks.
+    latencies : ndarray of shape (n,)
+        What they took [s].
+    resolution : float, default=0.0
+        Step to which the latencies were rounded [s].
+    """
+    unit = float(np.median(latencies))
+    floor = (resolution / unit) ** 2 / 12
+    beliefs = [
+        _believe(population, features, latencies / unit - 1.0, floor, place)
+        for place in range(len(population.devices) + 2)
+    ]
+    evidences = np.array([belief.evidence for belief in beliefs])
+    odds = np.exp(evidences - evidences.max())
+    probabilities = odds / odds.sum()
+    kept = [place for place in range(len(beliefs)) if probabilities[place] > _NEGLIGIBLE]
+    shares = probabilities[kept] / probabilities[kept].sum()
+    posteriors = [_posterior(population, features, beliefs[place], place) for place in kept]
+    mean = sum((share * item[0] for share, item in zip(shares, posteriors, strict=True)), np.zeros(()))
+    covariance = sum(
+        (
+            share * (item[1] + np.outer(item[0] - mean, item[0] - mean))
+            for share, item in zip(shares, posteriors, strict=True)
+        ),
+        np.zeros(()),
+    )
+    noise = float(sum(share * np.exp(beliefs[place].logs[-1]) for share, place in zip(shares, kept, strict=True)))
+    best = beliefs[int(np.argmax(evidences))]
+    return Adaptation(
+        unit,
+        mean + np.append(np.zeros(features.shape[1]), 1.0),
+        covariance,
+        float(np.sqrt(noise + floor)),
+        probabilities,
+        best.sight.weights,
+    )
+
+
+def _believe(
+    population: Population, features: NDArray[np.float64], values: NDArray[np.float64], floor: float, place: int
+) -> _Belief:
+    expected = population.expectation(place)
+    sight = Sight(population.parts(features, place), values, np.ones(len(values)), floor)
+    logs, evidence = sight.likeliest(expected)
+    for _ in range(_TURNS):
+        sight = Sight(sight.parts, values, student_weights(sight.surprise(logs)), floor)
+        logs, evidence = sight.likeliest(expected, logs)
+    return _Belief(evidence + weight_prior(sight.weights), logs, sight)
+
+
+def _posterior(
+    population: Population, features: NDArray[np.float64], belief: _Belief, place: int
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return mean and covariance of the coefficients, and of the constant less one."""
+    n_features = features.shape[1]
+    prior = np.zeros((n_features + 1, n_features + 1))
+    prior[:-1, :-1], prior[-1, -1] = population.prior(belief.logs, place), CONSTANT
+    gain = prior @ np.hstack([features, np.ones((len(features), 1))]).T
+    inner = belief.sight.covariance(belief.logs)
+    mean = gain @ np.linalg.solve(inner, belief.sight.values)
+    return mean, prior - gain @ np.linalg.solve(inner, gain.T)

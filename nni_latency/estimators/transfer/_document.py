@@ -1,0 +1,263 @@
+"""The file of a transfer: versioned JSON, checked by pydantic. The new device is fitted anew when it is read.
+
+History of the format:
+
+1. The first version.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, ValidationError, model_validator
+
+from nni_latency.errors import LatencyError, TableFormatError
+from nni_latency.estimators.transfer._cell import CellEncoding
+from nni_latency.estimators.transfer._encoding import Encoding
+from nni_latency.estimators.transfer._evidence import Expectation
+from nni_latency.estimators.transfer._known import KnownDevice
+from nni_latency.estimators.transfer._layers import EncodedLayer, LayeredSpace, LayerEncoding
+from nni_latency.estimators.transfer._population import Population
+from nni_latency.files import write_atomically
+from nni_latency.operators import OpSpec
+from nni_latency.platforms import Platform
+from nni_latency.tables import SpaceReference
+
+FORMAT = "nni_latency.transfer"
+VERSION = 1
+
+Settings = tuple[float, bool, int]
+State = tuple[Settings, Platform, Population, NDArray[np.int64], NDArray[np.float64]]
+Scalar = bool | int | float | str | None
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class _Operator(_Strict):
+    kind: str
+    input_shapes: list[list[int]]
+    attributes: dict[str, bool | int | float | str | list[int]] = Field(default_factory=dict)
+    dtype: str = "float32"
+
+
+class _Layer(_Strict):
+    name: str
+    choices: Annotated[list[str], Field(min_length=1)]
+    ops: list[_Operator] | None = None
+    searched: bool = True
+    default: str | None = None
+
+
+class _Space(_Strict):
+    kind: Literal["layers", "cell"]
+    name: str
+    arguments: dict[str, Scalar] = Field(default_factory=dict)
+    input_shape: list[int]
+    layers: Annotated[list[_Layer], Field(min_length=1)]
+
+
+class _Device(_Strict):
+    name: str
+    coefficients: list[float]
+    constant: PositiveFloat
+    noise: PositiveFloat
+
+
+class _Expected(_Strict):
+    centre: list[float]
+    spread: list[PositiveFloat]
+
+
+class _Platform(_Strict):
+    device: str
+    runtime: str
+    precision: str
+    threads: int = Field(ge=1)
+    facts: dict[str, bool | int | float | str] = Field(default_factory=dict)
+
+
+class TransferDocument(_Strict):
+    """Known devices, what is expected of a new one, and what was measured on it."""
+
+    format: Literal["nni_latency.transfer"]
+    version: Literal[1]
+    confidence: float = Field(gt=0, lt=1)
+    check_units: bool
+    random_state: int
+    platform: _Platform
+    space: _Space
+    devices: Annotated[list[_Device], Field(min_length=1)]
+    kin: _Expected
+    stranger: _Expected
+    noises: list[PositiveFloat]
+    measured: list[list[int]]
+    latencies: list[PositiveFloat]
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> TransferDocument:
+        if len(self.measured) != len(self.latencies):
+            raise ValueError(f"{len(self.measured)} measured networks have {len(self.latencies)} latencies")
+        if len(self.noises) != len(self.devices):
+            raise ValueError(f"{len(self.devices)} devices have {len(self.noises)} noises")
+        return self
+
+
+def transfer_schema() -> dict[str, Any]:
+    """Return the JSON schema of the file format."""
+    return TransferDocument.model_json_schema()
+
+
+def write_transfer(
+    path: Path,
+    settings: Settings,
+    platform: Platform,
+    population: Population,
+    measured: NDArray[np.int64],
+    latencies: NDArray[np.float64],
+) -> Path:
+    """Write an estimator."""
+    content = {
+        "format": FORMAT,
+        "version": VERSION,
+        "confidence": settings[0],
+        "check_units": settings[1],
+        "random_state": settings[2],
+        "platform": {**vars(platform), "facts": dict(platform.facts)},
+        "space": _space_content(population.encoding),
+        "devices": [
+            {
+                "name": device.name,
+                "coefficients": device.coefficients.tolist(),
+                "constant": device.constant,
+                "noise": device.noise,
+            }
+            for device in population.devices
+        ],
+        **{
+            name: {"centre": expected.centre.tolist(), "spread": expected.spread.tolist()}
+            for name, expected in (("kin", population.kin), ("stranger", population.stranger))
+        },
+        "noises": list(population.noises),
+        "measured": measured.tolist(),
+        "latencies": latencies.tolist(),
+    }
+    lines = ",\n ".join(f'"{key}": {json.dumps(value, allow_nan=False)}' for key, value in content.items())
+    write_atomically(path, f"{{\n {lines}\n}}\n")
+    return path
+
+
+def read_transfer(path: Path) -> State:
+    """Read an estimator.
+
+    Raises
+    ------
+    TableFormatError
+        If the file is absent, truncated, altered, of another kind or of a newer version.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise TableFormatError(f"Can not read {str(path)!r}: {error.strerror}.") from error
+    except (ValueError, RecursionError) as error:
+        raise TableFormatError(
+            f"The file {str(path)!r} is not whole JSON: {error}. Save the estimator anew."
+        ) from error
+    version = content.get("version") if isinstance(content, dict) else None
+    if isinstance(version, int) and version > VERSION:
+        raise TableFormatError(
+            f"The file {str(path)!r} has version {version}, this nni_latency reads up to {VERSION}. "
+            "Update it with: pip install --upgrade nni_latency"
+        )
+    try:
+        return _state(TransferDocument.model_validate(content))
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"])) or "the document"
+        raise TableFormatError(f"The file {str(path)!r} is not a valid transfer: {place}: {first['msg']}.") from error
+    except LatencyError as error:
+        raise TableFormatError(f"The file {str(path)!r} is not a valid transfer: {error}") from error
+
+
+def _state(document: TransferDocument) -> State:
+    encoding = _encoding(document.space)
+    devices = []
+    for item in document.devices:
+        coefficients = np.array(item.coefficients)
+        if coefficients.shape != encoding.centre.shape:
+            raise TableFormatError(
+                f"device {item.name!r} has {len(coefficients)} of {len(encoding.centre)} coefficients"
+            )
+        devices.append(KnownDevice(item.name, coefficients, item.constant, item.noise))
+    kin, stranger = (_expectation(item, len(encoding.parts) + 3) for item in (document.kin, document.stranger))
+    population = Population(encoding, tuple(devices), kin, stranger, tuple(document.noises))
+    measured = np.array(document.measured, dtype=np.int64).reshape(len(document.measured), -1)
+    return (
+        (document.confidence, document.check_units, document.random_state),
+        Platform(**document.platform.model_dump()),
+        population,
+        encoding.indices(measured) if len(measured) else measured,
+        np.array(document.latencies),
+    )
+
+
+def _expectation(item: _Expected, count: int) -> Expectation:
+    if not len(item.centre) == len(item.spread) == count:
+        raise TableFormatError(f"{count} variances are expected, {len(item.centre)} and {len(item.spread)} are there")
+    return Expectation(np.array(item.centre), np.array(item.spread))
+
+
+def _space_content(encoding: Encoding) -> dict[str, Any]:
+    if isinstance(encoding, LayerEncoding):
+        space, kind = encoding.space, "layers"
+    else:
+        space, kind = LayeredSpace.of_choices(encoding.choices), "cell"
+    return {
+        "kind": kind,
+        "name": space.reference.name,
+        "arguments": dict(space.reference.arguments),
+        "input_shape": list(space.input_shape),
+        "layers": [
+            {
+                "name": layer.name,
+                "choices": list(layer.choices),
+                "ops": layer.ops and [_op_content(op) for op in layer.ops],
+                "searched": layer.searched,
+                "default": layer.default,
+            }
+            for layer in space.layers
+        ],
+    }
+
+
+def _op_content(op: OpSpec) -> dict[str, Any]:
+    return {
+        "kind": op.kind,
+        "input_shapes": op.input_shapes,
+        "attributes": dict(op.attributes),
+        "dtype": op.dtype,
+    }
+
+
+def _encoding(document: _Space) -> Encoding:
+    if document.kind == "cell":
+        return CellEncoding({layer.name: layer.choices for layer in document.layers})
+    layers = tuple(
+        EncodedLayer(layer.name, tuple(layer.choices), _ops(layer), layer.searched, layer.default)
+        for layer in document.layers
+    )
+    reference = SpaceReference(document.name, document.arguments)
+    return LayerEncoding(LayeredSpace(reference, tuple(document.input_shape), layers))
+
+
+def _ops(layer: _Layer) -> tuple[OpSpec, ...] | None:
+    if layer.ops is None:
+        return None
+    if len(layer.ops) != len(layer.choices):
+        raise TableFormatError(f"layer {layer.name!r} has {len(layer.choices)} choices and {len(layer.ops)} operators")
+    return tuple(OpSpec.of(op.kind, op.input_shapes, dtype=op.dtype, **op.attributes) for op in layer.ops)

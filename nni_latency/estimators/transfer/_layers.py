@@ -1,0 +1,212 @@
+"""`LayerEncoding`: spaces whose networks cost the sum of their layers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nni_latency.errors import UnknownNameError
+from nni_latency.estimators.transfer._encoding import Encoding, one_hot
+from nni_latency.operators import OpSpec, features_of, parts_of
+from nni_latency.tables import LookupTable, MeasurePlan, SpaceReference
+
+#: What may make an operator slow, each with its columns among `_amounts`; what one device is short of, another has.
+_CAUSES = {
+    "work": (0, 1, 2),
+    "grouped work": (2,),
+    "depthwise work": (1,),
+    "traffic": (3, 4, 5),
+    "parameters": (6,),
+    "launches": (7, 8),
+    "rearrangements": (9,),
+}
+
+#: Over how many natural logarithms of amounts the cost of an operator changes smoothly.
+_SMOOTHNESS = 1.5
+
+_CONVOLUTIONS = ("conv2d", "linear")
+
+
+@dataclass(frozen=True)
+class EncodedLayer:
+    """One layer of a space, as far as its costs are concerned.
+
+    Parameters
+    ----------
+    name : str
+        Label of the layer.
+    choices : tuple of str
+        Candidates in the order of their indices.
+    ops : tuple of OpSpec or None
+        Their operators, where they are known.
+    searched : bool, default=True
+        Whether the space chooses.
+    default : str or None
+        Candidate of a fixed layer.
+    """
+
+    name: str
+    choices: tuple[str, ...]
+    ops: tuple[OpSpec, ...] | None = None
+    searched: bool = True
+    default: str | None = None
+
+
+@dataclass(frozen=True)
+class LayeredSpace:
+    """The layers of a space, and which space it is.
+
+    Parameters
+    ----------
+    reference : SpaceReference
+        Its name and arguments.
+    input_shape : tuple of int
+        Shape of the network's input, batch first.
+    layers : tuple of EncodedLayer
+        From the input to the output.
+    """
+
+    reference: SpaceReference
+    input_shape: tuple[int, ...]
+    layers: tuple[EncodedLayer, ...] = field(default_factory=tuple)
+
+    @classmethod
+    def of_plan(cls, plan: MeasurePlan) -> LayeredSpace:
+        """Take over the layers of a plan."""
+        layers = (
+            EncodedLayer(
+                layer.name,
+                tuple(layer.candidates),
+                tuple(candidate.op for candidate in layer.candidates.values()),
+                layer.searched,
+                layer.default,
+            )
+            for layer in plan.layers
+        )
+        return cls(plan.space, plan.input_shape, tuple(layers))
+
+    @classmethod
+    def of_table(cls, table: LookupTable) -> LayeredSpace:
+        """Take over the layers of a table; those with all operators keep them."""
+        layers = []
+        for layer in table.layers:
+            found = [layer.entries[choice].op if choice in layer.entries else None for choice in layer.choices]
+            ops = tuple(op for op in found if op is not None)
+            complete = ops if len(ops) == len(layer.choices) else None
+            layers.append(EncodedLayer(layer.name, layer.choices, complete, layer.searched, layer.default))
+        return cls(table.space, table.input_shape, tuple(layers))
+
+    @classmethod
+    def of_choices(cls, choices: Mapping[str, Sequence[Any]], reference: SpaceReference | None = None) -> LayeredSpace:
+        """Take labels with their choices, of which nothing else is known."""
+        layers = (EncodedLayer(str(label), tuple(map(str, values))) for label, values in choices.items())
+        return cls(reference or SpaceReference("unknown"), (1,), tuple(layers))
+
+    @property
+    def searched(self) -> tuple[EncodedLayer, ...]:
+        """The layers that the space chooses, in order."""
+        return tuple(layer for layer in self.layers if layer.searched)
+
+
+class LayerEncoding(Encoding):
+    """Networks whose cost is a sum over layers: one feature for every candidate of every layer.
+
+    Candidates cost alike where their operators do the same amount of something, are of similar size in all respects,
+    or have the same name; and each has a cost of its own. Identities cost alike in no respect but the name.
+
+    Parameters
+    ----------
+    space : LayeredSpace
+        The layers.
+    """
+
+    additive = True
+
+    def __init__(self, space: LayeredSpace) -> None:
+        super().__init__({layer.name: layer.choices for layer in space.searched})
+        self.space = space
+
+    def raw_features(self, indices: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return one column for every candidate, (n, n_candidates)."""
+        return one_hot(indices, self.sizes)
+
+    @cached_property
+    def centre(self) -> NDArray[np.float64]:
+        """Share of the networks of the space that have each candidate."""
+        return np.concatenate([np.full(size, 1.0 / size) for size in self.sizes])
+
+    def raw_parts(self) -> dict[str, NDArray[np.float64]]:
+        """Return what candidates may have in common."""
+        layers = np.repeat(np.arange(len(self.sizes)), self.sizes)
+        names = np.array([name for values in self.choices.values() for name in values])
+        same_layer = (layers[:, None] == layers).astype(np.float64)
+        parts = {}
+        amounts = self._amounts
+        if amounts is not None:
+            for name, columns in _CAUSES.items():
+                chosen = amounts[:, columns]
+                parts[name] = chosen @ chosen.T
+            places = np.log1p(3 * amounts)
+            distances = ((places[:, None] - places[None]) ** 2).sum(axis=-1)
+            parts["similarity"] = np.exp(-distances / (2 * _SMOOTHNESS**2))
+            busy = amounts[:, 7] > 0
+            parts["layer"] = same_layer * np.outer(busy, busy)
+        parts["choice"] = (names[:, None] == names).astype(np.float64)
+        parts["own"] = np.eye(len(names))
+        # Only differences within a layer can be seen, so only they have a prior.
+        centring = np.eye(len(names)) - same_layer / np.repeat(self.sizes, self.sizes)
+        return {name: centring @ part @ centring for name, part in parts.items()}
+
+    @cached_property
+    def _amounts(self) -> NDArray[np.float64] | None:
+        """Amounts of every candidate by column, each a multiple of its mean; None where operators are not known."""
+        try:
+            rows = [_amounts(op) for layer in self.space.searched for op in layer.ops or (None,)]
+        except UnknownNameError:
+            return None
+        if any(layer.ops is None for layer in self.space.searched):
+            return None
+        stacked = np.array(rows)
+        scaled: NDArray[np.float64] = stacked / np.maximum(stacked.mean(axis=0), 1e-300)
+        return scaled
+
+
+def work_of(op: OpSpec | None) -> float:
+    """Return a rough share of what an operator costs: multiply-adds and bytes in the proportion of usual devices."""
+    if op is None:
+        return 1.0
+    try:
+        found = features_of(op)
+    except UnknownNameError:
+        return 1.0
+    return found.macs / 20 + found.memory / 10 + 1e3
+
+
+def _amounts(op: OpSpec | None) -> list[float]:
+    """Count what may cost time: dense, depthwise and grouped multiply-adds, traffic, parameters, operators run."""
+    row = [0.0] * 10
+    for part in [] if op is None else parts_of(op):
+        found = features_of(part)
+        if part.kind == "identity":
+            continue
+        row[_kind_of_work(part)] += found.macs
+        row[3] += found.acts
+        row[4] += found.inp
+        row[5] += found.memory - 4 * found.params
+        row[6] += found.params
+        row[7] += 1
+        row[8] += part.kind in _CONVOLUTIONS
+        row[9] += not found.flops and not found.macs
+    return row
+
+
+def _kind_of_work(part: OpSpec) -> int:
+    groups = part.get("groups", 1) if part.kind == "conv2d" else 1
+    if groups == 1:
+        return 0
+    return 1 if groups == part.input_shapes[0][1] else 2

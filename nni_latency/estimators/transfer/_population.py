@@ -1,0 +1,252 @@
+"""`Population`: how far devices lie apart, learned by leaving out one known device after another."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nni_latency.estimators.transfer._design import choose_networks
+from nni_latency.estimators.transfer._encoding import Encoding
+from nni_latency.estimators.transfer._evidence import CONSTANT, Expectation, Sight, student_weights
+from nni_latency.estimators.transfer._known import KnownDevice, learn_device, seen
+
+#: Networks of the device left out, from which its variances are found.
+_NETWORKS = 64
+
+#: Known devices that are tried as the one that the device left out is like; those that look best.
+_TRIED = 3
+
+#: Before anything is learned: standard deviations of the parts, in units of the typical network. A device is like
+#: another one up to a factor on what networks differ by; mixes a little of all others in; deviates; is measured.
+_LIKE, _MIXED, _DEVIATION, _ALONE, _NOISE = 0.7, 0.1, 0.01, 0.05, 0.02
+
+#: How many natural logarithms these variances may be off before anything is learned, and at least after it.
+_VAGUE, _LEAST, _FACTOR_SPREAD = 2.0, 1.0, 1.5
+
+#: Share of the noises of known devices below which that of a new one lies when networks are chosen.
+_CAREFUL = 0.75
+
+#: Weight of a device unlike all known ones when networks are chosen.
+_NOVEL = 0.15
+
+
+@dataclass(frozen=True)
+class Population:
+    """Known devices, and what is expected of a new one.
+
+    There is a hypothesis for every known device: the new one is like it, up to a factor, a mix of all others and
+    deviations of its own. One more takes the mean of all for the device that it is like, and the last one none at all.
+
+    Parameters
+    ----------
+    encoding : Encoding
+        The space.
+    devices : tuple of KnownDevice
+        At least one.
+    kin, stranger : Expectation
+        Of the log variances of a device like a known one, and of one unlike all: factor, mix, parts, noise.
+    noises : tuple of float
+        Standard deviations of the known devices' measurements, as shares of their typical network.
+    """
+
+    encoding: Encoding
+    devices: tuple[KnownDevice, ...]
+    kin: Expectation
+    stranger: Expectation
+    noises: tuple[float, ...]
+
+    @cached_property
+    def coefficients(self) -> NDArray[np.float64]:
+        """Coefficients of the known devices, (n_devices, n_features)."""
+        return np.stack([device.coefficients for device in self.devices])
+
+    @property
+    def hypotheses(self) -> tuple[str, ...]:
+        """What the new device may be like: the names of the known ones, their mean, none of them."""
+        return (*(device.name for device in self.devices), "their mean", "none of them")
+
+    def expectation(self, hypothesis: int) -> Expectation:
+        """Return what is expected of the log variances."""
+        return self.stranger if hypothesis == len(self.devices) + 1 else self.kin
+
+    def parts(self, features: NDArray[np.float64], hypothesis: int) -> NDArray[np.float64]:
+        """Return the covariance of networks by part: factor, mix, and those of the encoding, (n_parts + 2, n, n)."""
+        return _parts(self.encoding, self.coefficients, features, hypothesis)
+
+    def prior(self, logs: NDArray[np.float64], hypothesis: int) -> NDArray[np.float64]:
+        """Return the covariance of a new device's coefficients, (n_features, n_features)."""
+        variances = np.exp(logs)
+        covariance: NDArray[np.float64] = np.tensordot(variances[2:-1], self.encoding.stack, 1)
+        model = _model(self.coefficients, hypothesis)
+        if model is not None:
+            covariance += variances[0] * np.outer(model, model)
+            covariance += variances[1] * self.coefficients.T @ self.coefficients
+        return covariance
+
+    @property
+    def design_prior(self) -> NDArray[np.float64]:
+        """Covariance of a new device's coefficients under all hypotheses, before anything is measured."""
+        n_kin = len(self.devices) + 1
+        kin = sum((self.prior(self.kin.centre, place) for place in range(n_kin)), np.zeros(())) / n_kin
+        mixed: NDArray[np.float64] = (1 - _NOVEL) * kin + _NOVEL * self.prior(self.stranger.centre, n_kin)
+        return mixed
+
+    @property
+    def design_noise(self) -> float:
+        """Standard deviation of measurements to be prepared for, as a share of the typical network."""
+        return max(0.005, float(np.quantile(self.noises, _CAREFUL)))
+
+
+def learn_population(
+    encoding: Encoding,
+    indices: NDArray[np.int64],
+    series: Mapping[str, NDArray[np.float64]],
+    seed: int,
+    least_noise: float = 0.0,
+) -> Population:
+    """Learn the known devices, and what is expected of a new one.
+
+    Every known device is left out in turn. The likeliest variances under which the others explain some of its networks
+    are what one device says; centre and spread over the devices are what is expected of the next.
+
+    Parameters
+    ----------
+    encoding : Encoding
+        The space.
+    indices : ndarray of int of shape (n, n_labels)
+        Networks that the known devices were measured on.
+    series : mapping of str to ndarray of shape (n,)
+        By device, what they took [s]. With one device alone nothing is learned about how devices differ.
+    seed : int
+        Seed of the networks from which variances are found.
+    least_noise : float, default=0.0
+        Least noise that is expected of a new device's measurements, as a share of its typical network.
+    """
+    generator = np.random.default_rng(seed)
+    features, latencies = encoding.features(indices), list(series.values())
+    devices = [learn_device(name, encoding, features, values, generator) for name, values in series.items()]
+    return expect(encoding, devices, features, latencies, generator, least_noise)
+
+
+def expect(
+    encoding: Encoding,
+    devices: Sequence[KnownDevice],
+    features: NDArray[np.float64],
+    latencies: Sequence[NDArray[np.float64]],
+    generator: np.random.Generator,
+    least_noise: float = 0.0,
+) -> Population:
+    """Learn what is expected of a new device from known ones that are fitted already."""
+    noises = tuple(max(device.noise, least_noise) for device in devices)
+    kin, strangers = [], []
+    for place, device in enumerate(devices):
+        chosen = generator.permutation(len(features))[:_NETWORKS]
+        others = np.array([item.coefficients for item in devices if item is not device])
+        sight = _sight(device, features[chosen], latencies[place][chosen])
+        if len(others):
+            kin.append(_like_one(encoding, others, sight, features[chosen], device.noise))
+        strangers.append(_like_none(encoding, sight, features[chosen], device.noise))
+    start = vague(encoding, noise=float(np.median(noises)))
+    return Population(
+        encoding,
+        tuple(devices),
+        _summary(np.array(kin), start[0], least_noise) if len(kin) > 1 else start[0],
+        _summary(np.array(strangers), start[1], least_noise) if len(strangers) > 1 else start[1],
+        noises,
+    )
+
+
+def suggest_networks(
+    population: Population, indices: NDArray[np.int64], count: int, measured: Sequence[int], seed: int
+) -> list[int]:
+    """Choose the networks of a pool that tell most about a new device, by their places."""
+    features = population.encoding.features(indices)
+    prior = np.zeros((features.shape[1] + 1, features.shape[1] + 1))
+    prior[:-1, :-1], prior[-1, -1] = population.design_prior, CONSTANT
+    return choose_networks(
+        np.hstack([features, np.ones((len(features), 1))]),
+        prior,
+        population.design_noise,
+        count,
+        known=measured,
+        generator=np.random.default_rng(seed),
+    )
+
+
+def vague(encoding: Encoding, noise: float = _NOISE) -> tuple[Expectation, Expectation]:
+    """Return what is expected before anything is learned, of a device like a known one and of one unlike all."""
+    n_parts = len(encoding.parts)
+    spread = np.append(np.full(n_parts + 2, _VAGUE), _VAGUE)
+    kin, stranger = (
+        Expectation(2 * np.log([_LIKE, _MIXED, *[size] * n_parts, max(noise, 0.005)]), spread)
+        for size in (_DEVIATION, _ALONE)
+    )
+    return kin, stranger
+
+
+def _sight(device: KnownDevice, features: NDArray[np.float64], latencies: NDArray[np.float64]) -> Sight:
+    values = latencies / device.constant - 1.0
+    errors = (values - features @ device.coefficients) / device.noise
+    return Sight(np.zeros((0, len(values), len(values))), values, student_weights(errors**2))
+
+
+def _like_one(
+    encoding: Encoding,
+    others: NDArray[np.float64],
+    sight: Sight,
+    features: NDArray[np.float64],
+    noise: float,
+) -> NDArray[np.float64]:
+    """Return the likeliest log variances of a device, given that it is like one of the others or their mean."""
+    expected = _known_noise(vague(encoding)[0], noise)
+    sights = [
+        Sight(_parts(encoding, others, features, place), sight.values, sight.weights)
+        for place in range(len(others) + 1)
+    ]
+    best = sorted(sights, key=lambda item: -item.evidence(expected.centre)[0])[:_TRIED]
+    logs, _ = max((item.likeliest(expected) for item in best), key=lambda found: found[1])
+    return logs
+
+
+def _like_none(encoding: Encoding, sight: Sight, features: NDArray[np.float64], noise: float) -> NDArray[np.float64]:
+    expected = _known_noise(vague(encoding)[1], noise)
+    parts = np.concatenate([np.zeros((2, len(features), len(features))), seen(encoding, features)])
+    return Sight(parts, sight.values, sight.weights).likeliest(expected)[0]
+
+
+def _known_noise(expected: Expectation, noise: float) -> Expectation:
+    return Expectation(np.append(expected.centre[:-1], 2 * np.log(noise)), np.append(expected.spread[:-1], 0.3))
+
+
+def _summary(logs: NDArray[np.float64], start: Expectation, least_noise: float) -> Expectation:
+    """Return centre and spread over devices; the factor stays vague, for it is a matter of chance which is alike."""
+    centre, spread = np.median(logs, axis=0), np.maximum(logs.std(axis=0), _LEAST)
+    centre[0], spread[0] = start.centre[0], _FACTOR_SPREAD
+    centre[-1] = max(centre[-1], 2 * np.log(max(0.003, least_noise)))
+    return Expectation(centre, spread)
+
+
+def _model(coefficients: NDArray[np.float64], hypothesis: int) -> NDArray[np.float64] | None:
+    """Return the coefficients of what the new device is like, if it is like anything."""
+    if hypothesis > len(coefficients):
+        return None
+    model: NDArray[np.float64] = (
+        coefficients[hypothesis] if hypothesis < len(coefficients) else coefficients.mean(axis=0)
+    )
+    return model
+
+
+def _parts(
+    encoding: Encoding, coefficients: NDArray[np.float64], features: NDArray[np.float64], hypothesis: int
+) -> NDArray[np.float64]:
+    model, n = _model(coefficients, hypothesis), len(features)
+    if model is None:
+        shared = np.zeros((2, n, n))
+    else:
+        alike, mixed = features @ model, features @ coefficients.T
+        shared = np.stack([np.outer(alike, alike), mixed @ mixed.T])
+    return np.concatenate([shared, seen(encoding, features)])
