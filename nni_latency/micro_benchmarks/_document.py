@@ -7,14 +7,13 @@ History of the format:
 
 from __future__ import annotations
 
-import contextlib
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveFloat, PositiveInt, ValidationError
 
-from nni_latency.errors import LatencyError, TableFormatError, UnknownNameError
+from nni_latency.errors import LatencyError, TableFormatError
 from nni_latency.files import write_atomically
 from nni_latency.measurement import Protocol
 from nni_latency.operators import OpSpec
@@ -116,9 +115,7 @@ def write_points(path: Path, points: BenchmarkPoints) -> Path:
 def _point_content(point: BenchmarkPoint) -> dict[str, Any]:
     content: dict[str, Any] = {name: getattr(point, name) for name in ("block", "kind", "input_shape")}
     content |= {name: getattr(point, name) for name in ("value", "low", "high", "n_samples")}
-    # A block of somebody's own may hold an operator without a feature function; these numbers are for people only.
-    with contextlib.suppress(UnknownNameError):
-        content |= {name: getattr(point.features, name) for name in ("acts", "inp", "flops", "macs", "params")}
+    content |= {name: getattr(point.features, name) for name in ("acts", "inp", "flops", "macs", "params")}
     content["ops"] = [
         {"kind": op.kind, "input_shapes": op.input_shapes, "attributes": dict(op.attributes), "dtype": op.dtype}
         for op in point.ops

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from nni_latency.errors import InvalidValueError
 from nni_latency.measurement import Protocol
 from nni_latency.micro_benchmarks._document import read_points, write_points
-from nni_latency.operators import Features, OpSpec, features_of
+from nni_latency.operators import Features, OpSpec, count_operators
 from nni_latency.platforms import Platform, check_same_platform
 
 
@@ -53,7 +53,7 @@ class BenchmarkPoint:
     @property
     def features(self) -> Features:
         """Counts of the operators that can be counted."""
-        return sum((features_of(op) for op in self.ops), Features())
+        return count_operators(self.ops).features
 
 
 @dataclass(frozen=True)

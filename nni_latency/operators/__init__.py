@@ -1,6 +1,8 @@
 """Operators: what is computed, described apart from what it costs."""
 
-from nni_latency.operators._features import Features, features_of, parts_of, supported_kinds
+from nni_latency.operators._composites import parts_of
+from nni_latency.operators._feature_table import Counted, count_operators, features_of, supported_kinds
+from nni_latency.operators._features import Features
 from nni_latency.operators._inputs import Inputs, freeze_inputs, freeze_shapes
 from nni_latency.operators._op_spec import AttributeValue, OpSpec
 from nni_latency.operators._rebuild import build_operator
@@ -16,6 +18,7 @@ from nni_latency.operators._trace import (
 __all__ = [
     "AttributeValue",
     "By",
+    "Counted",
     "Features",
     "Inputs",
     "OpSpec",
@@ -24,6 +27,7 @@ __all__ = [
     "TracingWarning",
     "build_operator",
     "capture_operators",
+    "count_operators",
     "features_of",
     "freeze_inputs",
     "freeze_shapes",

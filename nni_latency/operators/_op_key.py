@@ -1,0 +1,63 @@
+"""Reading the key of an operator back into the operator."""
+
+from __future__ import annotations
+
+import json
+import re
+
+from nni_latency.errors import InvalidValueError
+from nni_latency.operators._op_spec import AttributeValue, OpSpec
+
+_STRING = r'"(?:[^"\\]|\\.)*"'
+_KEY = re.compile(rf"(?P<kind>[^\s()@]+)\((?P<attributes>(?:[^()\"]|{_STRING})*)\)@(?P<shapes>[0-9x+]*):(?P<dtype>\w+)")
+_ATTRIBUTE = re.compile(rf"(?P<name>\w+)=(?P<value>{_STRING}|\[\d+\]|[^,]*)(?:,|$)")
+
+
+def parse_op_keys(text: str) -> list[OpSpec]:
+    """Read operators from their keys, as `OpSpec.op_key` writes them, separated by spaces.
+
+    Raises
+    ------
+    InvalidValueError
+        If there is anything else in the text.
+
+    Examples
+    --------
+    >>> op = OpSpec.of("conv2d", [(1, 3, 8, 8)], out_channels=4, kernel_size=(3, 1), stride=1, groups=1, bias=True)
+    >>> parse_op_keys(op.op_key)[0].op_key == op.op_key
+    True
+    """
+    found, place = [], 0
+    while place < len(text):
+        match = _KEY.match(text, place)
+        if match is None:
+            raise InvalidValueError(f"The key of an operator can not be read: {text[place:][:60]!r}.")
+        found.append(_op_of(match))
+        place = match.end() + 1
+    return found
+
+
+def _op_of(match: re.Match[str]) -> OpSpec:
+    attributes = {item["name"]: _value(item["value"]) for item in _ATTRIBUTE.finditer(match["attributes"])}
+    shapes = [_sizes(shape) for shape in match["shapes"].split("+")] if match["shapes"] else []
+    return OpSpec.of(match["kind"], shapes, dtype=match["dtype"], **attributes)
+
+
+def _sizes(text: str) -> tuple[int, ...]:
+    return tuple(map(int, text.split("x"))) if text else ()
+
+
+def _value(text: str) -> AttributeValue:
+    """Read a value; true and false were written as 1 and 0."""
+    if text.startswith('"'):
+        return str(json.loads(text))
+    if text.startswith("["):
+        return (int(text[1:-1]),)
+    if re.fullmatch(r"-?\d+(x-?\d+)+", text):
+        return tuple(map(int, text.split("x")))
+    if re.fullmatch(r"-?\d+", text):
+        return int(text)
+    try:
+        return float(text)
+    except ValueError:
+        return text

@@ -1,0 +1,141 @@
+"""Features of matrix products, attention and recurrent layers."""
+
+from __future__ import annotations
+
+import math
+import re
+
+from nni_latency.errors import UnknownNameError
+from nni_latency.operators._features import (
+    FeatureFunction,
+    Features,
+    inputs_of,
+    make_features,
+    out_shape_of,
+    outputs_of,
+    params_of,
+    weights_of,
+)
+from nni_latency.operators._op_spec import OpSpec
+
+#: Operations a number of a softmax: largest, difference, exponential, sum, quotient.
+SOFTMAX = 5
+
+#: By recurrent kind: gates, and operations of a unit and step besides the products and biases.
+_RECURRENT = {"lstm": (4, 22), "gru": (3, 17), "rnn_tanh": (1, 2), "rnn_relu": (1, 2)}
+
+
+def _linear(op: OpSpec) -> Features:
+    *rows, features = op.input_shapes[0]
+    out, bias = op["out_features"], bool(op.get("bias"))
+    outputs = math.prod(rows) * out
+    return make_features(
+        op, outputs, macs=outputs * features, other_flops=outputs * bias, params=features * out + out * bias
+    )
+
+
+def _bilinear(op: OpSpec) -> Features:
+    outputs, (weights, *bias) = outputs_of(op), weights_of(op)
+    _, first, second = weights
+    macs = outputs * (first * second + first)
+    return make_features(op, outputs, macs=macs, other_flops=outputs * len(bias), params=params_of(op))
+
+
+def _matmul(op: OpSpec) -> Features:
+    """Count a product of two factors: every output is a sum over the last dimension of the first one."""
+    outputs = outputs_of(op)
+    shapes = [*op.input_shapes, *weights_of(op)]
+    return make_features(op, outputs, macs=outputs * shapes[0][-1], params=params_of(op))
+
+
+def _add_matmul(op: OpSpec) -> Features:
+    """Count a product of the last two of three inputs, to which the first is added."""
+    outputs = outputs_of(op)
+    return make_features(op, outputs, macs=outputs * op.input_shapes[-2][-1], other_flops=outputs, params=params_of(op))
+
+
+def _einsum(op: OpSpec) -> Features:
+    """Count a sum over products as one pass over all its indices, with a multiply-add for each factor but one."""
+    equation = re.sub(r"\s", "", str(op.get("arg0", op.get("equation", ""))))
+    factors = equation.partition("->")[0].split(",")
+    shapes = [*op.input_shapes, *weights_of(op)]
+    if "." in equation or [*map(len, factors)] != [*map(len, shapes)]:
+        raise UnknownNameError(f"The einsum {equation!r} of shapes {shapes} can not be counted.")
+    sizes = {
+        index: size
+        for factor, shape in zip(factors, shapes, strict=True)
+        for index, size in zip(factor, shape, strict=True)
+    }
+    steps, outputs = math.prod(sizes.values()), outputs_of(op)
+    if len(factors) == 1:
+        return make_features(op, outputs, other_flops=steps - outputs, params=params_of(op))
+    return make_features(op, outputs, macs=(len(factors) - 1) * steps, params=params_of(op))
+
+
+def _attention(op: OpSpec) -> Features:
+    """Count attention in full, whatever a mask leaves out: scores, scale, softmax, weighted sum."""
+    query, key, value, *masks = op.input_shapes
+    batch = math.prod(query[:-2])
+    scores = batch * query[-2] * key[-2]
+    macs = scores * (query[-1] + value[-1])
+    outputs = batch * query[-2] * value[-1]
+    return make_features(op, outputs, macs=macs, other_flops=scores * (1 + SOFTMAX + len(masks)))
+
+
+def _multi_head_attention(op: OpSpec) -> Features:
+    """Count the projections of query, key and value, attention, and the projection of what comes out of it."""
+    query, key, value = op.input_shapes[:3]
+    width, heads = op["arg0"], op["arg1"]
+    batch = query[1] if len(query) == 3 else 1
+    asked, known = query[0], key[0]
+    scores = batch * heads * asked * known
+    projected = batch * (asked * query[-1] + known * (key[-1] + value[-1]) + asked * width) * width
+    biases = sum(shape[0] for shape in weights_of(op) if len(shape) == 1)
+    flops = scores * SOFTMAX + batch * asked * width + _bias_flops(batch, asked, known, width, biases)
+    flops += scores if op.get("need_weights") else 0
+    outputs = batch * asked * width
+    macs = projected + 2 * batch * asked * known * width
+    return make_features(op, outputs, macs=macs, other_flops=flops, params=params_of(op))
+
+
+def _bias_flops(batch: int, asked: int, known: int, width: int, biases: int) -> int:
+    """Return the additions of the biases: of three projections in one vector, and of the last one."""
+    inner = batch * (asked + 2 * known) * width if biases >= 3 * width else 0
+    return inner + (batch * asked * width if biases % (3 * width) else 0)
+
+
+def _recurrent(op: OpSpec) -> Features:
+    """Count a recurrent layer: its products at every step, biases, and what the gates do."""
+    gates, each = _RECURRENT[op.kind]
+    matrices = [shape for shape in weights_of(op) if len(shape) == 2]
+    biases = sum(shape[0] for shape in weights_of(op) if len(shape) == 1)
+    units = sum(shape[0] for shape in matrices[::2]) // gates
+    rows = math.prod(out_shape_of(op)[:-1])
+    macs = rows * sum(math.prod(shape) for shape in matrices)
+    return make_features(
+        op, outputs_of(op), macs=macs, other_flops=rows * (biases + each * units), params=params_of(op)
+    )
+
+
+def _embedding(op: OpSpec) -> Features:
+    """Count a look-up, which reads only the rows that it returns."""
+    outputs, indices = outputs_of(op), inputs_of(op)
+    width = weights_of(op)[0][-1] if weights_of(op) else 1
+    read = math.prod(op.input_shapes[0]) * width if op.kind == "embedding_bag" else outputs
+    flops = read - outputs if op.kind == "embedding_bag" else 0
+    return Features(
+        flops=flops, params=params_of(op), memory=4 * (read + outputs) + 8 * indices, inputs=indices, outputs=outputs
+    )
+
+
+PRODUCTS: dict[str, FeatureFunction] = {
+    "linear": _linear,
+    "bilinear": _bilinear,
+    **dict.fromkeys(("matmul", "mm", "bmm", "mv", "dot"), _matmul),
+    **dict.fromkeys(("addmm", "addbmm", "baddbmm", "addmv"), _add_matmul),
+    "einsum": _einsum,
+    "scaled_dot_product_attention": _attention,
+    "multi_head_attention_forward": _multi_head_attention,
+    **dict.fromkeys(_RECURRENT, _recurrent),
+    **dict.fromkeys(("embedding", "embedding_bag"), _embedding),
+}
