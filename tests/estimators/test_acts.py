@@ -11,7 +11,7 @@ from sklearn.exceptions import NotFittedError
 from torch import nn
 
 from nni_latency.errors import InvalidValueError, MismatchError
-from nni_latency.estimators import ActsEstimator, conformal_factor, estimate_selection
+from nni_latency.estimators import ActsEstimator, break_down, conformal_factor, estimate_selection
 from nni_latency.operators import OpSpec
 from nni_latency.platforms import Platform
 from nni_latency.spaces import FBNetSpace
@@ -215,3 +215,13 @@ def test_an_input_that_does_not_fit_is_refused():
 def test_estimate_needs_example_inputs(fitted):
     with pytest.raises(InvalidValueError, match="needs 'example_inputs'"):
         fitted.estimate(nn.ReLU())
+
+
+@pytest.mark.parametrize("variant", ["refined", "published"])
+def test_parts_of_a_network_add_up_to_the_whole(points, variant):
+    estimator = ActsEstimator(variant=variant).fit(*points)
+    model = nn.Sequential(nn.Conv2d(3, 8, 3, stride=2), nn.BatchNorm2d(8), nn.ReLU(), nn.AdaptiveAvgPool2d(1))
+    found = break_down(estimator, model, torch.zeros(1, 3, 32, 32))
+    whole = estimator.estimate(model, torch.zeros(1, 3, 32, 32)).value
+    assert sum(item.estimate.value for item in found.operators) == pytest.approx(whole)
+    assert found.total.value == pytest.approx(whole)

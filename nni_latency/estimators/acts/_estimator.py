@@ -26,6 +26,7 @@ from nni_latency.estimators.acts._model import (
     validate_line,
     validate_model,
 )
+from nni_latency.estimators.acts._scores import BlockScores, score_blocks
 from nni_latency.estimators.acts._workloads import WorkloadSource, workloads_of
 from nni_latency.operators import OpSpec, capture_operators
 from nni_latency.platforms import Platform
@@ -94,6 +95,7 @@ class ActsEstimator(RegressorMixin, BaseEstimator, LayerEstimator):
     """
 
     metric = "latency"
+    by = "graph"
 
     def __init__(
         self,
@@ -214,13 +216,43 @@ class ActsEstimator(RegressorMixin, BaseEstimator, LayerEstimator):
         return Estimate(value, value / factor, value * factor, workloads.uncounted[0])
 
     def _estimate_ops(self, ops: list[OpSpec]) -> list[Estimate]:
-        """Estimate operators one by one: with a constant each, which a whole network has once."""
-        return [self.estimate_op(op) for op in ops]
+        """Take a network apart: where its operators are costed, each by itself; else its latency, shared out."""
+        if not ops:
+            return []
+        parts = [self.estimate_op(op) for op in ops]
+        if self.model_ is not None and self.operators_:
+            return parts
+        weights = np.maximum(workloads_of([[op] for op in ops]).totals @ (self.a_, self.b_, self.c_), 1e-15)
+        values = self.predict([ops])[0] * weights / weights.sum()
+        factor = self.interval_factor_
+        return [
+            Estimate(value, value / factor, value * factor, part.missing)
+            for value, part in zip(map(float, values), parts, strict=True)
+        ]
 
     @property
     def platform(self) -> Platform:  # type: ignore[override]
         """Where the points were measured."""
         return getattr(self, "platform_", _NOWHERE)
+
+    def held_out_scores(self, y: ArrayLike) -> BlockScores:
+        """Score the predictions of the cross-validation.
+
+        Parameters
+        ----------
+        y : array-like of shape (n,)
+            The latencies that it was fitted on [s].
+        """
+        check_is_fitted(self, "line_")
+        seconds = np.asarray(y, dtype=np.float64)
+        if seconds.shape != self.held_out_errors_.shape:
+            count = len(self.held_out_errors_)
+            raise InvalidValueError(f"The estimator was fitted on {count} points. Got latencies of {seconds.shape}.")
+        return score_blocks(seconds / np.exp(self.held_out_errors_), seconds)
+
+    def uncounted(self, X: WorkloadSource) -> list[tuple[str, ...]]:  # noqa: N803
+        """List for each workload the kinds of operators in it that have no feature function."""
+        return list(workloads_of(X).uncounted)
 
     def save(self, path: str | Path) -> Path:
         """Write the fit to a JSON file, whole or not at all.

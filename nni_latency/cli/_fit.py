@@ -1,0 +1,153 @@
+"""``nni-latency fit``: one command for each kind of estimator."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.markup import escape
+from rich.table import Table
+
+from nni_latency.cli._console import remarks, results
+from nni_latency.errors import InvalidValueError
+from nni_latency.estimators.acts import ActsEstimator, BlockScores, score_blocks
+from nni_latency.files import check_writable
+from nni_latency.micro_benchmarks import BenchmarkPoints
+from nni_latency.platforms import check_same_platform
+from nni_latency.plots import draw_fit, draw_predictions
+from nni_latency.tables import check_new
+from nni_latency.units import format_percent, format_seconds
+
+
+@click.group("fit")
+def command() -> None:
+    """Fit an estimator to what was measured."""
+
+
+@command.command("acts")
+@click.argument("points", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--out", type=click.Path(path_type=Path), help="JSON file of the fit.  [default: acts.<platform>.json]")
+@click.option(
+    "--variant",
+    type=click.Choice(["refined", "published"]),
+    default="refined",
+    show_default=True,
+    help="Our fit by operators, or the published formula as it stands.",
+)
+@click.option(
+    "--confidence",
+    type=click.FloatRange(0, 1, min_open=True, max_open=True),
+    default=0.9,
+    show_default=True,
+    help="Level of the intervals.",
+)
+@click.option(
+    "--test",
+    "tests",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    help="Points of blocks that the fit must not see, to score it on; may be given again.",
+)
+@click.option("--plot", type=click.Path(path_type=Path), help="PNG file of both lines and the residuals.")
+@click.option("--test-plot", type=click.Path(path_type=Path), help="PNG file of predicted against measured.")
+@click.option("--overwrite", is_flag=True, help="Replace a finished file.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of the report.")
+def acts(points: tuple[Path, ...], tests: tuple[Path, ...], **options: Any) -> None:
+    """Fit latencies to ACTS, INP and FLOPs: POINTS are files of nni-latency micro-benchmark, of one platform."""
+    known = BenchmarkPoints.merge([BenchmarkPoints.load(path) for path in points])
+    unknown = BenchmarkPoints.merge([BenchmarkPoints.load(path) for path in tests]) if tests else None
+    out = options["out"] or Path(f"acts.{known.platform.id}.json")
+    pictures = [options[name] for name in ("plot", "test_plot") if options[name]]
+    if len({out, *pictures}) <= len(pictures):
+        raise InvalidValueError(f"Fit and pictures need a file each. Got {', '.join(map(str, [out, *pictures]))}.")
+    if unknown is not None:
+        check_same_platform(known.platform, unknown.platform, "Scoring a fit on these points")
+    elif options["test_plot"]:
+        raise InvalidValueError("--test-plot needs points to predict. Name a file of them with --test.")
+    for path in (out, *pictures):
+        check_writable(path)
+    check_new(out, overwrite=options["overwrite"])
+    estimator = ActsEstimator(variant=options["variant"], confidence=options["confidence"])
+    estimator.fit(known.workloads, known.latencies, groups=known.blocks, platform=known.platform)
+    scores = None if unknown is None else score_blocks(estimator.predict(unknown.workloads), unknown.latencies)
+    estimator.save(out)
+    if options["plot"]:
+        draw_fit(estimator, known, options["plot"])
+    if options["test_plot"] and unknown is not None:
+        draw_predictions(estimator, unknown, options["test_plot"])
+    if options["as_json"]:
+        click.echo(json.dumps(_content(estimator, known, scores), indent=1))
+        return
+    _print(estimator, known, scores)
+    results().print(f"Wrote {escape(', '.join(map(str, [out, *pictures])))}", soft_wrap=True)
+
+
+def _content(estimator: ActsEstimator, points: BenchmarkPoints, scores: BlockScores | None) -> dict[str, Any]:
+    names = ("a_", "b_", "c_", "d_", "breakpoint_", "slope_", "offset_", "shares_", "bound_", "correction_")
+    return {
+        "platform": estimator.platform.id,
+        "points": len(points.points),
+        "variant": estimator.variant,
+        **{name.rstrip("_"): getattr(estimator, name) for name in names},
+        "interval_factor": estimator.interval_factor_,
+        "held_out": _plain(estimator.held_out_scores(points.latencies)),
+        "test": scores and _plain(scores),
+    }
+
+
+def _plain(scores: BlockScores) -> dict[str, float | None]:
+    # nan is the one number that is not equal to itself, and JSON has no word for it.
+    return {name: value if value == value else None for name, value in vars(scores).items()}
+
+
+def _print(estimator: ActsEstimator, points: BenchmarkPoints, scores: BlockScores | None) -> None:
+    console = results()
+    console.print(
+        f"latency = {estimator.a_:.4g} s x ACTS + {estimator.b_:.4g} s x INP + {estimator.c_:.4g} s x FLOPs "
+        f"+ {format_seconds(estimator.d_)}   (two FLOPs a multiply-add)"
+    )
+    if estimator.breakpoint_:
+        sign = "-" if estimator.offset_ < 0 else "+"
+        console.print(
+            f"below {format_seconds(estimator.breakpoint_)}: {estimator.slope_:.4g} times that {sign} "
+            f"{format_seconds(abs(estimator.offset_))}"
+        )
+    shares = ", ".join(f"{name.upper()} {format_percent(share)}" for name, share in estimator.shares_.items())
+    console.print(f"The device is bound by {estimator.bound_}: {shares} of the latency on average.")
+    if estimator.variant == "refined":
+        what = {
+            "none": "no correction beat efficiencies by group of operators",
+            "curve": "a monotone curve on the costs of operators",
+            "residual": "factors by operator, learned from the residuals",
+        }
+        console.print(f"Cross-validation chose: {what[estimator.correction_]}.")
+    table = Table(padding=(0, 1))
+    for name in ("", "blocks", "median error", "below 2 ms", "above", "corr.", "R2"):
+        table.add_column(name, justify="left" if not name else "right")
+    table.add_row("held out", *_row(estimator.held_out_scores(points.latencies)))
+    if scores is not None:
+        table.add_row("test points", *_row(scores))
+    console.print(table)
+    console.print("Held out: the points, each predicted by a fit that had not seen its block.")
+    level = format_percent(estimator.confidence)
+    console.print(f"{level} of the estimates are off by a factor of {estimator.interval_factor_:.3f} at most.")
+    doubts = [
+        f"{point.name}: {', '.join(names)}"
+        for point, names in zip(points.points, estimator.uncounted(points.workloads), strict=True)
+        if names
+    ]
+    if doubts:
+        remarks().print(f"Not counted: {escape('; '.join(doubts[:8]))}", soft_wrap=True)
+
+
+def _row(scores: BlockScores) -> list[str]:
+    return [
+        str(scores.n),
+        format_percent(scores.median),
+        format_percent(scores.median_short),
+        format_percent(scores.median_long),
+        f"{scores.correlation:.4f}",
+        f"{scores.r2:.4f}",
+    ]

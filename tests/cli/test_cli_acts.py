@@ -1,0 +1,129 @@
+"""``micro-benchmark`` and ``fit acts`` on the command line."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from PIL import Image
+
+import nni_latency.cli._micro_benchmark as micro_benchmark
+from nni_latency.estimators import ActsEstimator
+from nni_latency.measurement import Protocol
+from nni_latency.micro_benchmarks import BenchmarkPoints, Block, draw_blocks, run_benchmarks
+from nni_latency.operators import features_of
+from nni_latency.platforms import Platform
+from nni_latency.testing import FakeRuntime
+
+
+def _seconds(op):
+    """Return the time of an operator on an invented device."""
+    found = features_of(op)
+    return 2e-6 + 1e-9 * found.inputs + (3e-11 if op.get("groups", 1) == 1 else 2e-10) * found.flops
+
+
+def _measure(out, blocks, platform=None):
+    runtime = FakeRuntime(_seconds, platform=platform)
+    protocol = Protocol(n_warmup=0, rounds=1, time_budget=600.0)
+    run_benchmarks(runtime, protocol, out, series=[(block, (1,)) for block in blocks])
+    return out
+
+
+@pytest.fixture(scope="module")
+def points(tmp_path_factory):
+    """Measure invented blocks: those of a fit, and those of a test."""
+    folder = tmp_path_factory.mktemp("points")
+    drawn = draw_blocks(40)
+    return (
+        _measure(folder / "known.json", drawn[:28]),
+        _measure(folder / "unknown.json", drawn[28:]),
+        _measure(folder / "elsewhere.json", drawn[:3], Platform("other", "fake")),
+    )
+
+
+def test_fit_writes_a_fit_and_pictures(run, points, tmp_path):
+    known, unknown, _ = points
+    printed = run(
+        "fit", "acts", known, "--out", "fit.json", "--test", unknown, "--plot", "fit.png", "--test-plot", "test.png"
+    ).stdout
+    assert "latency = " in printed
+    assert "bound by" in printed
+    assert "test points" in printed
+    assert isinstance(ActsEstimator.load("fit.json"), ActsEstimator)
+    for name in ("fit.png", "test.png"):
+        with Image.open(name) as picture:
+            assert min(picture.size) > 500
+
+
+def test_fit_prints_json(run, points):
+    known, unknown, _ = points
+    found = json.loads(run("fit", "acts", known, "--variant", "published", "--test", unknown, "--json").stdout)
+    assert found["variant"] == "published"
+    assert found["points"] == 28
+    assert min(found[name] for name in "abcd") >= 0
+    assert found["bound"] in ("memory", "compute")
+    assert found["test"]["n"] == 12
+    loaded = ActsEstimator.load(f"acts.{found['platform']}.json")
+    assert loaded.a_ == found["a"]
+
+
+def test_refined_fit_is_better_than_the_published_one(run, points):
+    known, unknown, _ = points
+    medians = {}
+    for variant in ("published", "refined"):
+        shown = run("fit", "acts", known, "--variant", variant, "--test", unknown, "--json", "--overwrite").stdout
+        medians[variant] = json.loads(shown)["test"]["median"]
+    assert medians["refined"] < medians["published"]
+
+
+def test_fit_refuses_what_teaches_nothing(fails, points, tmp_path):
+    known, _, elsewhere = points
+    assert "at least 10 points to fit. Got 3" in fails("fit", "acts", elsewhere)
+    assert "would mix two platforms" in fails("fit", "acts", known, elsewhere)
+    assert "would mix two platforms" in fails("fit", "acts", known, "--test", elsewhere)
+    assert "Can not read the points" in fails("fit", "acts", "none.json")
+    assert "holds no benchmark points" in fails("fit", "acts", ActsEstimator.load(_fit(known)).save("fit.json"))
+    assert "--test-plot needs points" in fails("fit", "acts", known, "--test-plot", "x.png")
+    assert "need a file each" in fails("fit", "acts", known, "--out", "x.json", "--plot", "x.json")
+
+
+def _fit(known):
+    loaded = BenchmarkPoints.load(known)
+    return ActsEstimator().fit(loaded.workloads, loaded.latencies).save("made.json")
+
+
+def test_fit_does_not_replace_a_file_by_accident(run, fails, points):
+    run("fit", "acts", points[0], "--out", "fit.json")
+    assert "exists. Choose another file" in fails("fit", "acts", points[0], "--out", "fit.json")
+    run("fit", "acts", points[0], "--out", "fit.json", "--overwrite")
+
+
+def test_fit_of_one_block_is_refused(fails, tmp_path):
+    block = Block.of("conv", 8, channels=4, out=4, kernel=3)
+    series = [(block, tuple(range(1, 13)))]
+    protocol = Protocol(n_warmup=0, rounds=1, time_budget=600.0)
+    run_benchmarks(FakeRuntime(_seconds), protocol, tmp_path / "one.json", series=series)
+    assert "All 12 points are of one block" in fails("fit", "acts", tmp_path / "one.json")
+
+
+@pytest.fixture
+def _small_set(monkeypatch):
+    """Let the command measure two small blocks instead of the predefined set."""
+    blocks = (Block.of("conv", 8, channels=4, out=4, kernel=3), Block.of("head", 4, channels=8, classes=10))
+
+    def measure(runtime, protocol, out, **options):
+        return run_benchmarks(runtime, protocol, out, series=[(block, (1, 2)) for block in blocks], **options)
+
+    monkeypatch.setattr(micro_benchmark, "run_benchmarks", measure)
+
+
+@pytest.mark.usefixtures("_small_set")
+def test_micro_benchmark_measures_this_machine(run, fails):
+    printed = run("micro-benchmark", "--budget", "20s", "--rounds", 3).stdout
+    assert "4 points of 2 blocks" in printed
+    name = printed.split()[1]
+    loaded = BenchmarkPoints.load(name)
+    assert name == f"micro-benchmark.{loaded.platform.id}.json"
+    assert "exists. Choose another file" in fails("micro-benchmark")
+    assert "--budget" in fails("micro-benchmark", "--budget", "never")
+    assert "Unknown device" in fails("micro-benchmark", "--device", "tpu", "--out", "x.json")
