@@ -10,15 +10,13 @@ from rich.markup import escape
 from nni_latency.cli._console import remarks, results
 from nni_latency.files import check_writable
 from nni_latency.tables import LookupTable, check_new, find_table
-from nni_latency.tables.formats import FORMATS, UNITS, export_table
-
-_UNITS = list(dict.fromkeys(unit for units in UNITS.values() for unit in units))
+from nni_latency.tables.formats import FORMATS, export_table
 
 
 @click.command("export")
 @click.argument("table")
-@click.option("--format", "file_format", required=True, type=click.Choice(list(FORMATS)), help="Format of the file.")
-@click.option("--unit", required=True, type=click.Choice(_UNITS), help="Unit of the numbers in the file.")
+@click.option("--format", "file_format", required=True, metavar="NAME", help=f"Format: {', '.join(FORMATS)}.")
+@click.option("--unit", required=True, metavar="UNIT", help="Unit of the numbers in the file: s, ms, us, ...")
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="The file that is written.")
 @click.option("--overwrite", is_flag=True, help="Replace the file.")
 def command(table: str, file_format: str, unit: str, out: Path, overwrite: bool) -> None:

@@ -14,19 +14,20 @@ from nni_latency.errors import InvalidValueError
 from nni_latency.files import check_writable
 from nni_latency.platforms import Platform
 from nni_latency.tables import MeasurePlan, check_new
-from nni_latency.tables.formats import FORMATS, UNITS, Imported, import_table
+from nni_latency.tables.formats import FORMATS, Imported, import_table
 from nni_latency.units import METRIC_UNITS, format_percent
-
-_UNITS = list(dict.fromkeys(unit for units in UNITS.values() for unit in units))
 
 
 @click.command("import")
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option(
-    "--format", "file_format", type=click.Choice(list(FORMATS)), help="Format.  [default: what the file looks like]"
+    "--format",
+    "file_format",
+    metavar="NAME",
+    help=f"Format: {', '.join(FORMATS)}.  [default: what the file looks like]",
 )
 @space_options
-@click.option("--unit", type=click.Choice(_UNITS), help="Unit of the numbers; needed where the file does not say it.")
+@click.option("--unit", metavar="UNIT", help="Unit of the numbers, such as ms; needed where the file does not say it.")
 @click.option("--metric", type=click.Choice(list(METRIC_UNITS)), default="latency", show_default=True, help="Quantity.")
 @click.option("--platform", metavar="DEVICE|ID", help="Where they were taken, such as raspberry-pi-4.")
 @click.option("--batch-size", type=click.IntRange(1), default=1, show_default=True, help="Inputs of a run.")

@@ -46,8 +46,7 @@ def estimate_operators(estimator: Estimator, text: str) -> tuple[Estimate, list[
 
 
 def _names(text: str) -> list[str]:
-    # A long list of keys is no name of a file, and asking about one fails.
-    if len(text) < 1000 and Path(text).is_file():
+    if _is_file(text):
         try:
             with Path(text).open(encoding="utf-8") as file:
                 text = file.read(_LARGEST)
@@ -57,6 +56,14 @@ def _names(text: str) -> list[str]:
     if not names:
         raise InvalidValueError("The architecture names no operator. Separate their keys by commas or blanks.")
     return names
+
+
+def _is_file(text: str) -> bool:
+    try:
+        return Path(text).is_file()
+    except OSError:
+        # A list of keys is too long for the name of a file.
+        return False
 
 
 def _entries(estimator: Estimator) -> Mapping[str, Entry]:

@@ -295,7 +295,9 @@ def _ask_all(member: LayerEstimator, ops: list[OpSpec]) -> list[Estimate | None]
 
 def _mixture(used: Sequence[tuple[float, Estimate]]) -> Estimate:
     """Return the weighted mean, with an interval that holds the members' and how far they lie apart."""
-    weights = _normalised([weight for weight, _ in used], len(used))
+    given = [weight for weight, _ in used]
+    # Where only members of no weight know an answer, they count alike.
+    weights = _normalised(given if any(given) else None, len(used))
     pairs = list(zip(weights, (answer for _, answer in used), strict=True))
     value = math.fsum(weight * answer.value for weight, answer in pairs)
     apart = _NORMAL**2 * math.fsum(weight * (answer.value - value) ** 2 for weight, answer in pairs)
@@ -308,9 +310,6 @@ def _normalised(weights: Sequence[float] | None, count: int) -> tuple[float, ...
     given = [1.0] * count if weights is None else [float(weight) for weight in weights]
     total = math.fsum(given)
     if len(given) != count or not all(weight >= 0 for weight in given) or not 0 < total < math.inf:
-        if weights is not None and len(given) == count and total == 0:
-            # Only members of no weight are left to answer.
-            return (1 / count,) * count
         raise InvalidValueError(
             f"The 'weights' of an ensemble must be {count} numbers >= 0, one a member. Got {list(given)}."
         )

@@ -80,11 +80,11 @@ def from_si(value: float, power: int) -> str:
     >>> from_si(0.010430441, -6), from_si(2e-09, -3)
     ('10430.441', '0.000002')
     """
-    # Most often the nearest number of the other unit does, and is what was read if the value came from a file.
+    exact = Decimal(repr(value)).scaleb(-power)
+    # Most often the nearest number of the other unit does too, and is what was read if the value came from a file.
     near = Decimal(repr(float(Decimal(value).scaleb(-power))))
-    if to_si(near, power) == value:
-        return f"{near:f}"
-    return f"{Decimal(repr(value)).scaleb(-power):f}"
+    found = [near, exact] if to_si(near, power) == value else [exact]
+    return f"{min(found, key=lambda number: len(number.as_tuple().digits)):f}"
 
 
 def _shorten(value: Any) -> str:
