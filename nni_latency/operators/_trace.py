@@ -171,16 +171,21 @@ def _misfit(model: nn.Module, inputs: Inputs, error: Exception) -> InvalidValueE
 
 
 def _run(model: nn.Module, inputs: Inputs, by: By) -> Trace:
+    return run_traced(model, inputs.args, dict(inputs.kwargs), by)[0]
+
+
+def run_traced(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], by: By) -> tuple[Trace, Any]:
+    """Run a network as it is, and return its trace and what it returned."""
     recorder = _Recorder(by)
     handles = [handle for name, module in model.named_modules() for handle in recorder.follow(name, module)]
     try:
         with torch.inference_mode(), recorder:
-            result = model(*inputs.args, **inputs.kwargs)
+            result = model(*args, **kwargs)
     finally:
         for handle in handles:
             handle.remove()
     shapes = tuple(tuple(tensor.shape) for tensor in tensors_in(result))
-    return Trace(tuple(recorder.operators), recorder.n_calls, shapes)
+    return Trace(tuple(recorder.operators), recorder.n_calls, shapes), result
 
 
 @dataclass

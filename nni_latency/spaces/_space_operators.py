@@ -1,0 +1,187 @@
+"""`SpaceOperators`: the operators of all networks of a space, each with the choices under which it runs."""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from nni_latency.errors import InvalidValueError, MissingEntryError
+from nni_latency.operators import By, OpSpec, freeze_inputs
+from nni_latency.spaces._cells import CellRunner, handlers_of, is_elastic
+from nni_latency.spaces._derived import Derived
+from nni_latency.spaces._nasbench101 import run_nasbench101_cell
+from nni_latency.spaces._nni import NDS, NasBench101Cell
+from nni_latency.spaces._symbolic_tensor import NotSymbolicError
+from nni_latency.spaces._varying import Choices, Poison, TooManyChoicesError, Varying
+from nni_latency.spaces._walker import Walker
+
+
+@dataclass(frozen=True)
+class SpaceOperators:
+    """The operators of all networks of a space. Immutable.
+
+    Parameters
+    ----------
+    values : mapping of str to tuple
+        Choices of every label, derived ones included; lists stand as tuples.
+    derived : tuple of Derived
+        Labels that follow from others.
+    parts : tuple of Varying
+        Operators by choices, a tuple of `OpSpec` or a `Poison` each.
+    """
+
+    values: Mapping[str, tuple[Any, ...]]
+    derived: tuple[Derived, ...]
+    parts: tuple[Varying, ...]
+
+    @functools.cached_property
+    def distinct(self) -> tuple[OpSpec, ...]:
+        """All operators that some network of the space has, each once."""
+        found: dict[OpSpec, None] = {}
+        for part in self.parts:
+            for ops in part.values:
+                if not isinstance(ops, Poison):
+                    found.update(dict.fromkeys(ops))
+        return tuple(found)
+
+    def operators_of(self, sample: Mapping[str, Any]) -> Counter[OpSpec]:
+        """Count the operators of one network.
+
+        Raises
+        ------
+        MissingEntryError
+            If the sample lacks a label, or has a choice that is not in the space.
+        InvalidValueError
+            If the sample is no network of the space.
+        """
+        indices = self._indices(sample)
+        found: Counter[OpSpec] = Counter()
+        for part in self.parts:
+            ops = part.at(indices)
+            if isinstance(ops, Poison):
+                raise InvalidValueError(f"The sample is no network of the space: {ops.reason}.")
+            found.update(ops)
+        return found
+
+    def _indices(self, sample: Mapping[str, Any]) -> dict[str, int]:
+        plain = {label: as_key(value) for label, value in sample.items()}
+        plain |= {item.label: item.function(plain) for item in self.derived}
+        try:
+            return {label: values.index(plain[label]) for label, values in self.values.items()}
+        except (KeyError, ValueError) as error:
+            raise complaint(self.values, plain) from error
+
+
+def complaint(values: Mapping[str, tuple[Any, ...]], sample: Mapping[str, Any]) -> MissingEntryError:
+    """Say what is wrong with a sample."""
+    for label, choices in values.items():
+        if label not in sample:
+            return MissingEntryError(f"The sample has no choice for {label!r}.")
+        if sample[label] not in choices:
+            known = ", ".join(map(str, choices[:20]))
+            return MissingEntryError(f"The choice of {label!r} must be one of {known}. Got {sample[label]!r}.")
+    raise AssertionError("every label of the sample is known")
+
+
+def operators_of_space(space: Any, example_inputs: Any, by: By = "module") -> SpaceOperators:
+    """Find the operators of all networks of a space in one symbolic forward pass.
+
+    Nothing is computed: shapes are worked out on meta tensors, once for every distinct combination of choices that
+    matters at a place. Layer choices, input choices, repeats, cells, value choices and expressions of them are known;
+    modules that freeze themselves in their own way are frozen for every combination of their own choices.
+
+    Parameters
+    ----------
+    space : ModelSpace
+        The space; it is not changed.
+    example_inputs : Tensor, tuple or dict
+        What the forward pass takes.
+    by : {"module", "graph"}, default="module"
+        What counts as one operator, as for `nni_latency.operators.trace`.
+
+    Raises
+    ------
+    TooManyChoicesError
+        If something in the space depends on too many choices together, or on one that can not be listed.
+    InvalidValueError
+        If the inputs do not fit.
+    """
+    inputs = freeze_inputs(example_inputs)
+    values, raw = list_choices(space)
+    choices = Choices(values)
+    cells = CellRunner(space.op_candidates if isinstance(space, NDS) else None)
+    handlers = [
+        (NDS, functools.partial(_run_nds, space)),
+        (NasBench101Cell, functools.partial(run_nasbench101_cell, cells.derived)),
+        *handlers_of(cells),
+    ]
+    walker = Walker(choices, raw, by, handlers, elastic=is_elastic(space))
+    try:
+        walker.walk(space, inputs.args, inputs.kwargs)
+    except NotSymbolicError as error:
+        raise TooManyChoicesError(f"The networks of {type(space).__name__} can not be followed: {error}") from error
+    return SpaceOperators(choices.values, tuple(cells.derived), tuple(choices.joined(walker.records)))
+
+
+def _run_nds(root: Any, walker: Walker, space: Any, inputs: Any) -> Any:
+    """Run one of NNI's cell-based spaces for every width and depth: it is built anew for each of them."""
+
+    def run(width: int, depth: int) -> Any:
+        with torch.device("meta"):
+            # With one candidate only, because the cells make the operators that they need themselves.
+            fixed = NDS(
+                *(space.op_candidates[:1], space.merge_op, space.num_nodes_per_cell, width, depth, space.dataset),
+                auxiliary_loss=space.auxiliary_loss,
+                drop_path_prob=space.drop_path_prob,
+            )
+        return fixed.eval().forward(inputs)
+
+    def run_width(width: int) -> Any:
+        if isinstance(space.num_cells, int):
+            return run(width, space.num_cells)
+        depth = walker.expression(space.num_cells)
+        return walker.select(depth, {value: functools.partial(run, width, value) for value in depth.values})
+
+    if isinstance(space.width, int):
+        return run_width(space.width)
+    widths = walker.choices.label("width")
+    return walker.select(widths, {value: functools.partial(run_width, value) for value in widths.values})
+
+
+def list_choices(space: Any) -> tuple[dict[str, tuple[Any, ...]], Callable[[dict[str, Any]], dict[str, Any]]]:
+    """List the choices of every label, hashable, and return what turns such a sample into NNI's form.
+
+    Labels without values, such as constraints, are left out.
+
+    Raises
+    ------
+    TooManyChoicesError
+        If a label has no finite list of values.
+    """
+    values: dict[str, tuple[Any, ...]] = {}
+    raws: dict[str, dict[Any, Any]] = {}
+    for label, mutable in space.simplify().items():
+        if not hasattr(mutable, "values"):
+            if hasattr(mutable, "low") or not hasattr(mutable, "freeze"):
+                raise TooManyChoicesError(
+                    f"The label {label!r} is no choice among values but a {type(mutable).__name__}."
+                )
+            continue
+        listed = list(mutable.grid()) if hasattr(mutable, "n_chosen") else list(mutable.values)
+        raws[label] = {as_key(value): value for value in listed}
+        values[label] = tuple(raws[label])
+
+    def raw(sample: dict[str, Any]) -> dict[str, Any]:
+        return {label: raws[label][value] for label, value in sample.items()}
+
+    return values, raw
+
+
+def as_key(value: Any) -> Any:
+    """Turn a choice into something hashable: lists become tuples."""
+    return tuple(map(as_key, value)) if isinstance(value, (list, tuple)) else value

@@ -1,0 +1,162 @@
+"""`SymbolicTensor`: stands for the tensors that all networks of a space have at one place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from nni_latency.spaces._varying import Poison, Varying
+
+if TYPE_CHECKING:
+    from nni_latency.spaces._walker import Walker
+
+
+class NotSymbolicError(Exception):
+    """Raised when code asks for something that differs between networks, such as a size that is searched."""
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """Everything of a tensor but its numbers."""
+
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+
+    @classmethod
+    def of(cls, tensor: torch.Tensor) -> TensorSpec:
+        """Describe a tensor."""
+        return cls(tuple(tensor.shape), tuple(tensor.stride()), tensor.dtype)
+
+    def make(self) -> torch.Tensor:
+        """Make such a tensor, without memory."""
+        return torch.empty_strided(self.shape, self.stride, dtype=self.dtype, device="meta")
+
+
+class SymbolicTensor:
+    """A tensor whose shape depends on the choices of a space.
+
+    Functions of torch and methods of tensors work on it: they run once for every distinct shape, on meta tensors, and
+    the walker notes which operators they are. What can not be said for all networks at once raises `NotSymbolicError`.
+    """
+
+    def __init__(self, walker: Walker, spec: Varying) -> None:
+        self._walker = walker
+        self.spec = spec
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        walker = next(item for item in symbols_in([args, kwargs or {}]))._walker
+        return walker.call(func, args, dict(kwargs or {}))
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or not hasattr(torch.Tensor, name):
+            raise AttributeError(f"A tensor has no attribute {name!r}.")
+        attribute = getattr(torch.Tensor, name)
+        if not callable(attribute):
+            return self._known(lambda spec: getattr(spec.make(), name))
+        return lambda *args, **kwargs: self._walker.call(attribute, (self, *args), kwargs)
+
+    @property
+    def shape(self) -> Sizes:
+        """Its sizes; one that differs between networks may not be looked at."""
+        return Sizes(self)
+
+    def size(self, dim: int | None = None) -> Any:
+        """Return its sizes, or one of them."""
+        return self.shape if dim is None else self.shape[dim]
+
+    def dim(self) -> int:
+        """Return the number of dimensions."""
+        return int(self._known(lambda spec: len(spec.shape)))
+
+    ndimension = dim
+
+    @property
+    def ndim(self) -> int:
+        """Number of dimensions."""
+        return self.dim()
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Type of its elements."""
+        found: torch.dtype = self._known(lambda spec: spec.dtype)
+        return found
+
+    @property
+    def device(self) -> torch.device:
+        """Where it would be."""
+        return torch.device("meta")
+
+    def __len__(self) -> int:
+        return int(self.shape[0])
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter([self[index] for index in range(len(self))])
+
+    def __bool__(self) -> bool:
+        raise NotSymbolicError("A tensor has no truth before it has data.")
+
+    def _known(self, look: Callable[[TensorSpec], Any]) -> Any:
+        """Return what is the same for all networks."""
+        found = {look(spec) for spec in self.spec.values if not isinstance(spec, Poison)}
+        if len(found) != 1:
+            raise NotSymbolicError(f"It depends on {', '.join(self.spec.labels)}.")
+        return found.pop()
+
+
+def _operator(name: str) -> Callable[..., Any]:
+    def apply(self: SymbolicTensor, *args: Any) -> Any:
+        return self._walker.call(getattr(torch.Tensor, name), (self, *args), {})
+
+    return apply
+
+
+for _name in (
+    *("add", "radd", "iadd", "sub", "rsub", "isub", "mul", "rmul", "imul", "truediv", "rtruediv", "itruediv"),
+    *("matmul", "rmatmul", "pow", "rpow", "neg", "abs", "getitem", "floordiv", "mod", "gt", "lt", "ge", "le"),
+):
+    setattr(SymbolicTensor, f"__{_name}__", _operator(f"__{_name}__"))
+
+
+class Sizes(Sequence[int]):
+    """The sizes of a symbolic tensor."""
+
+    def __init__(self, tensor: SymbolicTensor) -> None:
+        self._tensor = tensor
+
+    def __len__(self) -> int:
+        return self._tensor.dim()
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return tuple(self[place] for place in range(*index.indices(len(self))))
+        return self._tensor._known(lambda spec: spec.shape[index])
+
+
+def symbols_in(value: Any) -> Iterator[SymbolicTensor]:
+    """Yield the symbolic tensors of nested lists, tuples and dictionaries, in order."""
+    if isinstance(value, SymbolicTensor):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from symbols_in(item)
+    elif isinstance(value, Mapping):
+        for item in value.values():
+            yield from symbols_in(item)
+
+
+def replace_symbols(value: Any, new: Iterator[Any]) -> Any:
+    """Return the same nested value with the symbolic tensors replaced, in order."""
+    if isinstance(value, SymbolicTensor):
+        return next(new)
+    if isinstance(value, (list, tuple)) and not isinstance(value, torch.Size):
+        return type(value)([replace_symbols(item, new) for item in value])
+    if isinstance(value, Mapping):
+        return {name: replace_symbols(item, new) for name, item in value.items()}
+    return value

@@ -1,0 +1,423 @@
+"""`Walker`: one symbolic forward pass through a model space finds the operators of all its networks."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from nni_latency.operators import By, OpSpec
+from nni_latency.operators._calls import describe_call
+from nni_latency.operators._trace import run_traced
+from nni_latency.spaces._nni import Mutable, MutableModule, ParametrizedModule, model_context, recursive_freeze
+from nni_latency.spaces._signature import Signatures
+from nni_latency.spaces._symbolic_tensor import (
+    NotSymbolicError,
+    SymbolicTensor,
+    TensorSpec,
+    replace_symbols,
+    symbols_in,
+)
+from nni_latency.spaces._varying import Choices, Poison, Varying
+
+#: Runs a module of a certain class symbolically, instead of its forward.
+Handler = Callable[..., Any]
+
+
+class Walker:
+    """Runs the modules of a space on symbolic tensors and notes the operators of all its networks.
+
+    A module without choices runs once for every distinct shape of its inputs. One whose arguments are searched is made
+    for every distinct combination of them. The forward of one that merely holds others runs as it is written, on
+    symbolic tensors; where that can not be said for all networks at once, and where a module freezes itself in its own
+    way, it is frozen and run for every combination of its choices.
+
+    Parameters
+    ----------
+    choices : Choices
+        Labels and values of the space.
+    raw : callable
+        Makes a sample in NNI's form of ``{label: choice}``.
+    by : {"module", "graph"}, default="module"
+        What counts as one operator.
+    handlers : sequence of (type, callable), default=()
+        Classes that are run otherwise; the callable gets the walker, the module and its inputs.
+    elastic : bool, default=False
+        Give convolutions and linear layers as many input channels as their input has.
+    """
+
+    def __init__(
+        self,
+        choices: Choices,
+        raw: Callable[[dict[str, Any]], dict[str, Any]],
+        by: By = "module",
+        handlers: Sequence[tuple[type, Handler]] = (),
+        *,
+        elastic: bool = False,
+    ) -> None:
+        self.choices = choices
+        self.records: list[Varying] = []
+        self._raw = raw
+        self._by = by
+        self._handlers = tuple(handlers)
+        self._elastic = elastic
+        self._signatures = Signatures()
+        self._runs: dict[Hashable, tuple[list[Varying], Any]] = {}
+        self._traces: dict[Hashable, tuple[tuple[OpSpec, ...], Any]] = {}
+        self._expressions: dict[int, Varying] = {}
+        self._shadows: dict[Hashable, nn.Module] = {}
+        self._mutable: dict[int, bool] = {}
+        # Whatever was told apart by its identity stays alive, so that no other takes it.
+        self._kept: list[Any] = []
+
+    def walk(self, space: nn.Module, args: Sequence[torch.Tensor], kwargs: Mapping[str, torch.Tensor]) -> Any:
+        """Run the whole space on meta tensors of the inputs' shapes."""
+        given = [self.symbol(item) for item in args], {name: self.symbol(item) for name, item in kwargs.items()}
+        with _in_evaluation(space), _calls_to(self), torch.inference_mode():
+            return self.run(space, tuple(given[0]), given[1])
+
+    def symbol(self, tensor: torch.Tensor) -> SymbolicTensor:
+        """Make a symbolic tensor that is the same for all networks."""
+        return SymbolicTensor(self, Varying.constant(TensorSpec.of(tensor)))
+
+    def run(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Run a module; what it computes is noted. The same module on the same inputs is looked up."""
+        symbols = list(symbols_in([args, kwargs]))
+        rest = self._signatures.of_value(replace_symbols([args, dict(kwargs)], iter(range(len(symbols)))))
+        key = (self._signatures.of(module), rest, tuple(symbol.spec.key for symbol in symbols))
+        if key not in self._runs:
+            self._kept.append(module)
+            with self.aside() as records:
+                result = self._dispatch(module, args, dict(kwargs))
+            self._runs[key] = (self.choices.joined(records), result)
+        records, result = self._runs[key]
+        self.records.extend(records)
+        # A copy of lists, because forwards may append to them.
+        return replace_symbols(result, iter(list(symbols_in(result))))
+
+    def call(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call a function of torch once for every distinct combination of shapes."""
+        symbols = list(symbols_in([args, kwargs]))
+        plain = self._signatures.of_value(replace_symbols([args, kwargs], iter(range(len(symbols)))))
+
+        def once(*specs: TensorSpec) -> tuple[tuple[OpSpec, ...], Any]:
+            key = (function, plain, specs)
+            if key not in self._traces:
+                self._kept.append(function)
+                given = _on_meta(replace_symbols([args, kwargs], iter([spec.make() for spec in specs])))
+                result = function(*given[0], **given[1])
+                op = describe_call(getattr(function, "__name__", str(function)), tuple(given[0]), given[1], result)
+                self._traces[key] = ((op,) if op else (), _pack(result))
+            return self._traces[key]
+
+        return self.note(self.choices.combine([symbol.spec for symbol in symbols], once))
+
+    def operators(self, module: nn.Module, specs: Sequence[TensorSpec], by: By | None = None) -> tuple[OpSpec, ...]:
+        """List the operators of a module without choices on inputs that are known."""
+        signature = self._signatures.of(module)
+        key = (signature, by, tuple(specs))
+        if key not in self._traces:
+            self._kept.append(module)
+            places = [SymbolicTensor(self, Varying.constant(spec)) for spec in specs]
+            self._traces[key] = self._trace(module, signature, [places, {}], specs, by)
+        return self._traces[key][0]
+
+    def note(self, done: Varying) -> Any:
+        """Note the operators of ``(operators, result)`` and return the result, in symbolic form."""
+        ops = self.choices.combine([done], lambda pair: pair[0])
+        if any(isinstance(value, Poison) or value for value in ops.values):
+            self.records.append(ops)
+        return self._unpack(self.choices.combine([done], lambda pair: pair[1]))
+
+    @contextlib.contextmanager
+    def aside(self) -> Iterator[list[Varying]]:
+        """Note operators in a list of their own."""
+        outer, self.records = self.records, []
+        try:
+            yield self.records
+        finally:
+            self.records = outer
+
+    def select(self, choice: Varying, cases: Mapping[Any, Callable[[], Any]]) -> Any:
+        """Run all cases of a choice; the operators of each count where it is chosen, and so does its result."""
+        results: dict[Any, Any] = {}
+        noted: dict[tuple[str, ...], dict[Any, Varying]] = {}
+        for value, run in cases.items():
+            with self.aside() as records:
+                results[value] = run()
+            for ops in self.choices.joined(records):
+                noted.setdefault(ops.labels, {})[value] = ops
+        nothing = dict.fromkeys(cases, Varying.constant(()))
+        kept = [self.choices.switch(choice, {**nothing, **found}) for found in noted.values()]
+        self.records.extend(self.choices.joined(kept))
+        return self._merge(choice, results)
+
+    def expression(self, value: Any) -> Varying:
+        """Return an argument of a module by the choices that it depends on."""
+        if not isinstance(value, Mutable):
+            return Varying.constant(_hashable(value))
+        if id(value) not in self._expressions:
+            self._kept.append(value)
+            labels = list(value.simplify())
+            self._expressions[id(value)] = self.choices.enumerated(
+                labels, lambda sample: _hashable(value.freeze(self._raw(sample)))
+            )
+        return self._expressions[id(value)]
+
+    def _dispatch(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        for kind, handler in self._handlers:
+            if isinstance(module, kind):
+                return handler(self, module, *args, **kwargs)
+        if not self._has_choices(module):
+            return self._made((), lambda: module, args, kwargs)
+        if isinstance(module, ParametrizedModule) and module.mutables:
+            return self._parametrised(module, args, kwargs)
+        if isinstance(module, MutableModule) and (module.mutables or type(module).freeze is not MutableModule.freeze):
+            return self._enumerated(module, args, kwargs)
+        try:
+            with self.aside() as records:
+                result = module.forward(*args, **kwargs)
+        except (NotSymbolicError, AttributeError, TypeError, ValueError, IndexError, LookupError, RuntimeError):
+            return self._enumerated(module, args, kwargs)
+        self.records.extend(records)
+        return result
+
+    def _has_choices(self, module: nn.Module) -> bool:
+        if id(module) not in self._mutable:
+            self._kept.append(module)
+            self._mutable[id(module)] = any(
+                isinstance(part, MutableModule) and (part.mutables or isinstance(part, self._handled))
+                for part in module.modules()
+            )
+        return self._mutable[id(module)]
+
+    @property
+    def _handled(self) -> tuple[type, ...]:
+        return tuple(kind for kind, _ in self._handlers)
+
+    def _parametrised(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Make a module for every distinct combination of its arguments."""
+        names = [*range(len(module.trace_args)), *module.trace_kwargs]
+        values = [*module.trace_args, *module.trace_kwargs.values()]
+        searched = [name for name, value in zip(names, values, strict=True) if isinstance(value, Mutable)]
+        parts = [self.expression(value) for value in values if isinstance(value, Mutable)]
+        if any(isinstance(part, MutableModule) and part.mutables for part in module.modules() if part is not module):
+            return self._enumerated(module, args, kwargs)
+
+        def make(*chosen: Any) -> nn.Module:
+            given = dict(zip(names, values, strict=True)) | dict(zip(searched, chosen, strict=True))
+            positional = [given[name] for name in names if isinstance(name, int)]
+            keywords = {name: value for name, value in given.items() if isinstance(name, str)}
+            kind = module._bound_type or type(module)
+            with torch.device("meta"), model_context({}):
+                made: nn.Module = kind(*positional, **keywords)
+            return made
+
+        return self._made(parts, make, args, kwargs)
+
+    def _enumerated(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Freeze a module for every combination of its choices."""
+        labels = list(_labels_of(module))
+        shadow = copy.deepcopy(module).to("meta")
+
+        def make(*chosen: Any) -> nn.Module:
+            with torch.device("meta"):
+                frozen: nn.Module = recursive_freeze(shadow, self._raw(dict(zip(labels, chosen, strict=True))))[0]
+            return frozen
+
+        return self._made([self.choices.label(label) for label in labels], make, args, kwargs)
+
+    def _made(
+        self,
+        parts: Sequence[Varying],
+        make: Callable[..., nn.Module],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        """Run what `make` returns for the choices, for every distinct combination of it and the inputs' shapes."""
+        symbols = list(symbols_in([args, kwargs]))
+        plain = self._signatures.of_value(replace_symbols([args, kwargs], iter(range(len(symbols)))))
+
+        def once(*items: Any) -> tuple[tuple[OpSpec, ...], Any]:
+            module = make(*items[: len(parts)])
+            specs = items[len(parts) :]
+            self._kept.append(module)
+            key = (self._signatures.of(module), plain, specs)
+            if key not in self._traces:
+                self._traces[key] = self._trace(module, key[0], [args, kwargs], specs)
+            return self._traces[key]
+
+        return self.note(self.choices.combine([*parts, *(symbol.spec for symbol in symbols)], once))
+
+    def _trace(
+        self,
+        module: nn.Module,
+        signature: Hashable,
+        given: list[Any],
+        specs: Sequence[TensorSpec],
+        by: By | None = None,
+    ) -> tuple[tuple[OpSpec, ...], Any]:
+        if signature not in self._shadows:
+            self._shadows[signature] = copy.deepcopy(module).to("meta").eval()
+        args, kwargs = replace_symbols(given, iter([spec.make() for spec in specs]))
+        shadow = self._shadows[signature]
+        with _original_calls():
+            if self._elastic:
+                _stretch(shadow, args, kwargs)
+            found, result = run_traced(shadow, tuple(args), kwargs, by or self._by)
+        return tuple(item.op for item in found.operators), _pack(result)
+
+    def _unpack(self, packed: Varying) -> Any:
+        """Turn a varying structure of specs into a structure of symbolic tensors."""
+        known = [value for value in packed.values if not isinstance(value, Poison)]
+        if not known:
+            raise NotSymbolicError(packed.values[0].reason)
+        first = known[0]
+        if isinstance(first, TensorSpec):
+            return SymbolicTensor(self, packed)
+        if isinstance(first, _Nested):
+            if any(value.kind is not first.kind or len(value.items) != len(first.items) for value in known):
+                raise NotSymbolicError("It returns differently many tensors.")
+            items = [
+                self._unpack(self.choices.combine([packed], lambda value, place=place: value.items[place]))
+                for place in range(len(first.items))
+            ]
+            return first.kind(items)
+        if len(known) > 1:
+            raise NotSymbolicError(f"It depends on {', '.join(packed.labels)}.")
+        return first
+
+    def _merge(self, choice: Varying, results: Mapping[Any, Any]) -> Any:
+        """Return the result of the case that is chosen."""
+        first = next(iter(results.values()))
+        if isinstance(first, (list, tuple)):
+            if any(type(other) is not type(first) or len(other) != len(first) for other in results.values()):
+                raise NotSymbolicError("The candidates return differently many tensors.")
+            places = range(len(first))
+            return type(first)(
+                [self._merge(choice, {value: other[place] for value, other in results.items()}) for place in places]
+            )
+        if all(isinstance(other, SymbolicTensor) for other in results.values()):
+            specs = {value: other.spec for value, other in results.items()}
+            return SymbolicTensor(self, self.choices.switch(choice, specs))
+        if all(
+            other is first or (not isinstance(other, SymbolicTensor) and other == first) for other in results.values()
+        ):
+            return first
+        raise NotSymbolicError("The candidates return different kinds of things.")
+
+
+class _Nested:
+    """A list or tuple of what a module returned."""
+
+    def __init__(self, kind: type, items: tuple[Any, ...]) -> None:
+        self.kind, self.items = kind, items
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Nested) and (self.kind, self.items) == (other.kind, other.items)
+
+    def __hash__(self) -> int:
+        return hash((self.kind, self.items))
+
+
+def _pack(result: Any) -> Any:
+    """Describe what a module returned, so that equal descriptions mean the same."""
+    if isinstance(result, torch.Tensor):
+        return TensorSpec.of(result)
+    if isinstance(result, (list, tuple)) and not isinstance(result, torch.Size):
+        kind = list if isinstance(result, list) else tuple
+        return _Nested(kind, tuple(_pack(item) for item in result))
+    return result
+
+
+def _labels_of(module: nn.Module) -> dict[str, Any]:
+    """List the labels of a module and everything in it, in order."""
+    found: dict[str, Any] = {}
+    for part in module.modules():
+        if isinstance(part, MutableModule):
+            for mutable in part.mutables:
+                found.update(mutable.simplify())
+    return found
+
+
+def _hashable(value: Any) -> Any:
+    return tuple(map(_hashable, value)) if isinstance(value, (list, tuple)) else value
+
+
+def _on_meta(value: Any) -> Any:
+    """Replace real tensors, such as parameters, by meta ones of their shape."""
+    if isinstance(value, torch.Tensor):
+        if value.is_meta:
+            return value
+        meta = torch.empty_like(value, device="meta")
+        return nn.Parameter(meta, requires_grad=False) if isinstance(value, nn.Parameter) else meta
+    if isinstance(value, (list, tuple)) and not isinstance(value, torch.Size):
+        return type(value)([_on_meta(item) for item in value])
+    if isinstance(value, Mapping):
+        return {name: _on_meta(item) for name, item in value.items()}
+    return torch.device("meta") if isinstance(value, torch.device) else value
+
+
+_plain_call = nn.Module.__call__
+
+
+@contextlib.contextmanager
+def _calls_to(walker: Walker) -> Iterator[None]:
+    """Let a walker run every module that is called with a symbolic tensor, as `torch.fx` does when it traces."""
+
+    def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        if next(symbols_in([args, kwargs]), None) is not None:
+            return walker.run(module, args, kwargs)
+        return _plain_call(module, *args, **kwargs)
+
+    before = nn.Module.__call__
+    nn.Module.__call__ = call  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        nn.Module.__call__ = before  # type: ignore[method-assign]
+
+
+@contextlib.contextmanager
+def _original_calls() -> Iterator[None]:
+    before = nn.Module.__call__
+    nn.Module.__call__ = _plain_call  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        nn.Module.__call__ = before  # type: ignore[method-assign]
+
+
+@contextlib.contextmanager
+def _in_evaluation(space: nn.Module) -> Iterator[None]:
+    """Put a space into evaluation mode and back, every module on its own."""
+    before = [(module, module.training) for module in space.modules()]
+    space.eval()
+    try:
+        yield
+    finally:
+        for module, training in before:
+            module.training = training
+
+
+def _stretch(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """Make convolutions and linear layers without groups take as many channels as come."""
+
+    def fit(part: Any, given: tuple[Any, ...]) -> None:
+        channels = given[0].shape[-1 if isinstance(part, nn.Linear) else 1]
+        if part.weight.shape[1] != channels:
+            shape = (part.weight.shape[0], channels, *part.weight.shape[2:])
+            part.weight = nn.Parameter(torch.empty(shape, device="meta"), requires_grad=False)
+
+    handles = [
+        part.register_forward_pre_hook(fit)
+        for part in module.modules()
+        if isinstance(part, nn.Linear) or (isinstance(part, nn.Conv2d) and part.groups == 1)
+    ]
+    module(*args, **kwargs)
+    for handle in handles:
+        handle.remove()
