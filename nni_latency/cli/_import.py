@@ -9,7 +9,7 @@ import click
 from rich.markup import escape
 
 from nni_latency.cli._console import print_names, remarks, results
-from nni_latency.cli._options import given_arguments, make_space, plan_for, space_options
+from nni_latency.cli._options import SPACE_OPTIONS, given_arguments, make_space, plan_for, space_options
 from nni_latency.errors import InvalidValueError
 from nni_latency.files import check_writable
 from nni_latency.platforms import Platform
@@ -76,7 +76,7 @@ def command(**options: Any) -> None:
 
 def _plan(options: dict[str, Any]) -> MeasurePlan | None:
     if options["space"] == "none":
-        given = given_arguments(options)
+        given = [name for name in (*SPACE_OPTIONS, "space_args") if options.get(name) is not None]
         if given:
             raise InvalidValueError(f"Without a space there is nothing that {', '.join(given)} could be of.")
         return None
