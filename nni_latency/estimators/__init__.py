@@ -8,6 +8,7 @@ from nni_latency.estimators._additive import (
     separable_cost,
 )
 from nni_latency.estimators._base import Estimate, Estimator, LayerEstimator, NetworkEstimator
+from nni_latency.estimators._distil import Distillation, distil
 from nni_latency.estimators._ensemble import LayerEnsemble, NetworkEnsemble, make_ensemble
 from nni_latency.estimators._fallback import Agreement, FallbackEstimator, NetworkFallback, with_fallback
 from nni_latency.estimators._measured_layers import GraphEstimator, ModuleEstimator
@@ -27,6 +28,7 @@ __all__ = [
     "ActsLine",
     "AdditiveCost",
     "Agreement",
+    "Distillation",
     "Estimate",
     "Estimator",
     "FallbackEstimator",
@@ -50,6 +52,7 @@ __all__ = [
     "additive_cost",
     "cheapest_selection",
     "conformal_factor",
+    "distil",
     "estimate_layers",
     "estimate_selection",
     "layer_shares",

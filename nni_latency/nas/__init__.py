@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from nni_latency.nas._enas import ENAS
     from nni_latency.nas._fbnet import FBNet
     from nni_latency.nas._filter import LatencyFilter
+    from nni_latency.nas._likeliest import likeliest_sample
     from nni_latency.nas._loss import FBNetLoss
     from nni_latency.nas._mask import SharedGumbelSoftmax
     from nni_latency.nas._multi_trial import TPE, GridSearch
@@ -35,6 +36,7 @@ __all__ = [
     "SearchSettings",
     "SharedGumbelSoftmax",
     "cost_report",
+    "likeliest_sample",
     "load_dataset",
     "report_with_cost",
     "run_search",
@@ -59,6 +61,7 @@ __getattr__, __dir__ = lazy_exports(
         "SharedGumbelSoftmax": "nni_latency.nas._mask",
         "TPE": "nni_latency.nas._multi_trial",
         "cost_report": "nni_latency.nas._report",
+        "likeliest_sample": "nni_latency.nas._likeliest",
         "load_dataset": "nni_latency.nas._datasets",
         "report_with_cost": "nni_latency.nas._report",
         "run_search": "nni_latency.nas._search",

@@ -24,6 +24,7 @@ with quiet_nni():
     from nni.nas.oneshot.pytorch.sampling import RandomSamplingLightningModule
     from nni.nas.oneshot.pytorch.supermodule.base import BaseSuperNetModule
     from nni.nas.oneshot.pytorch.supermodule.differentiable import GumbelSoftmax
+    from nni.nas.oneshot.pytorch.supermodule.proxyless import ProxylessMixedRepeat
     from nni.nas.profiler import ExpressionProfiler, Profiler
     from nni.nas.strategy import DARTS, TPE, GridSearch, RandomOneShot
     from nni.runtime.trial_command_channel import (
@@ -54,6 +55,7 @@ __all__ = [
     "NoMoreTrialError",
     "Profiler",
     "ProfilerPenalty",
+    "ProxylessMixedRepeat",
     "RandomOneShot",
     "RandomSamplingLightningModule",
     "RangeProfilerFilter",

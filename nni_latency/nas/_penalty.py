@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any, Literal
 
 import torch
 from torch import nn
 
 from nni_latency.errors import InvalidValueError, MismatchError
+from nni_latency.nas._depth import depth_logits, proxyless_depths
 from nni_latency.nas._expectation import ExpectedCost
 from nni_latency.nas._nni import BaseSuperNetModule, ExpectationProfilerPenalty
 from nni_latency.nas._profiler import LatencyProfiler
@@ -68,6 +70,7 @@ class LatencyPenalty(ExpectationProfilerPenalty):
         super().__init__(profiler, baseline, scale, nonlinear=nonlinear, aggregate=aggregate)
         self.expected = ExpectedCost(profiler.cost)
         self._alphas: list[torch.Tensor] | None = None
+        self._logits: list[Callable[[], torch.Tensor]] | None = None
 
     def profile(self, sample: Mapping[str, Any]) -> torch.Tensor:
         """Return the expected cost of the supernet, a scalar with a gradient.
@@ -82,19 +85,24 @@ class LatencyPenalty(ExpectationProfilerPenalty):
         MismatchError
             If the profiler's space is not the supernet.
         """
-        if self._alphas is None:
-            self._alphas = self._find_alphas()
-        return self.expected.forward(self.expected.softmax(self._alphas))
+        if self._logits is None:
+            found = architecture_logits(self.profiler.space)
+            self._check({label: logits() for label, logits in found.items()})
+            self._logits = [found[label] for label in self.expected.labels]
+        return self.expected.forward(self.expected.softmax([logits() for logits in self._logits]))
 
     def _find_alphas(self) -> list[torch.Tensor]:
         found = dict(architecture_parameters(self.profiler.space))
+        self._check(found)
+        return [found[label] for label in self.expected.labels]
+
+    def _check(self, found: Mapping[str, torch.Tensor]) -> None:
         if not found:
             raise MismatchError(
                 "The space of the profiler has no architecture parameters: it is not the one that is searched. "
                 "Make the LatencyProfiler with the very object that goes into the experiment."
             )
         self.expected.check_labels(found)
-        return [found[label] for label in self.expected.labels]
 
 
 def architecture_parameters(supernet: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
@@ -106,3 +114,17 @@ def architecture_parameters(supernet: nn.Module) -> Iterator[tuple[str, torch.Te
             yield str(module.label), module._arch_alpha
         else:
             yield from module._arch_alpha.items()
+
+
+def architecture_logits(supernet: nn.Module) -> dict[str, Callable[[], torch.Tensor]]:
+    """Return by label what gives the live logits, (n_choices,), of a choice of a supernet of NNI.
+
+    They are its architecture parameters, but for the depth of a `Repeat` in Proxyless, which has none of its own.
+    """
+    found = {label: partial(_itself, alpha) for label, alpha in architecture_parameters(supernet)}
+    depths = {label: partial(depth_logits, repeat) for label, repeat in proxyless_depths(supernet).items()}
+    return {**found, **depths}
+
+
+def _itself(alpha: torch.Tensor) -> torch.Tensor:
+    return alpha

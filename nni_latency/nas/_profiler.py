@@ -9,7 +9,17 @@ from dataclasses import replace
 from typing import Any
 
 from nni_latency.errors import InvalidValueError, MismatchError
-from nni_latency.estimators import AdditiveCost, Estimator, LayerEstimator, Missing, TableEstimator, additive_cost
+from nni_latency.estimators import (
+    AdditiveCost,
+    Distillation,
+    Estimator,
+    LayerEstimator,
+    Missing,
+    NetworkEstimator,
+    TableEstimator,
+    additive_cost,
+    distil,
+)
 from nni_latency.loading import EstimatorSource, load_estimator
 from nni_latency.nas._nni import ExpressionProfiler, MutableExpression
 from nni_latency.operators import freeze_shapes
@@ -33,11 +43,15 @@ class LatencyProfiler(ExpressionProfiler):
         Whatever `load_estimator` takes.
     missing : {"error", "nearest"}, default="error"
         What a table does about candidates without an entry.
+    n_samples : int, optional
+        Networks that an estimator of whole networks is asked for, to find a sum that stands for it; see `distil`.
 
     Attributes
     ----------
     estimator : Estimator
         The estimator behind it.
+    distillation : Distillation or None
+        Of an estimator of whole networks: the sum that stands for it, and how far it is off.
     cost : AdditiveCost
         Cost of every choice, and the constant of the rest.
     expression : MutableExpression
@@ -71,11 +85,16 @@ class LatencyProfiler(ExpressionProfiler):
         *,
         latency_estimator: EstimatorSource,
         missing: Missing = "error",
+        n_samples: int | None = None,
     ) -> None:
         super().__init__(space)
         self.space = space
         self.estimator = load_estimator(latency_estimator, missing=missing)
-        self.cost = _cost_of_space(self.estimator, space, example_inputs)
+        self.distillation: Distillation | None = None
+        if isinstance(self.estimator, NetworkEstimator):
+            choices_of(space)
+            self.distillation = distil(self.estimator, space, example_inputs, n_samples=n_samples)
+        self.cost = _cost_of_space(self.distillation or self.estimator, space, example_inputs)
         self.expression = _expression(self.cost, space)
 
     def profile(self, sample: Mapping[str, Any]) -> float:
@@ -89,11 +108,13 @@ class LatencyProfiler(ExpressionProfiler):
         return self.cost(sample)
 
 
-def _cost_of_space(estimator: Estimator, space: Any, example_inputs: Any) -> AdditiveCost:
+def _cost_of_space(estimator: Estimator | Distillation, space: Any, example_inputs: Any) -> AdditiveCost:
     """Cost a space, keyed by the values that NNI's samples hold."""
     choices = choices_of(space)
     plan = plan_of(space, example_inputs)
-    if plan is not None and isinstance(estimator, TableEstimator):
+    if isinstance(estimator, Distillation):
+        cost = estimator.cost
+    elif plan is not None and isinstance(estimator, TableEstimator):
         cost = estimator.cost_of_plan(plan)
     elif plan is not None and isinstance(estimator, LayerEstimator):
         cost = additive_cost(estimator, plan)

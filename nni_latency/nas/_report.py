@@ -232,7 +232,7 @@ def _report(accuracy: float, found: Mapping[str, float], further: Mapping[str, f
     taken = sorted({"default", *found} & set(further))
     if taken:
         raise InvalidValueError(f"The further numbers of a report must have names of their own. Got {taken[0]!r}.")
-    numbers = {"default": accuracy, **found, **further}
+    numbers: dict[str, Any] = {"default": accuracy, **found, **further}
     for name, value in numbers.items():
         if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value):
             label = "accuracy" if name == "default" else name

@@ -13,7 +13,7 @@ from torch import nn
 from toys import LATENCIES, Fixed, Listed, Toy, profiler_of, run_experiment, table_of
 
 from nni_latency.errors import InvalidValueError, MismatchError, MissingEntryError, UnknownNameError
-from nni_latency.estimators import Estimate, LayerEstimator, NetworkEstimator
+from nni_latency.estimators import Estimate, LayerEstimator
 from nni_latency.imports import quiet_nni
 from nni_latency.nas import LatencyProfiler
 from nni_latency.operators import features_of
@@ -46,16 +46,6 @@ class ByMacs(LayerEstimator):
     def estimate_op(self, op):
         seconds = 1e-6 + features_of(op).macs * 1e-9
         return Estimate(seconds, seconds, seconds)
-
-
-class Whole(NetworkEstimator):
-    """Costs whole networks alone."""
-
-    metric = "latency"
-    platform = Platform("paper")
-
-    def estimate(self, model, example_inputs=None):
-        return Estimate(1.0, 1.0, 1.0)
 
 
 @pytest.fixture(scope="module")
@@ -280,8 +270,3 @@ def test_profiler_sums_up_a_layer_estimator(fbnet):
 def test_profiler_needs_a_plan_for_an_estimator_that_is_no_table():
     with pytest.raises(InvalidValueError, match=r"can not be taken apart by the layers of Toy"):
         LatencyProfiler(Toy(), latency_estimator=ByMacs())
-
-
-def test_profiler_refuses_an_estimator_of_whole_networks(fbnet):
-    with pytest.raises(InvalidValueError, match=r"can not be taken apart by the layers of FBNetSpace"):
-        LatencyProfiler(fbnet, latency_estimator=Whole())

@@ -1,0 +1,247 @@
+"""`distil`: what knows whole networks, as a sum over choices that a differentiable search can follow."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nni_latency.errors import InvalidValueError
+from nni_latency.estimators._additive import AdditiveCost
+from nni_latency.estimators._base import Estimator
+from nni_latency.estimators._scores import Scores, score
+from nni_latency.operators import features_of
+from nni_latency.tables import MeasurePlan, PlanLayer, solve_entries
+from nni_latency.units import METRIC_COMBINATIONS, format_percent
+
+#: Networks asked for, where nobody says how many: two for each number that is solved for, within these bounds.
+_LEAST, _MOST = 24, 400
+
+#: What a candidate that computes nothing costs a priori, as a share of the mean one.
+_FLOOR = 0.05
+
+#: Parts of the cross-validation.
+_FOLDS = 5
+
+
+@dataclass(frozen=True)
+class Distillation:
+    """A sum over choices that stands for an estimator of whole networks, and what is lost by it.
+
+    Parameters
+    ----------
+    cost : AdditiveCost
+        The sum; its choices have the names that they have in tables.
+    scores : Scores
+        How far the sum is off on networks that it was not solved from, by cross-validation, against the estimator.
+    n_samples : int
+        Networks that the estimator was asked for.
+    """
+
+    cost: AdditiveCost
+    scores: Scores
+    n_samples: int
+
+    def __str__(self) -> str:
+        off = self.scores
+        return (
+            f"a sum in place of whole networks, from {self.n_samples} of them; on others it is off by "
+            f"{format_percent(off.mape)} in the mean and {format_percent(off.worst)} at worst, "
+            f"{format_percent(off.within10)} are within 10 %, Spearman {off.spearman:.3f}"
+        )
+
+
+def distil(
+    estimator: Estimator,
+    space: Any,
+    example_inputs: Any = None,
+    *,
+    n_samples: int | None = None,
+    random_state: int = 0,
+    on_progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Distillation:
+    """Make a sum over choices of an estimator that knows whole networks alone.
+
+    Networks are drawn so that every choice of every label stands in as many of them, the estimator is asked for each,
+    and the costs of the choices are solved for with what the choices compute as a prior (see `solve_entries`). What a
+    sum can not hold, such as parts that run at the same time or share the cache, stays in the residual, which is
+    reported: look at `Distillation.scores` before trusting a search.
+
+    Parameters
+    ----------
+    estimator : Estimator
+        Whom to ask; a `NetworkEstimator`, or any other.
+    space : ModelSpace or MeasurePlan
+        Whose choices they are. A space is not changed.
+    example_inputs : Tensor or tuple of Tensor, optional
+        Input of the networks. Without it, a batch of one of the space's own size.
+    n_samples : int, optional
+        Networks to ask for, at least 10. Without it, two for each number that is solved for, at least 24 and at most
+        400; all networks where there are no more.
+    random_state : int, default=0
+        Seed of the draw.
+    on_progress : callable, optional
+        Called with the networks done and the networks in all.
+
+    Returns
+    -------
+    Distillation
+
+    Raises
+    ------
+    InvalidValueError
+        If the metric is no sum, nor the inverse of one, the space has nothing to choose, or `n_samples` is too small.
+
+    Examples
+    --------
+    >>> found = distil(estimator, space, n_samples=200)                                        # doctest: +SKIP
+    >>> print(found)                                                                           # doctest: +SKIP
+    >>> strategy = FBNet(latency_estimator=estimator, target=0.012)  # does it by itself       # doctest: +SKIP
+    """
+    combination = METRIC_COMBINATIONS[estimator.metric]
+    if combination == "max":
+        raise InvalidValueError(f"A {estimator.metric} is the largest of its parts: no sum can stand for it.")
+    networks = _networks_of(space, example_inputs)
+    architectures = _design(networks.sizes, _number(n_samples, networks.sizes), np.random.default_rng(random_state))
+    values, missing = np.empty(len(architectures)), {}
+    with _same_random_numbers():
+        for index, architecture in enumerate(architectures):
+            estimate = estimator.estimate(networks.build(architecture), networks.inputs)
+            values[index] = estimate.value
+            missing.update(dict.fromkeys(estimate.missing))
+            on_progress(index + 1, len(architectures))
+    sums = 1 / values if combination == "inverse" else values
+    predicted = _cross_validated(architectures, sums, networks)
+    constant, columns = _solve(architectures, sums, networks)
+    costs = {
+        label: dict(zip(choices, column.tolist(), strict=True))
+        for (label, choices), column in zip(networks.choices.items(), columns, strict=True)
+    }
+    cost = AdditiveCost(constant, costs, estimator.metric, tuple(missing))
+    scores = score(1 / predicted if combination == "inverse" else predicted, values)
+    return Distillation(cost, scores, len(architectures))
+
+
+@dataclass(frozen=True)
+class _Networks:
+    """The networks of a space: what there is to choose, and how to make one."""
+
+    choices: Mapping[str, Sequence[str]]
+    build: Callable[[NDArray[np.int64]], Any]
+    inputs: Any
+    prior: Sequence[NDArray[np.float64]]
+
+    @property
+    def sizes(self) -> list[int]:
+        return [len(choices) for choices in self.choices.values()]
+
+
+def _networks_of(space: Any, example_inputs: Any) -> _Networks:
+    if isinstance(space, MeasurePlan):
+        return _of_plan(space, example_inputs)
+    if not (hasattr(space, "simplify") and hasattr(space, "freeze")):
+        raise InvalidValueError(
+            f"The space to distil for must be an NNI model space or a measure plan. Got {type(space).__name__}."
+        )
+    options = {label: list(mutable.grid()) for label, mutable in space.simplify().items()}
+    if not options:
+        raise InvalidValueError(f"The space {type(space).__name__} has no choices: there is nothing to distil.")
+
+    if example_inputs is None and hasattr(space, "example_inputs"):
+        example_inputs = space.example_inputs()
+    choices = {label: [str(value) for value in values] for label, values in options.items()}
+    plan = space.measure_plan(1) if hasattr(space, "measure_plan") else None
+    if plan is not None and {layer.name: list(layer.candidates) for layer in plan.searched} == choices:
+        # A plan makes the layers of one network alone; freezing copies the space.
+        return _of_plan(plan, example_inputs)
+
+    def build(architecture: NDArray[np.int64]) -> Any:
+        chosen = zip(options.items(), architecture.tolist(), strict=True)
+        return space.freeze({label: values[index] for (label, values), index in chosen})
+
+    return _Networks(choices, build, example_inputs, [np.ones(len(values)) for values in options.values()])
+
+
+def _of_plan(plan: MeasurePlan, example_inputs: Any) -> _Networks:
+    choices = {layer.name: list(layer.candidates) for layer in plan.searched}
+    fixed = {layer.name: layer.default for layer in plan.layers if not layer.searched and layer.default}
+
+    def build(architecture: NDArray[np.int64]) -> Any:
+        chosen = zip(choices.items(), architecture.tolist(), strict=True)
+        return plan.network_of({**fixed, **{label: names[index] for (label, names), index in chosen}})()
+
+    if example_inputs is None:
+        import torch
+
+        example_inputs = torch.zeros(plan.input_shape)
+    return _Networks(choices, build, example_inputs, _work(plan.searched))
+
+
+def _work(layers: Sequence[PlanLayer]) -> list[NDArray[np.float64]]:
+    """Return by layer what the candidates compute and move, as shares of the mean, and never nothing."""
+    features = [[features_of(candidate.op) for candidate in layer.candidates.values()] for layer in layers]
+    work = [np.array([float(found.macs + found.inputs + found.outputs) for found in row]) for row in features]
+    mean = max(1.0, float(np.concatenate(work).mean()))
+    return [column / mean + _FLOOR for column in work]
+
+
+def _number(n_samples: int | None, sizes: Sequence[int]) -> int:
+    if n_samples is None:
+        return min(_MOST, max(_LEAST, 2 * (1 + sum(size - 1 for size in sizes))))
+    if not isinstance(n_samples, int) or n_samples < 10:
+        raise InvalidValueError(f"The 'n_samples' of distil must be an int >= 10. Got {n_samples!r}.")
+    return n_samples
+
+
+def _design(sizes: Sequence[int], n_samples: int, random: np.random.Generator) -> NDArray[np.int64]:
+    """Return all networks if they are few; otherwise some in which every choice of a label stands as often."""
+    total = 1
+    for size in sizes:
+        total *= size
+        if total > n_samples:
+            break
+    else:
+        return np.indices(sizes).reshape(len(sizes), -1).T.astype(np.int64)
+    columns = []
+    for size in sizes:
+        rounds = [random.permutation(size) for _ in range(-(-n_samples // size))]
+        columns.append(random.permutation(np.concatenate(rounds)[:n_samples]))
+    return np.stack(columns, 1).astype(np.int64)
+
+
+def _solve(
+    architectures: NDArray[np.int64], sums: NDArray[np.float64], networks: _Networks
+) -> tuple[float, list[NDArray[np.float64]]]:
+    """Solve for what all networks have in common and for the costs of the choices."""
+    # What no label chooses is one more layer, with a single candidate.
+    with_rest = np.column_stack([architectures, np.zeros(len(architectures), dtype=np.int64)])
+    names = [*networks.choices.values(), ["(the rest)"]]
+    solution = solve_entries(with_rest, sums, [*networks.prior, np.ones(1)], names=names)
+    return float(solution.values[-1][0]), list(solution.values[:-1])
+
+
+def _cross_validated(
+    architectures: NDArray[np.int64], sums: NDArray[np.float64], networks: _Networks
+) -> NDArray[np.float64]:
+    """Return for every network what a sum says that was solved for without it."""
+    predicted = np.empty(len(sums))
+    parts = np.random.default_rng(0).permutation(len(sums)) % _FOLDS
+    for part in range(_FOLDS):
+        held = parts == part
+        constant, columns = _solve(architectures[~held], sums[~held], networks)
+        picked = [column[chosen] for column, chosen in zip(columns, architectures[held].T, strict=True)]
+        predicted[held] = constant + np.sum(picked, axis=0)
+    return predicted
+
+
+@contextlib.contextmanager
+def _same_random_numbers() -> Iterator[None]:
+    """Leave torch's random numbers as they were: making a network draws its weights."""
+    import torch
+
+    with torch.random.fork_rng(devices=[]):
+        yield
