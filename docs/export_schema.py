@@ -1,4 +1,4 @@
-"""Write the JSON schema of lookup tables to reference/lookup_table.schema.json. Run it after the format has changed."""
+"""Write the JSON schemas of tables to reference/*.schema.json. Run it after a format has changed."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import json
 from pathlib import Path
 
 from nni_latency.files import write_atomically
-from nni_latency.tables import table_schema
+from nni_latency.tables import operator_table_schema, table_schema
 
 if __name__ == "__main__":
-    target = Path(__file__).parent / "reference" / "lookup_table.schema.json"
-    write_atomically(target, json.dumps(table_schema(), indent=2) + "\n")
+    for name, schema in {"lookup_table": table_schema(), "operator_table": operator_table_schema()}.items():
+        target = Path(__file__).parent / "reference" / f"{name}.schema.json"
+        write_atomically(target, json.dumps(schema, indent=2) + "\n")

@@ -8,6 +8,7 @@ from typing import Any
 import click
 from rich.markup import escape
 
+from nni_latency.cli._build_operators import build_operator_tables
 from nni_latency.cli._console import print_doubts, remarks, results
 from nni_latency.cli._options import (
     BatchSizes,
@@ -54,6 +55,11 @@ _DEFAULTS = Protocol()
     default="latency",
     show_default=True,
     help="What the table holds; memory is counted and not measured.",
+)
+@click.option(
+    "--networks",
+    type=click.IntRange(1),
+    help="Networks that are measured of a space without a measure plan.  [default: 30]",
 )
 @click.option("--device", default="cpu", show_default=True, help="cpu, cuda or cuda:N.")
 @click.option("--runtime", default="torch", show_default=True, help="What executes the candidates.")
@@ -117,12 +123,20 @@ _DEFAULTS = Protocol()
 def command(**options: Any) -> None:
     """Measure the candidates of a space on this device and write a lookup table.
 
+    Of a space without layers of a few candidates each, as most of NNI's hub are, a covering sample of networks is
+    measured, and the table holds what their operators cost.
+
     It can be interrupted at any moment: the same command goes on where it was.
     """
     space = make_space(options["space"], given_arguments(options))
     runtime = make_runtime(options["runtime"], options["device"], options["threads"], options["precision"])
     if options["out"] and len(options["batch_sizes"]) > 1:
         raise InvalidValueError("--out names one file, --batch-size asks for several tables. Leave one of them out.")
+    if not hasattr(space, "measure_plan"):
+        build_operator_tables(space, runtime, _protocol(options), options)
+        return
+    if options["networks"]:
+        raise InvalidValueError(f"The candidates of {options['space']!r} are measured in rounds: leave out --networks.")
     plans = [plan_for(space, options["space"], batch_size) for batch_size in options["batch_sizes"]]
     outs = [options["out"] or Path(default_name(plan, runtime.platform, options["metric"])) for plan in plans]
     for out in outs:
@@ -136,18 +150,7 @@ def command(**options: Any) -> None:
 def _build(plan: MeasurePlan, runtime: Runtime, out: Path, options: dict[str, Any]) -> LookupTable:
     if options["metric"] in COUNTED_METRICS:
         return write_table(count_table(plan, options["metric"], runtime.platform), out, overwrite=options["overwrite"])
-    protocol = Protocol(
-        n_warmup=options["n_warmup"],
-        n_run=options["n_run"],
-        outlier=options["outlier"],
-        rounds=options["rounds"],
-        threads=options["threads"],
-        time_budget=options["budget"],
-        half_width=options["half_width"],
-        processes=options["processes"],
-        timeout=options["timeout"],
-        seed=options["seed"],
-    )
+    protocol = _protocol(options)
     with Measuring(f"{sum(plan.sizes)} candidates of {plan.space}", runtime, out) as measuring:
         return build_table(
             plan,
@@ -161,6 +164,21 @@ def _build(plan: MeasurePlan, runtime: Runtime, out: Path, options: dict[str, An
             on_progress=measuring.on_progress,
             on_start=measuring.on_start,
         )
+
+
+def _protocol(options: dict[str, Any]) -> Protocol:
+    return Protocol(
+        n_warmup=options["n_warmup"],
+        n_run=options["n_run"],
+        outlier=options["outlier"],
+        rounds=options["rounds"],
+        threads=options["threads"],
+        time_budget=options["budget"],
+        half_width=options["half_width"],
+        processes=options["processes"],
+        timeout=options["timeout"],
+        seed=options["seed"],
+    )
 
 
 def default_name(plan: MeasurePlan, platform: Platform, metric: str = "latency") -> str:

@@ -7,6 +7,8 @@ from typing import Any, TypeVar
 
 import click
 
+import nni_latency.spaces as spaces
+from nni_latency.cli._spaces import JsonObject, own_arguments
 from nni_latency.errors import InvalidValueError, MismatchError
 from nni_latency.estimators import Estimator, FallbackEstimator, LayerEnsemble, TableEstimator
 from nni_latency.measurement.runtimes import Runtime
@@ -53,7 +55,13 @@ def space_options(command: Command) -> Command:
     """Add the options that choose a space."""
     for option in reversed(
         (
-            click.option("--space", default="fbnet", show_default=True, help="Model space, by its registered name."),
+            click.option(
+                "--space",
+                default="fbnet",
+                show_default=True,
+                help="Model space: a registered name, package.module:Class, or path/to/file.py:Class.",
+            ),
+            click.option("--space-args", type=JsonObject(), help="Arguments of the space as JSON, by their own names."),
             click.option("--preset", help="Strides of the stages: imagenet or cifar.  [default: by the input size]"),
             click.option("--input-size", type=int, help="Side of the input picture [pixel].  [default: the preset's]"),
             click.option("--num-classes", type=int, help="Classes.  [default: the preset's]"),
@@ -89,13 +97,14 @@ def estimator_option(command: Command) -> Command:
 
 
 def given_arguments(options: dict[str, Any]) -> dict[str, Any]:
-    """Return the space options that were given."""
-    return {name: options[name] for name in SPACE_OPTIONS if options.get(name) is not None}
+    """Return the arguments of the space that were given, by their own names."""
+    given = {name: options[name] for name in SPACE_OPTIONS if options.get(name) is not None}
+    return own_arguments(options["space"], given, options.get("space_args") or {})
 
 
 def make_space(name: str, arguments: dict[str, Any]) -> Any:
-    """Make a registered space."""
-    return load_registry().find("space", name).make(**arguments)
+    """Make a space by its registered name, or by its class."""
+    return spaces.make_space(name, arguments)
 
 
 def make_runtime(name: str, device: str, threads: int, precision: str) -> Runtime:
@@ -107,7 +116,9 @@ def make_runtime(name: str, device: str, threads: int, precision: str) -> Runtim
 def plan_for(space: Any, name: str, batch_size: int) -> MeasurePlan:
     """Return the plan of a space for a batch size; a space without one is an error."""
     if not hasattr(space, "measure_plan"):
-        raise InvalidValueError(f"The space {name!r} has no measure plan, so its candidates are not known.")
+        raise InvalidValueError(
+            f"The space {name!r} has no measure plan, that is layers with a few candidates each, which this needs."
+        )
     plan: MeasurePlan = space.measure_plan(batch_size)
     return plan
 

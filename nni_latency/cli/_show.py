@@ -10,10 +10,11 @@ from rich.markup import escape
 from rich.table import Table
 
 from nni_latency.cli._console import facts_table, pairs_table, print_doubts, results
+from nni_latency.cli._show_operators import operator_facts, show_operator_table
 from nni_latency.estimators import TableEstimator
 from nni_latency.measurement import quantile
-from nni_latency.plots import draw_table
-from nni_latency.tables import LookupTable, TableLayer, find_table, validation_path
+from nni_latency.plots import draw_operator_table, draw_table
+from nni_latency.tables import LookupTable, OperatorTable, TableLayer, find_table, read_table, validation_path
 from nni_latency.units import METRIC_UNITS, format_metric, format_percent, format_seconds
 from nni_latency.validation import read_summary
 
@@ -34,7 +35,10 @@ def command(table: str, as_json: bool, plot: Path | None) -> None:
     TABLE is a file, or the name of a table that ships with the package.
     """
     path = find_table(table)
-    loaded = LookupTable.load(path)
+    loaded = read_table(path)
+    if isinstance(loaded, OperatorTable):
+        _show_operators(loaded, path, as_json, plot)
+        return
     if plot is not None:
         draw_table(loaded, plot)
     if as_json:
@@ -51,6 +55,15 @@ def command(table: str, as_json: bool, plot: Path | None) -> None:
     if fixed:
         console.print(pairs_table("Fixed layers", fixed))
     print_doubts(loaded, console)
+
+
+def _show_operators(table: OperatorTable, path: Path, as_json: bool, plot: Path | None) -> None:
+    if plot is not None:
+        draw_operator_table(table, plot)
+    if as_json:
+        click.echo(json.dumps(operator_facts(table), indent=1))
+    else:
+        show_operator_table(table, _validation(validation_path(path)), results())
 
 
 def _summary(table: LookupTable) -> dict[str, str]:

@@ -7,27 +7,31 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 from rich.markup import escape
 from rich.table import Table
 
+import nni_latency.spaces as spaces
 from nni_latency.cli._console import remarks, results
 from nni_latency.cli._options import (
     Duration,
     arguments_for,
     check_batch_size,
+    given_arguments,
     make_runtime,
     make_space,
     plan_for,
     space_options,
 )
 from nni_latency.cli._progress import Measuring
+from nni_latency.cli._spaces import sampled_space
 from nni_latency.errors import InvalidValueError, LatencyError
-from nni_latency.estimators import Scores
+from nni_latency.estimators import Estimator, OperatorTableEstimator, Scores
 from nni_latency.files import check_writable, write_atomically
 from nni_latency.loading import load_estimator
 from nni_latency.measurement import Protocol
 from nni_latency.plots import draw_validation
-from nni_latency.tables import measure_networks, remove_journal
+from nni_latency.tables import MeasurePlan, measure_networks, remove_journal
 from nni_latency.units import format_metric, format_percent
 from nni_latency.validation import (
     Requirement,
@@ -95,11 +99,11 @@ def command(**options: Any) -> None:
     """Hold a table, or any estimator, to networks that nobody measured before.
 
     TABLE is a file, a shipped table or a registered estimator. Random networks, published ones and the extremes of the
-    space are measured whole in interleaved rounds, and compared with what TABLE predicts.
+    space are measured whole in interleaved rounds, and compared with what TABLE predicts. The space is that of TABLE
+    where it holds the operators of one.
     """
     made = load_estimator(options["estimator"], missing=options["missing"])
-    batch_size = check_batch_size(made, options["batch_size"])
-    plan = plan_for(make_space(options["space"], arguments_for(made, options["space"], options)), "", batch_size)
+    plan = _source(made, options)
     platform = made.platform
     runtime = make_runtime(platform.runtime, options["device"], platform.threads, platform.precision)
     out = options["out"] or Path(f"{_stem(options['estimator'])}.validation.json")
@@ -115,8 +119,8 @@ def command(**options: Any) -> None:
     )
     networks = draw_networks(plan, options["networks"], seed=options["seed"])
     # What does not fit is told now, and not after the measuring.
-    predict_networks(made, plan, networks, runtime.platform)
-    with Measuring(f"{len(networks)} networks of {plan.space}", runtime, out) as measuring:
+    predicted = predict_networks(made, plan, networks, runtime.platform)
+    with Measuring(f"{len(networks)} networks of {_title(plan)}", runtime, out) as measuring:
         measured = measure_networks(
             plan,
             networks,
@@ -127,7 +131,7 @@ def command(**options: Any) -> None:
             on_progress=measuring.on_progress,
             on_start=measuring.on_start,
         )
-    validation = validate(made, plan, measured, normalise=options["normalise"])
+    validation = validate(made, plan, measured, normalise=options["normalise"], predicted=predicted)
     content = validation_content(validation)
     write_atomically(out, json.dumps(content, indent=1) + "\n")
     draw_validation(validation, plot)
@@ -138,6 +142,24 @@ def command(**options: Any) -> None:
         _print(validation)
         results().print(f"Wrote {escape(str(out))} and {escape(str(plot))}", soft_wrap=True)
     _check(validation.scores, options["requirements"])
+
+
+def _source(estimator: Estimator, options: dict[str, Any]) -> MeasurePlan | spaces.SampledSpace:
+    """Return the space whose networks are measured: the estimator's own, or the one asked for."""
+    source = click.get_current_context().get_parameter_source("space")
+    asked = None if source is ParameterSource.DEFAULT else options["space"]
+    if isinstance(estimator, OperatorTableEstimator):
+        given = given_arguments({**options, "space": asked or estimator.table.space.name})
+        return sampled_space(estimator.table, asked, given, options["input_size"], options["batch_size"])
+    batch_size = check_batch_size(estimator, options["batch_size"])
+    space = make_space(options["space"], arguments_for(estimator, options["space"], options))
+    if hasattr(space, "measure_plan"):
+        return plan_for(space, "", batch_size)
+    return spaces.SampledSpace.of(space, batch_size, options["input_size"])
+
+
+def _title(plan: MeasurePlan | spaces.SampledSpace) -> str:
+    return str(plan.space) if isinstance(plan, MeasurePlan) else plan.space.name
 
 
 def _stem(estimator: str) -> str:

@@ -8,13 +8,12 @@ from nni_latency.estimators._additive import (
     separable_cost,
 )
 from nni_latency.estimators._base import Estimate, Estimator, LayerEstimator, NetworkEstimator
-from nni_latency.estimators._distil import Distillation, distil
 from nni_latency.estimators._ensemble import LayerEnsemble, NetworkEnsemble, make_ensemble
 from nni_latency.estimators._fallback import Agreement, FallbackEstimator, NetworkFallback, with_fallback
 from nni_latency.estimators._measured_layers import GraphEstimator, ModuleEstimator
 from nni_latency.estimators._measured_network import MeasuredNetworkEstimator
 from nni_latency.estimators._measuring import ON_DEMAND, MeasuringEstimator
-from nni_latency.estimators._operator_predictor import OperatorPredictor, Prediction, work_of
+from nni_latency.estimators._operator_predictor import OperatorPredictor, Prediction, family_of, rough_time, work_of
 from nni_latency.estimators._operator_table import OperatorTableEstimator
 from nni_latency.estimators._reading import read_estimator
 from nni_latency.estimators._scores import Scores, score
@@ -28,7 +27,6 @@ __all__ = [
     "ActsLine",
     "AdditiveCost",
     "Agreement",
-    "Distillation",
     "Estimate",
     "Estimator",
     "FallbackEstimator",
@@ -52,13 +50,14 @@ __all__ = [
     "additive_cost",
     "cheapest_selection",
     "conformal_factor",
-    "distil",
     "estimate_layers",
     "estimate_selection",
+    "family_of",
     "layer_shares",
     "likeliest_within",
     "make_ensemble",
     "read_estimator",
+    "rough_time",
     "score",
     "separable_cost",
     "with_fallback",

@@ -6,22 +6,26 @@ from nni_latency.imports import lazy_exports
 
 if TYPE_CHECKING:
     from nni_latency.spaces._architecture import complete_selection, parse_architecture
+    from nni_latency.spaces._covering import N_NETWORKS, operator_plan
     from nni_latency.spaces._fbnet import FBNetSpace
     from nni_latency.spaces._fbnet_geometry import CANDIDATES, PRESETS, PUBLISHED_NETWORKS, FBNetGeometry
     from nni_latency.spaces._finding import hub_space, make_space, reference_of
     from nni_latency.spaces._hub import HUB_SPACES
     from nni_latency.spaces._networks import NetworkBuilder, example_inputs_of, network_of
+    from nni_latency.spaces._sampled import SampledSpace
     from nni_latency.spaces._samples import check_sample, draw_samples, labels_of, read_sample
     from nni_latency.spaces._walk import choices_of, plan_of
 
 __all__ = [
     "CANDIDATES",
     "HUB_SPACES",
+    "N_NETWORKS",
     "PRESETS",
     "PUBLISHED_NETWORKS",
     "FBNetGeometry",
     "FBNetSpace",
     "NetworkBuilder",
+    "SampledSpace",
     "check_sample",
     "choices_of",
     "complete_selection",
@@ -31,6 +35,7 @@ __all__ = [
     "labels_of",
     "make_space",
     "network_of",
+    "operator_plan",
     "parse_architecture",
     "plan_of",
     "read_sample",
@@ -44,9 +49,11 @@ __getattr__, __dir__ = lazy_exports(
         "FBNetGeometry": "nni_latency.spaces._fbnet_geometry",
         "FBNetSpace": "nni_latency.spaces._fbnet",
         "HUB_SPACES": "nni_latency.spaces._hub",
+        "N_NETWORKS": "nni_latency.spaces._covering",
         "NetworkBuilder": "nni_latency.spaces._networks",
         "PRESETS": "nni_latency.spaces._fbnet_geometry",
         "PUBLISHED_NETWORKS": "nni_latency.spaces._fbnet_geometry",
+        "SampledSpace": "nni_latency.spaces._sampled",
         "check_sample": "nni_latency.spaces._samples",
         "choices_of": "nni_latency.spaces._walk",
         "complete_selection": "nni_latency.spaces._architecture",
@@ -56,6 +63,7 @@ __getattr__, __dir__ = lazy_exports(
         "labels_of": "nni_latency.spaces._samples",
         "make_space": "nni_latency.spaces._finding",
         "network_of": "nni_latency.spaces._networks",
+        "operator_plan": "nni_latency.spaces._covering",
         "parse_architecture": "nni_latency.spaces._architecture",
         "plan_of": "nni_latency.spaces._walk",
         "read_sample": "nni_latency.spaces._samples",

@@ -9,17 +9,24 @@ from nni_latency.tables._lookup_table import LookupTable, TableLayer
 from nni_latency.tables._memory_table import COUNTED_METRICS, as_throughput, count_table
 from nni_latency.tables._network_runs import NetworkRuns
 from nni_latency.tables._networks import NetworkMeasurements, NetworkTimes, measure_networks, remove_journal
+from nni_latency.tables._operator_builder import build_operator_table, check_sees_calls
+from nni_latency.tables._operator_document import operator_table_schema
+from nni_latency.tables._operator_entries import OperatorEntry
 from nni_latency.tables._operator_memo import MemoWarning, OperatorMemo, Remembered, default_memo_path
+from nni_latency.tables._operator_plan import OperatorPlan, PlannedNetwork, operator_times
+from nni_latency.tables._operator_table import MeasuredNetwork, OperatorTable
 from nni_latency.tables._plan import (
     OPERATORS,
     ArgumentValue,
     MeasurePlan,
+    NetworkSource,
     PlanCandidate,
     PlanLayer,
     Selection,
     SpaceReference,
     network_plan,
 )
+from nni_latency.tables._reading import read_table
 from nni_latency.tables._residency import Residency, fit_residency
 from nni_latency.tables._rounds import BuildProgress
 from nni_latency.tables._shipped import find_table, shipped_tables, validation_path
@@ -36,13 +43,19 @@ __all__ = [
     "Entry",
     "LookupTable",
     "MeasurePlan",
+    "MeasuredNetwork",
     "MemoWarning",
     "NetworkMeasurements",
     "NetworkRuns",
+    "NetworkSource",
     "NetworkTimes",
+    "OperatorEntry",
     "OperatorMemo",
+    "OperatorPlan",
+    "OperatorTable",
     "PlanCandidate",
     "PlanLayer",
+    "PlannedNetwork",
     "Remembered",
     "Residency",
     "Selection",
@@ -51,8 +64,10 @@ __all__ = [
     "TableComparison",
     "TableLayer",
     "as_throughput",
+    "build_operator_table",
     "build_table",
     "check_new",
+    "check_sees_calls",
     "compare_tables",
     "count_table",
     "default_memo_path",
@@ -63,6 +78,9 @@ __all__ = [
     "measure_networks",
     "merge_tables",
     "network_plan",
+    "operator_table_schema",
+    "operator_times",
+    "read_table",
     "remove_journal",
     "samples_path",
     "scale_table",

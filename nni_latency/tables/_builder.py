@@ -17,7 +17,7 @@ from nni_latency.tables._journal import Failure, Journal, RoundRecord, prior_pat
 from nni_latency.tables._lookup_table import LookupTable
 from nni_latency.tables._memory_table import as_throughput
 from nni_latency.tables._outside import OutsideCampaign
-from nni_latency.tables._plan import MeasurePlan
+from nni_latency.tables._plan import MeasurePlan, plain_arguments
 from nni_latency.tables._rounds import BuildProgress, Campaign
 from nni_latency.tables._summary import summarise
 
@@ -197,7 +197,7 @@ def _build_outside(
 def plan_header(plan: MeasurePlan, platform: Platform, protocol: Protocol) -> dict[str, Any]:
     """Say what the rounds of a journal belong to."""
     return {
-        "space": {"name": plan.space.name, "arguments": dict(plan.space.arguments)},
+        "space": {"name": plan.space.name, "arguments": plain_arguments(plan.space)},
         "input_shape": list(plan.input_shape),
         "candidates": [[layer.name, *layer.candidates] for layer in plan.layers],
         "platform": {**vars(platform), "facts": dict(platform.facts)},

@@ -12,11 +12,21 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    JsonValue,
+    PositiveFloat,
+    PositiveInt,
+    ValidationError,
+    model_validator,
+)
 
 from nni_latency.errors import LatencyError, TableFormatError
 from nni_latency.operators import OpSpec
 from nni_latency.tables._entry import Entry
+from nni_latency.tables._plan import plain_arguments
 from nni_latency.units import METRIC_UNITS
 
 if TYPE_CHECKING:
@@ -25,7 +35,8 @@ if TYPE_CHECKING:
 FORMAT = "nni_latency.lookup_table"
 VERSION = 2
 
-Scalar = bool | int | float | str | None
+#: An argument of a space; a list for a tuple.
+Argument = bool | int | float | str | None | list[JsonValue]
 
 
 class _Strict(BaseModel):
@@ -36,7 +47,7 @@ class SpaceDocument(_Strict):
     """Which space a table belongs to."""
 
     name: str
-    arguments: dict[str, Scalar] = Field(default_factory=dict, description="all arguments that make the space")
+    arguments: dict[str, Argument] = Field(default_factory=dict, description="all arguments that make the space")
 
 
 class PlatformDocument(_Strict):
@@ -161,8 +172,19 @@ def read_document(path: Path) -> TableDocument:
     TableFormatError
         If it is absent, truncated, altered, of another kind or of a newer version.
     """
+    return parse_document(read_json(path), str(path))
+
+
+def read_json(path: Path) -> Any:
+    """Read the JSON of a table.
+
+    Raises
+    ------
+    TableFormatError
+        If the file is absent, truncated, or no JSON.
+    """
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not text"
         raise TableFormatError(f"Can not read the table {str(path)!r}: {reason}.") from error
@@ -173,7 +195,6 @@ def read_document(path: Path) -> TableDocument:
         ) from error
     except (ValueError, RecursionError) as error:
         raise TableFormatError(f"The table {str(path)!r} is not JSON that can be read: {error}.") from error
-    return parse_document(content, str(path))
 
 
 def parse_document(content: Any, origin: str) -> TableDocument:
@@ -216,7 +237,7 @@ def render_document(table: LookupTable) -> str:
         "version": VERSION,
         "metric": table.metric,
         "unit": METRIC_UNITS[table.metric],
-        "space": {"name": table.space.name, "arguments": dict(table.space.arguments)},
+        "space": {"name": table.space.name, "arguments": plain_arguments(table.space)},
         "input_shape": list(table.input_shape),
         "platform": platform,
         "protocol": table.protocol and table.protocol.as_dict(),

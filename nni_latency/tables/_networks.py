@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from nni_latency.errors import InvalidValueError
 from nni_latency.files import check_writable, locked
@@ -14,7 +16,7 @@ from nni_latency.measurement.runtimes import Runtime
 from nni_latency.platforms import Platform
 from nni_latency.tables._builder import journal_path, open_journal, plan_header
 from nni_latency.tables._journal import Journal
-from nni_latency.tables._plan import MeasurePlan, Selection, network_plan
+from nni_latency.tables._plan import NetworkSource, network_plan
 from nni_latency.tables._rounds import BuildProgress, Campaign
 
 #: Name of the space's reference network among those that are measured.
@@ -27,15 +29,15 @@ class NetworkTimes:
 
     Parameters
     ----------
-    selection : mapping of str to str
-        The network, ``{layer: choice}``.
+    selection : mapping
+        The network, ``{layer: choice}`` or ``{label: choice}``.
     summary : Summary
         Time of all runs [s].
     halves : tuple of float
         Time [s] by the runs of every other round alone, and by the others.
     """
 
-    selection: Selection
+    selection: Mapping[str, Any]
     summary: Summary
     halves: tuple[float, float]
 
@@ -69,8 +71,8 @@ class NetworkMeasurements:
 
 
 def measure_networks(
-    plan: MeasurePlan,
-    selections: Mapping[str, Selection],
+    plan: NetworkSource,
+    selections: Mapping[str, Mapping[str, Any]],
     runtime: Runtime,
     protocol: Protocol,
     out: str | Path,
@@ -86,10 +88,10 @@ def measure_networks(
 
     Parameters
     ----------
-    plan : MeasurePlan
-        The space.
+    plan : NetworkSource
+        The space: a `MeasurePlan`, or one whose networks are drawn.
     selections : mapping of str to mapping
-        Networks by name, ``{layer: choice}`` with every layer each.
+        Networks by name, ``{layer: choice}`` with every layer each, or ``{label: choice}`` with every label.
     runtime, protocol, resume, on_progress, on_start
         As for `build_table`.
     out : str or Path
@@ -112,7 +114,8 @@ def measure_networks(
     whole = network_plan(plan, everything)
     header = {
         **plan_header(whole, runtime.platform, protocol),
-        "networks": {name: dict(item) for name, item in everything.items()},
+        # As it is read again: JSON has no tuples.
+        "networks": json.loads(json.dumps({name: dict(item) for name, item in everything.items()})),
     }
     with locked(target.with_name(f".{target.name}.lock"), f"measuring for {str(target)!r}"):
         journal = Journal(journal_path(target), header)
@@ -123,7 +126,7 @@ def measure_networks(
         return _summarise(selections, runtime.platform, protocol, campaign)
 
 
-def _free_name(selections: Mapping[str, Selection]) -> str:
+def _free_name(selections: Mapping[str, Any]) -> str:
     """Return a name for the reference network that none of the others has."""
     name = REFERENCE
     while name in selections:
@@ -137,7 +140,7 @@ def remove_journal(out: str | Path) -> None:
 
 
 def _summarise(
-    selections: Mapping[str, Selection], platform: Platform, protocol: Protocol, campaign: Campaign
+    selections: Mapping[str, Mapping[str, Any]], platform: Platform, protocol: Protocol, campaign: Campaign
 ) -> NetworkMeasurements:
     names = [*selections, REFERENCE]
     failed = {names[failure.choice]: failure.reason for failure in campaign.failures}

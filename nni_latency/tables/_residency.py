@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from nni_latency.errors import InvalidValueError
 
-#: The curve is kept only if it explains the runs better than a plain factor by this share of the loss.
+#: By how much the curve has to explain the runs better than a plain factor.
 _LEAST_GAIN = 0.01
 
 #: What is tried: savings, and scales as shares of the median network.
@@ -77,7 +77,11 @@ class Residency:
 
 
 def fit_residency(
-    sums: Sequence[float] | NDArray[np.float64], totals: Sequence[float] | NDArray[np.float64], level: float
+    sums: Sequence[float] | NDArray[np.float64],
+    totals: Sequence[float] | NDArray[np.float64],
+    level: float,
+    *,
+    least_gain: float = _LEAST_GAIN,
 ) -> tuple[float, Residency | None]:
     """Find the factor and the curve that take the sums of entries to the times of whole networks.
 
@@ -91,6 +95,9 @@ def fit_residency(
         Time of each run.
     level : float
         Which quantile of a network's runs is meant, in (0, 1).
+    least_gain : float, default=0.01
+        The curve is kept only if it explains the runs better than a plain factor by this share of the loss; of few runs
+        more has to be asked.
 
     Returns
     -------
@@ -105,7 +112,7 @@ def fit_residency(
     """
     parts, logs = np.asarray(sums, dtype=np.float64), np.log(np.asarray(totals) / np.asarray(sums))
     plain = float(np.quantile(logs, level))
-    least = _pinball(logs - plain, level) * (1 - _LEAST_GAIN)
+    least = _pinball(logs - plain, level) * (1 - least_gain)
     best: tuple[float, Residency | None] = (math.exp(plain), None)
     if parts.max() < _LEAST_RANGE * parts.min():
         return best

@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import random
+from typing import Any, Protocol
 
 from nni_latency.errors import InvalidValueError
-from nni_latency.tables import MeasurePlan
+from nni_latency.tables import MeasurePlan, NetworkSource
 
 
-def draw_networks(plan: MeasurePlan, n_random: int = 24, *, seed: int = 0) -> dict[str, dict[str, str]]:
+class DrawsNetworks(NetworkSource, Protocol):
+    """A space that draws its networks itself, as `nni_latency.spaces.SampledSpace`."""
+
+    def draw(self, n: int, seed: int = 0) -> dict[str, dict[str, Any]]:
+        """Draw networks by name."""
+
+
+def draw_networks(plan: MeasurePlan | DrawsNetworks, n_random: int = 24, *, seed: int = 0) -> dict[str, dict[str, Any]]:
     """Draw the networks of a validation: the published ones, the extremes, and random ones.
 
     Parameters
     ----------
-    plan : MeasurePlan
-        The space.
+    plan : MeasurePlan or DrawsNetworks
+        The space. One that draws its networks itself gives random ones alone.
     n_random : int, default=24
         Random networks, every choice as likely as any other. A smaller space may hold fewer.
     seed : int, default=0
@@ -39,6 +47,8 @@ def draw_networks(plan: MeasurePlan, n_random: int = 24, *, seed: int = 0) -> di
     """
     if n_random < 0:
         raise InvalidValueError(f"The number of random networks must be >= 0. Got {n_random}.")
+    if not isinstance(plan, MeasurePlan):
+        return _checked(plan.draw(n_random, seed))
     fixed = {layer.name: layer.default or "" for layer in plan.layers if not layer.searched}
     found: dict[str, dict[str, str]] = {}
     # Those with a name of their own come first, so that in a small space no random one takes their place.
@@ -46,6 +56,10 @@ def draw_networks(plan: MeasurePlan, n_random: int = 24, *, seed: int = 0) -> di
         network = {layer.name: {**fixed, **selection}[layer.name] for layer in plan.layers}
         if network not in found.values():
             found[name] = network
+    return _checked(found)
+
+
+def _checked(found: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
     if not found:
         raise InvalidValueError("There is no network to validate with: ask for at least one random one.")
     return found

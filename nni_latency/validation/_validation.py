@@ -5,11 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 from nni_latency.errors import MeasurementError, MismatchError
-from nni_latency.estimators import Estimate, Estimator, Scores, TableEstimator, estimate_selection, score
+from nni_latency.estimators import (
+    Estimate,
+    Estimator,
+    OperatorTableEstimator,
+    Scores,
+    TableEstimator,
+    estimate_selection,
+    score,
+)
 from nni_latency.platforms import Platform, check_same_platform
-from nni_latency.tables import MeasurePlan, NetworkMeasurements, Selection
+from nni_latency.tables import MeasurePlan, NetworkMeasurements, NetworkSource
 
 
 @dataclass(frozen=True)
@@ -20,8 +29,8 @@ class NetworkResult:
     ----------
     name : str
         What it is called in the report.
-    selection : mapping of str to str
-        ``{layer: choice}``.
+    selection : mapping
+        ``{layer: choice}`` or ``{label: choice}``.
     predicted : Estimate
         By the estimator, for the machine as it was when the estimator was made.
     measured, low, high : float
@@ -33,7 +42,7 @@ class NetworkResult:
     """
 
     name: str
-    selection: Mapping[str, str]
+    selection: Mapping[str, Any]
     predicted: Estimate
     measured: float
     low: float
@@ -98,7 +107,7 @@ class Validation:
 
 
 def predict_networks(
-    estimator: Estimator, plan: MeasurePlan, selections: Mapping[str, Selection], platform: Platform
+    estimator: Estimator, plan: NetworkSource, selections: Mapping[str, Mapping[str, Any]], platform: Platform
 ) -> dict[str, Estimate]:
     """Predict networks that are to be measured; what does not fit is told before the measuring.
 
@@ -106,10 +115,10 @@ def predict_networks(
     ----------
     estimator : Estimator
         Who predicts.
-    plan : MeasurePlan
-        The space.
+    plan : NetworkSource
+        The space: a `MeasurePlan`, or one whose networks are drawn, which are built and estimated as they are.
     selections : mapping of str to mapping
-        Networks by name, ``{layer: choice}`` with every layer each.
+        Networks by name, ``{layer: choice}`` with every layer each, or ``{label: choice}`` with every label.
     platform : Platform
         Where they are measured.
 
@@ -123,11 +132,24 @@ def predict_networks(
     if estimator.metric != "latency":
         raise MismatchError(f"Measured is the latency of networks, {estimator!r} estimates their {estimator.metric}.")
     check_same_platform(estimator.platform, platform, f"Validating {estimator!r}")
-    return {name: estimate_selection(estimator, plan, selection) for name, selection in selections.items()}
+    return {name: _predict(estimator, plan, selection) for name, selection in selections.items()}
+
+
+def _predict(estimator: Estimator, plan: NetworkSource, selection: Mapping[str, Any]) -> Estimate:
+    if isinstance(plan, MeasurePlan):
+        return estimate_selection(estimator, plan, selection)
+    import torch
+
+    return estimator.estimate(plan.network_of(selection)(), torch.zeros(plan.input_shape))
 
 
 def validate(
-    estimator: Estimator, plan: MeasurePlan, measured: NetworkMeasurements, *, normalise: bool = True
+    estimator: Estimator,
+    plan: NetworkSource,
+    measured: NetworkMeasurements,
+    *,
+    normalise: bool = True,
+    predicted: Mapping[str, Estimate] | None = None,
 ) -> Validation:
     """Hold an estimator to measured networks. It works for every estimator.
 
@@ -135,13 +157,15 @@ def validate(
     ----------
     estimator : Estimator
         Whose predictions are checked.
-    plan : MeasurePlan
+    plan : NetworkSource
         The space of the networks.
     measured : NetworkMeasurements
         By `nni_latency.tables.measure_networks`.
     normalise : bool, default=True
         Take the measurements to the speed that the machine had when the estimator was made, by the space's reference
         network.
+    predicted : mapping of str to Estimate, optional
+        What `predict_networks` said of them before.
 
     Returns
     -------
@@ -155,10 +179,10 @@ def validate(
         If no network could be measured.
     """
     selections = {name: times.selection for name, times in measured.networks.items()}
-    predicted = predict_networks(estimator, plan, selections, measured.platform)
+    predicted = predicted or predict_networks(estimator, plan, selections, measured.platform)
     if not measured.networks:
         raise MeasurementError(f"No network could be measured: {next(iter(measured.failures.values()), 'none given')}.")
-    before = estimator.table.reference if isinstance(estimator, TableEstimator) else None
+    before = estimator.table.reference if isinstance(estimator, (TableEstimator, OperatorTableEstimator)) else None
     speed = before / measured.reference if normalise and before and measured.reference else 1.0
     results = tuple(
         NetworkResult(

@@ -1,0 +1,276 @@
+"""`OperatorPredictor`: what an operator takes that was not measured, from those of its family that were."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import cho_factor, cho_solve
+from scipy.optimize import nnls
+
+from nni_latency.errors import UnknownNameError
+from nni_latency.operators import OpSpec, features_of
+
+Array = NDArray[np.float64]
+
+#: Length scales [doublings of a feature], deviations from the plain model, and noise that are tried, as logarithms of
+#: times.
+_SCALES, _DEVIATIONS, _NOISES = (1.5, 3.0, 6.0, 12.0), (0.1, 0.3, 0.6), (0.02, 0.05, 0.1, 0.2)
+
+#: So many operators of a family are enough to choose among those; the rest only add to what is known.
+_ENOUGH = 250
+
+#: Fewer operators than these share a plain model with all other kinds.
+_FEWEST = 6
+
+#: A rough machine: seconds per call, per multiply-add, per element read, written, and per parameter.
+_ROUGH = (5e-6, 3e-11, 5e-10, 5e-10, 5e-10)
+
+#: How strongly weights are drawn to those of the rough machine, where a measured operator draws with 1.
+_DRAWN = 0.2
+
+#: How uncertain an operator of a family is of which little is known, as a standard deviation of the logarithm.
+_UNSURE = 0.5
+
+#: An interval holds 19 of 20, as for a normal distribution.
+_WIDTH = 1.96
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """A predicted cost, in the unit of what was measured, and an interval that holds 19 of 20."""
+
+    value: float
+    low: float
+    high: float
+
+
+class OperatorPredictor:
+    """Predicts the cost of operators from measured ones of the same family.
+
+    A family is a kind of operator; convolutions are divided into depthwise, grouped, pointwise and dense ones, which
+    run through different code. Its plain model is a sum with positive weights of a constant, multiply-adds, elements
+    read and written, and parameters. A Gaussian process over the logarithms of shapes and attributes [1]_ says how far
+    operators depart from that, and fades to the plain model far away from all that was measured, so that a prediction
+    stays in proportion to the work. How wide its intervals are is scaled so that they hold for operators left out.
+
+    Parameters
+    ----------
+    ops : sequence of OpSpec
+        What was measured.
+    costs : sequence of float
+        What each costs, positive.
+
+    References
+    ----------
+    .. [1] C. E. Rasmussen, C. K. I. Williams, "Gaussian Processes for Machine Learning", MIT Press (2006), chapters 2
+       and 5.
+
+    Examples
+    --------
+    >>> ops = [OpSpec.of("relu", [(1, 2**k, 8, 8)]) for k in range(10)]
+    >>> predictor = OperatorPredictor(ops, [1e-6 + 1e-9 * 64 * 2**k for k in range(10)])
+    >>> round(predictor.predict(OpSpec.of("relu", [(1, 96, 8, 8)])).value * 1e6, 1)
+    7.1
+    """
+
+    def __init__(self, ops: Sequence[OpSpec], costs: Sequence[float]) -> None:
+        self.ops, self.costs = tuple(ops), tuple(costs)
+
+    def predict(self, op: OpSpec) -> Prediction | None:
+        """Predict an operator; None if none of its kind was measured."""
+        family = self._families.get(family_of(op)) or self._kinds.get(op.kind)
+        if family is None:
+            return None
+        return family.predict(op)
+
+    @cached_property
+    def spreads(self) -> dict[str, tuple[int, float]]:
+        """By family, how many operators it has, and the median of how far each is off if it is left out, as a ratio."""
+        return {
+            name: (len(family.ops), float(np.median(np.abs(np.expm1(family.left_out)))))
+            for name, family in self._families.items()
+            if len(family.ops) > 1
+        }
+
+    @cached_property
+    def _families(self) -> dict[str, _Family]:
+        members: dict[str, list[int]] = defaultdict(list)
+        for index, op in enumerate(self.ops):
+            members[family_of(op)].append(index)
+        return {name: self._family(indices) for name, indices in members.items()}
+
+    @cached_property
+    def _kinds(self) -> dict[str, _Family]:
+        """By kind, for a family of which no member was measured."""
+        members: dict[str, list[int]] = defaultdict(list)
+        for index, op in enumerate(self.ops):
+            members[op.kind].append(index)
+        return {name: self._family(indices, unsure=_UNSURE) for name, indices in members.items()}
+
+    def _family(self, indices: list[int], unsure: float = 0.0) -> _Family:
+        ops, costs = [self.ops[index] for index in indices], np.array([self.costs[index] for index in indices])
+        weights = _plain_weights(ops, costs) if len(ops) >= _FEWEST else self._shared_weights
+        return _Family(ops, costs, weights, unsure)
+
+    @cached_property
+    def _shared_weights(self) -> Array:
+        return _plain_weights(self.ops, np.array(self.costs))
+
+
+class _Family:
+    """The plain model of a family and the Gaussian process over what it leaves."""
+
+    def __init__(self, ops: Sequence[OpSpec], costs: Array, weights: Array, unsure: float) -> None:
+        self.ops, self.weights, self.unsure = ops, weights, unsure
+        descriptions = [describe(op) for op in ops]
+        self.names = sorted({name for description in descriptions for name in description})
+        self.points = _points(descriptions, self.names)
+        residuals = np.log(costs) - np.log(_terms(ops) @ weights)
+        # Of few members the offset is known less well than its mean says.
+        self.offset = float(np.median(residuals))
+        self.residuals = residuals - self.offset
+        self.scale, self.deviation, self.noise = self._choose()
+        covariance = self._kernel(self.points, self.points) + self.noise**2 * np.eye(len(ops))
+        self._factor = cho_factor(covariance)
+        self._solved = cho_solve(self._factor, self.residuals)
+        self.width = self._calibrate()
+
+    @cached_property
+    def left_out(self) -> Array:
+        """Logarithm of how far every member is off if it is left out."""
+        return np.asarray(self._solved / np.diag(cho_solve(self._factor, np.eye(len(self.ops)))))
+
+    def predict(self, op: OpSpec) -> Prediction:
+        description = describe(op)
+        point = _points([description], self.names)
+        near = self._kernel(point, self.points)
+        mean = (near @ self._solved).item() if len(self.ops) > 1 else 0.0
+        left = self.deviation**2 - (near @ cho_solve(self._factor, near.T)).item()
+        strange = _UNSURE * bool(set(description) - set(self.names))
+        sigma = math.hypot(math.sqrt(max(0.0, left) + self.noise**2) * self.width, self.unsure, strange)
+        value = float((_terms([op]) @ self.weights).item() * math.exp(self.offset + mean))
+        reach = math.exp(_WIDTH * sigma)
+        return Prediction(value, value / reach, value * reach)
+
+    def _kernel(self, one: Array, other: Array) -> Array:
+        return self.deviation**2 * np.exp(-_distances(one, other) / (2 * self.scale**2))
+
+    def _choose(self) -> tuple[float, float, float]:
+        """Choose scale, deviation and noise under which members that are left out are likeliest."""
+        if len(self.ops) < _FEWEST:
+            return _SCALES[1], _UNSURE, _NOISES[1]
+        chosen = np.linspace(0, len(self.ops) - 1, min(len(self.ops), _ENOUGH)).astype(int)
+        points, residuals = self.points[chosen], self.residuals[chosen]
+        best, least = (_SCALES[0], _DEVIATIONS[0], _NOISES[0]), math.inf
+        distances = _distances(points, points)
+        for scale in _SCALES:
+            levels, turns = np.linalg.eigh(np.exp(-distances / (2 * scale**2)))
+            rotated = turns.T @ residuals
+            for deviation in _DEVIATIONS:
+                for noise in _NOISES:
+                    inverse = 1 / (deviation**2 * np.maximum(levels, 0) + noise**2)
+                    precision = (turns**2) @ inverse
+                    errors = (turns @ (inverse * rotated)) / precision
+                    loss = float(np.sum(np.log(1 / precision) + errors**2 * precision))
+                    if loss < least:
+                        best, least = (scale, deviation, noise), loss
+        return best
+
+    def _calibrate(self) -> float:
+        """Return the factor on standard deviations with which they hold for members that are left out."""
+        if len(self.ops) < _FEWEST:
+            return 1.0
+        precision = np.diag(cho_solve(self._factor, np.eye(len(self.ops))))
+        ratios = np.abs(self.left_out) * np.sqrt(precision)
+        return float(max(0.5, np.quantile(ratios, 0.95) / _WIDTH))
+
+
+def family_of(op: OpSpec) -> str:
+    """Name the family of an operator: its kind, and for convolutions what code they run through.
+
+    Examples
+    --------
+    >>> family_of(OpSpec.of("conv2d", [(1, 8, 4, 4)], out_channels=8, kernel_size=3, stride=1, groups=8))
+    'conv2d depthwise'
+    """
+    groups, window = op.get("groups"), op.get("kernel_size")
+    if not isinstance(groups, int) or window is None:
+        return op.kind
+    if groups > 1:
+        return f"{op.kind} {'depthwise' if groups == op.input_shapes[0][1] else 'grouped'}"
+    return f"{op.kind} {'pointwise' if _product(window) == 1 else 'dense'}"
+
+
+def describe(op: OpSpec) -> dict[str, float]:
+    """Describe an operator by numbers: what it computes, reads and writes, its shapes and its attributes.
+
+    Texts become names of their own with the value 1.
+    """
+    macs, inputs, outputs, params = work_of(op)
+    shape = op.input_shapes[0] if op.input_shapes else ()
+    found: dict[str, float] = {"macs": macs, "inputs": inputs, "outputs": outputs, "params": params}
+    if len(shape) > 2:
+        found |= {"channels": shape[1], "area": math.prod(shape[2:]), "edge": shape[-1]}
+    if op.input_shapes[1:]:
+        found |= {"count": len(op.input_shapes), "second": math.prod(op.input_shapes[1])}
+    for name, value in op.attributes:
+        if isinstance(value, str):
+            if name not in ("calls", "weights"):
+                found[f"{name}={value}"] = 1.0
+        elif name != "out":
+            found[name] = abs(float(_product(value)))
+    return found
+
+
+def work_of(op: OpSpec) -> tuple[float, float, float, float]:
+    """Count multiply-adds, elements read and written, and parameters; of an unknown kind only what shapes say."""
+    try:
+        features = features_of(op)
+    except (UnknownNameError, KeyError, TypeError, ValueError, IndexError):
+        inputs = sum(math.prod(shape) for shape in op.input_shapes)
+        out = op.get("out")
+        return 0.0, inputs, float(_product(out)) if out is not None else inputs, 0.0
+    return features.macs, features.inputs, features.outputs, features.params
+
+
+def rough_time(op: OpSpec) -> float:
+    """Return what an operator takes on some machine [s], good enough to tell the large ones from the small."""
+    return math.fsum(weight * term for weight, term in zip(_ROUGH, (1.0, *work_of(op)), strict=True))
+
+
+def _product(value: object) -> float:
+    return math.prod(value) if isinstance(value, tuple) else float(value)  # type: ignore[arg-type]
+
+
+def _terms(ops: Sequence[OpSpec]) -> Array:
+    """Return the terms of the plain model, (n_ops, 5); the constant first."""
+    return np.array([(1.0, *work_of(op)) for op in ops])
+
+
+def _plain_weights(ops: Sequence[OpSpec], costs: Array) -> Array:
+    """Fit positive weights so that ratios are near 1, drawn to those of a rough machine of the right speed.
+
+    The constant is never lost, so that nothing costs nothing.
+    """
+    terms = _terms(ops)
+    usual = np.array(_ROUGH) * float(np.median(costs / (terms @ np.array(_ROUGH))))
+    rows = np.vstack([terms * usual / costs[:, None], _DRAWN * np.eye(len(usual))])
+    weights = nnls(rows, np.concatenate([np.ones(len(ops)), np.full(len(usual), _DRAWN)]))[0] * usual
+    weights[0] = max(weights[0], 0.1 * float(costs.min()))
+    return np.asarray(weights, dtype=np.float64)
+
+
+def _points(descriptions: Sequence[Mapping[str, float]], names: Sequence[str]) -> Array:
+    """Return logarithms to the base 2, (n, n_names); a doubling of anything is one step."""
+    return np.array([[math.log2(1 + description.get(name, 0.0)) for name in names] for description in descriptions])
+
+
+def _distances(one: Array, other: Array) -> Array:
+    squares = (one**2).sum(1)[:, None] + (other**2).sum(1)[None, :] - 2 * one @ other.T
+    return np.asarray(np.maximum(squares, 0.0))

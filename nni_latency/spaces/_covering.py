@@ -1,0 +1,134 @@
+"""Which networks of a space to measure, so that they hold most of what any of its networks computes."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from nni_latency.errors import InvalidValueError, LatencyError
+from nni_latency.estimators import rough_time
+from nni_latency.operators import Trace, trace
+from nni_latency.spaces._finding import reference_of
+from nni_latency.spaces._networks import example_inputs_of, network_of
+from nni_latency.spaces._samples import Sample, draw_samples
+from nni_latency.tables import OperatorPlan, PlannedNetwork
+
+#: Networks that are measured unless another number is asked for.
+N_NETWORKS = 30
+
+#: How many are drawn for each that is measured.
+_DRAWN = 1.5
+
+_Progress = Callable[[float], None]
+
+
+def operator_plan(
+    space: Any,
+    *,
+    n_networks: int = N_NETWORKS,
+    batch_size: int = 1,
+    input_size: int | None = None,
+    seed: int = 0,
+    on_progress: _Progress = lambda _share: None,
+) -> OperatorPlan:
+    """Choose the networks of a space that a table of its operators is measured with.
+
+    Random networks are drawn and traced. Of those the ones are chosen, one after another, that add most to what is
+    covered: an operator counts by the time that it may take in the networks drawn, and for less the more often it is
+    covered already, so that common operators are met in several networks.
+
+    Parameters
+    ----------
+    space : ModelSpace
+        Any space.
+    n_networks : int, default=30
+        How many networks are measured. A small space may have fewer.
+    batch_size : int, default=1
+        Pictures.
+    input_size : int, optional
+        Side of the pictures [pixel]; see `example_inputs_of`.
+    seed : int, default=0
+        Seed of what is drawn.
+    on_progress : callable, optional
+        Called with the share of the work that is done, in [0, 1].
+
+    Returns
+    -------
+    OperatorPlan
+
+    Raises
+    ------
+    InvalidValueError
+        If `n_networks` is not positive, the space has no valid sample, or none of its networks can be traced.
+    """
+    if n_networks < 1:
+        raise InvalidValueError(f"The number of networks must be >= 1. Got {n_networks}.")
+    inputs = example_inputs_of(space, batch_size, input_size)
+    samples = draw_samples(space, math.ceil(_DRAWN * n_networks), seed)
+    traces = _trace_all(space, samples, inputs, on_progress)
+    chosen = _choose([_weights(item) for item in traces.values()], n_networks)
+    indices = list(traces)
+    networks = tuple(_planned(space, samples[indices[place]], inputs, traces[indices[place]]) for place in chosen)
+    left = [item for place, item in enumerate(traces.values()) if place not in chosen]
+    return OperatorPlan(reference_of(space), tuple(inputs.shape), networks, _coverage(networks, left))
+
+
+def _trace_all(space: Any, samples: Sequence[Sample], inputs: torch.Tensor, on_progress: _Progress) -> dict[int, Trace]:
+    """Trace every network that can be built; only if none can, that is an error."""
+    traces: dict[int, Trace] = {}
+    reason: Exception | None = None
+    for index, sample in enumerate(samples):
+        try:
+            traces[index] = trace(network_of(space, sample)(), inputs)
+        except Exception as error:  # a stranger's space may raise anything
+            reason = error
+        on_progress((index + 1) / len(samples))
+    if traces:
+        return traces
+    if isinstance(reason, LatencyError):
+        raise reason
+    raise InvalidValueError(
+        f"No network of {type(space).__name__} can be built: {type(reason).__name__}: {reason}"
+    ) from reason
+
+
+def _planned(space: Any, sample: Sample, inputs: torch.Tensor, traced: Trace) -> PlannedNetwork:
+    build = network_of(space, sample)
+    return PlannedNetwork(sample, build, traced, trace(build(), inputs, by="graph"))
+
+
+def _weights(traced: Trace) -> dict[str, float]:
+    """Return by operator how long it may take in a network, all its places together."""
+    found: dict[str, float] = {}
+    for item in traced.operators:
+        found[item.op.op_key] = found.get(item.op.op_key, 0.0) + rough_time(item.op)
+    return found
+
+
+def _choose(networks: Sequence[Mapping[str, float]], count: int) -> list[int]:
+    """Choose networks greedily; the first one drawn is always among them, and stays the first."""
+    totals: dict[str, float] = {}
+    for weights in networks:
+        for key, weight in weights.items():
+            totals[key] = totals.get(key, 0.0) + weight
+    seen = Counter(networks[0].keys())
+    chosen = [0]
+    left = list(range(1, len(networks)))
+    while left and len(chosen) < count:
+        gains = {place: sum(totals[key] / (1 + seen[key]) ** 2 for key in networks[place]) for place in left}
+        best = max(left, key=lambda place: gains[place])
+        left.remove(best)
+        chosen.append(best)
+        seen.update(networks[best].keys())
+    return chosen
+
+
+def _coverage(networks: Sequence[PlannedNetwork], others: Sequence[Trace]) -> float:
+    """Return the share of operators of other networks that are covered; 1 where there are no others."""
+    known = {key for network in networks for key in network.op_keys}
+    keys = [item.op.op_key for other in others for item in other.operators]
+    return sum(key in known for key in keys) / len(keys) if keys else 1.0

@@ -1,0 +1,161 @@
+"""The resumable builder of tables of operators: rounds of whole networks, then one table, whole or not at all."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from nni_latency.errors import MeasurementError, MismatchError
+from nni_latency.files import check_writable, locked
+from nni_latency.measurement import Protocol
+from nni_latency.measurement.runtimes import Runtime
+from nni_latency.platforms import Platform, remarks_on
+from nni_latency.tables._builder import check_new, journal_path, open_journal, samples_path
+from nni_latency.tables._journal import Journal
+from nni_latency.tables._operator_entries import network_sums, operator_entries
+from nni_latency.tables._operator_plan import OperatorPlan
+from nni_latency.tables._operator_rounds import OperatorCampaign
+from nni_latency.tables._operator_table import MeasuredNetwork, OperatorTable
+from nni_latency.tables._plan import plain_arguments
+from nni_latency.tables._residency import fit_residency
+from nni_latency.tables._rounds import BuildProgress
+
+#: What small networks save is believed only if it explains the networks better by this share: there are few.
+_LEAST_GAIN = 0.1
+
+
+def build_operator_table(
+    plan: OperatorPlan,
+    runtime: Runtime,
+    protocol: Protocol,
+    out: str | Path,
+    *,
+    resume: bool = True,
+    overwrite: bool = False,
+    keep_samples: bool = False,
+    on_progress: Callable[[BuildProgress], None] = lambda _progress: None,
+    on_start: Callable[[int], None] = lambda _rounds: None,
+) -> OperatorTable:
+    """Measure the networks of a plan with every operator inside them, and write the table.
+
+    Every visit of a network runs it with a mark after every call of a torch function, and without. A journal beside the
+    table keeps every round: a build stopped at any moment loses the round in flight at most.
+
+    Parameters
+    ----------
+    plan : OperatorPlan
+        What to measure; see `nni_latency.spaces.operator_plan`.
+    runtime : Runtime
+        What executes it. It must call operators one by one, as ``torch`` does.
+    protocol, out, resume, overwrite, keep_samples, on_progress, on_start
+        As for `build_table`.
+
+    Returns
+    -------
+    OperatorTable
+        The table that was written.
+
+    Raises
+    ------
+    OutputError
+        If table or journal can not be written.
+    InvalidValueError
+        If there is a table already and `overwrite` is false, or the budget is too small for one round.
+    BusyError
+        If another process builds this table.
+    MismatchError
+        If the journal belongs to another plan, platform or protocol, or runtime and protocol differ in threads.
+    MeasurementError
+        If no network can be run, the clock does not work, or the runtime has no operators that could be timed.
+    """
+    check_sees_calls(runtime)
+    if runtime.platform.threads != protocol.threads:
+        raise MismatchError(
+            f"The runtime computes with {runtime.platform.threads} threads, the protocol says {protocol.threads}."
+        )
+    target = Path(out)
+    check_writable(target)
+    with locked(target.with_name(f".{target.name}.lock"), f"building {str(target)!r}"):
+        check_new(target, overwrite=overwrite)
+        journal = Journal(journal_path(target), _header(plan, runtime.platform, protocol))
+        stale = target.exists() and journal.exists() and journal.path.stat().st_mtime <= target.stat().st_mtime
+        done, failures = open_journal(journal, runtime.platform, protocol, resume and not stale)
+        before = runtime.conditions()
+        campaign = OperatorCampaign(plan, runtime, protocol, journal, done, failures)
+        on_start(len(done))
+        campaign.run(on_progress)
+        after = runtime.conditions()
+        table = replace(
+            _summarise(campaign),
+            conditions={"before": before.as_dict(), "after": after.as_dict()},
+            remarks=(*_unmeasured(campaign), *map(str, remarks_on(before, after))),
+        )
+        table.save(target)
+        if keep_samples:
+            journal.path.replace(samples_path(target))
+        journal.remove()
+    return table
+
+
+def check_sees_calls(runtime: Runtime) -> None:
+    """Raise `MeasurementError` if a runtime has no operators that could be timed inside a network."""
+    if not runtime.sees_calls:
+        raise MeasurementError(
+            f"The runtime {runtime.name!r} compiles whole networks, so their operators can not be timed inside them. "
+            "Tables of spaces without layers of their own need --runtime torch or torch-nhwc."
+        )
+
+
+def _header(plan: OperatorPlan, platform: Platform, protocol: Protocol) -> dict[str, Any]:
+    """Say what the rounds of a journal belong to."""
+    return {
+        "space": {"name": plan.space.name, "arguments": plain_arguments(plan.space)},
+        "input_shape": list(plan.input_shape),
+        "candidates": json.loads(json.dumps([dict(network.sample) for network in plan.networks])),
+        "platform": {**vars(platform), "facts": dict(platform.facts)},
+        "protocol": protocol.as_dict(),
+    }
+
+
+def _summarise(campaign: OperatorCampaign) -> OperatorTable:
+    """Make the table of all that was measured."""
+    plan, samples = campaign.plan, campaign.samples
+    entries = operator_entries(plan, samples)
+    sums = network_sums(plan, samples, entries)
+    wholes = [samples.whole(network) for network in samples.measured]
+    calibration, residency = fit_residency(sums, [whole.value for whole in wholes], 0.5, least_gain=_LEAST_GAIN)
+    networks = tuple(
+        MeasuredNetwork(plan.networks[network].sample, whole.value, whole.low, whole.high, total, whole.n_samples)
+        for network, whole, total in zip(samples.measured, wholes, sums, strict=True)
+    )
+    return OperatorTable(
+        plan.space,
+        campaign.runtime.platform,
+        plan.input_shape,
+        tuple(entries.values()),
+        networks,
+        campaign.protocol,
+        calibration,
+        residency,
+        campaign.rounds,
+        round(campaign.spent, 3),
+        plan.coverage,
+        tuple(samples.drift),
+        failures={
+            json.dumps(dict(plan.networks[index].sample)): reason for index, reason in sorted(campaign.failures.items())
+        },
+    )
+
+
+def _unmeasured(campaign: OperatorCampaign) -> list[str]:
+    """Say how many networks the budget did not reach."""
+    measured, planned = len(campaign.samples.measured), len(campaign.plan.networks) - len(campaign.failures)
+    if measured == planned:
+        return []
+    return [
+        f"The budget was spent after {measured} of {planned} networks, so more operators are predicted than need be: "
+        "give a larger --budget."
+    ]

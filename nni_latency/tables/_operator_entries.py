@@ -1,0 +1,167 @@
+"""Operators' costs from their times in networks: what belongs to the operator, and what to the network around it."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nni_latency.errors import InvalidValueError
+from nni_latency.operators import OpSpec
+from nni_latency.tables._entry import Entry
+from nni_latency.tables._operator_plan import OperatorPlan
+from nni_latency.tables._operator_samples import OperatorSamples, Place
+
+#: How often entries and factors are found from each other.
+_TURNS = 30
+
+#: The factor of a network is drawn to 1 as if operators that make up this share of its time said so.
+_SHRINK = 0.05
+
+#: An operator's own spread counts against that of its kind as if the latter had been seen in so many more places.
+_PRIOR_PLACES = 4
+
+#: Spread of an operator between networks, as a standard deviation of the logarithm, until more is known, and at least.
+_USUAL_SPREAD, _LEAST_SPREAD = 0.1, 0.005
+
+#: An interval holds 19 of 20, as for a normal distribution.
+_WIDTH = 1.96
+
+
+@dataclass(frozen=True)
+class OperatorEntry:
+    """What one operator costs inside a network. Immutable.
+
+    Parameters
+    ----------
+    op : OpSpec
+        The operator.
+    value, low, high : float
+        Its cost, and the interval in which it lies in another network, in the unit of the table's metric.
+    n_samples : int
+        Timed runs behind it, over all places.
+    n_places, n_networks : int
+        Places where it was timed, and networks that have such a place.
+
+    Raises
+    ------
+    InvalidValueError
+        If the value is not positive and finite, or lies outside its interval.
+    """
+
+    op: OpSpec
+    value: float
+    low: float
+    high: float
+    n_samples: int = 0
+    n_places: int = 0
+    n_networks: int = 0
+
+    def __post_init__(self) -> None:
+        Entry(self.value, self.low, self.high)
+        if not self.value > 0:
+            raise InvalidValueError(f"The value of an operator's entry must be positive. Got {self.value!r}.")
+
+    @property
+    def half_width(self) -> float:
+        """Half the width of the interval."""
+        return (self.high - self.low) / 2
+
+
+def operator_entries(plan: OperatorPlan, samples: OperatorSamples) -> dict[str, OperatorEntry]:
+    """Find the cost of every operator that was timed.
+
+    An operator takes longer in one network than in another: because of what lies in the cache, of where a process has
+    placed its memory, of how busy the machine was just then. What all operators of a network have in common is taken
+    for a factor of the network; what is left over is the operator's. Both are found in turn, as means of logarithms
+    weighted by time.
+
+    Parameters
+    ----------
+    plan : OperatorPlan
+        What was measured.
+    samples : OperatorSamples
+        What came of it.
+
+    Returns
+    -------
+    dict of str to OperatorEntry
+        By the operator's key, in the order of the networks.
+    """
+    places = [place for network in samples.measured for place in samples.places(network)]
+    keys = list(dict.fromkeys(place.op_key for place in places))
+    numbers = {key: number for number, key in enumerate(keys)}
+    which = np.array([numbers[place.op_key] for place in places])
+    where = np.array([place.network for place in places])
+    logs = np.log([place.value for place in places])
+    costs, _ = _separate(which, where, logs, np.exp(logs))
+    return _entries(plan, places, keys, which, logs, costs)
+
+
+def network_sums(plan: OperatorPlan, samples: OperatorSamples, entries: dict[str, OperatorEntry]) -> list[float]:
+    """Return the sum of entries of every network that was measured."""
+    return [
+        math.fsum(entries[key].value for key in plan.networks[network].op_keys if key in entries)
+        for network in samples.measured
+    ]
+
+
+def _separate(
+    which: NDArray[np.int64], where: NDArray[np.int64], logs: NDArray[np.float64], weights: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the logarithms of operators' costs and of networks' factors; those of the latter have the mean 0."""
+    n_networks = int(where.max()) + 1
+    per_network = np.bincount(where, weights, n_networks)
+    factors = np.zeros(n_networks)
+    for _ in range(_TURNS):
+        costs = _means(which, logs - factors[where], weights)
+        residuals = np.bincount(where, weights * (logs - costs[which]), n_networks)
+        factors = residuals / np.maximum(per_network * (1 + _SHRINK), 1e-300)
+        factors -= factors[per_network > 0].mean()
+    return _means(which, logs - factors[where], weights), factors
+
+
+def _means(which: NDArray[np.int64], values: NDArray[np.float64], weights: NDArray[np.float64]) -> NDArray[np.float64]:
+    means: NDArray[np.float64] = np.bincount(which, weights * values) / np.bincount(which, weights)
+    return means
+
+
+def _entries(
+    plan: OperatorPlan,
+    places: Sequence[Place],
+    keys: Sequence[str],
+    which: NDArray[np.int64],
+    logs: NDArray[np.float64],
+    costs: NDArray[np.float64],
+) -> dict[str, OperatorEntry]:
+    ops = plan.ops
+    kinds = np.array([ops[key].kind for key in keys])
+    squares = np.bincount(which, (logs - costs[which]) ** 2, len(keys))
+    counts = np.bincount(which, minlength=len(keys))
+    usual = {kind: _usual_spread(squares[kinds == kind], counts[kinds == kind]) for kind in set(kinds)}
+    networks: dict[str, set[int]] = defaultdict(set)
+    runs: dict[str, int] = defaultdict(int)
+    for place in places:
+        networks[place.op_key].add(place.network)
+        runs[place.op_key] += place.n_samples
+    entries = {}
+    for number, key in enumerate(keys):
+        count, prior = int(counts[number]), usual[kinds[number]]
+        spread = math.sqrt((squares[number] + _PRIOR_PLACES * prior**2) / (count - 1 + _PRIOR_PLACES))
+        # In a place that was not seen: the mean is known but for its own error.
+        reach = math.exp(_WIDTH * max(_LEAST_SPREAD, spread) * math.sqrt(1 + 1 / count))
+        value = math.exp(costs[number])
+        entries[key] = OperatorEntry(
+            ops[key], value, value / reach, value * reach, runs[key], count, len(networks[key])
+        )
+    return entries
+
+
+def _usual_spread(squares: NDArray[np.float64], counts: NDArray[np.int64]) -> float:
+    """Return how much the operators of one kind differ from place to place, as a standard deviation."""
+    freedom = int(np.maximum(counts - 1, 0).sum())
+    return math.sqrt((squares.sum() + 4 * _USUAL_SPREAD**2) / (freedom + 4))

@@ -1,0 +1,250 @@
+"""Tables of operators: measured in context, exact where the machine is."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from nni_latency.errors import InvalidValueError, MeasurementError, MismatchError, TableFormatError
+from nni_latency.measurement import Protocol, Visit
+from nni_latency.operators import OpSpec, trace
+from nni_latency.platforms import Platform
+from nni_latency.spaces import draw_samples, example_inputs_of, make_space, network_of, operator_plan
+from nni_latency.tables import (
+    LookupTable,
+    MeasuredNetwork,
+    OperatorEntry,
+    OperatorTable,
+    SpaceReference,
+    build_operator_table,
+    journal_path,
+    operator_table_schema,
+    operator_times,
+    read_table,
+)
+from nni_latency.tables._journal import RoundRecord
+from nni_latency.tables._operator_samples import OperatorSamples
+from nni_latency.testing import FakeRuntime
+
+OWN = f"{Path(__file__).parent.parent / 'spaces' / 'own_space.py'}:OwnSpace"
+PROTOCOL = Protocol(n_warmup=0, rounds=4, time_budget=1e9)
+
+
+def seconds(op):
+    """Return the time of an operator on the invented machine."""
+    return 1e-5 + 1e-8 * sum(math.prod(shape) for shape in op.input_shapes) + 1e-6 * len(op.kind)
+
+
+@pytest.fixture(scope="module")
+def space():
+    return make_space(OWN)
+
+
+@pytest.fixture(scope="module")
+def plan(space):
+    return operator_plan(space, n_networks=5)
+
+
+@pytest.fixture(scope="module")
+def table(plan, tmp_path_factory):
+    return build_operator_table(plan, FakeRuntime(seconds), PROTOCOL, tmp_path_factory.mktemp("built") / "t.json")
+
+
+def test_entries_are_exact_where_the_machine_is(table, plan):
+    assert set(table.by_key) == set(plan.ops)
+    for entry in table.entries:
+        assert entry.value == pytest.approx(seconds(entry.op), rel=1e-6)
+        assert entry.low < entry.value < entry.high
+        assert entry.n_places >= entry.n_networks >= 1
+        assert entry.n_samples == 4 * entry.n_places
+    assert table.calibration == pytest.approx(1.0, rel=1e-6)
+    assert table.residency is None
+    assert len(table.networks) == 5
+    assert table.reference == pytest.approx(table.networks[0].entries, rel=1e-6)
+    assert table.rounds == 4
+
+
+def test_marks_drift_and_a_slow_network_are_taken_out(plan, tmp_path):
+    factors = np.random.RandomState(0).uniform(0.5, 2.0, 10_000)
+    turns = iter(range(10_000))
+    runtime = FakeRuntime(seconds, mark=2e-6)
+    table = build_operator_table(plan, runtime, PROTOCOL, tmp_path / "marked.json")
+    for entry in table.entries:
+        assert entry.value == pytest.approx(seconds(entry.op), rel=0.02)
+    # Every run is of another speed, which tells one operator from another no more.
+    noisy = FakeRuntime(seconds, drift=lambda: 1 + 0.1 * factors[next(turns) % 10_000])
+    table = build_operator_table(plan, noisy, replace(PROTOCOL, rounds=12), tmp_path / "noisy.json")
+    ratios = [entry.value / seconds(entry.op) for entry in table.entries]
+    assert max(ratios) / min(ratios) < 1.1
+
+
+def test_a_build_that_was_stopped_goes_on(plan, table, tmp_path):
+    out = tmp_path / "stopped.json"
+    seen = []
+
+    def stop(progress):
+        seen.append(progress.rounds)
+        if len(seen) == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        build_operator_table(plan, FakeRuntime(seconds), PROTOCOL, out, on_progress=stop)
+    assert journal_path(out).exists()
+    assert not out.exists()
+    started = []
+    again = build_operator_table(plan, FakeRuntime(seconds), PROTOCOL, out, on_start=started.append)
+    assert started == [3]
+    assert not journal_path(out).exists()
+    assert [entry.value for entry in again.entries] == pytest.approx([entry.value for entry in table.entries])
+    assert again.rounds == table.rounds
+
+
+def test_a_journal_of_other_networks_is_refused(plan, space, tmp_path):
+    out = tmp_path / "t.json"
+
+    def stop(progress):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        build_operator_table(plan, FakeRuntime(seconds), PROTOCOL, out, on_progress=stop)
+    other = operator_plan(space, n_networks=3, seed=5)
+    with pytest.raises(MismatchError, match=r"would mix two spaces.*--no-resume"):
+        build_operator_table(other, FakeRuntime(seconds), PROTOCOL, out)
+    assert build_operator_table(other, FakeRuntime(seconds), PROTOCOL, out, resume=False).networks
+
+
+def _broken():
+    raise RuntimeError("no such layer")
+
+
+def test_networks_that_fail_are_recorded_and_the_rest_is_measured(plan, tmp_path):
+    networks = list(plan.networks)
+    networks[2] = replace(networks[2], build=_broken)
+    # It runs another way than it was traced.
+    networks[3] = replace(networks[3], build=networks[0].build)
+    broken = replace(plan, networks=tuple(networks))
+    table = build_operator_table(broken, FakeRuntime(seconds), PROTOCOL, tmp_path / "t.json")
+    assert len(table.networks) == 3 + (networks[3].trace.n_calls == networks[0].trace.n_calls)
+    assert table.failures[json.dumps(networks[2].sample)] == "RuntimeError: no such layer"
+    for entry in table.entries:
+        assert entry.value > 0
+
+
+def test_a_space_that_can_not_run_at_all_is_an_error(plan, tmp_path):
+    broken = replace(plan, networks=tuple(replace(network, build=_broken) for network in plan.networks))
+    with pytest.raises(MeasurementError, match=r"Can not run any network .*no such layer"):
+        build_operator_table(broken, FakeRuntime(seconds), PROTOCOL, tmp_path / "t.json")
+
+
+def test_a_runtime_without_calls_is_refused(plan, tmp_path, monkeypatch):
+    monkeypatch.setattr(FakeRuntime, "sees_calls", False)
+    with pytest.raises(MeasurementError, match=r"'fake' compiles whole networks.*--runtime torch"):
+        build_operator_table(plan, FakeRuntime(seconds), PROTOCOL, tmp_path / "t.json")
+
+
+def test_a_table_is_not_replaced_unless_asked(plan, tmp_path):
+    (tmp_path / "t.json").write_text("mine")
+    with pytest.raises(InvalidValueError, match="--overwrite"):
+        build_operator_table(plan, FakeRuntime(seconds), PROTOCOL, tmp_path / "t.json")
+    assert (tmp_path / "t.json").read_text() == "mine"
+
+
+def test_a_table_survives_its_file(table, tmp_path):
+    path = table.save(tmp_path / "saved.json")
+    assert OperatorTable.load(path) == table
+    assert read_table(path) == table
+    lookup = LookupTable.from_latencies({"a": ["x"]}, {"a": {"x": 1e-3}})
+    assert read_table(lookup.save(tmp_path / "lookup.json")).layers == lookup.layers
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"format": "nni_latency.lookup_table"}, "'format' must be 'nni_latency.operator_table'"),
+        ({"version": 2}, "has version 2, this nni_latency reads up to 1"),
+        ({"entries": []}, "entries"),
+        ({"calibration": -1.0}, "calibration"),
+        ({"something": 1}, "something"),
+        ({"unit": "ms"}, "unit"),
+    ],
+)
+def test_an_altered_file_is_refused(table, tmp_path, change, message):
+    path = table.save(tmp_path / "altered.json")
+    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+    with pytest.raises(TableFormatError, match=message):
+        OperatorTable.load(path)
+
+
+def test_a_value_outside_its_interval_and_a_double_are_refused(table, tmp_path):
+    path = table.save(tmp_path / "altered.json")
+    content = json.loads(path.read_text())
+    content["entries"].append(content["entries"][0])
+    path.write_text(json.dumps(content))
+    with pytest.raises(TableFormatError, match="every operator once"):
+        OperatorTable.load(path)
+    content["entries"].pop()
+    content["entries"][0]["low"] = 1.0
+    path.write_text(json.dumps(content))
+    with pytest.raises(TableFormatError, match="must enclose its value"):
+        OperatorTable.load(path)
+
+
+def test_a_file_cut_off_is_refused(table, tmp_path):
+    path = table.save(tmp_path / "cut.json")
+    path.write_text(path.read_text()[:500])
+    for read in (OperatorTable.load, read_table):
+        with pytest.raises(TableFormatError, match="is not whole JSON"):
+            read(path)
+
+
+def test_numbers_that_can_not_be_are_refused():
+    op = OpSpec.of("relu", [(1, 4)])
+    with pytest.raises(InvalidValueError, match="must be positive"):
+        OperatorEntry(op, 0.0, 0.0, 1.0)
+    with pytest.raises(InvalidValueError, match="in order"):
+        MeasuredNetwork({}, 1.0, 2.0, 3.0, 1.0)
+    with pytest.raises(InvalidValueError, match="at least one entry"):
+        OperatorTable(SpaceReference("mine"), Platform("a", "torch"), (1, 4), ())
+
+
+def test_times_of_calls_add_up_by_operator(space):
+    network = network_of(space, draw_samples(space, 1)[0])()
+    traced = trace(network, example_inputs_of(space))
+    calls = np.random.RandomState(0).uniform(1, 2, (3, traced.n_calls))
+    times = operator_times(traced, calls)
+    assert times.shape == (3, len(traced.operators))
+    assert times.sum(1) == pytest.approx(calls.sum(1))
+
+
+def test_the_schema_is_that_of_the_documentation():
+    path = Path(__file__).parents[2] / "docs" / "reference" / "operator_table.schema.json"
+    assert json.loads(path.read_text()) == operator_table_schema(), "run docs/export_schema.py"
+
+
+def test_a_spell_that_slows_networks_and_not_the_reference_operator_is_taken_out(plan):
+    networks = len(plan.networks)
+    samples, slow = OperatorSamples(plan, PROTOCOL), 2.5
+
+    def visit(index, factor):
+        calls = [seconds(item.op) for item in plan.networks[index].trace.operators]
+        times = np.zeros(plan.networks[index].trace.n_calls)
+        for item, value in zip(plan.networks[index].trace.operators, calls, strict=True):
+            times[item.last_call] = value * factor
+        return Visit(1e-3, [times.tolist()], [float(times.sum())])
+
+    for number in range(24):
+        factor = slow if 8 <= number < 16 else 1.0
+        # Every other network is measured in the spell alone.
+        members = [index for index in range(networks) if index == 0 or (index % 2 == 0) == (factor == slow)]
+        visits = tuple(visit(index, factor) for index in members)
+        samples.add(RoundRecord(number, 1.0, tuple((index,) for index in members), visits))
+    for index in range(networks):
+        true = sum(seconds(item.op) for item in plan.networks[index].trace.operators)
+        assert samples.whole(index).value == pytest.approx(true, rel=0.06)
+    assert samples.speeds[12] > 2
+    assert samples.speeds[0] == pytest.approx(1.0, rel=0.06)
