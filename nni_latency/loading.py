@@ -11,6 +11,7 @@ from nni_latency.estimators import (
     Missing,
     OperatorTableEstimator,
     TableEstimator,
+    TransferEstimator,
     read_estimator,
     with_fallback,
 )
@@ -51,6 +52,8 @@ def load_estimator(source: EstimatorSource, *, missing: Missing = "error") -> Es
     >>> load_estimator(table).predict([[1]])
     array([0.002])
     """
+    if isinstance(source, TransferEstimator):
+        return source.settled()
     if isinstance(source, Estimator):
         return source
     if isinstance(source, LookupTable):
@@ -63,7 +66,8 @@ def load_estimator(source: EstimatorSource, *, missing: Missing = "error") -> Es
             f"plugin ('name' or 'name:argument'). Got {type(source).__name__}."
         )
     if _is_file(source):
-        return read_estimator(Path(source), missing=missing)
+        found = read_estimator(Path(source), missing=missing)
+        return found.settled() if isinstance(found, TransferEstimator) else found
     return _from_plugin(str(source), missing)
 
 

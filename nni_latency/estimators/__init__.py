@@ -8,8 +8,12 @@ from nni_latency.estimators._additive import (
     separable_cost,
 )
 from nni_latency.estimators._base import Estimate, Estimator, LayerEstimator, NetworkEstimator
+from nni_latency.estimators._breakdown import Breakdown, OperatorShare, break_down
+from nni_latency.estimators._derived import Derived
+from nni_latency.estimators._distil import Distillation, distil
 from nni_latency.estimators._ensemble import LayerEnsemble, NetworkEnsemble, make_ensemble
 from nni_latency.estimators._fallback import Agreement, FallbackEstimator, NetworkFallback, with_fallback
+from nni_latency.estimators._grouped import CostTable, GroupedCost
 from nni_latency.estimators._measured_layers import GraphEstimator, ModuleEstimator
 from nni_latency.estimators._measured_network import MeasuredNetworkEstimator
 from nni_latency.estimators._measuring import ON_DEMAND, MeasuringEstimator
@@ -19,7 +23,9 @@ from nni_latency.estimators._reading import read_estimator
 from nni_latency.estimators._scores import Scores, score
 from nni_latency.estimators._selection import estimate_layers, estimate_selection
 from nni_latency.estimators._table import LayerShare, Missing, TableEstimator, layer_shares
+from nni_latency.estimators._transfer import FewSourcesWarning, TransferEstimator
 from nni_latency.estimators.acts import ActsEstimator, ActsLine, acts_schema, conformal_factor
+from nni_latency.estimators.transfer import CellEncoding, Recovery, encoding_of, transfer_schema
 
 __all__ = [
     "ON_DEMAND",
@@ -27,10 +33,17 @@ __all__ = [
     "ActsLine",
     "AdditiveCost",
     "Agreement",
+    "Breakdown",
+    "CellEncoding",
+    "CostTable",
+    "Derived",
+    "Distillation",
     "Estimate",
     "Estimator",
     "FallbackEstimator",
+    "FewSourcesWarning",
     "GraphEstimator",
+    "GroupedCost",
     "LayerEnsemble",
     "LayerEstimator",
     "LayerShare",
@@ -42,14 +55,20 @@ __all__ = [
     "NetworkEstimator",
     "NetworkFallback",
     "OperatorPredictor",
+    "OperatorShare",
     "OperatorTableEstimator",
     "Prediction",
+    "Recovery",
     "Scores",
     "TableEstimator",
+    "TransferEstimator",
     "acts_schema",
     "additive_cost",
+    "break_down",
     "cheapest_selection",
     "conformal_factor",
+    "distil",
+    "encoding_of",
     "estimate_layers",
     "estimate_selection",
     "family_of",
@@ -60,6 +79,7 @@ __all__ = [
     "rough_time",
     "score",
     "separable_cost",
+    "transfer_schema",
     "with_fallback",
     "work_of",
 ]

@@ -9,12 +9,14 @@ from pathlib import Path
 from nni_latency.estimators._base import Estimator
 from nni_latency.estimators._operator_table import OperatorTableEstimator
 from nni_latency.estimators._table import Missing, TableEstimator
+from nni_latency.estimators._transfer import TransferEstimator
 from nni_latency.estimators.acts import ActsEstimator
 from nni_latency.tables import LookupTable, OperatorTable
 
 #: What reads a file by its 'format'; anything else is taken for a table, which says what is wrong with it.
 READERS: dict[str, Callable[[Path], Estimator]] = {
     "nni_latency.acts": ActsEstimator.load,
+    "nni_latency.transfer": TransferEstimator.load,
     "nni_latency.operator_table": lambda path: OperatorTableEstimator(OperatorTable.load(path)),
 }
 

@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from nni_latency.errors import InvalidValueError, MismatchError, MissingEntryError, UnknownNameError
 from nni_latency.estimators._additive import AdditiveCost, additive_cost, separable_cost
 from nni_latency.estimators._base import Estimate, LayerEstimator
+from nni_latency.estimators.transfer import Recovery, recover
 from nni_latency.operators import OpSpec, features_of
 from nni_latency.platforms import Platform
 from nni_latency.tables import OPERATORS, Entry, LookupTable, MeasurePlan, TableLayer
@@ -82,6 +83,9 @@ class TableEstimator(LayerEstimator):
     0.002
     """
 
+    #: How well whole networks determine the table, where it was recovered from them.
+    recovery: Recovery | None = None
+
     def __init__(self, table: LookupTable, *, missing: Missing = "error") -> None:
         if missing not in ("error", "nearest"):
             raise InvalidValueError(f"The 'missing' of TableEstimator must be 'error' or 'nearest'. Got {missing!r}.")
@@ -91,6 +95,53 @@ class TableEstimator(LayerEstimator):
         self.platform: Platform = table.platform
         self.calibration = table.calibration
         self.residency = table.residency
+
+    @classmethod
+    def from_networks(
+        cls,
+        space: Any,
+        architectures: Any,
+        latencies: ArrayLike,
+        *,
+        platform: Platform | None = None,
+        random_state: int = 0,
+    ) -> TableEstimator:
+        """Recover a table from latencies of whole networks alone.
+
+        Candidates are taken to cost alike where their operators do; how much is found by marginal likelihood.
+        Measurements that are far off count little. Its `recovery` says how well each entry is determined, and which
+        further networks would help most.
+
+        Parameters
+        ----------
+        space : object
+            A model space with a measure plan, a plan, or a mapping of labels to choices.
+        architectures : array-like of int of shape (n, n_layers), or list of samples
+            The networks, at least 10.
+        latencies : array-like of shape (n,)
+            What they took [s].
+        platform : Platform, optional
+            Where.
+        random_state : int, default=0
+            Seed of the networks from which variances are found.
+
+        Raises
+        ------
+        InvalidValueError
+            If there are too few networks, they are outside the space, or latencies are not positive and finite.
+
+        Examples
+        --------
+        >>> networks = np.random.default_rng(0).integers(0, 2, (40, 3))
+        >>> seconds = 0.01 + 0.001 * networks @ [1, 2, 4]
+        >>> found = TableEstimator.from_networks({"a": "xy", "b": "xy", "c": "xy"}, networks, seconds)
+        >>> found.predict([[0, 1, 0]]).round(4), found.recovery.suggest(1).shape
+        (array([0.012]), (1, 3))
+        """
+        table, recovery = recover(space, architectures, latencies, platform=platform, random_state=random_state)
+        estimator = cls(table)
+        estimator.recovery = recovery
+        return estimator
 
     def __repr__(self) -> str:
         return f"TableEstimator({self.table.space}, {self.metric} on {self.platform.id})"

@@ -10,17 +10,17 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.stats import t as student
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
 from nni_latency.errors import InvalidValueError
 from nni_latency.estimators._additive import AdditiveCost
-from nni_latency.estimators._base import Estimate, LayerEstimator
+from nni_latency.estimators._base import Estimate, Estimator, LayerEstimator
 from nni_latency.estimators._table import TableEstimator
 from nni_latency.estimators.transfer._adaptation import Adaptation, adapt
 from nni_latency.estimators.transfer._as_table import table_of
-from nni_latency.estimators.transfer._document import read_transfer, write_transfer
+from nni_latency.estimators.transfer._calibration import error_quantiles
+from nni_latency.estimators.transfer._document import State, read_transfer, write_transfer
 from nni_latency.estimators.transfer._encoding import Encoding
 from nni_latency.estimators.transfer._finding import encoding_of
 from nni_latency.estimators.transfer._layers import LayerEncoding
@@ -317,6 +317,21 @@ class TransferEstimator(BaseEstimator, LayerEstimator):
         """Return the new device's table as an estimator: what searches, profilers and validations take."""
         return self._table_estimator
 
+    def settled(self) -> Estimator:
+        """Return what stands for this estimator in searches: its table, or itself where networks are no sums.
+
+        Raises
+        ------
+        InvalidValueError
+            If nothing was measured on the new device yet.
+        """
+        if not hasattr(self, "similarity_"):
+            raise InvalidValueError(
+                "The TransferEstimator knows no measurement of the new device yet. Call fit with at least "
+                f"{FEWEST} networks, better those that suggest returns."
+            )
+        return self.as_table_estimator() if self._encoding.additive else self
+
     def to_table(self) -> LookupTable:
         """Return an ordinary lookup table of the new device.
 
@@ -355,7 +370,9 @@ class TransferEstimator(BaseEstimator, LayerEstimator):
         measured = self._measured if hasattr(self, "similarity_") else np.zeros((0, len(self._encoding.labels)), int)
         latencies = self._latencies if hasattr(self, "similarity_") else np.zeros(0)
         settings = (self.confidence, self.check_units, self.random_state)
-        return write_transfer(Path(path), settings, self.platform, self._population, measured, latencies)
+        return write_transfer(
+            Path(path), State(settings, self.platform, self._population, self._errors, measured, latencies)
+        )
 
     @classmethod
     def load(cls, path: str | Path) -> TransferEstimator:
@@ -366,12 +383,14 @@ class TransferEstimator(BaseEstimator, LayerEstimator):
         TableFormatError
             If the file is absent, truncated, altered, of another kind or of a newer version.
         """
-        (confidence, check, seed), platform, population, measured, latencies = read_transfer(Path(path))
-        encoding = population.encoding
+        state = read_transfer(Path(path))
+        confidence, check, seed = state.settings
+        encoding = state.population.encoding
         estimator = cls(
-            encoding, platform=platform, confidence=confidence, check_units=check, random_state=seed
-        )._take_over(population, np.zeros((0, len(encoding.labels)), dtype=np.int64))
-        return estimator.fit(measured, latencies) if len(measured) else estimator
+            encoding, platform=state.platform, confidence=confidence, check_units=check, random_state=seed
+        )._take_over(state.population, np.zeros((0, len(encoding.labels)), dtype=np.int64))
+        estimator._errors = state.errors
+        return estimator.fit(state.measured, state.latencies) if len(state.measured) else estimator
 
     def _learn(
         self,
@@ -391,6 +410,8 @@ class TransferEstimator(BaseEstimator, LayerEstimator):
                 stacklevel=3,
             )
         population = learn_population(encoding, indices, series, self.random_state, least_noise)
+        generator = np.random.default_rng(self.random_state)
+        self._errors = error_quantiles(population, encoding.features(indices), list(series.values()), generator)
         return self._take_over(population, indices)
 
     def _take_over(self, population: Population, indices: NDArray[np.int64]) -> TransferEstimator:
@@ -417,8 +438,8 @@ class TransferEstimator(BaseEstimator, LayerEstimator):
 
     @property
     def _quantile(self) -> float:
-        """Half the width of an interval, in standard deviations; wider where few measurements tell the noise."""
-        return float(student.ppf((1 + self.confidence) / 2, max(3, len(self._measured) - 1)))
+        """Half the width of an interval, in standard deviations, as known devices had it."""
+        return float(np.interp(self.confidence, np.linspace(0, 1, len(self._errors)), self._errors))
 
     @cached_property
     def _table_estimator(self) -> TableEstimator:

@@ -20,7 +20,7 @@ _EXCHANGES = 3
 def choose_networks(
     features: NDArray[np.float64],
     prior: NDArray[np.float64],
-    noise: float,
+    noises: Sequence[float],
     count: int,
     *,
     known: Sequence[int] = (),
@@ -37,8 +37,8 @@ def choose_networks(
         Of the pool, with a column of ones for the constant if it has a variance in `prior`.
     prior : ndarray of shape (n_features, n_features)
         Covariance of what the features weigh.
-    noise : float
-        Standard deviation of a measurement, in the units of `prior`.
+    noises : sequence of float
+        What the standard deviation of a measurement may be, in the units of `prior`.
     count : int
         How many to choose.
     known : sequence of int, default=()
@@ -59,17 +59,16 @@ def choose_networks(
     candidates = np.setdiff1d(np.arange(len(features)), np.asarray(known, dtype=np.int64))
     if len(candidates) > _CANDIDATES:
         candidates = np.sort(generator.permutation(candidates)[:_CANDIDATES])
-    start = _measured(prior, features[list(known)], noise) if len(known) else prior
-    whole = features @ _directions(start, features.T @ features / len(features))
+    whole = features @ _directions(prior, features.T @ features / len(features))
     pool, moment, start = whole[candidates], whole.T @ whole / len(whole), np.eye(whole.shape[1])
+    cases = [(noise, _measured(start, whole[list(known)], noise)) for noise in noises]
     picks: list[int] = []
     for _ in range(count):
-        picks.append(_best(pool, _measured(start, pool[picks], noise), moment, noise, picks))
+        picks.append(_best(pool, cases, moment, picks))
     for _ in range(_EXCHANGES):
         before = list(picks)
         for place in range(count):
-            others = picks[:place] + picks[place + 1 :]
-            picks[place] = _best(pool, _measured(start, pool[others], noise), moment, noise, others)
+            picks[place] = _best(pool, cases, moment, picks[:place] + picks[place + 1 :])
         if picks == before:
             break
     return [int(candidates[pick]) for pick in picks]
@@ -111,11 +110,14 @@ def _measured(covariance: NDArray[np.float64], rows: NDArray[np.float64], noise:
 
 def _best(
     pool: NDArray[np.float64],
-    covariance: NDArray[np.float64],
+    cases: Sequence[tuple[float, NDArray[np.float64]]],
     moment: NDArray[np.float64],
-    noise: float,
     taken: Sequence[int],
 ) -> int:
-    scores = gains(pool, covariance, moment, noise)
+    """Return the network that helps most beside those taken, on average over cases of noise and covariance."""
+    scores = np.zeros(len(pool))
+    for noise, covariance in cases:
+        after = _measured(covariance, pool[list(taken)], noise)
+        scores += gains(pool, after, moment, noise) / max(float((after * moment).sum()), 1e-300)
     scores[list(taken)] = -1.0
     return int(scores.argmax())

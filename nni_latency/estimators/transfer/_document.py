@@ -8,6 +8,7 @@ History of the format:
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -31,8 +32,35 @@ FORMAT = "nni_latency.transfer"
 VERSION = 1
 
 Settings = tuple[float, bool, int]
-State = tuple[Settings, Platform, Population, NDArray[np.int64], NDArray[np.float64]]
 Scalar = bool | int | float | str | None
+
+
+@dataclass(frozen=True)
+class State:
+    """Everything that makes an estimator.
+
+    Parameters
+    ----------
+    settings : tuple
+        Confidence, whether to check units, seed.
+    platform : Platform
+        The new device.
+    population : Population
+        The known devices.
+    errors : ndarray of shape (n_levels,)
+        Quantiles of errors over their expected standard deviation.
+    measured : ndarray of int of shape (n, n_labels)
+        Networks measured on the new device, if any.
+    latencies : ndarray of shape (n,)
+        What they took [s].
+    """
+
+    settings: Settings
+    platform: Platform
+    population: Population
+    errors: NDArray[np.float64]
+    measured: NDArray[np.int64]
+    latencies: NDArray[np.float64]
 
 
 class _Strict(BaseModel):
@@ -96,6 +124,7 @@ class TransferDocument(_Strict):
     kin: _Expected
     stranger: _Expected
     noises: list[PositiveFloat]
+    errors: Annotated[list[float], Field(min_length=2)]
     measured: list[list[int]]
     latencies: list[PositiveFloat]
 
@@ -113,15 +142,9 @@ def transfer_schema() -> dict[str, Any]:
     return TransferDocument.model_json_schema()
 
 
-def write_transfer(
-    path: Path,
-    settings: Settings,
-    platform: Platform,
-    population: Population,
-    measured: NDArray[np.int64],
-    latencies: NDArray[np.float64],
-) -> Path:
+def write_transfer(path: Path, state: State) -> Path:
     """Write an estimator."""
+    settings, platform, population = state.settings, state.platform, state.population
     content = {
         "format": FORMAT,
         "version": VERSION,
@@ -144,8 +167,9 @@ def write_transfer(
             for name, expected in (("kin", population.kin), ("stranger", population.stranger))
         },
         "noises": list(population.noises),
-        "measured": measured.tolist(),
-        "latencies": latencies.tolist(),
+        "errors": state.errors.tolist(),
+        "measured": state.measured.tolist(),
+        "latencies": state.latencies.tolist(),
     }
     lines = ",\n ".join(f'"{key}": {json.dumps(value, allow_nan=False)}' for key, value in content.items())
     write_atomically(path, f"{{\n {lines}\n}}\n")
@@ -197,10 +221,11 @@ def _state(document: TransferDocument) -> State:
     kin, stranger = (_expectation(item, len(encoding.parts) + 3) for item in (document.kin, document.stranger))
     population = Population(encoding, tuple(devices), kin, stranger, tuple(document.noises))
     measured = np.array(document.measured, dtype=np.int64).reshape(len(document.measured), -1)
-    return (
+    return State(
         (document.confidence, document.check_units, document.random_state),
         Platform(**document.platform.model_dump()),
         population,
+        np.array(document.errors),
         encoding.indices(measured) if len(measured) else measured,
         np.array(document.latencies),
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -27,8 +27,11 @@ _LIKE, _MIXED, _DEVIATION, _ALONE, _NOISE = 0.7, 0.1, 0.01, 0.05, 0.02
 #: How many natural logarithms these variances may be off before anything is learned, and at least after it.
 _VAGUE, _LEAST, _FACTOR_SPREAD = 2.0, 1.0, 1.5
 
-#: Share of the noises of known devices below which that of a new one lies when networks are chosen.
-_CAREFUL = 0.75
+#: Quantiles of the noises of known devices that are taken for that of a new one when networks are chosen.
+_NOISES = (0.5, 0.9)
+
+#: No measurement is taken to be better than this.
+_LEAST_NOISE = 0.003
 
 #: Weight of a device unlike all known ones when networks are chosen.
 _NOVEL = 0.15
@@ -58,6 +61,12 @@ class Population:
     kin: Expectation
     stranger: Expectation
     noises: tuple[float, ...]
+
+    def without(self, place: int) -> Population:
+        """Return the same without one device."""
+        devices, noises = list(self.devices), list(self.noises)
+        del devices[place], noises[place]
+        return replace(self, devices=tuple(devices), noises=tuple(noises))
 
     @cached_property
     def coefficients(self) -> NDArray[np.float64]:
@@ -96,9 +105,9 @@ class Population:
         return mixed
 
     @property
-    def design_noise(self) -> float:
-        """Standard deviation of measurements to be prepared for, as a share of the typical network."""
-        return max(0.005, float(np.quantile(self.noises, _CAREFUL)))
+    def design_noises(self) -> list[float]:
+        """Standard deviations of measurements to be prepared for, as shares of the typical network."""
+        return [max(_LEAST_NOISE, float(noise)) for noise in np.quantile(self.noises, _NOISES)]
 
 
 def learn_population(
@@ -170,7 +179,7 @@ def suggest_networks(
     return choose_networks(
         np.hstack([features, np.ones((len(features), 1))]),
         prior,
-        population.design_noise,
+        population.design_noises,
         count,
         known=measured,
         generator=np.random.default_rng(seed),
@@ -226,7 +235,7 @@ def _summary(logs: NDArray[np.float64], start: Expectation, least_noise: float) 
     """Return centre and spread over devices; the factor stays vague, for it is a matter of chance which is alike."""
     centre, spread = np.median(logs, axis=0), np.maximum(logs.std(axis=0), _LEAST)
     centre[0], spread[0] = start.centre[0], _FACTOR_SPREAD
-    centre[-1] = max(centre[-1], 2 * np.log(max(0.003, least_noise)))
+    centre[-1] = max(centre[-1], 2 * np.log(max(_LEAST_NOISE, least_noise)))
     return Expectation(centre, spread)
 
 

@@ -38,11 +38,14 @@ class Recovery:
         What was recovered, with the covariance of its errors.
     architectures : ndarray of int of shape (n, n_layers)
         The networks that were measured.
+    errors : ndarray of shape (n,)
+        How far each of them is from what the others say, in standard deviations.
     """
 
     encoding: LayerEncoding
     device: KnownDevice
     architectures: NDArray[np.int64]
+    errors: NDArray[np.float64]
 
     @property
     def n_determined(self) -> int:
@@ -73,7 +76,7 @@ class Recovery:
         extended = np.hstack([features, np.ones((len(features), 1))])
         variances = ((extended @ self.device.covariance) * extended).sum(axis=1) + self.device.noise**2
         values = self.device.predict(features)
-        half = norm.ppf((1 + confidence) / 2) * self.device.constant * np.sqrt(variances)
+        half = np.quantile(self.errors, confidence) * self.device.constant * np.sqrt(variances)
         return values, np.maximum(values - half, 0.0), values + half
 
     def suggest(self, n_networks: int = 10, architectures: Any = None, *, random_state: int = 0) -> NDArray[np.int64]:
@@ -108,7 +111,7 @@ class Recovery:
         picks = choose_networks(
             np.hstack([features, np.ones((len(features), 1))]),
             self.device.covariance,
-            max(self.device.noise, 1e-6),
+            [self.device.noise],
             n_networks,
             generator=np.random.default_rng(random_state),
         )
@@ -156,4 +159,15 @@ def recover(
         indices,
         (f"Recovered from {len(indices)} whole networks.", SHARED_OUT),
     )
-    return table, Recovery(encoding, device, indices)
+    return table, Recovery(encoding, device, indices, _errors(device, features, values))
+
+
+def _errors(device: KnownDevice, features: NDArray[np.float64], latencies: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return how far each measurement is from what the others say, in standard deviations, (n,)."""
+    assert device.covariance is not None
+    extended = np.hstack([features, np.ones((len(features), 1))])
+    off = np.abs(latencies - device.predict(features)) / device.constant
+    known = ((extended @ device.covariance) * extended).sum(axis=1)
+    leverage = np.minimum(known / device.noise**2, 0.99)
+    errors: NDArray[np.float64] = off / (1 - leverage) / np.sqrt(known + device.noise**2)
+    return errors
