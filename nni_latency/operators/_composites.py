@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from nni_latency.operators._features import weights_of
 from nni_latency.operators._op_key import parse_op_keys
 from nni_latency.operators._op_spec import OpSpec, Shape
 
@@ -109,12 +110,34 @@ def _classification_head(op: OpSpec) -> list[OpSpec]:
     ]
 
 
+def _multi_head_attention(op: OpSpec) -> list[OpSpec]:
+    """Describe the projections, attention, the mean of the heads if it is asked for, and the last projection.
+
+    Query, key and value come with the tokens first: (tokens, batch, channels).
+    """
+    query, key, value = op.input_shapes[:3]
+    width, heads = int(op["arg0"]), int(op["arg1"])
+    bias = any(len(shape) == 1 for shape in weights_of(op))
+    batch = query[1] if len(query) == 3 else 1
+    packed = query == key == value and not op.get("use_separate_proj_weight")
+    inner = [(query, 3 * width)] if packed else [(query, width), (key, width), (value, width)]
+    parts = [OpSpec.of("linear", [shape], dtype=op.dtype, out_features=out, bias=bias) for shape, out in inner]
+    asked, known = ((batch, heads, shape[0], width // heads) for shape in (query, key))
+    parts.append(OpSpec.of("scaled_dot_product_attention", [asked, known, known], dtype=op.dtype))
+    if op.get("need_weights"):
+        scores = (batch, heads, query[0], key[0])
+        parts.append(OpSpec.of("mean", [scores], dtype=op.dtype, dim=1, out=(batch, query[0], key[0])))
+    last = (query[0], batch, width)
+    return [*parts, OpSpec.of("linear", [last], dtype=op.dtype, out_features=width, bias=bias)]
+
+
 #: Blocks, each taken apart into the operators that it runs.
 COMPOSITES: dict[str, Callable[[OpSpec], list[OpSpec]]] = {
     "conv_block": _conv_block,
     "inverted_residual": _inverted_residual,
     "expanded_conv": _expanded_conv,
     "classification_head": _classification_head,
+    "multi_head_attention_forward": _multi_head_attention,
 }
 
 

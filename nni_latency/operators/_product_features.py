@@ -82,28 +82,6 @@ def _attention(op: OpSpec) -> Features:
     return make_features(op, outputs, macs=macs, other_flops=scores * (1 + SOFTMAX + len(masks)))
 
 
-def _multi_head_attention(op: OpSpec) -> Features:
-    """Count the projections of query, key and value, attention, and the projection of what comes out of it."""
-    query, key, value = op.input_shapes[:3]
-    width, heads = op["arg0"], op["arg1"]
-    batch = query[1] if len(query) == 3 else 1
-    asked, known = query[0], key[0]
-    scores = batch * heads * asked * known
-    projected = batch * (asked * query[-1] + known * (key[-1] + value[-1]) + asked * width) * width
-    biases = sum(shape[0] for shape in weights_of(op) if len(shape) == 1)
-    flops = scores * SOFTMAX + batch * asked * width + _bias_flops(batch, asked, known, width, biases)
-    flops += scores if op.get("need_weights") else 0
-    outputs = batch * asked * width
-    macs = projected + 2 * batch * asked * known * width
-    return make_features(op, outputs, macs=macs, other_flops=flops, params=params_of(op))
-
-
-def _bias_flops(batch: int, asked: int, known: int, width: int, biases: int) -> int:
-    """Return the additions of the biases: of three projections in one vector, and of the last one."""
-    inner = batch * (asked + 2 * known) * width if biases >= 3 * width else 0
-    return inner + (batch * asked * width if biases % (3 * width) else 0)
-
-
 def _recurrent(op: OpSpec) -> Features:
     """Count a recurrent layer: its products at every step, biases, and what the gates do."""
     gates, each = _RECURRENT[op.kind]
@@ -135,7 +113,6 @@ PRODUCTS: dict[str, FeatureFunction] = {
     **dict.fromkeys(("addmm", "addbmm", "baddbmm", "addmv"), _add_matmul),
     "einsum": _einsum,
     "scaled_dot_product_attention": _attention,
-    "multi_head_attention_forward": _multi_head_attention,
     **dict.fromkeys(_RECURRENT, _recurrent),
     **dict.fromkeys(("embedding", "embedding_bag"), _embedding),
 }

@@ -203,14 +203,15 @@ class ActsEstimator(RegressorMixin, BaseEstimator, LayerEstimator):
             raise InvalidValueError(
                 "ActsEstimator.estimate needs 'example_inputs': latencies depend on the shapes. Got None."
             )
-        return self._estimate_workload([op for _, op in capture_operators(model, example_inputs, by="graph")])
+        return self.estimate_block([op for _, op in capture_operators(model, example_inputs, by="graph")])
 
     def estimate_op(self, op: OpSpec) -> Estimate:
         """Estimate the latency of one operator or block."""
-        return self._estimate_workload([op])
+        return self.estimate_block([op])
 
-    def _estimate_workload(self, ops: list[OpSpec]) -> Estimate:
-        workloads = workloads_of([ops])
+    def estimate_block(self, ops: Sequence[OpSpec]) -> Estimate:
+        """Estimate the latency of operators that run one after another, as one workload."""
+        workloads = workloads_of([list(ops)])
         value = max(float(self.predict(workloads)[0]), 1e-9)
         factor = self.interval_factor_
         return Estimate(value, value / factor, value * factor, workloads.uncounted[0])

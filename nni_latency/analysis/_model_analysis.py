@@ -1,0 +1,176 @@
+"""`ModelAnalysis`: what every block of a network computes, needs and costs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from nni_latency.analysis._partition import BlockOperators, split_into_blocks
+from nni_latency.analysis._suggestions import BlockNumbers, suggest
+from nni_latency.errors import InvalidValueError
+from nni_latency.estimators import ActsEstimator, Estimate, Estimator, LayerEstimator
+from nni_latency.operators import Features, OpSpec, count_operators
+
+
+@dataclass(frozen=True)
+class BlockAnalysis:
+    """What one block computes, needs and costs. Immutable.
+
+    Parameters
+    ----------
+    name, kind : str
+        Of its module in the tree, and of its class.
+    features : Features
+        Multiply-adds, FLOPs (two a multiply-add and those of all else), ACTS, INP, and bytes read and written.
+    params : int
+        Parameters.
+    latency : Estimate or None
+        What it costs; None without an estimator, or with one that knows whole networks alone.
+    share : float
+        Of the network's latency; without one, of its FLOPs.
+    uncounted : tuple of str
+        Kinds of its operators that the features leave out.
+    ops : tuple of OpSpec
+        Its operators, in order.
+    """
+
+    name: str
+    kind: str
+    features: Features
+    params: int
+    latency: Estimate | None
+    share: float
+    uncounted: tuple[str, ...]
+    ops: tuple[OpSpec, ...]
+
+    @property
+    def intensity(self) -> float:
+        """FLOPs for every byte that is read or written."""
+        return self.features.flops / self.features.memory if self.features.memory else 0.0
+
+
+class ModelAnalysis:
+    """A network taken apart into its blocks. Immutable.
+
+    Parameters
+    ----------
+    model : nn.Module
+        Any network; it is neither changed nor run on data.
+    input_shape : sequence of int
+        Shape of its input without the batch, such as ``(3, 224, 224)``. For several inputs give `example_inputs`.
+    batch_size : int, default=1
+        Inputs of a run.
+    estimator : Estimator, optional
+        What says how long a block takes.
+    depth : int, optional
+        How deep in the tree of modules the blocks are; by default the blocks that a person would name.
+    example_inputs : Tensor, tuple or dict, optional
+        In place of the shape.
+
+    Attributes
+    ----------
+    blocks : tuple of BlockAnalysis
+        In the order in which they run.
+    features : Features
+        Of the whole network.
+    params : int
+        Of the whole network, used or not.
+    latency : Estimate or None
+        Of the whole network.
+    uncounted : tuple of str
+        Kinds of operators that the features leave out.
+
+    Raises
+    ------
+    InvalidValueError
+        If the input does not fit the network, or a number is outside its range.
+
+    Examples
+    --------
+    >>> analysis = ModelAnalysis(nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU()), (3, 8, 8), 1)
+    >>> [(block.name, block.features.acts) for block in analysis.blocks]
+    [('0', 288), ('1', 0)]
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        input_shape: Sequence[int] | None = None,
+        batch_size: int = 1,
+        *,
+        estimator: Estimator | None = None,
+        depth: int | None = None,
+        example_inputs: Any = None,
+    ) -> None:
+        inputs = _inputs(input_shape, batch_size) if example_inputs is None else example_inputs
+        parts = split_into_blocks(model, inputs, depth)
+        self.batch_size = batch_size
+        self.estimator = estimator
+        self.latency = None if estimator is None else estimator.estimate(model, inputs)
+        counted = count_operators(op for part in parts for op in part.ops)
+        self.features, self.uncounted = counted.features, counted.uncounted
+        self.params = sum(parameter.numel() for parameter in model.parameters())
+        self.blocks = tuple(_analyse(parts, estimator, self.features))
+
+    @property
+    def bottlenecks(self) -> list[BlockAnalysis]:
+        """The blocks, the costliest first."""
+        return sorted(self.blocks, key=lambda block: block.share, reverse=True)
+
+    @property
+    def suggestions(self) -> list[str]:
+        """What could be changed, where the numbers support it; a sentence each."""
+        flops, params = max(1, self.features.flops), max(1, self.params)
+        numbers = [
+            BlockNumbers(
+                block.name,
+                block.ops,
+                None if block.latency is None else block.latency.value,
+                block.share,
+                block.features.flops / flops,
+                block.params / params,
+                block.intensity,
+            )
+            for block in self.bottlenecks
+        ]
+        known = self.estimator is not None and all(block.latency is not None for block in self.blocks)
+        return suggest(numbers, (lambda ops: _cost(self.estimator, ops).value) if known else None)
+
+
+def _inputs(input_shape: Any, batch_size: int) -> torch.Tensor:
+    sizes = list(input_shape) if isinstance(input_shape, (tuple, list)) else []
+    if not sizes or not all(isinstance(size, int) and size > 0 for size in sizes):
+        raise InvalidValueError(
+            "The 'input_shape' must be whole numbers > 0 without the batch, such as (3, 224, 224). "
+            f"Got {input_shape!r}."
+        )
+    if not isinstance(batch_size, int) or batch_size < 1:
+        raise InvalidValueError(f"The 'batch_size' must be an int >= 1. Got {batch_size!r}.")
+    return torch.empty(batch_size, *sizes, device="meta")
+
+
+def _analyse(parts: list[BlockOperators], estimator: Estimator | None, whole: Features) -> list[BlockAnalysis]:
+    counted = [count_operators(part.ops) for part in parts]
+    costed = isinstance(estimator, LayerEstimator)
+    costs = [_cost(estimator, part.ops) if costed else None for part in parts]
+    total = sum(cost.value for cost in costs if cost is not None)
+    shares = [
+        cost.value / total if cost is not None and total else item.features.flops / max(1, whole.flops)
+        for cost, item in zip(costs, counted, strict=True)
+    ]
+    return [
+        BlockAnalysis(part.name, part.kind, item.features, part.params, cost, share, item.uncounted, part.ops)
+        for part, item, cost, share in zip(parts, counted, costs, shares, strict=True)
+    ]
+
+
+def _cost(estimator: Any, ops: Sequence[OpSpec]) -> Estimate:
+    """Cost the operators of a block together."""
+    if isinstance(estimator, ActsEstimator):
+        return estimator.estimate_block(ops)
+    found: Estimate = estimator.total([estimator.estimate_op(op) for op in ops])
+    return found

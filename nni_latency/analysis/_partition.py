@@ -1,0 +1,148 @@
+"""Which operators of a network belong together: the blocks that a person would name."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch import nn
+
+from nni_latency.errors import InvalidValueError
+from nni_latency.operators import OpSpec, count_operators, parts_of, trace
+
+#: Modules that only hold others, and so are never a block while there are modules with parts of their own in them.
+_CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
+
+#: Share of the network's work above which a block is taken apart further, if it has blocks of its own.
+_TOO_MUCH = 0.5
+
+
+@dataclass(frozen=True)
+class BlockOperators:
+    """The operators of one block.
+
+    Parameters
+    ----------
+    name : str
+        Of its module in the tree; of what is computed outside any block, that of the module that computes it.
+    kind : str
+        Class of the module.
+    ops : tuple of OpSpec
+        What it runs, in order.
+    params : int
+        Its parameters; those shared with an earlier block count there.
+    """
+
+    name: str
+    kind: str
+    ops: tuple[OpSpec, ...]
+    params: int
+
+
+def split_into_blocks(model: nn.Module, example_inputs: object, depth: int | None = None) -> list[BlockOperators]:
+    """Take a network apart into blocks.
+
+    Parameters
+    ----------
+    model : nn.Module
+        The network.
+    example_inputs : Tensor, tuple or dict
+        As for `nni_latency.operators.trace`.
+    depth : int, optional
+        How deep in the tree of modules the blocks are. Without it, containers are opened, and so is a block that makes
+        up more than half of the network and has blocks of its own.
+
+    Returns
+    -------
+    list of BlockOperators
+        In the order in which they first run.
+
+    Raises
+    ------
+    InvalidValueError
+        If the inputs do not fit, or the depth is below 1.
+    """
+    if depth is not None and depth < 1:
+        raise InvalidValueError(f"The 'depth' of blocks must be an int >= 1. Got {depth!r}.")
+    found = [(item.name.rpartition(".")[0], item.op) for item in trace(model, example_inputs, "graph").operators]
+    modules = dict(model.named_modules())
+    roots = _roots(model, found, depth)
+    gathered: dict[str, list[OpSpec]] = {}
+    for owner, op in found:
+        gathered.setdefault(_block_of(owner, roots), []).extend(parts_of(op))
+    seen: set[int] = set()
+    return [
+        BlockOperators(
+            name or "(between blocks)",
+            _kind(modules.get(name), name in roots),
+            tuple(ops),
+            _params(modules, name, roots, seen),
+        )
+        for name, ops in gathered.items()
+    ]
+
+
+def _roots(model: nn.Module, found: Sequence[tuple[str, OpSpec]], depth: int | None) -> set[str]:
+    """Return the names of the modules that are blocks."""
+    if depth is not None:
+        return {name for name, module in model.named_modules() if name and _is_at(name, module, depth)}
+    whole = max(1, count_operators(op for _, op in found).features.flops)
+    roots: set[str] = set()
+
+    def visit(name: str, module: nn.Module) -> None:
+        inner = count_operators(op for owner, op in found if _is_inside(owner, name)).features.flops
+        if _is_opened(module, inner / whole, name):
+            for child_name, child in module.named_children():
+                visit(f"{name}.{child_name}" if name else child_name, child)
+        else:
+            roots.add(name)
+
+    visit("", model)
+    return roots
+
+
+def _is_opened(module: nn.Module, share: float, name: str) -> bool:
+    children = list(module.children())
+    if not children:
+        return False
+    compound = any(any(True for _ in child.children()) for child in children)
+    if isinstance(module, _CONTAINERS):
+        # A row of plain layers is a block of its own, unless it is the whole network.
+        return compound or not name or share > _TOO_MUCH
+    return not name or (compound and share > _TOO_MUCH)
+
+
+def _is_at(name: str, module: nn.Module, depth: int) -> bool:
+    level = name.count(".") + 1
+    return level == depth or (level < depth and not any(True for _ in module.children()))
+
+
+def _is_inside(owner: str, name: str) -> bool:
+    return not name or owner == name or owner.startswith(f"{name}.")
+
+
+def _block_of(owner: str, roots: set[str]) -> str:
+    """Return the block that an operator belongs to; if there is none, the module that calls it."""
+    parts = owner.split(".") if owner else []
+    for length in range(len(parts), 0, -1):
+        name = ".".join(parts[:length])
+        if name in roots:
+            return name
+    return owner
+
+
+def _kind(module: nn.Module | None, is_block: bool) -> str:
+    return type(module).__name__ if module is not None and is_block else "functions"
+
+
+def _params(modules: dict[str, nn.Module], name: str, roots: set[str], seen: set[int]) -> int:
+    """Count the parameters of a block, each once in the whole network; between blocks, the module's own alone."""
+    module = modules.get(name)
+    if module is None:
+        return 0
+    total = 0
+    for parameter in module.parameters(recurse=name in roots):
+        if id(parameter) not in seen:
+            seen.add(id(parameter))
+            total += parameter.numel()
+    return total
