@@ -232,7 +232,7 @@ def work_of(op: OpSpec) -> tuple[float, float, float, float]:
     """Count multiply-adds, elements read and written, and parameters; of an unknown kind only what shapes say."""
     try:
         features = features_of(op)
-    except (UnknownNameError, KeyError, TypeError, ValueError, IndexError):
+    except (UnknownNameError, LookupError, TypeError, ValueError, ArithmeticError):
         inputs = sum(math.prod(shape) for shape in op.input_shapes)
         out = op.get("out")
         return 0.0, inputs, float(_product(out)) if out is not None else inputs, 0.0

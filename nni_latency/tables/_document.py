@@ -297,7 +297,7 @@ def _check_entries(document: TableDocument) -> None:
         for choice, entry in layer.entries.items():
             try:
                 _ = entry.to_entry().features
-            except (LatencyError, KeyError, ValueError, TypeError, ArithmeticError) as error:
+            except (LatencyError, LookupError, ValueError, TypeError, ArithmeticError) as error:
                 raise TableFormatError(f"layer {layer.name!r}, entry {choice!r}: {error}") from error
 
 

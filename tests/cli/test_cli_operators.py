@@ -1,0 +1,115 @@
+"""Tables of operators on the command line: build-lut, show and validate for any space."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from matplotlib.image import imread
+
+from nni_latency.cli import _build_lut, _validate
+from nni_latency.cli._build_operators import default_name
+from nni_latency.estimators import work_of
+from nni_latency.platforms import Platform, current_platform
+from nni_latency.tables import OperatorTable
+from nni_latency.testing import FakeRuntime
+
+OWN = f"{Path(__file__).parent.parent / 'spaces' / 'own_space.py'}:OwnSpace"
+NEEDY = OWN.replace("OwnSpace", "NeedsArguments")
+
+
+def seconds(op):
+    """Return the time of an operator on the invented machine."""
+    macs, inputs, outputs, params = work_of(op)
+    return 1e-5 + 1e-9 * (macs + inputs + outputs + params)
+
+
+@pytest.fixture(scope="module")
+def _invented():
+    """Put an invented machine under the commands."""
+
+    def make(*arguments):
+        return FakeRuntime(seconds, platform=current_platform("cpu"))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_build_lut, "make_runtime", make)
+        patch.setattr(_validate, "make_runtime", make)
+        yield
+
+
+@pytest.fixture(scope="module")
+def table(run, tmp_path_factory, _invented):
+    """Build a table of the invented machine; return its path and what was printed."""
+    out = tmp_path_factory.mktemp("operators") / "own.json"
+    options = ("--networks", "6", "--rounds", "3", "--space-args", '{"widths": [8, 16, 24], "num_labels": 5}')
+    return out, run("build-lut", "--space", OWN, "--out", out, *options)
+
+
+def test_a_real_space_of_ones_own_is_built_and_shown(run, tmp_path):
+    out = tmp_path / "real.json"
+    built = run(
+        *("build-lut", "--space", OWN, "--networks", "3", "--budget", "1s", "--processes", "1", "--out", out),
+    )
+    assert "operators in 3 networks" in built.stdout
+    assert OperatorTable.load(out).space.name == OWN
+    shown = run("show", out, "--plot", tmp_path / "t.png")
+    assert "conv2d dense" in shown.stdout
+    assert imread(tmp_path / "t.png").ndim == 3
+
+
+def test_a_compiled_runtime_is_refused(fails):
+    assert "compiles whole networks" in fails("build-lut", "--space", OWN, "--runtime", "torchscript")
+
+
+def test_a_table_says_what_it_rests_on(run, table):
+    out, built = table
+    assert f"Wrote {out}" in built.stdout
+    assert "operators in 6 networks, 3 rounds" in built.stdout
+    assert "Measuring 6 networks of" in built.stderr
+    facts = json.loads(run("show", out, "--json").stdout)
+    assert facts["space"] == {"name": OWN, "arguments": {"widths": [8, 16, 24], "num_labels": 5}}
+    assert facts["networks"] == 6
+    assert facts["coverage"] > 0.5
+    assert "conv2d dense" in facts["spreads"]
+
+
+def test_a_validation_draws_other_networks_of_the_tables_own_space(run, table, tmp_path):
+    out = table[0]
+    content = json.loads(run("validate", out, "--networks", "4", "--rounds", "3", "--json").stdout)
+    known = [dict(network.sample) for network in OperatorTable.load(out).networks]
+    assert len(content["networks"]) == 4
+    assert not [network for network in content["networks"] if network["selection"] in known]
+    assert content["scores"]["within10"] == 1.0
+    # What is told of a table beside it.
+    (out.parent / "own.validation.json").write_text(json.dumps(content))
+    assert "4 networks: MAPE" in run("show", out).stdout
+
+
+def test_options_that_do_not_fit_the_table_are_refused(fails, table):
+    out = table[0]
+    assert "asked is 'fbnet'" in fails("validate", out, "--space", "fbnet")
+    assert "num_labels=5 against num_labels=4" in fails("validate", out, "--num-classes", "4")
+    assert "batch size 1 against batch size 2" in fails("validate", out, "--batch-size", "2")
+    assert "1x3x16x16 against --input-size 32" in fails("validate", out, "--input-size", "32")
+
+
+def test_bad_input_is_told_in_one_sentence(run, fails, table):
+    out = table[0]
+    assert "does not know --width" in fails("build-lut", "--space", "mobilenetv3", "--width", "2")
+    assert "It must be a JSON object" in fails("build-lut", "--space", OWN, "--space-args", "3")
+    assert "Can not import the space 'nothing:Space'" in run("build-lut", "--space", "nothing:Space", code=2).stderr
+    assert "missing a required argument: 'width'" in fails("build-lut", "--space", NEEDY)
+    sizes = fails("build-lut", "--space", NEEDY, "--space-args", '{"width": 4}')
+    assert "Give the side of the pictures with --input-size" in sizes
+    assert "A table of operators holds latencies" in fails("build-lut", "--space", OWN, "--metric", "throughput")
+    assert "leave out --networks" in fails("build-lut", "--networks", "3")
+    assert "--overwrite" in fails("build-lut", "--space", OWN, "--out", out)
+
+
+def test_a_file_is_named_after_space_input_and_platform():
+    platform = Platform("cpu", "torch")
+    assert (
+        default_name("folder/mine.py:Space", (2, 3, 16, 16), platform) == "mine-Space-16x16-b2.cpu.torch.fp32.t1.json"
+    )
+    assert default_name("darts", (1, 8), platform) == "darts-1x8-b1.cpu.torch.fp32.t1.json"
