@@ -12,6 +12,7 @@ from nni_latency.estimators._breakdown import Breakdown, OperatorShare, break_do
 from nni_latency.estimators._derived import Derived
 from nni_latency.estimators._distil import Distillation, distil
 from nni_latency.estimators._ensemble import LayerEnsemble, NetworkEnsemble, make_ensemble
+from nni_latency.estimators._estimated_table import estimate_operator_table, estimate_table
 from nni_latency.estimators._fallback import Agreement, FallbackEstimator, NetworkFallback, with_fallback
 from nni_latency.estimators._grouped import CostTable, GroupedCost
 from nni_latency.estimators._measured_layers import GraphEstimator, ModuleEstimator
@@ -70,7 +71,9 @@ __all__ = [
     "distil",
     "encoding_of",
     "estimate_layers",
+    "estimate_operator_table",
     "estimate_selection",
+    "estimate_table",
     "family_of",
     "layer_shares",
     "likeliest_within",

@@ -1,4 +1,4 @@
-"""`Derived`: a value that follows from choices, and decides by itself what their many combinations have in common."""
+"""`Derived`: values that follow from choices, and say by themselves what many combinations have in common."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Derived:
-    """A label whose value follows from those of others.
+    """Labels whose values follow from those of others.
 
     Parameters
     ----------
-    label : str
-        Its name.
+    outputs : tuple of str
+        Their names.
     labels : tuple of str
-        What it follows from.
+        What they follow from.
     function : callable
-        Computes its value of a sample.
+        Computes their values, a tuple, of a sample.
     """
 
-    label: str
+    outputs: tuple[str, ...]
     labels: tuple[str, ...]
-    function: Callable[[Mapping[str, Any]], Any]
+    function: Callable[[Mapping[str, Any]], tuple[Any, ...]]

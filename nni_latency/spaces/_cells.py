@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from nni_latency.spaces._derived import Derived
+from nni_latency.estimators import Derived
 from nni_latency.spaces._nni import (
     NDS,
     Cell,
@@ -146,14 +146,14 @@ class CellRunner:
             labels = [source.label for node in cell.inputs for source in node]
             nodes = range(cell.num_predecessors, cell.num_predecessors + cell.num_nodes)
             walker.choices.add(label, range(1, cell.num_nodes + 1))
-            self.derived.append(Derived(label, tuple(labels), functools.partial(count_loose_ends, labels, nodes)))
+            self.derived.append(Derived((label,), tuple(labels), functools.partial(count_loose_ends, labels, nodes)))
         return label
 
 
-def count_loose_ends(labels: Sequence[str], nodes: Sequence[int], sample: Mapping[str, Any]) -> int:
+def count_loose_ends(labels: Sequence[str], nodes: Sequence[int], sample: Mapping[str, Any]) -> tuple[int]:
     """Count the nodes that no other takes as its input."""
     taken = {chosen for label in labels for chosen in sample[label]}
-    return sum(node not in taken for node in nodes)
+    return (sum(node not in taken for node in nodes),)
 
 
 def handlers_of(cells: CellRunner) -> list[tuple[type, Handler]]:

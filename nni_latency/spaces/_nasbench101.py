@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from nni_latency.estimators import Derived
 from nni_latency.operators import OpSpec
-from nni_latency.spaces._derived import Derived
 from nni_latency.spaces._symbolic_tensor import SymbolicTensor, TensorSpec
 from nni_latency.spaces._walker import Walker
 
@@ -83,20 +83,17 @@ def _derive(derived: list[Derived], walker: Walker, cell: str, ops: Sequence[str
         for rank in range(sharers)
         if inputs or projected
     ]
-    for place in range(1, last):
-        label = f"{cell}/vertex{place}"
-        walker.choices.add(label, [None, *kinds])
-        derived.append(Derived(label, labels, partial(_vertex_of, cell, place)))
+    places = range(1, last)
+    for place in places:
+        walker.choices.add(f"{cell}/vertex{place}", [None, *kinds])
     walker.choices.add(f"{cell}/output", [Output(*kind) for kind in itertools.product(range(last), (False, True))])
-    derived.append(Derived(f"{cell}/output", labels, partial(_output_of, cell)))
+    outputs = (*(f"{cell}/vertex{place}" for place in places), f"{cell}/output")
+    derived.append(Derived(outputs, labels, partial(_parts_of, cell, places)))
 
 
-def _vertex_of(cell: str, place: int, sample: Mapping[str, Any]) -> Vertex | None:
-    return analyse(cell, sample)[0].get(place)
-
-
-def _output_of(cell: str, sample: Mapping[str, Any]) -> Output:
-    return analyse(cell, sample)[1]
+def _parts_of(cell: str, places: Sequence[int], sample: Mapping[str, Any]) -> tuple[Any, ...]:
+    vertices, output = analyse(cell, sample)
+    return (*(vertices.get(place) for place in places), output)
 
 
 def analyse(cell: str, sample: Mapping[str, Any]) -> tuple[dict[int, Vertex], Output]:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from nni_latency.spaces._nni import LabeledMutable, label_scope
+from nni_latency.spaces._nni import CellBuilder, LabeledMutable, label_scope
 
 #: Attributes that do not change what a module computes.
 _NEEDLESS = frozenset(
@@ -71,6 +71,14 @@ class Signatures:
             return "scope", value.name
         if isinstance(value, functools.partial):
             return "partial", self.of_value(value.func), self.of_value(value.args), self.of_value(value.keywords)
+        if isinstance(value, types.MethodType) and isinstance(value.__self__, CellBuilder):
+            # Nothing else of the builder of NNI's own cells goes into an operator.
+            return (
+                "builder",
+                value.__func__.__qualname__,
+                value.__self__.drop_path_prob,
+                value.__self__.num_predecessors,
+            )
         if isinstance(value, types.MethodType):
             return "method", value.__func__.__qualname__, self._identity(value.__self__)
         return self._identity(value)

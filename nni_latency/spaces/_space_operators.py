@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 
 from nni_latency.errors import InvalidValueError, MissingEntryError
+from nni_latency.estimators import CostTable, Derived, Estimate, GroupedCost, LayerEstimator
 from nni_latency.operators import By, OpSpec, freeze_inputs
 from nni_latency.spaces._cells import CellRunner, handlers_of, is_elastic
-from nni_latency.spaces._derived import Derived
 from nni_latency.spaces._nasbench101 import run_nasbench101_cell
 from nni_latency.spaces._nni import NDS, NasBench101Cell
 from nni_latency.spaces._symbolic_tensor import NotSymbolicError
 from nni_latency.spaces._varying import Choices, Poison, TooManyChoicesError, Varying
-from nni_latency.spaces._walker import Walker
+from nni_latency.spaces._walker import Handler, Walker
+from nni_latency.units import METRIC_COMBINATIONS
 
 
 @dataclass(frozen=True)
@@ -68,13 +71,50 @@ class SpaceOperators:
             found.update(ops)
         return found
 
+    def priced(self, estimator: LayerEstimator) -> GroupedCost:
+        """Ask an estimator for every operator, and add up the costs by choices.
+
+        Raises
+        ------
+        MissingEntryError
+            If the estimator does not know one of them.
+        """
+        prices = {op: estimator.estimate_op(op) for op in self.distinct}
+        combination = METRIC_COMBINATIONS[estimator.metric]
+        constant, tables = 0.0, []
+        for part in self.parts:
+            costs = np.array([_price(ops, prices, combination, estimator.calibration) for ops in part.values])
+            if part.labels:
+                tables.append(CostTable(part.labels, costs[part.ids]))
+            else:
+                constant = max(constant, float(costs[0])) if combination == "max" else constant + float(costs[0])
+        missing = dict.fromkeys(name for price in prices.values() for name in price.missing)
+        return GroupedCost(
+            constant, tuple(tables), self.values, self.derived, estimator.metric, tuple(missing), estimator.residency
+        )
+
     def _indices(self, sample: Mapping[str, Any]) -> dict[str, int]:
         plain = {label: as_key(value) for label, value in sample.items()}
-        plain |= {item.label: item.function(plain) for item in self.derived}
         try:
+            for item in self.derived:
+                plain.update(zip(item.outputs, item.function(plain), strict=True))
             return {label: values.index(plain[label]) for label, values in self.values.items()}
         except (KeyError, ValueError) as error:
             raise complaint(self.values, plain) from error
+
+
+def _price(ops: Any, prices: Mapping[OpSpec, Estimate], combination: str, calibration: float) -> float:
+    """Return the cost of some operators; not a number where no network has them."""
+    if isinstance(ops, Poison):
+        return math.nan
+    costs = [prices[op].value for op in ops]
+    if combination == "max":
+        return max(costs, default=0.0)
+    return (
+        calibration * math.fsum(1 / cost for cost in costs)
+        if combination == "inverse"
+        else calibration * math.fsum(costs)
+    )
 
 
 def complaint(values: Mapping[str, tuple[Any, ...]], sample: Mapping[str, Any]) -> MissingEntryError:
@@ -115,8 +155,8 @@ def operators_of_space(space: Any, example_inputs: Any, by: By = "module") -> Sp
     values, raw = list_choices(space)
     choices = Choices(values)
     cells = CellRunner(space.op_candidates if isinstance(space, NDS) else None)
-    handlers = [
-        (NDS, functools.partial(_run_nds, space)),
+    handlers: list[tuple[type, Handler]] = [
+        (NDS, _run_nds),
         (NasBench101Cell, functools.partial(run_nasbench101_cell, cells.derived)),
         *handlers_of(cells),
     ]
@@ -128,14 +168,15 @@ def operators_of_space(space: Any, example_inputs: Any, by: By = "module") -> Sp
     return SpaceOperators(choices.values, tuple(cells.derived), tuple(choices.joined(walker.records)))
 
 
-def _run_nds(root: Any, walker: Walker, space: Any, inputs: Any) -> Any:
+def _run_nds(walker: Walker, space: Any, inputs: Any) -> Any:
     """Run one of NNI's cell-based spaces for every width and depth: it is built anew for each of them."""
+    # One candidate is enough, because the cells make the operators that they need themselves.
+    cheapest = [name for name in space.op_candidates if "pool" in name][:1] or space.op_candidates[:1]
 
     def run(width: int, depth: int) -> Any:
         with torch.device("meta"):
-            # With one candidate only, because the cells make the operators that they need themselves.
             fixed = NDS(
-                *(space.op_candidates[:1], space.merge_op, space.num_nodes_per_cell, width, depth, space.dataset),
+                *(cheapest, space.merge_op, space.num_nodes_per_cell, width, depth, space.dataset),
                 auxiliary_loss=space.auxiliary_loss,
                 drop_path_prob=space.drop_path_prob,
             )

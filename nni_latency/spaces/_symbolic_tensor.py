@@ -97,7 +97,8 @@ class SymbolicTensor:
         return int(self.shape[0])
 
     def __iter__(self) -> Iterator[Any]:
-        return iter([self[index] for index in range(len(self))])
+        take = _operator("__getitem__")
+        return iter([take(self, index) for index in range(len(self))])
 
     def __bool__(self) -> bool:
         raise NotSymbolicError("A tensor has no truth before it has data.")

@@ -190,12 +190,12 @@ def _apply(function: Callable[..., Any], items: list[Any], lenient: bool) -> Any
 
 def _reduce(labels: tuple[str, ...], ids: NDArray[np.int64], values: tuple[Any, ...]) -> Varying:
     """Drop the labels that make no difference."""
-    kept = []
+    kept: list[str] = []
     for label in labels:
         axis = len(kept)
         first = ids.take([0], axis=axis)
         if ids.shape[axis] == 1 or bool((ids == first).all()):
-            ids = ids.take(0, axis=axis)
+            ids = np.asarray(ids.take(0, axis=axis))
         else:
             kept.append(label)
     return Varying(tuple(kept), ids.copy(), values)
