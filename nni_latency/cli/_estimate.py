@@ -2,86 +2,74 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-from dataclasses import dataclass
+import sys
+from contextlib import AbstractContextManager
 from typing import Any
 
 import click
 from rich.markup import escape
 from rich.table import Table
 
+from nni_latency.cli._asked import Answer, Row, ask
 from nni_latency.cli._console import remarks, results
-from nni_latency.cli._operators import estimate_operators
-from nni_latency.cli._options import (
-    arguments_for,
-    check_batch_size,
-    check_device,
-    estimator_option,
-    make_space,
-    plan_for,
-    space_options,
-)
-from nni_latency.estimators import Estimate, Estimator, LayerShare, estimate_layers, estimate_selection
+from nni_latency.cli._options import check_device, estimator_option, space_options
+from nni_latency.cli._spaces import JsonObject
+from nni_latency.estimators import Estimator, MeasuringEstimator, TableEstimator
 from nni_latency.loading import load_estimator
-from nni_latency.operators import Features, features_of
-from nni_latency.spaces import parse_architecture
-from nni_latency.tables import OPERATORS, MeasurePlan
 from nni_latency.units import format_count, format_metric, format_percent
 
-
-@dataclass(frozen=True)
-class _Answer:
-    total: Estimate
-    layers: list[LayerShare]
-    features: Features
-    metric: str
+#: Rows that are printed without --top, and names that are listed.
+_ROWS, _LISTED = 30, 8
 
 
 @click.command("estimate")
+@click.argument("model", required=False)
 @space_options
 @click.option(
-    "--architecture", required=True, help="Published name, indices or names separated by commas, or a saved sample."
+    "--architecture",
+    help="Of a space: published name, indices or names separated by commas, or a saved sample.",
+)
+@click.option("--kwargs", type=JsonObject(), help="Arguments of a class of your own, as JSON.")
+@click.option(
+    "--input",
+    "inputs",
+    multiple=True,
+    metavar="[NAME=]SIZES[:DTYPE]",
+    help="Input of a class of your own, without the batch, such as 3,224,224; again for each further one.",
 )
 @estimator_option
-@click.option("--batch-size", type=click.IntRange(1), help="Must be that of the table.")
+@click.option("--batch-size", "--batch", type=click.IntRange(1), help="Inputs per run; must be that of a table.")
 @click.option("--device", help="Ask for an estimate of this machine's device: the estimator must be of it.")
+@click.option("--top", type=click.IntRange(1), help=f"How many layers to list.  [default: {_ROWS}; all as JSON]")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON: latency_s, low_s, high_s, macs, params, layers.")
-def command(**options: Any) -> None:
-    """Estimate the cost of one architecture, layer by layer.
+def command(model: str | None, **options: Any) -> None:
+    """Estimate what MODEL costs, the costliest layers first.
 
-    With --space operators the architecture is a list of operator keys, or a file of them, for tables of no space.
+    MODEL is an architecture of --space, as for --architecture, or a class of your own, such as net.py:Net with --input
+    3,224,224: its file is run. With --space operators it is a list of operator keys, or a file of them, for tables of
+    no space.
     """
     estimator = load_estimator(options["latency_estimator"], missing=options["missing"])
     check_device(estimator, options["device"])
-    answer = _answer(estimator, options)
+    # What the code of a user prints is no result.
+    with contextlib.redirect_stdout(sys.stderr), _waiting(estimator):
+        answer = ask(estimator, model, options)
     if options["as_json"]:
-        click.echo(json.dumps(_content(answer, estimator), indent=1))
+        click.echo(json.dumps(_content(answer, estimator, options["top"]), indent=1))
     else:
-        _print(answer, estimator)
-    if answer.total.missing:
-        remarks().print(
-            "Not in the estimator as asked, taken from the nearest entry or left out: "
-            f"{escape(', '.join(answer.total.missing))}"
-        )
+        _print(answer, estimator, options["top"] or _ROWS)
+    _print_doubts(answer, estimator)
 
 
-def _answer(estimator: Estimator, options: dict[str, Any]) -> _Answer:
-    batch_size = check_batch_size(estimator, options["batch_size"])
-    if options["space"] == OPERATORS:
-        return _Answer(*estimate_operators(estimator, options["architecture"]), estimator.metric)
-    arguments = arguments_for(estimator, options["space"], options, ignore=("num_classes",))
-    space = make_space(options["space"], arguments)
-    plan = plan_for(space, options["space"], batch_size)
-    return _estimate(estimator, plan, parse_architecture(options["architecture"], plan))
+def _waiting(estimator: Estimator) -> AbstractContextManager[object]:
+    if not isinstance(estimator, MeasuringEstimator):
+        return contextlib.nullcontext()
+    return remarks().status("Measuring what was never measured before")
 
 
-def _estimate(estimator: Estimator, plan: MeasurePlan, selection: dict[str, str]) -> _Answer:
-    layers = estimate_layers(estimator, plan, selection)
-    features = sum(map(features_of, plan.ops_of(selection)), Features())
-    return _Answer(estimate_selection(estimator, plan, selection), layers, features, estimator.metric)
-
-
-def _content(answer: _Answer, estimator: Estimator) -> dict[str, Any]:
+def _content(answer: Answer, estimator: Estimator, top: int | None) -> dict[str, Any]:
     unit = "_s" if answer.metric == "latency" else ""
     return {
         f"{answer.metric}{unit}": answer.total.value,
@@ -89,36 +77,67 @@ def _content(answer: _Answer, estimator: Estimator) -> dict[str, Any]:
         f"high{unit}": answer.total.high,
         "macs": answer.features.macs,
         "params": answer.features.params,
+        "uncounted": list(answer.uncounted),
         "platform": {"id": estimator.platform.id, "facts": dict(estimator.platform.facts)},
         "missing": list(answer.total.missing),
         "layers": [
             {
-                "name": layer.name,
-                "choice": layer.choice,
-                f"{answer.metric}{unit}": layer.estimate.value,
-                "share": layer.share,
+                "name": row.name,
+                answer.column: row.what,
+                f"{answer.metric}{unit}": row.estimate.value,
+                "share": row.share,
             }
-            for layer in answer.layers
+            for row in (answer.rows if top is None else _costliest(answer)[:top])
         ],
     }
 
 
-def _print(answer: _Answer, estimator: Estimator) -> None:
-    grid = Table(padding=(0, 1))
-    for name in ("layer", "choice"):
-        grid.add_column(name)
-    for name in (answer.metric, "share"):
-        grid.add_column(name, justify="right")
-    for layer in answer.layers:
-        grid.add_row(
-            layer.name, layer.choice, format_metric(layer.estimate.value, answer.metric), format_percent(layer.share)
-        )
+def _costliest(answer: Answer) -> list[Row]:
+    return sorted(answer.rows, key=lambda row: row.share, reverse=True)
+
+
+def _print(answer: Answer, estimator: Estimator, top: int) -> None:
     console = results()
-    console.print(grid)
+    if answer.rows:
+        console.print(_grid(answer, top))
     low, value, high = (
         format_metric(number, answer.metric) for number in (answer.total.low, answer.total.value, answer.total.high)
     )
     console.print(f"{answer.metric} {value} ({low} to {high}) on {estimator.platform.id}")
+    uncounted = f", not counting {', '.join(answer.uncounted)}" if answer.uncounted else ""
     console.print(
         f"{format_count(answer.features.macs)} multiply-adds, {format_count(answer.features.params)} parameters"
+        f"{escape(uncounted)}",
+        soft_wrap=True,
     )
+
+
+def _grid(answer: Answer, top: int) -> Table:
+    rows = _costliest(answer)
+    grid = Table(padding=(0, 1))
+    for name in ("layer", answer.column):
+        grid.add_column(name, overflow="fold")
+    for name in (answer.metric, "share"):
+        grid.add_column(name, justify="right", no_wrap=True)
+    for row in rows[:top]:
+        grid.add_row(
+            escape(row.name),
+            escape(row.what),
+            format_metric(row.estimate.value, answer.metric),
+            format_percent(row.share),
+        )
+    if len(rows) > top:
+        grid.add_row(f"and {len(rows) - top} more", "", "", format_percent(sum(row.share for row in rows[top:])))
+    return grid
+
+
+def _print_doubts(answer: Answer, estimator: Estimator) -> None:
+    names = list(dict.fromkeys(answer.total.missing))
+    if not names:
+        return
+    if isinstance(estimator, TableEstimator):
+        text = f"taken from the nearest entry or left out: {', '.join(names)}"
+    else:
+        more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
+        text = f"{', '.join(names[:_LISTED])}{more}"
+    remarks().print(f"Not in the estimator as asked, {escape(text)}", soft_wrap=True)

@@ -63,7 +63,7 @@ class _LayerMeasuring(MeasuringEstimator, LayerEstimator):
         if known is None:
             self._memo.refresh()
             known = self._memo.operator(op.op_key, self._protocol) or self._measure_alone(op)
-        return as_estimate(known, (f"{op.op_key} (measured alone)",) if known.alone else ())
+        return as_estimate(known, (f"measured alone: {op.op_key}",) if known.alone else ())
 
     def total(self, parts: Iterable[Estimate]) -> Estimate:
         """Add up the costs of operators, and their intervals: what slows down one of them slows down the others too."""

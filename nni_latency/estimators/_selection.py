@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from nni_latency.errors import InvalidValueError
 from nni_latency.estimators._base import Estimate, Estimator, LayerEstimator
+from nni_latency.estimators._measuring import MeasuringEstimator
 from nni_latency.estimators._table import LayerShare, layer_shares
 from nni_latency.tables import MeasurePlan
 
@@ -16,7 +17,8 @@ def estimate_selection(estimator: Estimator, plan: MeasurePlan, selection: Mappi
     Parameters
     ----------
     estimator : Estimator
-        A layer-based one is asked for every part; a network-based one gets the whole network, made on the spot.
+        A layer-based one is asked for every part; one that is network-based, or measures on demand, gets the whole
+        network, made on the spot.
     plan : MeasurePlan
         The space.
     selection : mapping of str to str
@@ -29,7 +31,7 @@ def estimate_selection(estimator: Estimator, plan: MeasurePlan, selection: Mappi
     MismatchError
         If it is a table of another space, input size or batch size.
     """
-    if isinstance(estimator, LayerEstimator):
+    if isinstance(estimator, LayerEstimator) and not isinstance(estimator, MeasuringEstimator):
         return estimator.total(part for _, _, part in _parts(estimator, plan, selection))
     import torch
 

@@ -17,6 +17,9 @@ from nni_latency.measurement.runtimes import Runtime
 #: A warm-up ends when a round takes as long as the one before, within this share, and after so many rounds at most.
 _WARM, _LONGEST_WARMUP = 0.05, 10
 
+#: Share of its time budget that a process warms up at most, besides it.
+_MOST_OF_BUDGET = 0.25
+
 
 @dataclass(frozen=True)
 class NetworkVisits:
@@ -75,7 +78,7 @@ def visit_networks(
     for process in range(count):
         with open_bench(columns, input_shape, runtime, protocol, calls=calls) as bench:
             _admit(bench, networks)
-            _warm_up(bench, networks)
+            _warm_up(bench, networks, budget * _MOST_OF_BUDGET)
             found.append(_take_turns(bench, networks, protocol, process, rounds, budget))
     return found
 
@@ -89,9 +92,12 @@ def _admit(bench: Bench, networks: Sequence[Sequence[int]]) -> None:
             bench.admit(layer, choice)
 
 
-def _warm_up(bench: Bench, networks: Sequence[Sequence[int]]) -> None:
+def _warm_up(bench: Bench, networks: Sequence[Sequence[int]], longest: float) -> None:
     totals: list[float] = []
+    end = time.perf_counter() + longest
     while len(totals) < _LONGEST_WARMUP and not windows_agree(totals, 1, _WARM):
+        if totals and time.perf_counter() >= end:
+            return
         totals.append(sum(sum(bench.visit(network).whole) for network in networks))
 
 

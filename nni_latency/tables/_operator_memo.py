@@ -114,6 +114,17 @@ class OperatorMemo:
         """Return how many runs of networks it holds."""
         return len(self._runs)
 
+    @property
+    def reference(self) -> float:
+        """Median time of the reference operator over everything in it [s], for which all times are told.
+
+        Raises
+        ------
+        InvalidValueError
+            If nothing is in it.
+        """
+        return quantile([runs.reference for runs in self._runs], 0.5)
+
     def operator(self, key: str, protocol: Protocol) -> Remembered | None:
         """Return what is known of an operator, by its key; what was met in networks goes before what was alone."""
         with self._lock:
@@ -263,7 +274,7 @@ class OperatorMemo:
         return index
 
     def _remember(self, places: list[Summary], *, alone: bool = False) -> Remembered:
-        unit = quantile([runs.reference for runs in self._runs], 0.5)
+        unit = self.reference
         value = math.fsum(place.value for place in places) / len(places)
         low = quantile([place.low for place in places], (1 - _ENCLOSED) / 2)
         high = quantile([place.high for place in places], (1 + _ENCLOSED) / 2)

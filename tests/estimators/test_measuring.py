@@ -144,7 +144,7 @@ def test_operator_without_a_network_is_measured_alone_and_says_so(op):
     runtime.latencies = lambda op: 2.0**-10
     found = estimator.estimate_op(op)
     assert found.value == pytest.approx(2.0**-10, rel=1e-5)
-    assert found.missing == (f"{op.op_key} (measured alone)",)
+    assert found.missing == (f"measured alone: {op.op_key}",)
     assert estimator.estimate_op(op) == found
     assert runtime.sessions == 1
 

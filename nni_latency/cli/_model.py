@@ -1,0 +1,178 @@
+"""A network of the user's own: a class in a Python file, its arguments and its inputs."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.util
+import inspect
+import re
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import cloudpickle
+import torch
+from torch import nn
+
+from nni_latency.errors import InvalidValueError, LatencyError
+from nni_latency.imports import quiet_nni
+
+#: How modules begin that were made of files; a worker process can not import them, so they go there by value.
+_PREFIX = "nni_latency_"
+
+_INPUT = re.compile(r"(?:(?P<name>[A-Za-z_]\w*)=)?(?P<sizes>\d+(?:,\d+)*)?(?::(?P<dtype>\w+))?")
+
+
+def names_a_class(text: str) -> bool:
+    """Whether a text means a class, ``file.py:Class`` or ``package.module:Class``."""
+    place, colon, name = text.rpartition(":")
+    return bool(colon) and name.isidentifier() and (place.endswith(".py") or _is_dotted(place))
+
+
+def load_class(text: str) -> Any:
+    """Import what ``file.py:Class`` or ``package.module:Class`` names. Importing runs the file.
+
+    Raises
+    ------
+    InvalidValueError
+        If there is no such file, it can not be imported, or does not have that name.
+    """
+    place, _, name = text.rpartition(":")
+    try:
+        with quiet_nni():
+            module = _import_file(Path(place)) if place.endswith(".py") else _import_module(place)
+    except FileNotFoundError:
+        raise InvalidValueError(f"There is no file {place!r}.") from None
+    except LatencyError:
+        raise
+    except (Exception, SystemExit) as error:  # a stranger's module may raise anything
+        raise InvalidValueError(f"Can not import {place!r}: {_reason(error)}") from error
+    if not hasattr(module, name):
+        found = [key for key, value in vars(module).items() if _is_network_class(value, module)]
+        raise InvalidValueError(f"{place!r} has no class {name!r}. It has: {', '.join(found) or 'no network'}.")
+    return getattr(module, name)
+
+
+def make_network(text: str, made_of: Any, kwargs: dict[str, Any]) -> nn.Module:
+    """Make the network that `load_class` found: an instance of a class, or what a function returns.
+
+    Raises
+    ------
+    InvalidValueError
+        If it does not take the arguments, fails, or is no network.
+    """
+    if not callable(made_of) or isinstance(made_of, nn.Module):
+        raise InvalidValueError(
+            f"{text!r} must be a class or a function that makes a network. Got {type(made_of).__name__!r}, an object."
+        )
+    _check_arguments(text, made_of, kwargs)
+    try:
+        with quiet_nni():
+            network = made_of(**kwargs)
+    except Exception as error:  # a stranger's constructor may raise anything
+        raise InvalidValueError(f"{text!r} can not be made with {kwargs}: {_reason(error)}") from error
+    if not isinstance(network, nn.Module):
+        raise InvalidValueError(f"{text!r} must make a torch.nn.Module. Got {type(network).__name__}.")
+    send_by_value(network)
+    return network
+
+
+def send_by_value(network: nn.Module) -> None:
+    """Let worker processes have the classes of a network that came from a file, and that they can not import."""
+    for name in {type(module).__module__ for module in network.modules()}:
+        if name.startswith(_PREFIX) and "." not in name and name in sys.modules:
+            cloudpickle.register_pickle_by_value(sys.modules[name])
+
+
+def make_inputs(texts: tuple[str, ...], batch_size: int) -> Any:
+    """Make example inputs of texts such as ``3,224,224``, ``16:int64`` or ``mask=16,16``, each without the batch.
+
+    Returns
+    -------
+    tuple
+        Positional inputs, and a dictionary of those with a name. Numbers with a fraction are random, whole ones are 0.
+
+    Raises
+    ------
+    InvalidValueError
+        If a text is of another form, or there is none.
+    """
+    if not texts:
+        raise InvalidValueError(
+            "The shape of the network's input is needed: give it without the batch, as in --input 3,224,224."
+        )
+    generator = torch.Generator().manual_seed(0)
+    args, kwargs = [], {}
+    for text in texts:
+        match = _INPUT.fullmatch(text.strip())
+        dtype = getattr(torch, (match and match["dtype"]) or "float32", None)
+        if not text.strip() or match is None or not isinstance(dtype, torch.dtype):
+            raise InvalidValueError(
+                "An --input must be sizes separated by commas, without the batch, such as 3,224,224, with a name in "
+                f"front and an element type behind where they are needed, such as words=16:int64. Got {text!r}."
+            )
+        shape = (batch_size, *map(int, match["sizes"].split(",") if match["sizes"] else ()))
+        fraction = dtype.is_floating_point
+        value = torch.randn(shape, generator=generator).to(dtype) if fraction else torch.zeros(shape, dtype=dtype)
+        if match["name"]:
+            kwargs[match["name"]] = value
+        else:
+            args.append(value)
+    return (*args, kwargs) if kwargs else tuple(args)
+
+
+def _check_arguments(text: str, made_of: Any, kwargs: dict[str, Any]) -> None:
+    try:
+        # What NNI wraps around a constructor hides its signature.
+        wrapped = getattr(made_of, "_init_wrapped", None)
+        signature = inspect.signature(wrapped or made_of)
+    except (TypeError, ValueError):
+        return
+    try:
+        signature.bind(*([None] if wrapped else []), **kwargs)
+    except TypeError as error:
+        takes = ", ".join(name for name in signature.parameters if name != "self") or "none"
+        raise InvalidValueError(
+            f"{text!r} can not be made with the arguments {kwargs}: {error}. It takes: {takes}. Give them as "
+            "--kwargs '{\"name\": value}'."
+        ) from error
+
+
+def _import_file(path: Path) -> ModuleType:
+    """Import a file under a name of its own, with its folder on the path for what lies beside it."""
+    full = path.resolve(strict=True)
+    name = f"{_PREFIX}model_{hashlib.sha256(str(full).encode()).hexdigest()[:12]}"
+    specification = importlib.util.spec_from_file_location(name, full)
+    assert specification is not None, full
+    assert specification.loader is not None, full
+    module = importlib.util.module_from_spec(specification)
+    if str(full.parent) not in sys.path:
+        sys.path.append(str(full.parent))
+    sys.modules[name] = module
+    try:
+        specification.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+def _import_module(place: str) -> ModuleType:
+    if str(Path.cwd()) not in sys.path:
+        sys.path.append(str(Path.cwd()))
+    return importlib.import_module(place)
+
+
+def _is_dotted(place: str) -> bool:
+    return all(part.isidentifier() for part in place.split("."))
+
+
+def _is_network_class(value: Any, module: ModuleType) -> bool:
+    return isinstance(value, type) and issubclass(value, nn.Module) and value.__module__ == module.__name__
+
+
+def _reason(error: BaseException) -> str:
+    first = next(iter(str(error).splitlines()), "")
+    return f"{type(error).__name__}: {first}" if first else type(error).__name__

@@ -1,0 +1,121 @@
+"""Any estimator, asked about any network: what it costs, and which operators cost how much."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from nni_latency.errors import UnknownNameError
+from nni_latency.estimators._base import Estimate, Estimator, LayerEstimator
+from nni_latency.estimators._measuring import MeasuringEstimator
+from nni_latency.estimators._table import layer_shares
+from nni_latency.operators import By, Features, OpSpec, features_of, trace
+
+
+@dataclass(frozen=True)
+class OperatorShare:
+    """What one operator of a network costs.
+
+    Parameters
+    ----------
+    name : str
+        Where it is called.
+    op : OpSpec
+        What it computes.
+    estimate : Estimate
+        Its cost, so that all add up to the network's.
+    share : float
+        Of the network's cost.
+    """
+
+    name: str
+    op: OpSpec
+    estimate: Estimate
+    share: float
+
+
+@dataclass(frozen=True)
+class Breakdown:
+    """What a network costs, and what of it each operator.
+
+    Parameters
+    ----------
+    total : Estimate
+        Of the network.
+    operators : tuple of OperatorShare
+        In order of execution; none where the estimator knows whole networks alone.
+    features : Features
+        Counts over all operators whose kinds are known.
+    uncounted : tuple of str
+        Kinds of operators that `features` leaves out.
+    """
+
+    total: Estimate
+    operators: tuple[OperatorShare, ...]
+    features: Features
+    uncounted: tuple[str, ...]
+
+    @property
+    def costliest(self) -> list[OperatorShare]:
+        """The operators, the costliest first."""
+        return sorted(self.operators, key=lambda item: item.share, reverse=True)
+
+
+def break_down(estimator: Estimator, model: Any, example_inputs: Any) -> Breakdown:
+    """Estimate a network, operator by operator where the estimator can.
+
+    Parameters
+    ----------
+    estimator : Estimator
+        Any; one that measures on demand does so.
+    model : nn.Module
+        Any network.
+    example_inputs : Tensor, tuple or dict
+        As for `nni_latency.operators.trace`.
+
+    Raises
+    ------
+    InvalidValueError
+        If model and inputs do not fit each other.
+    MissingEntryError
+        If the estimator knows too little to answer.
+    MeasurementError
+        If it measures, and the network can not be run.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from nni_latency.estimators import ModuleEstimator
+    >>> from nni_latency.testing import FakeRuntime
+    >>> network = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.ReLU())
+    >>> estimator = ModuleEstimator(runtime=FakeRuntime(lambda op: 3.0 if op.kind == "linear" else 1.0), memo=None)
+    >>> found = break_down(estimator, network, torch.zeros(1, 3))
+    >>> [(item.name, item.share) for item in found.operators]
+    [('0', 0.75), ('1', 0.25)]
+    """
+    by: By = estimator.by if isinstance(estimator, LayerEstimator) else "module"
+    traced = trace(model, example_inputs, by).operators
+    features, uncounted = _count([item.op for item in traced])
+    if not isinstance(estimator, LayerEstimator):
+        return Breakdown(estimator.estimate(model, example_inputs), (), features, uncounted)
+    if isinstance(estimator, MeasuringEstimator):
+        estimator.measure([(model, example_inputs)])
+    costs = estimator._estimate_ops([item.op for item in traced])
+    shares = layer_shares(estimator, [(item.name, "", cost) for item, cost in zip(traced, costs, strict=True)])
+    operators = tuple(
+        OperatorShare(item.name, item.op, share.estimate, share.share)
+        for item, share in zip(traced, shares, strict=True)
+    )
+    return Breakdown(estimator.total(costs), operators, features, uncounted)
+
+
+def _count(ops: list[OpSpec]) -> tuple[Features, tuple[str, ...]]:
+    """Add up the features of operators, and list the kinds that have none."""
+    total = Features()
+    unknown: dict[str, None] = {}
+    for op in ops:
+        try:
+            total += features_of(op)
+        except UnknownNameError:
+            unknown[op.kind] = None
+    return total, tuple(unknown)
