@@ -8,6 +8,7 @@ from typing import Any
 import click
 from rich.markup import escape
 
+from nni_latency.cli._build_estimated import build_estimated
 from nni_latency.cli._build_operators import build_operator_tables
 from nni_latency.cli._console import print_doubts, remarks, results
 from nni_latency.cli._options import (
@@ -118,6 +119,12 @@ _DEFAULTS = Protocol()
 @click.option(
     "--resume/--no-resume", default=True, show_default=True, help="Go on with the journal of an interrupted build."
 )
+@click.option(
+    "--from",
+    "source",
+    metavar="FILE|NAME[:ARGUMENT]",
+    help="Measure nothing: write what an estimator says, such as acts:FILE, for its platform.",
+)
 @click.option("--keep-samples", is_flag=True, help="Keep every raw sample, in a file beside the table.")
 @click.option("--overwrite", is_flag=True, help="Replace a finished table.")
 def command(**options: Any) -> None:
@@ -129,9 +136,12 @@ def command(**options: Any) -> None:
     It can be interrupted at any moment: the same command goes on where it was.
     """
     space = make_space(options["space"], given_arguments(options))
-    runtime = make_runtime(options["runtime"], options["device"], options["threads"], options["precision"])
     if options["out"] and len(options["batch_sizes"]) > 1:
         raise InvalidValueError("--out names one file, --batch-size asks for several tables. Leave one of them out.")
+    if options["source"] is not None:
+        build_estimated(space, options, default_name)
+        return
+    runtime = make_runtime(options["runtime"], options["device"], options["threads"], options["precision"])
     if not hasattr(space, "measure_plan"):
         build_operator_tables(space, runtime, _protocol(options), options)
         return

@@ -69,7 +69,7 @@ def _shape(space: Any, batch_size: int, options: dict[str, Any]) -> tuple[int, .
 def _build(
     space: Any, batch_size: int, runtime: Runtime, protocol: Protocol, out: Path, options: dict[str, Any]
 ) -> OperatorTable:
-    plan = _plan(space, batch_size, options)
+    plan = plan_operators(space, batch_size, options)
     what = f"{len(plan.networks)} networks of {options['space']} with {len(plan.ops)} different operators"
     with Measuring(what, runtime, out) as measuring:
         return build_operator_table(
@@ -85,7 +85,8 @@ def _build(
         )
 
 
-def _plan(space: Any, batch_size: int, options: dict[str, Any]) -> OperatorPlan:
+def plan_operators(space: Any, batch_size: int, options: dict[str, Any]) -> OperatorPlan:
+    """Draw the networks whose operators a table is to hold, behind a progress bar."""
     with progress(remarks()) as bar:
         task = bar.add_task(f"drawing networks of {escape(options['space'])}", total=1.0, left="")
         return spaces.operator_plan(

@@ -1,0 +1,112 @@
+"""Tables of what an estimator says: the one that a device would have given."""
+
+from __future__ import annotations
+
+from nni_latency.errors import InvalidValueError
+from nni_latency.estimators._base import Estimate, LayerEstimator
+from nni_latency.operators import OpSpec
+from nni_latency.tables import (
+    Entry,
+    LookupTable,
+    MeasurePlan,
+    OperatorEntry,
+    OperatorPlan,
+    OperatorTable,
+    TableLayer,
+)
+
+#: Names that a remark lists.
+_LISTED = 8
+
+
+def estimate_table(estimator: LayerEstimator, plan: MeasurePlan) -> LookupTable:
+    """Estimate every candidate of a plan, and put the estimates into a table of the estimator's platform.
+
+    Parameters
+    ----------
+    estimator : LayerEstimator
+        What says what a candidate costs.
+    plan : MeasurePlan
+        The space.
+
+    Returns
+    -------
+    LookupTable
+        Without a protocol, since nothing was measured; a remark says where the numbers are from.
+
+    Raises
+    ------
+    InvalidValueError
+        If the estimator can not be taken apart by layer.
+    MissingEntryError
+        If it does not know an operator.
+    """
+    _check(estimator)
+    layers: list[TableLayer] = []
+    uncounted: list[str] = []
+    for layer in plan.layers:
+        entries = {}
+        for choice, candidate in layer.candidates.items():
+            found = estimator.estimate_op(candidate.op)
+            uncounted += found.missing
+            entries[choice] = Entry(found.value, found.low, found.high, op=candidate.op)
+        layers.append(TableLayer(layer.name, tuple(layer.candidates), entries, layer.searched, layer.default))
+    return LookupTable(
+        plan.space,
+        estimator.platform,
+        tuple(layers),
+        plan.input_shape,
+        estimator.metric,
+        calibration=estimator.calibration,
+        residency=estimator.residency,
+        remarks=_remarks(estimator, uncounted),
+    )
+
+
+def estimate_operator_table(estimator: LayerEstimator, plan: OperatorPlan) -> OperatorTable:
+    """Estimate every operator of a plan, and put the estimates into a table of the estimator's platform.
+
+    Parameters
+    ----------
+    estimator : LayerEstimator
+        What says what an operator costs; of latency.
+    plan : OperatorPlan
+        Networks of the space that cover its operators.
+
+    Raises
+    ------
+    InvalidValueError
+        If the estimator can not be taken apart by operator, or is of another metric.
+    MissingEntryError
+        If it does not know an operator.
+    """
+    _check(estimator)
+    if estimator.metric != "latency":
+        raise InvalidValueError(f"A table of operators holds latencies. Got an estimator of {estimator.metric}.")
+    ops = dict.fromkeys(item.op for network in plan.networks for item in network.trace.operators)
+    found: dict[OpSpec, Estimate] = {op: estimator.estimate_op(op) for op in ops}
+    entries = tuple(OperatorEntry(op, cost.value, cost.low, cost.high) for op, cost in found.items())
+    return OperatorTable(
+        plan.space,
+        estimator.platform,
+        plan.input_shape,
+        entries,
+        calibration=estimator.calibration,
+        residency=estimator.residency,
+        coverage=plan.coverage,
+        remarks=_remarks(estimator, [name for cost in found.values() for name in cost.missing]),
+    )
+
+
+def _check(estimator: object) -> None:
+    if not isinstance(estimator, LayerEstimator):
+        raise InvalidValueError(f"{estimator!r} estimates whole networks and can not be taken apart by layer.")
+
+
+def _remarks(estimator: LayerEstimator, uncounted: list[str]) -> tuple[str, ...]:
+    names = list(dict.fromkeys(uncounted))
+    remarks = [f"Estimated by {type(estimator).__name__} and not measured."]
+    if names:
+        more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
+        remarks.append(f"Not known to the estimator as asked: {', '.join(names[:_LISTED])}{more}.")
+    return tuple(remarks)
