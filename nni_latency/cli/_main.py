@@ -25,6 +25,8 @@ COMMANDS: dict[str, str] = {
     "micro-benchmark": "nni_latency.cli._micro_benchmark",
     "fit": "nni_latency.cli._fit",
     "analyze": "nni_latency.cli._analyze",
+    "transfer": "nni_latency.cli._transfer",
+    "adapt": "nni_latency.cli._adapt",
     "plugins": "nni_latency.cli._plugins",
 }
 
@@ -43,6 +45,8 @@ _SUMMARIES = {
     "micro-benchmark": "Measure about a hundred blocks that tell what this device is like.",
     "fit": "Fit an estimator to what was measured.",
     "analyze": "Take a network apart: what every block computes, needs and costs.",
+    "transfer": "Learn a new device from a few networks and devices that are known.",
+    "adapt": "Make a table of this device of a few measured networks and tables of other devices.",
     "plugins": "List what is registered, and by which distribution.",
 }
 

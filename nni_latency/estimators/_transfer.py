@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -82,6 +83,8 @@ class TransferEstimator(BaseEstimator, LayerEstimator):
     ----------
     sources_ : tuple of str
         Names of the known devices.
+    labels_ : tuple of str
+        What the space chooses, in the order of the indices.
     similarity_ : dict of str to float
         How probable it is that the new device is like each known one, like ``their mean`` or like ``none of them``.
     noise_ : float
@@ -281,19 +284,23 @@ class TransferEstimator(BaseEstimator, LayerEstimator):
         NotFittedError
             If nothing was measured on the new device yet.
         """
+        values, low, high = self.predict_interval(architectures)
+        return (values, low, high) if return_interval else values
+
+    def predict_interval(
+        self, architectures: Any
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+        """Return latencies and the ends of their intervals [s], (n,) each, as `predict` with `return_interval` does."""
         check_is_fitted(self, "similarity_")
-        indices = self._encoding.indices(architectures)
-        features = self._encoding.features(indices)
+        features = self._encoding.features(self._encoding.indices(architectures))
         values = np.maximum(self._adaptation.predict(features), _SMALLEST * self._adaptation.unit)
-        if not return_interval:
-            return values
         half = self._quantile * self._adaptation.deviations(features)
         return values, np.maximum(values - half, 0.0), values + half
 
     def estimate_sample(self, sample: Mapping[str, Any] | Sequence[int] | str) -> Estimate:
         """Estimate one network by its choices, with the interval in which a measurement of it lies."""
         one = [sample] if isinstance(sample, (str, Mapping)) else np.atleast_2d(np.asarray(sample))
-        value, low, high = (float(column[0]) for column in self.predict(one, return_interval=True))
+        value, low, high = (float(column[0]) for column in self.predict_interval(one))
         return Estimate(value, low, high)
 
     def estimate_op(self, op: OpSpec) -> Estimate:
@@ -332,8 +339,13 @@ class TransferEstimator(BaseEstimator, LayerEstimator):
             )
         return self.as_table_estimator() if self._encoding.additive else self
 
-    def to_table(self) -> LookupTable:
+    def to_table(self, **fields: Any) -> LookupTable:
         """Return an ordinary lookup table of the new device.
+
+        Parameters
+        ----------
+        fields : object
+            Further fields of the table, such as `protocol` and `duration`.
 
         Its intervals are those of the candidates' costs; `Entry.n_samples` counts the networks measured on the device
         that hold the candidate, so that 0 says that the entry rests on known devices and other candidates alone.
@@ -352,7 +364,9 @@ class TransferEstimator(BaseEstimator, LayerEstimator):
                 "A network of this space costs more than the sum of its choices, so it has no lookup table. "
                 "Use predict or estimate_sample."
             )
-        return table_of(encoding, self._population.hypotheses, self._adaptation, self._measured, self.platform)
+        names = self._population.hypotheses
+        table = table_of(encoding, names, self._adaptation, self._measured, self.platform)
+        return replace(table, **fields)
 
     def save(self, path: str | Path) -> Path:
         """Write the estimator as JSON, whole or not at all; `load` and `read_estimator` read it.
@@ -418,6 +432,7 @@ class TransferEstimator(BaseEstimator, LayerEstimator):
         self._forget()
         self._population, self._indices = population, indices
         self.sources_ = tuple(device.name for device in population.devices)
+        self.labels_ = population.encoding.labels
         return self
 
     def _forget(self) -> None:
