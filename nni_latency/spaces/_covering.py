@@ -37,9 +37,10 @@ def operator_plan(
 ) -> OperatorPlan:
     """Choose the networks of a space that a table of its operators is measured with.
 
-    Random networks are drawn and traced. Of those the ones are chosen, one after another, that add most to what is
-    covered: an operator counts by the time that it may take in the networks drawn, and for less the more often it is
-    covered already, so that common operators are met in several networks.
+    Random networks are drawn and traced. Half of those that are measured are the first ones drawn, so that networks of
+    all sizes are among them. The others are chosen, one after another, by how much they add to what is covered: an
+    operator counts by the time that it may take in the networks drawn, and for less the more often it is covered
+    already, so that common operators are met in several networks.
 
     Parameters
     ----------
@@ -110,14 +111,17 @@ def _weights(traced: Trace) -> dict[str, float]:
 
 
 def _choose(networks: Sequence[Mapping[str, float]], count: int) -> list[int]:
-    """Choose networks greedily; the first one drawn is always among them, and stays the first."""
+    """Choose half of the networks as they were drawn, in that order, and the others greedily.
+
+    Those that add most are large. Small ones, which find their data in the cache, have to be among them as well.
+    """
     totals: dict[str, float] = {}
     for weights in networks:
         for key, weight in weights.items():
             totals[key] = totals.get(key, 0.0) + weight
-    seen = Counter(networks[0].keys())
-    chosen = [0]
-    left = list(range(1, len(networks)))
+    chosen = list(range(min(len(networks), -(-count // 2))))
+    seen = Counter(key for place in chosen for key in networks[place])
+    left = list(range(len(chosen), len(networks)))
     while left and len(chosen) < count:
         gains = {place: sum(totals[key] / (1 + seen[key]) ** 2 for key in networks[place]) for place in left}
         best = max(left, key=lambda place: gains[place])
