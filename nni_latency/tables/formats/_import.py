@@ -235,7 +235,8 @@ def _check_unit(table: LookupTable, source: Path, unit: str) -> None:
         likely = [other for other in known if implausible(table, factor=10.0 ** (known[other] - power)) is None]
         # Nobody writes tables in nanoseconds where a larger unit will do.
         likely = [other for other in likely if other != "ns"] or likely
-        remedy = f"They would be plausible in {' or '.join(likely)}" if likely else "No unit makes them plausible"
+        said = [_compare_units(other, known[other] - power) for other in likely]
+        remedy = f"They would be plausible in {' or in '.join(said)}" if said else "No unit makes them plausible"
         raise InvalidValueError(
             f"The latencies of {str(source)!r} can not be in {unit}: {reason}. {remedy}; "
             "if they are right all the same, give --no-check-unit (check_unit=False)."
@@ -246,6 +247,11 @@ def _check_unit(table: LookupTable, source: Path, unit: str) -> None:
             f"Parts of {str(source)!r} may be in another unit than {unit}: {', '.join(odd[:_LISTED])}. "
             "Mend them; if they are right all the same, give --no-check-unit (check_unit=False)."
         )
+
+
+def _compare_units(unit: str, power: int) -> str:
+    """Say a unit, and by how much it is off from the one that was given."""
+    return f"{unit}, {10 ** abs(power):,} times {'more' if power > 0 else 'less'}"
 
 
 def _layers(matching: Matching, entries: dict[Place, Entry]) -> tuple[TableLayer, ...]:

@@ -188,7 +188,7 @@ def test_yaml_that_is_no_table_is_refused(refused, content, complaint):
         ("[[1, 2], 3]", "must be a list by layer"),
         ("[null, null]", "every layer is null"),
         ("[[1e99999999999999999999]]", "a number without end"),
-        ("a b\n1 2\n3\n", "line 3 must hold 2 numbers, as the line of names does. Got 1"),
+        ("a b\n1 2\n3\n", "line 3 must hold 2 numbers, as the first line does. Got 1"),
         ("a a\n1 2\n", "names a candidate twice: a"),
         ("layer,choice,latency_ms\na,x\n", "line 2 must have 3 cells"),
         ('layer,choice,latency_ms\na,x,"1\n', "not whole CSV"),
@@ -296,7 +296,9 @@ def test_a_unit_that_means_an_impossible_device_is_said_to_be_so(tmp_path, unit,
     if plausible:
         assert import_table(tmp_path / "t.json", unit=unit).table.coverage == 1
         return
-    with pytest.raises(InvalidValueError, match=f"can not be in {unit}: they mean .* They would be plausible in ms;"):
+    with pytest.raises(
+        InvalidValueError, match=f"can not be in {unit}: they mean .* They would be plausible in ms, 1,000 times"
+    ):
         import_table(tmp_path / "t.json", unit=unit)
     assert import_table(tmp_path / "t.json", unit=unit, check_unit=False).table.coverage == 1
 
