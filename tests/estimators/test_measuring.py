@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 
 import pytest
@@ -256,6 +257,39 @@ def test_two_processes_measure_an_operator_once(tmp_path):
         process.join(60)
     assert {first, second} == {0, 1}
     assert one == other
+
+
+class _InThisProcess(TorchEager):
+    """Torch without a worker, which takes a moment to start."""
+
+    portable = False
+
+
+@pytest.mark.parametrize("kind", ALL)
+@pytest.mark.parametrize(
+    ("network", "inputs", "warned"),
+    [
+        (Several(), SEVERAL_INPUTS, False),
+        (Undecided(), torch.ones(1, 4), True),
+        (nn.LSTM(8, 16), torch.ones(5, 1, 8), False),
+        (nn.TransformerEncoderLayer(16, 2, dim_feedforward=16, batch_first=True), torch.ones(1, 4, 16), False),
+    ],
+    ids=["several", "undecided", "lstm", "encoder"],
+)
+def test_real_networks_of_all_sorts(kind, network, inputs, warned):
+    estimator = kind(runtime=_InThisProcess(), protocol=Protocol(rounds=2), memo=None)
+    with pytest.warns(TracingWarning) if warned else contextlib.nullcontext():
+        answer = estimator.estimate(network, inputs)
+    assert 0 < answer.low <= answer.value <= answer.high
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
+@pytest.mark.parametrize("kind", ALL)
+def test_real_network_on_a_gpu(kind):
+    estimator = kind(runtime=TorchEager("cuda"), protocol=Protocol(rounds=4, processes=1), memo=None)
+    answer = estimator.estimate(Small(), PICTURES)
+    assert 0 < answer.low <= answer.value <= answer.high
 
 
 def test_real_network_adds_up_and_is_remembered(tmp_path):
