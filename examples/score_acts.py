@@ -1,0 +1,199 @@
+"""How far an ACTS fit is off on this machine: on blocks that it never saw, and on five whole networks.
+
+It measures the predefined micro-benchmarks, then random blocks of other channels, sizes, strides and kinds in other
+proportions, then whole networks; fits the published formula and the refined one on the first, and scores both on the
+rest. What is measured already in the folder is not measured again, and an interrupted run goes on.
+
+    python examples/score_acts.py --out score-acts                      # about 10 minutes on a quiet machine
+    python examples/score_acts.py --out score-acts-gpu --device cuda:0
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import nn
+
+from nni_latency import FBNetSpace
+from nni_latency.estimators import ActsEstimator
+from nni_latency.estimators.acts import BlockScores, score_blocks
+from nni_latency.files import write_atomically
+from nni_latency.measurement import Protocol, measure_network
+from nni_latency.measurement.runtimes import TorchEager
+from nni_latency.micro_benchmarks import KINDS, SERIES, BenchmarkPoints, Block, draw_blocks, run_benchmarks
+from nni_latency.operators import capture_operators, count_operators
+from nni_latency.plots import draw_fit, draw_predictions
+
+#: Multiply-adds of a test block at its batch size, at most; a batch is drawn among those that stay below.
+MOST_MACS = 1.5e9
+
+#: Side of the pictures that whole networks take.
+SIZE = 224
+
+
+def main() -> None:
+    """Measure what is missing, fit, score, print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=Path("score-acts"), help="folder (default: score-acts)")
+    parser.add_argument("--device", default="cpu", help="cpu or cuda:N (default: cpu)")
+    parser.add_argument("--threads", type=int, default=1, help="threads per block (default: 1)")
+    parser.add_argument("--blocks", type=int, default=200, help="test blocks (default: 200)")
+    parser.add_argument("--budget", type=float, default=150.0, help="seconds for the points to fit on (default: 150)")
+    parser.add_argument("--test-budget", type=float, default=300.0, help="seconds for the test blocks (default: 300)")
+    parser.add_argument("--skip-networks", action="store_true", help="leave out whole networks")
+    options = parser.parse_args()
+    runtime = TorchEager(options.device, threads=options.threads)
+    known = measured(options.out / "points.json", runtime, SERIES, options.budget)
+    unknown = measured(options.out / "test.json", runtime, test_series(options.blocks), options.test_budget)
+    networks = {} if options.skip_networks else measure_networks(options.out / "networks.json", runtime)
+    print(f"{runtime.platform.id}: {len(known.points)} points, {len(unknown.points)} test blocks")
+    for variant in ("published", "refined"):
+        estimator = ActsEstimator(variant=variant)
+        estimator.fit(known.workloads, known.latencies, groups=known.blocks, platform=known.platform)
+        report(estimator, known, unknown, networks, options.out)
+
+
+def measured(path: Path, runtime: TorchEager, series: tuple[tuple[Block, tuple[int, ...]], ...], budget: float):
+    """Return the points of a file, which is measured if it is not there."""
+    if path.exists():
+        return BenchmarkPoints.load(path)
+    protocol = Protocol(n_warmup=0, time_budget=budget, threads=runtime.threads)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    print(f"Measuring {path} for at most {budget:g} s")
+    return run_benchmarks(runtime, protocol, path, series=series)
+
+
+def test_series(count: int) -> tuple[tuple[Block, tuple[int, ...]], ...]:
+    """Draw blocks, each with one batch size."""
+    generator = np.random.default_rng(0)
+    return tuple((block, (draw_batch(block, generator),)) for block in draw_blocks(count, seed=2024))
+
+
+def draw_batch(block: Block, generator: np.random.Generator) -> int:
+    """Draw a batch size that keeps the block below `MOST_MACS`."""
+    with torch.device("meta"):
+        module, inputs = block.build(), torch.empty(block.input_shape(1))
+    macs = count_operators(op for _, op in capture_operators(module, inputs, by="graph")).features.macs
+    return int(generator.choice([batch for batch in (1, 2, 4, 8, 16) if batch == 1 or batch * macs <= MOST_MACS]))
+
+
+def measure_networks(path: Path, runtime: TorchEager) -> dict[str, float]:
+    """Return what whole networks take [s], measured again and again until they are warm, one after another."""
+    if path.exists():
+        return dict(json.loads(path.read_text()))
+    protocol = Protocol(n_warmup=3, n_run=40, max_measure_execution_time=15.0)
+    found = {}
+    for name, build in NETWORKS.items():
+        found[name] = measure_network(build(), (1, 3, SIZE, SIZE), runtime, protocol).summary.value
+        print(f"{name}: {found[name] * 1e3:.1f} ms")
+    write_atomically(path, json.dumps(found, indent=1) + "\n")
+    return found
+
+
+def report(
+    estimator: ActsEstimator, known: BenchmarkPoints, unknown: BenchmarkPoints, networks: dict[str, float], out: Path
+) -> None:
+    """Print scores, write fit and pictures."""
+    scores = score_blocks(estimator.predict(unknown.workloads), unknown.latencies)
+    print(f"\n{estimator.variant}: bound by {estimator.bound_}, correction {estimator.correction_}")
+    print(f"  held out  {line(estimator.held_out_scores(known.latencies))}")
+    print(f"  test      {line(scores)}")
+    errors = np.abs(np.log(estimator.predict(unknown.workloads) / unknown.latencies))
+    covered = (errors <= np.log(estimator.interval_factor_)).mean()
+    print(f"  {covered:.1%} of the test blocks lie within the factor {estimator.interval_factor_:.3f}")
+    picture = torch.empty(1, 3, SIZE, SIZE, device="meta")
+    for name, seconds in networks.items():
+        found = estimator.estimate(NETWORKS[name](), picture)
+        print(
+            f"  {name:16} measured {seconds * 1e3:7.1f} ms, predicted {found.value * 1e3:7.1f} ms, "
+            f"{found.value / seconds - 1:+6.1%}"
+        )
+    estimator.save(out / f"{estimator.variant}.json")
+    draw_fit(estimator, known, out / f"{estimator.variant}-fit.png")
+    draw_predictions(estimator, unknown, out / f"{estimator.variant}-test.png")
+    write_atomically(out / f"{estimator.variant}-scores.json", json.dumps(asdict(scores), indent=1) + "\n")
+
+
+def line(scores: BlockScores) -> str:
+    """Return scores in a line."""
+    return (
+        f"{scores.n} blocks, median error {scores.median:.1%}: {scores.median_short:.1%} of {scores.n_short} below 2 ms,"
+        f" {scores.median_long:.1%} above; correlation {scores.correlation:.4f}, R2 {scores.r2:.4f}"
+    )
+
+
+def rows(kind: str, table: list[tuple[int, int, dict[str, int]]], before: int) -> tuple[list[nn.Module], int]:
+    """Build stages of blocks: by stage the channels, how many blocks, and arguments of the first."""
+    parts = []
+    for after, count, first in table:
+        for index in range(count):
+            arguments = {**first, "stride": first["stride"] if index == 0 else 1}
+            parts.append(KINDS[kind](channels=before, out=after, **arguments))
+            before = after
+    return parts, before
+
+
+def resnet18() -> nn.Module:
+    """Build ResNet-18."""
+    parts, last = rows("basic", [(64, 2, {"stride": 1}), *((w, 2, {"stride": 2}) for w in (128, 256, 512))], 64)
+    stem = KINDS["stem"](channels=3, out=64, kernel=7, pool=True)
+    return nn.Sequential(stem, *parts, KINDS["head"](channels=last, classes=1000))
+
+
+def resnet50() -> nn.Module:
+    """Build ResNet-50."""
+    stages = [(64, 3, 1), (128, 4, 2), (256, 6, 2), (512, 3, 2)]
+    table = [(4 * width, count, {"stride": stride, "width": width}) for width, count, stride in stages]
+    parts, last = rows("bottleneck", table, 64)
+    stem = KINDS["stem"](channels=3, out=64, kernel=7, pool=True)
+    return nn.Sequential(stem, *parts, KINDS["head"](channels=last, classes=1000))
+
+
+def mobilenet_v2() -> nn.Module:
+    """Build MobileNetV2."""
+    stages = [(1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1)]
+    table = [(out, count, {"stride": stride, "expansion": factor}) for factor, out, count, stride in stages]
+    parts, last = rows("inverted-residual", table, 32)
+    stem = KINDS["stem"](channels=3, out=32, kernel=3, pool=False)
+    final = KINDS["conv"](channels=last, out=1280, kernel=1)
+    return nn.Sequential(stem, *parts, final, KINDS["head"](channels=1280, classes=1000))
+
+
+def efficientnet_b0() -> nn.Module:
+    """Build EfficientNet-B0."""
+    stages = [(1, 16, 1, 1, 3), (6, 24, 2, 2, 3), (6, 40, 2, 2, 5), (6, 80, 3, 2, 3)]
+    stages += [(6, 112, 3, 1, 5), (6, 192, 4, 2, 5), (6, 320, 1, 1, 3)]
+    table = [
+        (out, count, {"stride": stride, "expansion": factor, "kernel": kernel})
+        for factor, out, count, stride, kernel in stages
+    ]
+    parts, last = rows("mbconv", table, 32)
+    stem = KINDS["stem"](channels=3, out=32, kernel=3, pool=False)
+    final = KINDS["conv"](channels=last, out=1280, kernel=1)
+    return nn.Sequential(stem, *parts, final, KINDS["head"](channels=1280, classes=1000))
+
+
+def fbnet_c() -> nn.Module:
+    """Build FBNet-C."""
+    plan = FBNetSpace().measure_plan()
+    network: nn.Module = plan.network_of(plan.published["fbnet-c"])()
+    return network
+
+
+NETWORKS: dict[str, Callable[[], nn.Module]] = {
+    "resnet18": resnet18,
+    "resnet50": resnet50,
+    "mobilenet_v2": mobilenet_v2,
+    "efficientnet_b0": efficientnet_b0,
+    "fbnet_c": fbnet_c,
+}
+
+
+if __name__ == "__main__":
+    main()
