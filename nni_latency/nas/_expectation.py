@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import nn
@@ -41,13 +41,7 @@ class ExpectedCost(nn.Module):
 
     def check_labels(self, alphas: Mapping[str, torch.Tensor]) -> None:
         """Raise `MismatchError` if the parameters are not those of the space's labels."""
-        wrong = [
-            label
-            for label, size in zip(self.labels, self.sizes, strict=True)
-            if label not in alphas or len(alphas[label]) != size
-        ]
-        if wrong:
-            raise MismatchError(f"The supernet has no fitting architecture parameters for {', '.join(wrong)}.")
+        check_labels(self.labels, self.sizes, alphas)
 
     def softmax(
         self, alphas: list[torch.Tensor], noise: list[torch.Tensor] | None = None, temperature: float = 1.0
@@ -56,11 +50,7 @@ class ExpectedCost(nn.Module):
 
         With noise they are those of a Gumbel softmax. Where all labels have as many choices it is one kernel for all.
         """
-        if len(set(self.sizes)) > 1:
-            rows = alphas if noise is None else [alpha + drawn for alpha, drawn in zip(alphas, noise, strict=True)]
-            return torch.cat([torch.softmax(row / temperature, -1) for row in rows])
-        logits = torch.stack(alphas) if noise is None else torch.stack(alphas) + torch.stack(noise)
-        return _serial_softmax(logits if temperature == 1 else logits / temperature).flatten()
+        return flat_softmax(self.sizes, alphas, noise, temperature)
 
     def forward(self, probabilities: torch.Tensor) -> torch.Tensor:
         """Return the expected cost, a scalar, of flat probabilities."""
@@ -69,6 +59,26 @@ class ExpectedCost(nn.Module):
         if self.residency is None:
             return total
         return total * (1 - self.residency.saving * torch.exp(-total / self.residency.scale))
+
+
+def check_labels(labels: Sequence[str], sizes: Sequence[int], alphas: Mapping[str, torch.Tensor]) -> None:
+    """Raise `MismatchError` if the parameters are not those of labels with that many choices."""
+    wrong = [
+        label for label, size in zip(labels, sizes, strict=True) if label not in alphas or len(alphas[label]) != size
+    ]
+    if wrong:
+        raise MismatchError(f"The supernet has no fitting architecture parameters for {', '.join(wrong)}.")
+
+
+def flat_softmax(
+    sizes: Sequence[int], alphas: list[torch.Tensor], noise: list[torch.Tensor] | None, temperature: float
+) -> torch.Tensor:
+    """Return the probabilities of all labels' choices, one label after the other."""
+    if len(set(sizes)) > 1:
+        rows = alphas if noise is None else [alpha + drawn for alpha, drawn in zip(alphas, noise, strict=True)]
+        return torch.cat([torch.softmax(row / temperature, -1) for row in rows])
+    logits = torch.stack(alphas) if noise is None else torch.stack(alphas) + torch.stack(noise)
+    return _serial_softmax(logits if temperature == 1 else logits / temperature).flatten()
 
 
 def _serial_softmax(logits: torch.Tensor) -> torch.Tensor:

@@ -9,8 +9,9 @@ import torch
 from torch import nn
 
 from nni_latency.errors import InvalidValueError
-from nni_latency.estimators import Missing, likeliest_within
+from nni_latency.estimators import Missing
 from nni_latency.loading import EstimatorSource
+from nni_latency.nas._likeliest import likeliest_sample
 from nni_latency.nas._loss import FBNetLoss
 from nni_latency.nas._mask import SharedGumbelSoftmax
 from nni_latency.nas._nni import DARTS, DartsLightningModule, ModelSpace
@@ -198,9 +199,10 @@ class FBNetLightningModule(DartsLightningModule):
 
     def export_probs(self) -> dict[str, Any]:
         """Return the probability of every choice, without noise: ``{label: {choice: probability}}``."""
-        costs = self.penalty.profiler.cost.costs
+        cost: Any = self.penalty.profiler.cost
+        choices = cost.values if hasattr(cost, "tables") else cost.costs
         return {
-            label: dict(zip(costs[label], torch.softmax(alpha.detach(), -1).tolist(), strict=True))
+            label: dict(zip(choices[label], torch.softmax(alpha.detach(), -1).tolist(), strict=True))
             for label, alpha in architecture_parameters(self.model)
         }
 
@@ -216,18 +218,12 @@ class FBNetLightningModule(DartsLightningModule):
         if target is None or self.penalty.scale == 0:
             result: dict[str, Any] = super().export()
             return result
-        cost = self.penalty.profiler.cost
-        alphas = dict(architecture_parameters(self.model))
-        scores = [torch.log_softmax(alphas[label].detach().double(), -1) for label in cost.costs]
-        expected = cost.of_sum(
-            cost.constant
-            + sum(
-                float(score.exp().cpu() @ torch.from_numpy(column))
-                for score, column in zip(scores, cost.columns, strict=True)
-            )
-        )
+        with torch.no_grad():
+            alphas = dict(architecture_parameters(self.model))
+            known = [alphas[label].detach().double() for label in self.penalty.expected.labels]
+            expected = float(self.penalty.expected(self.penalty.expected.softmax(known)))
         floor = (1 - EXPORT_TOLERANCE) * min(target, expected)
-        return likeliest_within(cost, [score.tolist() for score in scores], target, floor=floor)
+        return likeliest_sample(self.penalty.profiler, max=target, min=floor)
 
 
 def default_warmup(epochs: int) -> int:

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 
-from nni_latency.errors import MismatchError
+from nni_latency.errors import InvalidValueError, MismatchError, UnreachableTargetError
 from nni_latency.estimators import likeliest_within
 from nni_latency.nas._penalty import architecture_logits
 from nni_latency.nas._profiler import LatencyProfiler
+
+#: Spaces with at most so many networks are gone through.
+SMALL_SPACE = 4096
+
+#: Of the local search: prices of cost, random networks to start from, and draws to find them.
+_PRICES, _STARTS, _DRAWS = 12, 4, 1000
 
 
 def likeliest_sample(
@@ -20,8 +30,8 @@ def likeliest_sample(
     """Return the most probable network of a supernet that has been searched, of all that cost at most `max`.
 
     What DARTS and GumbelDARTS export takes the most probable choice of every label, and Proxyless draws at random:
-    neither asks what it costs. A penalty makes the mean network cheap, and this finds the one that keeps the limit, by
-    exact search (see `likeliest_within`).
+    neither asks what it costs. A penalty makes the mean network cheap, and this finds the one that keeps the limit: by
+    exact search where the cost is a sum over labels (see `likeliest_within`), otherwise by local search.
 
     Parameters
     ----------
@@ -49,13 +59,140 @@ def likeliest_sample(
     >>> experiment.run()                                                                       # doctest: +SKIP
     >>> best = likeliest_sample(profiler, max=0.002)                                           # doctest: +SKIP
     """
+    cost: Any = profiler.cost
+    labels = list(cost.labels if hasattr(cost, "tables") else cost.costs)
     logits = architecture_logits(profiler.space)
-    lacking = [label for label in profiler.cost.costs if label not in logits]
+    lacking = [label for label in labels if label not in logits]
     if lacking:
         raise MismatchError(
             f"The space of the profiler has no architecture parameters for {', '.join(lacking[:5])}: it is not the one "
             "that was searched, or not by a differentiable strategy."
         )
     with torch.no_grad():
-        scores = [torch.log_softmax(logits[label]().double(), -1).tolist() for label in profiler.cost.costs]
-    return likeliest_within(profiler.cost, scores, max, floor=min)
+        scores = {label: torch.log_softmax(logits[label]().double(), -1).tolist() for label in labels}
+    if not hasattr(cost, "tables"):
+        return likeliest_within(cost, list(scores.values()), max, floor=min)
+    cost.check_target(max)
+    mutables = profiler.space.simplify()
+    found = likeliest_together(cost, scores, max, floor=min)
+    # Choices of several values stand as tuples in a cost and as lists in a sample.
+    return {label: list(value) if hasattr(mutables[label], "n_chosen") else value for label, value in found.items()}
+
+
+def likeliest_together(
+    cost: Any, scores: Mapping[str, Sequence[float]], target: float, *, floor: float = 0.0
+) -> dict[str, Any]:
+    """Find a most probable network whose cost is at most `target`, where choices act together.
+
+    There is no dynamic programme for it. Small spaces are gone through. In others, one choice after the other is
+    changed to the best sum of log-probability and priced cost, for a rising price of cost, from the most probable
+    network on and from random ones; the best of all networks seen on the way that keep the limit is then improved, one
+    and two choices at a time.
+
+    Parameters
+    ----------
+    cost : GroupedCost
+        Costs of networks.
+    scores : mapping of str to sequence of float
+        By label the logarithm of each choice's probability.
+    target : float
+        Highest cost allowed.
+    floor : float, default=0.0
+        Lowest cost wanted; given up where no network was found above it.
+
+    Raises
+    ------
+    UnreachableTargetError
+        If no network was found that is that cheap.
+    """
+    search = _Search(cost, scores)
+    if math.prod(map(len, search.scores)) <= SMALL_SPACE:
+        for every in itertools.product(*(range(len(row)) for row in search.scores)):
+            search.value(every)
+    else:
+        for start in search.starts():
+            network = start
+            for price in [*np.geomspace(0.01, 1e4, _PRICES), math.inf]:
+                network = search.descend(network, price / target)
+    allowed = [seen for seen, value in search.seen.items() if value <= target]
+    if not allowed:
+        raise UnreachableTargetError(f"No network was found that costs at most {target:g}.")
+    wanted = [seen for seen in allowed if search.seen[seen] >= floor] or allowed
+    lowest = floor if search.seen[wanted[0]] >= floor else 0.0
+    # Of a small space every network has been seen, so nothing is left to improve.
+    best = search.improve(sorted(wanted, key=search.score)[-1], lowest, target)
+    return search.named(best)
+
+
+class _Search:
+    """Networks by the indices of their choices, with what they cost, each computed once."""
+
+    def __init__(self, cost: Any, scores: Mapping[str, Sequence[float]]) -> None:
+        self.cost = cost
+        self.labels = list(scores)
+        self.scores = [list(row) for row in scores.values()]
+        self.seen: dict[tuple[int, ...], float] = {}
+
+    def named(self, network: Sequence[int]) -> dict[str, Any]:
+        chosen = zip(self.labels, network, strict=True)
+        return {label: self.cost.values[label][index] for label, index in chosen}
+
+    def score(self, network: Sequence[int]) -> float:
+        return sum(row[index] for row, index in zip(self.scores, network, strict=True))
+
+    def value(self, network: Sequence[int]) -> float:
+        """Return what a network costs; infinitely much if its choices do not go together."""
+        key = tuple(network)
+        if key not in self.seen:
+            try:
+                self.seen[key] = float(self.cost(self.named(key)))
+            except InvalidValueError:
+                self.seen[key] = math.inf
+        return self.seen[key]
+
+    def descend(self, network: Sequence[int], price: float) -> list[int]:
+        """Change one choice after the other while log-probability less priced cost rises."""
+        best, gain = list(network), -math.inf
+        while (now := self._gain(best, price)) > gain:
+            gain = now
+            for place, row in enumerate(self.scores):
+                options = [[*best[:place], index, *best[place + 1 :]] for index in range(len(row))]
+                best = max(options, key=lambda option: self._gain(option, price))
+        return best
+
+    def improve(self, network: Sequence[int], lowest: float, target: float) -> list[int]:
+        """Exchange one or two choices while that is more probable and keeps the range."""
+        best = list(network)
+        while True:
+            better = [n for n in self._around(best) if self.score(n) > self.score(best) + 1e-12]
+            better.sort(key=self.score, reverse=True)
+            step = next((n for n in better if lowest <= self.value(n) <= target), None)
+            if step is None:
+                return best
+            best = step
+
+    def starts(self) -> list[list[int]]:
+        """Return the most probable network and random ones, whose choices go together where such could be drawn."""
+        generator = np.random.default_rng(0)
+        drawn = ([int(generator.integers(len(row))) for row in self.scores] for _ in range(_DRAWS))
+        valid = itertools.islice((network for network in drawn if self.value(network) < math.inf), _STARTS)
+        return [[int(np.argmax(row)) for row in self.scores], *valid]
+
+    def _gain(self, network: Sequence[int], price: float) -> float:
+        value = self.value(network)
+        if price == math.inf or value == math.inf:
+            return -value
+        return self.score(network) - price * value
+
+    def _around(self, network: list[int]) -> Iterator[list[int]]:
+        places = range(len(network))
+        single = [(place, index) for place in places for index in range(len(self.scores[place]))]
+        for first, one in single:
+            changed = [*network]
+            changed[first] = one
+            yield changed
+            for second, other in single:
+                if second > first:
+                    twice = [*changed]
+                    twice[second] = other
+                    yield twice

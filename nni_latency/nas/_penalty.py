@@ -11,7 +11,7 @@ from torch import nn
 
 from nni_latency.errors import InvalidValueError, MismatchError
 from nni_latency.nas._depth import depth_logits, proxyless_depths
-from nni_latency.nas._expectation import ExpectedCost
+from nni_latency.nas._expectation_groups import expected_cost
 from nni_latency.nas._nni import BaseSuperNetModule, ExpectationProfilerPenalty
 from nni_latency.nas._profiler import LatencyProfiler
 
@@ -68,7 +68,7 @@ class LatencyPenalty(ExpectationProfilerPenalty):
         if nonlinear == "positive":
             profiler.cost.check_target(baseline)
         super().__init__(profiler, baseline, scale, nonlinear=nonlinear, aggregate=aggregate)
-        self.expected = ExpectedCost(profiler.cost)
+        self.expected = expected_cost(profiler.cost)
         self._alphas: list[torch.Tensor] | None = None
         self._logits: list[Callable[[], torch.Tensor]] | None = None
 

@@ -58,7 +58,7 @@ def main(table, folder, port):
     experiment.config.max_trial_number = experiment.config.trial_concurrency = TRIALS
     try:
         experiment.start(port)
-        end = time.monotonic() + 60
+        end = time.monotonic() + 240
         while len(metrics(port)) < TRIALS and time.monotonic() < end:
             time.sleep(0.5)
         samples = {
