@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +12,9 @@ from nni_latency.estimators.transfer._population import Population
 
 #: Turns of finding variances and the reliability of each measurement.
 _TURNS = 3
+
+#: Steps towards the likeliest variances in each turn but the first.
+_STEPS = 12
 
 #: Hypotheses that are less probable than this are left out.
 _NEGLIGIBLE = 1e-3
@@ -117,13 +120,23 @@ def adapt(
 def _believe(
     population: Population, features: NDArray[np.float64], values: NDArray[np.float64], floor: float, place: int
 ) -> _Belief:
-    expected = population.expectation(place)
-    sight = Sight(population.parts(features, place), values, np.ones(len(values)), floor)
-    logs, evidence = sight.likeliest(expected)
+    """Find the likeliest variances and weights, from two starts: all measurements are good; or those that fit are.
+
+    One measurement that is far off can make all of them look noisy, so that nothing seems far off any more.
+    """
+    expected, parts = population.expectation(place), population.parts(features, place)
+    good = Sight(parts, values, np.ones(len(values)), floor)
+    doubtful = good
     for _ in range(_TURNS):
-        sight = Sight(sight.parts, values, student_weights(sight.surprise(logs)), floor)
-        logs, evidence = sight.likeliest(expected, logs)
-    return _Belief(evidence + weight_prior(sight.weights), logs, sight)
+        doubtful = replace(good, weights=student_weights(doubtful.surprise(expected.centre)))
+    beliefs = []
+    for sight in (good, doubtful):
+        logs, evidence = sight.likeliest(expected)
+        for _ in range(_TURNS):
+            sight = replace(sight, weights=student_weights(sight.surprise(logs)))
+            logs, evidence = sight.likeliest(expected, logs, steps=_STEPS)
+        beliefs.append(_Belief(evidence + weight_prior(sight.weights), logs, sight))
+    return max(beliefs, key=lambda belief: belief.evidence)
 
 
 def _posterior(

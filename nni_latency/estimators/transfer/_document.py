@@ -130,6 +130,9 @@ class TransferDocument(_Strict):
 
     @model_validator(mode="after")
     def _fits_together(self) -> TransferDocument:
+        widths = {len(row) for row in self.measured}
+        if len(widths) > 1:
+            raise ValueError("the measured networks differ in their layers")
         if len(self.measured) != len(self.latencies):
             raise ValueError(f"{len(self.measured)} measured networks have {len(self.latencies)} latencies")
         if len(self.noises) != len(self.devices):
@@ -220,7 +223,9 @@ def _state(document: TransferDocument) -> State:
         devices.append(KnownDevice(item.name, coefficients, item.constant, item.noise))
     kin, stranger = (_expectation(item, len(encoding.parts) + 3) for item in (document.kin, document.stranger))
     population = Population(encoding, tuple(devices), kin, stranger, tuple(document.noises))
-    measured = np.array(document.measured, dtype=np.int64).reshape(len(document.measured), -1)
+    if document.measured and len(document.measured[0]) != len(encoding.labels):
+        raise TableFormatError(f"a measured network has {len(document.measured[0])} of {len(encoding.labels)} choices")
+    measured = np.array(document.measured, dtype=np.int64).reshape(len(document.measured), len(encoding.labels))
     return State(
         (document.confidence, document.check_units, document.random_state),
         Platform(**document.platform.model_dump()),
