@@ -44,7 +44,8 @@ def read_grid(data: bytes) -> Sheet:
     for layer, (line, words) in enumerate(lines):
         if len(words) != width:
             raise TableFormatError(
-                f"line {line} must hold {width} numbers, as the first line does. Got {len(words)}; it may have been cut off"
+                f"line {line} must hold {width} numbers, as the first line does. "
+                f"Got {len(words)}; it may have been cut off"
             )
         for choice, word in enumerate(words):
             place = f"line {line}, column {choice + 1}"
