@@ -26,7 +26,7 @@ from nni_latency.cli._options import (
 )
 from nni_latency.cli._worker import MeasureTask, measure_apart
 from nni_latency.errors import InvalidValueError, LatencyError, MismatchError
-from nni_latency.estimators import Estimator, TableEstimator
+from nni_latency.estimators import AdditiveCost, Estimator, TableEstimator
 from nni_latency.files import check_writable, write_atomically
 from nni_latency.loading import load_estimator
 from nni_latency.measurement import Measurement
@@ -284,6 +284,8 @@ def _write(
 def _layers(result: SearchResult, strategy: FBNet) -> list[tuple[str, str, float]]:
     """List name, choice and latency of every layer of the network found; what is fixed comes as one."""
     cost = _profiler(strategy).cost
+    if not isinstance(cost, AdditiveCost):
+        return [("network", "choices that act together", result.latency)]
     parts = {label: cost.costs[label][result.sample[label]] for label in cost.costs}
     # So that the layers make up the latency, less what a small network saves.
     factor = cost(result.sample) / (cost.constant + sum(parts.values()))

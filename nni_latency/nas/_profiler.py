@@ -2,29 +2,15 @@
 
 from __future__ import annotations
 
-import functools
-import operator
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
-from nni_latency.errors import InvalidValueError, MismatchError
-from nni_latency.estimators import (
-    AdditiveCost,
-    Distillation,
-    Estimator,
-    LayerEstimator,
-    Missing,
-    NetworkEstimator,
-    TableEstimator,
-    additive_cost,
-    distil,
-)
+from nni_latency.estimators import Distillation, Missing, NetworkEstimator, distil
 from nni_latency.loading import EstimatorSource, load_estimator
-from nni_latency.nas._nni import ExpressionProfiler, MutableExpression
-from nni_latency.operators import freeze_shapes
-from nni_latency.spaces import choices_of, plan_of
-from nni_latency.tables import SpaceReference
+from nni_latency.nas._expressions import expression_of
+from nni_latency.nas._nni import ExpressionProfiler
+from nni_latency.nas._space_cost import cost_of_space
+from nni_latency.spaces import choices_of
 
 
 class LatencyProfiler(ExpressionProfiler):
@@ -52,8 +38,9 @@ class LatencyProfiler(ExpressionProfiler):
         The estimator behind it.
     distillation : Distillation or None
         Of an estimator of whole networks: the sum that stands for it, and how far it is off.
-    cost : AdditiveCost
-        Cost of every choice, and the constant of the rest.
+    cost : AdditiveCost, GroupedCost or FrozenCost
+        Cost of every choice, and the constant of the rest; where choices act together, by groups of them; where a
+        space can not be followed, network by network.
     expression : MutableExpression
         The same as an expression of NNI.
 
@@ -94,8 +81,8 @@ class LatencyProfiler(ExpressionProfiler):
         if isinstance(self.estimator, NetworkEstimator):
             choices_of(space)
             self.distillation = distil(self.estimator, space, example_inputs, n_samples=n_samples)
-        self.cost = _cost_of_space(self.distillation or self.estimator, space, example_inputs)
-        self.expression = _expression(self.cost, space)
+        self.cost = cost_of_space(self.distillation or self.estimator, space, example_inputs)
+        self.expression = expression_of(self.cost, space)
 
     def profile(self, sample: Mapping[str, Any]) -> float:
         """Return the cost of a sample, in the SI unit of the estimator's metric.
@@ -106,85 +93,3 @@ class LatencyProfiler(ExpressionProfiler):
             If the sample lacks a label, or has a choice that is not in the space.
         """
         return self.cost(sample)
-
-
-def _cost_of_space(estimator: Estimator | Distillation, space: Any, example_inputs: Any) -> AdditiveCost:
-    """Cost a space, keyed by the values that NNI's samples hold."""
-    choices = choices_of(space)
-    plan = plan_of(space, example_inputs)
-    if isinstance(estimator, Distillation):
-        cost = estimator.cost
-    elif plan is not None and isinstance(estimator, TableEstimator):
-        cost = estimator.cost_of_plan(plan)
-    elif plan is not None and isinstance(estimator, LayerEstimator):
-        cost = additive_cost(estimator, plan)
-    elif isinstance(estimator, TableEstimator):
-        _check_table(estimator, space, example_inputs)
-        cost = estimator.cost
-    else:
-        raise InvalidValueError(
-            f"{estimator!r} can not be taken apart by the layers of {type(space).__name__}. "
-            "Give a lookup table of the space, or a space that has a measure plan."
-        )
-    names = {label: [str(value) for value in values] for label, values in choices.items()}
-    known = {label: list(map(str, values)) for label, values in cost.costs.items()}
-    if names != known:
-        wrong = sorted(label for label in {*names, *known} if names.get(label) != known.get(label))
-        raise MismatchError(
-            f"The estimator knows other choices than the space for {', '.join(wrong[:5])}: "
-            f"{known.get(wrong[0])} against {names.get(wrong[0])}."
-        )
-    by_value = {label: {value: cost.costs[label][str(value)] for value in values} for label, values in choices.items()}
-    return replace(cost, costs=by_value)
-
-
-def _check_table(estimator: TableEstimator, space: Any, example_inputs: Any) -> None:
-    """Raise `MismatchError` if a table made by hand belongs to another class of spaces, or another batch size."""
-    table = estimator.table
-    asked = SpaceReference.of_class(type(space))
-    if table.space.name not in ("unknown", asked.name):
-        raise MismatchError(f"The table belongs to another space than asked: {table.space} against {asked}.")
-    if example_inputs is not None:
-        batch_size = freeze_shapes(example_inputs)[0].shape[0]
-        if batch_size != table.batch_size:
-            raise MismatchError(
-                f"The table was measured with batch size {table.batch_size}, asked is batch size {batch_size}."
-            )
-
-
-def _expression(cost: AdditiveCost, space: Any) -> Any:
-    mutables = space.simplify()
-    terms = [MutableExpression.switch_case(mutables[label], dict(costs)) for label, costs in cost.costs.items()]
-    if cost.combination != "sum":
-        return _WholeCost(cost, terms)
-    total = functools.reduce(operator.add, terms) + cost.constant
-    return total if cost.residency is None else _ResidentSum(cost, total)
-
-
-class _WholeCost(MutableExpression):
-    """A cost that is no sum of the choices' costs. It has no expectation but over every network of the space."""
-
-    def __init__(self, cost: AdditiveCost, terms: list[Any]) -> None:
-        super().__init__(cost, f"{cost.combination}({', '.join(['{}'] * len(terms))})", terms)
-        self._cost = cost
-
-    def evaluate(self, values: Any) -> float:
-        return self._cost(values)
-
-    def grid(self, memo: Any = None, granularity: Any = None) -> Any:
-        self._cost.check_additive()
-
-
-class _ResidentSum(MutableExpression):
-    """A sum less what a small network saves.
-
-    NNI takes the expectation of a sum term by term and of anything else over every network of the space, which never
-    ends. So this looks like a sum: NNI's own expectation leaves out the saving, and evaluation is exact.
-    """
-
-    def __init__(self, cost: AdditiveCost, total: MutableExpression) -> None:
-        super().__init__(operator.add, "{} + {}", [total, 0.0])
-        self._cost = cost
-
-    def evaluate(self, values: Any) -> float:
-        return self._cost.of_sum(super().evaluate(values))

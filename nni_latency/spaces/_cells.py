@@ -32,12 +32,11 @@ def run_layer_choice(walker: Walker, module: Any, *args: Any, **kwargs: Any) -> 
 
 def run_input_choice(walker: Walker, module: Any, candidates: Sequence[Any]) -> Any:
     """Reduce every selection of inputs."""
-
-    def reduce(chosen: Sequence[int]) -> Any:
-        return ChosenInputs._tensor_reduction(module.reduction, [candidates[index] for index in chosen])
-
     choice = walker.choices.label(module.label)
-    return walker.select(choice, {value: functools.partial(reduce, value) for value in choice.values})
+    made = {value: ChosenInputs(list(value), module.reduction) for value in choice.values}
+    return walker.select(
+        choice, {value: functools.partial(walker.run, chosen, (candidates,), {}) for value, chosen in made.items()}
+    )
 
 
 def run_repeat(walker: Walker, module: Any, value: Any) -> Any:

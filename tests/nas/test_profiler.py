@@ -18,7 +18,7 @@ from nni_latency.imports import quiet_nni
 from nni_latency.nas import LatencyProfiler
 from nni_latency.operators import features_of
 from nni_latency.platforms import Platform
-from nni_latency.spaces import CANDIDATES, FBNetSpace
+from nni_latency.spaces import CANDIDATES, FBNetSpace, choices_of
 from nni_latency.tables import LookupTable
 
 with quiet_nni():
@@ -267,6 +267,11 @@ def test_profiler_sums_up_a_layer_estimator(fbnet):
     assert profiler.profile(sample) == pytest.approx(expected)
 
 
-def test_profiler_needs_a_plan_for_an_estimator_that_is_no_table():
-    with pytest.raises(InvalidValueError, match=r"can not be taken apart by the layers of Toy"):
-        LatencyProfiler(Toy(), latency_estimator=ByMacs())
+def test_profiler_costs_the_operators_of_a_space_without_a_plan():
+    space = Toy()
+    profiler = LatencyProfiler(space, torch.zeros(1, 8), latency_estimator=ByMacs())
+    sample = {label: choices[0] for label, choices in choices_of(space).items()}
+    with torch.device("meta"):
+        network = space.freeze(dict(sample))
+    assert profiler.profile(sample) == pytest.approx(ByMacs().estimate(network, torch.zeros(1, 8)).value, rel=1e-12)
+    assert profiler.expression.evaluate(sample) == profiler.profile(sample)

@@ -1,0 +1,107 @@
+"""What a space costs by an estimator: a cost by label where the layers say so, otherwise by groups of labels."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import replace
+from typing import Any
+
+from nni_latency.errors import InvalidValueError, MismatchError
+from nni_latency.estimators import (
+    AdditiveCost,
+    Distillation,
+    Estimator,
+    GroupedCost,
+    LayerEstimator,
+    TableEstimator,
+    additive_cost,
+)
+from nni_latency.nas._frozen_cost import FrozenCost
+from nni_latency.operators import freeze_shapes
+from nni_latency.spaces import (
+    TooManyChoicesError,
+    choices_of,
+    example_inputs_of,
+    labels_of,
+    operators_of_space,
+    plan_of,
+)
+from nni_latency.tables import SpaceReference
+
+#: What a profiler may hold.
+SpaceCost = AdditiveCost | GroupedCost | FrozenCost
+
+
+def cost_of_space(estimator: Estimator | Distillation, space: Any, example_inputs: Any) -> SpaceCost:
+    """Cost a space, keyed by the values that NNI's samples hold.
+
+    Raises
+    ------
+    MismatchError
+        If the estimator belongs to another space, input or batch size.
+    MissingEntryError
+        If it does not know an operator or a candidate.
+    InvalidValueError
+        If it can not be taken apart by layers, or operators.
+    """
+    labels_of(space)
+    plan = plan_of(space, example_inputs)
+    if isinstance(estimator, Distillation):
+        cost = estimator.cost
+    elif plan is not None and isinstance(estimator, TableEstimator):
+        cost = estimator.cost_of_plan(plan)
+    elif plan is not None and isinstance(estimator, LayerEstimator):
+        cost = additive_cost(estimator, plan)
+    elif isinstance(estimator, TableEstimator):
+        _check_table(estimator, space, example_inputs)
+        cost = estimator.cost
+    elif isinstance(estimator, LayerEstimator):
+        return _by_operators(estimator, space, example_inputs)
+    else:
+        raise InvalidValueError(
+            f"{estimator!r} can not be taken apart by the layers of {type(space).__name__}. "
+            "Give a lookup table of the space, or a space that has a measure plan."
+        )
+    return _by_value(cost, choices_of(space))
+
+
+def _by_operators(estimator: LayerEstimator, space: Any, example_inputs: Any) -> GroupedCost | FrozenCost:
+    """Cost a space by the operators of its networks; one that can not be followed network by network."""
+    inputs = example_inputs_of(space) if example_inputs is None else example_inputs
+    try:
+        return operators_of_space(space, inputs, estimator.by).priced(estimator)
+    except TooManyChoicesError as error:
+        warnings.warn(
+            f"{error} Every network is therefore built and traced when it is asked for, which takes about a second "
+            "each, and differentiable strategies have no expected cost to follow.",
+            stacklevel=4,
+        )
+        return FrozenCost(space, estimator, inputs)
+
+
+def _by_value(cost: AdditiveCost, choices: dict[str, list[Any]]) -> AdditiveCost:
+    """Key the costs by the values of the space, which a table holds as text."""
+    names = {label: [str(value) for value in values] for label, values in choices.items()}
+    known = {label: list(map(str, values)) for label, values in cost.costs.items()}
+    if names != known:
+        wrong = sorted(label for label in {*names, *known} if names.get(label) != known.get(label))
+        raise MismatchError(
+            f"The estimator knows other choices than the space for {', '.join(wrong[:5])}: "
+            f"{known.get(wrong[0])} against {names.get(wrong[0])}."
+        )
+    by_value = {label: {value: cost.costs[label][str(value)] for value in values} for label, values in choices.items()}
+    return replace(cost, costs=by_value)
+
+
+def _check_table(estimator: TableEstimator, space: Any, example_inputs: Any) -> None:
+    """Raise `MismatchError` if a table made by hand belongs to another class of spaces, or another batch size."""
+    table = estimator.table
+    asked = SpaceReference.of_class(type(space))
+    if table.space.name not in ("unknown", asked.name):
+        raise MismatchError(f"The table belongs to another space than asked: {table.space} against {asked}.")
+    if example_inputs is not None:
+        batch_size = freeze_shapes(example_inputs)[0].shape[0]
+        if batch_size != table.batch_size:
+            raise MismatchError(
+                f"The table was measured with batch size {table.batch_size}, asked is batch size {batch_size}."
+            )

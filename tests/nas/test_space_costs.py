@@ -1,0 +1,72 @@
+"""Profilers of spaces whose choices act together: as the slow way, and for NNI's own spaces by name."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from test_profiler import ByMacs
+from torch import nn
+
+from nni_latency.errors import InvalidValueError, UnreachableTargetError
+from nni_latency.imports import quiet_nni
+from nni_latency.nas import LatencyFilter, LatencyProfiler
+from nni_latency.spaces import draw_samples, hub_space
+
+with quiet_nni():
+    import nni
+    from nni.nas.nn.pytorch import ModelSpace, MutableLinear
+
+
+class Endless(ModelSpace):
+    """A space with a choice among all numbers of a range."""
+
+    def __init__(self):
+        super().__init__()
+        self.add_mutable(nni.uniform("rate", 0, 1))
+        self.layer = MutableLinear(4, nni.choice("width", [4, 64]))
+
+    def freeze(self, sample):
+        return nn.Sequential(nn.Dropout(sample["rate"]), self.layer.freeze(sample))
+
+    def forward(self, inputs):
+        return self.layer(inputs)
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("mobilenetv3", {"width_multipliers": (0.5, 1.0), "expand_ratios": (1.0, 3.0), "depth_range": (1, 2)}),
+        ("enas", {"width": 8, "num_cells": 3}),
+    ],
+)
+def test_profile_is_what_the_estimator_says_of_the_frozen_network(name, arguments):
+    space = hub_space(name, **arguments)
+    inputs = torch.zeros(1, 3, 32, 32)
+    profiler = LatencyProfiler(space, inputs, latency_estimator=ByMacs())
+    for sample in draw_samples(space, 3, 5):
+        slow = ByMacs().estimate(space.freeze(dict(sample)), inputs).value
+        assert profiler.profile(sample) == pytest.approx(slow, rel=1e-12)
+        assert profiler.expression.evaluate(sample) == profiler.profile(sample)
+
+
+def test_a_filter_of_nni_keeps_the_range():
+    space = hub_space("nasbench201", num_modules_per_stack=1)
+    profiler = LatencyProfiler(space, torch.zeros(1, 3, 32, 32), latency_estimator=ByMacs())
+    low, high = profiler.cost.range
+    keep = LatencyFilter(profiler, max=(low + high) / 2)
+    kept = [sample for sample in draw_samples(space, 40) if keep(sample)]
+    assert 0 < len(kept) < 40
+    assert max(map(profiler.profile, kept)) <= (low + high) / 2
+
+
+def test_a_space_that_can_not_be_followed_is_costed_network_by_network():
+    space = Endless()
+    with pytest.warns(UserWarning, match=r"'rate' is no choice among values but a Numerical"):
+        profiler = LatencyProfiler(space, torch.zeros(1, 4), latency_estimator=ByMacs())
+    small, large = (profiler.profile({"rate": 0.5, "width": width}) for width in (4, 64))
+    assert (small, large) == (pytest.approx(1.5 * (1e-6 + 16e-9)), pytest.approx(1.5 * (1e-6 + 256e-9)))
+    assert profiler.cost.range == (small, large)
+    with pytest.raises(InvalidValueError, match="only known one by one"):
+        profiler.cost.check_additive()
+    with pytest.raises(UnreachableTargetError, match=r"seems to meet a latency"):
+        profiler.cost.check_target(small / 4)

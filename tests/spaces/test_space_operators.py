@@ -1,0 +1,291 @@
+"""The operators of all networks of a space, against each network's own trace."""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+from functools import partial
+
+import pytest
+import torch
+from torch import nn
+
+from nni_latency.errors import InvalidValueError, MissingEntryError
+from nni_latency.imports import quiet_nni
+from nni_latency.operators import trace
+from nni_latency.spaces import draw_samples, hub_space, operators_of_space
+from nni_latency.spaces._varying import TooManyChoicesError
+
+with quiet_nni():
+    import nni
+    from nni.mutable import MutableExpression
+    from nni.nas.nn.pytorch import (
+        Cell,
+        InputChoice,
+        LayerChoice,
+        ModelSpace,
+        MutableBatchNorm2d,
+        MutableConv2d,
+        MutableLinear,
+        MutableModule,
+        Repeat,
+    )
+    from nni.nas.space import model_context
+
+
+class Widths(ModelSpace):
+    """Widths, kernels and expansions that act together, a residual and a pooling written as functions."""
+
+    def __init__(self):
+        super().__init__()
+        width, expand, kernel = nni.choice("w", [8, 16, 24]), nni.choice("e", [1, 2.5]), nni.choice("k", [3, 5])
+        hidden = MutableExpression.to_int(width * expand)
+        self.stem = MutableConv2d(3, width, 3, padding=1)
+        self.wide = MutableConv2d(width, hidden, 1, bias=False)
+        self.norm = MutableBatchNorm2d(hidden)
+        self.deep = MutableConv2d(hidden, width, kernel, padding=kernel // 2)
+        self.head = MutableLinear(width, 10)
+
+    def forward(self, inputs):
+        stem = torch.relu(self.stem(inputs))
+        outputs = stem + self.deep(nn.functional.hardswish(self.norm(self.wide(stem))))
+        return self.head(outputs.mean((2, 3)))
+
+
+class Depths(ModelSpace):
+    """Repeated layer choices, one of them inside another, with an identity and shared labels."""
+
+    def __init__(self):
+        super().__init__()
+        self.blocks = Repeat(
+            lambda index: LayerChoice(
+                {
+                    "conv": nn.Conv2d(4, 4, 3, padding=1),
+                    "skip": nn.Identity(),
+                    "inner": Repeat(nn.Sequential(nn.ReLU(), nn.Conv2d(4, 4, 1)), (1, 2), label="inner"),
+                },
+                label=f"op{index}",
+            ),
+            (0, 3),
+            label="depth",
+        )
+        activation = nn.ReLU()
+        self.one = LayerChoice([nn.Conv2d(4, 4, 1), nn.Conv2d(4, 4, 3, padding=1)], label="both")
+        self.two = LayerChoice([nn.Conv2d(4, 4, 1), nn.Conv2d(4, 4, 3, padding=1)], label="both")
+        self.activation = activation
+
+    def forward(self, inputs):
+        outputs = self.activation(self.one(self.blocks(inputs)))
+        return self.activation(self.two(outputs)).flatten(1)
+
+
+class Inputs(ModelSpace):
+    """Inputs chosen singly, several at once, and joined."""
+
+    def __init__(self, reduction="sum"):
+        super().__init__()
+        self.convs = nn.ModuleList(nn.Conv2d(4, 4, size, padding=size // 2) for size in (1, 3, 5))
+        self.one = InputChoice(3, 1, label="one")
+        self.some = InputChoice(3, 2, reduction=reduction, label="some")
+        self.last = nn.Conv2d(8 if reduction == "concat" else 4, 2, 1)
+
+    def forward(self, inputs):
+        found = [conv(inputs) for conv in self.convs]
+        return self.last(self.some(found)), self.one(found)
+
+
+class Cells(ModelSpace):
+    """Two cells whose operators are made for their input, with all nodes joined or the loose ends alone."""
+
+    def __init__(self):
+        super().__init__()
+        pool = nn.MaxPool2d(3, 1, 1)
+        factories = {
+            "conv": lambda node, op, source: nn.Conv2d(4, 4, 3 if source == 0 else 1, padding=1 if source == 0 else 0),
+            "pool": lambda node, op, source: nn.AvgPool2d(3, 1, 1),
+        }
+        self.first = Cell({"conv": nn.Conv2d(4, 4, 1), "pool": pool}, 2, 2, 1, label="plain")
+        self.fit = nn.Conv2d(8, 4, 1)
+        self.second = Cell(factories, 3, 1, 2, label="made")
+
+    def forward(self, inputs):
+        first = self.fit(self.first(inputs))
+        return self.second(first, inputs)
+
+
+class Embedding(MutableModule):
+    """A module that freezes itself."""
+
+    def __init__(self, size):
+        super().__init__()
+        self.size = self.add_mutable(size) if not isinstance(size, int) else size
+        made = size if isinstance(size, int) else nni.mutable.ensure_frozen(size)
+        self.table = nn.Parameter(torch.zeros(1, made, 8))
+
+    def freeze(self, sample):
+        with model_context(sample):
+            return Embedding(self.size.freeze(sample))
+
+    def forward(self, inputs):
+        sizes = inputs.shape
+        return torch.cat([self.table.expand(sizes[0], -1, -1), inputs], 1)
+
+
+class Tokens(ModelSpace):
+    """Tokens whose number is searched, so that forwards which ask for it can not run symbolically."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed = Embedding(nni.choice("tokens", [1, 3]))
+        self.mix = MutableLinear(8, nni.choice("mix", [8, 16]))
+        self.asking = _Asking()
+
+    def forward(self, inputs):
+        return self.asking(self.mix(self.embed(inputs)))
+
+
+class _Asking(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.out = MutableLinear(nni.choice("mix", [8, 16]), nni.choice("out", [2, 4]))
+
+    def forward(self, inputs):
+        batch, tokens, width = inputs.shape
+        return self.out(inputs.reshape(batch * tokens, width))
+
+
+class Keywords(ModelSpace):
+    """A forward with a keyword input."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = LayerChoice([nn.Linear(4, 4), nn.Linear(4, 4, bias=False)], label="layer")
+
+    def forward(self, inputs, *, mask):
+        return self.layer(inputs) * mask
+
+
+class Continuous(ModelSpace):
+    """A choice among all numbers of a range."""
+
+    def __init__(self):
+        super().__init__()
+        self.add_mutable(nni.uniform("rate", 0, 1))
+        self.layer = LayerChoice([nn.Linear(4, 4), nn.Linear(4, 2)], label="layer")
+
+    def freeze(self, sample):
+        return self.layer.freeze(sample)
+
+    def forward(self, inputs):
+        return self.layer(inputs)
+
+
+def _check(space, inputs, n_samples=8, by="module"):
+    found = operators_of_space(space, inputs, by)
+    for sample in draw_samples(space, n_samples, 1):
+        network = space.freeze(dict(sample)).eval()
+        assert found.operators_of(sample) == Counter(item.op for item in trace(network, inputs, by).operators)
+    return found
+
+
+@pytest.mark.parametrize("by", ["module", "graph"])
+@pytest.mark.parametrize(
+    ("make", "inputs"),
+    [
+        (Widths, torch.zeros(2, 3, 8, 8)),
+        (Depths, torch.zeros(1, 4, 6, 6)),
+        (Inputs, torch.zeros(1, 4, 5, 5)),
+        (partial(Inputs, "concat"), torch.zeros(1, 4, 5, 5)),
+        (partial(Inputs, "mean"), torch.zeros(1, 4, 5, 5)),
+        (Cells, torch.zeros(1, 4, 6, 6)),
+        (Tokens, torch.zeros(2, 5, 8)),
+        (Keywords, (torch.zeros(3, 4), {"mask": torch.zeros(3, 4)})),
+    ],
+    ids=["widths", "depths", "inputs", "concat", "mean", "cells", "tokens", "keywords"],
+)
+def test_operators_are_those_of_every_network(make, inputs, by):
+    _check(make(), inputs, by=by)
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "size", "n_samples"),
+    [
+        ("proxylessnas", {}, 64, 2),
+        ("mobilenetv3", {"width_multipliers": (0.5, 1.0), "expand_ratios": (1.0, 3.0), "depth_range": (1, 2)}, 64, 3),
+        ("shufflenet", {"channel_search": True}, 64, 2),
+        ("autoformer", {"img_size": 64, "search_depth": (2, 3)}, 64, 3),
+        ("nasbench201", {"num_modules_per_stack": 1}, 32, 4),
+        ("darts", {"width": (8, 16), "num_cells": (3, 4)}, 32, 3),
+        ("nasnet", {"width": 8, "num_cells": (3, 5)}, 32, 3),
+    ],
+)
+def test_operators_of_the_hub_are_those_of_every_network(name, arguments, size, n_samples):
+    space = hub_space(name, **arguments)
+    _check(space, torch.zeros(1, 3, size, size), n_samples)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning:nni")
+def test_operators_of_nasbench101_follow_the_pruned_graph():
+    space = hub_space("nasbench101", stem_out_channels=16, num_stacks=2, num_modules_per_stack=2)
+    _check(space, torch.zeros(1, 3, 16, 16), 25)
+
+
+def test_loose_ends_are_counted():
+    space = hub_space("amoebanet", width=8, num_cells=3)
+    found = operators_of_space(space, torch.zeros(1, 3, 32, 32))
+    assert [item.outputs for item in found.derived] == [("normal/loose_ends",), ("reduce/loose_ends",)]
+    (sample,) = draw_samples(space, 1, 3)
+    assert (
+        1 <= found.derived[0].function({k: tuple(v) if isinstance(v, list) else v for k, v in sample.items()})[0] <= 5
+    )
+
+
+def test_the_space_is_not_changed():
+    space = Widths().train()
+    before = {name: value.clone() for name, value in space.state_dict().items()}
+    call = nn.Module.__call__
+    operators_of_space(space, torch.zeros(1, 3, 8, 8))
+    assert all(torch.equal(value, before[name]) for name, value in space.state_dict().items())
+    assert all(module.training for module in space.modules())
+    assert nn.Module.__call__ is call
+
+
+def test_another_input_size_gives_other_operators():
+    space = Widths()
+    small, large = (operators_of_space(space, torch.zeros(1, 3, size, size)) for size in (8, 16))
+    assert not set(small.distinct) & {op for op in large.distinct if op.kind == "conv2d"}
+
+
+def test_a_sample_with_a_missing_label_is_refused():
+    found = operators_of_space(Widths(), torch.zeros(1, 3, 8, 8))
+    with pytest.raises(MissingEntryError, match=r"no choice for 'k'"):
+        found.operators_of({"w": 8, "e": 1})
+    with pytest.raises(MissingEntryError, match=r"choice of 'w' must be one of 8, 16, 24. Got 9"):
+        found.operators_of({"w": 9, "e": 1, "k": 3})
+
+
+def test_choices_that_do_not_go_together_are_refused_only_where_they_meet():
+    class Clashing(ModelSpace):
+        def __init__(self):
+            super().__init__()
+            self.one = MutableLinear(4, nni.choice("a", [2, 3]))
+            self.two = MutableLinear(nni.choice("b", [2, 3]), 1)
+
+        def forward(self, inputs):
+            return self.two(self.one(inputs))
+
+    found = operators_of_space(Clashing(), torch.zeros(1, 4))
+    assert sum(found.operators_of({"a": 3, "b": 3}).values()) == 2
+    with pytest.raises(InvalidValueError, match="is no network of the space"):
+        found.operators_of({"a": 2, "b": 3})
+
+
+def test_a_choice_that_can_not_be_listed_is_named():
+    with pytest.raises(TooManyChoicesError, match="'rate' is no choice among values"):
+        operators_of_space(Continuous(), torch.zeros(1, 4))
+
+
+def test_nothing_warns():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        operators_of_space(Depths(), torch.zeros(1, 4, 6, 6))
