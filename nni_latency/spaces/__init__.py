@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from nni_latency.spaces._networks import NetworkBuilder, example_inputs_of, network_of
     from nni_latency.spaces._sampled import SampledSpace
     from nni_latency.spaces._samples import check_sample, draw_samples, labels_of, read_sample
+    from nni_latency.spaces._space_operators import SpaceOperators, operators_of_space
+    from nni_latency.spaces._varying import TooManyChoicesError
     from nni_latency.spaces._walk import choices_of, plan_of
 
 __all__ = [
@@ -26,6 +28,8 @@ __all__ = [
     "FBNetSpace",
     "NetworkBuilder",
     "SampledSpace",
+    "SpaceOperators",
+    "TooManyChoicesError",
     "check_sample",
     "choices_of",
     "complete_selection",
@@ -36,6 +40,7 @@ __all__ = [
     "make_space",
     "network_of",
     "operator_plan",
+    "operators_of_space",
     "parse_architecture",
     "plan_of",
     "read_sample",
@@ -54,6 +59,8 @@ __getattr__, __dir__ = lazy_exports(
         "PRESETS": "nni_latency.spaces._fbnet_geometry",
         "PUBLISHED_NETWORKS": "nni_latency.spaces._fbnet_geometry",
         "SampledSpace": "nni_latency.spaces._sampled",
+        "SpaceOperators": "nni_latency.spaces._space_operators",
+        "TooManyChoicesError": "nni_latency.spaces._varying",
         "check_sample": "nni_latency.spaces._samples",
         "choices_of": "nni_latency.spaces._walk",
         "complete_selection": "nni_latency.spaces._architecture",
@@ -64,6 +71,7 @@ __getattr__, __dir__ = lazy_exports(
         "make_space": "nni_latency.spaces._finding",
         "network_of": "nni_latency.spaces._networks",
         "operator_plan": "nni_latency.spaces._covering",
+        "operators_of_space": "nni_latency.spaces._space_operators",
         "parse_architecture": "nni_latency.spaces._architecture",
         "plan_of": "nni_latency.spaces._walk",
         "read_sample": "nni_latency.spaces._samples",
