@@ -23,6 +23,9 @@ N_NETWORKS = 30
 #: How many are drawn for each that is measured.
 _DRAWN = 1.5
 
+#: Of so many networks one is among the lightest that were drawn.
+_LIGHT = 10
+
 _Progress = Callable[[float], None]
 
 
@@ -38,9 +41,9 @@ def operator_plan(
     """Choose the networks of a space that a table of its operators is measured with.
 
     Random networks are drawn and traced. Half of those that are measured are the first ones drawn, so that networks of
-    all sizes are among them. The others are chosen, one after another, by how much they add to what is covered: an
-    operator counts by the time that it may take in the networks drawn, and for less the more often it is covered
-    already, so that common operators are met in several networks.
+    all sizes are among them, and a tenth the lightest. The others are chosen, one after another, by how much they add
+    to what is covered: an operator counts by the time that it may take in the networks drawn, and for less the more
+    often it is covered already, so that common operators are met in several networks.
 
     Parameters
     ----------
@@ -111,7 +114,7 @@ def _weights(traced: Trace) -> dict[str, float]:
 
 
 def _choose(networks: Sequence[Mapping[str, float]], count: int) -> list[int]:
-    """Choose half of the networks as they were drawn, in that order, and the others greedily.
+    """Choose half of the networks as they were drawn, in that order, then the lightest ones, and the others greedily.
 
     Those that add most are large. Small ones, which find their data in the cache, have to be among them as well.
     """
@@ -120,8 +123,10 @@ def _choose(networks: Sequence[Mapping[str, float]], count: int) -> list[int]:
         for key, weight in weights.items():
             totals[key] = totals.get(key, 0.0) + weight
     chosen = list(range(min(len(networks), -(-count // 2))))
+    left = sorted(range(len(chosen), len(networks)), key=lambda place: sum(networks[place].values()))
+    n_light = min(len(left), count // _LIGHT)
+    chosen, left = chosen + left[:n_light], left[n_light:]
     seen = Counter(key for place in chosen for key in networks[place])
-    left = list(range(len(chosen), len(networks)))
     while left and len(chosen) < count:
         gains = {place: sum(totals[key] / (1 + seen[key]) ** 2 for key in networks[place]) for place in left}
         best = max(left, key=lambda place: gains[place])

@@ -20,6 +20,8 @@ def test_half_are_taken_as_drawn_and_then_those_that_add_most():
     assert _choose(networks, 2) == [0, 3]
     assert _choose(networks, 3) == [0, 1, 3]
     assert sorted(_choose(networks, 10)) == [0, 1, 2, 3]
+    many = [{str(place): float(20 - place)} for place in range(20)]
+    assert _choose(many, 10) == [0, 1, 2, 3, 4, 19, 5, 6, 7, 8]
 
 
 def test_a_plan_covers_the_space_and_says_how_far():
