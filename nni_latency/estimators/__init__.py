@@ -24,9 +24,9 @@ from nni_latency.estimators._reading import read_estimator
 from nni_latency.estimators._scores import Scores, score
 from nni_latency.estimators._selection import estimate_layers, estimate_selection
 from nni_latency.estimators._table import LayerShare, Missing, TableEstimator, layer_shares
-from nni_latency.estimators._transfer import FewSourcesWarning, TransferEstimator
+from nni_latency.estimators._transfer import TransferEstimator
 from nni_latency.estimators.acts import ActsEstimator, ActsLine, acts_schema, conformal_factor
-from nni_latency.estimators.transfer import CellEncoding, Recovery, encoding_of, transfer_schema
+from nni_latency.estimators.transfer import CellEncoding, FewSourcesWarning, Recovery, encoding_of, transfer_schema
 
 __all__ = [
     "ON_DEMAND",

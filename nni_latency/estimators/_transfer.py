@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -15,24 +12,16 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
 from nni_latency.errors import InvalidValueError
-from nni_latency.estimators._additive import AdditiveCost
-from nni_latency.estimators._base import Estimate, Estimator, LayerEstimator
 from nni_latency.estimators._table import TableEstimator
+from nni_latency.estimators._transfer_costs import FEWEST, TransferCosts
 from nni_latency.estimators.transfer._adaptation import Adaptation, adapt
-from nni_latency.estimators.transfer._as_table import table_of
-from nni_latency.estimators.transfer._calibration import error_quantiles
 from nni_latency.estimators.transfer._document import State, read_transfer, write_transfer
-from nni_latency.estimators.transfer._encoding import Encoding
 from nni_latency.estimators.transfer._finding import encoding_of
-from nni_latency.estimators.transfer._layers import LayerEncoding
-from nni_latency.estimators.transfer._population import Population, learn_population, suggest_networks
-from nni_latency.estimators.transfer._series import check_alike, check_series, check_unit, check_units, resolution_of
-from nni_latency.operators import OpSpec
+from nni_latency.estimators.transfer._learning import Learned, learn
+from nni_latency.estimators.transfer._population import suggest_networks
+from nni_latency.estimators.transfer._series import check_alike, check_series, check_unit, resolution_of
 from nni_latency.platforms import Platform
 from nni_latency.tables import LookupTable
-
-#: Networks that a new device must have been measured on: a scale, a difference, and one to see the noise by.
-FEWEST = 3
 
 #: Networks of a known device below which its costs can not be told from noise.
 FEWEST_OF_SOURCE = 30
@@ -50,11 +39,7 @@ _SUSPECT = 4.0
 _SMALLEST = 1e-3
 
 
-class FewSourcesWarning(UserWarning):
-    """Issued when there is one known device alone, so that nothing is known about how devices differ."""
-
-
-class TransferEstimator(BaseEstimator, LayerEstimator):
+class TransferEstimator(BaseEstimator, TransferCosts):
     """A new device from a handful of whole-network latencies, with the help of devices that are known.
 
     Each known device is fitted as a sum over what its networks are made of, so that outliers count little. Leaving out
@@ -161,7 +146,7 @@ class TransferEstimator(BaseEstimator, LayerEstimator):
                 f"{FEWEST_OF_SOURCE - len(indices)} more are needed."
             )
         series = {str(name): check_series(str(name), values, len(indices)) for name, values in latencies.items()}
-        return self._learn(encoding, indices, series)
+        return self._take_over(learn(encoding, indices, series, self.random_state, check=self.check_units))
 
     def fit_tables(self, tables: Mapping[str, LookupTable]) -> TransferEstimator:
         """Learn known devices from their lookup tables; each must be whole, and of the same space.
@@ -180,7 +165,8 @@ class TransferEstimator(BaseEstimator, LayerEstimator):
         encoding = encoding_of(next(iter(tables.values())) if self.space is None else self.space)
         drawn = encoding.draw(_DRAWN, self.random_state)
         series = {name: TableEstimator(table).predict(drawn) for name, table in tables.items()}
-        return self._learn(encoding, drawn, series, _TABLE_NOISE)
+        found = learn(encoding, drawn, series, self.random_state, check=self.check_units, least_noise=_TABLE_NOISE)
+        return self._take_over(found)
 
     def suggest(
         self, n_networks: int = 10, architectures: Any = None, *, measured: Sequence[int] = ()
@@ -297,77 +283,6 @@ class TransferEstimator(BaseEstimator, LayerEstimator):
         half = self._quantile * self._adaptation.deviations(features)
         return values, np.maximum(values - half, 0.0), values + half
 
-    def estimate_sample(self, sample: Mapping[str, Any] | Sequence[int] | str) -> Estimate:
-        """Estimate one network by its choices, with the interval in which a measurement of it lies."""
-        one = [sample] if isinstance(sample, (str, Mapping)) else np.atleast_2d(np.asarray(sample))
-        value, low, high = (float(column[0]) for column in self.predict_interval(one))
-        return Estimate(value, low, high)
-
-    def estimate_op(self, op: OpSpec) -> Estimate:
-        """Return the mean cost of the candidates with this operator.
-
-        Raises
-        ------
-        MissingEntryError
-            If the space has none.
-        InvalidValueError
-            If networks of the space are no sums of layers.
-        """
-        return self.as_table_estimator().estimate_op(op)
-
-    @property
-    def cost_(self) -> AdditiveCost:
-        """Cost of every choice, in the form in which it steers a search."""
-        return self.as_table_estimator().cost
-
-    def as_table_estimator(self) -> TableEstimator:
-        """Return the new device's table as an estimator: what searches, profilers and validations take."""
-        return self._table_estimator
-
-    def settled(self) -> Estimator:
-        """Return what stands for this estimator in searches: its table, or itself where networks are no sums.
-
-        Raises
-        ------
-        InvalidValueError
-            If nothing was measured on the new device yet.
-        """
-        if not hasattr(self, "similarity_"):
-            raise InvalidValueError(
-                "The TransferEstimator knows no measurement of the new device yet. Call fit with at least "
-                f"{FEWEST} networks, better those that suggest returns."
-            )
-        return self.as_table_estimator() if self._encoding.additive else self
-
-    def to_table(self, **fields: Any) -> LookupTable:
-        """Return an ordinary lookup table of the new device.
-
-        Parameters
-        ----------
-        fields : object
-            Further fields of the table, such as `protocol` and `duration`.
-
-        Its intervals are those of the candidates' costs; `Entry.n_samples` counts the networks measured on the device
-        that hold the candidate, so that 0 says that the entry rests on known devices and other candidates alone.
-
-        Raises
-        ------
-        InvalidValueError
-            If networks of the space are no sums of layers.
-        NotFittedError
-            If nothing was measured on the new device yet.
-        """
-        check_is_fitted(self, "similarity_")
-        encoding = self._encoding
-        if not isinstance(encoding, LayerEncoding):
-            raise InvalidValueError(
-                "A network of this space costs more than the sum of its choices, so it has no lookup table. "
-                "Use predict or estimate_sample."
-            )
-        names = self._population.hypotheses
-        table = table_of(encoding, names, self._adaptation, self._measured, self.platform)
-        return replace(table, **fields)
-
     def save(self, path: str | Path) -> Path:
         """Write the estimator as JSON, whole or not at all; `load` and `read_estimator` read it.
 
@@ -402,35 +317,13 @@ class TransferEstimator(BaseEstimator, LayerEstimator):
         encoding = state.population.encoding
         estimator = cls(
             encoding, platform=state.platform, confidence=confidence, check_units=check, random_state=seed
-        )._take_over(state.population, np.zeros((0, len(encoding.labels)), dtype=np.int64))
-        estimator._errors = state.errors
+        )._take_over(Learned(state.population, np.zeros((0, len(encoding.labels)), dtype=np.int64), state.errors))
         return estimator.fit(state.measured, state.latencies) if len(state.measured) else estimator
 
-    def _learn(
-        self,
-        encoding: Encoding,
-        indices: NDArray[np.int64],
-        series: Mapping[str, NDArray[np.float64]],
-        least_noise: float = 0.0,
-    ) -> TransferEstimator:
-        """Learn known devices from latencies that are checked by row."""
-        if self.check_units:
-            check_units(series)
-        if len(series) == 1:
-            warnings.warn(
-                f"There is one known device, {next(iter(series))!r}: nothing is known about how devices differ. "
-                "Expect larger errors, measure more networks, or add devices.",
-                FewSourcesWarning,
-                stacklevel=3,
-            )
-        population = learn_population(encoding, indices, series, self.random_state, least_noise)
-        generator = np.random.default_rng(self.random_state)
-        self._errors = error_quantiles(population, encoding.features(indices), list(series.values()), generator)
-        return self._take_over(population, indices)
-
-    def _take_over(self, population: Population, indices: NDArray[np.int64]) -> TransferEstimator:
+    def _take_over(self, learned: Learned) -> TransferEstimator:
         self._forget()
-        self._population, self._indices = population, indices
+        population = learned.population
+        self._population, self._indices, self._errors = population, learned.indices, learned.errors
         self.sources_ = tuple(device.name for device in population.devices)
         self.labels_ = population.encoding.labels
         return self
@@ -448,14 +341,6 @@ class TransferEstimator(BaseEstimator, LayerEstimator):
             )
 
     @property
-    def _encoding(self) -> Encoding:
-        return self._population.encoding
-
-    @property
     def _quantile(self) -> float:
         """Half the width of an interval, in standard deviations, as known devices had it."""
         return float(np.interp(self.confidence, np.linspace(0, 1, len(self._errors)), self._errors))
-
-    @cached_property
-    def _table_estimator(self) -> TableEstimator:
-        return TableEstimator(self.to_table())

@@ -9,6 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, RegressorMixin
+from sklearn.utils.metadata_routing import UNUSED
 from sklearn.utils.validation import check_is_fitted
 
 from nni_latency.errors import InvalidValueError
@@ -96,6 +97,10 @@ class ActsEstimator(RegressorMixin, BaseEstimator, LayerEstimator):
 
     metric = "latency"
     by = "graph"
+
+    # What scikit-learn would let a meta-estimator pass on; there is none that knows platforms.
+    __metadata_request__fit = {"groups": UNUSED, "platform": UNUSED}  # noqa: RUF012 - its own protocol
+    __metadata_request__score = {"sample_weight": UNUSED}  # noqa: RUF012
 
     def __init__(
         self,

@@ -12,6 +12,7 @@ from nni_latency.estimators.transfer._files import (
 )
 from nni_latency.estimators.transfer._finding import encoding_of
 from nni_latency.estimators.transfer._layers import EncodedLayer, LayeredSpace, LayerEncoding
+from nni_latency.estimators.transfer._learning import FewSourcesWarning
 from nni_latency.estimators.transfer._recovery import Recovery, recover
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "CsvColumns",
     "EncodedLayer",
     "Encoding",
+    "FewSourcesWarning",
     "LayerEncoding",
     "LayeredSpace",
     "Recovery",

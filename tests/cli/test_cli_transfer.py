@@ -1,0 +1,150 @@
+"""``nni-latency transfer`` and ``nni-latency adapt``."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+
+import numpy as np
+import pytest
+from tiny import TINY, make_table
+
+from nni_latency.cli import _adapt
+from nni_latency.estimators import TransferEstimator
+from nni_latency.platforms import Platform, current_platform
+from nni_latency.spaces import FBNetSpace
+from nni_latency.tables import LookupTable
+from nni_latency.testing import FakeRuntime
+
+_LAYERS = 7
+_SPACE = ["--num-classes", "10", "--input-size", "32", "--width", "0.25", "--depth", "0.25"]
+
+
+def _write(path, header, rows):
+    with path.open("w", newline="") as file:
+        csv.writer(file).writerows([header, *rows])
+    return path
+
+
+def _read(path):
+    with path.open(newline="") as file:
+        return list(csv.reader(file))
+
+
+@pytest.fixture
+def files(tmp_path):
+    """Write 60 networks, two known devices and a new one, in milliseconds."""
+    draw = np.random.default_rng(0)
+    networks, base = draw.integers(0, 9, (60, _LAYERS)), draw.uniform(1, 5, (_LAYERS, 9))
+
+    def latencies(power):
+        return 2 + (base**power)[np.arange(_LAYERS), networks].sum(axis=1)
+
+    known = np.stack([latencies(1.0), latencies(0.6)], axis=1)
+    return {
+        "--architectures": _write(
+            tmp_path / "A.csv",
+            ["index", *(f"layer{layer}" for layer in range(_LAYERS))],
+            [[place, *row] for place, row in enumerate(networks.tolist())],
+        ),
+        "--sources": _write(
+            tmp_path / "L.csv", ["index", "a", "b"], [[place, *row] for place, row in enumerate(known.tolist())]
+        ),
+        "--target": _write(tmp_path / "T.csv", ["index", "new"], list(enumerate(latencies(0.8).tolist()))),
+    }
+
+
+def _options(files, *names):
+    return [part for name in names or files for part in (name, files[name])]
+
+
+def test_transfer_writes_predictions_and_says_how_good_they_are(run, files, tmp_path):
+    shown = run("transfer", *_SPACE, *_options(files), "--samples", "12", "--out", "P.csv", "--table", "T.json")
+    assert "Measured: 12 networks" in shown.stdout
+    assert re.search(r"On 48 other networks: Spearman (0\.9|1\.0)", shown.stdout)
+    rows = _read(tmp_path / "P.csv")
+    assert rows[0] == ["index", "predicted_ms", "low_ms", "high_ms"]
+    assert len(rows) == 61
+    assert float(rows[1][2]) <= float(rows[1][1]) <= float(rows[1][3])
+    assert LookupTable.load("T.json").coverage == 1.0
+
+
+def test_transfer_without_a_target_says_what_to_measure(run, files, tmp_path):
+    run("transfer", *_SPACE, *_options(files, "--architectures", "--sources"), "--samples", "5", "--out", "M.csv")
+    rows = _read(tmp_path / "M.csv")
+    assert rows[0][:2] == ["index", "layer0"]
+    assert len(rows) == 6
+
+
+def test_transfer_takes_a_target_of_few_networks_whole_and_saves_the_estimator(run, files, tmp_path):
+    rows = _read(files["--target"])
+    files["--target"] = _write(tmp_path / "few.csv", rows[0], rows[5:13])
+    shown = run("transfer", *_SPACE, *_options(files), "--out", "P.csv", "--save", "E.json", "--platform", "pixel-3")
+    assert "Measured: 8 networks, 4, 5, 6, 7, 8, 9, 10, 11" in shown.stdout
+    assert TransferEstimator.load("E.json").platform.device == "pixel-3"
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (["--target-device", "old"], "has no series 'old'. There is: new."),
+        (["--source-devices", "a,c"], "has no series 'c'. There is: a, b."),
+        (["--fit-rows", "0-99"], "The --fit-rows must be FIRST-LAST, from 0 to 59. Got '0-99'."),
+        (["--fit-rows", "0-9"], "at least 30 measured networks. Got 10: 20 more are needed."),
+        (["--sources", "absent.csv"], "Can not read 'absent.csv': No such file or directory."),
+    ],
+)
+def test_transfer_says_what_is_wrong(fails, files, options, sentence):
+    assert sentence in fails("transfer", *_SPACE, *_options(files), "--out", "P.csv", *options)
+
+
+def test_transfer_names_a_target_of_another_unit(fails, files, tmp_path):
+    rows = _read(files["--target"])
+    seconds = [[place, float(value) / 1e3] for place, value in rows[1:]]
+    files["--target"] = _write(tmp_path / "seconds.csv", rows[0], seconds)
+    assert "1,000 times too small" in fails("transfer", *_SPACE, *_options(files), "--out", "P.csv")
+    assert not (tmp_path / "P.csv").exists()
+
+
+@pytest.fixture
+def known(tmp_path):
+    """Save tables of two other devices."""
+    space = FBNetSpace(**TINY)
+    tables = {
+        name: make_table(space, seed=seed, platform=Platform(name)) for seed, name in enumerate(("pixel-3", "pi-4"))
+    }
+    return [table.save(tmp_path / f"{name}.json") for name, table in tables.items()]
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    runtime = FakeRuntime(lambda op: 1e-6 * (1 + sum(map(ord, op.op_key)) % 997), platform=current_platform("cpu"))
+    monkeypatch.setattr(_adapt, "make_runtime", lambda *arguments: runtime)
+
+
+def test_adapt_measures_few_networks_and_writes_a_table(run, machine, known, tmp_path):
+    shown = run("adapt", "--from", *known, "--samples", "6", "--rounds", "2", "--out", "new.json", "--save", "E.json")
+    table = LookupTable.load("new.json")
+    assert table.platform == current_platform("cpu")
+    assert "6 networks in" in shown.stdout
+    assert sum(entry.n_samples for entry in table.searched[0].entries.values()) == 6
+    assert table.protocol is not None
+    assert "known devices: pixel-3" in table.remarks[0]
+    assert not list(tmp_path.glob("*.journal*"))
+    assert json.loads((tmp_path / "E.json").read_text())["format"] == "nni_latency.transfer"
+
+
+def test_adapt_from_one_table_says_what_that_means(run, machine, known):
+    shown = run("adapt", "--from", known[0], "--samples", "5", "--rounds", "2", "--out", "new.json")
+    assert "There is one known device, 'pixel-3.torch.fp32.t1'" in shown.stderr
+
+
+def test_adapt_refuses_what_it_can_not_use(fails, machine, known, tmp_path):
+    assert "no file 'absent'" in fails("adapt", "--from", "absent", "--out", "new.json")
+    assert "is given twice" in fails("adapt", "--from", known[0], known[0], known[0], "--out", "new.json")
+    other = make_table(FBNetSpace(num_classes=10, input_size=32, width=0.5, depth=0.25), platform=Platform("x"))
+    path = other.save(tmp_path / "other.json")
+    assert "do not belong together" in fails("adapt", "--from", known[0], path, "--out", "new.json")
+    (tmp_path / "new.json").write_text("{}")
+    assert "exists" in fails("adapt", "--from", *known, "--out", "new.json")
