@@ -5,10 +5,19 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from nni_latency.estimators import acts_schema
 from nni_latency.files import write_atomically
+from nni_latency.micro_benchmarks import points_schema
 from nni_latency.tables import operator_table_schema, table_schema
 
+SCHEMAS = {
+    "acts": acts_schema,
+    "benchmark_points": points_schema,
+    "lookup_table": table_schema,
+    "operator_table": operator_table_schema,
+}
+
 if __name__ == "__main__":
-    for name, schema in {"lookup_table": table_schema(), "operator_table": operator_table_schema()}.items():
+    for name, schema in SCHEMAS.items():
         target = Path(__file__).parent / "reference" / f"{name}.schema.json"
-        write_atomically(target, json.dumps(schema, indent=2) + "\n")
+        write_atomically(target, json.dumps(schema(), indent=2) + "\n")

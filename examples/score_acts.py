@@ -123,8 +123,8 @@ def report(
 def line(scores: BlockScores) -> str:
     """Return scores in a line."""
     return (
-        f"{scores.n} blocks, median error {scores.median:.1%}: {scores.median_short:.1%} of {scores.n_short} below 2 ms,"
-        f" {scores.median_long:.1%} above; correlation {scores.correlation:.4f}, R2 {scores.r2:.4f}"
+        f"{scores.n} blocks, median error {scores.median:.1%}: {scores.median_short:.1%} of {scores.n_short} below 2 ms"
+        f", {scores.median_long:.1%} above; correlation {scores.correlation:.4f}, R2 {scores.r2:.4f}"
     )
 
 

@@ -32,7 +32,7 @@ KINDS: dict[str, Callable[..., nn.Module]] = {
 _IN_FRONT = ("channels", "out", "classes")
 
 #: Batch sizes that are tried, smallest first.
-BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+BATCHES = (1, 4, 16, 64, 256)
 
 
 @dataclass(frozen=True)
@@ -86,30 +86,44 @@ class Block:
         return KINDS[self.kind](**dict(self.arguments))
 
 
-#: The predefined set.
+#: The predefined set: every kind small and large, wide and narrow, since sizes tell more than batch sizes do.
 BLOCKS: tuple[Block, ...] = (
     Block.of("conv", 56, channels=64, out=64, kernel=3),
     Block.of("conv", 14, channels=256, out=256, kernel=3),
     Block.of("conv", 112, channels=32, out=64, kernel=3, stride=2),
+    Block.of("conv", 7, channels=64, out=64, kernel=3),
+    Block.of("conv", 28, channels=24, out=48, kernel=5),
+    Block.of("conv", 14, channels=64, out=128, kernel=1),
+    Block.of("conv", 7, channels=160, out=32, kernel=1),
+    Block.of("conv", 28, channels=16, out=96, kernel=1, stride=2),
     Block.of("basic", 56, channels=64, out=64),
-    Block.of("basic", 28, channels=128, out=128),
-    Block.of("basic", 14, channels=256, out=512, stride=2),
+    Block.of("basic", 28, channels=32, out=32),
+    Block.of("basic", 14, channels=128, out=256, stride=2),
+    Block.of("basic", 7, channels=512, out=512),
     Block.of("bottleneck", 56, channels=256, out=256, width=64),
     Block.of("bottleneck", 28, channels=512, out=512, width=128),
     Block.of("bottleneck", 14, channels=1024, out=1024, width=256),
-    Block.of("bottleneck", 14, channels=1024, out=2048, width=512, stride=2),
+    Block.of("bottleneck", 14, channels=256, out=512, width=128, stride=2),
+    Block.of("bottleneck", 7, channels=64, out=128, width=32),
     Block.of("grouped-bottleneck", 56, channels=256, out=256, width=128, groups=32),
     Block.of("grouped-bottleneck", 14, channels=1024, out=1024, width=512, groups=32),
+    Block.of("grouped-bottleneck", 28, channels=64, out=64, width=32, groups=4),
+    Block.of("grouped-bottleneck", 14, channels=192, out=256, width=96, groups=8, stride=2),
+    Block.of("grouped-bottleneck", 7, channels=320, out=320, width=160, groups=4),
     Block.of("inverted-residual", 112, channels=32, out=16, expansion=1),
     Block.of("inverted-residual", 112, channels=16, out=24, expansion=6, stride=2),
     Block.of("inverted-residual", 28, channels=32, out=32, expansion=6),
+    Block.of("inverted-residual", 28, channels=24, out=48, expansion=3, kernel=5, stride=2),
     Block.of("inverted-residual", 14, channels=96, out=96, expansion=6),
+    Block.of("inverted-residual", 14, channels=48, out=48, expansion=1),
     Block.of("inverted-residual", 7, channels=160, out=320, expansion=6),
     Block.of("mbconv", 56, channels=24, out=40, expansion=6, kernel=5, stride=2),
     Block.of("mbconv", 28, channels=40, out=40, expansion=6, kernel=5),
+    Block.of("mbconv", 28, channels=32, out=16, expansion=1),
     Block.of("mbconv", 14, channels=112, out=112, expansion=6, kernel=5),
     Block.of("mbconv", 7, channels=192, out=192, expansion=6, kernel=5),
     Block.of("transformer", 196, channels=192, heads=3),
+    Block.of("transformer", 49, channels=96, heads=3),
     Block.of("transformer", 64, channels=384, heads=6),
     Block.of("transformer", 196, channels=768, heads=12),
     Block.of("stem", 224, channels=3, out=64, kernel=7, pool=True),

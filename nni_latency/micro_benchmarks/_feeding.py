@@ -1,7 +1,8 @@
 """How a block finds the caches that is timed alone: as inside a network.
 
 Inside a network the input of a block has just been computed, and its weights were last used a whole network ago. So a
-feeder runs before every block: it writes over more memory than the caches hold, then makes the block's input anew.
+feeder runs before every block: it writes as much memory as a small network touches between two visits of a block, which
+empties small caches and leaves in large ones what would be left there, then makes the block's input anew.
 """
 
 from __future__ import annotations
@@ -13,12 +14,12 @@ from typing import Any
 import torch
 from torch import nn
 
-#: Numbers that are written to empty the caches: 64 MiB in single precision.
-SWEPT = 1 << 24
+#: Numbers that are written: 16 MiB in single precision.
+SWEPT = 1 << 22
 
 
 class Feeder(nn.Module):
-    """Empties the caches and makes an input, whatever it is given itself.
+    """Takes the caches as the rest of a network would, and makes an input, whatever it is given itself.
 
     Parameters
     ----------

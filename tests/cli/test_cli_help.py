@@ -20,6 +20,13 @@ def _command(name):
     return importlib.import_module(COMMANDS[name]).command
 
 
+def _parameters(name):
+    """Return the parameters of a command, or of all commands of a group."""
+    command = _command(name)
+    inner = command.commands.values() if isinstance(command, click.Group) else []
+    return [*command.params, *(parameter for item in inner for parameter in item.params)]
+
+
 def _section(name):
     """Return what the documentation says about one command."""
     text = DOCUMENT.read_text(encoding="utf-8")
@@ -66,7 +73,7 @@ def test_every_option_is_documented(name):
     section = _section(name)
     options = [
         text
-        for parameter in _command(name).params
+        for parameter in _parameters(name)
         if isinstance(parameter, click.Option)
         for text in (*parameter.opts, *parameter.secondary_opts)
     ]
@@ -76,5 +83,5 @@ def test_every_option_is_documented(name):
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_documentation_names_no_option_that_is_not_there(name):
-    known = {text for parameter in _command(name).params for text in (*parameter.opts, *parameter.secondary_opts)}
+    known = {text for parameter in _parameters(name) for text in (*parameter.opts, *parameter.secondary_opts)}
     assert not set(re.findall(r"(?<![\w-])--[a-z][\w-]*", _section(name))) - known

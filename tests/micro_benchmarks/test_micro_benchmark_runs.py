@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 from invented_device import SERIES, SMALL, Forgetful, invented, seconds_of
@@ -10,7 +11,7 @@ from invented_device import SERIES, SMALL, Forgetful, invented, seconds_of
 from nni_latency.errors import InvalidValueError, MeasurementError, MismatchError, OutputError, TableFormatError
 from nni_latency.measurement import Protocol
 from nni_latency.measurement.runtimes import TorchEager
-from nni_latency.micro_benchmarks import BenchmarkPoints, Block, run_benchmarks
+from nni_latency.micro_benchmarks import BenchmarkPoints, Block, points_schema, run_benchmarks
 from nni_latency.platforms import Platform
 from nni_latency.tables import journal_path
 from nni_latency.testing import FakeRuntime
@@ -191,3 +192,8 @@ def test_a_file_of_points_that_can_not_be_read_is_refused(tmp_path):
     (tmp_path / "cut.json").write_text('{"format": ')
     with pytest.raises(TableFormatError, match="are not whole JSON"):
         BenchmarkPoints.load(tmp_path / "cut.json")
+
+
+def test_published_schema_is_that_of_the_reader():
+    path = Path(__file__).parents[2] / "docs" / "reference" / "benchmark_points.schema.json"
+    assert json.loads(path.read_text()) == points_schema(), "run docs/export_schema.py"

@@ -138,6 +138,7 @@ class ActsDocument(_Strict):
     bound: Literal["memory", "compute"]
     correction: Literal["none", "curve", "residual"]
     operators: bool = Field(description="whether the operators of the points were known")
+    start: bool = Field(description="whether a block that is timed alone takes something once, however little it does")
     totals_low: list[NotNegative] = Field(min_length=3, max_length=3)
     totals_high: list[NotNegative] = Field(min_length=3, max_length=3)
     interval_factor: float = Field(ge=1, description="by what factor an estimate may be off, up or down")
@@ -225,6 +226,7 @@ def _content(estimator: ActsEstimator) -> dict[str, Any]:
         "bound": estimator.bound_,
         "correction": estimator.correction_,
         "operators": estimator.operators_,
+        "start": estimator.start_,
         "totals_low": low.tolist(),
         "totals_high": high.tolist(),
         "interval_factor": estimator.interval_factor_,
@@ -255,6 +257,7 @@ def _fill(estimator: ActsEstimator, document: ActsDocument) -> ActsEstimator:
     estimator.take_line(ActsLine(**document.line.model_dump()))
     estimator.shares_, estimator.bound_ = {str(name): share for name, share in document.shares.items()}, document.bound
     estimator.correction_, estimator.operators_ = document.correction, document.operators
+    estimator.start_ = document.start
     estimator.totals_range_ = (np.array(document.totals_low), np.array(document.totals_high))
     estimator.held_out_errors_ = np.array(document.held_out_errors)
     estimator.interval_factor_ = document.interval_factor

@@ -152,6 +152,9 @@ class ActsEstimator(RegressorMixin, BaseEstimator, LayerEstimator):
         check_settings(self.variant, self.confidence, self.n_folds)
         workloads = workloads_of(X)
         seconds = check_points(workloads, y)
+        self.start_ = workloads.varied() and self.variant == "refined"
+        if self.start_:
+            workloads = workloads.with_start()
         self.platform_ = one_platform(platform, len(seconds)) or _NOWHERE
         folds = draw_folds(range(len(seconds)) if groups is None else list(groups), self.n_folds, self.random_state)
         if len(folds) < 2 or (groups is not None and len(list(groups)) != len(seconds)):
@@ -180,13 +183,15 @@ class ActsEstimator(RegressorMixin, BaseEstimator, LayerEstimator):
         self.breakpoint_, self.slope_, self.offset_ = line.breakpoint, line.slope, line.offset
         self.n_features_in_ = 3
 
-    def predict(self, X: WorkloadSource) -> NDArray[np.float64]:  # noqa: N803
+    def predict(self, X: WorkloadSource, *, alone: bool = True) -> NDArray[np.float64]:  # noqa: N803
         """Estimate many blocks or networks at once.
 
         Parameters
         ----------
         X
             As for `fit`. If the operators of the points were known and those of `X` are not, the formula is applied.
+        alone : bool, default=True
+            Whether each runs alone, as the points did, and begins with cold caches; inside a network it does not.
 
         Returns
         -------
@@ -197,7 +202,9 @@ class ActsEstimator(RegressorMixin, BaseEstimator, LayerEstimator):
         workloads = workloads_of(X)
         if self.model_ is None or (self.operators_ and not workloads.operators):
             return self.line_.predict(workloads.totals)
-        return self.model_.predict(workloads if self.operators_ else workloads.as_totals())
+        if not self.operators_:
+            return self.model_.predict(workloads.as_totals())
+        return self.model_.predict(workloads.with_start() if self.start_ and alone else workloads)
 
     def estimate(self, model: Any, example_inputs: Any = None) -> Estimate:
         """Estimate the latency of a whole network, as one workload.
@@ -217,7 +224,7 @@ class ActsEstimator(RegressorMixin, BaseEstimator, LayerEstimator):
     def estimate_block(self, ops: Sequence[OpSpec]) -> Estimate:
         """Estimate the latency of operators that run one after another, as one workload."""
         workloads = workloads_of([list(ops)])
-        value = max(float(self.predict(workloads)[0]), 1e-9)
+        value = max(float(self.predict(workloads, alone=False)[0]), 1e-9)
         factor = self.interval_factor_
         return Estimate(value, value / factor, value * factor, workloads.uncounted[0])
 
@@ -229,7 +236,7 @@ class ActsEstimator(RegressorMixin, BaseEstimator, LayerEstimator):
         if self.model_ is not None and self.operators_:
             return parts
         weights = np.maximum(workloads_of([[op] for op in ops]).totals @ (self.a_, self.b_, self.c_), 1e-15)
-        values = self.predict([ops])[0] * weights / weights.sum()
+        values = self.predict([ops], alone=False)[0] * weights / weights.sum()
         factor = self.interval_factor_
         return [
             Estimate(value, value / factor, value * factor, part.missing)

@@ -11,11 +11,17 @@ from nni_latency.operators import Features, OpSpec, features_of
 #: What is counted of every piece of work, in the order of its amounts; the last one is 1 for each.
 AMOUNTS = ("outputs", "inputs", "flops", "params", "calls")
 
+#: Traits of an operator.
+N_TRAITS = 9
+
 #: Group of work whose operators are not known: whole blocks by their ACTS, INP and FLOPs.
 WHOLE = "block"
 
 #: Group of operators of a kind that has no feature function.
 OTHER = "other"
+
+#: Group of what a workload takes once, however much is in it: a block that is timed alone begins with cold caches.
+START = "start"
 
 _GROUPS = {
     "matrix product": ("linear", "matmul", "bmm", "mm", "addmm", "baddbmm", "einsum", "bilinear"),
@@ -73,6 +79,11 @@ def work_of_totals(acts: float, inp: float, flops: float) -> Work:
     """Describe a block by its totals alone."""
     traits = tuple(map(math.log1p, (acts, inp, flops)))
     return Work(WHOLE, (float(acts), float(inp), float(flops), 0.0, 1.0), traits)
+
+
+def start_of_workload() -> Work:
+    """Describe the beginning of a workload."""
+    return Work(START, (0.0, 0.0, 0.0, 0.0, 1.0), (0.0,) * N_TRAITS)
 
 
 def group_of(op: OpSpec) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import nn
 
 from nni_latency.errors import InvalidValueError
-from nni_latency.estimators.acts._traits import Work, work_of, work_of_totals
+from nni_latency.estimators.acts._traits import Work, start_of_workload, work_of, work_of_totals
 from nni_latency.operators import Features, OpSpec, capture_operators, parts_of
 
 _EXPECTED = "an (n, 3) array of ACTS, INP and FLOPs, or a list of (module, input_shape)"
@@ -57,6 +57,16 @@ class Workloads:
             self.operators,
             tuple(self.uncounted[row] for row in rows),
         )
+
+    def varied(self) -> bool:
+        """Whether some workloads have more pieces than others, so that their beginning can be told from the pieces."""
+        pieces = self.counts.sum(axis=1)
+        return self.operators and bool(pieces.max() > pieces.min())
+
+    def with_start(self) -> Workloads:
+        """Return the same workloads, each with a beginning."""
+        counts = np.column_stack([self.counts, np.ones(len(self))])
+        return replace(self, work=(*self.work, start_of_workload()), counts=counts)
 
     def as_totals(self) -> Workloads:
         """Return the same workloads by their totals alone."""
