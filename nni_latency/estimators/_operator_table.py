@@ -32,7 +32,7 @@ class OperatorTableEstimator(LayerEstimator):
     >>> estimator.estimate_op(OpSpec.of("relu", [(1, 16)])).value
     2e-06
     >>> estimator.estimate_op(OpSpec.of("relu", [(1, 24)])).missing
-    ('predicted: relu@1x24:float32',)
+    ('predicted: relu()@1x24:float32',)
     """
 
     metric = "latency"
