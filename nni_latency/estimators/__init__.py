@@ -20,6 +20,7 @@ from nni_latency.estimators._measured_network import MeasuredNetworkEstimator
 from nni_latency.estimators._measuring import ON_DEMAND, MeasuringEstimator
 from nni_latency.estimators._operator_predictor import OperatorPredictor, Prediction, family_of, rough_time, work_of
 from nni_latency.estimators._operator_table import OperatorTableEstimator
+from nni_latency.estimators._predicted_rest import PredictedRest
 from nni_latency.estimators._reading import read_estimator
 from nni_latency.estimators._scores import Scores, score
 from nni_latency.estimators._selection import estimate_layers, estimate_selection
@@ -58,6 +59,7 @@ __all__ = [
     "OperatorPredictor",
     "OperatorShare",
     "OperatorTableEstimator",
+    "PredictedRest",
     "Prediction",
     "Recovery",
     "Scores",

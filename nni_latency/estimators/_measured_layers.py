@@ -65,6 +65,10 @@ class _LayerMeasuring(MeasuringEstimator, LayerEstimator):
             known = self._memo.operator(op.op_key, self._protocol) or self._measure_alone(op)
         return as_estimate(known, (f"measured alone: {op.op_key}",) if known.alone else ())
 
+    def has_met(self, op: OpSpec) -> bool:
+        """Whether the operator was measured inside a network, so that `estimate_op` measures nothing."""
+        return not self._is_new(op.op_key)
+
     def total(self, parts: Iterable[Estimate]) -> Estimate:
         """Add up the costs of operators, and their intervals: what slows down one of them slows down the others too."""
         items = list(parts)

@@ -9,7 +9,7 @@ from nni_latency.estimators import Distillation, Missing, NetworkEstimator, dist
 from nni_latency.loading import EstimatorSource, load_estimator
 from nni_latency.nas._expressions import expression_of
 from nni_latency.nas._nni import ExpressionProfiler
-from nni_latency.nas._space_cost import cost_of_space
+from nni_latency.nas._space_cost import N_NETWORKS, cost_of_space
 from nni_latency.spaces import choices_of
 
 
@@ -30,7 +30,8 @@ class LatencyProfiler(ExpressionProfiler):
     missing : {"error", "nearest"}, default="error"
         What a table does about candidates without an entry.
     n_samples : int, optional
-        Networks that an estimator of whole networks is asked for, to find a sum that stands for it; see `distil`.
+        Networks that an estimator of whole networks is asked for, to find a sum that stands for it; see `distil`. Also
+        those that one measures which measures operators on demand (12 without it); other operators are predicted.
 
     Attributes
     ----------
@@ -81,7 +82,7 @@ class LatencyProfiler(ExpressionProfiler):
         if isinstance(self.estimator, NetworkEstimator):
             choices_of(space)
             self.distillation = distil(self.estimator, space, example_inputs, n_samples=n_samples)
-        self.cost = cost_of_space(self.distillation or self.estimator, space, example_inputs)
+        self.cost = cost_of_space(self.distillation or self.estimator, space, example_inputs, n_samples or N_NETWORKS)
         self.expression = expression_of(self.cost, space)
 
     def profile(self, sample: Mapping[str, Any]) -> float:

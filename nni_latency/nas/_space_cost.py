@@ -11,8 +11,11 @@ from nni_latency.estimators import (
     AdditiveCost,
     Distillation,
     Estimator,
+    GraphEstimator,
     GroupedCost,
     LayerEstimator,
+    ModuleEstimator,
+    PredictedRest,
     TableEstimator,
     additive_cost,
 )
@@ -21,18 +24,25 @@ from nni_latency.operators import freeze_shapes
 from nni_latency.spaces import (
     TooManyChoicesError,
     choices_of,
+    draw_samples,
     example_inputs_of,
     labels_of,
+    network_of,
     operators_of_space,
     plan_of,
 )
 from nni_latency.tables import SpaceReference
 
+#: Networks that an estimator measures which measures on demand; the operators of all others are predicted.
+N_NETWORKS = 12
+
 #: What a profiler may hold.
 SpaceCost = AdditiveCost | GroupedCost | FrozenCost
 
 
-def cost_of_space(estimator: Estimator | Distillation, space: Any, example_inputs: Any) -> SpaceCost:
+def cost_of_space(
+    estimator: Estimator | Distillation, space: Any, example_inputs: Any, n_networks: int = N_NETWORKS
+) -> SpaceCost:
     """Cost a space, keyed by the values that NNI's samples hold.
 
     Raises
@@ -56,7 +66,7 @@ def cost_of_space(estimator: Estimator | Distillation, space: Any, example_input
         _check_table(estimator, space, example_inputs)
         cost = estimator.cost
     elif isinstance(estimator, LayerEstimator):
-        return _by_operators(estimator, space, example_inputs)
+        return _by_operators(estimator, space, example_inputs, n_networks)
     else:
         raise InvalidValueError(
             f"{estimator!r} can not be taken apart by the layers of {type(space).__name__}. "
@@ -65,11 +75,13 @@ def cost_of_space(estimator: Estimator | Distillation, space: Any, example_input
     return _by_value(cost, choices_of(space))
 
 
-def _by_operators(estimator: LayerEstimator, space: Any, example_inputs: Any) -> GroupedCost | FrozenCost:
+def _by_operators(
+    estimator: LayerEstimator, space: Any, example_inputs: Any, n_networks: int
+) -> GroupedCost | FrozenCost:
     """Cost a space by the operators of its networks; one that can not be followed network by network."""
     inputs = example_inputs_of(space) if example_inputs is None else example_inputs
     try:
-        return operators_of_space(space, inputs, estimator.by).priced(estimator)
+        found = operators_of_space(space, inputs, estimator.by)
     except TooManyChoicesError as error:
         warnings.warn(
             f"{error} Every network is therefore built and traced when it is asked for, which takes about a second "
@@ -77,6 +89,11 @@ def _by_operators(estimator: LayerEstimator, space: Any, example_inputs: Any) ->
             stacklevel=4,
         )
         return FrozenCost(space, estimator, inputs)
+    if isinstance(estimator, ModuleEstimator | GraphEstimator):
+        networks = draw_samples(space, n_networks)
+        estimator.measure([(network_of(space, sample)(), inputs) for sample in networks])
+        return found.priced(PredictedRest(estimator, found.distinct))
+    return found.priced(estimator)
 
 
 def _by_value(cost: AdditiveCost, choices: dict[str, list[Any]]) -> AdditiveCost:

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from test_profiler import ByMacs
 from torch import nn
 
 from nni_latency.errors import InvalidValueError, UnreachableTargetError
+from nni_latency.estimators import ModuleEstimator
 from nni_latency.imports import quiet_nni
+from nni_latency.measurement import Protocol
 from nni_latency.nas import LatencyFilter, LatencyProfiler
+from nni_latency.operators import trace
 from nni_latency.spaces import draw_samples, hub_space
+from nni_latency.testing import FakeRuntime
 
 with quiet_nni():
     import nni
@@ -70,3 +76,20 @@ def test_a_space_that_can_not_be_followed_is_costed_network_by_network():
         profiler.cost.check_additive()
     with pytest.raises(UnreachableTargetError, match=r"seems to meet a latency"):
         profiler.cost.check_target(small / 4)
+
+
+def test_measuring_estimators_measure_networks_and_predict_the_rest():
+    """With a thousandth of a second for an operator and a millionth for an input number, whatever stands around it."""
+    runtime = FakeRuntime(lambda op: 1e-3 + 1e-6 * sum(math.prod(shape) for shape in op.input_shapes), by="module")
+    estimator = ModuleEstimator(runtime=runtime, protocol=Protocol(n_run=3, processes=1), memo=None)
+    space = hub_space("mobilenetv3", width_multipliers=(0.5, 1.0), expand_ratios=(1.0, 3.0), depth_range=(1, 2))
+    inputs = torch.zeros(1, 3, 32, 32)
+    profiler = LatencyProfiler(space, inputs, latency_estimator=estimator, n_samples=3)
+    assert any(name.startswith("predicted: conv2d") for name in profiler.cost.missing)
+    measured = draw_samples(space, 3)
+    for sample in draw_samples(space, 6):
+        truth = sum(
+            1e-3 + 1e-6 * sum(math.prod(shape) for shape in item.op.input_shapes)
+            for item in trace(space.freeze(dict(sample)), inputs).operators
+        )
+        assert profiler.profile(sample) == pytest.approx(truth, rel=1e-6 if sample in measured else 0.05)
