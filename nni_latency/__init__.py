@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from nni_latency.imports import lazy_exports
 
 if TYPE_CHECKING:
+    from nni_latency.analysis import ModelAnalysis
     from nni_latency.errors import LatencyError
     from nni_latency.estimators import Estimate, Estimator, LayerEstimator, NetworkEstimator, TableEstimator
     from nni_latency.loading import load_estimator
@@ -29,6 +30,7 @@ __all__ = [
     "LayerEstimator",
     "LookupTable",
     "Measurement",
+    "ModelAnalysis",
     "NetworkEstimator",
     "Platform",
     "Protocol",
@@ -50,6 +52,7 @@ __getattr__, __dir__ = lazy_exports(
         "LayerEstimator": "nni_latency.estimators",
         "LookupTable": "nni_latency.tables",
         "Measurement": "nni_latency.measurement",
+        "ModelAnalysis": "nni_latency.analysis",
         "NetworkEstimator": "nni_latency.estimators",
         "Platform": "nni_latency.platforms",
         "Protocol": "nni_latency.measurement",
