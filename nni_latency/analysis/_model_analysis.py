@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
-from nni_latency.analysis._partition import BlockOperators, split_into_blocks
+from nni_latency.analysis._partition import BlockOperators, split_into_blocks, split_onnx
 from nni_latency.analysis._suggestions import BlockNumbers, suggest
 from nni_latency.errors import InvalidValueError
 from nni_latency.estimators import ActsEstimator, Estimate, Estimator, LayerEstimator
@@ -58,8 +59,8 @@ class ModelAnalysis:
 
     Parameters
     ----------
-    model : nn.Module
-        Any network; it is neither changed nor run on data.
+    model : nn.Module, str or Path
+        Any network; it is neither changed nor run on data. Or an ONNX file, whose input needs no shape.
     input_shape : sequence of int
         Shape of its input without the batch, such as ``(3, 224, 224)``. For several inputs give `example_inputs`.
     batch_size : int, default=1
@@ -98,7 +99,7 @@ class ModelAnalysis:
 
     def __init__(
         self,
-        model: nn.Module,
+        model: nn.Module | str | Path,
         input_shape: Sequence[int] | None = None,
         batch_size: int = 1,
         *,
@@ -106,14 +107,20 @@ class ModelAnalysis:
         depth: int | None = None,
         example_inputs: Any = None,
     ) -> None:
-        inputs = _inputs(input_shape, batch_size) if example_inputs is None else example_inputs
-        parts = split_into_blocks(model, inputs, depth)
         self.batch_size = batch_size
         self.estimator = estimator
-        self.latency = None if estimator is None else estimator.estimate(model, inputs)
+        if isinstance(model, nn.Module):
+            inputs = _inputs(input_shape, batch_size) if example_inputs is None else example_inputs
+            parts = split_into_blocks(model, inputs, depth)
+            self.latency = None if estimator is None else estimator.estimate(model, inputs)
+            self.params = sum(parameter.numel() for parameter in model.parameters())
+        else:
+            parts = split_onnx(model, batch_size)
+            ops = [op for part in parts for op in part.ops]
+            self.latency = _cost(estimator, ops) if isinstance(estimator, LayerEstimator) else None
+            self.params = sum(part.params for part in parts)
         counted = count_operators(op for part in parts for op in part.ops)
         self.features, self.uncounted = counted.features, counted.uncounted
-        self.params = sum(parameter.numel() for parameter in model.parameters())
         self.blocks = tuple(_analyse(parts, estimator, self.features))
 
     @property

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from torch import nn
 
 from nni_latency.errors import InvalidValueError
-from nni_latency.operators import OpSpec, count_operators, parts_of, trace
+from nni_latency.operators import OpSpec, count_operators, parts_of, read_onnx, trace
 
 #: Modules that only hold others, and so are never a block while there are modules with parts of their own in them.
 _CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
+
+#: Kinds of operators with which a block of an ONNX file begins.
+_BEGINNINGS = ("conv", "linear", "matmul")
 
 #: Share of the network's work above which a block is taken apart further, if it has blocks of its own.
 _TOO_MUCH = 0.5
@@ -80,6 +84,24 @@ def split_into_blocks(model: nn.Module, example_inputs: object, depth: int | Non
         )
         for name, ops in gathered.items()
     ]
+
+
+def split_onnx(path: str | Path, batch_size: int | None = None) -> list[BlockOperators]:
+    """Take an ONNX file apart: every convolution or product begins a block, which the nodes behind it belong to.
+
+    Raises
+    ------
+    MissingDependencyError
+        If the package ``onnx`` is not installed.
+    InvalidValueError
+        If the file can not be read, or its shapes can not be inferred.
+    """
+    blocks: list[tuple[str, list[OpSpec]]] = []
+    for name, op in read_onnx(path, batch_size):
+        if not blocks or op.kind.startswith(_BEGINNINGS):
+            blocks.append((name, []))
+        blocks[-1][1].append(op)
+    return [BlockOperators(name, ops[0].kind, tuple(ops), count_operators(ops).features.params) for name, ops in blocks]
 
 
 def _roots(model: nn.Module, found: Sequence[tuple[str, OpSpec]], depth: int | None) -> set[str]:

@@ -15,6 +15,7 @@ from nni_latency.cli._console import remarks, results
 from nni_latency.cli._model import load_class, make_inputs, make_network, names_a_class
 from nni_latency.cli._spaces import JsonObject
 from nni_latency.errors import InvalidValueError, UnknownNameError
+from nni_latency.estimators import Estimator
 from nni_latency.loading import load_estimator
 from nni_latency.spaces import FBNetSpace
 from nni_latency.units import format_count, format_percent, format_seconds
@@ -25,7 +26,9 @@ _ROWS = 20
 
 @click.command("analyze")
 @click.option("--file", help="Python file with the network's class; it is run.")
-@click.option("--model", required=True, help="Class in the file, package.module:Class, or a built-in network by name.")
+@click.option(
+    "--model", required=True, help="Class in --file, package.module:Class, an .onnx file, or a built-in name."
+)
 @click.option("--kwargs", type=JsonObject(), help="Arguments of the class, as JSON.")
 @click.option(
     "--input",
@@ -46,21 +49,27 @@ def command(**options: Any) -> None:
 
     Built in are fbnet-a, fbnet-b, fbnet-b1, fbnet-c and fbnet-c1.
     """
-    network, shape = _network(options)
     source = options["latency_estimator"]
-    analysis = ModelAnalysis(
-        network,
-        batch_size=options["batch"],
-        estimator=None if source is None else load_estimator(source),
-        depth=options["depth"],
-        example_inputs=make_inputs(options["inputs"] or shape, options["batch"]),
-    )
+    estimator = None if source is None else load_estimator(source)
+    analysis = _analyse(options, estimator)
     if options["as_json"]:
         click.echo(json.dumps(_content(analysis), indent=1))
     else:
         _print(analysis, options["top"])
     if analysis.uncounted:
         remarks().print(f"Not counted: {escape(', '.join(analysis.uncounted))}", soft_wrap=True)
+
+
+def _analyse(options: dict[str, Any], estimator: Estimator | None) -> ModelAnalysis:
+    """Take apart what the options name: an ONNX file, or a network that is made."""
+    batch = options["batch"]
+    if options["model"].endswith(".onnx"):
+        if options["file"] or options["kwargs"] or options["inputs"]:
+            raise InvalidValueError("An ONNX file knows its inputs: leave out --file, --kwargs and --input.")
+        return ModelAnalysis(options["model"], batch_size=batch, estimator=estimator)
+    network, shape = _network(options)
+    inputs = make_inputs(options["inputs"] or shape, batch)
+    return ModelAnalysis(network, batch_size=batch, estimator=estimator, depth=options["depth"], example_inputs=inputs)
 
 
 def _network(options: dict[str, Any]) -> tuple[nn.Module, tuple[str, ...]]:

@@ -4,6 +4,7 @@ from nni_latency.operators._composites import parts_of
 from nni_latency.operators._feature_table import Counted, count_operators, features_of, supported_kinds
 from nni_latency.operators._features import Features
 from nni_latency.operators._inputs import Inputs, freeze_inputs, freeze_shapes
+from nni_latency.operators._onnx import read_onnx
 from nni_latency.operators._op_spec import AttributeValue, OpSpec
 from nni_latency.operators._rebuild import build_operator
 from nni_latency.operators._trace import (
@@ -32,6 +33,7 @@ __all__ = [
     "freeze_inputs",
     "freeze_shapes",
     "parts_of",
+    "read_onnx",
     "supported_kinds",
     "trace",
 ]

@@ -103,3 +103,14 @@ def test_built_in_networks_have_a_name(run):
 @pytest.mark.usefixtures("net")
 def test_mistakes_are_told_in_a_sentence(fails, arguments, message):
     assert message in fails("analyze", *arguments)
+
+
+def test_an_onnx_file_is_taken_apart(run, fails):
+    onnx = pytest.importorskip("onnx", reason="the package onnx is not installed")
+    value = onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [1, 4])
+    out = onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [1, 4])
+    node = onnx.helper.make_node("Relu", ["x"], ["y"])
+    onnx.save(onnx.helper.make_model(onnx.helper.make_graph([node], "g", [value], [out])), "net.onnx")
+    assert json.loads(run("analyze", "--model", "net.onnx", "--batch", 3, "--json").stdout)["flops"] == 12
+    assert "leave out --file, --kwargs and --input" in fails("analyze", "--model", "net.onnx", "--input", "3,4")
+    assert "Can not read the ONNX file" in fails("analyze", "--model", "none.onnx")

@@ -29,7 +29,7 @@ from nni_latency.estimators.acts._model import (
 )
 from nni_latency.estimators.acts._scores import BlockScores, score_blocks
 from nni_latency.estimators.acts._workloads import WorkloadSource, workloads_of
-from nni_latency.operators import OpSpec, capture_operators
+from nni_latency.operators import OpSpec, capture_operators, read_onnx
 from nni_latency.platforms import Platform
 
 Variant = Literal["refined", "published"]
@@ -207,15 +207,21 @@ class ActsEstimator(RegressorMixin, BaseEstimator, LayerEstimator):
         return self.model_.predict(workloads.with_start() if self.start_ and alone else workloads)
 
     def estimate(self, model: Any, example_inputs: Any = None) -> Estimate:
-        """Estimate the latency of a whole network, as one workload.
+        """Estimate the latency of a whole network, a module or the path of an ONNX file, as one workload.
 
         What is in it and not counted, because its kind has no feature function, is listed in `Estimate.missing`.
         """
+        if isinstance(model, (str, Path)):
+            return self.estimate_onnx(model)
         if example_inputs is None:
             raise InvalidValueError(
                 "ActsEstimator.estimate needs 'example_inputs': latencies depend on the shapes. Got None."
             )
         return self.estimate_block([op for _, op in capture_operators(model, example_inputs, by="graph")])
+
+    def estimate_onnx(self, path: str | Path, batch_size: int | None = None) -> Estimate:
+        """Estimate the latency of a whole network in an ONNX file; see `nni_latency.operators.read_onnx`."""
+        return self.estimate_block([op for _, op in read_onnx(path, batch_size)])
 
     def estimate_op(self, op: OpSpec) -> Estimate:
         """Estimate the latency of one operator or block."""

@@ -1,0 +1,272 @@
+"""Operators of an ONNX file, by shape inference: no runtime, and no weights, which may be absent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from nni_latency.errors import InvalidValueError
+from nni_latency.imports import require
+from nni_latency.operators._calls import one_if_square
+from nni_latency.operators._op_spec import OpSpec, Shape
+
+#: Nodes that compute nothing, or look at memory in another way.
+_IDLE = frozenset(
+    (
+        *("Constant", "ConstantOfShape", "Shape", "Size", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity"),
+        *("Dropout", "Cast", "CastLike", "Slice", "Split", "Range"),
+    )
+)
+
+#: Nodes that have the name of one of our kinds, but for capital letters.
+_SAME_NAME = (
+    *("Relu", "Sigmoid", "Tanh", "Elu", "Selu", "Celu", "Softplus", "Softsign", "Mish", "Gelu", "Exp", "Log", "Sqrt"),
+    *("Neg", "Abs", "Erf", "Floor", "Ceil", "Reciprocal", "Add", "Sub", "Mul", "Div", "Pow", "Sin", "Cos", "Softmax"),
+    *("PRelu", "Where"),
+)
+
+#: Nodes of one kind of ours.
+_PLAIN = {
+    **{name: name.lower() for name in _SAME_NAME},
+    "ArgMax": "argmax",
+    "BatchNormalization": "batch_norm",
+    "Clip": "clamp",
+    "Concat": "cat",
+    "DepthToSpace": "pixel_shuffle",
+    "Equal": "eq",
+    "Expand": "repeat",
+    "Gather": "index",
+    "Greater": "gt",
+    "GroupNormalization": "group_norm",
+    "HardSigmoid": "hardsigmoid",
+    "HardSwish": "hardswish",
+    "InstanceNormalization": "instance_norm",
+    "LayerNormalization": "layer_norm",
+    "LeakyRelu": "leaky_relu",
+    "Less": "lt",
+    "LogSoftmax": "log_softmax",
+    "Max": "maximum",
+    "Min": "minimum",
+    "Pad": "pad",
+    "ReduceMax": "amax",
+    "ReduceMean": "mean",
+    "ReduceMin": "amin",
+    "ReduceSum": "sum",
+    "SpaceToDepth": "pixel_unshuffle",
+    "Tile": "repeat",
+    "Transpose": "copy",
+}
+
+#: Kinds whose weights are parameters of a layer, and kinds whose weights are one of the numbers that they work on.
+_WEIGHTED = ("layer_norm", "group_norm", "instance_norm", "prelu")
+_WORKING = ("add", "sub", "mul", "div", "pow", "maximum", "minimum", "where")
+
+
+def read_onnx(path: str | Path, batch_size: int | None = None) -> list[tuple[str, OpSpec]]:
+    """List the operators of an ONNX file, with their shapes.
+
+    Parameters
+    ----------
+    path : str or Path
+        The file. Its weights need not be there.
+    batch_size : int, optional
+        First dimension of the inputs; without it, what the file says, or 1 where that is open.
+
+    Returns
+    -------
+    list of (str, OpSpec)
+        Name of the node and what it computes, in order. A kind of node that is not known stands under its own name in
+        small letters, so that it is listed as not counted.
+
+    Raises
+    ------
+    MissingDependencyError
+        If the package ``onnx`` is not installed.
+    InvalidValueError
+        If the file can not be read, or its shapes can not be inferred.
+    """
+    onnx = require("onnx", "Reading ONNX", "nni_latency[onnx]")
+    try:
+        model = onnx.load(str(path), load_external_data=False)
+    except OSError as error:
+        raise InvalidValueError(f"Can not read the ONNX file {str(path)!r}: {error.strerror or error}.") from error
+    except Exception as error:  # protobuf has errors of its own
+        raise InvalidValueError(f"{str(path)!r} is not an ONNX file that can be read: {error}") from error
+    weights = {item.name: tuple(item.dims) for item in model.graph.initializer}
+    _set_batch(model, weights, batch_size)
+    try:
+        graph = onnx.shape_inference.infer_shapes(model, data_prop=True).graph
+    except Exception as error:  # onnx has errors of its own
+        first = next(iter(str(error).splitlines()), type(error).__name__)
+        raise InvalidValueError(f"The shapes in {str(path)!r} can not be inferred: {first}") from error
+    shapes = dict(weights)
+    for item in (*graph.input, *graph.value_info, *graph.output):
+        shapes.setdefault(item.name, _shape(item))
+    nodes = [_Node.of(onnx, node, shapes, weights) for node in graph.node]
+    return [(node.name, _describe(node, str(path))) for node in nodes if node.kind not in _IDLE]
+
+
+@dataclass(frozen=True)
+class _Node:
+    """One node: its name and kind, shapes of its data, weights and output, and attributes."""
+
+    name: str
+    kind: str
+    data: tuple[Shape, ...]
+    weights: tuple[Shape, ...]
+    out: Shape
+    attributes: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, onnx: Any, node: Any, shapes: Mapping[str, Shape], weights: Mapping[str, Shape]) -> _Node:
+        known = [name for name in node.input if name in shapes]
+        return cls(
+            node.name or node.output[0],
+            node.op_type,
+            tuple(shapes[name] for name in known if name not in weights),
+            tuple(weights[name] for name in known if name in weights),
+            shapes.get(node.output[0], ()),
+            {item.name: onnx.helper.get_attribute_value(item) for item in node.attribute},
+        )
+
+
+def _set_batch(model: Any, weights: Mapping[str, Shape], batch_size: int | None) -> None:
+    """Fix the batch of the inputs, and forget shapes that were inferred for another one."""
+    for item in model.graph.input:
+        sizes = item.type.tensor_type.shape.dim
+        if item.name not in weights and len(sizes):
+            wanted = batch_size or sizes[0].dim_value or 1
+            if wanted != sizes[0].dim_value:
+                sizes[0].dim_value = wanted
+                del model.graph.value_info[:]
+                for output in model.graph.output:
+                    output.type.tensor_type.ClearField("shape")
+
+
+def _shape(item: Any) -> Shape:
+    return tuple(size.dim_value for size in item.type.tensor_type.shape.dim)
+
+
+def _describe(node: _Node, path: str) -> OpSpec:
+    if any(size < 1 for shape in (*node.data, node.out) for size in shape) or not (node.data or node.out):
+        raise InvalidValueError(
+            f"The shape of {node.name!r} in {path!r} is not known: give the file fixed input sizes, for example with "
+            "onnx.tools.update_model_dims."
+        )
+    made = _DESCRIBED.get(node.kind)
+    return made(node) if made is not None else _generic(node)
+
+
+def _generic(node: _Node) -> OpSpec:
+    kind = _PLAIN.get(node.kind, node.kind.lower())
+    data = (*node.data, *(shape for shape in node.weights if shape)) if kind in _WORKING else node.data
+    attributes = _out(node, data)
+    if node.weights and kind in _WEIGHTED:
+        attributes["weights"] = "+".join("x".join(map(str, shape)) for shape in node.weights)
+    return OpSpec.of(kind, data or [node.out], **attributes)
+
+
+def _out(node: _Node, data: tuple[Shape, ...]) -> dict[str, Any]:
+    return {"out": node.out} if node.out and node.out != (data[0] if data else None) else {}
+
+
+def _window(node: _Node, dimensions: int) -> tuple[Shape, Shape, Shape]:
+    """Return strides, dilations and the sum of the padding on both sides."""
+    given = node.attributes
+    ones = (1,) * dimensions
+    pads = tuple(given.get("pads", (0,) * 2 * dimensions))
+    both = tuple(before + after for before, after in zip(pads[:dimensions], pads[dimensions:], strict=True))
+    return tuple(given.get("strides", ones)), tuple(given.get("dilations", ones)), both
+
+
+def _convolution(node: _Node) -> OpSpec:
+    weight, *rest = node.weights or node.data[1:]
+    kernel = weight[2:]
+    stride, dilation, padding = _window(node, len(kernel))
+    attributes: dict[str, Any] = {
+        "out_channels": weight[0],
+        "kernel_size": one_if_square(kernel),
+        "stride": one_if_square(stride),
+        "groups": int(node.attributes.get("group", 1)),
+        "bias": bool(rest),
+    }
+    if set(dilation) != {1}:
+        attributes["dilation"] = one_if_square(dilation)
+    # Without 'padding' the output is the input over the stride, rounded up.
+    if node.out[2:] != tuple(-(-size // step) for size, step in zip(node.data[0][2:], stride, strict=True)):
+        attributes["padding"] = one_if_square(tuple(side // 2 for side in padding))
+    return OpSpec.of(f"conv{len(kernel)}d", [node.data[0]], **attributes)
+
+
+def _transposed(node: _Node) -> OpSpec:
+    weight, *rest = node.weights or node.data[1:]
+    kernel, groups = weight[2:], int(node.attributes.get("group", 1))
+    stride, dilation, padding = _window(node, len(kernel))
+    extra = tuple(node.attributes.get("output_padding", (0,) * len(kernel)))
+    attributes: dict[str, Any] = {
+        "out_channels": weight[1] * groups,
+        "kernel_size": one_if_square(kernel),
+        "stride": one_if_square(stride),
+        "dilation": one_if_square(dilation),
+        "padding": one_if_square(tuple(side // 2 for side in padding)),
+        "output_padding": one_if_square(extra),
+    }
+    return OpSpec.of(f"conv_transpose{len(kernel)}d", [node.data[0]], groups=groups, bias=bool(rest), **attributes)
+
+
+def _gemm(node: _Node) -> OpSpec:
+    if not node.weights:
+        return OpSpec.of("matmul", node.data[:2], out=node.out)
+    return OpSpec.of("linear", [node.data[0]], out_features=node.out[-1], bias=len(node.weights) > 1)
+
+
+def _matmul(node: _Node) -> OpSpec:
+    if len(node.weights) == 1 and len(node.weights[0]) == 2 and node.data:
+        return OpSpec.of("linear", [node.data[0]], out_features=node.weights[0][-1], bias=False)
+    return OpSpec.of("matmul", (*node.data, *node.weights)[:2], out=node.out)
+
+
+def _pooling(node: _Node) -> OpSpec:
+    kernel = tuple(node.attributes["kernel_shape"])
+    stride, _, _ = _window(node, len(kernel))
+    kind = f"{'max' if node.kind == 'MaxPool' else 'avg'}_pool{len(kernel)}d"
+    sizes: dict[str, Any] = {"kernel_size": one_if_square(kernel), "stride": one_if_square(stride)}
+    return OpSpec.of(kind, [node.data[0]], out=node.out, **sizes)
+
+
+def _global_pooling(node: _Node) -> OpSpec:
+    dimensions = len(node.data[0]) - 2
+    how = "avg" if node.kind == "GlobalAveragePool" else "max"
+    return OpSpec.of(f"adaptive_{how}_pool{dimensions}d", [node.data[0]], output_size=1, out=node.out)
+
+
+def _resize(node: _Node) -> OpSpec:
+    mode = node.attributes.get("mode", b"nearest")
+    name = mode.decode() if isinstance(mode, bytes) else str(mode)
+    name = {"linear": "bilinear", "cubic": "bicubic"}.get(name, name)
+    return OpSpec.of("interpolate", [node.data[0]], mode=name, out=node.out)
+
+
+def _recurrent(node: _Node) -> OpSpec:
+    inputs, recurrent, *biases = node.weights
+    directions, rows, width = inputs
+    weights = [f"{rows}x{width}", f"{rows}x{recurrent[-1]}"] * directions
+    weights += [str(shape[-1] // 2) for shape in biases[:1]] * 2 * directions
+    steps, batch = node.data[0][:2]
+    out = (steps, batch, directions * recurrent[-1])
+    kind = {"LSTM": "lstm", "GRU": "gru", "RNN": "rnn_tanh"}[node.kind]
+    return OpSpec.of(kind, [node.data[0]], weights="+".join(weights), out=out)
+
+
+_DESCRIBED: dict[str, Callable[[_Node], OpSpec]] = {
+    "Conv": _convolution,
+    "ConvTranspose": _transposed,
+    "Gemm": _gemm,
+    "MatMul": _matmul,
+    **dict.fromkeys(("MaxPool", "AveragePool"), _pooling),
+    **dict.fromkeys(("GlobalAveragePool", "GlobalMaxPool"), _global_pooling),
+    **dict.fromkeys(("Resize", "Upsample"), _resize),
+    **dict.fromkeys(("LSTM", "GRU", "RNN"), _recurrent),
+}
