@@ -13,6 +13,7 @@ from torch import nn
 from nni_latency.operators import By, OpSpec
 from nni_latency.operators._calls import describe_call
 from nni_latency.operators._trace import run_traced
+from nni_latency.spaces._calls import calls_to, in_evaluation, original_calls
 from nni_latency.spaces._nni import Mutable, MutableModule, ParametrizedModule, model_context, recursive_freeze
 from nni_latency.spaces._signature import Signatures
 from nni_latency.spaces._symbolic_tensor import (
@@ -77,7 +78,7 @@ class Walker:
     def walk(self, space: nn.Module, args: Sequence[torch.Tensor], kwargs: Mapping[str, torch.Tensor]) -> Any:
         """Run the whole space on meta tensors of the inputs' shapes."""
         given = [self.symbol(item) for item in args], {name: self.symbol(item) for name, item in kwargs.items()}
-        with _in_evaluation(space), _calls_to(self), torch.inference_mode():
+        with in_evaluation(space), calls_to(self.run), torch.inference_mode():
             return self.run(space, tuple(given[0]), given[1])
 
     def symbol(self, tensor: torch.Tensor) -> SymbolicTensor:
@@ -265,7 +266,7 @@ class Walker:
             self._shadows[signature] = copy.deepcopy(module).to("meta").eval()
         args, kwargs = replace_symbols(given, iter([spec.make() for spec in specs]))
         shadow = self._shadows[signature]
-        with _original_calls():
+        with original_calls():
             if self._elastic:
                 _stretch(shadow, args, kwargs)
             found, result = run_traced(shadow, tuple(args), kwargs, by or self._by)
@@ -360,48 +361,6 @@ def _on_meta(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {name: _on_meta(item) for name, item in value.items()}
     return torch.device("meta") if isinstance(value, torch.device) else value
-
-
-_plain_call = nn.Module.__call__
-
-
-@contextlib.contextmanager
-def _calls_to(walker: Walker) -> Iterator[None]:
-    """Let a walker run every module that is called with a symbolic tensor, as `torch.fx` does when it traces."""
-
-    def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        if next(symbols_in([args, kwargs]), None) is not None:
-            return walker.run(module, args, kwargs)
-        return _plain_call(module, *args, **kwargs)
-
-    before = nn.Module.__call__
-    nn.Module.__call__ = call  # type: ignore[method-assign]
-    try:
-        yield
-    finally:
-        nn.Module.__call__ = before  # type: ignore[method-assign]
-
-
-@contextlib.contextmanager
-def _original_calls() -> Iterator[None]:
-    before = nn.Module.__call__
-    nn.Module.__call__ = _plain_call  # type: ignore[method-assign]
-    try:
-        yield
-    finally:
-        nn.Module.__call__ = before  # type: ignore[method-assign]
-
-
-@contextlib.contextmanager
-def _in_evaluation(space: nn.Module) -> Iterator[None]:
-    """Put a space into evaluation mode and back, every module on its own."""
-    before = [(module, module.training) for module in space.modules()]
-    space.eval()
-    try:
-        yield
-    finally:
-        for module, training in before:
-            module.training = training
 
 
 def _stretch(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
