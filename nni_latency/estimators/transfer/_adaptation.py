@@ -7,11 +7,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from nni_latency.estimators.transfer._evidence import CONSTANT, Sight, student_weights, weight_prior
+from nni_latency.estimators.transfer._evidence import CONSTANT, Expectation, Sight, student_weights, weight_prior
 from nni_latency.estimators.transfer._population import Population
 
 #: Turns of finding variances and the reliability of each measurement.
 _TURNS = 3
+
+#: A measurement whose error seems to have this many times the usual variance makes for a second start.
+_DOUBTFUL = 1.5
 
 #: Steps towards the likeliest variances in each turn but the first.
 _STEPS = 12
@@ -124,19 +127,25 @@ def _believe(
 
     One measurement that is far off can make all of them look noisy, so that nothing seems far off any more.
     """
-    expected, parts = population.expectation(place), population.parts(features, place)
+    parts = population.parts(features, place)
     good = Sight(parts, values, np.ones(len(values)), floor)
-    doubtful = good
-    for _ in range(_TURNS):
-        doubtful = replace(good, weights=student_weights(doubtful.surprise(expected.centre)))
     beliefs = []
-    for sight in (good, doubtful):
-        logs, evidence = sight.likeliest(expected)
+    for expected in population.expectations(place):
+        doubtful = good
         for _ in range(_TURNS):
-            sight = replace(sight, weights=student_weights(sight.surprise(logs)))
-            logs, evidence = sight.likeliest(expected, logs, steps=_STEPS)
-        beliefs.append(_Belief(evidence + weight_prior(sight.weights), logs, sight))
+            doubtful = replace(good, weights=student_weights(doubtful.surprise(expected.centre)))
+        starts = [good, doubtful] if doubtful.weights.max() > _DOUBTFUL else [good]
+        beliefs += [_settle(start, expected) for start in starts]
     return max(beliefs, key=lambda belief: belief.evidence)
+
+
+def _settle(sight: Sight, expected: Expectation) -> _Belief:
+    """Find variances and weights in turns."""
+    logs, evidence = sight.likeliest(expected)
+    for _ in range(_TURNS):
+        sight = replace(sight, weights=student_weights(sight.surprise(logs)))
+        logs, evidence = sight.likeliest(expected, logs, steps=_STEPS)
+    return _Belief(evidence + weight_prior(sight.weights), logs, sight)
 
 
 def _posterior(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -31,9 +30,9 @@ _TERM = re.compile(r"(?P<op>\w+)~(?P<node>\d)")
 class CellEncoding(Encoding):
     """A cell of four nodes and six edges with five operators each [1]_.
 
-    Features are how often each operator stands in the cell, which one stands on each edge, pairs of edges, and the same
-    for what is left of the cell without edges that no path from input to output takes: a compiler removes these. The
-    cost of most devices is a matter of the counts; the rest is there for those that it is not.
+    Features are how often each operator stands in the cell, which one stands on each edge, and the same for what is
+    left of the cell without edges that no path from input to output takes, for a compiler removes these; and how long
+    the longest path is. The cost of most devices is a matter of the counts; the rest is there for the others.
 
     Parameters
     ----------
@@ -66,23 +65,18 @@ class CellEncoding(Encoding):
         return super().indices(architectures)
 
     def raw_features(self, indices: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Return counts, edges, both without dead edges, longest paths and pairs of edges, (n, 450)."""
+        """Return counts, edges, both without dead edges, and longest paths, (n, 75)."""
         ops = np.take_along_axis(self._order, indices.T, axis=1).T
         alive = _alive(ops)
         edges, live = one_hot(ops, (5,) * 6), one_hot(np.where(alive, ops, 0), (5,) * 6)
         counts, live_counts = (part.reshape(len(ops), 6, 5).sum(axis=1) for part in (edges, live))
         paths = np.stack([_longest(ops, np.array(lengths)) for lengths in _LENGTHS], axis=1)
-        by_edge = edges.reshape(len(ops), 6, 5)
-        pairs = [
-            (by_edge[:, first, :, None] * by_edge[:, second, None, :]).reshape(len(ops), 25)
-            for first, second in itertools.combinations(range(6), 2)
-        ]
         dead = np.logical_not(alive.any(axis=1))
-        return np.hstack([counts, edges, live_counts, live, dead.reshape(-1, 1), paths, *pairs]).astype(np.float64)
+        return np.hstack([counts, edges, live_counts, live, dead.reshape(-1, 1), paths]).astype(np.float64)
 
     def raw_parts(self) -> dict[str, NDArray[np.float64]]:
         """Return one part for each kind of features."""
-        widths = {"counts": 5, "edges": 30, "live counts": 5, "live edges": 35, "pairs": 375}
+        widths = {"counts": 5, "edges": 30, "live counts": 5, "live edges": 35}
         parts, start = {}, 0
         for name, width in widths.items():
             weights = np.zeros(sum(widths.values()))

@@ -27,6 +27,9 @@ _LIKE, _MIXED, _DEVIATION, _ALONE, _NOISE = 0.7, 0.1, 0.01, 0.05, 0.02
 #: How many natural logarithms these variances may be off before anything is learned, and at least after it.
 _VAGUE, _LEAST, _FACTOR_SPREAD = 2.0, 1.0, 1.5
 
+#: A near twin deviates this many times less, and how many natural logarithms its variances may be off.
+_TWIN, _TWIN_SPREAD = 4.0, 0.7
+
 #: Quantiles of the noises of known devices that are taken for that of a new one when networks are chosen.
 _NOISES = (0.5, 0.9)
 
@@ -78,9 +81,14 @@ class Population:
         """What the new device may be like: the names of the known ones, their mean, none of them."""
         return (*(device.name for device in self.devices), "their mean", "none of them")
 
-    def expectation(self, hypothesis: int) -> Expectation:
-        """Return what is expected of the log variances."""
-        return self.stranger if hypothesis == len(self.devices) + 1 else self.kin
+    def expectations(self, hypothesis: int) -> tuple[Expectation, ...]:
+        """Return what may be expected of the log variances: as usual; of one like a known device, also a near twin."""
+        if hypothesis == len(self.devices) + 1:
+            return (self.stranger,)
+        centre, spread = self.kin.centre.copy(), self.kin.spread.copy()
+        centre[2:-1] -= 2 * np.log(_TWIN)
+        spread[2:-1] = np.minimum(spread[2:-1], _TWIN_SPREAD)
+        return self.kin, Expectation(centre, spread)
 
     def parts(self, features: NDArray[np.float64], hypothesis: int) -> NDArray[np.float64]:
         """Return the covariance of networks by part: factor, mix, and those of the encoding, (n_parts + 2, n, n)."""
