@@ -225,3 +225,19 @@ def test_parts_of_a_network_add_up_to_the_whole(points, variant):
     whole = estimator.estimate(model, torch.zeros(1, 3, 32, 32)).value
     assert sum(item.estimate.value for item in found.operators) == pytest.approx(whole)
     assert found.total.value == pytest.approx(whole)
+
+
+def test_what_a_block_takes_once_is_left_out_inside_networks():
+    blocks = draw_blocks(60)
+    found = ActsEstimator().fit(blocks, [time_of(block) + 3e-4 for block in blocks])
+    assert found.start_
+    alone, inside = found.predict(blocks[:5]), found.predict(blocks[:5], alone=False)
+    assert ((alone - inside > 1e-4) & (alone - inside < 4e-4)).all()
+    assert found.estimate_block(blocks[0]).value == pytest.approx(inside[0])
+
+
+def test_blocks_of_one_operator_have_no_beginning_of_their_own():
+    blocks = [[block[0]] for block in draw_blocks(40)]
+    found = ActsEstimator().fit(blocks, [time_of(block) for block in blocks])
+    assert not found.start_
+    assert (found.predict(blocks) == found.predict(blocks, alone=False)).all()

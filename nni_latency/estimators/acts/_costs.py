@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import nnls
 
-from nni_latency.estimators.acts._traits import Work
+from nni_latency.estimators.acts._traits import START, Work
 from nni_latency.estimators.acts._workloads import Workloads
 
 #: How strongly the costs of a group are held to those of all groups together, a share of the points.
@@ -58,8 +58,11 @@ def fit_costs(workloads: Workloads, seconds: NDArray[np.float64]) -> GroupCosts:
     member = np.array([[piece.group == name for piece in workloads.work] for name in names])
     # Amounts by workload and group, over the measured time: of shape (n, n_groups, n_amounts).
     blocks = np.stack([workloads.counts[:, mask] @ amounts[mask] for mask in member], axis=1) / seconds[:, None, None]
-    shared = _solve(blocks.sum(axis=1), np.ones(len(seconds)))
-    fitted = shared[None] if len(names) == 1 else _solve_held(blocks, shared)
+    # The beginning of a workload is no operator, and has a cost of its own from the start.
+    begins = np.array([name == START for name in names])
+    shared, start = _solve_shared(blocks, begins)
+    prior = np.where(begins[:, None], start, shared)
+    fitted = shared[None] if len(names) == 1 else _solve_held(blocks, prior)
     # Relative least squares lean to the low side; the median is put right.
     costs = GroupCosts(tuple(shared), {name: tuple(row) for name, row in zip(names, fitted, strict=True)})
     factor = float(np.median(seconds / (workloads.counts @ costs(workloads.work))))
@@ -76,12 +79,20 @@ def _solve(columns: NDArray[np.float64], target: NDArray[np.float64]) -> NDArray
     return np.asarray(found / scale)
 
 
-def _solve_held(blocks: NDArray[np.float64], shared: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Solve for all groups at once, with a ridge towards the shared costs."""
+def _solve_shared(
+    blocks: NDArray[np.float64], begins: NDArray[np.bool_]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Solve for the costs of all operators together, and for those of a beginning if there is one."""
+    operators = blocks[:, ~begins].sum(axis=1)
+    found = _solve(np.hstack([operators, blocks[:, begins].sum(axis=1)]), np.ones(len(blocks)))
+    return found[: operators.shape[1]], found[operators.shape[1] :]
+
+
+def _solve_held(blocks: NDArray[np.float64], prior: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Solve for all groups at once, with a ridge towards costs that are likely for each."""
     n, n_groups, n_amounts = blocks.shape
     columns = blocks.reshape(n, n_groups * n_amounts)
     ridge = np.sqrt(_SHRINKAGE) * np.maximum(np.linalg.norm(columns, axis=0), 1e-12)
-    prior = np.tile(shared, n_groups)
     design = np.vstack([columns, np.diag(ridge)])
-    found = _solve(design, np.concatenate([np.ones(n), ridge * prior]))
+    found = _solve(design, np.concatenate([np.ones(n), ridge * prior.ravel()]))
     return found.reshape(n_groups, n_amounts)

@@ -9,7 +9,14 @@ from nni_latency.errors import UnknownNameError
 from nni_latency.operators import Features, OpSpec, features_of
 
 #: What is counted of every piece of work, in the order of its amounts; the last one is 1 for each.
-AMOUNTS = ("outputs", "inputs", "flops", "params", "calls")
+AMOUNTS = ("outputs", "inputs", "flops", "params", "large", "calls")
+
+#: Results that are larger than this [byte] an allocator does not keep for the next run: glibc has every page of them
+#: made anew by the operating system, which may take longer than computing them.
+LARGE = 32 * 2**20
+
+#: Size of an element [byte], in single precision.
+_BYTES = 4
 
 #: Traits of an operator.
 N_TRAITS = 9
@@ -70,7 +77,8 @@ def work_of(op: OpSpec) -> tuple[Work, Features, bool]:
     except UnknownNameError:
         elements = sum(math.prod(shape) for shape in op.input_shapes)
         features, counted = Features(inputs=elements, outputs=elements), False
-    amounts = (features.outputs, features.inputs, features.flops, features.params, 1)
+    large = features.outputs if _BYTES * features.outputs > LARGE and not op.get("inplace") else 0
+    amounts = (features.outputs, features.inputs, features.flops, features.params, large, 1)
     group = group_of(op) if counted else OTHER
     return Work(group, tuple(map(float, amounts)), _traits(op, features)), features, counted
 
@@ -78,12 +86,12 @@ def work_of(op: OpSpec) -> tuple[Work, Features, bool]:
 def work_of_totals(acts: float, inp: float, flops: float) -> Work:
     """Describe a block by its totals alone."""
     traits = tuple(map(math.log1p, (acts, inp, flops)))
-    return Work(WHOLE, (float(acts), float(inp), float(flops), 0.0, 1.0), traits)
+    return Work(WHOLE, (float(acts), float(inp), float(flops), 0.0, 0.0, 1.0), traits)
 
 
 def start_of_workload() -> Work:
     """Describe the beginning of a workload."""
-    return Work(START, (0.0, 0.0, 0.0, 0.0, 1.0), (0.0,) * N_TRAITS)
+    return Work(START, (0.0,) * (len(AMOUNTS) - 1) + (1.0,), (0.0,) * N_TRAITS)
 
 
 def group_of(op: OpSpec) -> str:
