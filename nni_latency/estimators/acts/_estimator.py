@@ -100,6 +100,7 @@ class ActsEstimator(RegressorMixin, BaseEstimator, LayerEstimator):
 
     # What scikit-learn would let a meta-estimator pass on; there is none that knows platforms.
     __metadata_request__fit = {"groups": UNUSED, "platform": UNUSED}  # noqa: RUF012 - its own protocol
+    __metadata_request__predict = {"alone": UNUSED}  # noqa: RUF012
     __metadata_request__score = {"sample_weight": UNUSED}  # noqa: RUF012
 
     def __init__(
