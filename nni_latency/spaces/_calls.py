@@ -31,17 +31,6 @@ def calls_to(run: Callable[..., Any]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def original_calls() -> Iterator[None]:
-    """Let modules be called as always."""
-    before = nn.Module.__call__
-    nn.Module.__call__ = _plain_call  # type: ignore[method-assign]
-    try:
-        yield
-    finally:
-        nn.Module.__call__ = before  # type: ignore[method-assign]
-
-
-@contextlib.contextmanager
 def in_evaluation(space: nn.Module) -> Iterator[None]:
     """Put a space into evaluation mode and back, every module on its own."""
     before = [(module, module.training) for module in space.modules()]

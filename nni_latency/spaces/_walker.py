@@ -13,7 +13,7 @@ from torch import nn
 from nni_latency.operators import By, OpSpec
 from nni_latency.operators._calls import describe_call
 from nni_latency.operators._trace import run_traced
-from nni_latency.spaces._calls import calls_to, in_evaluation, original_calls
+from nni_latency.spaces._calls import calls_to, in_evaluation
 from nni_latency.spaces._nni import Mutable, MutableModule, ParametrizedModule, model_context, recursive_freeze
 from nni_latency.spaces._signature import Signatures
 from nni_latency.spaces._symbolic_tensor import (
@@ -266,9 +266,12 @@ class Walker:
             self._shadows[signature] = copy.deepcopy(module).to("meta").eval()
         args, kwargs = replace_symbols(given, iter([spec.make() for spec in specs]))
         shadow = self._shadows[signature]
-        with original_calls():
-            if self._elastic:
-                _stretch(shadow, args, kwargs)
+        try:
+            found, result = run_traced(shadow, tuple(args), kwargs, by or self._by)
+        except RuntimeError:
+            if not self._elastic:
+                raise
+            _stretch(shadow, args, kwargs)
             found, result = run_traced(shadow, tuple(args), kwargs, by or self._by)
         return tuple(item.op for item in found.operators), _pack(result)
 
