@@ -65,7 +65,7 @@ _SPOILT = {
     "double choice": (("layers", 0, "choices"), ["x", "x"], r"choices .*different"),
     "no choices": (("layers", 0, "choices"), [], r"layers\.0\.choices: List should have at least 1 item"),
     "no layers": (("layers",), [], r"layers: List should have at least 1 item"),
-    "kind": ((*_ENTRY, "op", "kind"), "no_such_kind", r"layer 'a', entry 'x': Unknown operator kind 'lstm'"),
+    "kind": ((*_ENTRY, "op", "kind"), "no_such_kind", r"layer 'a', entry 'x': Unknown operator kind 'no_such_kind'"),
     "attributes": ((*_ENTRY, "op", "attributes"), {}, r"layer 'a', entry 'x': .*kernel_size"),
     "shapes": ((*_ENTRY, "op", "input_shapes"), [[1, 3]], r"layer 'a', entry 'x': "),
     "unit": (("unit",), "ms", r"metric 'latency' does not go with unit 'ms'"),
