@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from nni_latency.estimators import acts_schema
+from nni_latency.estimators import acts_schema, transfer_schema
 from nni_latency.files import write_atomically
 from nni_latency.micro_benchmarks import points_schema
 from nni_latency.tables import operator_table_schema, table_schema
@@ -15,6 +15,7 @@ SCHEMAS = {
     "benchmark_points": points_schema,
     "lookup_table": table_schema,
     "operator_table": operator_table_schema,
+    "transfer": transfer_schema,
 }
 
 if __name__ == "__main__":

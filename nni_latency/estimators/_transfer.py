@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator
+from sklearn.utils.metadata_routing import UNUSED
 from sklearn.utils.validation import check_is_fitted
 
 from nni_latency.errors import InvalidValueError
@@ -95,6 +96,9 @@ class TransferEstimator(BaseEstimator, TransferCosts):
     """
 
     metric = "latency"
+
+    __metadata_request__fit = {"architectures": UNUSED, "latencies": UNUSED}  # noqa: RUF012 - its own protocol
+    __metadata_request__predict = {"architectures": UNUSED, "return_interval": UNUSED}  # noqa: RUF012
 
     def __init__(
         self,

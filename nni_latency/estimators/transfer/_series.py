@@ -124,7 +124,7 @@ def resolution_of(latencies: NDArray[np.float64]) -> float:
 
     Examples
     --------
-    >>> resolution_of(np.array([0.031, 0.029, 0.044, 0.029])), resolution_of(np.array([0.0312, 0.0291, 0.0443]))
+    >>> resolution_of(np.array([0.031, 0.029, 0.044, 0.029])), resolution_of(np.array([0.03123, 0.0291, 0.0443]))
     (0.001, 0.0)
     """
     unit = float(np.median(latencies))
