@@ -23,8 +23,9 @@ Predict = Callable[[Workloads], Array]
 #: The corrections that are tried, from the simplest to the richest.
 CORRECTIONS = ("none", "curve", "residual")
 
-#: A richer correction has to be better than a simpler one by this share of the error.
-_BETTER = 0.02
+#: The richest correction is taken whose error is at most this share above the least. Leaving out a block takes away the
+#: points that are most like it, on which a correction lives, so a tie speaks for the richer one.
+_TIE = 0.02
 
 
 @dataclass(frozen=True)
@@ -84,12 +85,10 @@ def validate_line(workloads: Workloads, seconds: Array, folds: list[Rows], *, re
 
 
 def choose_correction(errors: Mapping[str, Array]) -> str:
-    """Choose the simplest correction that no richer one beats clearly, by their held-out errors."""
-    best = CORRECTIONS[0]
-    for name in CORRECTIONS[1:]:
-        if np.abs(errors[name]).mean() < np.abs(errors[best]).mean() * (1 - _BETTER):
-            best = name
-    return best
+    """Choose the richest correction that no other one beats clearly, by their held-out errors."""
+    losses = {name: float(np.abs(errors[name]).mean()) for name in CORRECTIONS}
+    least = min(losses.values())
+    return next(name for name in reversed(CORRECTIONS) if losses[name] <= least * (1 + _TIE))
 
 
 def held_out_errors(
