@@ -40,13 +40,13 @@ _NOWHERE = Platform("unknown", "unknown")
 class ActsEstimator(RegressorMixin, BaseEstimator, LayerEstimator):
     """Latency from ACTS, INP and FLOPs: output and input elements of the convolutions, and operations.
 
-    The published formula [1]_ is ``latency = a*ACTS + b*INP + c*FLOPs + d`` with coefficients that are not negative,
-    and below a breakpoint ``slope`` times that plus ``offset``, fitted on errors in seconds. The variant "refined" fits
-    the same formula on relative errors and goes on from there: every operator costs its outputs, inputs, FLOPs and
-    parameters, with an efficiency for every group of operators (depthwise convolutions, matrix products, ...) and, unless
-    cross-validation finds it worse, a monotone correction of the costs, or factors learned from the residuals by a
-    Gaussian process over operators. A network is the sum of its operators. Where only totals are given, each workload
-    counts as one operator.
+    The published formula [1]_ is ``latency = a*ACTS + b*INP + c*FLOPs + d`` with coefficients that are not
+    negative, and below a breakpoint ``slope`` times that plus ``offset``, fitted on errors in seconds. The variant
+    "refined" fits the same formula on relative errors and goes on from there: every operator costs its outputs,
+    inputs, FLOPs and parameters, with an efficiency for every group of operators (depthwise convolutions, matrix
+    products, ...) and, unless cross-validation finds it worse, a monotone correction of the costs, or factors
+    learned from the residuals by a Gaussian process over operators. A network is the sum of its operators. Where
+    only totals are given, each workload counts as one operator.
 
     Parameters
     ----------
