@@ -2,7 +2,8 @@
 
 Inside a network the input of a block has just been computed, and its weights were last used a whole network ago. So a
 feeder runs before every block: it writes as much memory as a small network touches between two visits of a block, which
-empties small caches and leaves in large ones what would be left there, then makes the block's input anew.
+empties small caches and leaves in large ones what would be left there; runs a twin of the block, since a network runs
+the code of its operators again and again; then makes the block's input anew.
 """
 
 from __future__ import annotations
@@ -25,18 +26,22 @@ class Feeder(nn.Module):
     ----------
     shape : sequence of int
         Of the input, batch first.
+    twin : nn.Module
+        A block like the one to be timed, with weights of its own.
     """
 
     sample: torch.Tensor
 
-    def __init__(self, shape: Sequence[int]) -> None:
+    def __init__(self, shape: Sequence[int], twin: nn.Module) -> None:
         super().__init__()
+        self.twin = twin
         self.batch = shape[0]
         self.register_buffer("sample", torch.randn(1, *shape[1:]))
 
     def forward(self, _: torch.Tensor) -> torch.Tensor:
         """Return the input, in the memory layout of the sample."""
         torch.full((SWEPT,), 1.0, dtype=self.sample.dtype, device=self.sample.device)
+        self.twin(torch.cat([self.sample] * self.batch))
         return torch.cat([self.sample] * self.batch)
 
 
@@ -72,8 +77,12 @@ def columns_of(blocks: Sequence[tuple[Callable[[], nn.Module], Sequence[int]]]) 
     blocks : sequence of (callable, shape)
         What makes each block, and the shape of its input.
     """
-    feeders = [partial(Feeder, tuple(shape)) for _, shape in blocks]
+    feeders = [partial(_feeder, build, tuple(shape)) for build, shape in blocks]
     return [list(feeders), [partial(_fed, build, tuple(shape)) for build, shape in blocks]]
+
+
+def _feeder(build: Callable[[], nn.Module], shape: Sequence[int]) -> nn.Module:
+    return Feeder(shape, build())
 
 
 def _fed(build: Callable[[], nn.Module], shape: Sequence[int]) -> nn.Module:
