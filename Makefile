@@ -22,8 +22,8 @@ help: ## Say what can be made
 demo: $(VENV)/.installed ## Build a table of this device, search with it, show what was found; output in demo/
 	@$(BIN)/python examples/demo.py $(ARGS)
 
-test: $(VENV)/.installed-test ## Run the tests
-	@$(BIN)/python -m pytest $(ARGS)
+test: $(VENV)/.installed-test ## Run the tests, in two processes
+	@$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
 
 lint: $(VENV)/.installed-test ## Check style, format, types and the imports between the rooms
 	@$(BIN)/ruff check
