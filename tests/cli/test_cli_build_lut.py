@@ -84,7 +84,7 @@ def test_build_replaces_a_table_if_told_to(run, tables, tmp_path):
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [
-        (["--space", "nasnet"], "Unknown space 'nasnet'. There is: fbnet."),
+        (["--space", "nosuch"], "Unknown space 'nosuch'. There is:"),
         (["--device", "tpu"], "Unknown device 'tpu'. There is: cpu"),
         (["--runtime", "tflite"], "Unknown runtime 'tflite'. There is: torch, "),
         (["--preset", "mnist"], "Unknown preset 'mnist'. There is: imagenet, cifar."),

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from memory_in_use import memory_in_use
 from torch import nn
 from torch._dynamo.utils import counters
 from torch._inductor import config as inductor
@@ -121,19 +122,15 @@ def test_torch_compile_lets_go_of_weights():
 @_compiler
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="the memory of a process is read on Linux")
 def test_torch_compile_frees_what_it_froze():
-    def resident():
-        gc.collect()
-        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-
     runtime = TorchCompile()
     with runtime.session():
         inputs = runtime.inputs((1, 1024))
         for visit in range(6):
-            # 40 MiB, which malloc gives back to the system at once.
+            # 40 MiB of weights.
             runtime.load(nn.Linear(1024, 10 * 1024))(inputs)
             if visit == 0:
-                before = resident()
-    assert resident() - before < 100 * 2**20
+                before = memory_in_use()
+    assert memory_in_use() - before < 100 * 2**20
 
 
 @_compiler
