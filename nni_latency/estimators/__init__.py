@@ -15,6 +15,7 @@ from nni_latency.estimators._ensemble import LayerEnsemble, NetworkEnsemble, mak
 from nni_latency.estimators._estimated_table import estimate_operator_table, estimate_table
 from nni_latency.estimators._fallback import Agreement, FallbackEstimator, NetworkFallback, with_fallback
 from nni_latency.estimators._grouped import CostTable, GroupedCost
+from nni_latency.estimators._layer_share import LayerShare, layer_shares
 from nni_latency.estimators._measured_layers import GraphEstimator, ModuleEstimator
 from nni_latency.estimators._measured_network import MeasuredNetworkEstimator
 from nni_latency.estimators._measuring import ON_DEMAND, MeasuringEstimator
@@ -24,7 +25,7 @@ from nni_latency.estimators._predicted_rest import PredictedRest
 from nni_latency.estimators._reading import read_estimator
 from nni_latency.estimators._scores import Scores, score
 from nni_latency.estimators._selection import estimate_layers, estimate_selection
-from nni_latency.estimators._table import LayerShare, Missing, TableEstimator, layer_shares
+from nni_latency.estimators._table import Missing, TableEstimator
 from nni_latency.estimators._transfer import TransferEstimator
 from nni_latency.estimators.acts import ActsEstimator, ActsLine, acts_schema, conformal_factor
 from nni_latency.estimators.transfer import CellEncoding, FewSourcesWarning, Recovery, encoding_of, transfer_schema

@@ -7,8 +7,8 @@ from typing import Any
 
 from nni_latency.errors import UnknownNameError
 from nni_latency.estimators._base import Estimate, Estimator, LayerEstimator
+from nni_latency.estimators._layer_share import layer_shares
 from nni_latency.estimators._measuring import MeasuringEstimator
-from nni_latency.estimators._table import layer_shares
 from nni_latency.operators import By, Features, OpSpec, features_of, trace
 
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 from nni_latency.errors import InvalidValueError
 from nni_latency.estimators._base import Estimate, Estimator, LayerEstimator
+from nni_latency.estimators._layer_share import LayerShare, layer_shares
 from nni_latency.estimators._measuring import MeasuringEstimator
-from nni_latency.estimators._table import LayerShare, layer_shares
 from nni_latency.tables import MeasurePlan
 
 

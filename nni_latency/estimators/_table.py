@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from nni_latency.errors import InvalidValueError, MismatchError, MissingEntryError, UnknownNameError
 from nni_latency.estimators._additive import AdditiveCost, additive_cost, separable_cost
 from nni_latency.estimators._base import Estimate, LayerEstimator
+from nni_latency.estimators._layer_share import LayerShare, layer_shares
 from nni_latency.estimators.transfer import Recovery, recover
 from nni_latency.operators import OpSpec, features_of
 from nni_latency.platforms import Platform
@@ -24,39 +25,6 @@ Missing = Literal["error", "nearest"]
 
 #: An argument of a space that changes the head alone, so that a table for other classes still ranks networks.
 _HEAD_ONLY = ("num_classes", "head_channels")
-
-
-@dataclass(frozen=True)
-class LayerShare:
-    """What one layer of a network costs."""
-
-    name: str
-    choice: str
-    estimate: Estimate
-    share: float
-
-
-def layer_shares(estimator: LayerEstimator, parts: Sequence[tuple[str, str, Estimate]]) -> list[LayerShare]:
-    """Take the cost of a network apart: the parts, each with layer and choice, scaled so that they make it up.
-
-    A share is that of the sum; for a throughput that of the time; for memory that layers need one after another that of
-    the largest.
-    """
-    whole, combination = estimator.total(part for _, _, part in parts), METRIC_COMBINATIONS[estimator.metric]
-    if combination == "max":
-        weights, factor, total = [part.value for _, _, part in parts], 1.0, whole.value
-    elif combination == "inverse":
-        weights = [1 / part.value for _, _, part in parts]
-        total = math.fsum(weights)
-        factor = whole.value * total
-    else:
-        weights = [part.value for _, _, part in parts]
-        total = math.fsum(weights)
-        factor = whole.value / total if total else 1.0
-    return [
-        LayerShare(name, choice, Estimate.sum([part], factor), weight / total if total else 0.0)
-        for (name, choice, part), weight in zip(parts, weights, strict=True)
-    ]
 
 
 class TableEstimator(LayerEstimator):
