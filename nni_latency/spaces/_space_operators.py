@@ -19,7 +19,7 @@ from nni_latency.spaces._cells import CellRunner, handlers_of, is_elastic
 from nni_latency.spaces._nasbench101 import run_nasbench101_cell
 from nni_latency.spaces._nni import NDS, NasBench101Cell
 from nni_latency.spaces._symbolic_tensor import NotSymbolicError
-from nni_latency.spaces._varying import Choices, Poison, TooManyChoicesError, Varying
+from nni_latency.spaces._varying import Choices, Poison, TooManyChoicesError, Varying, as_key
 from nni_latency.spaces._walker import Handler, Walker
 from nni_latency.units import METRIC_COMBINATIONS
 
@@ -221,8 +221,3 @@ def list_choices(space: Any) -> tuple[dict[str, tuple[Any, ...]], Callable[[dict
         return {label: raws[label][value] for label, value in sample.items()}
 
     return values, raw
-
-
-def as_key(value: Any) -> Any:
-    """Turn a choice into something hashable: lists become tuples."""
-    return tuple(map(as_key, value)) if isinstance(value, (list, tuple)) else value

@@ -56,16 +56,14 @@ class Varying:
         """Something that equal ones have in common."""
         return self.labels, self.ids.tobytes(), self.values
 
-    @property
-    def only(self) -> Any:
-        """The value, if it depends on nothing; `LookupError` otherwise."""
-        if len(self.values) > 1:
-            raise LookupError(f"It depends on {', '.join(self.labels)}.")
-        return self.values[0]
-
     def at(self, indices: Mapping[str, int]) -> Any:
         """Return the value for choices given as ``{label: index}``."""
         return self.values[int(self.ids[tuple(indices[label] for label in self.labels)])]
+
+
+def as_key(value: Any) -> Any:
+    """Turn a choice into something hashable: lists become tuples."""
+    return tuple(map(as_key, value)) if isinstance(value, (list, tuple)) else value
 
 
 class Choices:
@@ -91,10 +89,10 @@ class Choices:
         items = self.values[label]
         return Varying((label,), np.arange(len(items)), items)
 
-    def combine(self, parts: Sequence[Varying], function: Callable[..., Any], *, lenient: bool = False) -> Varying:
+    def combine(self, parts: Sequence[Varying], function: Callable[..., Any]) -> Varying:
         """Apply a function to varying values, once for every distinct combination of them.
 
-        Where the function fails, or a value is a `Poison`, the result is one; a lenient function is asked nevertheless.
+        Where the function fails, or a value is a `Poison`, the result is one.
 
         Raises
         ------
@@ -109,7 +107,7 @@ class Choices:
         numbers: dict[Any, int] = {}
         found = np.empty(len(distinct), dtype=np.int64)
         for place, code in enumerate(distinct.tolist()):
-            result = _apply(function, _decode(code, parts), lenient)
+            result = _apply(function, _decode(code, parts))
             found[place] = numbers.setdefault(result, len(numbers))
         return _reduce(labels, found[places].reshape(shape), tuple(numbers))
 
@@ -176,9 +174,9 @@ def _decode(code: int, parts: Sequence[Varying]) -> list[Any]:
     return items[::-1]
 
 
-def _apply(function: Callable[..., Any], items: list[Any], lenient: bool) -> Any:
+def _apply(function: Callable[..., Any], items: list[Any]) -> Any:
     for item in items:
-        if isinstance(item, Poison) and not lenient:
+        if isinstance(item, Poison):
             return item
     try:
         return function(*items)

@@ -23,7 +23,7 @@ from nni_latency.spaces._symbolic_tensor import (
     replace_symbols,
     symbols_in,
 )
-from nni_latency.spaces._varying import Choices, Poison, Varying
+from nni_latency.spaces._varying import Choices, Poison, Varying, as_key
 
 #: Runs a module of a certain class symbolically, instead of its forward.
 Handler = Callable[..., Any]
@@ -160,12 +160,12 @@ class Walker:
     def expression(self, value: Any) -> Varying:
         """Return an argument of a module by the choices that it depends on."""
         if not isinstance(value, Mutable):
-            return Varying.constant(_hashable(value))
+            return Varying.constant(as_key(value))
         if id(value) not in self._expressions:
             self._kept.append(value)
             labels = list(value.simplify())
             self._expressions[id(value)] = self.choices.enumerated(
-                labels, lambda sample: _hashable(value.freeze(self._raw(sample)))
+                labels, lambda sample: as_key(value.freeze(self._raw(sample)))
             )
         return self._expressions[id(value)]
 
@@ -346,10 +346,6 @@ def _labels_of(module: nn.Module) -> dict[str, Any]:
             for mutable in part.mutables:
                 found.update(mutable.simplify())
     return found
-
-
-def _hashable(value: Any) -> Any:
-    return tuple(map(_hashable, value)) if isinstance(value, (list, tuple)) else value
 
 
 def _on_meta(value: Any) -> Any:
