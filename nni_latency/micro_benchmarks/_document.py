@@ -92,13 +92,12 @@ def points_schema() -> dict[str, Any]:
 
 def write_points(path: Path, points: BenchmarkPoints) -> Path:
     """Write points, whole or not at all, one line each."""
-    platform = {"id": points.platform.id, **vars(points.platform), "facts": dict(points.platform.facts)}
     head = {
         "format": FORMAT,
         "version": VERSION,
         "metric": "latency",
         "unit": "s",
-        "platform": platform,
+        "platform": {"id": points.platform.id, **points.platform.as_dict()},
         "protocol": points.protocol and points.protocol.as_dict(),
         "ended": dict(points.ended),
         "rounds": points.rounds,
@@ -116,10 +115,7 @@ def _point_content(point: BenchmarkPoint) -> dict[str, Any]:
     content: dict[str, Any] = {name: getattr(point, name) for name in ("block", "kind", "input_shape")}
     content |= {name: getattr(point, name) for name in ("value", "low", "high", "n_samples")}
     content |= {name: getattr(point.features, name) for name in ("acts", "inp", "flops", "macs", "params")}
-    content["ops"] = [
-        {"kind": op.kind, "input_shapes": op.input_shapes, "attributes": dict(op.attributes), "dtype": op.dtype}
-        for op in point.ops
-    ]
+    content["ops"] = [op.as_dict() for op in point.ops]
     return content
 
 

@@ -115,7 +115,7 @@ def _header(series: Sequence[Series], runtime: Runtime, protocol: Protocol) -> d
     settings = {name: value for name, value in protocol.as_dict().items() if name not in _MAY_CHANGE}
     return {
         "blocks": [[block.name, *batches] for block, batches in series],
-        "platform": {**vars(runtime.platform), "facts": dict(runtime.platform.facts)},
+        "platform": runtime.platform.as_dict(),
         "protocol": settings,
     }
 

@@ -72,6 +72,15 @@ class OpSpec:
         shapes = "+".join("x".join(map(str, shape)) for shape in self.input_shapes)
         return f"{self.kind}({attributes})@{shapes}:{self.dtype}"
 
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain values, for a file; `OpSpec.of` takes them back."""
+        return {
+            "kind": self.kind,
+            "input_shapes": self.input_shapes,
+            "attributes": dict(self.attributes),
+            "dtype": self.dtype,
+        }
+
     def replace(self, **attributes: AttributeValue) -> OpSpec:
         """Return the same operator with some attributes changed."""
         return OpSpec(self.kind, self.input_shapes, tuple(sorted({**self._lookup, **attributes}.items())), self.dtype)

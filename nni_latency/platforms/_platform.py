@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import Any
 
 from nni_latency.errors import InvalidValueError, MismatchError
 from nni_latency.platforms._devices import resolve_device
@@ -93,6 +94,10 @@ class Platform:
     def id(self) -> str:
         """Stable name of the platform, the same in every process and file."""
         return f"{self.device}.{self.runtime}.{self.precision}.t{self.threads}"
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain values, for a file."""
+        return {**vars(self), "facts": dict(self.facts)}
 
     def differences(self, other: Platform) -> list[str]:
         """Say in words what keeps the records of two platforms apart; empty if nothing does.

@@ -200,7 +200,7 @@ def plan_header(plan: MeasurePlan, platform: Platform, protocol: Protocol) -> di
         "space": {"name": plan.space.name, "arguments": plain_arguments(plan.space)},
         "input_shape": list(plan.input_shape),
         "candidates": [[layer.name, *layer.candidates] for layer in plan.layers],
-        "platform": {**vars(platform), "facts": dict(platform.facts)},
+        "platform": platform.as_dict(),
         "protocol": protocol.as_dict(),
     }
 

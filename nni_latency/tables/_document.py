@@ -231,7 +231,6 @@ def _update(content: dict[str, Any]) -> dict[str, Any]:
 
 def render_document(table: LookupTable) -> str:
     """Write a table as JSON that a person can read: one line an entry."""
-    platform = {"id": table.platform.id, **vars(table.platform), "facts": dict(table.platform.facts)}
     head = {
         "format": FORMAT,
         "version": VERSION,
@@ -239,7 +238,7 @@ def render_document(table: LookupTable) -> str:
         "unit": METRIC_UNITS[table.metric],
         "space": {"name": table.space.name, "arguments": plain_arguments(table.space)},
         "input_shape": list(table.input_shape),
-        "platform": platform,
+        "platform": {"id": table.platform.id, **table.platform.as_dict()},
         "protocol": table.protocol and table.protocol.as_dict(),
         "rounds": table.rounds,
         "duration": table.duration,
@@ -282,12 +281,7 @@ def _entry_content(entry: Entry) -> dict[str, Any]:
     if entry.op is not None and entry.features is not None:
         features = entry.features
         content |= {name: getattr(features, name) for name in ("macs", "flops", "acts", "inp", "params")}
-        content["op"] = {
-            "kind": entry.op.kind,
-            "input_shapes": entry.op.input_shapes,
-            "attributes": dict(entry.op.attributes),
-            "dtype": entry.op.dtype,
-        }
+        content["op"] = entry.op.as_dict()
     return content
 
 

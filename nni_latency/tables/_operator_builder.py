@@ -115,7 +115,7 @@ def _header(plan: OperatorPlan, platform: Platform, protocol: Protocol) -> dict[
         "space": {"name": plan.space.name, "arguments": plain_arguments(plan.space)},
         "input_shape": list(plan.input_shape),
         "candidates": json.loads(json.dumps([dict(network.sample) for network in plan.networks])),
-        "platform": {**vars(platform), "facts": dict(platform.facts)},
+        "platform": platform.as_dict(),
         "protocol": protocol.as_dict(),
     }
 

@@ -139,7 +139,7 @@ def render_operator_table(table: OperatorTable) -> str:
         "unit": "s",
         "space": {"name": table.space.name, "arguments": plain_arguments(table.space)},
         "input_shape": list(table.input_shape),
-        "platform": {"id": table.platform.id, **vars(table.platform), "facts": dict(table.platform.facts)},
+        "platform": {"id": table.platform.id, **table.platform.as_dict()},
         "protocol": table.protocol and table.protocol.as_dict(),
         "rounds": table.rounds,
         "duration": table.duration,
@@ -153,18 +153,9 @@ def render_operator_table(table: OperatorTable) -> str:
     }
     lines = [f'"{key}": {json.dumps(value, allow_nan=False)}' for key, value in head.items()]
     networks = [{**vars(network), "sample": dict(network.sample)} for network in table.networks]
-    entries = [{**vars(entry), "op": _op_content(entry.op)} for entry in table.entries]
+    entries = [{**vars(entry), "op": entry.op.as_dict()} for entry in table.entries]
     lines += [_render_list("networks", networks), _render_list("entries", entries)]
     return "{\n " + ",\n ".join(lines) + "\n}\n"
-
-
-def _op_content(op: OpSpec) -> dict[str, Any]:
-    return {
-        "kind": op.kind,
-        "input_shapes": op.input_shapes,
-        "attributes": dict(op.attributes),
-        "dtype": op.dtype,
-    }
 
 
 def _render_list(name: str, items: list[dict[str, Any]]) -> str:

@@ -305,8 +305,7 @@ def _folder() -> Path:
 
 
 def _header(platform: Platform) -> dict[str, Any]:
-    described = {name: value for name, value in vars(platform).items() if name != "facts"}
-    return {"format": FORMAT, "version": VERSION, "platform": {**described, "facts": dict(platform.facts)}}
+    return {"format": FORMAT, "version": VERSION, "platform": platform.as_dict()}
 
 
 def _begins_header(content: bytes) -> bool:

@@ -219,7 +219,7 @@ def _content(estimator: ActsEstimator) -> dict[str, Any]:
         "version": VERSION,
         "metric": "latency",
         "unit": "s",
-        "platform": {**vars(estimator.platform), "facts": dict(estimator.platform.facts)},
+        "platform": estimator.platform.as_dict(),
         "settings": estimator.get_params(),
         "line": vars(estimator.line_),
         "shares": estimator.shares_,

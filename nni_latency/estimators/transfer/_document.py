@@ -154,7 +154,7 @@ def write_transfer(path: Path, state: State) -> Path:
         "confidence": settings[0],
         "check_units": settings[1],
         "random_state": settings[2],
-        "platform": {**vars(platform), "facts": dict(platform.facts)},
+        "platform": platform.as_dict(),
         "space": _space_content(population.encoding),
         "devices": [
             {
@@ -256,21 +256,12 @@ def _space_content(encoding: Encoding) -> dict[str, Any]:
             {
                 "name": layer.name,
                 "choices": list(layer.choices),
-                "ops": layer.ops and [_op_content(op) for op in layer.ops],
+                "ops": layer.ops and [op.as_dict() for op in layer.ops],
                 "searched": layer.searched,
                 "default": layer.default,
             }
             for layer in space.layers
         ],
-    }
-
-
-def _op_content(op: OpSpec) -> dict[str, Any]:
-    return {
-        "kind": op.kind,
-        "input_shapes": op.input_shapes,
-        "attributes": dict(op.attributes),
-        "dtype": op.dtype,
     }
 
 
