@@ -12,7 +12,7 @@ from rich.markup import escape
 
 from nni_latency.cli._build_lut import default_name
 from nni_latency.cli._console import remarks, results
-from nni_latency.cli._options import Duration, make_runtime, make_space, plan_for
+from nni_latency.cli._options import ending_options, make_runtime, make_space, plan_for, platform_options
 from nni_latency.cli._progress import Measuring
 from nni_latency.errors import InvalidValueError, MeasurementError, MismatchError
 from nni_latency.estimators import FewSourcesWarning, TransferEstimator
@@ -45,19 +45,8 @@ _POOL = 2000
     help="Table of a known device: a file, or one that ships; several may follow.",
 )
 @click.option("--samples", type=click.IntRange(3), default=10, show_default=True, help="Networks that are measured.")
-@click.option("--device", default="cpu", show_default=True, help="cpu, cuda or cuda:N.")
-@click.option("--runtime", default="torch", show_default=True, help="What executes the networks.")
-@click.option("--precision", type=click.Choice(["fp32", "bf16", "fp16"]), default="fp32", show_default=True)
-@click.option("--threads", type=click.IntRange(1), default=1, show_default=True, help="Threads per network.")
-@click.option("--budget", type=Duration(), default="30s", show_default=True, help="Most time spent measuring.")
-@click.option(
-    "--half-width",
-    type=click.FloatRange(0, 1, max_open=True),
-    default=0.01,
-    show_default=True,
-    help="End earlier when half the width of every interval is this share of its value.",
-)
-@click.option("--rounds", type=click.IntRange(1), default=1000, show_default=True, help="Most rounds.")
+@platform_options("networks", "network")
+@ending_options("30s", "Most time spent measuring.")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of what is drawn.")
 @click.option("--out", type=click.Path(path_type=Path), help="File of the table.  [default: as build-lut names it]")
 @click.option("--save", type=click.Path(path_type=Path), help="Write the fitted estimator, too.")

@@ -14,10 +14,12 @@ from nni_latency.cli._console import print_doubts, remarks, results
 from nni_latency.cli._options import (
     BatchSizes,
     Duration,
+    ending_options,
     given_arguments,
     make_runtime,
     make_space,
     plan_for,
+    platform_options,
     space_options,
 )
 from nni_latency.cli._progress import Measuring
@@ -62,23 +64,12 @@ _DEFAULTS = Protocol()
     type=click.IntRange(1),
     help="Networks that are measured of a space without a measure plan.  [default: 30]",
 )
-@click.option("--device", default="cpu", show_default=True, help="cpu, cuda or cuda:N.")
-@click.option("--runtime", default="torch", show_default=True, help="What executes the candidates.")
-@click.option("--precision", type=click.Choice(["fp32", "bf16", "fp16"]), default="fp32", show_default=True)
-@click.option("--threads", type=click.IntRange(1), default=1, show_default=True, help="Threads per network.")
-@click.option(
-    "--budget",
-    type=Duration(),
-    default=f"{_DEFAULTS.time_budget:g}s",
-    show_default=True,
-    help="Most time spent measuring, such as 30s or 5min.",
-)
-@click.option(
-    "--half-width",
-    type=click.FloatRange(0, 1, max_open=True),
-    default=_DEFAULTS.half_width,
-    show_default=True,
-    help="End earlier when half the width of every interval is this share of its value; 0 spends the whole budget.",
+@platform_options("candidates", "network")
+@ending_options(
+    f"{_DEFAULTS.time_budget:g}s",
+    half_width=_DEFAULTS.half_width,
+    half_width_help="End earlier when half the width of every interval is this share of its value; "
+    "0 spends the whole budget.",
 )
 @click.option(
     "--timeout",
@@ -87,7 +78,6 @@ _DEFAULTS = Protocol()
     show_default=True,
     help="A candidate that takes longer hangs, and is recorded as failed.",
 )
-@click.option("--rounds", type=click.IntRange(1), default=_DEFAULTS.rounds, show_default=True, help="Most rounds.")
 @click.option(
     "--processes",
     type=click.IntRange(1),

@@ -9,7 +9,7 @@ import click
 from rich.markup import escape
 
 from nni_latency.cli._console import remarks, results
-from nni_latency.cli._options import Duration, make_runtime
+from nni_latency.cli._options import Duration, ending_options, make_runtime, platform_options
 from nni_latency.cli._progress import Measuring
 from nni_latency.files import check_writable
 from nni_latency.measurement import Protocol
@@ -21,25 +21,13 @@ _DEFAULTS = Protocol()
 
 
 @click.command("micro-benchmark")
-@click.option("--device", default="cpu", show_default=True, help="cpu, cuda or cuda:N.")
-@click.option("--runtime", default="torch", show_default=True, help="What executes the blocks.")
-@click.option("--precision", type=click.Choice(["fp32", "bf16", "fp16"]), default="fp32", show_default=True)
-@click.option("--threads", type=click.IntRange(1), default=1, show_default=True, help="Threads per block.")
-@click.option(
-    "--budget",
-    type=Duration(),
-    default="150s",
-    show_default=True,
-    help="Most time spent measuring; it also decides how large batches may become.",
+@platform_options("blocks", "block")
+@ending_options(
+    "150s",
+    "Most time spent measuring; it also decides how large batches may become.",
+    _DEFAULTS.half_width,
+    "A point is left alone when half the width of its interval is this share of its value; 0 for never.",
 )
-@click.option(
-    "--half-width",
-    type=click.FloatRange(0, 1, max_open=True),
-    default=_DEFAULTS.half_width,
-    show_default=True,
-    help="A point is left alone when half the width of its interval is this share of its value; 0 for never.",
-)
-@click.option("--rounds", type=click.IntRange(1), default=_DEFAULTS.rounds, show_default=True, help="Most rounds.")
 @click.option(
     "--timeout",
     type=Duration(),

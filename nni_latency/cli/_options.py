@@ -11,6 +11,7 @@ import nni_latency.spaces as spaces
 from nni_latency.cli._spaces import JsonObject, own_arguments
 from nni_latency.errors import InvalidValueError, MismatchError
 from nni_latency.estimators import Estimator, FallbackEstimator, LayerEnsemble, TableEstimator
+from nni_latency.measurement import Protocol
 from nni_latency.measurement.runtimes import Runtime
 from nni_latency.platforms import check_same_platform, current_platform
 from nni_latency.plugins import load_registry
@@ -51,6 +52,74 @@ class BatchSizes(click.ParamType[tuple[int, ...]]):
         return tuple(dict.fromkeys(int(part) for part in parts))
 
 
+def device_option(command: Command) -> Command:
+    """Add the option that says where to measure."""
+    return click.option("--device", default="cpu", show_default=True, help="cpu, cuda or cuda:N.")(command)
+
+
+def platform_options(things: str, one: str) -> Callable[[Command], Command]:
+    """Add the options that say where and how something is measured: device, runtime, precision and threads.
+
+    Parameters
+    ----------
+    things : str
+        What a runtime executes, in the plural.
+    one : str
+        What runs on so many threads.
+    """
+    runtime = click.option("--runtime", default="torch", show_default=True, help=f"What executes the {things}.")
+    precision = click.option(
+        "--precision", type=click.Choice(["fp32", "bf16", "fp16"]), default="fp32", show_default=True
+    )
+    threads = click.option(
+        "--threads", type=click.IntRange(1), default=1, show_default=True, help=f"Threads per {one}."
+    )
+
+    def add(command: Command) -> Command:
+        return device_option(runtime(precision(threads(command))))
+
+    return add
+
+
+def ending_options(
+    budget: str,
+    budget_help: str = "Most time spent measuring, such as 30s or 5min.",
+    half_width: float = 0.01,
+    half_width_help: str = "End earlier when half the width of every interval is this share of its value.",
+) -> Callable[[Command], Command]:
+    """Add the options that say when measuring ends: budget, half-width and rounds.
+
+    Parameters
+    ----------
+    budget : str
+        Budget unless another is given.
+    budget_help, half_width_help : str
+        What the two mean.
+    half_width : float
+        Half-width unless another is given.
+    """
+    options = (
+        click.option("--budget", type=Duration(), default=budget, show_default=True, help=budget_help),
+        click.option(
+            "--half-width",
+            type=click.FloatRange(0, 1, max_open=True),
+            default=half_width,
+            show_default=True,
+            help=half_width_help,
+        ),
+        click.option(
+            "--rounds", type=click.IntRange(1), default=Protocol().rounds, show_default=True, help="Most rounds."
+        ),
+    )
+
+    def add(command: Command) -> Command:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return add
+
+
 def space_options(command: Command) -> Command:
     """Add the options that choose a space."""
     for option in reversed(
@@ -73,6 +142,17 @@ def space_options(command: Command) -> Command:
     return command
 
 
+def missing_option(command: Command) -> Command:
+    """Add the option that says what is done about what a table lacks."""
+    return click.option(
+        "--missing",
+        type=click.Choice(["error", "nearest"]),
+        default="error",
+        show_default=True,
+        help="What to do about candidates that a table lacks.",
+    )(command)
+
+
 def estimator_option(command: Command) -> Command:
     """Add the options that choose an estimator."""
     for option in reversed(
@@ -83,13 +163,7 @@ def estimator_option(command: Command) -> Command:
                 metavar="FILE|NAME[:ARGUMENT]",
                 help="A saved table, or a registered estimator.",
             ),
-            click.option(
-                "--missing",
-                type=click.Choice(["error", "nearest"]),
-                default="error",
-                show_default=True,
-                help="What to do about candidates that a table lacks.",
-            ),
+            missing_option,
         )
     ):
         command = option(command)

@@ -14,12 +14,14 @@ from rich.table import Table
 import nni_latency.spaces as spaces
 from nni_latency.cli._console import remarks, results
 from nni_latency.cli._options import (
-    Duration,
     arguments_for,
     check_batch_size,
+    device_option,
+    ending_options,
     given_arguments,
     make_runtime,
     make_space,
+    missing_option,
     plan_for,
     space_options,
 )
@@ -59,31 +61,11 @@ class _RequirementType(click.ParamType[Requirement]):
 @space_options
 @click.option("--networks", type=click.IntRange(0), default=24, show_default=True, help="Random networks.")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of the random networks.")
-@click.option(
-    "--budget",
-    type=Duration(),
-    default="90s",
-    show_default=True,
-    help="Most time spent measuring, such as 30s or 5min.",
-)
-@click.option("--rounds", type=click.IntRange(1), default=1000, show_default=True, help="Most rounds.")
-@click.option(
-    "--half-width",
-    type=click.FloatRange(0, 1, max_open=True),
-    default=0.01,
-    show_default=True,
-    help="End earlier when half the width of every interval is this share of its value.",
-)
+@ending_options("90s")
 @click.option("--batch-size", type=click.IntRange(1), help="Must be that of the table.")
-@click.option("--device", default="cpu", show_default=True, help="cpu, cuda or cuda:N.")
+@device_option
 @click.option("--normalise/--no-normalise", default=True, show_default=True, help="Take out the change of speed since.")
-@click.option(
-    "--missing",
-    type=click.Choice(["error", "nearest"]),
-    default="error",
-    show_default=True,
-    help="What to do about candidates that a table lacks.",
-)
+@missing_option
 @click.option(
     "--require",
     "requirements",
