@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,14 +11,11 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from nni_latency.estimators.acts import ActsEstimator, score_blocks
-from nni_latency.files import write_atomically
 from nni_latency.micro_benchmarks import BenchmarkPoints
+from nni_latency.plots._canvas import GREY, PALETTE, plain, save_png
 from nni_latency.units import format_percent, format_seconds
 
-# The palette of Okabe and Ito, which colour-blind people tell apart.
-_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442", "#999999")
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<")
-_BAND = "#999999"
 
 Array = NDArray[np.float64]
 
@@ -47,7 +43,7 @@ def draw_fit(estimator: ActsEstimator, points: BenchmarkPoints, out: str | Path)
     _draw_lines(left, estimator, points.totals, points.latencies, kinds)
     _draw_residuals(right, np.expm1(-estimator.held_out_errors_), kinds)
     right.set_title("Predicted over measured, less one, of points that a fit had not seen", fontsize=10)
-    return _save(figure, Path(out))
+    return save_png(figure, out)
 
 
 def draw_predictions(estimator: ActsEstimator, points: BenchmarkPoints, out: str | Path) -> Path:
@@ -74,7 +70,7 @@ def draw_predictions(estimator: ActsEstimator, points: BenchmarkPoints, out: str
     _draw_scatter(left, predicted, measured, kinds, estimator.interval_factor_)
     _draw_residuals(right, predicted / measured - 1, kinds)
     right.set_title("Predicted over measured, less one, by kind of block", fontsize=10)
-    return _save(figure, Path(out))
+    return save_png(figure, out)
 
 
 def _figure(title: str) -> Figure:
@@ -105,7 +101,7 @@ def _draw_lines(axes: Any, estimator: ActsEstimator, totals: Array, measured: Ar
         heights = line.slope * reach + line.offset * 1e3
         label = f"second line, below {format_seconds(line.breakpoint)}"
         axes.plot(reach[heights > 0], heights[heights > 0], color="black", lw=1.5, ls="--", label=label)
-        axes.axvline(limit, color=_BAND, lw=1, ls=":")
+        axes.axvline(limit, color=GREY, lw=1, ls=":")
     axes.set(xscale="log", yscale="log", xlim=(low, high), ylim=(low, high))
     axes.set_xlabel("a ACTS + b INP + c FLOPs + d [ms]")
     axes.set_ylabel("measured latency [ms]")
@@ -114,14 +110,14 @@ def _draw_lines(axes: Any, estimator: ActsEstimator, totals: Array, measured: Ar
         fontsize=10,
     )
     axes.legend(fontsize=7, loc="upper left")
-    _plain(axes)
+    plain(axes)
 
 
 def _draw_scatter(axes: Any, predicted: Array, measured: Array, kinds: Sequence[str], factor: float) -> None:
     ends = np.concatenate([predicted, measured]) * 1e3
     reach = np.array([ends.min() * 0.8, ends.max() * 1.25])
     axes.plot(reach, reach, color="black", lw=1, label="ideal")
-    axes.fill_between(reach, reach / factor, reach * factor, color=_BAND, alpha=0.2, lw=0, label="interval")
+    axes.fill_between(reach, reach / factor, reach * factor, color=GREY, alpha=0.2, lw=0, label="interval")
     _draw_kinds(axes, measured * 1e3, predicted * 1e3, kinds)
     axes.set(xscale="log", yscale="log", xlim=tuple(reach), ylim=tuple(reach))
     axes.set_xlabel("measured latency [ms]")
@@ -133,7 +129,7 @@ def _draw_scatter(axes: Any, predicted: Array, measured: Array, kinds: Sequence[
         fontsize=10,
     )
     axes.legend(fontsize=7, loc="upper left")
-    _plain(axes)
+    plain(axes)
 
 
 def _draw_kinds(axes: Any, across: Array, up: Array, kinds: Sequence[str]) -> None:
@@ -144,7 +140,7 @@ def _draw_kinds(axes: Any, across: Array, up: Array, kinds: Sequence[str]) -> No
             up[chosen],
             s=18,
             alpha=0.8,
-            color=_COLOURS[index % len(_COLOURS)],
+            color=PALETTE[index % len(PALETTE)],
             marker=_MARKERS[index % len(_MARKERS)],
             label=kind,
             lw=0,
@@ -155,23 +151,10 @@ def _draw_residuals(axes: Any, residuals: Array, kinds: Sequence[str]) -> None:
     names = list(dict.fromkeys(kinds))
     groups = [residuals[[other == kind for other in kinds]] * 100 for kind in names]
     axes.boxplot(groups, orientation="vertical", showfliers=False, widths=0.6, medianprops={"color": "black"})
-    for place, (values, colour) in enumerate(zip(groups, _COLOURS * len(names), strict=False), start=1):
+    for place, (values, colour) in enumerate(zip(groups, PALETTE * len(names), strict=False), start=1):
         spread = np.linspace(-0.18, 0.18, len(values)) if len(values) > 1 else np.zeros(1)
         axes.scatter(place + spread, values, s=10, color=colour, alpha=0.7, lw=0)
     axes.set_xticks(range(1, len(names) + 1), names, rotation=30, ha="right", fontsize=8)
-    axes.axhline(0, color=_BAND, lw=1)
+    axes.axhline(0, color=GREY, lw=1)
     axes.set_ylabel("residual [%]")
-    _plain(axes)
-
-
-def _plain(axes: Any) -> None:
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(alpha=0.3)
-    axes.set_axisbelow(True)
-
-
-def _save(figure: Figure, target: Path) -> Path:
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=130)
-    write_atomically(target, buffer.getvalue())
-    return target
+    plain(axes)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import math
 from pathlib import Path
 from typing import Any
@@ -10,14 +9,8 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from nni_latency.files import write_atomically
+from nni_latency.plots._canvas import BLUE, DARK, plain, save_png, shown_unit
 from nni_latency.tables import TableComparison
-from nni_latency.units import METRIC_UNITS
-
-_POINT, _GRID = "#0072B2", "#666666"
-
-#: What is shown of each unit: factor and name.
-_SHOWN = {"s": (1e3, "ms"), "byte": (2**-20, "MiB"), "J": (1e3, "mJ"), "1/s": (1.0, "1/s")}
 
 
 def draw_comparison(comparison: TableComparison, out: str | Path) -> Path:
@@ -43,11 +36,7 @@ def draw_comparison(comparison: TableComparison, out: str | Path) -> Path:
     left, right = figure.subplots(1, 2, width_ratios=(3, 2))
     _draw_ratios(figure, left, comparison)
     _draw_costs(right, comparison)
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=130)
-    target = Path(out)
-    write_atomically(target, buffer.getvalue())
-    return target
+    return save_png(figure, out)
 
 
 def _draw_ratios(figure: Figure, axes: Any, comparison: TableComparison) -> None:
@@ -74,19 +63,17 @@ def _draw_ratios(figure: Figure, axes: Any, comparison: TableComparison) -> None
 
 
 def _draw_costs(axes: Any, comparison: TableComparison) -> None:
-    factor, unit = _SHOWN[METRIC_UNITS[comparison.first.metric]]
+    factor, unit = shown_unit(comparison.first.metric)
     pairs = [pair for row in comparison.costs.values() for pair in row.values() if min(pair) > 0]
     firsts, seconds = ([pair[side] * factor for pair in pairs] for side in (0, 1))
-    axes.scatter(firsts, seconds, s=10, color=_POINT)
+    axes.scatter(firsts, seconds, s=10, color=BLUE)
     if pairs:
         ends = [min(firsts), max(firsts)]
-        axes.plot(ends, [end * comparison.ratio for end in ends], color=_GRID, linestyle="--", label="median ratio")
+        axes.plot(ends, [end * comparison.ratio for end in ends], color=DARK, linestyle="--", label="median ratio")
         axes.legend(fontsize=8)
         axes.set_xscale("log")
         axes.set_yscale("log")
     axes.set_xlabel(f"first [{unit}]")
     axes.set_ylabel(f"second [{unit}]")
     axes.set_title(f"Every candidate; Spearman {comparison.spearman:.3f}", fontsize=10)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(alpha=0.3)
-    axes.set_axisbelow(True)
+    plain(axes)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,10 +9,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from nni_latency.files import write_atomically
-
-# Blue, orange, green and grey of the Okabe-Ito palette, which colour-blind people tell apart.
-_BAR, _PATH, _FOUND, _LIMIT = "#0072B2", "#E69F00", "#009E73", "#666666"
+from nni_latency.plots._canvas import BLUE, DARK, GREEN, ORANGE, plain, save_png
 
 
 @dataclass(frozen=True)
@@ -60,35 +56,29 @@ def draw_search(picture: SearchPicture, out: str | Path) -> Path:
     figure.suptitle(picture.title, fontsize=11)
     _draw_layers(left, picture)
     _draw_path(right, picture)
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=130)
-    target = Path(out)
-    write_atomically(target, buffer.getvalue())
-    return target
+    return save_png(figure, out)
 
 
 def _draw_layers(axes: Any, picture: SearchPicture) -> None:
     positions = range(len(picture.layers))
     costs = [latency * 1e3 for _, _, latency in picture.layers]
-    axes.bar(positions, costs, color=_BAR)
+    axes.bar(positions, costs, color=BLUE)
     axes.set_xticks(positions, [f"{name}\n{choice}" for name, choice, _ in picture.layers], rotation=90, fontsize=7)
     axes.set_ylabel("estimated latency [ms]")
     axes.set_title(f"Network found: {picture.predicted * 1e3:.3g} ms estimated, by layer", fontsize=10)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(axis="y", alpha=0.3)
-    axes.set_axisbelow(True)
+    plain(axes, "y")
 
 
 def _draw_path(axes: Any, picture: SearchPicture) -> None:
     latencies = [latency * 1e3 for latency, _ in picture.path]
     accuracies = [accuracy * 100 for _, accuracy in picture.path]
-    axes.plot(latencies, accuracies, "o-", color=_PATH, label="supernet, after each epoch (expected latency)")
+    axes.plot(latencies, accuracies, "o-", color=ORANGE, label="supernet, after each epoch (expected latency)")
     for index in {0, len(latencies) - 1} if latencies else ():
         axes.annotate(
             str(index + 1), (latencies[index], accuracies[index]), xytext=(5, 6), textcoords="offset points", fontsize=8
         )
     height = picture.accuracy * 100
-    axes.plot(picture.predicted * 1e3, height, "*", markersize=15, color=_FOUND, label="network found, estimated")
+    axes.plot(picture.predicted * 1e3, height, "*", markersize=15, color=GREEN, label="network found, estimated")
     if picture.measured is not None:
         axes.plot(
             picture.measured * 1e3,
@@ -96,15 +86,14 @@ def _draw_path(axes: Any, picture: SearchPicture) -> None:
             "D",
             markersize=7,
             markerfacecolor="none",
-            markeredgecolor=_FOUND,
+            markeredgecolor=GREEN,
             markeredgewidth=2,
             label="network found, measured",
         )
     if picture.target is not None:
-        axes.axvline(picture.target * 1e3, color=_LIMIT, linestyle="--", label=f"target {picture.target * 1e3:.3g} ms")
+        axes.axvline(picture.target * 1e3, color=DARK, linestyle="--", label=f"target {picture.target * 1e3:.3g} ms")
     axes.set_xlabel("latency [ms]")
     axes.set_ylabel("accuracy on held-back pictures [%]")
     axes.set_title("Path of the search", fontsize=10)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(alpha=0.3)
+    plain(axes)
     axes.legend(fontsize=8, loc="best")

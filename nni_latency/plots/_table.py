@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from pathlib import Path
 from typing import Any
 
@@ -11,17 +10,11 @@ from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from nni_latency.files import write_atomically
+from nni_latency.plots._canvas import BLUE, DARK, draw_drift, plain, save_png, shown_unit
 from nni_latency.tables import LookupTable
-from nni_latency.units import METRIC_UNITS
-
-_LINE, _GRID = "#0072B2", "#666666"
 
 #: The costliest candidate over the cheapest that has a colour of its own.
 _COLOURS = 50.0
-
-#: What is shown of each unit: factor and name.
-_SHOWN = {"s": (1e3, "ms"), "byte": (2**-20, "MiB"), "J": (1e3, "mJ"), "1/s": (1.0, "1/s")}
 
 
 def draw_table(table: LookupTable, out: str | Path) -> Path:
@@ -46,19 +39,15 @@ def draw_table(table: LookupTable, out: str | Path) -> Path:
         grid = figure.add_gridspec(2, 2, width_ratios=(3, 2))
         _draw_costs(figure, figure.add_subplot(grid[:, 0]), table)
         _draw_intervals(figure.add_subplot(grid[0, 1]), table)
-        _draw_drift(figure.add_subplot(grid[1, 1]), table)
+        draw_drift(figure.add_subplot(grid[1, 1]), table.drift)
     else:
         _draw_costs(figure, figure.subplots(), table)
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=130)
-    target = Path(out)
-    write_atomically(target, buffer.getvalue())
-    return target
+    return save_png(figure, out)
 
 
 def _draw_costs(figure: Figure, axes: Any, table: LookupTable) -> None:
     names = list(dict.fromkeys(choice for layer in table.searched for choice in layer.choices))
-    factor, unit = _SHOWN[METRIC_UNITS[table.metric]]
+    factor, unit = shown_unit(table.metric)
     costs = _costs(table, names) * factor
     positive = costs[np.nan_to_num(costs) > 0]
     # What does nothing takes a thousandth of the rest, and would leave the rest one colour.
@@ -93,33 +82,19 @@ def _costs(table: LookupTable, names: list[str]) -> NDArray[np.float64]:
 
 def _draw_intervals(axes: Any, table: LookupTable) -> None:
     entries = [entry for layer in table.layers for entry in layer.entries.values() if entry.value > 0]
-    factor, unit = _SHOWN[METRIC_UNITS[table.metric]]
+    factor, unit = shown_unit(table.metric)
     axes.scatter(
         [entry.value * factor for entry in entries],
         [entry.half_width / entry.value * 100 for entry in entries],
         s=12,
-        color=_LINE,
+        color=BLUE,
     )
     if table.protocol is not None and table.protocol.half_width:
-        axes.axhline(table.protocol.half_width * 100, color=_GRID, linestyle="--", label="asked for")
+        axes.axhline(table.protocol.half_width * 100, color=DARK, linestyle="--", label="asked for")
         axes.legend(fontsize=8)
     axes.set_xscale("log")
     axes.set_ylim(bottom=0)
     axes.set_xlabel(f"cost [{unit}]")
     axes.set_ylabel("half-width [%]")
     axes.set_title("How well each entry is known", fontsize=10)
-    _plain(axes)
-
-
-def _draw_drift(axes: Any, table: LookupTable) -> None:
-    axes.plot(range(1, len(table.drift) + 1), [seconds * 1e3 for seconds in table.drift], color=_LINE, lw=1)
-    axes.set_xlabel("round")
-    axes.set_ylabel("reference [ms]")
-    axes.set_title("Drift of the machine: the reference operator", fontsize=10)
-    _plain(axes)
-
-
-def _plain(axes: Any) -> None:
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(alpha=0.3)
-    axes.set_axisbelow(True)
+    plain(axes)
