@@ -1,15 +1,22 @@
-"""Packages loaded only when they are needed: lazily exported names and optional dependencies."""
+"""Packages loaded only when they are needed: exported names, optional dependencies, and what a user names."""
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import importlib
+import importlib.util
+import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from nni_latency.errors import MissingDependencyError
+
+#: How the modules begin that were made of files; another process can not import them by their names.
+FILE_PREFIX = "nni_latency_file_"
 
 
 def require(module: str, purpose: str, install: str) -> ModuleType:
@@ -37,6 +44,59 @@ def require(module: str, purpose: str, install: str) -> ModuleType:
             f"{purpose} needs the package {package!r}, which does not load here ({error}). "
             f"Install it with: pip install {install!r}"
         ) from error
+
+
+def import_place(place: str) -> ModuleType:
+    """Import what a user names: a file, ``path/to/file.py``, or a module, ``package.module``. Importing runs it.
+
+    A file gets a name of its own that begins with `FILE_PREFIX`, and is run again in a process only after it changed;
+    its folder is put on the path for what lies beside it. Modules are looked for in the current folder as well.
+
+    Parameters
+    ----------
+    place : str
+        The file or the module.
+
+    Raises
+    ------
+    FileNotFoundError
+        If there is no such file.
+    Exception
+        Whatever the code that is run raises.
+
+    Examples
+    --------
+    >>> import_place("json.decoder").__name__
+    'json.decoder'
+    """
+    if place.endswith(".py"):
+        return _import_file(Path(place).resolve(strict=True))
+    _put_on_path(Path.cwd())
+    return importlib.import_module(place)
+
+
+def _import_file(full: Path) -> ModuleType:
+    digest = hashlib.sha256(str(full).encode() + b"\0" + full.read_bytes()).hexdigest()
+    name = f"{FILE_PREFIX}{digest[:12]}"
+    if name in sys.modules:
+        return sys.modules[name]
+    specification = importlib.util.spec_from_file_location(name, full)
+    assert specification is not None, full
+    assert specification.loader is not None, full
+    module = importlib.util.module_from_spec(specification)
+    _put_on_path(full.parent)
+    sys.modules[name] = module
+    try:
+        specification.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+def _put_on_path(folder: Path) -> None:
+    if str(folder) not in sys.path:
+        sys.path.append(str(folder))
 
 
 def lazy_exports(package: str, exports: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from nni_latency.errors import MissingDependencyError
-from nni_latency.imports import lazy_exports, require
+from nni_latency.imports import FILE_PREFIX, import_place, lazy_exports, require
 
 
 def test_require_returns_the_module():
@@ -55,3 +55,48 @@ def test_every_public_name_is_there():
     package = importlib.import_module("nni_latency")
     assert sorted(package.__all__) == package.__dir__()
     assert all(getattr(package, name).__name__ for name in package.__all__ if name != "hookimpl")
+
+
+@pytest.fixture
+def _path(monkeypatch):
+    monkeypatch.setattr(sys, "path", [*sys.path])
+
+
+@pytest.mark.usefixtures("_path")
+def test_file_is_imported_with_what_lies_beside_it(tmp_path):
+    (tmp_path / "lying_beside.py").write_text("value = 3\n")
+    (tmp_path / "file.py").write_text("from lying_beside import value\n")
+    module = import_place(str(tmp_path / "file.py"))
+    assert module.value == 3
+    assert module.__name__.startswith(FILE_PREFIX)
+
+
+@pytest.mark.usefixtures("_path")
+def test_file_is_run_again_only_after_it_changed(tmp_path):
+    path = tmp_path / "file.py"
+    path.write_text("value = object()\n")
+    first = import_place(str(path)).value
+    assert import_place(str(path)).value is first
+    path.write_text("value = 4\n")
+    assert import_place(str(path)).value == 4
+
+
+@pytest.mark.usefixtures("_path")
+def test_file_that_raises_is_no_module_afterwards(tmp_path):
+    (tmp_path / "file.py").write_text("raise KeyError('mine')\n")
+    before = set(sys.modules)
+    with pytest.raises(KeyError, match="mine"):
+        import_place(str(tmp_path / "file.py"))
+    assert set(sys.modules) == before
+
+
+@pytest.mark.usefixtures("_path")
+def test_module_of_the_current_folder_is_imported(tmp_path, monkeypatch):
+    (tmp_path / "of_this_folder.py").write_text("value = 5\n")
+    monkeypatch.chdir(tmp_path)
+    assert import_place("of_this_folder").value == 5
+
+
+def test_file_that_is_not_there_is_an_error(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        import_place(str(tmp_path / "file.py"))

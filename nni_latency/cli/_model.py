@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
-import importlib
-import importlib.util
 import inspect
 import re
 import sys
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -17,10 +13,7 @@ import torch
 from torch import nn
 
 from nni_latency.errors import InvalidValueError, LatencyError
-from nni_latency.imports import quiet_nni
-
-#: How modules begin that were made of files; a worker process can not import them, so they go there by value.
-_PREFIX = "nni_latency_"
+from nni_latency.imports import FILE_PREFIX, import_place, quiet_nni
 
 _INPUT = re.compile(r"(?:(?P<name>[A-Za-z_]\w*)=)?(?P<sizes>\d+(?:,\d+)*)?(?::(?P<dtype>\w+))?")
 
@@ -42,7 +35,7 @@ def load_class(text: str) -> Any:
     place, _, name = text.rpartition(":")
     try:
         with quiet_nni():
-            module = _import_file(Path(place)) if place.endswith(".py") else _import_module(place)
+            module = import_place(place)
     except FileNotFoundError:
         raise InvalidValueError(f"There is no file {place!r}.") from None
     except LatencyError:
@@ -82,7 +75,7 @@ def make_network(text: str, made_of: Any, kwargs: dict[str, Any]) -> nn.Module:
 def send_by_value(network: nn.Module) -> None:
     """Let worker processes have the classes of a network that came from a file, and that they can not import."""
     for name in {type(module).__module__ for module in network.modules()}:
-        if name.startswith(_PREFIX) and "." not in name and name in sys.modules:
+        if name.startswith(FILE_PREFIX) and name in sys.modules:
             cloudpickle.register_pickle_by_value(sys.modules[name])
 
 
@@ -138,31 +131,6 @@ def _check_arguments(text: str, made_of: Any, kwargs: dict[str, Any]) -> None:
             f"{text!r} can not be made with the arguments {kwargs}: {error}. It takes: {takes}. Give them as "
             "--kwargs '{\"name\": value}'."
         ) from error
-
-
-def _import_file(path: Path) -> ModuleType:
-    """Import a file under a name of its own, with its folder on the path for what lies beside it."""
-    full = path.resolve(strict=True)
-    name = f"{_PREFIX}model_{hashlib.sha256(str(full).encode()).hexdigest()[:12]}"
-    specification = importlib.util.spec_from_file_location(name, full)
-    assert specification is not None, full
-    assert specification.loader is not None, full
-    module = importlib.util.module_from_spec(specification)
-    if str(full.parent) not in sys.path:
-        sys.path.append(str(full.parent))
-    sys.modules[name] = module
-    try:
-        specification.loader.exec_module(module)
-    except BaseException:
-        del sys.modules[name]
-        raise
-    return module
-
-
-def _import_module(place: str) -> ModuleType:
-    if str(Path.cwd()) not in sys.path:
-        sys.path.append(str(Path.cwd()))
-    return importlib.import_module(place)
 
 
 def _is_dotted(place: str) -> bool:

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
-import importlib
-import importlib.util
 import inspect
-import sys
 from collections.abc import Mapping
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from nni_latency.errors import InvalidValueError, LatencyError, UnknownNameError
-from nni_latency.imports import quiet_nni
+from nni_latency.errors import InvalidValueError, LatencyError
+from nni_latency.imports import import_place, quiet_nni
 from nni_latency.plugins import load_registry
 from nni_latency.spaces._hub import HUB_SPACES, hub_class, hub_name
 from nni_latency.spaces._nni import ModelSpace
@@ -160,29 +155,6 @@ def _instantiate(kind: type[Any], arguments: Mapping[str, Any], name: str) -> An
 def _import(place: str, name: str) -> ModuleType:
     try:
         with quiet_nni():
-            if place.endswith(".py"):
-                return _import_file(Path(place))
-            if str(Path.cwd()) not in sys.path:
-                sys.path.append(str(Path.cwd()))
-            return importlib.import_module(place)
+            return import_place(place)
     except Exception as error:  # a stranger's module may raise anything
         raise InvalidValueError(f"Can not import the space {name!r}: {type(error).__name__}: {error}") from error
-
-
-def _import_file(path: Path) -> ModuleType:
-    """Import a file under a name of its own; once in a process."""
-    full = path.resolve(strict=True)
-    name = f"nni_latency_space_{hashlib.sha1(str(full).encode(), usedforsecurity=False).hexdigest()[:12]}"
-    if name in sys.modules:
-        return sys.modules[name]
-    specification = importlib.util.spec_from_file_location(name, full)
-    if specification is None or specification.loader is None:
-        raise UnknownNameError(f"{str(path)!r} is no Python file.")
-    module = importlib.util.module_from_spec(specification)
-    sys.modules[name] = module
-    try:
-        specification.loader.exec_module(module)
-    except BaseException:
-        del sys.modules[name]
-        raise
-    return module
