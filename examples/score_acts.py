@@ -1,10 +1,12 @@
 """How far an ACTS fit is off on this machine: on blocks that it never saw, and on five whole networks.
 
-It measures the predefined micro-benchmarks, then random blocks of other channels, sizes, strides and kinds in other
-proportions, then whole networks; fits the published formula and the refined one on the first, and scores both on the
-rest. What is measured already in the folder is not measured again, and an interrupted run goes on.
+It measures the predefined micro-benchmarks as ``nni-latency micro-benchmark`` does; then the same points again, in
+rounds that they share with random blocks of other channels, sizes, strides and kinds in other proportions; then whole
+networks. Both variants are fitted on the predefined points and scored on the rest. Scores within the shared rounds tell
+how good the fit is; those of a fit on the first points, minutes older, contain what changed since in the speed of
+the machine. What is measured already in the folder is not measured again, and an interrupted run goes on.
 
-    python examples/score_acts.py --out score-acts                      # about 10 minutes on a quiet machine
+    python examples/score_acts.py --out score-acts                      # about 13 minutes on a quiet machine
     python examples/score_acts.py --out score-acts-gpu --device cuda:0
 """
 
@@ -13,7 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -22,13 +24,16 @@ from torch import nn
 
 from nni_latency import FBNetSpace
 from nni_latency.estimators import ActsEstimator
-from nni_latency.estimators.acts import BlockScores, score_blocks
+from nni_latency.estimators.acts import BlockScores, Variant, score_blocks
 from nni_latency.files import write_atomically
 from nni_latency.measurement import Protocol, measure_network
 from nni_latency.measurement.runtimes import TorchEager
-from nni_latency.micro_benchmarks import KINDS, SERIES, BenchmarkPoints, Block, draw_blocks, run_benchmarks
+from nni_latency.micro_benchmarks import BLOCKS, KINDS, SERIES, BenchmarkPoints, Block, draw_blocks, run_benchmarks
 from nni_latency.operators import capture_operators, count_operators
 from nni_latency.plots import draw_fit, draw_predictions
+
+#: A block and the batch sizes at which it is measured.
+Series = tuple[Block, tuple[int, ...]]
 
 #: Multiply-adds of a test block at its batch size, at most; a batch is drawn among those that stay below.
 MOST_MACS = 1.5e9
@@ -45,21 +50,43 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1, help="threads per block (default: 1)")
     parser.add_argument("--blocks", type=int, default=200, help="test blocks (default: 200)")
     parser.add_argument("--budget", type=float, default=150.0, help="seconds for the points to fit on (default: 150)")
-    parser.add_argument("--test-budget", type=float, default=300.0, help="seconds for the test blocks (default: 300)")
+    parser.add_argument("--test-budget", type=float, default=480.0, help="seconds for both together (default: 480)")
     parser.add_argument("--skip-networks", action="store_true", help="leave out whole networks")
     options = parser.parse_args()
     runtime = TorchEager(options.device, threads=options.threads)
-    known = measured(options.out / "points.json", runtime, SERIES, options.budget)
-    unknown = measured(options.out / "test.json", runtime, test_series(options.blocks), options.test_budget)
+    older = measured(options.out / "points.json", runtime, SERIES, options.budget)
+    series = (*as_measured(older), *test_series(options.blocks))
+    together = measured(options.out / "together.json", runtime, series, options.test_budget)
+    known, unknown = split(together, {point.block for point in older.points})
     networks = {} if options.skip_networks else measure_networks(options.out / "networks.json", runtime)
     print(f"{runtime.platform.id}: {len(known.points)} points, {len(unknown.points)} test blocks")
     for variant in ("published", "refined"):
-        estimator = ActsEstimator(variant=variant)
-        estimator.fit(known.workloads, known.latencies, groups=known.blocks, platform=known.platform)
-        report(estimator, known, unknown, networks, options.out)
+        report(fitted(variant, known), fitted(variant, older), known, unknown, networks, options.out)
 
 
-def measured(path: Path, runtime: TorchEager, series: tuple[tuple[Block, tuple[int, ...]], ...], budget: float):
+def fitted(variant: Variant, points: BenchmarkPoints) -> ActsEstimator:
+    """Fit a variant on points."""
+    estimator = ActsEstimator(variant=variant)
+    return estimator.fit(points.workloads, points.latencies, groups=points.blocks, platform=points.platform)
+
+
+def as_measured(points: BenchmarkPoints) -> tuple[Series, ...]:
+    """Return the predefined blocks with the batch sizes that were measured."""
+    found: dict[str, list[int]] = {}
+    for point in points.points:
+        found.setdefault(point.block, []).append(point.input_shape[0])
+    return tuple((block, tuple(sorted(found[block.name]))) for block in BLOCKS if block.name in found)
+
+
+def split(points: BenchmarkPoints, names: set[str]) -> tuple[BenchmarkPoints, BenchmarkPoints]:
+    """Return the points of some blocks, and the others."""
+    inside, outside = (
+        tuple(point for point in points.points if (point.block in names) is wanted) for wanted in (True, False)
+    )
+    return replace(points, points=inside), replace(points, points=outside)
+
+
+def measured(path: Path, runtime: TorchEager, series: tuple[Series, ...], budget: float) -> BenchmarkPoints:
     """Return the points of a file, which is measured if it is not there."""
     if path.exists():
         return BenchmarkPoints.load(path)
@@ -69,7 +96,7 @@ def measured(path: Path, runtime: TorchEager, series: tuple[tuple[Block, tuple[i
     return run_benchmarks(runtime, protocol, path, series=series)
 
 
-def test_series(count: int) -> tuple[tuple[Block, tuple[int, ...]], ...]:
+def test_series(count: int) -> tuple[Series, ...]:
     """Draw blocks, each with one batch size."""
     generator = np.random.default_rng(0)
     return tuple((block, (draw_batch(block, generator),)) for block in draw_blocks(count, seed=2024))
@@ -97,13 +124,19 @@ def measure_networks(path: Path, runtime: TorchEager) -> dict[str, float]:
 
 
 def report(
-    estimator: ActsEstimator, known: BenchmarkPoints, unknown: BenchmarkPoints, networks: dict[str, float], out: Path
+    estimator: ActsEstimator,
+    older: ActsEstimator,
+    known: BenchmarkPoints,
+    unknown: BenchmarkPoints,
+    networks: dict[str, float],
+    out: Path,
 ) -> None:
     """Print scores, write fit and pictures."""
     scores = score_blocks(estimator.predict(unknown.workloads), unknown.latencies)
     print(f"\n{estimator.variant}: bound by {estimator.bound_}, correction {estimator.correction_}")
     print(f"  held out  {line(estimator.held_out_scores(known.latencies))}")
     print(f"  test      {line(scores)}")
+    print(f"  older fit {line(score_blocks(older.predict(unknown.workloads), unknown.latencies))}")
     errors = np.abs(np.log(estimator.predict(unknown.workloads) / unknown.latencies))
     covered = (errors <= np.log(estimator.interval_factor_)).mean()
     print(f"  {covered:.1%} of the test blocks lie within the factor {estimator.interval_factor_:.3f}")

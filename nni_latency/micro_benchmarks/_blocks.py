@@ -86,7 +86,8 @@ class Block:
         return KINDS[self.kind](**dict(self.arguments))
 
 
-#: The predefined set: every kind small and large, wide and narrow, since sizes tell more than batch sizes do.
+#: The predefined set: every kind small and large, wide and narrow, since sizes tell more than batch sizes do; some with
+#: channels that fill no vector of 16.
 BLOCKS: tuple[Block, ...] = (
     Block.of("conv", 56, channels=64, out=64, kernel=3),
     Block.of("conv", 14, channels=256, out=256, kernel=3),
@@ -105,11 +106,11 @@ BLOCKS: tuple[Block, ...] = (
     Block.of("bottleneck", 28, channels=512, out=512, width=128),
     Block.of("bottleneck", 14, channels=1024, out=1024, width=256),
     Block.of("bottleneck", 14, channels=256, out=512, width=128, stride=2),
-    Block.of("bottleneck", 7, channels=64, out=128, width=32),
+    Block.of("bottleneck", 7, channels=80, out=160, width=40),
     Block.of("grouped-bottleneck", 56, channels=256, out=256, width=128, groups=32),
     Block.of("grouped-bottleneck", 14, channels=1024, out=1024, width=512, groups=32),
     Block.of("grouped-bottleneck", 28, channels=64, out=64, width=32, groups=4),
-    Block.of("grouped-bottleneck", 14, channels=192, out=256, width=96, groups=8, stride=2),
+    Block.of("grouped-bottleneck", 14, channels=144, out=256, width=72, groups=8, stride=2),
     Block.of("grouped-bottleneck", 7, channels=320, out=320, width=160, groups=4),
     Block.of("inverted-residual", 112, channels=32, out=16, expansion=1),
     Block.of("inverted-residual", 112, channels=16, out=24, expansion=6, stride=2),
@@ -117,7 +118,7 @@ BLOCKS: tuple[Block, ...] = (
     Block.of("inverted-residual", 28, channels=32, out=32, expansion=6),
     Block.of("inverted-residual", 28, channels=24, out=48, expansion=3, kernel=5, stride=2),
     Block.of("inverted-residual", 14, channels=96, out=96, expansion=6),
-    Block.of("inverted-residual", 14, channels=48, out=48, expansion=1),
+    Block.of("inverted-residual", 14, channels=40, out=40, expansion=1),
     Block.of("inverted-residual", 7, channels=160, out=320, expansion=6),
     Block.of("mbconv", 56, channels=24, out=40, expansion=6, kernel=5, stride=2),
     Block.of("mbconv", 28, channels=40, out=40, expansion=6, kernel=5),

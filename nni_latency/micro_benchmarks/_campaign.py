@@ -140,12 +140,18 @@ class BenchmarkCampaign:
 
     def summaries(self) -> dict[tuple[int, int], tuple[Block, tuple[OpSpec, ...], Summary]]:
         """Return by block number and batch size what the samples say, the drift taken out."""
-        middle = quantile(self.drift, 0.5)
-        found = {}
+        level, found = self._level(), {}
         for item in sorted(self.samples, key=lambda item: (item.number, item.batch)):
-            taken = tuple(seconds * middle / self.drift[index] for index, seconds in self.samples[item])
+            taken = tuple(seconds * level / self.drift[index] for index, seconds in self.samples[item])
             found[item.number, item.batch] = (item.block, item.ops, Measurement(taken, self.protocol).summary)
         return found
+
+    def _level(self) -> float:
+        """Return the speed to which samples are brought [s of the reference operator]: that at which most were taken.
+
+        Late rounds have few points, those that are hard to know, and would else decide for all the others.
+        """
+        return quantile([self.drift[index] for samples in self.samples.values() for index, _ in samples], 0.5)
 
     @property
     def _share(self) -> float:

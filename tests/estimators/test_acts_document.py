@@ -77,6 +77,16 @@ def _altered(content, path, value):
     return content
 
 
+def _residual(n_traits):
+    work = [{"group": "block", "traits": [1.0] * n_traits, "weight": 1.0}]
+    return {"kernel": "matern12", "reach": 1.0, "centre": [0.0] * n_traits, "scale": [1.0] * n_traits, "work": work}
+
+
+def _residual(n_traits):
+    work = [{"group": "block", "traits": [1.0] * n_traits, "weight": 1.0}]
+    return {"kernel": "matern12", "reach": 1.0, "centre": [0.0] * n_traits, "scale": [1.0] * n_traits, "work": work}
+
+
 @pytest.mark.parametrize(
     ("path", "value", "message"),
     [
@@ -88,6 +98,7 @@ def _altered(content, path, value):
         (["correction"], "curve", "the correction 'curve' is not in the file"),
         (["platform", "device"], "Two Words", "lower-case letters"),
         (["surprise"], 1, "surprise: Extra inputs"),
+        (["model", "residual"], _residual(2), "there must be 10 traits of operators, or 3 of totals"),
     ],
 )
 def test_an_altered_file_is_refused(saved, tmp_path, path, value, message):

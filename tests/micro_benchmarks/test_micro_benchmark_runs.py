@@ -12,6 +12,8 @@ from nni_latency.errors import InvalidValueError, MeasurementError, MismatchErro
 from nni_latency.measurement import Protocol
 from nni_latency.measurement.runtimes import TorchEager
 from nni_latency.micro_benchmarks import BenchmarkPoints, Block, points_schema, run_benchmarks
+from nni_latency.micro_benchmarks._campaign import BenchmarkCampaign
+from nni_latency.micro_benchmarks._journal import BenchmarkJournal, Found, Round
 from nni_latency.platforms import Platform
 from nni_latency.tables import journal_path
 from nni_latency.testing import FakeRuntime
@@ -36,6 +38,17 @@ def test_drift_is_taken_out(tmp_path):
     values = {point.input_shape[0]: point.value for point in points.points}
     expected = {point.input_shape[0]: sum(map(seconds_of, point.ops)) for point in points.points}
     assert values[4] / values[1] == pytest.approx(expected[4] / expected[1], rel=0.5)
+
+
+def test_samples_are_brought_to_the_speed_at_which_most_were_taken(tmp_path):
+    """Few points are left in late rounds; if those are slow, the points that were settled before must not follow."""
+    quick = [Round(0.1, [(0, batch, 1e-3 * batch) for batch in (1, 2, 4)], 1e-3) for _ in range(3)]
+    slow = [Round(0.1, [(0, 4, 12e-3)], 3e-3) for _ in range(6)]
+    found = [Found(0, batch, 1e-3, 0.1) for batch in (1, 2, 4)]
+    journal = BenchmarkJournal(tmp_path / "journal", {})
+    campaign = BenchmarkCampaign(SERIES[:1], invented(), PROTOCOL, journal, [*found, *quick, *slow])
+    values = {batch: summary.value for (_, batch), (_, _, summary) in campaign.summaries().items()}
+    assert values == pytest.approx({1: 1e-3, 2: 2e-3, 4: 4e-3})
 
 
 def test_what_is_written_is_what_is_read(tmp_path):

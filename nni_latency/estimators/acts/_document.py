@@ -20,7 +20,7 @@ from nni_latency.estimators.acts._curve import CostCurve
 from nni_latency.estimators.acts._line import ActsLine
 from nni_latency.estimators.acts._model import CostModel
 from nni_latency.estimators.acts._residual import KERNELS, Residual
-from nni_latency.estimators.acts._traits import AMOUNTS, Work
+from nni_latency.estimators.acts._traits import AMOUNTS, N_TOTALS, N_TRAITS, Work
 from nni_latency.files import write_atomically
 from nni_latency.platforms import Platform
 
@@ -70,7 +70,7 @@ class LineDocument(_Strict):
 
 
 class CostsDocument(_Strict):
-    """Seconds by output, input, FLOP, parameter, output of more than 32 MiB, and call of an operator."""
+    """Seconds by output, input, FLOP, parameter, output of over 32 MiB, FLOP of padding, and call of an operator."""
 
     shared: Amounts
     groups: dict[str, Amounts]
@@ -113,6 +113,8 @@ class ResidualDocument(_Strict):
             raise ValueError(f"the kernel must be one of {', '.join(KERNELS)}")
         if any(len(row) != len(self.centre) for row in (self.scale, *(piece.traits for piece in self.work))):
             raise ValueError("centre, scale and traits must be as many")
+        if len(self.centre) not in (N_TOTALS, N_TRAITS):
+            raise ValueError(f"there must be {N_TRAITS} traits of operators, or {N_TOTALS} of totals")
         return self
 
 

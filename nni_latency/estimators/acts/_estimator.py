@@ -28,7 +28,7 @@ from nni_latency.estimators.acts._model import (
     validate_model,
 )
 from nni_latency.estimators.acts._scores import BlockScores, score_blocks
-from nni_latency.estimators.acts._workloads import WorkloadSource, workloads_of
+from nni_latency.estimators.acts._workloads import Workloads, WorkloadSource, workloads_of
 from nni_latency.operators import OpSpec, capture_operators, read_onnx
 from nni_latency.platforms import Platform
 
@@ -157,9 +157,7 @@ class ActsEstimator(RegressorMixin, BaseEstimator, LayerEstimator):
         if self.start_:
             workloads = workloads.with_start()
         self.platform_ = one_platform(platform, len(seconds)) or _NOWHERE
-        folds = draw_folds(range(len(seconds)) if groups is None else list(groups), self.n_folds, self.random_state)
-        if len(folds) < 2 or (groups is not None and len(list(groups)) != len(seconds)):
-            raise InvalidValueError("The 'groups' of ActsEstimator must be one for each point, at least two different.")
+        folds = self._draw_folds(workloads, groups)
         relative = self.variant == "refined"
         self.take_line(fit_line(workloads.totals, seconds, relative=relative))
         self.shares_ = self.line_.shares(workloads.totals)
@@ -176,6 +174,12 @@ class ActsEstimator(RegressorMixin, BaseEstimator, LayerEstimator):
             self.held_out_errors_ = validate_line(workloads, seconds, folds, relative=False)
         self.interval_factor_ = conformal_factor(self.held_out_errors_, self.confidence)
         return self
+
+    def _draw_folds(self, workloads: Workloads, groups: Sequence[object] | None) -> list[NDArray[np.intp]]:
+        alike = list(range(len(workloads))) if groups is None else list(groups)
+        if len(alike) != len(workloads) or len(set(alike)) < 2:
+            raise InvalidValueError("The 'groups' of ActsEstimator must be one for each point, at least two different.")
+        return draw_folds(alike, self.n_folds, self.random_state, workloads.mixtures())
 
     def take_line(self, line: ActsLine) -> None:
         """Take over the formula, with a name for each of its numbers."""

@@ -114,7 +114,7 @@ def held_out_errors(
     return errors
 
 
-def draw_folds(groups: Sequence[object], n_folds: int, seed: int) -> list[Rows]:
+def draw_folds(groups: Sequence[object], n_folds: int, seed: int, strata: Sequence[object] | None = None) -> list[Rows]:
     """Deal rows to folds at random; those of one group stay together.
 
     Parameters
@@ -125,9 +125,15 @@ def draw_folds(groups: Sequence[object], n_folds: int, seed: int) -> list[Rows]:
         Most folds; there are no more than groups.
     seed : int
         Of the deal.
+    strata : sequence, optional
+        By row, its kind: the groups of one kind are dealt to as many folds as there are, so that no fold leaves out
+        the only two of a kind and asks for what nothing like it was seen of.
     """
-    names = list(dict.fromkeys(groups))
+    kind_of = dict(zip(groups, [0] * len(groups) if strata is None else strata, strict=True))
+    names = list(kind_of)
     order = np.random.default_rng(seed).permutation(len(names))
-    fold_of = {names[place]: rank % n_folds for rank, place in enumerate(order)}
+    ranks = {kind: rank for rank, kind in enumerate(dict.fromkeys(kind_of[names[place]] for place in order))}
+    dealt = sorted(order, key=lambda place: ranks[kind_of[names[place]]])
+    fold_of = {names[place]: position % n_folds for position, place in enumerate(dealt)}
     folds = np.array([fold_of[group] for group in groups])
     return [np.flatnonzero(folds == fold) for fold in range(min(n_folds, len(names)))]

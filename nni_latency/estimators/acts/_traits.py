@@ -9,7 +9,7 @@ from nni_latency.errors import UnknownNameError
 from nni_latency.operators import Features, OpSpec, features_of
 
 #: What is counted of every piece of work, in the order of its amounts; the last one is 1 for each.
-AMOUNTS = ("outputs", "inputs", "flops", "params", "large", "calls")
+AMOUNTS = ("outputs", "inputs", "flops", "params", "large", "padding", "calls")
 
 #: Results that are larger than this [byte] an allocator does not keep for the next run: glibc has every page of them
 #: made anew by the operating system, which may take longer than computing them.
@@ -18,8 +18,13 @@ LARGE = 32 * 2**20
 #: Size of an element [byte], in single precision.
 _BYTES = 4
 
-#: Traits of an operator.
-N_TRAITS = 9
+#: Traits of an operator, and of a block by its totals.
+N_TRAITS, N_TOTALS = 10, 3
+
+#: Devices compute several channels of a convolution at once, and are as slow where the last of them are missing. FLOPs
+#: up to the next multiple of the first number are an amount of work of their own, "padding"; how full multiples of the
+#: second are is a trait, since wide units fall back to narrow ones in different ways.
+_LANES, _WIDE_LANES = 8, 16
 
 #: Group of work whose operators are not known: whole blocks by their ACTS, INP and FLOPs.
 WHOLE = "block"
@@ -78,7 +83,8 @@ def work_of(op: OpSpec) -> tuple[Work, Features, bool]:
         elements = sum(math.prod(shape) for shape in op.input_shapes)
         features, counted = Features(inputs=elements, outputs=elements), False
     large = features.outputs if _BYTES * features.outputs > LARGE and not op.get("inplace") else 0
-    amounts = (features.outputs, features.inputs, features.flops, features.params, large, 1)
+    padding = features.flops * (_padded(op, _LANES) - 1)
+    amounts = (features.outputs, features.inputs, features.flops, features.params, large, padding, 1)
     group = group_of(op) if counted else OTHER
     return Work(group, tuple(map(float, amounts)), _traits(op, features)), features, counted
 
@@ -86,7 +92,7 @@ def work_of(op: OpSpec) -> tuple[Work, Features, bool]:
 def work_of_totals(acts: float, inp: float, flops: float) -> Work:
     """Describe a block by its totals alone."""
     traits = tuple(map(math.log1p, (acts, inp, flops)))
-    return Work(WHOLE, (float(acts), float(inp), float(flops), 0.0, 0.0, 1.0), traits)
+    return Work(WHOLE, (float(acts), float(inp), float(flops), 0.0, 0.0, 0.0, 1.0), traits)
 
 
 def start_of_workload() -> Work:
@@ -119,7 +125,7 @@ def _convolution_group(op: OpSpec) -> str:
 
 
 def _traits(op: OpSpec, features: Features) -> tuple[float, ...]:
-    """Return logarithms of sizes and of the work's form: window, depth and width of its products, rows, stride."""
+    """Return logarithms of sizes and of the work's form: window, depth, width, rows, stride, how full the lanes are."""
     shape = op.input_shapes[0] if op.input_shapes else (1,)
     groups = op.get("groups", 1)
     channels = shape[1] if len(shape) > 2 else shape[-1]
@@ -128,8 +134,26 @@ def _traits(op: OpSpec, features: Features) -> tuple[float, ...]:
     window = _product(op.get("kernel_size", 1), op)
     rows = features.outputs / max(1, width)
     sizes = (features.outputs, features.inputs, features.flops, features.params)
-    forms = (window, channels / groups, width / groups, rows, _product(op.get("stride") or 1, op))
+    stride = _product(op.get("stride") or 1, op)
+    forms = (window, channels / groups, width / groups, rows, stride, _padded(op, _WIDE_LANES))
     return tuple(math.log1p(size) for size in sizes) + tuple(math.log(max(form, 1e-9)) for form in forms)
+
+
+def _padded(op: OpSpec, lanes: int) -> float:
+    """Return by what factor a convolution grows whose channels are filled up to multiples of the lanes; at least 1.
+
+    In a depthwise convolution the lanes are those of all channels, since no two of them are multiplied.
+    """
+    if not op.kind.startswith("conv"):
+        return 1.0
+    groups, channels = op.get("groups", 1), op.input_shapes[0][1]
+    if groups > 1 and groups == channels:
+        return _filled(channels, lanes)
+    return _filled(channels // groups, lanes) * _filled(op.get("out_channels", channels) // groups, lanes)
+
+
+def _filled(channels: int, lanes: int) -> float:
+    return math.ceil(channels / lanes) * lanes / max(1, channels)
 
 
 def _product(value: object, op: OpSpec) -> int:

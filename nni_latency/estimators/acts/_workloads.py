@@ -58,6 +58,11 @@ class Workloads:
             tuple(self.uncounted[row] for row in rows),
         )
 
+    def mixtures(self) -> list[frozenset[str]]:
+        """Return by workload the groups of operators in it: workloads of one mixture are of one kind."""
+        groups = np.array([piece.group for piece in self.work])
+        return [frozenset(groups[row > 0].tolist()) for row in self.counts]
+
     def varied(self) -> bool:
         """Whether some workloads have more pieces than others, so that their beginning can be told from the pieces."""
         pieces = self.counts.sum(axis=1)

@@ -1,0 +1,88 @@
+"""What the cost of an operator may depend on, and how points are dealt to folds."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from acts_points import SPEEDS
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nni_latency.estimators import ActsEstimator
+from nni_latency.estimators.acts._model import draw_folds
+from nni_latency.estimators.acts._traits import AMOUNTS, N_TOTALS, N_TRAITS, START, start_of_workload, work_of
+from nni_latency.estimators.acts._traits import work_of_totals as totals_work
+from nni_latency.operators import OpSpec, features_of
+
+CHANNELS = st.integers(1, 70)
+
+
+def _conv(before, after, groups=1, size=8, kernel=3):
+    return OpSpec.of(
+        "conv2d", [(2, before, size, size)], out_channels=after, kernel_size=kernel, stride=1, groups=groups, bias=False
+    )
+
+
+def _amount(work, name):
+    return work.amounts[AMOUNTS.index(name)]
+
+
+@given(CHANNELS, CHANNELS)
+def test_padding_fills_up_the_channels_that_are_computed_at_once(before, after):
+    op = _conv(before, after)
+    work, features, _ = work_of(op)
+    full, _, _ = work_of(_conv(8 * math.ceil(before / 8), 8 * math.ceil(after / 8)))
+    assert features.flops + _amount(work, "padding") == pytest.approx(_amount(full, "flops"))
+    assert _amount(full, "padding") == 0
+
+
+def test_padding_counts_by_group_and_a_depthwise_convolution_by_all_channels():
+    assert _amount(work_of(_conv(72, 72, groups=9))[0], "padding") == 0
+    nine, features, _ = work_of(_conv(72, 72, groups=8))
+    assert _amount(nine, "padding") == pytest.approx(features.flops * ((16 / 9) ** 2 - 1))
+    assert _amount(work_of(_conv(72, 72, groups=72))[0], "padding") == 0
+    assert _amount(work_of(OpSpec.of("relu", [(1, 3, 5, 5)]))[0], "padding") == 0
+
+
+def test_all_work_has_the_same_numbers():
+    conv = work_of(_conv(3, 5))[0]
+    assert len(conv.traits) == len(start_of_workload().traits) == N_TRAITS
+    assert len(totals_work(1, 2, 3).traits) == N_TOTALS
+    assert {len(work.amounts) for work in (conv, start_of_workload(), totals_work(1, 2, 3))} == {len(AMOUNTS)}
+    assert start_of_workload().group == START
+
+
+def test_a_device_that_fills_its_lanes_is_learned():
+    def seconds(op):
+        outputs, inputs, flops, call = SPEEDS["dense"]
+        features, padding = features_of(op), _amount(work_of(op)[0], "padding")
+        return outputs * features.outputs + inputs * features.inputs + flops * (features.flops + padding) + call
+
+    generator = np.random.default_rng(0)
+    ops = [_conv(*map(int, generator.integers(1, 90, 2)), size=int(generator.choice([7, 14, 28]))) for _ in range(160)]
+    truth = np.array(list(map(seconds, ops)))
+    blocks = [[op] for op in ops]
+    fitted = ActsEstimator().fit(blocks[:80], truth[:80])
+    assert np.median(np.abs(fitted.predict(blocks[80:]) / truth[80:] - 1)) < 0.01
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(1, 4)), min_size=2, max_size=40), st.integers(2, 6))
+def test_folds_are_a_partition_that_keeps_groups_together(blocks, n_folds):
+    groups = [(number, kind) for number, (kind, count) in enumerate(blocks) for _ in range(count)]
+    kinds = [kind for _, kind in groups]
+    folds = draw_folds(groups, n_folds, 0, kinds)
+    assert sorted(np.concatenate(folds)) == list(range(len(groups)))
+    where = [{groups[row] for row in fold} for fold in folds]
+    assert sum(map(len, where)) == len(blocks)
+    for kind in set(kinds):
+        held = [sum(1 for _, other in fold if other == kind) for fold in where]
+        assert max(held) - min(held) <= 1
+
+
+def test_groups_are_one_for_each_point():
+    totals = np.arange(36, dtype=float).reshape(12, 3) ** 2
+    for groups in (["same"] * 12, ["a", "b"]):
+        with pytest.raises(ValueError, match="'groups' of ActsEstimator must be one for each point"):
+            ActsEstimator().fit(totals, np.arange(1, 13), groups=groups)
