@@ -102,6 +102,10 @@ def _plain(scores: BlockScores) -> dict[str, float | None]:
     return {name: value if value == value else None for name, value in vars(scores).items()}
 
 
+#: How the terms of the formula are written.
+_TERMS = {"acts": "ACTS", "inp": "INP", "flops": "FLOPs", "constant": "constant"}
+
+
 def _print(estimator: ActsEstimator, points: BenchmarkPoints, scores: BlockScores | None) -> None:
     console = results()
     console.print(
@@ -114,7 +118,7 @@ def _print(estimator: ActsEstimator, points: BenchmarkPoints, scores: BlockScore
             f"below {format_seconds(estimator.breakpoint_)}: {estimator.slope_:.4g} times that {sign} "
             f"{format_seconds(abs(estimator.offset_))}"
         )
-    shares = ", ".join(f"{name.upper()} {format_percent(share)}" for name, share in estimator.shares_.items())
+    shares = ", ".join(f"{_TERMS[name]} {format_percent(share)}" for name, share in estimator.shares_.items())
     console.print(f"The device is bound by {estimator.bound_}: {shares} of the latency on average.")
     if estimator.variant == "refined":
         what = {
