@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from nni_latency.errors import MismatchError, OutputError, TableFormatError
+from nni_latency.errors import MismatchError
+from nni_latency.json_lines import START_OVER, JournalFile
 from nni_latency.platforms import Platform, check_same_platform
 
 FORMAT = "nni_latency.benchmark_journal"
@@ -59,10 +58,8 @@ Line = Found | Ended | Round
 _KINDS: dict[str, type[Line]] = {"found": Found, "ended": Ended, "round": Round}
 
 
-class BenchmarkJournal:
-    """An append-only file of lines behind a header.
-
-    Every line reaches the disk before `append` returns; a line cut off by a crash is dropped when read.
+class BenchmarkJournal(JournalFile):
+    """Points found, points ended and rounds behind a header, appended one by one.
 
     Parameters
     ----------
@@ -73,8 +70,7 @@ class BenchmarkJournal:
     """
 
     def __init__(self, path: Path, header: Mapping[str, Any]) -> None:
-        self.path = path
-        self.header = json.loads(json.dumps({"format": FORMAT, "version": VERSION, **header}))
+        super().__init__(path, {"format": FORMAT, "version": VERSION, **header})
 
     def open(self, *, resume: bool) -> list[Line]:
         """Return the lines of earlier runs, and leave the file ready for the next one.
@@ -86,65 +82,35 @@ class BenchmarkJournal:
         TableFormatError
             If the file is no journal of this version.
         """
-        if not (resume and self.path.exists() and b"\n" in self.path.read_bytes()):
-            self._write("wb", self.header)
+        if not (resume and self.exists()):
+            self.start()
             return []
-        content = self.path.read_bytes()
-        whole = content.rfind(b"\n") + 1
-        first, *rest = content[:whole].splitlines()
-        self._check(first)
-        if whole != len(content):
-            os.truncate(self.path, whole)
-        return [line for line in map(_parse, rest) if line is not None]
+        header, lines = self.read_lines()
+        self._check(header)
+        self.drop_cut_line()
+        return [line for line in map(_parse, lines) if line is not None]
 
     def append(self, line: Line) -> None:
         """Write one line; it is on the disk when this returns."""
         kind = next(name for name, made in _KINDS.items() if isinstance(line, made))
-        self._write("ab", {kind: asdict(line)})
+        self.append_line({kind: asdict(line)})
 
-    def remove(self) -> None:
-        """Remove the file; the points are written."""
-        self.path.unlink(missing_ok=True)
-
-    def _check(self, first: bytes) -> None:
-        remedy = "Start over with --no-resume, which discards it, or choose another output file."
-        try:
-            header = json.loads(first)
-        except ValueError:
-            header = None
-        if not isinstance(header, dict) or (header.get("format"), header.get("version")) != (FORMAT, VERSION):
-            raise TableFormatError(
-                f"{str(self.path)!r} is not a journal that this version can go on with. "
-                "Start over with --no-resume, which discards it."
-            )
+    def _check(self, header: Mapping[str, Any]) -> None:
         what = f"Going on with the journal {str(self.path)!r}"
         try:
             before, here = (Platform(**content["platform"]) for content in (header, self.header))
         except (KeyError, TypeError) as error:
-            raise MismatchError(f"{what} is not possible: its header lacks {error}. {remedy}") from error
+            raise MismatchError(f"{what} is not possible: its header lacks {error}. {START_OVER}") from error
         check_same_platform(before, here, what)
         for key in ("blocks", "protocol"):
             if header.get(key) != self.header[key]:
-                raise MismatchError(f"{what} would mix two runs: they differ in the {key}. {remedy}")
-
-    def _write(self, mode: str, content: Mapping[str, Any]) -> None:
-        line = json.dumps(dict(content), separators=(",", ":"), allow_nan=False).encode() + b"\n"
-        try:
-            with self.path.open(mode) as file:
-                file.write(line)
-                file.flush()
-                os.fsync(file.fileno())
-        except OSError as error:
-            raise OutputError(
-                f"Can not write the journal {str(self.path)!r}: {error.strerror or error}. "
-                "The lines before this one are kept; the same command goes on with them."
-            ) from error
+                raise MismatchError(f"{what} would mix two runs: they differ in the {key}. {START_OVER}")
 
 
-def _parse(line: bytes) -> Line | None:
-    """Read a line; None for one that was cut off and written behind by a later run."""
+def _parse(content: Any) -> Line | None:
+    """Make what a line holds; None for what was cut off in the middle of the file, by a crash and a later run."""
     try:
-        ((kind, content),) = json.loads(line).items()
-        return _KINDS[kind](**content)
+        ((kind, fields),) = content.items()
+        return _KINDS[kind](**fields)
     except (ValueError, TypeError, KeyError, AttributeError):
         return None

@@ -9,6 +9,7 @@ from typing import Any
 
 from nni_latency.errors import InvalidValueError, MismatchError
 from nni_latency.files import check_writable, locked
+from nni_latency.json_lines import START_OVER
 from nni_latency.measurement import Protocol
 from nni_latency.measurement.runtimes import Runtime
 from nni_latency.operators import features_of
@@ -215,22 +216,21 @@ def open_journal(
         return [], []
     header, rounds, failures = journal.read()
     what = f"Going on with the journal {str(journal.path)!r}"
-    remedy = "Start over with --no-resume, which discards it, or choose another output file."
     if header.get("networks") != journal.header.get("networks"):
-        raise MismatchError(f"{what} would mix measurements of different networks. {remedy}")
+        raise MismatchError(f"{what} would mix measurements of different networks. {START_OVER}")
     for key in ("space", "input_shape", "candidates"):
         if header.get(key) != journal.header.get(key):
             raise MismatchError(
                 f"{what} would mix two spaces: {header.get('space')} of input {header.get('input_shape')} "
-                f"against {journal.header['space']} of input {journal.header['input_shape']}. {remedy}"
+                f"against {journal.header['space']} of input {journal.header['input_shape']}. {START_OVER}"
             )
     try:
         before, old = Platform(**header["platform"]), Protocol(**header["protocol"])
     except (KeyError, TypeError) as error:
-        raise MismatchError(f"{what} is not possible: its header lacks {error}. {remedy}") from error
+        raise MismatchError(f"{what} is not possible: its header lacks {error}. {START_OVER}") from error
     check_same_platform(before, platform, what)
     differences = old.differences(protocol, ignore=_MAY_CHANGE)
     if differences:
-        raise MismatchError(f"{what} would mix two protocols ({'; '.join(differences)}). {remedy}")
+        raise MismatchError(f"{what} would mix two protocols ({'; '.join(differences)}). {START_OVER}")
     journal.drop_cut_line()
     return rounds, failures

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from nni_latency.errors import OutputError, TableFormatError
+from nni_latency.json_lines import JournalFile
 from nni_latency.measurement import Visit
 
 FORMAT = "nni_latency.journal"
@@ -57,10 +55,8 @@ class Failure:
     reason: str
 
 
-class Journal:
-    """An append-only file of rounds and failures behind a header.
-
-    Every line reaches the disk before `append` returns; a line cut off by a crash is dropped when read.
+class Journal(JournalFile):
+    """Rounds and failures behind a header, appended one by one.
 
     Parameters
     ----------
@@ -71,12 +67,7 @@ class Journal:
     """
 
     def __init__(self, path: Path, header: Mapping[str, Any]) -> None:
-        self.path = path
-        self.header = {"format": FORMAT, "version": VERSION, **header}
-
-    def exists(self) -> bool:
-        """Whether there is a journal to go on with; one whose header was cut off holds nothing."""
-        return self.path.exists() and b"\n" in self.path.read_bytes()
+        super().__init__(path, {"format": FORMAT, "version": VERSION, **header})
 
     def read(self) -> tuple[dict[str, Any], list[RoundRecord], list[Failure]]:
         """Read the header, the whole rounds and the failures.
@@ -86,28 +77,10 @@ class Journal:
         TableFormatError
             If it is no journal of this version.
         """
-        lines = self.path.read_bytes().split(b"\n")
-        try:
-            header = json.loads(lines[0])
-        except ValueError:
-            header = None
-        if not isinstance(header, dict) or header.get("format") != FORMAT or header.get("version") != VERSION:
-            raise TableFormatError(
-                f"{str(self.path)!r} is not a journal that this version can go on with. "
-                "Start over with --no-resume, which discards it."
-            )
-        return header, *_whole_lines(lines[1:-1])
-
-    def start(self) -> None:
-        """Begin a new journal, discarding what was there."""
-        self._write("wb", self.header)
-
-    def drop_cut_line(self) -> None:
-        """Cut off what follows the last whole line, so that the next round begins a line of its own."""
-        content = self.path.read_bytes()
-        whole = content.rfind(b"\n") + 1
-        if whole != len(content):
-            os.truncate(self.path, whole)
+        header, lines = self.read_lines()
+        records = [record for record in map(_record, lines) if record is not None]
+        rounds = [record for record in records if isinstance(record, RoundRecord)]
+        return header, rounds, [record for record in records if isinstance(record, Failure)]
 
     def append(self, record: RoundRecord | Failure) -> None:
         """Write one round or failure; it is on the disk when this returns.
@@ -117,24 +90,7 @@ class Journal:
         OutputError
             If it can not be written, the disk being full for example. The rounds before stay.
         """
-        self._write("ab", asdict(record))
-
-    def remove(self) -> None:
-        """Remove the file; the table is done."""
-        self.path.unlink(missing_ok=True)
-
-    def _write(self, mode: str, content: Mapping[str, Any]) -> None:
-        line = json.dumps(dict(content), separators=(",", ":")).encode() + b"\n"
-        try:
-            with self.path.open(mode) as file:
-                file.write(line)
-                file.flush()
-                os.fsync(file.fileno())
-        except OSError as error:
-            raise OutputError(
-                f"Can not write the journal {str(self.path)!r}: {error.strerror or error}. "
-                "The rounds before this one are kept; the same command goes on with them."
-            ) from error
+        self.append_line(asdict(record))
 
 
 def prior_path(journal: Path) -> Path:
@@ -142,16 +98,9 @@ def prior_path(journal: Path) -> Path:
     return journal.with_name(f"{journal.name}.prior")
 
 
-def _whole_lines(lines: Sequence[bytes]) -> tuple[list[RoundRecord], list[Failure]]:
-    rounds, failures = [], []
-    for line in lines:
-        try:
-            content = json.loads(line)
-            if "reason" in content:
-                failures.append(Failure(**content))
-            else:
-                rounds.append(RoundRecord.of(content))
-        except (ValueError, TypeError, KeyError):
-            # A line that was cut off and written behind by a later run; what stands after it is whole.
-            continue
-    return rounds, failures
+def _record(content: Any) -> RoundRecord | Failure | None:
+    """Make what a line holds; None for what was cut off in the middle of the file, by a crash and a later run."""
+    try:
+        return Failure(**content) if "reason" in content else RoundRecord.of(content)
+    except (ValueError, TypeError, KeyError):
+        return None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -114,8 +113,7 @@ def measure_networks(
     whole = network_plan(plan, everything)
     header = {
         **plan_header(whole, runtime.platform, protocol),
-        # As it is read again: JSON has no tuples.
-        "networks": json.loads(json.dumps({name: dict(item) for name, item in everything.items()})),
+        "networks": {name: dict(item) for name, item in everything.items()},
     }
     with locked(target.with_name(f".{target.name}.lock"), f"measuring for {str(target)!r}"):
         journal = Journal(journal_path(target), header)

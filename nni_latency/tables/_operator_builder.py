@@ -114,7 +114,7 @@ def _header(plan: OperatorPlan, platform: Platform, protocol: Protocol) -> dict[
     return {
         "space": {"name": plan.space.name, "arguments": plain_arguments(plan.space)},
         "input_shape": list(plan.input_shape),
-        "candidates": json.loads(json.dumps([dict(network.sample) for network in plan.networks])),
+        "candidates": [dict(network.sample) for network in plan.networks],
         "platform": platform.as_dict(),
         "protocol": protocol.as_dict(),
     }

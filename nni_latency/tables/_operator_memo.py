@@ -18,8 +18,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from nni_latency.errors import LatencyError, OutputError, TableFormatError
+from nni_latency.errors import LatencyError, TableFormatError
 from nni_latency.files import check_writable, locked
+from nni_latency.json_lines import append_lines, whole_part
 from nni_latency.measurement import Protocol, Summary, quantile
 from nni_latency.platforms import FACTS, Platform, check_same_platform
 from nni_latency.tables._network_runs import NetworkRuns
@@ -173,16 +174,7 @@ class OperatorMemo:
             return
         lines = [] if self._read else [_header(self.platform)]
         lines += [item.content() for item in new]
-        text = b"".join(json.dumps(line, separators=(",", ":"), allow_nan=False).encode() + b"\n" for line in lines)
-        try:
-            with self.path.open("ab") as file:
-                # What a crash has left of a line goes.
-                file.truncate(self._read)
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-        except OSError as error:
-            raise OutputError(f"Can not write the memo {str(self.path)!r}: {error.strerror or error}.") from error
+        append_lines(self.path, lines, what="memo", after=self._read)
         self.refresh()
 
     def refresh(self) -> None:
@@ -197,17 +189,17 @@ class OperatorMemo:
             if self.path is None:
                 return
             content = self._new_content(self.path)
-            whole = content.rfind(b"\n") + 1
+            whole = whole_part(content)
             if content and not whole and not self._read and not _begins_header(content):
                 # Never cut a stranger's file.
                 self._check_header(content)
-            lines = content[:whole].split(b"\n")[:-1]
+            lines = whole.split(b"\n")[:-1]
             if lines and not self._read:
                 self._check_header(lines[0])
                 lines = lines[1:]
                 self._n_lines = 1
             self._take(lines)
-            self._read += whole
+            self._read += len(whole)
 
     def _new_content(self, path: Path) -> bytes:
         try:

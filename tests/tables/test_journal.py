@@ -104,8 +104,8 @@ def test_full_disk_in_the_middle_of_a_build_loses_nothing(tmp_path, monkeypatch,
         if place == "open":
             patch.setattr(Path, "open", _fail_after(1 + rounds, Path.open, ".journal.jsonl"))
         else:
-            patch.setattr("nni_latency.tables._journal.os.fsync", _fail_after(1 + rounds, os.fsync))
-        with pytest.raises(OutputError, match=r"journal .*No space left on device\. The rounds before .* are kept"):
+            patch.setattr("nni_latency.json_lines.os.fsync", _fail_after(1 + rounds, os.fsync))
+        with pytest.raises(OutputError, match=r"journal .*No space left on device\. What was measured before is kept"):
             build(out)
     assert not out.exists()
     seen = []
@@ -119,7 +119,8 @@ def test_full_disk_at_the_very_end_keeps_all_rounds(tmp_path, monkeypatch):
     out = tmp_path / "t.json"
     with monkeypatch.context() as patch:
         patch.setattr("nni_latency.files.os.fsync", _fail_after(0, os.fsync))
-        patch.setattr(Journal, "_write", _write_unsynchronised)
+        patch.setattr(Journal, "append_line", _write_unsynchronised)
+        patch.setattr(Journal, "start", lambda journal: _write_unsynchronised(journal, journal.header))
         with pytest.raises(OutputError, match=r"Can not write .*t\.json.*No space left on device"):
             build(out)
     seen = []
@@ -128,8 +129,8 @@ def test_full_disk_at_the_very_end_keeps_all_rounds(tmp_path, monkeypatch):
     assert same(table, build(tmp_path / "whole.json"))
 
 
-def _write_unsynchronised(self, mode, content):
-    with self.path.open(mode) as file:
+def _write_unsynchronised(self, content):
+    with self.path.open("ab") as file:
         file.write(json.dumps(dict(content)).encode() + b"\n")
 
 

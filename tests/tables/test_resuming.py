@@ -214,19 +214,19 @@ def test_refused_journal_stays_as_it_was(tmp_path):
 
 def test_full_disk_is_reported_and_nothing_is_lost(tmp_path, monkeypatch):
     path = tmp_path / "t.json"
-    write, written = Journal._write, []
+    write, written = Journal.append_line, []
 
-    def full(self, mode, content):
-        if len(written) == 3:
+    def full(self, content):
+        if len(written) == 2:
             # The system wrote what still had room and then gave up.
-            with self.path.open(mode) as file:
+            with self.path.open("ab") as file:
                 file.write(b'{"index":2,"dura')
             raise OutputError(f"Can not write the journal {str(self.path)!r}: {os.strerror(errno.ENOSPC)}.")
-        written.append(mode)
-        write(self, mode, content)
+        written.append(content)
+        write(self, content)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Journal, "_write", full)
+        patch.setattr(Journal, "append_line", full)
         with pytest.raises(OutputError, match=r"No space left on device"):
             build(path)
     seen = []
