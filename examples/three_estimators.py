@@ -25,7 +25,7 @@ from nni_latency.estimators import GraphEstimator, MeasuredNetworkEstimator, Mod
 from nni_latency.imports import quiet_nni
 from nni_latency.measurement import quantile, time_chain
 from nni_latency.measurement.runtimes import Runtime, TorchEager
-from nni_latency.operators import OpSpec, build_operator, capture_operators
+from nni_latency.operators import OpSpec, build_operator, capture_operators, given_shapes
 from nni_latency.spaces import draw_samples
 from nni_latency.tables import OperatorMemo
 
@@ -178,7 +178,7 @@ class Alone:
 
     def _time(self, op: OpSpec) -> float:
         module = self.runtime.load(build_operator(op))
-        given = [self.runtime.inputs(shape) for shape in op.input_shapes]
+        given = [self.runtime.inputs(shape) for shape in given_shapes(op)]
         once = self._quartile(lambda: module(*given))
         loops = max(1, round(self.length / once / 2))
         return self._quartile(lambda: [module(*given) for _ in range(loops)]) / loops

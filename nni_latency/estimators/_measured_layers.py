@@ -14,7 +14,7 @@ from nni_latency.errors import MeasurementError, MissingEntryError, UnknownNameE
 from nni_latency.estimators._base import Estimate, LayerEstimator
 from nni_latency.estimators._measuring import ANY_SHAPE, MeasuringEstimator, TracedNetwork, as_estimate
 from nni_latency.measurement import Carrier, NetworkVisits, cold_columns
-from nni_latency.operators import By, OpSpec, TracedOperator, build_operator
+from nni_latency.operators import By, OpSpec, TracedOperator, build_operator, given_shapes
 from nni_latency.tables import NetworkRuns, Remembered
 
 
@@ -145,7 +145,7 @@ class _LayerMeasuring(MeasuringEstimator, LayerEstimator):
         with self._memo.measuring():
             known = self._memo.operator(op.op_key, self._protocol)
             if known is None:
-                columns = cold_columns(partial(build_operator, op), op.input_shapes, op.dtype)
+                columns = cold_columns(partial(build_operator, op), given_shapes(op), op.dtype)
                 visits, reference = self._visit(columns, [(0, 0, 0)], ANY_SHAPE, op.op_key, calls=False)
                 self._memo.add(self._runs_alone(op, visit, reference) for (visit,) in visits)
                 known = self._memo.operator(op.op_key, self._protocol)

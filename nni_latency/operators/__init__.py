@@ -2,7 +2,7 @@
 
 from nni_latency.operators._composites import parts_of
 from nni_latency.operators._feature_table import Counted, count_operators, features_of, supported_kinds
-from nni_latency.operators._features import Features
+from nni_latency.operators._features import Features, given_shapes
 from nni_latency.operators._inputs import Inputs, freeze_inputs, freeze_shapes
 from nni_latency.operators._onnx import read_onnx
 from nni_latency.operators._op_spec import AttributeValue, OpSpec
@@ -32,6 +32,7 @@ __all__ = [
     "features_of",
     "freeze_inputs",
     "freeze_shapes",
+    "given_shapes",
     "parts_of",
     "read_onnx",
     "supported_kinds",

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from torch import nn
 
+from nni_latency.operators._arguments import one_if_square, plain_arguments
 from nni_latency.operators._op_spec import OpSpec
+from nni_latency.operators._tensors import (
+    Learned,
+    dtype_of,
+    is_parameter,
+    learned_attribute,
+    memory_of,
+    tensors_in,
+)
 
 #: Functions that only look at memory in another way, as long as they return the same memory.
 VIEWS = frozenset(
@@ -63,45 +71,19 @@ _ARITHMETIC = {
     "rpow": "pow",
 }
 
-#: Names of the arguments behind the tensors, where a function takes them by position.
-_SIGNATURES: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(("cat", "concat", "concatenate", "stack", "softmax", "log_softmax", "squeeze"), ("dim",)),
-    **dict.fromkeys(("sum", "mean", "amax", "amin", "var", "std", "norm"), ("dim", "keepdim")),
-    **{
-        f"max_pool{n}d": ("kernel_size", "stride", "padding", "dilation", "ceil_mode", "return_indices")
-        for n in (1, 2, 3)
-    },
-    **{
-        f"avg_pool{n}d": ("kernel_size", "stride", "padding", "ceil_mode", "count_include_pad", "divisor_override")
-        for n in (1, 2, 3)
-    },
-    **{f"adaptive_{how}_pool{n}d": ("output_size",) for n in (1, 2, 3) for how in ("avg", "max")},
-    "pad": ("pad", "mode", "value"),
-    "layer_norm": ("normalized_shape",),
-    "group_norm": ("num_groups",),
-    "interpolate": ("size", "scale_factor", "mode", "align_corners"),
-}
-
-#: Attributes that do not change what is computed enough to be told apart, or repeat what the shapes say.
-_NEEDLESS = frozenset(
-    {"_stacklevel", "dtype", "eps", "momentum", "use_input_stats", "training", "out", "memory_format", "approximate"}
-)
-
-#: Values of attributes that need not be said.
-_USUAL: dict[str, tuple[Any, ...]] = {
-    "keepdim": (False,),
-    "ceil_mode": (False,),
-    "return_indices": (False,),
-    "count_include_pad": (True,),
-    "divisor_override": (None,),
-    "dilation": (1, (1, 1), (1,), (1, 1, 1)),
-    "padding": (0, (0, 0), (0,), (0, 0, 0)),
-    "inplace": (False,),
-    "align_corners": (None, False),
+#: Functions that are layers, and how many tensors come before their weights.
+_LAYERS: dict[str, int] = {
+    **dict.fromkeys(
+        ("layer_norm", "group_norm", "instance_norm", "rms_norm", "prelu", "embedding", "embedding_bag"), 1
+    ),
+    **dict.fromkeys(("bilinear", "gru", "rnn_tanh", "rnn_relu", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell"), 2),
+    **dict.fromkeys(("lstm", "lstm_cell", "multi_head_attention_forward"), 3),
 }
 
 
-def describe_call(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> OpSpec | None:
+def describe_call(
+    name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any, learned: Learned = is_parameter
+) -> OpSpec | None:
     """Describe a call of a torch function.
 
     Parameters
@@ -112,6 +94,9 @@ def describe_call(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], r
         What it was called with.
     result : object
         What it returned.
+    learned : callable, optional
+        Says whether a tensor is a parameter. Those of layers stand in attributes of the operator; where another
+        function takes one, it stands among the inputs, and the attribute ``learned`` says so.
 
     Returns
     -------
@@ -125,6 +110,9 @@ def describe_call(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], r
     'add(inplace=1)@1x4+1x4:float32'
     >>> describe_call("view", (a, 4), {}, a.view(4)) is None
     True
+    >>> scale = torch.nn.Parameter(a[0])
+    >>> describe_call("mul", (a, scale), {}, a * scale).op_key
+    'mul(learned="+4")@1x4+4:float32'
     """
     outputs = list(tensors_in(result))
     if not outputs or name == "__get__":
@@ -132,51 +120,28 @@ def describe_call(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], r
     plain = name.strip("_")
     inputs = list(tensors_in([args, kwargs]))
     if plain in VIEWS or name in VIEWS:
-        return None if not inputs or _same_memory(inputs[0], outputs[0]) else _copy(plain, name, inputs, outputs)
+        same = not inputs or memory_of(inputs[0]) == memory_of(outputs[0])
+        return None if same else _copy(name, inputs[:1], outputs, learned)
     if plain in IDLE:
         return None
     if plain in _DESCRIBED:
-        return _DESCRIBED[plain](plain, args, dict(kwargs))
+        op = _DESCRIBED[plain](plain, args, dict(kwargs))
+        return op.replace(**learned_attribute([args[0] if args else kwargs["input"]], learned))
     if plain in _ARITHMETIC:
-        return _arithmetic(_ARITHMETIC[plain], name, inputs)
-    return _generic(plain, name, args, dict(kwargs), outputs)
+        return _arithmetic(_ARITHMETIC[plain], name, inputs, learned)
+    return _generic(plain, name, args, dict(kwargs), outputs, learned)
 
 
-def tensors_in(value: Any) -> Iterator[torch.Tensor]:
-    """Yield the tensors of nested lists, tuples and dictionaries, in order."""
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from tensors_in(item)
-    elif isinstance(value, Mapping):
-        for item in value.values():
-            yield from tensors_in(item)
-
-
-def memory_of(tensor: torch.Tensor) -> int:
-    """Return a number that tensors have in common that look at the same memory."""
-    return int(tensor.untyped_storage()._cdata)
-
-
-def dtype_of(tensors: list[torch.Tensor]) -> str:
-    """Name the element type of an operator with these inputs: that of the first with a fraction."""
-    fractions = [tensor for tensor in tensors if tensor.is_floating_point()] or tensors
-    return str(fractions[0].dtype).removeprefix("torch.") if fractions else "float32"
-
-
-def _same_memory(one: torch.Tensor, other: torch.Tensor) -> bool:
-    return memory_of(one) == memory_of(other)
-
-
-def _copy(plain: str, name: str, inputs: list[torch.Tensor], outputs: list[torch.Tensor]) -> OpSpec:
+def _copy(name: str, inputs: list[torch.Tensor], outputs: list[torch.Tensor], learned: Learned) -> OpSpec:
     """Describe what would be a view if the memory were laid out as it needs; an index list gathers."""
     kind = "index" if name == "__getitem__" else "copy"
-    return OpSpec.of(kind, [inputs[0].shape], dtype=dtype_of(inputs), out=tuple(outputs[0].shape))
+    attributes = {"out": tuple(outputs[0].shape), **learned_attribute(inputs, learned)}
+    return OpSpec.of(kind, [inputs[0].shape], dtype=dtype_of(inputs), **attributes)
 
 
-def _arithmetic(kind: str, name: str, inputs: list[torch.Tensor]) -> OpSpec:
-    attributes = {"inplace": True} if _in_place(name) else {}
+def _arithmetic(kind: str, name: str, inputs: list[torch.Tensor], learned: Learned) -> OpSpec:
+    attributes: dict[str, Any] = {"inplace": True} if _in_place(name) else {}
+    attributes |= learned_attribute(inputs, learned)
     return OpSpec.of(kind, [tensor.shape for tensor in inputs], dtype=dtype_of(inputs), **attributes)
 
 
@@ -185,12 +150,19 @@ def _in_place(name: str) -> bool:
 
 
 def _generic(
-    kind: str, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], outputs: list[torch.Tensor]
+    kind: str,
+    name: str,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    outputs: list[torch.Tensor],
+    learned: Learned,
 ) -> OpSpec:
     """Describe a function that nothing special is known of: shapes of its data and weights, and plain arguments."""
-    data = [tensor for tensor in tensors_in([args, kwargs]) if not isinstance(tensor, nn.Parameter)]
-    weights: list[torch.Tensor] = [item for item in tensors_in([args, kwargs]) if isinstance(item, nn.Parameter)]
-    attributes = _arguments(kind, args, kwargs)
+    tensors = list(tensors_in([args, kwargs]))
+    before = _LAYERS.get(kind, len(tensors))
+    weights = [tensor for tensor in tensors[before:] if learned(tensor)]
+    data = [*tensors[:before], *(tensor for tensor in tensors[before:] if not learned(tensor))]
+    attributes = plain_arguments(kind, args, kwargs) | learned_attribute(data, learned)
     if _in_place(name):
         attributes["inplace"] = True
     if weights:
@@ -198,36 +170,7 @@ def _generic(
     shapes = [tensor.shape for tensor in data]
     if [tuple(tensor.shape) for tensor in outputs] != [tuple(shape) for shape in shapes[:1]]:
         attributes["out"] = tuple(outputs[0].shape)
-    return OpSpec.of(kind, shapes, dtype=dtype_of(data or weights or outputs), **attributes)
-
-
-def _arguments(kind: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Name the arguments that are no tensors; those without a name are numbered."""
-    plain = [arg for arg in args if not _holds_tensor(arg)]
-    names = _SIGNATURES.get(kind, ())
-    given = {(names[place] if place < len(names) else f"arg{place}"): value for place, value in enumerate(plain)}
-    given |= {name: value for name, value in kwargs.items() if not _holds_tensor(value)}
-    return {
-        name: _value(value)
-        for name, value in given.items()
-        if name not in _NEEDLESS and value is not None and value not in _USUAL.get(name, ())
-    }
-
-
-def _holds_tensor(value: Any) -> bool:
-    return next(tensors_in(value), None) is not None
-
-
-def _value(value: Any) -> Any:
-    """Turn an argument into what an `OpSpec` holds."""
-    if isinstance(value, (list, tuple)) and all(isinstance(item, int) for item in value):
-        return one_if_square(tuple(map(int, value))) if value else "none"
-    return value if isinstance(value, (bool, int, float, str)) else re.sub(r"\s+", "", str(value))
-
-
-def one_if_square(sizes: tuple[int, ...]) -> int | tuple[int, ...]:
-    """Return one number where all are equal."""
-    return sizes[0] if len(set(sizes)) == 1 else sizes
+    return OpSpec.of(kind, shapes, dtype=dtype_of(data or outputs), **attributes)
 
 
 def _bound(names: tuple[str, ...], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -285,8 +228,17 @@ def _linear(kind: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> OpSpec:
 
 
 def _batch_norm(kind: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> OpSpec:
-    data = args[0] if args else kwargs["input"]
-    return OpSpec.of(kind, [data.shape], dtype=dtype_of([data]))
+    """Describe a batch normalisation; what it is scaled and shifted by stands only where it has none."""
+    # The function of torch itself has the weights before the statistics, that of its functional module behind them.
+    statistics = ("running_mean", "running_var")
+    names = ("weight", "bias", *statistics) if len(args) > 5 else (*statistics, "weight", "bias")
+    given = _bound(("input", *names), args, kwargs)
+    attributes: dict[str, Any] = {}
+    if given.get("weight") is None:
+        attributes["affine"] = False
+    elif given.get("bias") is None:
+        attributes["bias"] = False
+    return OpSpec.of(kind, [given["input"].shape], dtype=dtype_of([given["input"]]), **attributes)
 
 
 def _spread(value: Any, dimensions: int) -> tuple[int, ...]:

@@ -7,13 +7,18 @@ and normalisation, activation, addition and pooling are floating-point operation
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from dataclasses import astuple, dataclass
+from typing import Any
 
+from nni_latency.errors import InvalidValueError
 from nni_latency.operators._op_spec import OpSpec, Shape
 
 _BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2, "int64": 8, "int32": 4, "int16": 2, "int8": 1}
 _BYTES |= {"uint8": 1, "bool": 1}
+
+_SHAPE = re.compile(r"(\d+(x\d+)*)?")
 
 
 @dataclass(frozen=True)
@@ -31,11 +36,11 @@ class Features:
     inp : int
         INP: input elements of the convolutions.
     params : int
-        Parameters.
+        Parameters: those of layers, and those that another function takes, such as a learned scale.
     memory : int
         Bytes read and written once: inputs, outputs and parameters [byte].
     inputs, outputs : int
-        Input and output elements of every operator, convolution or not.
+        Input and output elements of every operator, convolution or not; parameters are no inputs.
     """
 
     macs: int = 0
@@ -56,7 +61,13 @@ FeatureFunction = Callable[[OpSpec], Features]
 
 
 def make_features(
-    op: OpSpec, outputs: int, *, macs: int = 0, other_flops: int = 0, params: int = 0, convolution: bool = False
+    op: OpSpec,
+    outputs: int,
+    *,
+    macs: int = 0,
+    other_flops: int = 0,
+    params: int | None = None,
+    convolution: bool = False,
 ) -> Features:
     """Make the features of an operator that reads its inputs and parameters once and writes its outputs once.
 
@@ -70,27 +81,74 @@ def make_features(
         Multiply-adds.
     other_flops : int, default=0
         Floating-point operations besides those of the multiply-adds.
-    params : int, default=0
-        Parameters.
+    params : int, optional
+        Parameters of a layer; without it, those in the attribute ``weights``. Inputs that are parameters come on top.
     convolution : bool, default=False
         Whether inputs and outputs count as INP and ACTS.
     """
-    inputs = inputs_of(op)
+    inputs, parameters = inputs_of(op), params_of(op) if params is None else params + learned_of(op)
     return Features(
         macs=macs,
         flops=2 * macs + other_flops,
         acts=outputs if convolution else 0,
         inp=inputs if convolution else 0,
-        params=params,
-        memory=size_of(op) * (inputs + outputs + params),
+        params=parameters,
+        memory=size_of(op) * (inputs + outputs + parameters),
         inputs=inputs,
         outputs=outputs,
     )
 
 
 def inputs_of(op: OpSpec) -> int:
-    """Return the elements of all inputs."""
+    """Return the elements of all inputs that are no parameters."""
+    return sum(math.prod(shape) for shape in given_shapes(op))
+
+
+def elements_of(op: OpSpec) -> int:
+    """Return the elements of all inputs, whether they are parameters or not."""
     return sum(math.prod(shape) for shape in op.input_shapes)
+
+
+def learned_shapes(op: OpSpec) -> tuple[Shape | None, ...]:
+    """Return for every input the shape of the parameter that it is, or None.
+
+    They stand in the attribute ``learned``, with a ``+`` between the inputs: ``"+8x1x1"`` where the second is one.
+
+    Raises
+    ------
+    InvalidValueError
+        If the attribute is no such list, or has not a place for every input.
+    """
+    text = op.get("learned")
+    if text is None:
+        return (None,) * len(op.input_shapes)
+    places = str(text).split("+")
+    if len(places) != len(op.input_shapes) or not all(map(_SHAPE.fullmatch, places)):
+        raise InvalidValueError(
+            f"The attribute 'learned' of {op.op_key} must have the shape of a parameter, or nothing, for each of its "
+            f"{len(op.input_shapes)} inputs, with a '+' between them. Got {text!r}."
+        )
+    return tuple(tuple(map(int, place.split("x"))) if place else None for place in places)
+
+
+def given_shapes(op: OpSpec) -> tuple[Shape, ...]:
+    """Return the shapes of the inputs that are no parameters: what an operator is handed when it runs.
+
+    Examples
+    --------
+    >>> given_shapes(OpSpec.of("mul", [(1, 8, 4, 4), (8, 1, 1)], learned="+8x1x1"))
+    ((1, 8, 4, 4),)
+    """
+    if op.get("learned") is None:
+        return op.input_shapes
+    return tuple(shape for shape, own in zip(op.input_shapes, learned_shapes(op), strict=True) if own is None)
+
+
+def learned_of(op: OpSpec) -> int:
+    """Return the elements of the inputs that are parameters; what is stretched over a batch counts once."""
+    if op.get("learned") is None:
+        return 0
+    return sum(math.prod(own) for own in learned_shapes(op) if own is not None)
 
 
 def out_shape_of(op: OpSpec) -> Shape:
@@ -113,8 +171,13 @@ def weights_of(op: OpSpec) -> list[Shape]:
 
 
 def params_of(op: OpSpec) -> int:
-    """Return the parameters."""
-    return sum(math.prod(shape) for shape in weights_of(op))
+    """Return the parameters, those in the attribute ``weights`` and those among the inputs."""
+    return sum(math.prod(shape) for shape in weights_of(op)) + learned_of(op)
+
+
+def argument_of(op: OpSpec, name: str, place: int, default: Any = None) -> Any:
+    """Return an argument by its name, or by its place, which older files have instead."""
+    return op.get(name, op.get(f"arg{place}", default))
 
 
 def size_of(op: OpSpec) -> int:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from nni_latency.errors import InvalidValueError
-from nni_latency.operators._calls import tensors_in
+from nni_latency.operators._tensors import tensors_in
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import Any
 
 from nni_latency.errors import InvalidValueError
 from nni_latency.imports import require
-from nni_latency.operators._calls import one_if_square
+from nni_latency.operators._arguments import one_if_square
 from nni_latency.operators._op_spec import OpSpec, Shape
 
 #: Nodes that compute nothing, or look at memory in another way.

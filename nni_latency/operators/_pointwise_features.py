@@ -7,15 +7,16 @@ the root of a variance, is left out beside what is done for every number of it.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from nni_latency.operators._features import (
     FeatureFunction,
     Features,
-    inputs_of,
+    argument_of,
+    elements_of,
     make_features,
     out_shape_of,
     outputs_of,
-    params_of,
     size_of,
     spread,
 )
@@ -85,7 +86,7 @@ _INTERPOLATIONS = {"nearest": 0, "nearest-exact": 0, "linear": 3, "bilinear": 7,
 
 def _pointwise(op: OpSpec) -> Features:
     outputs = _broadcast(op)
-    return make_features(op, outputs, other_flops=POINTWISE[op.kind] * outputs, params=params_of(op))
+    return make_features(op, outputs, other_flops=POINTWISE[op.kind] * outputs)
 
 
 def _broadcast(op: OpSpec) -> int:
@@ -100,18 +101,19 @@ def _broadcast(op: OpSpec) -> int:
 def _normalisation(op: OpSpec) -> Features:
     elements = math.prod(op.input_shapes[0])
     if op.kind == "batch_norm":
-        # Two parameters a channel, and two statistics that are read as well.
+        # Two parameters a channel, unless it has none, and two statistics that are read as well.
         channels = op.input_shapes[0][1]
-        memory = size_of(op) * (2 * elements + 4 * channels)
-        return Features(flops=2 * elements, params=2 * channels, memory=memory, inputs=elements, outputs=elements)
+        each = 0 if not op.get("affine", True) else 1 + bool(op.get("bias", True))
+        made = make_features(op, elements, other_flops=2 * elements, params=each * channels)
+        return replace(made, memory=made.memory + size_of(op) * 2 * channels)
     affine = len(str(op.get("weights", "")).split("+")) if op.get("weights") else 0
-    return make_features(op, elements, other_flops=(NORMALISATIONS[op.kind] + affine) * elements, params=params_of(op))
+    return make_features(op, elements, other_flops=(NORMALISATIONS[op.kind] + affine) * elements)
 
 
 def _local_response(op: OpSpec) -> Features:
     """Count squares, their sums over neighbouring channels, scale, shift, power and quotient."""
     elements = math.prod(op.input_shapes[0])
-    return make_features(op, elements, other_flops=(op.get("arg0", op.get("size", 1)) + 5) * elements)
+    return make_features(op, elements, other_flops=(argument_of(op, "size", 0, 1) + 5) * elements)
 
 
 def _reduction(op: OpSpec) -> Features:
@@ -120,7 +122,7 @@ def _reduction(op: OpSpec) -> Features:
     if len(op.input_shapes) == 2 and op.kind in ("max", "min"):
         return make_features(op, _broadcast(op), other_flops=_broadcast(op))
     outputs = outputs_of(op) if op.get("out") is not None else 1
-    return make_features(op, outputs, other_flops=max(0, each * inputs_of(op) + more * outputs))
+    return make_features(op, outputs, other_flops=max(0, each * elements_of(op) + more * outputs))
 
 
 def _movement(op: OpSpec) -> Features:
@@ -130,8 +132,7 @@ def _movement(op: OpSpec) -> Features:
 def _pooling(op: OpSpec) -> Features:
     """Count windows: comparisons for the largest; a sum and a quotient for the average; powers, a sum and a root."""
     outputs, dimensions = outputs_of(op), int(op.kind[-2])
-    kernel = op["kernel_size"] if op.get("kernel_size") is not None else op["arg1"]
-    window = math.prod(spread(kernel, dimensions))
+    window = math.prod(spread(argument_of(op, "kernel_size", 1), dimensions))
     each = {"max": window - 1, "avg": window, "lp": 2 * window}[op.kind.split("_")[0]]
     return make_features(op, outputs, other_flops=outputs * each)
 
@@ -157,7 +158,7 @@ def _global_average_pool(op: OpSpec) -> Features:
 def _interpolation(op: OpSpec) -> Features:
     mode, outputs = str(op.get("mode", "nearest")), outputs_of(op)
     each = _INTERPOLATIONS.get(mode)
-    flops = inputs_of(op) if each is None else each * outputs
+    flops = elements_of(op) if each is None else each * outputs
     return make_features(op, outputs, other_flops=flops)
 
 
@@ -168,7 +169,7 @@ def _grid_sample(op: OpSpec) -> Features:
 
 def _fold(op: OpSpec) -> Features:
     """Count the additions of what lies on top of each other."""
-    return make_features(op, outputs_of(op), other_flops=inputs_of(op))
+    return make_features(op, outputs_of(op), other_flops=elements_of(op))
 
 
 def _nothing(op: OpSpec) -> Features:

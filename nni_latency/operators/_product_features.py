@@ -9,6 +9,7 @@ from nni_latency.errors import UnknownNameError
 from nni_latency.operators._features import (
     FeatureFunction,
     Features,
+    argument_of,
     inputs_of,
     make_features,
     out_shape_of,
@@ -38,25 +39,25 @@ def _bilinear(op: OpSpec) -> Features:
     outputs, (weights, *bias) = outputs_of(op), weights_of(op)
     _, first, second = weights
     macs = outputs * (first * second + first)
-    return make_features(op, outputs, macs=macs, other_flops=outputs * len(bias), params=params_of(op))
+    return make_features(op, outputs, macs=macs, other_flops=outputs * len(bias))
 
 
 def _matmul(op: OpSpec) -> Features:
     """Count a product of two factors: every output is a sum over the last dimension of the first one."""
     outputs = outputs_of(op)
     shapes = [*op.input_shapes, *weights_of(op)]
-    return make_features(op, outputs, macs=outputs * shapes[0][-1], params=params_of(op))
+    return make_features(op, outputs, macs=outputs * shapes[0][-1])
 
 
 def _add_matmul(op: OpSpec) -> Features:
     """Count a product of the last two of three inputs, to which the first is added."""
     outputs = outputs_of(op)
-    return make_features(op, outputs, macs=outputs * op.input_shapes[-2][-1], other_flops=outputs, params=params_of(op))
+    return make_features(op, outputs, macs=outputs * op.input_shapes[-2][-1], other_flops=outputs)
 
 
 def _einsum(op: OpSpec) -> Features:
     """Count a sum over products as one pass over all its indices, with a multiply-add for each factor but one."""
-    equation = re.sub(r"\s", "", str(op.get("arg0", op.get("equation", ""))))
+    equation = re.sub(r"\s", "", str(argument_of(op, "equation", 0, "")))
     factors = equation.partition("->")[0].split(",")
     shapes = [*op.input_shapes, *weights_of(op)]
     if "." in equation or [*map(len, factors)] != [*map(len, shapes)]:
@@ -68,8 +69,8 @@ def _einsum(op: OpSpec) -> Features:
     }
     steps, outputs = math.prod(sizes.values()), outputs_of(op)
     if len(factors) == 1:
-        return make_features(op, outputs, other_flops=steps - outputs, params=params_of(op))
-    return make_features(op, outputs, macs=(len(factors) - 1) * steps, params=params_of(op))
+        return make_features(op, outputs, other_flops=steps - outputs)
+    return make_features(op, outputs, macs=(len(factors) - 1) * steps)
 
 
 def _attention(op: OpSpec) -> Features:
@@ -90,9 +91,7 @@ def _recurrent(op: OpSpec) -> Features:
     units = sum(shape[0] for shape in matrices[::2]) // gates
     rows = math.prod(out_shape_of(op)[:-1])
     macs = rows * sum(math.prod(shape) for shape in matrices)
-    return make_features(
-        op, outputs_of(op), macs=macs, other_flops=rows * (biases + each * units), params=params_of(op)
-    )
+    return make_features(op, outputs_of(op), macs=macs, other_flops=rows * (biases + each * units))
 
 
 def _embedding(op: OpSpec) -> Features:

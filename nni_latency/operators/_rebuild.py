@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -10,11 +11,12 @@ import torch.nn.functional as F  # noqa: N812 - everybody calls it so
 from torch import nn
 
 from nni_latency.errors import UnknownNameError
+from nni_latency.operators._features import given_shapes, learned_shapes
 from nni_latency.operators._op_spec import OpSpec
-from nni_latency.operators._trace import trace
+from nni_latency.operators._trace import run_traced
 
-#: Attributes that say what came out, and how often a weight stands there; no argument of a function.
-_NO_ARGUMENTS = ("out", "weights", "inplace")
+#: Attributes that say what came out, and which weights there are; no argument of a function.
+_NO_ARGUMENTS = ("out", "weights", "inplace", "learned")
 
 
 def build_operator(op: OpSpec) -> nn.Module:
@@ -29,7 +31,7 @@ def build_operator(op: OpSpec) -> nn.Module:
     Returns
     -------
     nn.Module
-        It takes the operator's inputs one by one.
+        It takes the operator's inputs one by one, but for those that are parameters, which it has (`given_shapes`).
 
     Raises
     ------
@@ -42,16 +44,18 @@ def build_operator(op: OpSpec) -> nn.Module:
     Linear(in_features=4, out_features=2, bias=True)
     """
     try:
-        module = _builder(op)(op).to(getattr(torch, op.dtype)).eval()
-        inputs = tuple(torch.empty(shape, dtype=getattr(torch, op.dtype), device="meta") for shape in op.input_shapes)
-        built = [item.op for item in trace(module, inputs, by="graph").operators]
+        made = _builder(op)(op)
+        module = (_Learned(made, op) if op.get("learned") else made).to(getattr(torch, op.dtype)).eval()
+        inputs = tuple(torch.empty(shape, dtype=getattr(torch, op.dtype), device="meta") for shape in given_shapes(op))
+        traced, _ = run_traced(copy.deepcopy(module).to("meta"), inputs, {}, "graph")
+        built = [item.op for item in traced.operators]
     except UnknownNameError:
         raise
     except Exception as error:  # a key from elsewhere may hold anything
         raise UnknownNameError(f"The operator {op.op_key} can not be built from its key: {error}") from error
     if built != [op]:
-        made = ", ".join(other.op_key for other in built) or "nothing"
-        raise UnknownNameError(f"The operator {op.op_key} can not be built from its key: that gives {made}.")
+        found = ", ".join(other.op_key for other in built) or "nothing"
+        raise UnknownNameError(f"The operator {op.op_key} can not be built from its key: that gives {found}.")
     return module
 
 
@@ -84,7 +88,7 @@ _FUNCTIONS = frozenset(
             "tanh",
             "tanhshrink",
         ),
-        *("softmax", "log_softmax", "softmin", "normalize", "instance_norm"),
+        *("softmax", "log_softmax", "softmin", "normalize"),
         *(f"{kind}_pool{n}d" for kind in ("max", "avg", "adaptive_avg", "adaptive_max") for n in (1, 2, 3)),
         *("bmm", "matmul", "maximum", "minimum", "scaled_dot_product_attention"),
         *("abs", "ceil", "clamp", "cos", "cumsum", "erf", "exp", "floor", "log", "max", "min", "neg", "norm"),
@@ -105,6 +109,30 @@ class _Call(nn.Module):
         return self.function(*inputs)
 
 
+class _Learned(nn.Module):
+    """Runs an operator some of whose inputs are parameters."""
+
+    def __init__(self, operator: nn.Module, op: OpSpec) -> None:
+        super().__init__()
+        self.operator = operator
+        self.shapes = op.input_shapes
+        own = [None if shape is None else nn.Parameter(torch.ones(shape)) for shape in learned_shapes(op)]
+        self.places = [parameter is not None for parameter in own]
+        self.own = nn.ParameterList(parameter for parameter in own if parameter is not None)
+
+    def forward(self, *given: torch.Tensor) -> Any:
+        rest, own = iter(given), iter(self.own)
+        inputs = [
+            self._stretched(next(own), shape) if learned else next(rest)
+            for learned, shape in zip(self.places, self.shapes, strict=True)
+        ]
+        return self.operator(*inputs)
+
+    @staticmethod
+    def _stretched(parameter: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
+        return parameter.expand(shape) if shape else parameter.reshape(())
+
+
 def _builder(op: OpSpec) -> Callable[[OpSpec], nn.Module]:
     if op.kind in _BUILDERS:
         return _BUILDERS[op.kind]
@@ -120,10 +148,12 @@ def _function(kind: str) -> Callable[..., Any]:
 
 def _plain(op: OpSpec) -> nn.Module:
     """Call a function of torch with the arguments that the spec names; numbered ones go by place."""
-    given = {name: value for name, value in op.attributes if name not in _NO_ARGUMENTS}
+    given: dict[str, Any] = {name: value for name, value in op.attributes if name not in _NO_ARGUMENTS}
     numbered = [given.pop(name) for name in sorted(given) if name.startswith("arg") and name[3:].isdecimal()]
     if op.get("inplace"):
         return _Call(_in_place(op.kind, numbered, given))
+    if op.kind == "flip" and isinstance(given.get("dims"), int):
+        given["dims"] = (given["dims"],)
     function = _function(op.kind)
     return _Call(lambda *inputs: function(*inputs, *numbered, **given))
 
@@ -193,17 +223,34 @@ def _linear(op: OpSpec) -> nn.Module:
 
 def _batch_norm(op: OpSpec) -> nn.Module:
     shape = op.input_shapes[0]
-    made: nn.Module = getattr(nn, f"BatchNorm{max(1, len(shape) - 2)}d")(shape[1])
+    options = {name: bool(op[name]) for name in ("affine", "bias") if op.get(name) is not None}
+    made: nn.Module = getattr(nn, f"BatchNorm{max(1, len(shape) - 2)}d")(shape[1], **options)
     return made
 
 
 def _layer_norm(op: OpSpec) -> nn.Module:
     shape = _sizes(op["normalized_shape"], 1)
-    return nn.LayerNorm(list(shape), elementwise_affine=op.get("weights") is not None)
+    return nn.LayerNorm(list(shape), elementwise_affine=op.get("weights") is not None, bias=_has_bias(op))
 
 
 def _group_norm(op: OpSpec) -> nn.Module:
-    return nn.GroupNorm(op["num_groups"], op.input_shapes[0][1], affine=op.get("weights") is not None)
+    channels, affine = op.input_shapes[0][1], op.get("weights") is not None
+    return nn.GroupNorm(op["num_groups"], channels, affine=affine, **({} if _has_bias(op) else {"bias": False}))
+
+
+def _instance_norm(op: OpSpec) -> nn.Module:
+    """Normalise every channel of every picture; one with known statistics is built if it has no weights."""
+    if op.get("weights") is None:
+        return _plain(op)
+    shape = op.input_shapes[0]
+    options = {} if _has_bias(op) else {"bias": False}
+    made: nn.Module = getattr(nn, f"InstanceNorm{len(shape) - 2}d")(shape[1], affine=True, **options)
+    return made
+
+
+def _has_bias(op: OpSpec) -> bool:
+    """Return whether a normalisation is shifted after it is scaled, by default."""
+    return op.get("weights") is None or "+" in str(op["weights"])
 
 
 def _sizes(value: Any, dimensions: int) -> tuple[int, ...]:
@@ -220,4 +267,5 @@ _BUILDERS: dict[str, Callable[[OpSpec], nn.Module]] = {
     "batch_norm": _batch_norm,
     "layer_norm": _layer_norm,
     "group_norm": _group_norm,
+    "instance_norm": _instance_norm,
 }

@@ -13,9 +13,10 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from nni_latency.errors import InvalidValueError
-from nni_latency.operators._calls import describe_call, dtype_of, memory_of, tensors_in
+from nni_latency.operators._calls import describe_call
 from nni_latency.operators._inputs import Inputs, freeze_inputs
 from nni_latency.operators._op_spec import OpSpec
+from nni_latency.operators._tensors import Learned, dtype_of, is_parameter, memory_of, shares_memory_of, tensors_in
 
 #: What counts as one operator: a leaf module, or a call of a torch function.
 By = Literal["module", "graph"]
@@ -176,7 +177,8 @@ def _run(model: nn.Module, inputs: Inputs, by: By) -> Trace:
 
 def run_traced(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], by: By) -> tuple[Trace, Any]:
     """Run a network as it is, and return its trace and what it returned."""
-    recorder = _Recorder(by)
+    given = [tensor for tensor in tensors_in([args, kwargs]) if is_parameter(tensor)]
+    recorder = _Recorder(by, shares_memory_of([*model.parameters(), *given]))
     handles = [handle for name, module in model.named_modules() for handle in recorder.follow(name, module)]
     try:
         with torch.inference_mode(), recorder:
@@ -203,9 +205,10 @@ class _Unit:
 class _Recorder(TorchFunctionMode):
     """Notes every call of a torch function while it is entered."""
 
-    def __init__(self, by: By) -> None:
+    def __init__(self, by: By, learned: Learned) -> None:
         super().__init__()
         self.by = by
+        self._learned = learned
         self.operators: list[TracedOperator] = []
         self.n_calls = 0
         # Whether the calls are our own, and not the network's.
@@ -224,7 +227,7 @@ class _Recorder(TorchFunctionMode):
         if self._aside:
             return result
         self.n_calls += 1
-        op = describe_call(getattr(func, "__name__", str(func)), args, kwargs, result)
+        op = describe_call(getattr(func, "__name__", str(func)), args, kwargs, result, self._learned)
         if op is not None:
             self._note(op, [args, kwargs], result)
         return result

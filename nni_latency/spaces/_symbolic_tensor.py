@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from nni_latency.operators._tensors import Learned, is_parameter
 from nni_latency.spaces._varying import Poison, Varying
 
 if TYPE_CHECKING:
@@ -20,20 +21,22 @@ class NotSymbolicError(Exception):
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """Everything of a tensor but its numbers."""
+    """Everything of a tensor but its numbers, and whether it looks at the memory of a parameter."""
 
     shape: tuple[int, ...]
     stride: tuple[int, ...]
     dtype: torch.dtype
+    learned: bool = False
 
     @classmethod
-    def of(cls, tensor: torch.Tensor) -> TensorSpec:
+    def of(cls, tensor: torch.Tensor, learned: Learned = is_parameter) -> TensorSpec:
         """Describe a tensor."""
-        return cls(tuple(tensor.shape), tuple(tensor.stride()), tensor.dtype)
+        return cls(tuple(tensor.shape), tuple(tensor.stride()), tensor.dtype, learned(tensor))
 
     def make(self) -> torch.Tensor:
         """Make such a tensor, without memory."""
-        return torch.empty_strided(self.shape, self.stride, dtype=self.dtype, device="meta")
+        made = torch.empty_strided(self.shape, self.stride, dtype=self.dtype, device="meta")
+        return torch.nn.Parameter(made, requires_grad=False) if self.learned else made
 
 
 class SymbolicTensor:

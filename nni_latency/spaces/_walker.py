@@ -12,6 +12,7 @@ from torch import nn
 
 from nni_latency.operators import By, OpSpec
 from nni_latency.operators._calls import describe_call
+from nni_latency.operators._tensors import Learned, is_parameter, shares_memory_of, tensors_in
 from nni_latency.operators._trace import run_traced
 from nni_latency.spaces._calls import calls_to, in_evaluation
 from nni_latency.spaces._nni import Mutable, MutableModule, ParametrizedModule, model_context, recursive_freeze
@@ -72,12 +73,14 @@ class Walker:
         self._expressions: dict[int, Varying] = {}
         self._shadows: dict[Hashable, nn.Module] = {}
         self._mutable: dict[int, bool] = {}
+        self._learned: Learned = is_parameter
         # Whatever was told apart by its identity stays alive, so that no other takes it.
         self._kept: list[Any] = []
 
     def walk(self, space: nn.Module, args: Sequence[torch.Tensor], kwargs: Mapping[str, torch.Tensor]) -> Any:
         """Run the whole space on meta tensors of the inputs' shapes."""
         given = [self.symbol(item) for item in args], {name: self.symbol(item) for name, item in kwargs.items()}
+        self._learned = shares_memory_of([*space.parameters()])
         with in_evaluation(space), calls_to(self.run), torch.inference_mode():
             return self.run(space, tuple(given[0]), given[1])
 
@@ -104,15 +107,18 @@ class Walker:
         """Call a function of torch once for every distinct combination of shapes."""
         symbols = list(symbols_in([args, kwargs]))
         plain = self._signatures.of_value(replace_symbols([args, kwargs], iter(range(len(symbols)))))
+        real = tuple(TensorSpec.of(tensor, self._learned) for tensor in tensors_in([args, kwargs]))
 
         def once(*specs: TensorSpec) -> tuple[tuple[OpSpec, ...], Any]:
-            key = (function, plain, specs)
+            key = (function, plain, real, specs)
             if key not in self._traces:
                 self._kept.append(function)
-                given = _on_meta(replace_symbols([args, kwargs], iter([spec.make() for spec in specs])))
+                given = _on_meta(replace_symbols([args, kwargs], iter([spec.make() for spec in specs])), self._learned)
+                learned = shares_memory_of([tensor for tensor in tensors_in(given) if is_parameter(tensor)])
                 result = function(*given[0], **given[1])
-                op = describe_call(getattr(function, "__name__", str(function)), tuple(given[0]), given[1], result)
-                self._traces[key] = ((op,) if op else (), _pack(result))
+                name = getattr(function, "__name__", str(function))
+                op = describe_call(name, tuple(given[0]), given[1], result, learned)
+                self._traces[key] = ((op,) if op else (), _pack(result, learned))
             return self._traces[key]
 
         return self.note(self.choices.combine([symbol.spec for symbol in symbols], once))
@@ -273,7 +279,8 @@ class Walker:
                 raise
             _stretch(shadow, args, kwargs)
             found, result = run_traced(shadow, tuple(args), kwargs, by or self._by)
-        return tuple(item.op for item in found.operators), _pack(result)
+        own = [tensor for tensor in (*shadow.parameters(), *tensors_in([args, kwargs])) if is_parameter(tensor)]
+        return tuple(item.op for item in found.operators), _pack(result, shares_memory_of(own))
 
     def _unpack(self, packed: Varying) -> Any:
         """Turn a varying structure of specs into a structure of symbolic tensors."""
@@ -328,13 +335,13 @@ class _Nested:
         return hash((self.kind, self.items))
 
 
-def _pack(result: Any) -> Any:
+def _pack(result: Any, learned: Learned) -> Any:
     """Describe what a module returned, so that equal descriptions mean the same."""
     if isinstance(result, torch.Tensor):
-        return TensorSpec.of(result)
+        return TensorSpec.of(result, learned)
     if isinstance(result, (list, tuple)) and not isinstance(result, torch.Size):
         kind = list if isinstance(result, list) else tuple
-        return _Nested(kind, tuple(_pack(item) for item in result))
+        return _Nested(kind, tuple(_pack(item, learned) for item in result))
     return result
 
 
@@ -348,17 +355,15 @@ def _labels_of(module: nn.Module) -> dict[str, Any]:
     return found
 
 
-def _on_meta(value: Any) -> Any:
-    """Replace real tensors, such as parameters, by meta ones of their shape."""
+def _on_meta(value: Any, learned: Learned) -> Any:
+    """Replace real tensors by meta ones of their shape, and what looks at the memory of parameters by parameters."""
     if isinstance(value, torch.Tensor):
-        if value.is_meta:
-            return value
-        meta = torch.empty_like(value, device="meta")
-        return nn.Parameter(meta, requires_grad=False) if isinstance(value, nn.Parameter) else meta
+        spec = TensorSpec.of(value, learned)
+        return value if value.is_meta and spec.learned == is_parameter(value) else spec.make()
     if isinstance(value, (list, tuple)) and not isinstance(value, torch.Size):
-        return type(value)([_on_meta(item) for item in value])
+        return type(value)([_on_meta(item, learned) for item in value])
     if isinstance(value, Mapping):
-        return {name: _on_meta(item) for name, item in value.items()}
+        return {name: _on_meta(item, learned) for name, item in value.items()}
     return torch.device("meta") if isinstance(value, torch.device) else value
 
 

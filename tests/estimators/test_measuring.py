@@ -139,7 +139,14 @@ def test_many_networks_are_measured_in_one_go():
     assert runtime.sessions == 1
 
 
-@pytest.mark.parametrize("op", [OpSpec.of("relu", [(1, 7)]), OpSpec.of("add", [(1, 7), (1, 7)])])
+@pytest.mark.parametrize(
+    "op",
+    [
+        OpSpec.of("relu", [(1, 7)]),
+        OpSpec.of("add", [(1, 7), (1, 7)]),
+        OpSpec.of("mul", [(1, 7), (7,)], learned="+7"),
+    ],
+)
 def test_operator_without_a_network_is_measured_alone_and_says_so(op):
     estimator, runtime = _make()
     runtime.latencies = lambda op: 2.0**-10

@@ -297,6 +297,7 @@ def test_known_networks_have_their_published_counts(name):
         network, picture = build().eval(), torch.empty(1, 3, 224, 224)
     counted = count_operators(op for _, op in capture_operators(network, picture, by="graph"))
     assert sum(parameter.numel() for parameter in network.parameters()) == params
+    assert counted.features.params == params
     assert round(counted.features.macs / 1e9, 2) == pytest.approx(giga, abs=0.005)
     assert not counted.uncounted
     if name in ("mobilenet_v3_large", "vit_b_16"):

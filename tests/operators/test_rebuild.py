@@ -24,6 +24,12 @@ MODULES = [
     (nn.BatchNorm2d(8), FEATURES),
     (nn.LayerNorm(8), ROWS),
     (nn.GroupNorm(2, 8), FEATURES),
+    (nn.BatchNorm2d(8, affine=False), FEATURES),
+    (nn.LayerNorm(8, bias=False), ROWS),
+    (nn.LayerNorm(8, elementwise_affine=False), ROWS),
+    (nn.GroupNorm(2, 8, affine=False), FEATURES),
+    (nn.InstanceNorm2d(8), FEATURES),
+    (nn.InstanceNorm2d(8, affine=True), FEATURES),
     (nn.ReLU(inplace=True), FEATURES),
     (nn.ReLU6(), FEATURES),
     (nn.Hardswish(), FEATURES),
@@ -44,6 +50,12 @@ FUNCTIONS = [
     (lambda x: x.mean((2, 3), keepdim=True), FEATURES),
     (lambda x: F.interpolate(x, scale_factor=2, mode="bilinear"), FEATURES),
     (lambda x: x.exp(), FEATURES),
+    (lambda x: x.clamp(0, 6), FEATURES),
+    (lambda x: x.cumsum(1), FEATURES),
+    (lambda x: x.flip(1), FEATURES),
+    (lambda x: x.roll((1, 2), (0, 1)), FEATURES),
+    (lambda x: x.argmax(1, True), FEATURES),
+    (lambda x: F.pixel_shuffle(x, 2), FEATURES),
 ]
 
 

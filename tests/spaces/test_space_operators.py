@@ -165,6 +165,22 @@ class Keywords(ModelSpace):
         return self.layer(inputs) * mask
 
 
+class Parameters(ModelSpace):
+    """Parameters that functions take, as they are and as views, beside a layer that is searched."""
+
+    def __init__(self):
+        super().__init__()
+        self.token = nn.Parameter(torch.zeros(1, 1, 8))
+        self.table = nn.Parameter(torch.zeros(1, 9, 8))
+        self.scale = nn.Parameter(torch.zeros(8))
+        self.layer = LayerChoice([nn.Linear(8, 4), nn.Linear(8, 4, bias=False)], label="layer")
+
+    def forward(self, inputs):
+        outputs = torch.cat([self.token.expand(inputs.shape[0], -1, -1), inputs], 1)
+        outputs = outputs + self.table[:, : outputs.shape[1]] + self.token.expand_as(outputs)
+        return self.layer(self.scale * outputs) @ self.scale[:4]
+
+
 class Continuous(ModelSpace):
     """A choice among all numbers of a range."""
 
@@ -200,8 +216,9 @@ def _check(space, inputs, n_samples=8, by="module"):
         (Cells, torch.zeros(1, 4, 6, 6)),
         (Tokens, torch.zeros(2, 5, 8)),
         (Keywords, (torch.zeros(3, 4), {"mask": torch.zeros(3, 4)})),
+        (Parameters, torch.zeros(2, 5, 8)),
     ],
-    ids=["widths", "depths", "inputs", "concat", "mean", "cells", "tokens", "keywords"],
+    ids=["widths", "depths", "inputs", "concat", "mean", "cells", "tokens", "keywords", "parameters"],
 )
 def test_operators_are_those_of_every_network(make, inputs, by):
     _check(make(), inputs, by=by)
@@ -225,6 +242,13 @@ def test_operators_of_the_hub_are_those_of_every_network(name, arguments, size, 
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:nni")
+def test_parameters_of_a_space_are_told_from_what_it_computes():
+    found = _check(Parameters(), torch.zeros(2, 5, 8))
+    learned = {op.kind: op["learned"] for op in found.distinct if op.get("learned") is not None}
+    assert learned.keys() == {"cat", "add", "mul", "matmul"}
+    assert (learned["cat"], learned["mul"]) == ("1x1x8+", "8+")
+
+
 def test_operators_of_nasbench101_follow_the_pruned_graph():
     space = hub_space("nasbench101", stem_out_channels=16, num_stacks=2, num_modules_per_stack=2)
     _check(space, torch.zeros(1, 3, 16, 16), 25)

@@ -1,0 +1,68 @@
+"""The tensors of a call: which there are, whose memory they look at, and which of them are parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+#: Says whether a tensor is a parameter, or looks at the memory of one.
+Learned = Callable[[torch.Tensor], bool]
+
+
+def tensors_in(value: Any) -> Iterator[torch.Tensor]:
+    """Yield the tensors of nested lists, tuples and dictionaries, in order."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from tensors_in(item)
+    elif isinstance(value, Mapping):
+        for item in value.values():
+            yield from tensors_in(item)
+
+
+def memory_of(tensor: torch.Tensor) -> int:
+    """Return a number that tensors have in common that look at the same memory."""
+    return int(tensor.untyped_storage()._cdata)
+
+
+def dtype_of(tensors: Sequence[torch.Tensor]) -> str:
+    """Name the element type of an operator with these inputs: that of the first with a fraction."""
+    fractions = [tensor for tensor in tensors if tensor.is_floating_point()] or tensors
+    return str(fractions[0].dtype).removeprefix("torch.") if fractions else "float32"
+
+
+def is_parameter(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor is a parameter itself; views of one are not told."""
+    return isinstance(tensor, nn.Parameter)
+
+
+def shares_memory_of(parameters: Sequence[torch.Tensor]) -> Learned:
+    """Return what tells parameters, and whatever looks at the memory of those given, from other tensors."""
+    memories = {memory_of(parameter) for parameter in parameters}
+    return lambda tensor: is_parameter(tensor) or memory_of(tensor) in memories
+
+
+def learned_attribute(inputs: Sequence[torch.Tensor], learned: Learned) -> dict[str, str]:
+    """Say which inputs of an operator are parameters, as an attribute of it; nothing where none is.
+
+    The attribute has a place for every input, with a ``+`` between them: the shape of the parameter, or nothing. What
+    is stretched over a batch counts once.
+
+    Examples
+    --------
+    >>> token = nn.Parameter(torch.zeros(1, 1, 8))
+    >>> learned_attribute([token.expand(4, -1, -1), torch.zeros(4, 2, 8)], shares_memory_of([token]))
+    {'learned': '1x1x8+'}
+    """
+    shapes = [_own_shape(tensor) if learned(tensor) else "" for tensor in inputs]
+    return {"learned": "+".join(shapes)} if any(shapes) else {}
+
+
+def _own_shape(tensor: torch.Tensor) -> str:
+    """Write the shape of what lies in memory; that of a single number is 1."""
+    sizes = [1 if stride == 0 else size for size, stride in zip(tensor.shape, tensor.stride(), strict=True)]
+    return "x".join(map(str, sizes)) or "1"
