@@ -7,6 +7,7 @@ how good the fit is; those of a fit on the first points, minutes older, contain 
 the machine. What is measured already in the folder is not measured again, and an interrupted run goes on.
 
     python examples/score_acts.py --out score-acts                      # about 13 minutes on a quiet machine
+    python examples/score_acts.py --out score-acts --spaces darts enas  # five random networks of these as well
     python examples/score_acts.py --out score-acts-gpu --device cuda:0
 """
 
@@ -31,6 +32,7 @@ from nni_latency.measurement.runtimes import TorchEager
 from nni_latency.micro_benchmarks import BLOCKS, KINDS, SERIES, BenchmarkPoints, Block, draw_blocks, run_benchmarks
 from nni_latency.operators import capture_operators, count_operators
 from nni_latency.plots import draw_fit, draw_predictions
+from nni_latency.spaces import HUB_SPACES, draw_samples, example_inputs_of, make_space, network_of
 
 #: A block and the batch sizes at which it is measured.
 Series = tuple[Block, tuple[int, ...]]
@@ -38,8 +40,14 @@ Series = tuple[Block, tuple[int, ...]]
 #: Multiply-adds of a test block at its batch size, at most; a batch is drawn among those that stay below.
 MOST_MACS = 1.5e9
 
-#: Side of the pictures that whole networks take.
+#: Side of the pictures that the known networks take.
 SIZE = 224
+
+#: Networks that are drawn from each space.
+PER_SPACE = 5
+
+#: What builds a network, and the shape of its input.
+Network = tuple[Callable[[], nn.Module], tuple[int, ...]]
 
 
 def main() -> None:
@@ -51,17 +59,23 @@ def main() -> None:
     parser.add_argument("--blocks", type=int, default=200, help="test blocks (default: 200)")
     parser.add_argument("--budget", type=float, default=150.0, help="seconds for the points to fit on (default: 150)")
     parser.add_argument("--test-budget", type=float, default=480.0, help="seconds for both together (default: 480)")
-    parser.add_argument("--skip-networks", action="store_true", help="leave out whole networks")
+    parser.add_argument("--skip-networks", action="store_true", help="leave out the five known networks")
+    parser.add_argument("--spaces", nargs="*", choices=HUB_SPACES, default=[], help="spaces to draw networks from")
     options = parser.parse_args()
     runtime = TorchEager(options.device, threads=options.threads)
     older = measured(options.out / "points.json", runtime, SERIES, options.budget)
     series = (*as_measured(older), *test_series(options.blocks))
     together = measured(options.out / "together.json", runtime, series, options.test_budget)
     known, unknown = split(together, {point.block for point in older.points})
-    networks = {} if options.skip_networks else measure_networks(options.out / "networks.json", runtime)
+    networks = {} if options.skip_networks else dict(KNOWN)
+    for name in options.spaces:
+        networks.update(drawn_networks(name, PER_SPACE))
+    latencies = measure_networks(networks, options.out / "networks.json", runtime)
     print(f"{runtime.platform.id}: {len(known.points)} points, {len(unknown.points)} test blocks")
     for variant in ("published", "refined"):
-        report(fitted(variant, known), fitted(variant, older), known, unknown, networks, options.out)
+        estimator = fitted(variant, known)
+        report(estimator, fitted(variant, older), known, unknown, options.out)
+        report_networks(estimator, networks, latencies)
 
 
 def fitted(variant: Variant, points: BenchmarkPoints) -> ActsEstimator:
@@ -110,17 +124,16 @@ def draw_batch(block: Block, generator: np.random.Generator) -> int:
     return int(generator.choice([batch for batch in (1, 2, 4, 8, 16) if batch == 1 or batch * macs <= MOST_MACS]))
 
 
-def measure_networks(path: Path, runtime: TorchEager) -> dict[str, float]:
-    """Return what whole networks take [s], measured again and again until they are warm, one after another."""
-    if path.exists():
-        return dict(json.loads(path.read_text()))
+def measure_networks(networks: dict[str, Network], path: Path, runtime: TorchEager) -> dict[str, float]:
+    """Return what whole networks take [s], each run again and again until it is warm, one after another."""
+    found: dict[str, float] = dict(json.loads(path.read_text())) if path.exists() else {}
     protocol = Protocol(n_warmup=3, n_run=40, max_measure_execution_time=15.0)
-    found = {}
-    for name, build in NETWORKS.items():
-        found[name] = measure_network(build(), (1, 3, SIZE, SIZE), runtime, protocol).summary.value
-        print(f"{name}: {found[name] * 1e3:.1f} ms")
-    write_atomically(path, json.dumps(found, indent=1) + "\n")
-    return found
+    for name, (build, shape) in networks.items():
+        if name not in found:
+            found[name] = measure_network(build(), shape, runtime, protocol).summary.value
+            print(f"{name}: {found[name] * 1e3:.1f} ms", flush=True)
+            write_atomically(path, json.dumps(found, indent=1) + "\n")
+    return {name: found[name] for name in networks}
 
 
 def report(
@@ -128,7 +141,6 @@ def report(
     older: ActsEstimator,
     known: BenchmarkPoints,
     unknown: BenchmarkPoints,
-    networks: dict[str, float],
     out: Path,
 ) -> None:
     """Print scores, write fit and pictures."""
@@ -140,17 +152,24 @@ def report(
     errors = np.abs(np.log(estimator.predict(unknown.workloads) / unknown.latencies))
     covered = (errors <= np.log(estimator.interval_factor_)).mean()
     print(f"  {covered:.1%} of the test blocks lie within the factor {estimator.interval_factor_:.3f}")
-    picture = torch.empty(1, 3, SIZE, SIZE, device="meta")
-    for name, seconds in networks.items():
-        found = estimator.estimate(NETWORKS[name](), picture)
-        print(
-            f"  {name:16} measured {seconds * 1e3:7.1f} ms, predicted {found.value * 1e3:7.1f} ms, "
-            f"{found.value / seconds - 1:+6.1%}"
-        )
     estimator.save(out / f"{estimator.variant}.json")
     draw_fit(estimator, known, out / f"{estimator.variant}-fit.png")
     draw_predictions(estimator, unknown, out / f"{estimator.variant}-test.png")
     write_atomically(out / f"{estimator.variant}-scores.json", json.dumps(asdict(scores), indent=1) + "\n")
+
+
+def report_networks(estimator: ActsEstimator, networks: dict[str, Network], latencies: dict[str, float]) -> None:
+    """Print how far whole networks are off: the known ones one by one, those of spaces together."""
+    errors: dict[str, list[float]] = {}
+    for name, seconds in latencies.items():
+        build, shape = networks[name]
+        found = estimator.estimate(build(), torch.empty(shape, device="meta")).value
+        if name in KNOWN:
+            print(f"  {name:16} {seconds * 1e3:7.1f} ms, predicted {found * 1e3:7.1f} ms, {found / seconds - 1:+6.1%}")
+        else:
+            errors.setdefault(name.split("/")[0], []).append(found / seconds - 1)
+    for space, off in errors.items():
+        print(f"  {space:16} {len(off)} networks, MAPE {np.abs(off).mean():.1%}, bias {np.mean(off):+.1%}")
 
 
 def line(scores: BlockScores) -> str:
@@ -219,12 +238,18 @@ def fbnet_c() -> nn.Module:
     return network
 
 
-NETWORKS: dict[str, Callable[[], nn.Module]] = {
-    "resnet18": resnet18,
-    "resnet50": resnet50,
-    "mobilenet_v2": mobilenet_v2,
-    "efficientnet_b0": efficientnet_b0,
-    "fbnet_c": fbnet_c,
+def drawn_networks(space: str, count: int) -> dict[str, Network]:
+    """Draw networks of a space of NNI's hub."""
+    model_space = make_space(space)
+    shape = tuple(example_inputs_of(model_space).shape)
+    samples = draw_samples(model_space, count, 0)
+    return {f"{space}/{index}": (network_of(model_space, sample), shape) for index, sample in enumerate(samples)}
+
+
+#: The five known networks, with the shape of their input.
+KNOWN: dict[str, Network] = {
+    build.__name__: (build, (1, 3, SIZE, SIZE))
+    for build in (resnet18, resnet50, mobilenet_v2, efficientnet_b0, fbnet_c)
 }
 
 

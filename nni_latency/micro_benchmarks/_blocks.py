@@ -24,9 +24,16 @@ KINDS: dict[str, Callable[..., nn.Module]] = {
     "inverted-residual": modules.InvertedResidual,
     "mbconv": partial(modules.InvertedResidual, gate=True),
     "transformer": modules.TransformerBlock,
+    "relative-attention": modules.RelativeAttention,
+    "cell": modules.Cell,
+    "shuffle": modules.ShuffleUnit,
+    "pooling": modules.pooling,
     "stem": modules.stem,
     "head": modules.head,
 }
+
+#: Kinds whose input is tokens, and no picture.
+_OF_TOKENS = ("transformer", "relative-attention")
 
 #: Arguments that a name gives first, without saying what they are.
 _IN_FRONT = ("channels", "out", "classes")
@@ -79,7 +86,7 @@ class Block:
     def input_shape(self, batch: int) -> tuple[int, ...]:
         """Return the shape of its input, batch first."""
         channels = dict(self.arguments)["channels"]
-        return (batch, self.size, channels) if self.kind == "transformer" else (batch, channels, self.size, self.size)
+        return (batch, self.size, channels) if self.kind in _OF_TOKENS else (batch, channels, self.size, self.size)
 
     def build(self) -> nn.Module:
         """Make its module, with random weights."""
@@ -129,6 +136,18 @@ BLOCKS: tuple[Block, ...] = (
     Block.of("transformer", 49, channels=96, heads=3),
     Block.of("transformer", 64, channels=384, heads=6),
     Block.of("transformer", 196, channels=768, heads=12),
+    Block.of("relative-attention", 197, channels=192, heads=3),
+    Block.of("relative-attention", 100, channels=128, heads=4),
+    Block.of("relative-attention", 49, channels=256, heads=4),
+    Block.of("cell", 32, channels=16, branches=4),
+    Block.of("cell", 14, channels=96, branches=2),
+    Block.of("cell", 8, channels=64, branches=3),
+    Block.of("shuffle", 28, channels=116),
+    Block.of("shuffle", 7, channels=464),
+    Block.of("pooling", 32, channels=16, average=1),
+    Block.of("pooling", 14, channels=96, stride=2, average=1),
+    Block.of("pooling", 56, channels=44, stride=2),
+    Block.of("pooling", 14, channels=176),
     Block.of("stem", 224, channels=3, out=64, kernel=7, pool=True),
     Block.of("stem", 224, channels=3, out=32, kernel=3, pool=False),
     Block.of("head", 7, channels=512, classes=1000),

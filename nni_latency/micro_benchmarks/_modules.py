@@ -162,6 +162,95 @@ class TransformerBlock(nn.Module):
         return result
 
 
+class RelativeAttention(nn.Module):
+    """Attention written out, with a learned vector for every distance of two tokens (arXiv:1803.02155).
+
+    Parameters
+    ----------
+    channels : int
+        Of every token.
+    heads : int
+        Of the attention.
+    reach : int
+        Largest distance that has a vector of its own.
+    """
+
+    def __init__(self, channels: int, *, heads: int, reach: int = 14) -> None:
+        super().__init__()
+        self.heads, self.reach = heads, reach
+        self.project_in, self.project_out = nn.Linear(channels, 3 * channels), nn.Linear(channels, channels)
+        self.distances = nn.Parameter(torch.randn(2 * reach + 1, channels // heads))
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Let tokens attend to each other, nearer ones in another way than distant ones."""
+        batch, count, channels = tokens.shape
+        split = self.project_in(tokens).reshape(batch, count, 3, self.heads, channels // self.heads)
+        query, key, value = split.permute(2, 0, 3, 1, 4).unbind(0)
+        places = torch.arange(count, device=tokens.device)
+        steps = (places[None] - places[:, None]).clamp(-self.reach, self.reach) + self.reach
+        near = query.permute(2, 0, 1, 3).reshape(count, batch * self.heads, -1) @ self.distances[steps].transpose(1, 2)
+        scores = query @ key.transpose(-2, -1) + near.transpose(0, 1).reshape(batch, self.heads, count, count)
+        mixed = scores.softmax(dim=-1) @ value
+        result: torch.Tensor = self.project_out(mixed.transpose(1, 2).reshape(batch, count, channels))
+        return result
+
+
+class Cell(nn.Module):
+    """Two nodes of a searched cell (arXiv:1806.09055): branches that are added up, and nodes that are joined.
+
+    Parameters
+    ----------
+    channels : int
+        Of the input, and of every node.
+    branches : int
+        How many are added up in a node, the first of them a 1x1 convolution.
+    """
+
+    def __init__(self, channels: int, *, branches: int) -> None:
+        super().__init__()
+        self.branches = branches
+        self.convolve = nn.Sequential(nn.ReLU(), convolution(channels, channels, kernel=1, activation=None))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Add up, then join."""
+        first = torch.stack([self.convolve(inputs), *[inputs] * (self.branches - 1)]).sum(0)
+        second = torch.stack([first] * self.branches).sum(0)
+        return torch.cat([first, second], 1)
+
+
+class ShuffleUnit(nn.Module):
+    """The unit of ShuffleNet V2 (arXiv:1807.11164): half of the channels is convolved, then all are mixed.
+
+    Parameters
+    ----------
+    channels : int
+        Of input and output.
+    """
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        half = channels // 2
+        self.body = nn.Sequential(
+            convolution(half, half, kernel=1),
+            convolution(half, half, groups=half, activation=None),
+            convolution(half, half, kernel=1),
+        )
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Convolve one half, join, mix."""
+        batch, channels, height, width = inputs.shape
+        kept, changed = inputs.chunk(2, 1)
+        joined = torch.cat([kept, self.body(changed)], 1)
+        mixed = joined.view(batch, 2, channels // 2, height, width).transpose(1, 2)
+        return mixed.reshape(batch, channels, height, width)
+
+
+def pooling(channels: int, *, kernel: int = 3, stride: int = 1, average: bool = False) -> nn.Module:
+    """Build a 'same'-padded pooling layer with a normalisation behind it, as searched cells have them."""
+    layer = nn.AvgPool2d if average else nn.MaxPool2d
+    return nn.Sequential(layer(kernel, stride, padding=kernel // 2), nn.BatchNorm2d(channels))
+
+
 def stem(channels: int, out: int, *, kernel: int, pool: bool) -> nn.Module:
     """Build the beginning of a network: a strided convolution and perhaps a pooling layer."""
     first = convolution(channels, out, kernel=kernel, stride=2)

@@ -30,20 +30,21 @@ def _amount(work, name):
 
 
 @given(CHANNELS, CHANNELS)
-def test_padding_fills_up_the_channels_that_are_computed_at_once(before, after):
-    op = _conv(before, after)
-    work, features, _ = work_of(op)
-    full, _, _ = work_of(_conv(8 * math.ceil(before / 8), 8 * math.ceil(after / 8)))
-    assert features.flops + _amount(work, "padding") == pytest.approx(_amount(full, "flops"))
-    assert _amount(full, "padding") == 0
+def test_flops_are_those_of_the_channels_that_are_computed_at_once(before, after):
+    full = _conv(8 * math.ceil(before / 8), 8 * math.ceil(after / 8))
+    assert _amount(work_of(_conv(before, after))[0], "flops") == pytest.approx(features_of(full).flops)
+    assert _amount(work_of(full)[0], "flops") == features_of(full).flops
 
 
-def test_padding_counts_by_group_and_a_depthwise_convolution_by_all_channels():
-    assert _amount(work_of(_conv(72, 72, groups=9))[0], "padding") == 0
-    nine, features, _ = work_of(_conv(72, 72, groups=8))
-    assert _amount(nine, "padding") == pytest.approx(features.flops * ((16 / 9) ** 2 - 1))
-    assert _amount(work_of(_conv(72, 72, groups=72))[0], "padding") == 0
-    assert _amount(work_of(OpSpec.of("relu", [(1, 3, 5, 5)]))[0], "padding") == 0
+def test_channels_are_filled_up_by_group_and_those_of_a_depthwise_convolution_together():
+    def factor(op):
+        return _amount(work_of(op)[0], "flops") / features_of(op).flops
+
+    assert factor(_conv(72, 72, groups=9)) == 1
+    assert factor(_conv(72, 72, groups=8)) == pytest.approx((16 / 9) ** 2)
+    assert factor(_conv(72, 72, groups=72)) == 1
+    assert factor(_conv(70, 70, groups=70)) == pytest.approx(72 / 70)
+    assert factor(OpSpec.of("relu", [(1, 3, 5, 5)])) == 1
 
 
 def test_all_work_has_the_same_numbers():
@@ -57,8 +58,8 @@ def test_all_work_has_the_same_numbers():
 def test_a_device_that_fills_its_lanes_is_learned():
     def seconds(op):
         outputs, inputs, flops, call = SPEEDS["dense"]
-        features, padding = features_of(op), _amount(work_of(op)[0], "padding")
-        return outputs * features.outputs + inputs * features.inputs + flops * (features.flops + padding) + call
+        features = features_of(op)
+        return outputs * features.outputs + inputs * features.inputs + flops * _amount(work_of(op)[0], "flops") + call
 
     generator = np.random.default_rng(0)
     ops = [_conv(*map(int, generator.integers(1, 90, 2)), size=int(generator.choice([7, 14, 28]))) for _ in range(160)]

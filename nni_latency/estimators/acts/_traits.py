@@ -9,7 +9,7 @@ from nni_latency.errors import UnknownNameError
 from nni_latency.operators import Features, OpSpec, features_of
 
 #: What is counted of every piece of work, in the order of its amounts; the last one is 1 for each.
-AMOUNTS = ("outputs", "inputs", "flops", "params", "large", "padding", "calls")
+AMOUNTS = ("outputs", "inputs", "flops", "params", "large", "calls")
 
 #: Results that are larger than this [byte] an allocator does not keep for the next run: glibc has every page of them
 #: made anew by the operating system, which may take longer than computing them.
@@ -21,9 +21,9 @@ _BYTES = 4
 #: Traits of an operator, and of a block by its totals.
 N_TRAITS, N_TOTALS = 10, 3
 
-#: Devices compute several channels of a convolution at once, and are as slow where the last of them are missing. FLOPs
-#: up to the next multiple of the first number are an amount of work of their own, "padding"; how full multiples of the
-#: second are is a trait, since wide units fall back to narrow ones in different ways.
+#: Devices compute several channels of a convolution at once, and are as slow where the last of them are missing: FLOPs
+#: count up to the next multiple of the first number. How full multiples of the second are is a trait, since wide units
+#: fall back to narrow ones in different ways.
 _LANES, _WIDE_LANES = 8, 16
 
 #: Group of work whose operators are not known: whole blocks by their ACTS, INP and FLOPs.
@@ -39,8 +39,10 @@ _GROUPS = {
     "matrix product": ("linear", "matmul", "bmm", "mm", "addmm", "baddbmm", "einsum", "bilinear"),
     "attention": ("scaled_dot_product_attention", "multi_head_attention", "multi_head_attention_forward"),
     "normalisation": ("batch_norm", "layer_norm", "group_norm", "instance_norm", "rms_norm", "local_response_norm"),
-    "reduction": ("mean", "sum", "softmax", "log_softmax", "amax", "var", "std", "norm", "global_average_pool"),
-    "movement": ("cat", "stack", "copy", "index", "pad", "channel_shuffle", "pixel_shuffle", "embedding", "roll"),
+    "softmax": ("softmax", "log_softmax", "softmin"),
+    "reduction": ("mean", "sum", "amax", "amin", "var", "std", "norm", "argmax", "argmin", "global_average_pool"),
+    "lookup": ("index", "index_select", "embedding", "embedding_bag", "gather", "take_along_dim"),
+    "movement": ("cat", "stack", "copy", "pad", "channel_shuffle", "pixel_shuffle", "pixel_unshuffle", "roll", "flip"),
 }
 
 _GROUP_OF = {kind: group for group, kinds in _GROUPS.items() for kind in kinds}
@@ -83,8 +85,8 @@ def work_of(op: OpSpec) -> tuple[Work, Features, bool]:
         elements = sum(math.prod(shape) for shape in op.input_shapes)
         features, counted = Features(inputs=elements, outputs=elements), False
     large = features.outputs if _BYTES * features.outputs > LARGE and not op.get("inplace") else 0
-    padding = features.flops * (_padded(op, _LANES) - 1)
-    amounts = (features.outputs, features.inputs, features.flops, features.params, large, padding, 1)
+    flops = features.flops * (_padding(op, _LANES) if counted else 1)
+    amounts = (features.outputs, features.inputs, flops, features.params, large, 1)
     group = group_of(op) if counted else OTHER
     return Work(group, tuple(map(float, amounts)), _traits(op, features)), features, counted
 
@@ -92,7 +94,7 @@ def work_of(op: OpSpec) -> tuple[Work, Features, bool]:
 def work_of_totals(acts: float, inp: float, flops: float) -> Work:
     """Describe a block by its totals alone."""
     traits = tuple(map(math.log1p, (acts, inp, flops)))
-    return Work(WHOLE, (float(acts), float(inp), float(flops), 0.0, 0.0, 0.0, 1.0), traits)
+    return Work(WHOLE, (float(acts), float(inp), float(flops), 0.0, 0.0, 1.0), traits)
 
 
 def start_of_workload() -> Work:
@@ -113,8 +115,14 @@ def group_of(op: OpSpec) -> str:
     if op.kind.startswith("conv"):
         return _convolution_group(op)
     if "pool" in op.kind and op.kind != "global_average_pool":
-        return "reduction"
+        return _pooling_group(op.kind)
     return _GROUP_OF.get(op.kind, "elementwise")
+
+
+def _pooling_group(kind: str) -> str:
+    if kind.startswith("adaptive"):
+        return "reduction"
+    return "max pooling" if kind.startswith("max") else "average pooling"
 
 
 def _convolution_group(op: OpSpec) -> str:
@@ -135,11 +143,11 @@ def _traits(op: OpSpec, features: Features) -> tuple[float, ...]:
     rows = features.outputs / max(1, width)
     sizes = (features.outputs, features.inputs, features.flops, features.params)
     stride = _product(op.get("stride") or 1, op)
-    forms = (window, channels / groups, width / groups, rows, stride, _padded(op, _WIDE_LANES))
+    forms = (window, channels / groups, width / groups, rows, stride, _padding(op, _WIDE_LANES))
     return tuple(math.log1p(size) for size in sizes) + tuple(math.log(max(form, 1e-9)) for form in forms)
 
 
-def _padded(op: OpSpec, lanes: int) -> float:
+def _padding(op: OpSpec, lanes: int) -> float:
     """Return by what factor a convolution grows whose channels are filled up to multiples of the lanes; at least 1.
 
     In a depthwise convolution the lanes are those of all channels, since no two of them are multiplied.
