@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from pathlib import Path
 
+from nni_latency.documents import format_of
 from nni_latency.estimators._base import Estimator
 from nni_latency.estimators._operator_table import OperatorTableEstimator
 from nni_latency.estimators._table import Missing, TableEstimator
@@ -19,8 +19,6 @@ READERS: dict[str, Callable[[Path], Estimator]] = {
     "nni_latency.transfer": TransferEstimator.load,
     "nni_latency.operator_table": lambda path: OperatorTableEstimator(OperatorTable.load(path)),
 }
-
-_FORMAT = re.compile(r'"format"\s*:\s*"(?P<name>nni_latency\.\w+)"')
 
 
 def read_estimator(path: str | Path, *, missing: Missing = "error") -> Estimator:
@@ -38,14 +36,5 @@ def read_estimator(path: str | Path, *, missing: Missing = "error") -> Estimator
     TableFormatError
         If the file is absent, truncated, altered, of another kind or of a newer version.
     """
-    reader = READERS.get(_format_of(Path(path)))
+    reader = READERS.get(format_of(path))
     return TableEstimator(LookupTable.load(path), missing=missing) if reader is None else reader(Path(path))
-
-
-def _format_of(path: Path) -> str:
-    """Return the format that a file says it has, without reading the rest of it; empty if it says nothing."""
-    try:
-        found = _FORMAT.search(path.read_text(encoding="utf-8", errors="replace"))
-    except OSError:
-        return ""
-    return found["name"] if found else ""

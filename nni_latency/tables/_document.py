@@ -12,19 +12,10 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    JsonValue,
-    PositiveFloat,
-    PositiveInt,
-    ValidationError,
-    model_validator,
-)
+from pydantic import Field, JsonValue, PositiveFloat, PositiveInt, model_validator
 
+from nni_latency.documents import DocumentFormat, NamedPlatformDocument, OperatorDocument, StrictDocument, render
 from nni_latency.errors import LatencyError, TableFormatError
-from nni_latency.operators import OpSpec
 from nni_latency.tables._entry import Entry
 from nni_latency.tables._plan import plain_arguments
 from nni_latency.units import METRIC_UNITS
@@ -34,43 +25,20 @@ if TYPE_CHECKING:
 
 FORMAT = "nni_latency.lookup_table"
 VERSION = 2
+TABLE = DocumentFormat(FORMAT, VERSION, "table", "a lookup table", "build one with: nni-latency build-lut")
 
 #: An argument of a space; a list for a tuple.
 Argument = bool | int | float | str | None | list[JsonValue]
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
-
-
-class SpaceDocument(_Strict):
+class SpaceDocument(StrictDocument):
     """Which space a table belongs to."""
 
     name: str
     arguments: dict[str, Argument] = Field(default_factory=dict, description="all arguments that make the space")
 
 
-class PlatformDocument(_Strict):
-    """Where the costs were taken."""
-
-    id: str
-    device: str
-    runtime: str
-    precision: str
-    threads: PositiveInt
-    facts: dict[str, bool | int | float | str] = Field(default_factory=dict)
-
-
-class OperatorDocument(_Strict):
-    """What a candidate computes."""
-
-    kind: str
-    input_shapes: list[list[PositiveInt]] = Field(description="batch first")
-    attributes: dict[str, bool | int | float | str | list[int]] = Field(default_factory=dict)
-    dtype: str = "float32"
-
-
-class EntryDocument(_Strict):
+class EntryDocument(StrictDocument):
     """What a candidate costs, and what it computes."""
 
     value: float = Field(ge=0, description="cost in the table's unit; only a count of bytes may be 0")
@@ -87,15 +55,11 @@ class EntryDocument(_Strict):
 
     def to_entry(self) -> Entry:
         """Make the entry; features are counted anew from the operator."""
-        op = (
-            None
-            if self.op is None
-            else OpSpec.of(self.op.kind, self.op.input_shapes, dtype=self.op.dtype, **self.op.attributes)
-        )
+        op = None if self.op is None else self.op.to_op()
         return Entry(self.value, self.low, self.high, self.n_samples, self.n_dropped, op)
 
 
-class LayerDocument(_Strict):
+class LayerDocument(StrictDocument):
     """One layer: its candidates in the order of the space's indices, and the entries of those that have a cost."""
 
     name: str
@@ -120,14 +84,14 @@ class LayerDocument(_Strict):
         return self
 
 
-class ResidencyDocument(_Strict):
+class ResidencyDocument(StrictDocument):
     """What small networks save because their data stay in the cache."""
 
     saving: float = Field(ge=0, lt=1, description="share saved by a network that takes no time at all")
     scale: PositiveFloat = Field(description="sum over which the saving fades, in the table's unit")
 
 
-class TableDocument(_Strict):
+class TableDocument(StrictDocument):
     """A lookup table: what the candidates of a space cost on one platform."""
 
     format: Literal["nni_latency.lookup_table"]
@@ -136,7 +100,7 @@ class TableDocument(_Strict):
     unit: str = Field(description="SI unit of every value")
     space: SpaceDocument
     input_shape: list[PositiveInt] = Field(min_length=1, description="of the network's input, batch first")
-    platform: PlatformDocument
+    platform: NamedPlatformDocument
     protocol: dict[str, int | float] | None = Field(None, description="how it was measured; null for other numbers")
     rounds: int = Field(0, ge=0)
     duration: float = Field(0.0, ge=0, description="time spent measuring [s]")
@@ -172,49 +136,10 @@ def read_document(path: Path) -> TableDocument:
     TableFormatError
         If it is absent, truncated, altered, of another kind or of a newer version.
     """
-    return parse_document(read_json(path), str(path))
-
-
-def read_json(path: Path) -> Any:
-    """Read the JSON of a table.
-
-    Raises
-    ------
-    TableFormatError
-        If the file is absent, truncated, or no JSON.
-    """
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is not text"
-        raise TableFormatError(f"Can not read the table {str(path)!r}: {reason}.") from error
-    except json.JSONDecodeError as error:
-        raise TableFormatError(
-            f"The table {str(path)!r} is not whole JSON (line {error.lineno}: {error.msg}). "
-            "It may have been cut off while it was copied; take it again from where it came, or build it anew."
-        ) from error
-    except (ValueError, RecursionError) as error:
-        raise TableFormatError(f"The table {str(path)!r} is not JSON that can be read: {error}.") from error
-
-
-def parse_document(content: Any, origin: str) -> TableDocument:
-    """Check the content of a file; `origin` names it in messages."""
-    kind = content.get("format") if isinstance(content, dict) else None
-    if kind != FORMAT:
-        raise TableFormatError(f"{origin!r} is not a lookup table: its 'format' must be {FORMAT!r}. Got {kind!r}.")
-    version = content.get("version")
-    if isinstance(version, int) and version > VERSION:
-        raise TableFormatError(
-            f"The table {origin!r} has version {version}, this nni_latency reads up to {VERSION}. "
-            "Update it with: pip install --upgrade nni_latency"
-        )
-    try:
+    content = TABLE.read(path)
+    with TABLE.valid(str(path)):
         document = TableDocument.model_validate(_update(content))
         _check_entries(document)
-    except ValidationError as error:
-        raise TableFormatError(f"The table {origin!r} is not valid: {_explain(error)}") from error
-    except LatencyError as error:
-        raise TableFormatError(f"The table {origin!r} is not valid: {error}") from error
     return document
 
 
@@ -232,8 +157,7 @@ def _update(content: dict[str, Any]) -> dict[str, Any]:
 def render_document(table: LookupTable) -> str:
     """Write a table as JSON that a person can read: one line an entry."""
     head = {
-        "format": FORMAT,
-        "version": VERSION,
+        **TABLE.head,
         "metric": table.metric,
         "unit": METRIC_UNITS[table.metric],
         "space": {"name": table.space.name, "arguments": plain_arguments(table.space)},
@@ -249,9 +173,7 @@ def render_document(table: LookupTable) -> str:
         "conditions": dict(table.conditions),
         "remarks": list(table.remarks),
     }
-    lines = [f'"{key}": {json.dumps(value, allow_nan=False)}' for key, value in head.items()]
-    layers = ",\n  ".join(_render_layer(layer) for layer in table.layers)
-    return "{\n " + ",\n ".join([*lines, f'"layers": [\n  {layers}\n ]']) + "\n}\n"
+    return render(head, {"layers": map(_render_layer, table.layers)})
 
 
 def _render_layer(layer: Any) -> str:
@@ -293,10 +215,3 @@ def _check_entries(document: TableDocument) -> None:
                 _ = entry.to_entry().features
             except (LatencyError, LookupError, ValueError, TypeError, ArithmeticError) as error:
                 raise TableFormatError(f"layer {layer.name!r}, entry {choice!r}: {error}") from error
-
-
-def _explain(error: ValidationError) -> str:
-    first, *others = error.errors()
-    place = ".".join(map(str, first["loc"])) or "the document"
-    more = f" (and {len(others)} more)" if others else ""
-    return f"{place}: {first['msg']}. Got {str(first['input'])[:60]!r}{more}."

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from nni_latency.errors import InvalidValueError, LatencyError, TableFormatError, UnknownNameError
+from nni_latency.errors import InvalidValueError, UnknownNameError
 from nni_latency.files import write_atomically
 from nni_latency.measurement import Protocol
 from nni_latency.platforms import Platform
-from nni_latency.tables._document import read_document, render_document
+from nni_latency.tables._document import TABLE, read_document, render_document
 from nni_latency.tables._entry import Entry
 from nni_latency.tables._plan import MeasurePlan, SpaceReference
 from nni_latency.tables._residency import Residency
@@ -259,10 +259,8 @@ class LookupTable:
             If the file is absent, truncated, altered, of another kind or of a newer version.
         """
         document = read_document(Path(path))
-        try:
+        with TABLE.valid(str(path)):
             return _from_document(document)
-        except (LatencyError, TypeError) as error:
-            raise TableFormatError(f"The table {str(path)!r} is not valid: {error}") from error
 
 
 def _inverted(layers: tuple[TableLayer, ...]) -> tuple[TableLayer, ...]:
@@ -330,7 +328,7 @@ def _hand_entries(layer: str, given: Mapping[Any, float], outline: _Outline) -> 
 def _from_document(document: Any) -> LookupTable:
     return LookupTable(
         SpaceReference(document.space.name, document.space.arguments),
-        Platform(**document.platform.model_dump(exclude={"id"})),
+        document.platform.to_platform(),
         tuple(
             TableLayer(
                 layer.name,

@@ -3,39 +3,24 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import Field, JsonValue, PositiveFloat, PositiveInt, ValidationError
+from pydantic import Field, JsonValue, PositiveFloat, PositiveInt
 
-from nni_latency.errors import TableFormatError
-from nni_latency.operators import OpSpec
-from nni_latency.platforms import Platform
-from nni_latency.tables._document import (
-    OperatorDocument,
-    PlatformDocument,
-    ResidencyDocument,
-    SpaceDocument,
-    _explain,
-    _Strict,
-)
+from nni_latency.documents import DocumentFormat, NamedPlatformDocument, OperatorDocument, StrictDocument, render
+from nni_latency.tables._document import ResidencyDocument, SpaceDocument
 from nni_latency.tables._plan import plain_arguments
 
 if TYPE_CHECKING:
     from nni_latency.tables._operator_table import OperatorTable
 
-FORMAT = "nni_latency.operator_table"
-VERSION = 1
+OPERATOR_TABLE = DocumentFormat(
+    "nni_latency.operator_table", 1, "table", "a table of operators", "build one with: nni-latency build-lut"
+)
 
 
-class OperatorPlatformDocument(PlatformDocument):
-    """Where the costs were taken."""
-
-    def to_platform(self) -> Platform:
-        """Make the platform."""
-        return Platform(**self.model_dump(exclude={"id"}))
-
-
-class OperatorEntryDocument(_Strict):
+class OperatorEntryDocument(StrictDocument):
     """What an operator costs inside a network."""
 
     op: OperatorDocument
@@ -46,18 +31,13 @@ class OperatorEntryDocument(_Strict):
     n_places: int = Field(0, ge=0, description="places in networks where it was timed")
     n_networks: int = Field(0, ge=0, description="networks with such a place")
 
-    def to_op(self) -> OpSpec:
-        """Make the operator."""
-        op = self.op
-        return OpSpec.of(op.kind, op.input_shapes, dtype=op.dtype, **op.attributes)
-
     @property
     def counts(self) -> tuple[int, int, int]:
         """Timed runs, places and networks."""
         return self.n_samples, self.n_places, self.n_networks
 
 
-class NetworkDocument(_Strict):
+class NetworkDocument(StrictDocument):
     """A network that was measured whole."""
 
     sample: dict[str, JsonValue] = Field(description="its choices by label, as NNI writes them")
@@ -68,7 +48,7 @@ class NetworkDocument(_Strict):
     n_samples: int = Field(0, ge=0)
 
 
-class OperatorTableDocument(_Strict):
+class OperatorTableDocument(StrictDocument):
     """A table of operators: what they cost inside the networks of a space on one platform."""
 
     format: Literal["nni_latency.operator_table"]
@@ -77,7 +57,7 @@ class OperatorTableDocument(_Strict):
     unit: Literal["s"]
     space: SpaceDocument
     input_shape: list[PositiveInt] = Field(min_length=1, description="of the networks' input, batch first")
-    platform: OperatorPlatformDocument
+    platform: NamedPlatformDocument
     protocol: dict[str, int | float] | None = Field(None, description="how it was measured")
     rounds: int = Field(0, ge=0)
     duration: float = Field(0.0, ge=0, description="time spent measuring [s]")
@@ -105,36 +85,23 @@ def operator_table_schema() -> dict[str, Any]:
     return OperatorTableDocument.model_json_schema()
 
 
-def parse_operator_document(content: Any, origin: str) -> OperatorTableDocument:
-    """Check the content of a file; `origin` names it in messages.
+def read_operator_document(path: Path) -> OperatorTableDocument:
+    """Read and check a file.
 
     Raises
     ------
     TableFormatError
-        If it is of another kind or a newer version, or does not keep the schema.
+        If it is absent, truncated, altered, of another kind or of a newer version.
     """
-    kind = content.get("format") if isinstance(content, dict) else None
-    if kind != FORMAT:
-        raise TableFormatError(
-            f"{origin!r} is not a table of operators: its 'format' must be {FORMAT!r}. Got {kind!r}."
-        )
-    version = content.get("version")
-    if isinstance(version, int) and version > VERSION:
-        raise TableFormatError(
-            f"The table {origin!r} has version {version}, this nni_latency reads up to {VERSION}. "
-            "Update it with: pip install --upgrade nni_latency"
-        )
-    try:
+    content = OPERATOR_TABLE.read(path)
+    with OPERATOR_TABLE.valid(str(path)):
         return OperatorTableDocument.model_validate(content)
-    except ValidationError as error:
-        raise TableFormatError(f"The table {origin!r} is not valid: {_explain(error)}") from error
 
 
 def render_operator_table(table: OperatorTable) -> str:
     """Write a table as JSON that a person can read: one line an operator."""
     head = {
-        "format": FORMAT,
-        "version": VERSION,
+        **OPERATOR_TABLE.head,
         "metric": "latency",
         "unit": "s",
         "space": {"name": table.space.name, "arguments": plain_arguments(table.space)},
@@ -151,13 +118,7 @@ def render_operator_table(table: OperatorTable) -> str:
         "remarks": list(table.remarks),
         "failures": dict(table.failures),
     }
-    lines = [f'"{key}": {json.dumps(value, allow_nan=False)}' for key, value in head.items()]
     networks = [{**vars(network), "sample": dict(network.sample)} for network in table.networks]
     entries = [{**vars(entry), "op": entry.op.as_dict()} for entry in table.entries]
-    lines += [_render_list("networks", networks), _render_list("entries", entries)]
-    return "{\n " + ",\n ".join(lines) + "\n}\n"
-
-
-def _render_list(name: str, items: list[dict[str, Any]]) -> str:
-    inner = ",\n  ".join(json.dumps(item, allow_nan=False) for item in items)
-    return f'"{name}": [\n  {inner}\n ]' if items else f'"{name}": []'
+    lists = {"networks": networks, "entries": entries}
+    return render(head, {name: [json.dumps(item, allow_nan=False) for item in items] for name, items in lists.items()})

@@ -16,17 +16,17 @@ import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from nni_latency.errors import LatencyError, TableFormatError
+from nni_latency.documents import DocumentFormat, PlatformDocument, StrictDocument
+from nni_latency.errors import TableFormatError
 from nni_latency.files import check_writable, locked
 from nni_latency.json_lines import append_lines, whole_part
 from nni_latency.measurement import Protocol, Summary, quantile
 from nni_latency.platforms import FACTS, Platform, check_same_platform
 from nni_latency.tables._network_runs import NetworkRuns
 
-FORMAT = "nni_latency.operator_memo"
-VERSION = 1
+MEMO = DocumentFormat("nni_latency.operator_memo", 1, "memo", "a memo of measurements", "one that does not exist yet.")
 
 #: Names the folder of the memos, where it is not the user's cache.
 FOLDER_VARIABLE = "NNI_LATENCY_CACHE"
@@ -36,6 +36,12 @@ _LONGEST_WAIT = 3600.0
 
 #: Share of the places and processes in which an operator is met within its interval.
 _ENCLOSED = 0.95
+
+
+class _HeaderDocument(StrictDocument):
+    format: Literal["nni_latency.operator_memo"]
+    version: Literal[1]
+    platform: PlatformDocument
 
 
 class MemoWarning(UserWarning):
@@ -239,18 +245,9 @@ class OperatorMemo:
             header = json.loads(line)
         except (ValueError, RecursionError):
             header = None
-        kind = header.get("format") if isinstance(header, dict) else None
-        if not isinstance(header, dict) or kind != FORMAT:
-            raise TableFormatError(
-                f"{str(self.path)!r} is not a memo of measurements: the 'format' in its first line must be {FORMAT!r}. "
-                f"Got {kind!r}. Name another file."
-            )
-        if header.get("version") != VERSION:
-            raise TableFormatError(
-                f"The memo {str(self.path)!r} has version {header.get('version')!r}, this nni_latency reads {VERSION}. "
-                "Update it with: pip install --upgrade nni_latency"
-            )
-        found = _platform_of(header.get("platform"), str(self.path))
+        content = MEMO.check(header, str(self.path))
+        with MEMO.valid(str(self.path)):
+            found = _HeaderDocument.model_validate(content).platform.to_platform()
         check_same_platform(found, self.platform, f"Using the memo {str(self.path)!r} here")
 
     def _index(self, protocol: Protocol) -> _Index:
@@ -297,28 +294,13 @@ def _folder() -> Path:
 
 
 def _header(platform: Platform) -> dict[str, Any]:
-    return {"format": FORMAT, "version": VERSION, "platform": platform.as_dict()}
+    return {**MEMO.head, "platform": platform.as_dict()}
 
 
 def _begins_header(content: bytes) -> bool:
     """Whether it may be a header that was cut off."""
-    begin = json.dumps({"format": FORMAT}, separators=(",", ":")).encode()[:-1]
+    begin = json.dumps({"format": MEMO.name}, separators=(",", ":")).encode()[:-1]
     return begin.startswith(content) or content.startswith(begin)
-
-
-def _platform_of(content: Any, path: str) -> Platform:
-    try:
-        return Platform(
-            str(content["device"]),
-            str(content["runtime"]),
-            str(content["precision"]),
-            int(content["threads"]),
-            dict(content["facts"]),
-        )
-    except (KeyError, TypeError, ValueError, LatencyError) as error:
-        raise TableFormatError(
-            f"The memo {path!r} does not say in its first line where it was measured ({error}). Name another file."
-        ) from error
 
 
 def _over(summary: Summary, reference: float) -> Summary:

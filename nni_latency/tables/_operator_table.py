@@ -10,12 +10,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from nni_latency.errors import InvalidValueError, LatencyError, TableFormatError
+from nni_latency.errors import InvalidValueError
 from nni_latency.files import write_atomically
 from nni_latency.measurement import Protocol
 from nni_latency.platforms import Platform
-from nni_latency.tables._document import read_json
-from nni_latency.tables._operator_document import parse_operator_document, render_operator_table
+from nni_latency.tables._operator_document import OPERATOR_TABLE, read_operator_document, render_operator_table
 from nni_latency.tables._operator_entries import OperatorEntry
 from nni_latency.tables._plan import SpaceReference
 from nni_latency.tables._residency import Residency
@@ -157,14 +156,14 @@ class OperatorTable:
         TableFormatError
             If the file is absent, truncated, altered, of another kind or of a newer version.
         """
-        document: Any = parse_operator_document(read_json(Path(path)), str(path))
-        try:
+        document: Any = read_operator_document(Path(path))
+        with OPERATOR_TABLE.valid(str(path)):
             return cls(
                 SpaceReference(document.space.name, document.space.arguments),
                 document.platform.to_platform(),
                 tuple(document.input_shape),
                 tuple(
-                    OperatorEntry(item.to_op(), item.value, item.low, item.high, *item.counts)
+                    OperatorEntry(item.op.to_op(), item.value, item.low, item.high, *item.counts)
                     for item in document.entries
                 ),
                 tuple(
@@ -182,5 +181,3 @@ class OperatorTable:
                 tuple(document.remarks),
                 document.failures,
             )
-        except (LatencyError, TypeError, KeyError, ValueError) as error:
-            raise TableFormatError(f"The table {str(path)!r} is not valid: {error}") from error

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
+from nni_latency.documents import format_of
 from nni_latency.tables._lookup_table import LookupTable
-from nni_latency.tables._operator_document import FORMAT
+from nni_latency.tables._operator_document import OPERATOR_TABLE
 from nni_latency.tables._operator_table import OperatorTable
 
 
@@ -18,10 +18,5 @@ def read_table(path: str | Path) -> LookupTable | OperatorTable:
     TableFormatError
         If the file is absent, truncated, altered, of another kind or of a newer version.
     """
-    try:
-        content = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        # The reader of lookup tables says what is wrong with it.
-        return LookupTable.load(path)
-    is_operators = isinstance(content, dict) and content.get("format") == FORMAT
-    return OperatorTable.load(path) if is_operators else LookupTable.load(path)
+    # What says nothing of the kind is left to the reader of lookup tables, which tells what is wrong with it.
+    return OperatorTable.load(path) if format_of(path) == OPERATOR_TABLE.name else LookupTable.load(path)

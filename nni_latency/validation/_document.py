@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
-from nni_latency.errors import TableFormatError
+from nni_latency.documents import DocumentFormat
 from nni_latency.estimators import Scores
 from nni_latency.units import METRIC_UNITS
 from nni_latency.validation._validation import NetworkResult, Validation
 
-FORMAT = "nni_latency.validation"
-VERSION = 1
+VALIDATION = DocumentFormat(
+    "nni_latency.validation",
+    1,
+    "validation",
+    "the file of a validation",
+    "validate the table anew with: nni-latency validate",
+)
 
 
 def validation_content(validation: Validation) -> dict[str, Any]:
@@ -32,8 +36,7 @@ def validation_content(validation: Validation) -> dict[str, Any]:
         Everything in SI units, errors as ratios.
     """
     return {
-        "format": FORMAT,
-        "version": VERSION,
+        **VALIDATION.head,
         "estimator": validation.estimator,
         "metric": validation.metric,
         "unit": METRIC_UNITS[validation.metric],
@@ -80,10 +83,9 @@ def read_summary(path: Path) -> ValidationSummary:
     TableFormatError
         If the file can not be read, or is no validation.
     """
-    try:
-        return ValidationSummary.model_validate(json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, ValidationError) as error:
-        raise TableFormatError(f"{str(path)!r} is not the file of a validation; validate the table anew.") from error
+    content = VALIDATION.read(path)
+    with VALIDATION.valid(str(path)):
+        return ValidationSummary.model_validate(content)
 
 
 def _scores(scores: Scores) -> dict[str, float | None]:

@@ -141,7 +141,7 @@ def test_line_that_is_no_measurement_is_named_and_left_out(memo, path, line):
 def test_file_of_another_kind_is_refused_and_left_alone(path, content):
     path.write_text(content)
     with pytest.raises(
-        TableFormatError, match=r"is not a memo of measurements: the 'format' in its first line must be"
+        TableFormatError, match=r"is not a memo of measurements: its 'format' must be .* Name another file"
     ):
         OperatorMemo(path, HERE)
     assert path.read_text() == content
@@ -158,14 +158,29 @@ def test_header_that_was_cut_off_begins_anew(memo, path):
 def test_newer_version_names_the_remedy(memo, path):
     _add(memo, _runs())
     path.write_text(path.read_text().replace('"version":1', '"version":2'))
-    with pytest.raises(TableFormatError, match=r"has version 2, this nni_latency reads 1\. Update it with"):
+    with pytest.raises(TableFormatError, match=r"has version 2, this nni_latency reads up to 1\. Update it with"):
         OperatorMemo(path, HERE)
 
 
-@pytest.mark.parametrize("platform", ["null", '{"device":"A B"}', '{"device":"x","threads":[]}'])
-def test_header_without_a_platform_is_refused(path, platform):
+@pytest.mark.parametrize(
+    ("platform", "place"),
+    [
+        ("null", "platform: "),
+        ('{"device":"x","threads":[]}', "platform.runtime: Field required"),
+        ('{"device":"A B","runtime":"torch","precision":"fp32","threads":1}', "The 'device' of a Platform must be"),
+    ],
+)
+def test_header_without_a_platform_is_refused(path, platform, place):
     path.write_text('{"format":"nni_latency.operator_memo","version":1,"platform":' + platform + "}\n")
-    with pytest.raises(TableFormatError, match=r"does not say in its first line where it was measured"):
+    with pytest.raises(TableFormatError, match=rf"The memo '.*' is not valid: {place}"):
+        OperatorMemo(path, HERE)
+
+
+@pytest.mark.parametrize("version", ["0", "null", '"1"'])
+def test_header_without_a_version_is_refused(memo, path, version):
+    _add(memo, _runs())
+    path.write_text(path.read_text().replace('"version":1', f'"version":{version}'))
+    with pytest.raises(TableFormatError, match=r"The memo '.*' is not valid: version: Input should be 1"):
         OperatorMemo(path, HERE)
 
 

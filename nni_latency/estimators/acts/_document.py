@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, ValidationError, model_validator
+from pydantic import Field, PositiveFloat, model_validator
 
-from nni_latency.errors import LatencyError, TableFormatError
+from nni_latency.documents import DocumentFormat, PlatformDocument, StrictDocument
 from nni_latency.estimators.acts._costs import GroupCosts
 from nni_latency.estimators.acts._curve import CostCurve
 from nni_latency.estimators.acts._line import ActsLine
@@ -22,23 +22,17 @@ from nni_latency.estimators.acts._model import CostModel
 from nni_latency.estimators.acts._residual import KERNELS, Residual
 from nni_latency.estimators.acts._traits import AMOUNTS, N_TOTALS, N_TRAITS, Work
 from nni_latency.files import write_atomically
-from nni_latency.platforms import Platform
 
 if TYPE_CHECKING:
     from nni_latency.estimators.acts._estimator import ActsEstimator
 
-FORMAT = "nni_latency.acts"
-VERSION = 1
+FIT = DocumentFormat("nni_latency.acts", 1, "fit", "an ACTS fit", "fit one with: nni-latency fit acts")
 
 NotNegative = Annotated[float, Field(ge=0)]
 Amounts = Annotated[list[NotNegative], Field(min_length=len(AMOUNTS), max_length=len(AMOUNTS))]
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
-
-
-class SettingsDocument(_Strict):
+class SettingsDocument(StrictDocument):
     """The parameters of the estimator."""
 
     variant: Literal["refined", "published"]
@@ -47,17 +41,7 @@ class SettingsDocument(_Strict):
     random_state: int
 
 
-class PlatformDocument(_Strict):
-    """Where the points were measured."""
-
-    device: str
-    runtime: str
-    precision: str
-    threads: int = Field(ge=1)
-    facts: dict[str, bool | int | float | str] = Field(default_factory=dict)
-
-
-class LineDocument(_Strict):
+class LineDocument(StrictDocument):
     """The formula: seconds by ACTS, INP and FLOP (two a multiply-add), a constant, and the second line."""
 
     a: NotNegative
@@ -69,14 +53,14 @@ class LineDocument(_Strict):
     offset: float
 
 
-class CostsDocument(_Strict):
-    """Seconds by output, input, FLOP, parameter, output of over 32 MiB, FLOP of padding, and call of an operator."""
+class CostsDocument(StrictDocument):
+    """Seconds by output, input, FLOP, parameter, output of more than 32 MiB, and call of an operator."""
 
     shared: Amounts
     groups: dict[str, Amounts]
 
 
-class CurveDocument(_Strict):
+class CurveDocument(StrictDocument):
     """A rising line of several pieces, over the costs by amounts."""
 
     start: NotNegative
@@ -90,7 +74,7 @@ class CurveDocument(_Strict):
         return self
 
 
-class WorkDocument(_Strict):
+class WorkDocument(StrictDocument):
     """A piece of work that factors were learned from, and its weight in them."""
 
     group: str
@@ -98,7 +82,7 @@ class WorkDocument(_Strict):
     weight: float
 
 
-class ResidualDocument(_Strict):
+class ResidualDocument(StrictDocument):
     """Factors on the costs, a Gaussian process over pieces of work."""
 
     kernel: str
@@ -118,7 +102,7 @@ class ResidualDocument(_Strict):
         return self
 
 
-class ModelDocument(_Strict):
+class ModelDocument(StrictDocument):
     """What pieces of work cost."""
 
     costs: CostsDocument
@@ -126,7 +110,7 @@ class ModelDocument(_Strict):
     residual: ResidualDocument | None = None
 
 
-class ActsDocument(_Strict):
+class ActsDocument(StrictDocument):
     """A fit of latencies to ACTS, INP and FLOPs on one platform."""
 
     format: Literal["nni_latency.acts"]
@@ -174,51 +158,15 @@ def read_acts(path: Path, estimator: ActsEstimator) -> ActsEstimator:
     TableFormatError
         If the file is absent, truncated, altered, of another kind or of a newer version.
     """
-    document = _parse(_load(path), str(path))
-    try:
-        return _fill(estimator, document)
-    except LatencyError as error:
-        raise TableFormatError(f"The fit {str(path)!r} is not valid: {error}") from error
-
-
-def _load(path: Path) -> Any:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is not text"
-        raise TableFormatError(f"Can not read the fit {str(path)!r}: {reason}.") from error
-    except (ValueError, RecursionError) as error:
-        raise TableFormatError(
-            f"The fit {str(path)!r} is not whole JSON ({error}). Fit it anew, or take it again from where it came."
-        ) from error
-
-
-def _parse(content: Any, origin: str) -> ActsDocument:
-    kind = content.get("format") if isinstance(content, dict) else None
-    if kind != FORMAT:
-        raise TableFormatError(f"{origin!r} is not an ACTS fit: its 'format' must be {FORMAT!r}. Got {kind!r}.")
-    version = content.get("version")
-    if isinstance(version, int) and version > VERSION:
-        raise TableFormatError(
-            f"The fit {origin!r} has version {version}, this nni_latency reads up to {VERSION}. "
-            "Update it with: pip install --upgrade nni_latency"
-        )
-    try:
-        return ActsDocument.model_validate(content)
-    except ValidationError as error:
-        first, *others = error.errors()
-        place = ".".join(map(str, first["loc"])) or "the document"
-        more = f" (and {len(others)} more)" if others else ""
-        raise TableFormatError(
-            f"The fit {origin!r} is not valid: {place}: {first['msg']}. Got {str(first['input'])[:60]!r}{more}."
-        ) from error
+    content = FIT.read(path)
+    with FIT.valid(str(path)):
+        return _fill(estimator, ActsDocument.model_validate(content))
 
 
 def _content(estimator: ActsEstimator) -> dict[str, Any]:
     low, high = estimator.totals_range_
     return {
-        "format": FORMAT,
-        "version": VERSION,
+        **FIT.head,
         "metric": "latency",
         "unit": "s",
         "platform": estimator.platform.as_dict(),
@@ -255,7 +203,7 @@ def _model_content(model: CostModel) -> dict[str, Any]:
 
 def _fill(estimator: ActsEstimator, document: ActsDocument) -> ActsEstimator:
     estimator.set_params(**document.settings.model_dump())
-    estimator.platform_ = Platform(**document.platform.model_dump())
+    estimator.platform_ = document.platform.to_platform()
     estimator.take_line(ActsLine(**document.line.model_dump()))
     estimator.shares_, estimator.bound_ = {str(name): share for name, share in document.shares.items()}, document.bound
     estimator.correction_, estimator.operators_ = document.correction, document.operators

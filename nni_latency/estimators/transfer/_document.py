@@ -7,16 +7,16 @@ History of the format:
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, ValidationError, model_validator
+from pydantic import Field, PositiveFloat, model_validator
 
-from nni_latency.errors import LatencyError, TableFormatError
+from nni_latency.documents import DocumentFormat, OperatorDocument, PlatformDocument, StrictDocument, render
+from nni_latency.errors import TableFormatError
 from nni_latency.estimators.transfer._cell import CellEncoding
 from nni_latency.estimators.transfer._encoding import Encoding
 from nni_latency.estimators.transfer._evidence import Expectation
@@ -28,8 +28,9 @@ from nni_latency.operators import OpSpec
 from nni_latency.platforms import Platform
 from nni_latency.tables import SpaceReference
 
-FORMAT = "nni_latency.transfer"
-VERSION = 1
+TRANSFER = DocumentFormat(
+    "nni_latency.transfer", 1, "transfer", "a saved transfer", "fit one with: nni-latency transfer or adapt"
+)
 
 Settings = tuple[float, bool, int]
 Scalar = bool | int | float | str | None
@@ -63,26 +64,15 @@ class State:
     latencies: NDArray[np.float64]
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
-
-
-class _Operator(_Strict):
-    kind: str
-    input_shapes: list[list[int]]
-    attributes: dict[str, bool | int | float | str | list[int]] = Field(default_factory=dict)
-    dtype: str = "float32"
-
-
-class _Layer(_Strict):
+class _Layer(StrictDocument):
     name: str
     choices: Annotated[list[str], Field(min_length=1)]
-    ops: list[_Operator] | None = None
+    ops: list[OperatorDocument] | None = None
     searched: bool = True
     default: str | None = None
 
 
-class _Space(_Strict):
+class _Space(StrictDocument):
     kind: Literal["layers", "cell"]
     name: str
     arguments: dict[str, Scalar] = Field(default_factory=dict)
@@ -90,27 +80,19 @@ class _Space(_Strict):
     layers: Annotated[list[_Layer], Field(min_length=1)]
 
 
-class _Device(_Strict):
+class _Device(StrictDocument):
     name: str
     coefficients: list[float]
     constant: PositiveFloat
     noise: PositiveFloat
 
 
-class _Expected(_Strict):
+class _Expected(StrictDocument):
     centre: list[float]
     spread: list[PositiveFloat]
 
 
-class _Platform(_Strict):
-    device: str
-    runtime: str
-    precision: str
-    threads: int = Field(ge=1)
-    facts: dict[str, bool | int | float | str] = Field(default_factory=dict)
-
-
-class TransferDocument(_Strict):
+class TransferDocument(StrictDocument):
     """Known devices, what is expected of a new one, and what was measured on it."""
 
     format: Literal["nni_latency.transfer"]
@@ -118,7 +100,7 @@ class TransferDocument(_Strict):
     confidence: float = Field(gt=0, lt=1)
     check_units: bool
     random_state: int
-    platform: _Platform
+    platform: PlatformDocument
     space: _Space
     devices: Annotated[list[_Device], Field(min_length=1)]
     kin: _Expected
@@ -149,8 +131,7 @@ def write_transfer(path: Path, state: State) -> Path:
     """Write an estimator."""
     settings, platform, population = state.settings, state.platform, state.population
     content = {
-        "format": FORMAT,
-        "version": VERSION,
+        **TRANSFER.head,
         "confidence": settings[0],
         "check_units": settings[1],
         "random_state": settings[2],
@@ -174,8 +155,7 @@ def write_transfer(path: Path, state: State) -> Path:
         "measured": state.measured.tolist(),
         "latencies": state.latencies.tolist(),
     }
-    lines = ",\n ".join(f'"{key}": {json.dumps(value, allow_nan=False)}' for key, value in content.items())
-    write_atomically(path, f"{{\n {lines}\n}}\n")
+    write_atomically(path, render(content))
     return path
 
 
@@ -187,28 +167,9 @@ def read_transfer(path: Path) -> State:
     TableFormatError
         If the file is absent, truncated, altered, of another kind or of a newer version.
     """
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise TableFormatError(f"Can not read {str(path)!r}: {error.strerror}.") from error
-    except (ValueError, RecursionError) as error:
-        raise TableFormatError(
-            f"The file {str(path)!r} is not whole JSON: {error}. Save the estimator anew."
-        ) from error
-    version = content.get("version") if isinstance(content, dict) else None
-    if isinstance(version, int) and version > VERSION:
-        raise TableFormatError(
-            f"The file {str(path)!r} has version {version}, this nni_latency reads up to {VERSION}. "
-            "Update it with: pip install --upgrade nni_latency"
-        )
-    try:
+    content = TRANSFER.read(path)
+    with TRANSFER.valid(str(path)):
         return _state(TransferDocument.model_validate(content))
-    except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(map(str, first["loc"])) or "the document"
-        raise TableFormatError(f"The file {str(path)!r} is not a valid transfer: {place}: {first['msg']}.") from error
-    except LatencyError as error:
-        raise TableFormatError(f"The file {str(path)!r} is not a valid transfer: {error}") from error
 
 
 def _state(document: TransferDocument) -> State:
@@ -228,7 +189,7 @@ def _state(document: TransferDocument) -> State:
     measured = np.array(document.measured, dtype=np.int64).reshape(len(document.measured), len(encoding.labels))
     return State(
         (document.confidence, document.check_units, document.random_state),
-        Platform(**document.platform.model_dump()),
+        document.platform.to_platform(),
         population,
         np.array(document.errors),
         encoding.indices(measured) if len(measured) else measured,
@@ -281,4 +242,4 @@ def _ops(layer: _Layer) -> tuple[OpSpec, ...] | None:
         return None
     if len(layer.ops) != len(layer.choices):
         raise TableFormatError(f"layer {layer.name!r} has {len(layer.choices)} choices and {len(layer.ops)} operators")
-    return tuple(OpSpec.of(op.kind, op.input_shapes, dtype=op.dtype, **op.attributes) for op in layer.ops)
+    return tuple(op.to_op() for op in layer.ops)

@@ -1,0 +1,170 @@
+"""`DocumentFormat`: what a kind of file is called, how it is read, and what is said of one that can not be."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from nni_latency.errors import LatencyError, TableFormatError
+
+_FORMAT = re.compile(r'"format"\s*:\s*"(?P<name>nni_latency\.\w+)"')
+
+#: Letters of a wrong value that are shown.
+_SHOWN = 60
+
+
+@dataclass(frozen=True)
+class DocumentFormat:
+    """A kind of file: JSON whose first fields say what it is.
+
+    Parameters
+    ----------
+    name : str
+        Its ``format``.
+    version : int
+        Its newest ``version``, and the one that is written.
+    noun : str
+        What it is called in messages.
+    what : str
+        The same with an article, in full.
+    remedy : str
+        How to come by another one, to end a sentence.
+
+    Examples
+    --------
+    >>> letters = DocumentFormat("nni_latency.letter", 2, "letter", "a letter of ours", "write one")
+    >>> letters.check({"format": "nni_latency.letter", "version": 1}, "a.json")["version"]
+    1
+    """
+
+    name: str
+    version: int
+    noun: str
+    what: str
+    remedy: str
+
+    @property
+    def head(self) -> dict[str, Any]:
+        """The fields that every such file begins with."""
+        return {"format": self.name, "version": self.version}
+
+    def read(self, path: Path) -> dict[str, Any]:
+        """Read a file and check what it is.
+
+        Raises
+        ------
+        TableFormatError
+            If it is absent, truncated, of another kind or of a newer version.
+        """
+        return self.check(self._load(path), str(path))
+
+    def check(self, content: Any, origin: str) -> dict[str, Any]:
+        """Return the content of a file if its format is this one, and its version none to come.
+
+        Parameters
+        ----------
+        content : object
+            What was read.
+        origin : str
+            Where, for the message.
+
+        Raises
+        ------
+        TableFormatError
+            If it is of another kind or of a newer version.
+        """
+        kind = content.get("format") if isinstance(content, dict) else None
+        if not isinstance(content, dict) or kind != self.name:
+            raise TableFormatError(
+                f"{origin!r} is not {self.what}: its 'format' must be {self.name!r}. Got {kind!r}. "
+                f"Name another file, or {self.remedy}"
+            )
+        version = content.get("version")
+        if isinstance(version, int) and version > self.version:
+            raise TableFormatError(
+                f"The {self.noun} {origin!r} has version {version}, this nni_latency reads up to {self.version}. "
+                "Update it with: pip install --upgrade nni_latency"
+            )
+        return content
+
+    @contextlib.contextmanager
+    def valid(self, origin: str) -> Iterator[None]:
+        """Turn whatever is wrong with the values of a file into one sentence that names the file and the place.
+
+        Raises
+        ------
+        TableFormatError
+            If what is done inside finds a value that can not be.
+        """
+        try:
+            yield
+        except ValidationError as error:
+            raise TableFormatError(f"The {self.noun} {origin!r} is not valid: {explain(error)}") from error
+        except (LatencyError, TypeError, ValueError, LookupError, ArithmeticError) as error:
+            raise TableFormatError(f"The {self.noun} {origin!r} is not valid: {error}") from error
+
+    def _load(self, path: Path) -> Any:
+        try:
+            return json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError) as error:
+            reason = getattr(error, "strerror", None) or "it is not text"
+            raise TableFormatError(f"Can not read the {self.noun} {str(path)!r}: {reason}.") from error
+        except json.JSONDecodeError as error:
+            raise TableFormatError(
+                f"The {self.noun} {str(path)!r} is not whole JSON (line {error.lineno}: {error.msg}). It may have been "
+                f"cut off while it was copied: take it again from where it came, or {self.remedy}"
+            ) from error
+        except (ValueError, RecursionError) as error:
+            raise TableFormatError(f"The {self.noun} {str(path)!r} is not JSON that can be read: {error}.") from error
+
+
+def explain(error: ValidationError) -> str:
+    """Say what the first fault of a document is, where, what stands there, and how many more there are."""
+    first, *others = error.errors()
+    place = ".".join(map(str, first["loc"])) or "the document"
+    more = f" (and {len(others)} more)" if others else ""
+    return f"{place}: {first['msg']}. Got {str(first['input'])[:_SHOWN]!r}{more}."
+
+
+def format_of(path: str | Path) -> str:
+    """Return the format that a file says it has, without reading it as JSON; empty if it says nothing."""
+    try:
+        found = _FORMAT.search(Path(path).read_text(encoding="utf-8", errors="replace"))
+    except OSError:
+        return ""
+    return found["name"] if found else ""
+
+
+def render(fields: Mapping[str, Any], lists: Mapping[str, Iterable[str]] | None = None) -> str:
+    """Write a document as JSON that a person can read: one line a field, then lists with one line an item.
+
+    Parameters
+    ----------
+    fields : mapping
+        What JSON can hold; numbers are finite.
+    lists : mapping, optional
+        Items that are JSON already.
+
+    Examples
+    --------
+    >>> print(render({"a": [1, 2]}, {"items": ['{"b": 3}', '{"b": 4}']}), end="")
+    {
+     "a": [1, 2],
+     "items": [
+      {"b": 3},
+      {"b": 4}
+     ]
+    }
+    """
+    lines = [f'"{name}": {json.dumps(value, allow_nan=False)}' for name, value in fields.items()]
+    for name, items in (lists or {}).items():
+        inner = ",\n  ".join(items)
+        lines.append(f'"{name}": [\n  {inner}\n ]' if inner else f'"{name}": []')
+    return "{\n " + ",\n ".join(lines) + "\n}\n"

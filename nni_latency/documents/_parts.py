@@ -1,0 +1,47 @@
+"""The strict base of all documents, and what several of them hold: platforms and operators."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt
+
+from nni_latency.operators import OpSpec
+from nni_latency.platforms import Platform
+
+
+class StrictDocument(BaseModel):
+    """A document whose fields are all known, of the very type that is asked for, and finite."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class PlatformDocument(StrictDocument):
+    """Where the costs were taken."""
+
+    device: str
+    runtime: str
+    precision: str
+    threads: PositiveInt
+    facts: dict[str, bool | int | float | str] = Field(default_factory=dict)
+
+    def to_platform(self) -> Platform:
+        """Make the platform."""
+        return Platform(self.device, self.runtime, self.precision, self.threads, self.facts)
+
+
+class NamedPlatformDocument(PlatformDocument):
+    """Where the costs were taken, with the name that a person looks for."""
+
+    id: str
+
+
+class OperatorDocument(StrictDocument):
+    """What an operator or a block computes."""
+
+    kind: str
+    input_shapes: list[list[NonNegativeInt]] = Field(description="batch first")
+    attributes: dict[str, bool | int | float | str | list[int]] = Field(default_factory=dict)
+    dtype: str = "float32"
+
+    def to_op(self) -> OpSpec:
+        """Make the operator."""
+        return OpSpec.of(self.kind, self.input_shapes, dtype=self.dtype, **self.attributes)

@@ -1,0 +1,176 @@
+"""Kinds of files: what is said of one that can not be read, and parts that several have."""
+
+from __future__ import annotations
+
+import json
+from typing import Literal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import Field, PositiveInt
+
+from nni_latency.documents import (
+    DocumentFormat,
+    NamedPlatformDocument,
+    OperatorDocument,
+    PlatformDocument,
+    StrictDocument,
+    format_of,
+    render,
+)
+from nni_latency.errors import InvalidValueError, TableFormatError
+from nni_latency.operators import OpSpec
+from nni_latency.platforms import Platform
+
+LETTER = DocumentFormat("nni_latency.letter", 2, "letter", "a letter of ours", "write one")
+
+
+class LetterDocument(StrictDocument):
+    """What the tests read and write."""
+
+    format: Literal["nni_latency.letter"]
+    version: Literal[2]
+    pages: list[PositiveInt] = Field(default_factory=list)
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "letter.json"
+
+
+def _write(path, **content):
+    path.write_text(json.dumps({**LETTER.head, **content}))
+    return path
+
+
+def _pages(path):
+    content = LETTER.read(path)
+    with LETTER.valid(str(path)):
+        return LetterDocument.model_validate(content).pages
+
+
+def test_document_is_read(path):
+    assert _pages(_write(path, pages=[1, 2])) == [1, 2]
+
+
+def test_older_version_is_left_to_the_reader(path):
+    assert LETTER.read(_write(path, version=1))["version"] == 1
+
+
+def test_newer_version_says_how_to_update(path):
+    with pytest.raises(TableFormatError, match=r"^The letter '.*\.json' has version 3, this .* up to 2\. Update it"):
+        LETTER.read(_write(path, version=3))
+
+
+@pytest.mark.parametrize("content", ["[]", "{}", "3", "null", '"text"', '{"format": "pyperf"}', '{"version": 1}'])
+def test_document_of_another_kind_is_named_with_the_remedy(path, content):
+    path.write_text(content)
+    with pytest.raises(
+        TableFormatError,
+        match=r"' is not a letter of ours: its 'format' must be 'nni_latency\.letter'\. Got .*, or write one$",
+    ):
+        LETTER.read(path)
+
+
+@given(share=st.floats(0, 0.99))
+def test_document_cut_at_any_byte_says_so(tmp_path_factory, share):
+    path = _write(tmp_path_factory.mktemp("cut") / "letter.json", pages=[1, 2, 3])
+    content = path.read_bytes()
+    path.write_bytes(content[: int(len(content) * share)])
+    with pytest.raises(TableFormatError, match=r"is not whole JSON \(line 1: .*cut off while it was.*write one$"):
+        LETTER.read(path)
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"\x80\x04\x95\xff", r"Can not read the letter '.*letter\.json': it is not text\.$"),
+        (b"[" * 100_000, r"The letter '.*letter\.json' is not JSON that can be read: "),
+        (b"9" * 10_000, r"The letter '.*letter\.json' is not JSON that can be read: "),
+    ],
+)
+def test_document_that_can_not_be_read_says_why(path, content, reason):
+    path.write_bytes(content)
+    with pytest.raises(TableFormatError, match=reason):
+        LETTER.read(path)
+
+
+def test_absent_document_and_folder_say_so(path):
+    with pytest.raises(TableFormatError, match=r"Can not read the letter '.*letter\.json': No such file"):
+        LETTER.read(path)
+    with pytest.raises(TableFormatError, match=r"Can not read the letter .*: Is a directory"):
+        LETTER.read(path.parent)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"pages": [1, 0, -1]}, r"pages\.1: Input should be greater than 0\. Got '0' \(and 1 more\)\.$"),
+        ({"pages": [1.5]}, r"pages\.0: Input should be a valid integer\. Got '1\.5'\.$"),
+        ({"pages": "x" * 999}, r"pages: Input should be a valid list\. Got 'x{60}'\.$"),
+        ({"version": 1}, r"version: Input should be 2\. Got '1'\.$"),
+        ({"extra": 1}, r"extra: Extra inputs are not permitted\. Got '1'\.$"),
+    ],
+)
+def test_first_fault_is_named_with_its_place_and_value(path, change, words):
+    with pytest.raises(TableFormatError, match=r"^The letter '.*letter\.json' is not valid: " + words):
+        _pages(_write(path, **change))
+
+
+@pytest.mark.parametrize("error", [InvalidValueError("odd"), TypeError("odd"), KeyError("odd"), OverflowError("odd")])
+def test_value_that_can_not_be_is_a_fault_of_the_file(error):
+    with pytest.raises(TableFormatError, match=r"^The letter 'a\.json' is not valid: .*odd"), LETTER.valid("a.json"):
+        raise error
+
+
+def test_interruption_passes():
+    with pytest.raises(KeyboardInterrupt), LETTER.valid("a.json"):
+        raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ('{"format": "nni_latency.letter", "x": 1}', "nni_latency.letter"),
+        ('{"x": 1,\n "format"\t:  "nni_latency.letter"', "nni_latency.letter"),
+        ('{"format": "pyperf"}', ""),
+        ("", ""),
+    ],
+)
+def test_format_is_found_wherever_it_stands(path, text, name):
+    path.write_text(text)
+    assert format_of(path) == name
+
+
+def test_file_that_can_not_be_read_has_no_format(path):
+    assert format_of(path) == ""
+    assert format_of(path.parent) == ""
+
+
+@given(
+    fields=st.dictionaries(st.sampled_from("abc"), st.integers() | st.text() | st.lists(st.floats(0, 1))),
+    lists=st.dictionaries(st.sampled_from("xyz"), st.lists(st.integers() | st.text())),
+)
+def test_rendered_document_is_read_back(fields, lists):
+    text = render(fields, {name: map(json.dumps, items) for name, items in lists.items()})
+    if fields or lists:
+        assert json.loads(text) == {**fields, **lists}
+
+
+def test_rendered_numbers_are_finite():
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        render({"a": float("nan")})
+
+
+def test_platform_survives_its_document():
+    platform = Platform("pi-4", "torch", "bf16", 3, {"os": "linux", "memory": 4.5})
+    assert PlatformDocument.model_validate(platform.as_dict()).to_platform() == platform
+    named = NamedPlatformDocument.model_validate({"id": platform.id, **platform.as_dict()})
+    assert named.to_platform() == platform
+
+
+def test_operator_survives_its_document():
+    op = OpSpec.of("conv2d", [(1, 3, 8, 0)], dtype="bfloat16", kernel_size=(3, 1), bias=True, mode="same", slope=0.5)
+    content = json.loads(json.dumps(op.as_dict()))
+    assert OperatorDocument.model_validate(content).to_op() == op
