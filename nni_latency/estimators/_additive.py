@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from nni_latency.errors import InvalidValueError, MissingEntryError, UnreachableTargetError
+from nni_latency.errors import InvalidValueError, UnreachableTargetError
 from nni_latency.estimators._base import Estimate, LayerEstimator
+from nni_latency.estimators._complaint import complaint_about
 from nni_latency.tables import MeasurePlan, Residency
 from nni_latency.units import METRIC_COMBINATIONS, format_metric
 
@@ -111,8 +112,8 @@ class AdditiveCost:
                     total += choices[sample[label]]
                 return total
             parts = [choices[sample[label]] for label, choices in self._items]
-        except KeyError as error:
-            raise self._complaint(sample) from error
+        except (KeyError, TypeError) as error:
+            raise complaint_about(sample, self.costs, error) from error
         return max(total, *parts) if self.combination == "max" else self.of_sum(total + sum(parts))
 
     @cached_property
@@ -173,15 +174,6 @@ class AdditiveCost:
         if len(chosen) and not (chosen.min() >= 0 and chosen.max() < len(column)):
             wrong = chosen.min() if chosen.min() < 0 else chosen.max()
             raise InvalidValueError(f"An index of {label!r} must be in [0, {len(column) - 1}]. Got {wrong}.")
-
-    def _complaint(self, sample: Mapping[str, Any]) -> MissingEntryError:
-        for label, choices in self._items:
-            if label not in sample:
-                return MissingEntryError(f"The sample has no choice for {label!r}.")
-            if sample[label] not in choices:
-                known = ", ".join(map(str, choices))
-                return MissingEntryError(f"The choice of {label!r} must be one of {known}. Got {sample[label]!r}.")
-        raise AssertionError("every label of the sample is known")
 
 
 #: Stands for the logarithm of a probability of zero, so that what can not be avoided may still be taken.

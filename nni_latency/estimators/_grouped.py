@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nni_latency.errors import InvalidValueError, MissingEntryError, UnreachableTargetError
+from nni_latency.errors import InvalidValueError, LatencyError, UnreachableTargetError
+from nni_latency.estimators._complaint import complaint_about
 from nni_latency.estimators._derived import Derived
 from nni_latency.tables import Residency
 from nni_latency.units import METRIC_COMBINATIONS, format_metric
@@ -113,9 +114,9 @@ class GroupedCost:
         except KeyError as error:
             return self._look_up_the_rest(chosen, error)
         except (ValueError, TypeError) as error:
-            raise InvalidValueError(f"The sample is no network of the space: {error}") from error
+            raise self._complaint(chosen, error) from error
         if total != total:
-            raise InvalidValueError("The sample is no network of the space: its shapes do not fit each other.")
+            raise self._complaint(chosen, "its shapes do not fit each other")
         return self.of_sum(total)
 
     def of_sum(self, total: float) -> float:
@@ -175,7 +176,7 @@ class GroupedCost:
         """Return the cost of a sample that lacks labels, if they make no difference to it: those of layers left out."""
         for label, value in chosen.items():
             if label in self.values and value not in self.values[label]:
-                raise self._complaint(chosen) from error
+                raise self._complaint(chosen, error) from error
         total, largest = self.constant, self.combination == "max"
         for table in self.tables:
             places = tuple(
@@ -183,17 +184,12 @@ class GroupedCost:
             )
             left = np.unique(table.costs[places])
             if len(left) != 1:
-                raise self._complaint(chosen) from error
+                raise self._complaint(chosen, error) from error
             total = max(total, float(left[0])) if largest else total + float(left[0])
         return self.of_sum(total)
 
-    def _complaint(self, sample: Mapping[str, Any]) -> MissingEntryError:
-        for label in self.labels:
-            if label in sample and sample[label] not in self.values[label]:
-                known = ", ".join(map(str, self.values[label][:20]))
-                return MissingEntryError(f"The choice of {label!r} must be one of {known}. Got {sample[label]!r}.")
-        absent = [label for label in self.labels if label not in sample]
-        return MissingEntryError(f"The sample has no choice for {', '.join(map(repr, absent[:5]))}.")
+    def _complaint(self, sample: Mapping[str, Any], reason: Exception | str) -> LatencyError:
+        return complaint_about(sample, self.values, reason, self.derived)
 
     def predict(self, samples: Sequence[Mapping[str, Any]]) -> NDArray[np.float64]:
         """Return the costs of many samples, (n_samples,)."""

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from nni_latency.errors import InvalidValueError, MissingEntryError
 from nni_latency.estimators import CostTable, Derived, Estimate, GroupedCost, LayerEstimator
+from nni_latency.estimators._complaint import complaint_about
 from nni_latency.operators import By, OpSpec, freeze_inputs
 from nni_latency.spaces._cells import CellRunner, handlers_of, is_elastic
 from nni_latency.spaces._nasbench101 import run_nasbench101_cell
@@ -67,7 +67,7 @@ class SpaceOperators:
         for part in self.parts:
             ops = part.at(indices)
             if isinstance(ops, Poison):
-                raise InvalidValueError(f"The sample is no network of the space: {ops.reason}.")
+                raise complaint_about(sample, {}, ops.reason)
             found.update(ops)
         return found
 
@@ -99,8 +99,8 @@ class SpaceOperators:
             for item in self.derived:
                 plain.update(zip(item.outputs, item.function(plain), strict=True))
             return {label: values.index(plain[label]) for label, values in self.values.items()}
-        except (KeyError, ValueError) as error:
-            raise complaint(self.values, plain) from error
+        except (KeyError, ValueError, TypeError) as error:
+            raise complaint_about(plain, self.values, error, self.derived) from error
 
 
 def _price(ops: Any, prices: Mapping[OpSpec, Estimate], combination: str, calibration: float) -> float:
@@ -115,17 +115,6 @@ def _price(ops: Any, prices: Mapping[OpSpec, Estimate], combination: str, calibr
         if combination == "inverse"
         else calibration * math.fsum(costs)
     )
-
-
-def complaint(values: Mapping[str, tuple[Any, ...]], sample: Mapping[str, Any]) -> MissingEntryError:
-    """Say what is wrong with a sample."""
-    for label, choices in values.items():
-        if label not in sample:
-            return MissingEntryError(f"The sample has no choice for {label!r}.")
-        if sample[label] not in choices:
-            known = ", ".join(map(str, choices[:20]))
-            return MissingEntryError(f"The choice of {label!r} must be one of {known}. Got {sample[label]!r}.")
-    raise AssertionError("every label of the sample is known")
 
 
 def operators_of_space(space: Any, example_inputs: Any, by: By = "module") -> SpaceOperators:

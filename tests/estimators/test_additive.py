@@ -107,6 +107,11 @@ def test_call_names_a_choice_that_is_not_there():
         _COST({"a": "x", "b": "w"})
 
 
+def test_call_names_a_choice_that_nothing_could_be_kept_by():
+    with pytest.raises(MissingEntryError, match=r"The choice of 'b' must be one of x, y, z\. Got \['x'\]"):
+        _COST({"a": "x", "b": ["x"]})
+
+
 @pytest.mark.parametrize("target", [0.0, -1.0, math.nan, math.inf])
 def test_check_target_refuses_what_is_no_cost(target):
     with pytest.raises(InvalidValueError, match=r"'target' must be a positive, finite number"):

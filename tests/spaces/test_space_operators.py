@@ -254,6 +254,14 @@ def test_operators_of_nasbench101_follow_the_pruned_graph():
     _check(space, torch.zeros(1, 3, 16, 16), 25)
 
 
+def test_a_cell_without_a_path_is_no_network():
+    space = hub_space("nasbench101", num_stacks=1, num_modules_per_stack=1)
+    found = operators_of_space(space, torch.zeros(1, 3, 16, 16))
+    (sample,) = draw_samples(space, 1, 0)
+    with pytest.raises(InvalidValueError, match=r"no network of the space: No path of the cell leads from its input"):
+        found.operators_of({**sample, "cell/num_nodes": 7, "cell/input6": []})
+
+
 def test_loose_ends_are_counted():
     space = hub_space("amoebanet", width=8, num_cells=3)
     found = operators_of_space(space, torch.zeros(1, 3, 32, 32))
