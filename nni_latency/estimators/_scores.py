@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from scipy.stats import spearmanr
 
 from nni_latency.errors import InvalidValueError
@@ -67,17 +67,10 @@ def score(predicted: ArrayLike, measured: ArrayLike) -> Scores:
     >>> round(found.mape, 4), round(found.within5, 2), found.within10, found.spearman
     (0.0667, 0.33, 1.0, 1.0)
     """
-    guesses, truth = np.asarray(predicted, dtype=np.float64), np.asarray(measured, dtype=np.float64)
-    if guesses.shape != truth.shape or guesses.ndim != 1 or not len(truth):
-        raise InvalidValueError(
-            f"Predictions and measurements must be as many, at least one. Got {guesses.shape} and {truth.shape}."
-        )
-    if not (np.isfinite(guesses).all() and np.isfinite(truth).all() and (truth > 0).all()):
-        raise InvalidValueError("Predictions must be finite, measurements positive and finite.")
+    guesses, truth = check_pairs(predicted, measured)
     errors = guesses / truth - 1
     # What is 10 % off to the last bit counts as 10 % off.
     sizes = np.abs(errors).round(12)
-    ranked = len(truth) > 2 and np.ptp(guesses) > 0 and np.ptp(truth) > 0
     return Scores(
         len(truth),
         float(sizes.mean()),
@@ -85,6 +78,29 @@ def score(predicted: ArrayLike, measured: ArrayLike) -> Scores:
         float(errors.mean()),
         float((sizes <= 0.05).mean()),
         float((sizes <= 0.10).mean()),
-        float(spearmanr(guesses, truth).statistic) if ranked else math.nan,
+        float(spearmanr(guesses, truth).statistic) if can_correlate(guesses, truth) else math.nan,
         float(sizes.max()),
     )
+
+
+def check_pairs(predicted: ArrayLike, measured: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return predictions and measurements as arrays of shape (n,) if they can be held against each other.
+
+    Raises
+    ------
+    InvalidValueError
+        If they are not as many, none at all, not finite, or a measurement is not positive.
+    """
+    guesses, truth = np.asarray(predicted, dtype=np.float64), np.asarray(measured, dtype=np.float64)
+    if guesses.shape != truth.shape or guesses.ndim != 1 or not len(truth):
+        raise InvalidValueError(
+            f"Predictions and measurements must be as many, at least one. Got {guesses.shape} and {truth.shape}."
+        )
+    if not (np.isfinite(guesses).all() and np.isfinite(truth).all() and (truth > 0).all()):
+        raise InvalidValueError("Predictions must be finite, measurements positive and finite.")
+    return guesses, truth
+
+
+def can_correlate(first: NDArray[np.float64], second: NDArray[np.float64]) -> bool:
+    """Whether a correlation says anything: of three pairs or more, and of numbers that are not all alike."""
+    return bool(len(first) > 2 and np.ptp(first) > 0 and np.ptp(second) > 0)

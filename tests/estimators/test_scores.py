@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from nni_latency.errors import InvalidValueError
 from nni_latency.estimators import score
+from nni_latency.estimators.acts import score_blocks
 
 _times = st.floats(1e-4, 1e2)
 _pairs = st.lists(st.tuples(_times, _times), min_size=1, max_size=12)
@@ -103,23 +104,49 @@ def test_score_of_a_constant_factor_is_a_bias_alone(measured, factor):
     assert (found.mape, found.rmspe, found.worst) == pytest.approx((abs(factor - 1),) * 3, abs=1e-9)
 
 
+_scorers = pytest.mark.parametrize("scorer", [score, score_blocks])
+
+
+@_scorers
 @pytest.mark.parametrize(
     ("predicted", "measured"),
     [([1.0], [1.0, 2.0]), ([], []), ([[1.0]], [[1.0]]), (1.0, 1.0)],
     ids=["unequal", "none", "2d", "numbers"],
 )
-def test_score_refuses_what_can_not_be_compared(predicted, measured):
+def test_score_refuses_what_can_not_be_compared(scorer, predicted, measured):
     with pytest.raises(InvalidValueError, match=r"must be as many, at least one\. Got \("):
-        score(predicted, measured)
+        scorer(predicted, measured)
 
 
+@_scorers
 @pytest.mark.parametrize("bad", [math.nan, math.inf, 0.0, -1.0])
-def test_score_refuses_a_measurement_that_is_no_positive_number(bad):
+def test_score_refuses_a_measurement_that_is_no_positive_number(scorer, bad):
     with pytest.raises(InvalidValueError, match=r"measurements positive and finite"):
-        score([1.0, 1.0], [1.0, bad])
+        scorer([1.0, 1.0], [1.0, bad])
 
 
+@_scorers
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
-def test_score_refuses_a_prediction_that_is_no_number(bad):
+def test_score_refuses_a_prediction_that_is_no_number(scorer, bad):
     with pytest.raises(InvalidValueError, match=r"Predictions must be finite"):
-        score([1.0, bad], [1.0, 1.0])
+        scorer([1.0, bad], [1.0, 1.0])
+
+
+def test_score_of_blocks_parts_short_from_long_ones():
+    found = score_blocks([0.0011, 0.0018, 0.005, 0.0024], [0.001, 0.002, 0.005, 0.002])
+    assert (found.n, found.n_short) == (4, 1)
+    assert (found.median_short, found.median_long, found.median) == pytest.approx((0.1, 0.1, 0.1))
+    assert found.correlation > 0.97
+    assert found.r2 == pytest.approx(1 - 0.21 / 9, abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("predicted", "measured"),
+    [([1.0, 2.0], [1.0, 2.0]), ([1.0, 1.0, 1.0], [1.0, 2.0, 3.0]), ([1.0, 2.0, 3.0], [2.0, 2.0, 2.0])],
+    ids=["two", "alike predictions", "alike measurements"],
+)
+def test_correlation_of_blocks_that_are_few_or_alike_is_nan(predicted, measured):
+    found = score_blocks(predicted, measured)
+    assert math.isnan(found.correlation)
+    assert math.isnan(found.r2)
+    assert math.isnan(found.median_short)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from nni_latency.errors import InvalidValueError
+from nni_latency.estimators._scores import can_correlate, check_pairs
 
 #: Latency that divides short blocks from long ones [s].
 SHORT = 2e-3
@@ -60,15 +60,9 @@ def score_blocks(predicted: ArrayLike, measured: ArrayLike) -> BlockScores:
     >>> found.n_short, round(found.median_short, 3), round(found.median_long, 3)
     (1, 0.1, 0.05)
     """
-    guesses, truth = np.asarray(predicted, dtype=np.float64), np.asarray(measured, dtype=np.float64)
-    if guesses.shape != truth.shape or guesses.ndim != 1 or not len(truth):
-        raise InvalidValueError(
-            f"Predictions and measurements must be as many, at least one. Got {guesses.shape} and {truth.shape}."
-        )
-    if not (np.isfinite(guesses).all() and np.isfinite(truth).all() and (truth > 0).all()):
-        raise InvalidValueError("Predictions must be finite, measurements positive and finite.")
+    guesses, truth = check_pairs(predicted, measured)
     errors, short = np.abs(guesses / truth - 1), truth < SHORT
-    varied = len(truth) > 2 and np.ptp(guesses) > 0 and np.ptp(truth) > 0
+    varied = can_correlate(guesses, truth)
     return BlockScores(
         len(truth),
         int(short.sum()),
