@@ -23,20 +23,10 @@ from nni_latency.operators._tensors import (
 VIEWS = frozenset(
     {
         *("__getitem__", "as_strided", "chunk", "contiguous", "detach", "diagonal", "expand", "expand_as", "flatten"),
-        *(
-            "movedim",
-            "narrow",
-            "permute",
-            "ravel",
-            "reshape",
-            "select",
-            "split",
-            "split_with_sizes",
-            "squeeze",
-            "swapaxes",
-        ),
-        *("t", "tensor_split", "to", "transpose", "type_as", "unbind", "unflatten", "unfold", "unsqueeze", "view"),
-        *("view_as", "float", "half", "bfloat16", "double", "broadcast_to", "requires_grad_"),
+        *("movedim", "narrow", "permute", "ravel", "reshape", "select", "split", "split_with_sizes", "squeeze"),
+        *("swapaxes", "t", "tensor_split", "to", "transpose", "type_as", "unbind", "unflatten", "unfold", "unsqueeze"),
+        *("view", "view_as", "broadcast_to", "requires_grad_"),
+        *("float", "half", "bfloat16", "double", "long", "int", "short", "char", "byte", "bool"),
     }
 )
 

@@ -147,3 +147,16 @@ def test_blocks_of_a_table_describe_themselves():
     model = nn.Sequential(ConvBlock(3, 8), InvertedResidual(8, 8, 3, 1, 6))
     kinds = [op.kind for _, op in capture_operators(model, torch.zeros(1, 3, 8, 8))]
     assert kinds == ["conv_block", "inverted_residual"]
+
+
+def test_a_cast_is_a_copy_where_it_changes_the_memory():
+    class Casts(nn.Module):
+        def forward(self, inputs):
+            return inputs.float() + inputs.long().int()
+
+    ops = [op for _, op in capture_operators(Casts(), torch.zeros(2, 3), by="graph")]
+    assert [op.op_key for op in ops] == [
+        "copy(out=2x3)@2x3:float32",
+        "copy(out=2x3)@2x3:int64",
+        "add()@2x3+2x3:float32",
+    ]
