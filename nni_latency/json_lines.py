@@ -85,6 +85,10 @@ class JournalFile:
         """Whether there is a journal to go on with; one whose header was cut off holds nothing."""
         return self.path.exists() and b"\n" in self.path.read_bytes()
 
+    def is_left_behind(self, result: Path) -> bool:
+        """Whether the result is newer: who wrote it was killed before the journal was removed."""
+        return result.exists() and self.exists() and self.path.stat().st_mtime <= result.stat().st_mtime
+
     def start(self) -> None:
         """Begin a new journal, discarding what was there.
 

@@ -101,6 +101,18 @@ def test_dropping_a_cut_line_leaves_a_whole_file_alone(journal):
     assert journal.path.read_bytes() == before
 
 
+@pytest.mark.parametrize(("age", "left_behind"), [(-1, False), (0, True), (1, True)])
+def test_journal_older_than_the_result_was_left_behind(journal, age, left_behind):
+    result = journal.path.with_name("result.json")
+    assert not journal.is_left_behind(result)
+    result.touch()
+    written = journal.path.stat().st_mtime_ns + age * 10**9
+    os.utime(result, ns=(written, written))
+    assert journal.is_left_behind(result) is left_behind
+    journal.remove()
+    assert not journal.is_left_behind(result)
+
+
 def test_journal_can_be_removed_twice(journal):
     journal.remove()
     journal.remove()

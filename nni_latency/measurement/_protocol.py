@@ -6,7 +6,7 @@ import math
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from nni_latency.errors import InvalidValueError
+from nni_latency.errors import InvalidValueError, MismatchError
 
 
 @dataclass(frozen=True)
@@ -98,6 +98,11 @@ class Protocol:
                 f"The {name!r} of a Protocol must be a number in {bracket}{low:g}, {high:g}). Got {value!r}."
             )
         object.__setattr__(self, name, float(value))
+
+    def check_threads(self, threads: int) -> None:
+        """Raise `MismatchError` if a runtime computes with another number of threads."""
+        if threads != self.threads:
+            raise MismatchError(f"The runtime computes with {threads} threads, the protocol says {self.threads}.")
 
     def as_dict(self) -> dict[str, Any]:
         """Return the fields as a plain dictionary."""

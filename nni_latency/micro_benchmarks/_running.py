@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from nni_latency.errors import InvalidValueError, MeasurementError, MismatchError
+from nni_latency.errors import InvalidValueError, MeasurementError
 from nni_latency.files import check_writable, locked
 from nni_latency.measurement import Protocol
 from nni_latency.measurement.runtimes import Runtime
@@ -82,7 +82,8 @@ def run_benchmarks(
     with locked(target.with_name(f".{target.name}.lock"), f"measuring for {str(target)!r}"):
         check_new(target, overwrite=overwrite)
         journal = BenchmarkJournal(journal_path(target), _header(series, runtime, protocol))
-        campaign = BenchmarkCampaign(series, runtime, protocol, journal, journal.open(resume=resume))
+        done = journal.open(resume=resume and not journal.is_left_behind(target))
+        campaign = BenchmarkCampaign(series, runtime, protocol, journal, done)
         on_start(campaign.rounds)
         before = runtime.conditions()
         campaign.run(on_progress)
@@ -99,10 +100,7 @@ def _check(series: Sequence[Series], runtime: Runtime, protocol: Protocol) -> No
             f"The runtime {runtime.name!r} compiles whole networks and can not be timed behind a feeder. "
             "Measure micro-benchmarks with 'torch'."
         )
-    if runtime.platform.threads != protocol.threads:
-        raise MismatchError(
-            f"The runtime computes with {runtime.platform.threads} threads, the protocol says {protocol.threads}."
-        )
+    protocol.check_threads(runtime.platform.threads)
     names = [block.name for block, _ in series]
     if not names or len(set(names)) != len(names):
         raise InvalidValueError("The 'series' must be blocks that are all different, at least one.")

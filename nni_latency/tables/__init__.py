@@ -1,7 +1,8 @@
 """Lookup tables: what a space's candidates cost on one platform, and how such a table is built."""
 
 from nni_latency.tables._arithmetic import CONFLICTS, fold_calibration, merge_tables, scale_table, subset_table
-from nni_latency.tables._builder import build_table, check_new, journal_path, samples_path, write_table
+from nni_latency.tables._builder import build_table, write_table
+from nni_latency.tables._building import check_new, journal_path, samples_path
 from nni_latency.tables._comparison import TableComparison, compare_tables
 from nni_latency.tables._document import FORMAT, VERSION, table_schema
 from nni_latency.tables._entry import Entry

@@ -13,7 +13,8 @@ from nni_latency.files import check_writable, locked
 from nni_latency.measurement import Measurement, Protocol, Summary
 from nni_latency.measurement.runtimes import Runtime
 from nni_latency.platforms import Platform
-from nni_latency.tables._builder import journal_path, open_journal, plan_header
+from nni_latency.tables._builder import plan_header
+from nni_latency.tables._building import journal_path, open_journal
 from nni_latency.tables._journal import Journal
 from nni_latency.tables._plan import NetworkSource, network_plan
 from nni_latency.tables._rounds import BuildProgress, Campaign

@@ -4,22 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-from nni_latency.errors import MeasurementError, MismatchError
-from nni_latency.files import check_writable, locked
+from nni_latency.errors import MeasurementError
 from nni_latency.measurement import Protocol
 from nni_latency.measurement.runtimes import Runtime
-from nni_latency.platforms import Platform, remarks_on
-from nni_latency.tables._builder import check_new, journal_path, open_journal, samples_path
-from nni_latency.tables._journal import Journal
+from nni_latency.tables._building import building, journal_header
 from nni_latency.tables._operator_entries import network_sums, operator_entries
 from nni_latency.tables._operator_plan import OperatorPlan
 from nni_latency.tables._operator_rounds import OperatorCampaign
 from nni_latency.tables._operator_table import MeasuredNetwork, OperatorTable
-from nni_latency.tables._plan import plain_arguments
 from nni_latency.tables._residency import fit_residency
 from nni_latency.tables._rounds import BuildProgress
 
@@ -72,32 +66,13 @@ def build_operator_table(
         If no network can be run, the clock does not work, or the runtime has no operators that could be timed.
     """
     check_sees_calls(runtime)
-    if runtime.platform.threads != protocol.threads:
-        raise MismatchError(
-            f"The runtime computes with {runtime.platform.threads} threads, the protocol says {protocol.threads}."
-        )
-    target = Path(out)
-    check_writable(target)
-    with locked(target.with_name(f".{target.name}.lock"), f"building {str(target)!r}"):
-        check_new(target, overwrite=overwrite)
-        journal = Journal(journal_path(target), _header(plan, runtime.platform, protocol))
-        stale = target.exists() and journal.exists() and journal.path.stat().st_mtime <= target.stat().st_mtime
-        done, failures = open_journal(journal, runtime.platform, protocol, resume and not stale)
-        before = runtime.conditions()
-        campaign = OperatorCampaign(plan, runtime, protocol, journal, done, failures)
-        on_start(len(done))
+    samples = [dict(network.sample) for network in plan.networks]
+    header = journal_header(plan, samples, runtime.platform, protocol)
+    with building(out, header, runtime, protocol, resume=resume, overwrite=overwrite) as build:
+        campaign = OperatorCampaign(plan, runtime, protocol, build.journal, build.done, build.failures)
+        on_start(len(build.done))
         campaign.run(on_progress)
-        after = runtime.conditions()
-        table = replace(
-            _summarise(campaign),
-            conditions={"before": before.as_dict(), "after": after.as_dict()},
-            remarks=(*_unmeasured(campaign), *map(str, remarks_on(before, after))),
-        )
-        table.save(target)
-        if keep_samples:
-            journal.path.replace(samples_path(target))
-        journal.remove()
-    return table
+        return build.finish(_summarise(campaign), keep_samples=keep_samples)
 
 
 def check_sees_calls(runtime: Runtime) -> None:
@@ -107,17 +82,6 @@ def check_sees_calls(runtime: Runtime) -> None:
             f"The runtime {runtime.name!r} compiles whole networks, so their operators can not be timed inside them. "
             "Tables of spaces without layers of their own need --runtime torch or torch-nhwc."
         )
-
-
-def _header(plan: OperatorPlan, platform: Platform, protocol: Protocol) -> dict[str, Any]:
-    """Say what the rounds of a journal belong to."""
-    return {
-        "space": {"name": plan.space.name, "arguments": plain_arguments(plan.space)},
-        "input_shape": list(plan.input_shape),
-        "candidates": [dict(network.sample) for network in plan.networks],
-        "platform": platform.as_dict(),
-        "protocol": protocol.as_dict(),
-    }
 
 
 def _summarise(campaign: OperatorCampaign) -> OperatorTable:
@@ -144,18 +108,19 @@ def _summarise(campaign: OperatorCampaign) -> OperatorTable:
         round(campaign.spent, 3),
         plan.coverage,
         tuple(samples.drift),
+        remarks=_unmeasured(campaign),
         failures={
             json.dumps(dict(plan.networks[index].sample)): reason for index, reason in sorted(campaign.failures.items())
         },
     )
 
 
-def _unmeasured(campaign: OperatorCampaign) -> list[str]:
+def _unmeasured(campaign: OperatorCampaign) -> tuple[str, ...]:
     """Say how many networks the budget did not reach."""
     measured, planned = len(campaign.samples.measured), len(campaign.plan.networks) - len(campaign.failures)
     if measured == planned:
-        return []
-    return [
+        return ()
+    return (
         f"The budget was spent after {measured} of {planned} networks, so more operators are predicted than need be: "
-        "give a larger --budget."
-    ]
+        "give a larger --budget.",
+    )

@@ -11,8 +11,7 @@ from tiny import TINY, TINY_OPTIONS
 from nni_latency.cli import _build_lut
 from nni_latency.platforms import Conditions, current_platform
 from nni_latency.spaces import FBNetSpace
-from nni_latency.tables import LookupTable, journal_path
-from nni_latency.tables._builder import samples_path
+from nni_latency.tables import LookupTable, journal_path, samples_path
 from nni_latency.tables._journal import Journal
 from nni_latency.testing import FakeRuntime
 

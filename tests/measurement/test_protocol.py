@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from nni_latency.errors import InvalidValueError
+from nni_latency.errors import InvalidValueError, MismatchError
 from nni_latency.measurement import Protocol
 
 
@@ -76,3 +76,9 @@ def test_differences_name_both_values():
 
 def test_differences_pass_over_what_is_ignored():
     assert Protocol(rounds=1).differences(Protocol(rounds=2), ignore=("rounds",)) == []
+
+
+def test_runtime_of_other_threads_is_refused():
+    Protocol(threads=2).check_threads(2)
+    with pytest.raises(MismatchError, match=r"The runtime computes with 4 threads, the protocol says 2\."):
+        Protocol(threads=2).check_threads(4)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -104,6 +105,19 @@ def test_an_interrupted_run_goes_on(tmp_path):
         (point.name, point.n_samples) for point in whole.points
     ]
     assert list(points.latencies) == pytest.approx(list(whole.latencies))
+
+
+def test_a_journal_that_a_finished_run_left_behind_is_not_gone_on_with(tmp_path):
+    """A run may be killed after its file is written and before its journal is removed."""
+    path = tmp_path / "points.json"
+    _interrupted(tmp_path, 2)
+    left = journal_path(path).read_bytes()
+    run_benchmarks(invented(), PROTOCOL, path, series=SERIES)
+    journal_path(path).write_bytes(left)
+    os.utime(path)
+    resumed = []
+    run_benchmarks(invented(), PROTOCOL, path, series=SERIES, overwrite=True, on_start=resumed.append)
+    assert resumed == [0]
 
 
 @pytest.mark.parametrize(

@@ -172,7 +172,7 @@ def test_builder_that_waited_for_another_does_not_replace_its_table(tmp_path, mo
         path.write_text("finished meanwhile")
         return locked(lock, what)
 
-    monkeypatch.setattr("nni_latency.tables._builder.locked", late)
+    monkeypatch.setattr("nni_latency.tables._building.locked", late)
     with pytest.raises(InvalidValueError, match=r"exists\. Choose another file"):
         build(path)
     assert path.read_text() == "finished meanwhile"
