@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -163,7 +164,9 @@ class TransformerBlock(nn.Module):
 
 
 class RelativeAttention(nn.Module):
-    """Attention written out, with a learned vector for every distance of two tokens (arXiv:1803.02155).
+    """Attention written out, with learned vectors for the distances of two tokens (arXiv:1803.02155).
+
+    There is one for the rows between them and one for the columns, as if the tokens were parts of a picture.
 
     Parameters
     ----------
@@ -179,7 +182,7 @@ class RelativeAttention(nn.Module):
         super().__init__()
         self.heads, self.reach = heads, reach
         self.project_in, self.project_out = nn.Linear(channels, 3 * channels), nn.Linear(channels, channels)
-        self.distances = nn.Parameter(torch.randn(2 * reach + 1, channels // heads))
+        self.rows, self.columns = (nn.Parameter(torch.randn(2 * reach + 1, channels // heads)) for _ in range(2))
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         """Let tokens attend to each other, nearer ones in another way than distant ones."""
@@ -187,12 +190,16 @@ class RelativeAttention(nn.Module):
         split = self.project_in(tokens).reshape(batch, count, 3, self.heads, channels // self.heads)
         query, key, value = split.permute(2, 0, 3, 1, 4).unbind(0)
         places = torch.arange(count, device=tokens.device)
-        steps = (places[None] - places[:, None]).clamp(-self.reach, self.reach) + self.reach
-        near = query.permute(2, 0, 1, 3).reshape(count, batch * self.heads, -1) @ self.distances[steps].transpose(1, 2)
+        side = max(1, math.isqrt(count))
+        vectors = self.rows[self._steps(places // side)] + self.columns[self._steps(places % side)]
+        near = query.permute(2, 0, 1, 3).reshape(count, batch * self.heads, -1) @ vectors.transpose(1, 2)
         scores = query @ key.transpose(-2, -1) + near.transpose(0, 1).reshape(batch, self.heads, count, count)
         mixed = scores.softmax(dim=-1) @ value
         result: torch.Tensor = self.project_out(mixed.transpose(1, 2).reshape(batch, count, channels))
         return result
+
+    def _steps(self, places: torch.Tensor) -> torch.Tensor:
+        return (places[None] - places[:, None]).clamp(-self.reach, self.reach) + self.reach
 
 
 class Cell(nn.Module):
