@@ -109,6 +109,31 @@ def locked(path: Path, what: str, *, wait: float = 0.0) -> Iterator[None]:
         yield
 
 
+@contextlib.contextmanager
+def reserved(path: Path, doing: str, *, wait: float = 0.0) -> Iterator[None]:
+    """Be the only process that works on the file `path`, and know that it can be written.
+
+    Parameters
+    ----------
+    path : Path
+        The file that is written in the end. Its lock file lies beside it.
+    doing : str
+        What is done with it, for the message, such as ``building``.
+    wait : float, default=0.0
+        How long to wait for another process that works on it [s].
+
+    Raises
+    ------
+    BusyError
+        If another process works on it.
+    OutputError
+        If it could not be written.
+    """
+    check_writable(path)
+    with locked(path.with_name(f".{path.name}.lock"), f"{doing} {str(path)!r}", wait=wait):
+        yield
+
+
 def _try_lock(descriptor: int) -> bool:
     try:
         _lock(descriptor)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from nni_latency.errors import BusyError, OutputError
-from nni_latency.files import check_writable, locked, write_atomically
+from nni_latency.files import check_writable, locked, reserved, write_atomically
 
 
 def test_write_atomically_writes_text_as_utf8(tmp_path):
@@ -146,4 +146,20 @@ def test_locked_waits_for_another_holder(tmp_path):
         pytest.raises(BusyError, match=r"Another process is at work"),
         locked(tmp_path / "lock", "at work", wait=0.1),
     ):
+        pass
+
+
+def test_reserved_keeps_a_second_process_away_from_a_file(tmp_path):
+    target = tmp_path / "new" / "t.json"
+    with (
+        reserved(target, "building"),
+        pytest.raises(BusyError, match=r"Another process is building '.*t\.json'\."),
+        reserved(target, "building"),
+    ):
+        pass
+    assert [path.name for path in target.parent.iterdir()] == [".t.json.lock"]
+
+
+def test_reserved_refuses_what_can_not_be_written(tmp_path):
+    with pytest.raises(OutputError, match=r"it is a folder"), reserved(tmp_path, "building"):
         pass

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from nni_latency.errors import InvalidValueError, MeasurementError
-from nni_latency.files import check_writable, locked
+from nni_latency.files import reserved
 from nni_latency.measurement import Protocol
 from nni_latency.measurement.runtimes import Runtime
 from nni_latency.micro_benchmarks._blocks import BATCHES, BLOCKS
@@ -78,8 +78,7 @@ def run_benchmarks(
     """
     _check(series, runtime, protocol)
     target = Path(out)
-    check_writable(target)
-    with locked(target.with_name(f".{target.name}.lock"), f"measuring for {str(target)!r}"):
+    with reserved(target, "measuring for"):
         check_new(target, overwrite=overwrite)
         journal = BenchmarkJournal(journal_path(target), _header(series, runtime, protocol))
         done = journal.open(resume=resume and not journal.is_left_behind(target))

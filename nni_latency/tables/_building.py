@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from nni_latency.errors import InvalidValueError, MismatchError
-from nni_latency.files import check_writable, locked
+from nni_latency.files import reserved
 from nni_latency.json_lines import START_OVER
 from nni_latency.measurement import Protocol
 from nni_latency.measurement.runtimes import Runtime
@@ -126,8 +126,7 @@ def building(
     """
     protocol.check_threads(runtime.platform.threads)
     target = Path(out)
-    check_writable(target)
-    with locked(target.with_name(f".{target.name}.lock"), f"building {str(target)!r}"):
+    with reserved(target, "building"):
         check_new(target, overwrite=overwrite)
         journal = Journal(journal_path(target), header)
         resume = resume and not journal.is_left_behind(target)

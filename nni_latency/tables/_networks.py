@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from nni_latency.errors import InvalidValueError
-from nni_latency.files import check_writable, locked
+from nni_latency.files import reserved
 from nni_latency.measurement import Measurement, Protocol, Summary
 from nni_latency.measurement.runtimes import Runtime
 from nni_latency.platforms import Platform
@@ -109,14 +109,13 @@ def measure_networks(
     if not selections:
         raise InvalidValueError("There is no network to measure.")
     target = Path(out)
-    check_writable(target)
     everything = {**selections, _free_name(selections): plan.reference}
     whole = network_plan(plan, everything)
     header = {
         **plan_header(whole, runtime.platform, protocol),
         "networks": {name: dict(item) for name, item in everything.items()},
     }
-    with locked(target.with_name(f".{target.name}.lock"), f"measuring for {str(target)!r}"):
+    with reserved(target, "measuring for"):
         journal = Journal(journal_path(target), header)
         done, failures = open_journal(journal, runtime.platform, protocol, resume)
         campaign = Campaign(whole, runtime, protocol, journal, done, failures, (len(selections),))

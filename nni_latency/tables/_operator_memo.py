@@ -20,7 +20,7 @@ from typing import Any, Literal
 
 from nni_latency.documents import DocumentFormat, PlatformDocument, StrictDocument
 from nni_latency.errors import TableFormatError
-from nni_latency.files import check_writable, locked
+from nni_latency.files import reserved
 from nni_latency.json_lines import append_lines, whole_part
 from nni_latency.measurement import Protocol, Summary, quantile
 from nni_latency.platforms import FACTS, Platform, check_same_platform
@@ -160,9 +160,7 @@ class OperatorMemo:
         with contextlib.ExitStack() as stack:
             stack.enter_context(self._lock)
             if self.path is not None:
-                check_writable(self.path)
-                lock = self.path.with_name(f".{self.path.name}.lock")
-                stack.enter_context(locked(lock, f"measuring for {str(self.path)!r}", wait=_LONGEST_WAIT))
+                stack.enter_context(reserved(self.path, "measuring for", wait=_LONGEST_WAIT))
                 self.refresh()
             yield
 

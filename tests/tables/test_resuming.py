@@ -14,7 +14,7 @@ import pytest
 from building import LATENCIES, PROTOCOL, Noise, Stopped, build, interrupt, make_plan, same, values
 
 from nni_latency.errors import InvalidValueError, MeasurementError, MismatchError, OutputError
-from nni_latency.files import locked
+from nni_latency.files import reserved
 from nni_latency.measurement import Protocol
 from nni_latency.measurement.runtimes import TorchEager
 from nni_latency.platforms import Platform
@@ -168,11 +168,11 @@ def test_builder_that_waited_for_another_does_not_replace_its_table(tmp_path, mo
     """The other one may finish between the first look at the file and the lock."""
     path = tmp_path / "t.json"
 
-    def late(lock, what):
+    def late(target, doing):
         path.write_text("finished meanwhile")
-        return locked(lock, what)
+        return reserved(target, doing)
 
-    monkeypatch.setattr("nni_latency.tables._building.locked", late)
+    monkeypatch.setattr("nni_latency.tables._building.reserved", late)
     with pytest.raises(InvalidValueError, match=r"exists\. Choose another file"):
         build(path)
     assert path.read_text() == "finished meanwhile"
