@@ -8,14 +8,14 @@ import math
 
 import pytest
 
-from nni_latency.errors import MeasurementError, MismatchError
+from nni_latency.errors import MeasurementError, MismatchError, TableFormatError
 from nni_latency.estimators import Estimate, LayerEstimator, NetworkEstimator, TableEstimator
 from nni_latency.measurement import Protocol
 from nni_latency.operators import capture_operators
 from nni_latency.platforms import Platform
 from nni_latency.tables import build_table, measure_networks
 from nni_latency.testing import FakeRuntime, fake_plan
-from nni_latency.validation import draw_networks, validate, validation_content
+from nni_latency.validation import draw_networks, read_summary, validate, validation_content
 
 _TIMES = {
     "stem": {"conv": 4e-3},
@@ -242,3 +242,26 @@ def test_content_has_null_for_what_could_not_be_computed(table, tmp_path):
     content = validation_content(validation)
     assert content["scores"]["spearman"] is None
     assert "NaN" not in json.dumps(content)
+
+
+def test_scores_are_read_from_the_saved_file(table, measured, tmp_path):
+    validation = validate(TableEstimator(table), _PLAN, measured)
+    path = tmp_path / "v.json"
+    path.write_text(json.dumps(validation_content(validation)))
+    assert read_summary(path).scores.mape == validation.scores.mape
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"format": "nni_latency.lookup_table"}, "is not the file of a validation: its 'format' must be"),
+        ({"version": 2}, "has version 2, this nni_latency reads up to 1"),
+        ({"scores": {"n": 3}}, "is not valid: scores.mape: Field required"),
+    ],
+)
+def test_altered_file_of_a_validation_is_refused(table, measured, tmp_path, change, words):
+    content = validation_content(validate(TableEstimator(table), _PLAN, measured))
+    path = tmp_path / "v.json"
+    path.write_text(json.dumps({**content, **change}))
+    with pytest.raises(TableFormatError, match=words):
+        read_summary(path)
