@@ -14,6 +14,7 @@ from nni_latency.operators._trace import (
     TracingWarning,
     capture_operators,
     trace,
+    trace_both,
 )
 
 __all__ = [
@@ -37,4 +38,5 @@ __all__ = [
     "read_onnx",
     "supported_kinds",
     "trace",
+    "trace_both",
 ]

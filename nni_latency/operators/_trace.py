@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, runtime_checkable
 
@@ -117,16 +117,54 @@ def trace(model: nn.Module, example_inputs: Any, by: By = "module") -> Trace:
     >>> [item.name for item in trace(block, torch.zeros(1, 3, 4, 4)).operators]
     ['0', '1']
     """
-    if by not in ("module", "graph"):
-        raise InvalidValueError(f"The 'by' of a trace must be 'module' or 'graph'. Got {by!r}.")
+    return _trace_ways(model, example_inputs, (by,))[0]
+
+
+def trace_both(model: nn.Module, example_inputs: Any) -> tuple[Trace, Trace]:
+    """Trace one forward pass by modules and by graph.
+
+    Parameters
+    ----------
+    model, example_inputs
+        As for `trace`.
+
+    Returns
+    -------
+    tuple of Trace
+        What `trace` returns by "module", and by "graph".
+
+    Warns
+    -----
+    TracingWarning
+        If the control flow depends on the data. Both traces are by modules then.
+
+    Raises
+    ------
+    InvalidValueError
+        If the inputs do not fit the network.
+
+    Examples
+    --------
+    >>> by_module, by_graph = trace_both(nn.LSTMCell(2, 3), torch.zeros(1, 2))
+    >>> [item.name for item in by_module.operators], [item.name for item in by_graph.operators]
+    ([''], ['zeros', 'lstm_cell'])
+    """
+    by_module, by_graph = _trace_ways(model, example_inputs, ("module", "graph"))
+    return by_module, by_graph
+
+
+def _trace_ways(model: nn.Module, example_inputs: Any, ways: Sequence[By]) -> list[Trace]:
+    for by in ways:
+        if by not in ("module", "graph"):
+            raise InvalidValueError(f"The 'by' of a trace must be 'module' or 'graph'. Got {by!r}.")
     inputs = freeze_inputs(example_inputs)
     try:
-        return _run(copy.deepcopy(model).to("meta").eval(), inputs, by)
+        return _run(copy.deepcopy(model).to("meta").eval(), inputs, ways)
     except Exception as error:  # a stranger's forward may raise anything
         real = freeze_inputs(example_inputs, device=None)
         if any(tensor.is_meta for tensor in (*real.tensors, *model.parameters())):
             raise _misfit(model, inputs, error) from error
-        return _on_data(model, real, error)
+        return [_on_data(model, real, error)] * len(ways)
 
 
 def capture_operators(model: nn.Module, example_inputs: Any, by: By = "module") -> list[tuple[str, OpSpec]]:
@@ -153,7 +191,7 @@ def capture_operators(model: nn.Module, example_inputs: Any, by: By = "module") 
 def _on_data(model: nn.Module, inputs: Inputs, reason: Exception) -> Trace:
     """Trace on real data, which a network needs whose control flow depends on them."""
     try:
-        found = _run(copy.deepcopy(model).eval(), inputs, "module")
+        (found,) = _run(copy.deepcopy(model).eval(), inputs, ("module",))
     except Exception as error:  # it fits neither way
         raise _misfit(model, inputs, error) from error
     first = next(iter(str(reason).splitlines()), type(reason).__name__)
@@ -161,7 +199,7 @@ def _on_data(model: nn.Module, inputs: Inputs, reason: Exception) -> Trace:
         f"{type(model).__name__} can not be traced without data ({first}). It was run on the example inputs and traced "
         "by modules; other data may take another way through it.",
         TracingWarning,
-        stacklevel=4,
+        stacklevel=5,
     )
     return found
 
@@ -171,14 +209,21 @@ def _misfit(model: nn.Module, inputs: Inputs, error: Exception) -> InvalidValueE
     return InvalidValueError(f"The example inputs of shape {shapes} do not fit {type(model).__name__}: {error}")
 
 
-def _run(model: nn.Module, inputs: Inputs, by: By) -> Trace:
-    return run_traced(model, inputs.args, dict(inputs.kwargs), by)[0]
+def _run(model: nn.Module, inputs: Inputs, ways: Sequence[By]) -> list[Trace]:
+    return _run_traced(model, inputs.args, dict(inputs.kwargs), ways)[0]
 
 
 def run_traced(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], by: By) -> tuple[Trace, Any]:
     """Run a network as it is, and return its trace and what it returned."""
+    (found,), result = _run_traced(model, args, kwargs, (by,))
+    return found, result
+
+
+def _run_traced(
+    model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], ways: Sequence[By]
+) -> tuple[list[Trace], Any]:
     given = [tensor for tensor in tensors_in([args, kwargs]) if is_parameter(tensor)]
-    recorder = _Recorder(by, shares_memory_of([*model.parameters(), *given]))
+    recorder = _Recorder(ways, shares_memory_of([*model.parameters(), *given]))
     handles = [handle for name, module in model.named_modules() for handle in recorder.follow(name, module)]
     try:
         with torch.inference_mode(), recorder:
@@ -187,7 +232,7 @@ def run_traced(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], 
         for handle in handles:
             handle.remove()
     shapes = tuple(tuple(tensor.shape) for tensor in tensors_in(result))
-    return Trace(tuple(recorder.operators), recorder.n_calls, shapes), result
+    return [Trace(tuple(recorder.ledgers[by].operators), recorder.n_calls, shapes) for by in ways], result
 
 
 @dataclass
@@ -202,22 +247,38 @@ class _Unit:
     sources: list[int] = field(default_factory=list)
 
 
-class _Recorder(TorchFunctionMode):
-    """Notes every call of a torch function while it is entered."""
+class _Ledger:
+    """The operators that one way of counting finds, and which of them wrote each piece of memory."""
 
-    def __init__(self, by: By, learned: Learned) -> None:
-        super().__init__()
-        self.by = by
-        self._learned = learned
+    def __init__(self) -> None:
         self.operators: list[TracedOperator] = []
+        self._writers: dict[int, int] = {}
+        # The tensors are kept, so that no number of a piece of memory is given twice.
+        self._kept: list[Any] = []
+
+    def append(self, name: str, op: OpSpec, sources: Sequence[int], result: Any, last_call: int) -> None:
+        for tensor in tensors_in(result):
+            self._writers[memory_of(tensor)] = len(self.operators)
+            self._kept.append(tensor)
+        self.operators.append(TracedOperator(name, op, tuple(sources), last_call))
+
+    def sources(self, arguments: Any) -> list[int]:
+        known = (self._writers.get(memory_of(tensor)) for tensor in tensors_in(arguments))
+        return list(dict.fromkeys(number for number in known if number is not None))
+
+
+class _Recorder(TorchFunctionMode):
+    """Notes every call of a torch function while it is entered, for every way of counting operators."""
+
+    def __init__(self, ways: Sequence[By], learned: Learned) -> None:
+        super().__init__()
+        self.ledgers: dict[By, _Ledger] = {by: _Ledger() for by in ways}
+        self._learned = learned
         self.n_calls = 0
         # Whether the calls are our own, and not the network's.
         self._aside = False
         self._path: list[str] = []
         self._unit: _Unit | None = None
-        # Who wrote each piece of memory; the tensors are kept, so that no number is given twice.
-        self._writers: dict[int, int] = {}
-        self._kept: list[Any] = []
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
@@ -249,10 +310,10 @@ class _Recorder(TorchFunctionMode):
 
     def _begin(self, name: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._path.append(name)
-        if self._unit is None and self.by == "module" and _is_unit(module):
+        if self._unit is None and "module" in self.ledgers and _is_unit(module):
             tensors = list(tensors_in([args, kwargs]))
-            shapes = [tensor.shape for tensor in tensors]
-            self._unit = _Unit(name, module, shapes, dtype_of(tensors), sources=self._sources([args, kwargs]))
+            shapes, sources = [tensor.shape for tensor in tensors], self.ledgers["module"].sources([args, kwargs])
+            self._unit = _Unit(name, module, shapes, dtype_of(tensors), sources=sources)
 
     def _end(self, module: nn.Module, result: Any) -> None:
         self._path.pop()
@@ -261,24 +322,16 @@ class _Recorder(TorchFunctionMode):
             self._unit = None
             op = _describe(unit)
             if op is not None:
-                self._append(unit.name, op, unit.sources, result)
+                self.ledgers["module"].append(unit.name, op, unit.sources, result, self.n_calls - 1)
 
     def _note(self, op: OpSpec, arguments: Any, result: Any) -> None:
+        path = self._path[-1] if self._path else ""
+        name = f"{path}.{op.kind}" if path else op.kind
         if self._unit is not None:
             self._unit.calls.append(op)
-            return
-        path = self._path[-1] if self._path else ""
-        self._append(f"{path}.{op.kind}" if path else op.kind, op, self._sources(arguments), result)
-
-    def _append(self, name: str, op: OpSpec, sources: list[int], result: Any) -> None:
-        for tensor in tensors_in(result):
-            self._writers[memory_of(tensor)] = len(self.operators)
-            self._kept.append(tensor)
-        self.operators.append(TracedOperator(name, op, tuple(sources), self.n_calls - 1))
-
-    def _sources(self, arguments: Any) -> list[int]:
-        known = (self._writers.get(memory_of(tensor)) for tensor in tensors_in(arguments))
-        return list(dict.fromkeys(number for number in known if number is not None))
+        for by, ledger in self.ledgers.items():
+            if by == "graph" or self._unit is None:
+                ledger.append(name, op, ledger.sources(arguments), result, self.n_calls - 1)
 
 
 def _is_unit(module: nn.Module) -> bool:

@@ -11,7 +11,7 @@ import torch
 
 from nni_latency.errors import InvalidValueError, LatencyError
 from nni_latency.estimators import rough_time
-from nni_latency.operators import Trace, trace
+from nni_latency.operators import Trace, trace_both
 from nni_latency.spaces._finding import reference_of
 from nni_latency.spaces._networks import example_inputs_of, network_of
 from nni_latency.spaces._samples import Sample, draw_samples
@@ -73,36 +73,33 @@ def operator_plan(
         raise InvalidValueError(f"The number of networks must be >= 1. Got {n_networks}.")
     inputs = example_inputs_of(space, batch_size, input_size)
     samples = draw_samples(space, math.ceil(_DRAWN * n_networks), seed)
-    traces = _trace_all(space, samples, inputs, on_progress)
-    chosen = _choose([_weights(item) for item in traces.values()], n_networks)
-    indices = list(traces)
-    networks = tuple(_planned(space, samples[indices[place]], inputs, traces[indices[place]]) for place in chosen)
-    left = [item for place, item in enumerate(traces.values()) if place not in chosen]
+    drawn = _trace_all(space, samples, inputs, on_progress)
+    chosen = _choose([_weights(network.trace) for network in drawn], n_networks)
+    networks = tuple(drawn[place] for place in chosen)
+    left = [network.trace for place, network in enumerate(drawn) if place not in chosen]
     return OperatorPlan(reference_of(space), tuple(inputs.shape), networks, _coverage(networks, left))
 
 
-def _trace_all(space: Any, samples: Sequence[Sample], inputs: torch.Tensor, on_progress: _Progress) -> dict[int, Trace]:
-    """Trace every network that can be built; only if none can, that is an error."""
-    traces: dict[int, Trace] = {}
+def _trace_all(
+    space: Any, samples: Sequence[Sample], inputs: torch.Tensor, on_progress: _Progress
+) -> list[PlannedNetwork]:
+    """Trace every network that can be built, in both ways while it is there; only if none can, that is an error."""
+    drawn: list[PlannedNetwork] = []
     reason: Exception | None = None
     for index, sample in enumerate(samples):
+        build = network_of(space, sample)
         try:
-            traces[index] = trace(network_of(space, sample)(), inputs)
+            drawn.append(PlannedNetwork(sample, build, *trace_both(build(), inputs)))
         except Exception as error:  # a stranger's space may raise anything
             reason = error
         on_progress((index + 1) / len(samples))
-    if traces:
-        return traces
+    if drawn:
+        return drawn
     if isinstance(reason, LatencyError):
         raise reason
     raise InvalidValueError(
         f"No network of {type(space).__name__} can be built: {type(reason).__name__}: {reason}"
     ) from reason
-
-
-def _planned(space: Any, sample: Sample, inputs: torch.Tensor, traced: Trace) -> PlannedNetwork:
-    build = network_of(space, sample)
-    return PlannedNetwork(sample, build, traced, trace(build(), inputs, by="graph"))
 
 
 def _weights(traced: Trace) -> dict[str, float]:

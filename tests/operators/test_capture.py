@@ -7,7 +7,15 @@ import torch
 from torch import nn
 
 from nni_latency.errors import InvalidValueError
-from nni_latency.operators import OpSpec, capture_operators, features_of, freeze_shapes
+from nni_latency.operators import (
+    OpSpec,
+    TracingWarning,
+    capture_operators,
+    features_of,
+    freeze_shapes,
+    trace,
+    trace_both,
+)
 from nni_latency.spaces._fbnet_blocks import ConvBlock, InvertedResidual
 
 
@@ -160,3 +168,37 @@ def test_a_cast_is_a_copy_where_it_changes_the_memory():
         "copy(out=2x3)@2x3:int64",
         "add()@2x3+2x3:float32",
     ]
+
+
+class _Mixed(nn.Module):
+    """Leaf modules of several calls, functions between modules, a shared module, and a part that describes itself."""
+
+    def __init__(self):
+        super().__init__()
+        self.cell, self.norm, self.inner = nn.LSTMCell(4, 4), nn.LayerNorm(4), nn.Sequential(_Sharing())
+        self.own = _Describing()
+        self.scale = nn.Parameter(torch.zeros(2))
+
+    def forward(self, inputs):
+        hidden, memory = self.cell(self.own(inputs))
+        return self.inner(self.norm(hidden + memory)) * self.scale
+
+
+def test_a_network_is_traced_both_ways_in_one_pass():
+    model, inputs = _Mixed(), torch.zeros(3, 4)
+    by_module, by_graph = trace_both(model, inputs)
+    assert by_module == trace(model, inputs)
+    assert by_graph == trace(model, inputs, by="graph")
+    assert [item.name for item in by_module.operators][:3] == ["own", "cell", "add"]
+    assert [item.name for item in by_graph.operators][:2] == ["own.inner.linear", "cell.zeros"]
+
+
+def test_a_network_that_asks_for_data_is_traced_by_modules_once():
+    class Asking(nn.Linear):
+        def forward(self, inputs):
+            return super().forward(inputs) if inputs.sum() >= 0 else inputs
+
+    with pytest.warns(TracingWarning, match="Asking can not be traced without data") as caught:
+        by_module, by_graph = trace_both(Asking(4, 4), torch.zeros(1, 4))
+    assert len(caught) == 1
+    assert by_module == by_graph

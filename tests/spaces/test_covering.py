@@ -5,12 +5,15 @@ from __future__ import annotations
 import pickle
 
 import pytest
+import torch
 from hub_arguments import SMALL
 from own_space import OwnSpace
 from torch import nn
 
 from nni_latency.errors import InvalidValueError
-from nni_latency.spaces import SampledSpace, draw_samples, make_space, operator_plan
+from nni_latency.operators import trace
+from nni_latency.spaces import SampledSpace, _covering, draw_samples, make_space, operator_plan
+from nni_latency.spaces import _networks as networks
 from nni_latency.spaces._covering import _choose
 from nni_latency.spaces._nni import LayerChoice, ModelSpace
 
@@ -38,6 +41,22 @@ def test_a_plan_covers_the_space_and_says_how_far():
     again = operator_plan(space, n_networks=4, batch_size=2)
     assert [network.sample for network in again.networks] == [network.sample for network in plan.networks]
     assert pickle.loads(pickle.dumps(plan.networks[0].build)).sample == plan.networks[0].sample
+
+
+def test_every_network_is_built_once(monkeypatch):
+    built = []
+
+    def network_of(space, sample):
+        build = networks.network_of(space, sample)
+        return lambda: built.append(sample) or build()
+
+    monkeypatch.setattr(_covering, "network_of", network_of)
+    plan = operator_plan(OwnSpace(), n_networks=4)
+    assert len(built) == 6
+    for network in plan.networks:
+        assert network.calls == trace(
+            networks.network_of(OwnSpace(), network.sample)(), torch.zeros(1, 3, 16, 16), "graph"
+        )
 
 
 def test_a_small_space_gives_what_it_has():
