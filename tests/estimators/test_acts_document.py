@@ -82,11 +82,6 @@ def _residual(n_traits):
     return {"kernel": "matern12", "reach": 1.0, "centre": [0.0] * n_traits, "scale": [1.0] * n_traits, "work": work}
 
 
-def _residual(n_traits):
-    work = [{"group": "block", "traits": [1.0] * n_traits, "weight": 1.0}]
-    return {"kernel": "matern12", "reach": 1.0, "centre": [0.0] * n_traits, "scale": [1.0] * n_traits, "work": work}
-
-
 @pytest.mark.parametrize(
     ("path", "value", "message"),
     [
