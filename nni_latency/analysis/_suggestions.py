@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from nni_latency.operators import OpSpec
+from nni_latency.operators._features import learned_shapes
 from nni_latency.units import format_percent, format_seconds
 
 #: Costs the operators of a block [s].
@@ -155,8 +156,11 @@ def _batch(blocks: Sequence[BlockNumbers], total: float, cost: Cost) -> list[str
 
 
 def _batched(op: OpSpec, factor: int) -> OpSpec:
-    """Return an operator on a larger batch: the first dimension of whatever has more than one."""
-    shapes = tuple((shape[0] * factor, *shape[1:]) if len(shape) > 1 else shape for shape in op.input_shapes)
+    """Return an operator on a larger batch: the first dimension of whatever has more than one and is no parameter."""
+    shapes = tuple(
+        shape if len(shape) < 2 or shape == own else (shape[0] * factor, *shape[1:])
+        for shape, own in zip(op.input_shapes, learned_shapes(op), strict=True)
+    )
     out = op.get("out")
     bigger = dataclasses.replace(op, input_shapes=shapes)
     return bigger.replace(out=(out[0] * factor, *out[1:])) if isinstance(out, tuple) and len(out) > 1 else bigger

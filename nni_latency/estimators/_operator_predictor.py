@@ -221,7 +221,7 @@ def describe(op: OpSpec) -> dict[str, float]:
         found |= {"count": len(op.input_shapes), "second": math.prod(op.input_shapes[1])}
     for name, value in op.attributes:
         if isinstance(value, str):
-            if name not in ("calls", "weights"):
+            if name not in ("calls", "weights", "learned"):
                 found[f"{name}={value}"] = 1.0
         elif name != "out":
             found[name] = abs(float(_product(value)))

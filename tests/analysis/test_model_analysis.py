@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from nni_latency.analysis import ModelAnalysis
+from nni_latency.analysis._suggestions import _batched
 from nni_latency.errors import InvalidValueError
 from nni_latency.estimators import Estimate, LayerEstimator, NetworkEstimator
 from nni_latency.operators import capture_operators, count_operators, features_of
@@ -150,6 +151,21 @@ def test_blocks_that_wait_for_memory_are_named():
 
 def test_larger_batches_are_suggested_where_calls_take_the_time():
     assert any("batches of eight times" in text for text in _suggestions(_Net(), lambda op: 1.0))
+
+
+class _Positions(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.token, self.positions = nn.Parameter(torch.zeros(1, 1, 8)), nn.Parameter(torch.zeros(1, 5, 8))
+
+    def forward(self, inputs):
+        return torch.cat([self.token.expand(len(inputs), -1, -1), inputs], 1) + self.positions
+
+
+def test_parameters_are_as_large_in_a_larger_batch():
+    ops = [op for _, op in capture_operators(_Positions(), torch.zeros(2, 4, 8), by="graph")]
+    larger = [op for _, op in capture_operators(_Positions(), torch.zeros(16, 4, 8), by="graph")]
+    assert [_batched(op, 8) for op in ops] == larger
 
 
 def test_heavy_blocks_are_named_without_an_estimator():

@@ -14,6 +14,7 @@ from torch import nn
 from nni_latency import load_estimator
 from nni_latency.errors import MissingEntryError
 from nni_latency.estimators import OperatorPredictor, OperatorTableEstimator, family_of, work_of
+from nni_latency.estimators._operator_predictor import describe
 from nni_latency.operators import OpSpec, capture_operators
 from nni_latency.platforms import Platform
 from nni_latency.tables import OperatorEntry, OperatorTable, Residency, SpaceReference
@@ -104,6 +105,12 @@ def test_strange_operators_are_described_by_their_shapes():
     strange = OperatorPredictor(ops, [1e-6 * (k + 1) for k in range(4)])
     known, other = (strange.predict(OpSpec.of("mystery", [(2, 6)], mode=mode)) for mode in ("up", "down"))
     assert other.high / other.low > known.high / known.low
+
+
+def test_parameters_among_the_inputs_are_numbers_and_no_names():
+    described = describe(OpSpec.of("mul", [(1, 8, 4, 4), (8, 1, 1)], learned="+8x1x1"))
+    assert not [name for name in described if name.startswith("learned")]
+    assert (described["inputs"], described["params"], described["second"]) == (128, 8, 8)
 
 
 @pytest.fixture(scope="module")
