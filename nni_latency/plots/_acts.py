@@ -10,18 +10,19 @@ import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from nni_latency.estimators.acts import ActsEstimator, score_blocks
+from nni_latency.estimators.acts import ActsEstimator, convolving, score_blocks
 from nni_latency.micro_benchmarks import BenchmarkPoints
 from nni_latency.plots._canvas import GREY, PALETTE, plain, save_png
 from nni_latency.units import format_percent, format_seconds
 
-_MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<")
+_MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">", "p", "h", "d")
 
 Array = NDArray[np.float64]
+Mask = NDArray[np.bool_]
 
 
 def draw_fit(estimator: ActsEstimator, points: BenchmarkPoints, out: str | Path) -> Path:
-    """Draw a fit as PNG: both lines of the formula over the points, and the held-out residuals by kind of block.
+    """Draw a fit as PNG: both lines of the formula over the points with convolutions, and all held-out residuals.
 
     Parameters
     ----------
@@ -40,7 +41,7 @@ def draw_fit(estimator: ActsEstimator, points: BenchmarkPoints, out: str | Path)
     figure = _figure(_title(estimator, len(points.points)))
     left, right = figure.subplots(1, 2, width_ratios=(1, 1))
     kinds = [point.kind for point in points.points]
-    _draw_lines(left, estimator, points.totals, points.latencies, kinds)
+    _draw_lines(left, estimator, points, kinds)
     _draw_residuals(right, np.expm1(-estimator.held_out_errors_), kinds)
     right.set_title("Predicted over measured, less one, of points that a fit had not seen", fontsize=10)
     return save_png(figure, out)
@@ -89,11 +90,12 @@ def _title(estimator: ActsEstimator, count: int) -> str:
     return f"{what}\nbound by {estimator.bound_}: {parts}"
 
 
-def _draw_lines(axes: Any, estimator: ActsEstimator, totals: Array, measured: Array, kinds: Sequence[str]) -> None:
-    line = estimator.line_
-    plane = line.plane(totals) * 1e3
-    _draw_kinds(axes, plane, measured * 1e3, kinds)
-    low, high = min(plane.min(), measured.min() * 1e3) * 0.8, max(plane.max(), measured.max() * 1e3) * 1.25
+def _draw_lines(axes: Any, estimator: ActsEstimator, points: BenchmarkPoints, kinds: Sequence[str]) -> None:
+    line, about = estimator.line_, convolving(points.totals)
+    plane, measured = line.plane(points.totals) * 1e3, points.latencies * 1e3
+    _draw_kinds(axes, plane, measured, kinds, about)
+    plane, measured = plane[about], measured[about]
+    low, high = min(plane.min(), measured.min()) * 0.8, max(plane.max(), measured.max()) * 1.25
     limit, lowest = line.breakpoint * 1e3, line.d * 1e3
     axes.plot([max(limit, low), high], [max(limit, low), high], color="black", lw=1.5, label="first line")
     if limit > 0:
@@ -132,9 +134,12 @@ def _draw_scatter(axes: Any, predicted: Array, measured: Array, kinds: Sequence[
     plain(axes)
 
 
-def _draw_kinds(axes: Any, across: Array, up: Array, kinds: Sequence[str]) -> None:
+def _draw_kinds(axes: Any, across: Array, up: Array, kinds: Sequence[str], shown: Mask | None = None) -> None:
+    """Draw points by kind; a kind has the same colour whichever points of it are shown."""
     for index, kind in enumerate(dict.fromkeys(kinds)):
-        chosen = np.array([other == kind for other in kinds])
+        chosen = np.array([other == kind for other in kinds]) & (True if shown is None else shown)
+        if not chosen.any():
+            continue
         axes.scatter(
             across[chosen],
             up[chosen],

@@ -12,6 +12,7 @@ from torch import nn
 
 from nni_latency.errors import InvalidValueError, MismatchError
 from nni_latency.estimators import ActsEstimator, break_down, conformal_factor, estimate_selection
+from nni_latency.estimators.acts import fit_line
 from nni_latency.operators import OpSpec
 from nni_latency.platforms import Platform
 from nni_latency.spaces import FBNetSpace
@@ -53,6 +54,17 @@ def test_published_variant_finds_the_second_line():
     assert found.slope_ < 1
     one_line = found.line_.plane(totals)
     assert np.abs(found.predict(totals) - seconds).sum() < np.abs(one_line - seconds).sum()
+
+
+def test_blocks_without_convolutions_do_not_move_the_formula():
+    totals = np.array([totals_of(block) for block in draw_blocks(60)], dtype=float)
+    seconds = totals @ [3e-10, 2e-10, 1e-11] + 5e-5
+    pools = np.array([[0.0, 0.0, 1e5 * (row + 1)] for row in range(30)])
+    for variant in ("published", "refined"):
+        found = ActsEstimator(variant=variant).fit(np.vstack([totals, pools]), np.append(seconds, [0.1] * 30))
+        assert [found.a_, found.b_, found.c_, found.d_] == pytest.approx([3e-10, 2e-10, 1e-11, 5e-5], rel=1e-6)
+        assert found.shares_ == pytest.approx(found.line_.shares(totals))
+    assert fit_line(pools, pools[:, 2] * 1e-9, relative=False).c == pytest.approx(1e-9)
 
 
 def test_coefficients_are_never_negative():

@@ -3,7 +3,7 @@
 from nni_latency.estimators.acts._conformal import conformal_factor
 from nni_latency.estimators.acts._document import acts_schema
 from nni_latency.estimators.acts._estimator import ActsEstimator, Variant
-from nni_latency.estimators.acts._line import ActsLine, fit_line
+from nni_latency.estimators.acts._line import ActsLine, convolving, fit_line
 from nni_latency.estimators.acts._scores import BlockScores, score_blocks
 from nni_latency.estimators.acts._workloads import WorkloadSource
 
@@ -15,6 +15,7 @@ __all__ = [
     "WorkloadSource",
     "acts_schema",
     "conformal_factor",
+    "convolving",
     "fit_line",
     "score_blocks",
 ]

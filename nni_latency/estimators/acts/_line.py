@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import nnls
 
-#: Points that the second line needs at least.
-_FEWEST_BELOW = 5
+#: Points that the first line needs at least, and the second one.
+_FEWEST, _FEWEST_BELOW = 10, 5
 
 
 @dataclass(frozen=True)
@@ -48,14 +48,15 @@ class ActsLine:
         return np.where(plane < self.breakpoint, self.slope * plane + self.offset, plane)
 
     def shares(self, totals: NDArray[np.float64]) -> dict[str, float]:
-        """Return what ACTS, INP, FLOPs and the constant make up of the first line, on average over the workloads."""
+        """Return what ACTS, INP, FLOPs and the constant make up of the first line, on average over the convolving."""
+        totals = totals[convolving(totals)]
         terms = np.column_stack([totals * np.array([self.a, self.b, self.c]), np.full(len(totals), self.d)])
         whole = np.maximum(terms.sum(axis=1, keepdims=True), 1e-300)
         return dict(zip(("acts", "inp", "flops", "constant"), map(float, (terms / whole).mean(axis=0)), strict=True))
 
 
 def fit_line(totals: NDArray[np.float64], seconds: NDArray[np.float64], *, relative: bool) -> ActsLine:
-    """Fit both lines by least squares.
+    """Fit both lines by least squares, on the points that the formula is about, see `convolving`.
 
     Parameters
     ----------
@@ -66,6 +67,8 @@ def fit_line(totals: NDArray[np.float64], seconds: NDArray[np.float64], *, relat
     relative : bool
         Whether errors count as shares of the measurement, instead of in seconds as published.
     """
+    about = convolving(totals)
+    totals, seconds = totals[about], seconds[about]
     weights = 1 / seconds if relative else np.ones(len(seconds))
     columns = np.column_stack([totals, np.ones(len(totals))])
     a, b, c, d = _not_negative(columns, seconds, weights)
@@ -82,6 +85,15 @@ def fit_line(totals: NDArray[np.float64], seconds: NDArray[np.float64], *, relat
         if error < least * (1 - 1e-9):
             best, least = line, error
     return best
+
+
+def convolving(totals: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Return which points have convolutions, of shape (n,): ACTS and INP count those, other blocks say nothing of them.
+
+    Where there are too few to fit a line on, all points are taken.
+    """
+    found = np.asarray(totals[:, 0] > 0)
+    return found if found.sum() >= _FEWEST else np.ones(len(totals), dtype=bool)
 
 
 def _breakpoints(plane: NDArray[np.float64]) -> NDArray[np.float64]:
