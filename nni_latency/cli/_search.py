@@ -2,53 +2,43 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
 from pathlib import Path
 from typing import Any
 
 import click
 import torch
-from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
-from safetensors.torch import save as safetensors_bytes
 
-from nni_latency.cli._console import progress, remarks, results
-from nni_latency.cli._options import (
-    arguments_for,
-    check_batch_size,
-    check_device,
-    estimator_option,
-    make_space,
-    plan_for,
-    space_options,
-)
+from nni_latency.cli._console import progress, remarks
+from nni_latency.cli._options import check_device, estimator_option, space_options
+from nni_latency.cli._search_report import FILES, Found, Measured, print_found, write_found
+from nni_latency.cli._searched import Searched, choose_strategy, few_pictures, searched_space
 from nni_latency.cli._worker import MeasureTask, measure_apart
 from nni_latency.errors import InvalidValueError, LatencyError, MismatchError
-from nni_latency.estimators import AdditiveCost, Estimator, TableEstimator
-from nni_latency.files import check_writable, write_atomically
+from nni_latency.estimators import AdditiveCost, Estimator, GroupedCost
+from nni_latency.files import check_writable
 from nni_latency.loading import load_estimator
-from nni_latency.measurement import Measurement
 from nni_latency.nas import (
+    STRATEGIES,
     Dataset,
     Epoch,
-    FBNet,
     LatencyProfiler,
+    SearchAim,
     SearchResult,
     SearchSettings,
+    Trial,
+    check_pictures,
+    is_one_shot,
     load_dataset,
+    make_strategy,
     run_search,
+    run_trials,
 )
 from nni_latency.platforms import Platform
-from nni_latency.plots import SearchPicture, draw_search
 from nni_latency.plugins import load_registry
-from nni_latency.units import format_metric, format_percent, format_seconds
+from nni_latency.units import format_percent, format_seconds
 
 _SETTINGS = SearchSettings()
-#: A measurement and where it was taken.
-_Measured = tuple[Measurement, Platform]
-FILES = ("result.json", "weights.safetensors", "search.json", "search.png")
 
 
 @click.command("search")
@@ -62,7 +52,14 @@ FILES = ("result.json", "weights.safetensors", "search.json", "search.png")
     show_default=True,
     help="Share of the target kept free for the estimate's error.",
 )
-@click.option("--dataset", default="digits", show_default=True, help="digits, cifar10 or folder:PATH.")
+@click.option(
+    "--strategy",
+    type=click.Choice(STRATEGIES),
+    help="How to search.  [default: the first of fbnet, enas and evolution that can search the space]",
+)
+@click.option(
+    "--dataset", "--data", "dataset", default="digits", show_default=True, help="digits, cifar10 or folder:PATH."
+)
 @click.option(
     "--data-folder",
     type=click.Path(path_type=Path),
@@ -70,7 +67,16 @@ FILES = ("result.json", "weights.safetensors", "search.json", "search.png")
     show_default=True,
     help="Where cifar10 is kept.",
 )
-@click.option("--epochs", type=int, default=_SETTINGS.epochs, show_default=True, help="Epochs of the search.")
+@click.option(
+    "--epochs",
+    type=int,
+    default=_SETTINGS.epochs,
+    show_default=True,
+    help="Epochs of the search; of every trial of a strategy with trials.",
+)
+@click.option(
+    "--trials", type=click.IntRange(1), default=20, show_default=True, help="Most trials of evolution and random."
+)
 @click.option(
     "--final-epochs",
     type=int,
@@ -85,7 +91,11 @@ FILES = ("result.json", "weights.safetensors", "search.json", "search.png")
     "--learning-rate", type=float, default=_SETTINGS.learning_rate, show_default=True, help="Of the weights (Adam)."
 )
 @click.option(
-    "--arc-learning-rate", type=float, default=0.05, show_default=True, help="Of the architecture parameters (Adam)."
+    "--arc-learning-rate",
+    type=float,
+    default=0.05,
+    show_default=True,
+    help="Of the architecture parameters, or of the controller (Adam).",
 )
 @click.option("--weight", type=float, default=1.0, show_default=True, help="Weight of the latency in the loss.")
 @click.option("--batch-size", type=click.IntRange(1), help="Pictures per run on the device; must be that of the table.")
@@ -107,6 +117,9 @@ def command(**options: Any) -> None:
 
     The supernet learns from the data set's own pictures; latency counts for the input size of the estimator. Writes
     result.json (an NNI sample), weights.safetensors, search.json and search.png.
+
+    Any space will do: fbnet, those of NNI's hub, and your own as package.module:Class. fbnet, darts, gumbel-darts,
+    proxyless and enas train one supernet; evolution and random train a network in each of --trials trials.
     """
     estimator = load_estimator(options["latency_estimator"], missing=options["missing"])
     if estimator.metric != "latency":
@@ -120,85 +133,104 @@ def command(**options: Any) -> None:
         options["seed"],
         options["threads"],
     )
-    batch_size = check_batch_size(estimator, options["batch_size"])
-    arguments = arguments_for(estimator, options["space"], options, ignore=("num_classes",))
     dataset = load_dataset(options["dataset"], options["data_folder"], seed=options["seed"])
-    if options["num_classes"] not in (None, dataset.num_classes):
-        raise MismatchError(
-            f"The data set {dataset.name} has {dataset.num_classes} classes, asked is {options['num_classes']}."
-        )
+    searched = searched_space(estimator, options, dataset)
+    check_pictures(searched.make(), few_pictures(dataset), dataset.num_classes)
     torch.manual_seed(settings.seed)
-    arguments = {**arguments, "num_classes": dataset.num_classes}
-    space = make_space(options["space"], arguments)
-    inputs = torch.zeros(plan_for(space, options["space"], batch_size).input_shape)
+    space = searched.make()
     target = options["target_ms"] / 1e3
-    strategy = _strategy(estimator, space, target, inputs, options)
+    aim = _aim(estimator, space, searched, target, options)
+    name = choose_strategy(options["strategy"], searched, aim.profiler.cost, dataset)
+    strategy = make_strategy(name, aim)
     out: Path = options["out"]
-    for name in FILES:
-        check_writable(out / name)
-    _announce(remarks(), space, dataset, estimator, options)
-    result = _run(space, dataset, strategy, settings)
+    for file in FILES:
+        check_writable(out / file)
+    _announce(space, searched, dataset, name, aim, target)
+    result = _run(space, dataset, strategy, aim, settings, one_shot=is_one_shot(name))
     measured = None
     if options["measure"]:
         measured = _measure(
-            estimator.platform, options["device"], options["space"], arguments, result.sample, tuple(inputs.shape)
+            estimator.platform,
+            options["device"],
+            searched.name,
+            dict(searched.arguments),
+            result.sample,
+            searched.input_shape,
         )
-    _write(out, result, strategy, measured, target, options)
-    _print(result, strategy, measured, target, out)
+    found = Found(searched, name, aim.profiler, result, measured, target, aim.limit, options)
+    write_found(found, out)
+    print_found(found, out)
 
 
-def _strategy(estimator: Estimator, space: Any, target: float, inputs: Any, options: dict[str, Any]) -> FBNet:
-    """Make the strategy; a target out of reach is told before anything is learned."""
-    profiler = LatencyProfiler(space, inputs, latency_estimator=estimator)
+def _aim(estimator: Estimator, space: Any, searched: Searched, target: float, options: dict[str, Any]) -> SearchAim:
+    """Say what to obey; a target out of reach is told before anything is learned."""
+    profiler = LatencyProfiler(space, torch.zeros(searched.input_shape), latency_estimator=estimator)
     profiler.cost.check_target(target)
-    if profiler.cost.missing:
-        remarks().print(
-            "Not in the estimator as asked, taken from the nearest entry or left out: "
-            f"{escape(', '.join(profiler.cost.missing))}"
-        )
-    aim = target * (1 - options["margin"])
-    if aim < profiler.cost.range[0]:
+    limit = target * (1 - options["margin"])
+    # Of a space whose networks are only known one by one, nobody knows the fastest.
+    if isinstance(profiler.cost, AdditiveCost | GroupedCost) and limit < profiler.cost.range[0]:
         raise InvalidValueError(
             f"The target of {format_seconds(target)} leaves no room for a margin of "
             f"{format_percent(options['margin'])}: the fastest network takes {format_seconds(profiler.cost.range[0])}. "
             "Raise --target-ms or lower --margin."
         )
-    return FBNet(
-        estimator,
-        target=aim,
-        example_inputs=inputs,
-        weight=options["weight"],
-        arc_learning_rate=options["arc_learning_rate"],
+    return SearchAim(
+        profiler, limit, options["weight"], options["arc_learning_rate"], options["trials"], options["seed"]
     )
 
 
-def _announce(console: Console, space: Any, dataset: Dataset, estimator: Estimator, options: dict[str, Any]) -> None:
-    scale = f"width {space.geometry.width:g}, depth {space.geometry.depth:g}" if hasattr(space, "geometry") else ""
-    console.print(
-        f"Searching {options['space']} ({scale}; {len(space.simplify())} layers) on {dataset.name} for "
-        f"{options['target_ms']:g} ms on {estimator.platform.id}"
+def _announce(space: Any, searched: Searched, dataset: Dataset, strategy: str, aim: SearchAim, target: float) -> None:
+    if aim.profiler.cost.missing:
+        remarks().print(
+            "Not in the estimator as asked, taken from the nearest entry or left out: "
+            f"{escape(', '.join(aim.profiler.cost.missing))}"
+        )
+    choices = len(space.simplify())
+    if hasattr(space, "geometry"):
+        what = f"width {space.geometry.width:g}, depth {space.geometry.depth:g}; {choices} layers"
+    else:
+        what = f"{choices} choices, input {'x'.join(map(str, searched.input_shape))}"
+    remarks().print(
+        f"Searching {escape(searched.name)} ({what}) with {strategy} on {escape(dataset.name)} for "
+        f"{target * 1e3:g} ms on {aim.profiler.estimator.platform.id}",
+        soft_wrap=True,
     )
 
 
-def _run(space: Any, dataset: Dataset, strategy: FBNet, settings: SearchSettings) -> SearchResult:
+def _run(
+    space: Any, dataset: Dataset, strategy: Any, aim: SearchAim, settings: SearchSettings, *, one_shot: bool
+) -> SearchResult:
     console = remarks()
+    steps = settings.epochs if one_shot else aim.trials
     with progress(console) as bar:
-        search = bar.add_task("searching", total=settings.epochs, left="")
+        search = bar.add_task("searching", total=steps, left="")
         final = bar.add_task("final training", total=max(1, settings.final_epochs), left="", start=False)
 
-        def on_epoch(epoch: Epoch) -> None:
-            left = (settings.epochs - epoch.index - 1) * epoch.duration
+        def on_step(step: Epoch | Trial) -> None:
+            left = (steps - step.index - 1) * step.duration
             bar.update(search, advance=1, left=f"{format_seconds(left)} left" if left else "")
-            console.print(
-                f"epoch {epoch.index + 1}: loss {epoch.loss:.3f}, accuracy {format_percent(epoch.accuracy)}, "
-                f"expected latency {format_seconds(epoch.latency)}, temperature {epoch.temperature:.2f}"
-            )
+            console.print(_told(step))
 
         def on_final_epoch(index: int) -> None:
             bar.start_task(final)
             bar.update(final, completed=index + 1)
 
-        return run_search(space, dataset, strategy, settings, on_epoch=on_epoch, on_final_epoch=on_final_epoch)
+        costs: dict[str, Any] = {"profiler": aim.profiler, "on_final_epoch": on_final_epoch}
+        if one_shot:
+            return run_search(space, dataset, strategy, settings, limit=aim.limit, on_epoch=on_step, **costs)
+        return run_trials(space, dataset, strategy, settings, trials=aim.trials, on_trial=on_step, **costs)
+
+
+def _told(step: Epoch | Trial) -> str:
+    """Say what an epoch or a trial came to."""
+    accuracy = f"accuracy {format_percent(step.accuracy)}"
+    if isinstance(step, Trial):
+        return f"trial {step.index + 1}: {accuracy}, latency {format_seconds(step.latency)}"
+    temperature = "" if step.temperature is None else f", temperature {step.temperature:.2f}"
+    return (
+        f"epoch {step.index + 1}: loss {step.loss:.3f}, {accuracy}, expected latency "
+        f"{format_seconds(step.latency)}{temperature}"
+    )
 
 
 def _measure(
@@ -208,7 +240,7 @@ def _measure(
     arguments: dict[str, Any],
     sample: dict[str, Any],
     shape: tuple[int, ...],
-) -> _Measured | None:
+) -> Measured | None:
     """Measure the network found where the estimator's platform is at hand; say why not otherwise."""
     device = asked or ("cuda" if platform.facts.get("device_kind") == "cuda" else "cpu")
     task = MeasureTask(space, arguments, sample, shape, platform.runtime, device, platform.threads, platform.precision)
@@ -227,106 +259,3 @@ def _measure(
         remarks().print(f"Not measured: the estimator is of another platform ({'; '.join(differences)}).")
         return None
     return measure_apart(task), here
-
-
-def _record(measured: _Measured | None) -> dict[str, Any] | None:
-    """Return a measurement with all that belongs to it: samples, protocol and platform."""
-    if measured is None:
-        return None
-    measurement, platform = measured
-    return {
-        **dataclasses.asdict(measurement.summary),
-        "platform": {"id": platform.id, "facts": dict(platform.facts)},
-        "protocol": measurement.protocol.as_dict(),
-        "samples": measurement.samples,
-        "warmups": measurement.warmups,
-    }
-
-
-def _write(
-    out: Path,
-    result: SearchResult,
-    strategy: FBNet,
-    measured: _Measured | None,
-    target: float,
-    options: dict[str, Any],
-) -> None:
-    write_atomically(out / "result.json", json.dumps(result.sample, indent=1) + "\n")
-    state = {name: tensor.contiguous().cpu() for name, tensor in result.network.state_dict().items()}
-    write_atomically(out / "weights.safetensors", safetensors_bytes(state))
-    content = {
-        "space": options["space"],
-        "estimator": options["latency_estimator"],
-        "platform": _profiler(strategy).estimator.platform.id,
-        "dataset": options["dataset"],
-        "target_s": target,
-        "aim_s": strategy.target,
-        "predicted_s": result.latency,
-        "missing": _profiler(strategy).cost.missing,
-        "measured_s": _record(measured),
-        "accuracy": result.accuracy,
-        "sample": result.sample,
-        "history": [dataclasses.asdict(epoch) for epoch in result.history],
-    }
-    write_atomically(out / "search.json", json.dumps(content, indent=1) + "\n")
-    picture = SearchPicture(
-        [(name, choice, cost) for name, choice, cost in _layers(result, strategy)],
-        [(epoch.latency, epoch.accuracy) for epoch in result.history],
-        result.latency,
-        result.accuracy,
-        target,
-        None if measured is None else measured[0].summary.value,
-        f"{options['space']} on {options['dataset']}, {_profiler(strategy).estimator.platform.id}",
-    )
-    draw_search(picture, out / "search.png")
-
-
-def _layers(result: SearchResult, strategy: FBNet) -> list[tuple[str, str, float]]:
-    """List name, choice and latency of every layer of the network found; what is fixed comes as one."""
-    cost = _profiler(strategy).cost
-    if not isinstance(cost, AdditiveCost):
-        return [("network", "choices that act together", result.latency)]
-    parts = {label: cost.costs[label][result.sample[label]] for label in cost.costs}
-    # So that the layers make up the latency, less what a small network saves.
-    factor = cost(result.sample) / (cost.constant + sum(parts.values()))
-    searched = [(label, str(result.sample[label]), factor * part) for label, part in parts.items()]
-    estimator = _profiler(strategy).estimator
-    fixed = (
-        len([layer for layer in estimator.table.layers if not layer.searched])
-        if isinstance(estimator, TableEstimator)
-        else 0
-    )
-    return [*searched, ("rest", f"{fixed} fixed layers" if fixed else "fixed", factor * cost.constant)]
-
-
-def _print(result: SearchResult, strategy: FBNet, measured: _Measured | None, target: float, out: Path) -> None:
-    metric = _profiler(strategy).cost.metric
-    grid = Table(padding=(0, 1))
-    grid.add_column("layer")
-    grid.add_column("choice")
-    grid.add_column("latency", justify="right")
-    grid.add_column("share", justify="right")
-    for name, choice, cost in _layers(result, strategy):
-        grid.add_row(name, choice, format_metric(cost, metric), format_percent(cost / result.latency))
-    console = results()
-    console.print(grid)
-    console.print(f"predicted  {format_seconds(result.latency)} (target {format_seconds(target)})")
-    if measured is not None:
-        found = measured[0].summary
-        error = result.latency / found.value - 1
-        verdict = (
-            "meets the target"
-            if found.value <= target
-            else f"[red]misses the target by {format_percent(found.value / target - 1)}[/]"
-        )
-        console.print(
-            f"measured   {format_seconds(found.value)} ({format_seconds(found.low)} to "
-            f"{format_seconds(found.high)}): {verdict}; the prediction is {error * 100:+.1f} % off"
-        )
-    console.print(f"accuracy   {format_percent(result.accuracy)} on held-back pictures")
-    console.print(f"Wrote {escape(', '.join(str(out / name) for name in FILES))}", soft_wrap=True)
-
-
-def _profiler(strategy: FBNet) -> LatencyProfiler:
-    assert strategy.profiler is not None, "the experiment has initialised the strategy"
-    return strategy.profiler

@@ -9,6 +9,7 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from typing import Any
 
+import nni_latency.spaces as spaces
 from nni_latency.cli._options import make_space
 from nni_latency.errors import MeasurementError
 from nni_latency.measurement import Measurement, measure_network
@@ -45,7 +46,7 @@ def measure_apart(task: MeasureTask) -> Measurement:
 
 
 def _measure(task: MeasureTask) -> Measurement:
-    network = make_space(task.space, dict(task.arguments)).freeze(dict(task.sample))
+    network = spaces.network_of(make_space(task.space, dict(task.arguments)), task.sample)()
     runtime = load_registry().find("runtime", task.runtime)
     made = runtime.make(task.device, threads=task.threads, precision=task.precision)
     return measure_network(network, task.input_shape, made)

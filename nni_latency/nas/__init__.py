@@ -17,10 +17,21 @@ if TYPE_CHECKING:
     from nni_latency.nas._profiler import LatencyProfiler
     from nni_latency.nas._random_one_shot import RandomOneShot
     from nni_latency.nas._report import CostReporting, cost_report, report_with_cost
-    from nni_latency.nas._search import Epoch, SearchResult, SearchSettings, run_search
+    from nni_latency.nas._search import Epoch, SearchResult, Trial, run_search
+    from nni_latency.nas._strategies import (
+        STRATEGIES,
+        SearchAim,
+        check_pictures,
+        check_strategy,
+        is_one_shot,
+        make_strategy,
+    )
+    from nni_latency.nas._training import SearchSettings
+    from nni_latency.nas._trials import run_trials
 
 __all__ = [
     "ENAS",
+    "STRATEGIES",
     "TPE",
     "CostReporting",
     "Dataset",
@@ -32,19 +43,34 @@ __all__ = [
     "LatencyPenalty",
     "LatencyProfiler",
     "RandomOneShot",
+    "SearchAim",
     "SearchResult",
     "SearchSettings",
     "SharedGumbelSoftmax",
+    "Trial",
+    "check_pictures",
+    "check_strategy",
     "cost_report",
+    "is_one_shot",
     "likeliest_sample",
     "load_dataset",
+    "make_strategy",
     "report_with_cost",
     "run_search",
+    "run_trials",
 ]
 
 __getattr__, __dir__ = lazy_exports(
     __name__,
     {
+        "STRATEGIES": "nni_latency.nas._strategies",
+        "SearchAim": "nni_latency.nas._strategies",
+        "check_pictures": "nni_latency.nas._strategies",
+        "check_strategy": "nni_latency.nas._strategies",
+        "is_one_shot": "nni_latency.nas._strategies",
+        "make_strategy": "nni_latency.nas._strategies",
+        "run_trials": "nni_latency.nas._trials",
+        "Trial": "nni_latency.nas._search",
         "CostReporting": "nni_latency.nas._report",
         "Dataset": "nni_latency.nas._datasets",
         "ENAS": "nni_latency.nas._enas",
@@ -57,7 +83,7 @@ __getattr__, __dir__ = lazy_exports(
         "LatencyProfiler": "nni_latency.nas._profiler",
         "RandomOneShot": "nni_latency.nas._random_one_shot",
         "SearchResult": "nni_latency.nas._search",
-        "SearchSettings": "nni_latency.nas._search",
+        "SearchSettings": "nni_latency.nas._training",
         "SharedGumbelSoftmax": "nni_latency.nas._mask",
         "TPE": "nni_latency.nas._multi_trial",
         "cost_report": "nni_latency.nas._report",

@@ -10,6 +10,9 @@ from torch import nn
 from nni_latency.errors import MismatchError
 from nni_latency.estimators import AdditiveCost
 
+#: Labels that a message lists at most.
+_LISTED = 5
+
 
 class ExpectedCost(nn.Module):
     """Constant plus the sum over labels and choices of probability times cost, less what a small network saves.
@@ -67,7 +70,10 @@ def check_labels(labels: Sequence[str], sizes: Sequence[int], alphas: Mapping[st
         label for label, size in zip(labels, sizes, strict=True) if label not in alphas or len(alphas[label]) != size
     ]
     if wrong:
-        raise MismatchError(f"The supernet has no fitting architecture parameters for {', '.join(wrong)}.")
+        more = f" and {len(wrong) - _LISTED} more" if len(wrong) > _LISTED else ""
+        raise MismatchError(
+            f"The supernet has no fitting architecture parameters for {', '.join(wrong[:_LISTED])}{more}."
+        )
 
 
 def flat_softmax(

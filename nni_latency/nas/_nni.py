@@ -12,6 +12,7 @@ with quiet_nni():
     from nni.nas.evaluator import Evaluator, FunctionalEvaluator
     from nni.nas.evaluator.pytorch import Classification, DataLoader
     from nni.nas.experiment import NasExperiment
+    from nni.nas.experiment.config import ModelFormatConfig, SequentialEngineConfig
     from nni.nas.nn.pytorch import ModelSpace
     from nni.nas.oneshot.pytorch.base_lightning import BaseOneShotLightningModule
     from nni.nas.oneshot.pytorch.differentiable import DartsLightningModule
@@ -24,9 +25,20 @@ with quiet_nni():
     from nni.nas.oneshot.pytorch.sampling import RandomSamplingLightningModule
     from nni.nas.oneshot.pytorch.supermodule.base import BaseSuperNetModule
     from nni.nas.oneshot.pytorch.supermodule.differentiable import GumbelSoftmax
+    from nni.nas.oneshot.pytorch.supermodule.operation import MixedOperation
     from nni.nas.oneshot.pytorch.supermodule.proxyless import ProxylessMixedRepeat
     from nni.nas.profiler import ExpressionProfiler, Profiler
-    from nni.nas.strategy import DARTS, TPE, GridSearch, RandomOneShot
+    from nni.nas.strategy import (
+        DARTS,
+        TPE,
+        GridSearch,
+        GumbelDARTS,
+        Proxyless,
+        Random,
+        RandomOneShot,
+        RegularizedEvolution,
+    )
+    from nni.nas.strategy.middleware import Chain, Filter
     from nni.runtime.trial_command_channel import (
         TrialCommandChannel,
         get_default_trial_command_channel,
@@ -40,26 +52,35 @@ __all__ = [
     "BaseSuperNetModule",
     "Categorical",
     "CategoricalMultiple",
+    "Chain",
     "Classification",
     "DartsLightningModule",
     "DataLoader",
     "Evaluator",
     "ExpectationProfilerPenalty",
     "ExpressionProfiler",
+    "Filter",
     "FunctionalEvaluator",
     "GridSearch",
+    "GumbelDARTS",
     "GumbelSoftmax",
+    "MixedOperation",
+    "ModelFormatConfig",
     "ModelSpace",
     "MutableExpression",
     "NasExperiment",
     "NoMoreTrialError",
     "Profiler",
     "ProfilerPenalty",
+    "Proxyless",
     "ProxylessMixedRepeat",
+    "Random",
     "RandomOneShot",
     "RandomSamplingLightningModule",
     "RangeProfilerFilter",
+    "RegularizedEvolution",
     "SampleProfilerPenalty",
+    "SequentialEngineConfig",
     "SerializableObject",
     "TrialCommandChannel",
     "get_default_trial_command_channel",

@@ -77,6 +77,7 @@ class LatencyProfiler(ExpressionProfiler):
     ) -> None:
         super().__init__(space)
         self.space = space
+        self.example_inputs = example_inputs
         self.estimator = load_estimator(latency_estimator, missing=missing)
         self.distillation: Distillation | None = None
         if isinstance(self.estimator, NetworkEstimator):

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from nni_latency.spaces._covering import N_NETWORKS, operator_plan
     from nni_latency.spaces._fbnet import FBNetSpace
     from nni_latency.spaces._fbnet_geometry import CANDIDATES, PRESETS, PUBLISHED_NETWORKS, FBNetGeometry
-    from nni_latency.spaces._finding import hub_space, make_space, reference_of
+    from nni_latency.spaces._finding import hub_space, make_space, parameters_of, reference_of
     from nni_latency.spaces._hub import HUB_SPACES
     from nni_latency.spaces._networks import NetworkBuilder, example_inputs_of, network_of
     from nni_latency.spaces._sampled import SampledSpace
@@ -41,6 +41,7 @@ __all__ = [
     "network_of",
     "operator_plan",
     "operators_of_space",
+    "parameters_of",
     "parse_architecture",
     "plan_of",
     "read_sample",
@@ -72,6 +73,7 @@ __getattr__, __dir__ = lazy_exports(
         "network_of": "nni_latency.spaces._networks",
         "operator_plan": "nni_latency.spaces._covering",
         "operators_of_space": "nni_latency.spaces._space_operators",
+        "parameters_of": "nni_latency.spaces._finding",
         "parse_architecture": "nni_latency.spaces._architecture",
         "plan_of": "nni_latency.spaces._walk",
         "read_sample": "nni_latency.spaces._samples",

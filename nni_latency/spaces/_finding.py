@@ -98,6 +98,24 @@ def space_class(name: str) -> type[Any]:
     return kind
 
 
+def parameters_of(name: str) -> tuple[str, ...]:
+    """Return the names of the arguments that a space of NNI's hub, or a user's own, takes.
+
+    Raises
+    ------
+    UnknownNameError
+        If the hub has no space of that name.
+    InvalidValueError
+        If the class can not be imported, or is no model space.
+
+    Examples
+    --------
+    >>> parameters_of("nasbench201")
+    ('stem_out_channels', 'num_modules_per_stack', 'num_labels')
+    """
+    return _takes(space_class(name) if ":" in name else hub_class(name))
+
+
 def reference_of(space: Any) -> SpaceReference:
     """Name a space: what has to be known to make it again, in another process or another year.
 
@@ -131,12 +149,10 @@ def reference_of(space: Any) -> SpaceReference:
 
 
 def _instantiate(kind: type[Any], arguments: Mapping[str, Any], name: str) -> Any:
-    # What NNI wraps around the constructor hides its signature.
-    signature = inspect.signature(getattr(kind, "_init_wrapped", kind.__init__))
     try:
-        signature.bind(None, **arguments)
+        _signature(kind).bind(None, **arguments)
     except TypeError as error:
-        takes = ", ".join(list(signature.parameters)[1:]) or "none"
+        takes = ", ".join(_takes(kind)) or "none"
         raise InvalidValueError(
             f"The space {name!r} can not be made with these arguments: {error}. It takes: {takes}. "
             "Give them as --space-args '{\"name\": value}'."
@@ -150,6 +166,15 @@ def _instantiate(kind: type[Any], arguments: Mapping[str, Any], name: str) -> An
         raise InvalidValueError(
             f"The space {name!r} can not be made with {dict(arguments)}: {type(error).__name__}: {error}"
         ) from error
+
+
+def _signature(kind: type[Any]) -> inspect.Signature:
+    # What NNI wraps around the constructor hides its signature.
+    return inspect.signature(getattr(kind, "_init_wrapped", kind.__init__))
+
+
+def _takes(kind: type[Any]) -> tuple[str, ...]:
+    return tuple(_signature(kind).parameters)[1:]
 
 
 def _import(place: str, name: str) -> ModuleType:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import importlib.util
 import json
@@ -38,11 +39,20 @@ class NetworkBuilder:
 
     def __call__(self) -> Any:
         """Return a new network with weights of its own."""
+        if self.reference.name in HUB_SPACES or self.kind:
+            return self.anew()
         with quiet_nni():
+            # What is frozen shares its parts with the space, and with all that is frozen of it.
+            return copy.deepcopy(_made(_key(self.reference)).freeze(dict(self.sample)))
+
+    def anew(self) -> Any:
+        """Return a new network whose weights are drawn now, so that the seed decides them; slower for large spaces."""
+        with quiet_nni():
+            arguments = self.reference.arguments
             if self.reference.name in HUB_SPACES:
                 # Makes what the sample has and nothing else.
-                return hub_class(self.reference.name).frozen_factory(dict(self.sample))(**self.reference.arguments)
-            space = self.kind(**self.reference.arguments) if self.kind else _made(_key(self.reference))
+                return hub_class(self.reference.name).frozen_factory(dict(self.sample))(**arguments)
+            space = self.kind(**arguments) if self.kind else make_space(self.reference.name, arguments)
             return space.freeze(dict(self.sample))
 
     def __reduce__(self) -> Any:

@@ -77,3 +77,25 @@ def test_an_unknown_input_size_has_to_be_given():
 def test_arguments_that_are_no_plain_values_can_not_be_named():
     with pytest.raises(InvalidValueError, match=r"argument 'widths' .* Got range"):
         reference_of(OwnSpace(widths=range(1, 3)))
+
+
+def test_networks_of_a_space_have_weights_of_their_own():
+    build = network_of(make_space("own_space:OwnSpace"), {"width": 8, "act": "relu", "depth": 2})
+    first, second = build(), build()
+    assert not {id(weight) for weight in first.parameters()} & {id(weight) for weight in second.parameters()}
+
+
+@pytest.mark.parametrize(
+    ("name", "sample"),
+    [
+        ("own_space:OwnSpace", {"width": 8, "act": "relu", "depth": 2}),
+        ("nasbench201", {f"cell/{place}": "conv_1x1" for place in ("0_1", "0_2", "1_2", "0_3", "1_3", "2_3")}),
+    ],
+)
+def test_weights_drawn_anew_are_decided_by_the_seed(name, sample):
+    build, drawn = network_of(make_space(name), sample), []
+    for seed in (0, 0, 1):
+        torch.manual_seed(seed)
+        drawn.append(torch.cat([weight.detach().flatten() for weight in build.anew().parameters()]))
+    assert torch.equal(drawn[0], drawn[1])
+    assert not torch.equal(drawn[0], drawn[2])

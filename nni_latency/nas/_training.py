@@ -1,0 +1,167 @@
+"""Learning, whatever is searched: loaders, accuracy, the training of one network, and quiet surroundings."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from nni_latency.errors import InvalidValueError
+from nni_latency.nas._datasets import Dataset
+from nni_latency.nas._nni import DataLoader
+
+
+@dataclass(frozen=True)
+class SearchSettings:
+    """How long and how fast a search learns.
+
+    Parameters
+    ----------
+    epochs : int, default=5
+        Epochs of the search.
+    final_epochs : int, default=10
+        Epochs in which the network found learns on, with the weights that it inherits from the supernet.
+    batch_size : int, default=64
+        Pictures a step.
+    learning_rate : float, default=0.003
+        Of the weights (Adam).
+    seed : int, default=0
+        Seed of everything random.
+    threads : int, default=1
+        Threads of torch while it learns on the CPU. Small pictures gain little from more, and threads that wait for one
+        another make a step tens of times slower where other processes want the cores.
+    """
+
+    epochs: int = 5
+    final_epochs: int = 10
+    batch_size: int = 64
+    learning_rate: float = 3e-3
+    seed: int = 0
+    threads: int = 1
+
+    def __post_init__(self) -> None:
+        for name, least in (("epochs", 1), ("final_epochs", 0), ("batch_size", 2), ("seed", 0), ("threads", 1)):
+            value = getattr(self, name)
+            if not isinstance(value, int) or value < least:
+                raise InvalidValueError(f"The {name!r} of a search must be an int >= {least}. Got {value!r}.")
+        if not self.learning_rate > 0:
+            raise InvalidValueError(f"The 'learning_rate' of a search must be > 0. Got {self.learning_rate!r}.")
+
+
+def accuracy_of(network: nn.Module, pictures: Any, batch_size: int = 64) -> float:
+    """Return the share of the pictures that a network classifies rightly, in evaluation mode."""
+    was_training = network.training
+    network.eval()
+    share = share_right(network, pictures, batch_size)
+    network.train(was_training)
+    return share
+
+
+def share_right(
+    network: nn.Module, pictures: Any, batch_size: int, before_batch: Callable[[], object] = lambda: None
+) -> float:
+    """Return the share of the pictures that a network classifies rightly, in the mode that it is in."""
+    device = next(network.parameters()).device
+    right = total = 0
+    with torch.no_grad():
+        for inputs, classes in torch.utils.data.DataLoader(pictures, batch_size):
+            before_batch()
+            guesses = network(inputs.to(device)).argmax(1)
+            right += int((guesses == classes.to(device)).sum())
+            total += len(classes)
+    return right / max(1, total)
+
+
+@contextlib.contextmanager
+def batch_statistics(network: nn.Module) -> Iterator[None]:
+    """Normalise by the statistics of each batch, and leave the running ones alone.
+
+    In a supernet the running statistics mix those of all masks, so they fit none.
+    """
+    layers = [layer for layer in network.modules() if isinstance(layer, nn.BatchNorm2d)]
+    momenta = [layer.momentum for layer in layers]
+    for layer in layers:
+        layer.momentum = 0.0
+    try:
+        yield
+    finally:
+        for layer, momentum in zip(layers, momenta, strict=True):
+            layer.momentum = momentum
+
+
+def train_on(
+    network: nn.Module, dataset: Dataset, settings: SearchSettings, on_final_epoch: Callable[[int], None]
+) -> float:
+    """Let the network found learn on, and return its accuracy on the held-back pictures."""
+    network.requires_grad_(True)
+    device = next(network.parameters()).device
+    loader = loader_of(dataset.train, settings)
+    optimizer = torch.optim.Adam(network.parameters(), settings.learning_rate)
+    # Falling to zero, so that the statistics of the batch normalisation settle.
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, max(1, settings.final_epochs * len(loader)))
+    network.train()
+    for index in range(settings.final_epochs):
+        for inputs, classes in loader:
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(network(inputs.to(device)), classes.to(device)).backward()
+            optimizer.step()
+            schedule.step()
+        on_final_epoch(index)
+    return accuracy_of(network, dataset.valid, settings.batch_size)
+
+
+def loader_of(pictures: Any, settings: SearchSettings) -> Any:
+    """Return shuffled batches of pictures."""
+    # A last batch of one picture would break batch normalisation.
+    return DataLoader(pictures, settings.batch_size, shuffle=True, drop_last=len(pictures) >= settings.batch_size)
+
+
+def bare_trainer(folder: str) -> dict[str, Any]:
+    """Return the arguments of a Lightning trainer that writes and prints nothing."""
+    return {
+        "accelerator": "auto",
+        "devices": 1,
+        "logger": False,
+        "enable_checkpointing": False,
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
+        "default_root_dir": folder,
+    }
+
+
+@contextlib.contextmanager
+def quiet_lightning() -> Iterator[None]:
+    """Silence chatter about loggers and workers that says nothing about the search."""
+    loggers = [logging.getLogger(name) for name in ("nni", "pytorch_lightning", "lightning.pytorch")]
+    levels = [logger.level for logger in loggers]
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", module=r"(pytorch_lightning|lightning|torchmetrics|nni)(\..*)?")
+        try:
+            for logger in loggers:
+                logger.setLevel(logging.ERROR)
+            yield
+        finally:
+            for logger, level in zip(loggers, levels, strict=True):
+                logger.setLevel(level)
+
+
+@contextlib.contextmanager
+def learning_threads(count: int) -> Iterator[None]:
+    """Set the threads, and treat numbers too small for the processor's fast path as zero.
+
+    Candidates that the mask hardly uses get gradients of that size, and an epoch then takes several times as long.
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    torch.set_flush_denormal(True)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+        torch.set_flush_denormal(False)

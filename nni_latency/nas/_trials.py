@@ -1,0 +1,142 @@
+"""A whole multi-trial search with NNI: each network that keeps the limit learns by itself, and the best one goes on."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from nni_latency.errors import UnreachableTargetError
+from nni_latency.nas import _nni
+from nni_latency.nas._datasets import Dataset, split
+from nni_latency.nas._filter import sample_of
+from nni_latency.nas._profiler import LatencyProfiler
+from nni_latency.nas._search import SearchResult, Trial
+from nni_latency.nas._training import SearchSettings, learning_threads, quiet_lightning, train_on
+from nni_latency.spaces import network_of
+
+
+def run_trials(
+    space: Any,
+    dataset: Dataset,
+    strategy: Any,
+    settings: SearchSettings,
+    *,
+    profiler: LatencyProfiler,
+    trials: int,
+    on_trial: Callable[[Trial], None] = lambda trial: None,
+    on_final_epoch: Callable[[int], None] = lambda index: None,
+) -> SearchResult:
+    """Search a network with a multi-trial strategy in an NNI experiment and train it.
+
+    Every trial makes a network with weights of its own and trains it for `settings.epochs` on four fifths of the
+    pictures to learn from; the rest say how good it is. The best network learns on from all of them. Trials run one
+    after the other in this process.
+
+    Parameters
+    ----------
+    space : ModelSpace
+        The space; it is not changed.
+    dataset : Dataset
+        What to learn from and to judge by.
+    strategy : Strategy
+        A multi-trial strategy of NNI with its filter.
+    settings : SearchSettings
+        How long and how fast; the epochs are those of one trial.
+    profiler : LatencyProfiler
+        The costs of the space.
+    trials : int
+        Most trials.
+    on_trial, on_final_epoch : callable, optional
+        Called after every trial, and every epoch of the final training.
+
+    Returns
+    -------
+    SearchResult
+
+    Raises
+    ------
+    UnreachableTargetError
+        If the strategy ends without any network that passes its filter.
+    LatencyError
+        Whatever a trial raises: it ends the search.
+    """
+    judge = _Judge(space, dataset, profiler, settings, on_trial)
+    torch.manual_seed(settings.seed)
+    with (
+        quiet_lightning(),
+        learning_threads(settings.threads),
+        tempfile.TemporaryDirectory(prefix="nni-latency-") as folder,
+    ):
+        experiment = _nni.NasExperiment(space, _nni.FunctionalEvaluator(judge), strategy)
+        experiment.config.experiment_working_directory = Path(folder)
+        experiment.config.execution_engine = _nni.SequentialEngineConfig()
+        experiment.config.model_format = _nni.ModelFormatConfig("simplified")
+        experiment.config.max_trial_number = trials
+        try:
+            experiment.run()
+        finally:
+            experiment.stop()
+        if judge.error is not None:
+            raise judge.error
+        if judge.best is None:
+            raise UnreachableTargetError(
+                "The strategy ended without a network that is fast enough. Raise the limit, or try another strategy."
+            )
+        found, network = judge.best
+        torch.manual_seed(settings.seed)
+        accuracy = train_on(network, dataset, settings, on_final_epoch)
+    return SearchResult(found.sample, network, found.latency, accuracy, tuple(judge.history))
+
+
+class _Judge:
+    """Trains the network of a trial and reports it to NNI; keeps the best one."""
+
+    def __init__(
+        self,
+        space: Any,
+        dataset: Dataset,
+        profiler: LatencyProfiler,
+        settings: SearchSettings,
+        on_trial: Callable[[Trial], None],
+    ) -> None:
+        learned, held_back = split(dataset.train, settings.seed)
+        self.history: list[Trial] = []
+        self.best: tuple[Trial, nn.Module] | None = None
+        self.error: Exception | None = None
+        self._space = space
+        self._dataset = replace(dataset, train=learned, valid=held_back)
+        self._profiler = profiler
+        self._settings = replace(settings, final_epochs=settings.epochs)
+        self._on_trial = on_trial
+
+    def __call__(self, model: Any) -> None:
+        """Judge the network of the running trial."""
+        if self.error is not None:
+            return
+        try:
+            accuracy = self._judge(dict(sample_of(_nni.nni.get_current_parameter())))
+        except Exception as error:  # NNI would note a failed trial and go on to the next
+            self.error = error
+            raise
+        _nni.nni.report_final_result(accuracy)
+
+    def _judge(self, sample: dict[str, Any]) -> float:
+        begin = time.perf_counter()
+        # So that a network learns the same whichever was tried before.
+        torch.manual_seed(self._settings.seed)
+        network = network_of(self._space, sample).anew()
+        accuracy = train_on(network, self._dataset, self._settings, lambda index: None)
+        latency = self._profiler.profile(sample)
+        trial = Trial(len(self.history), accuracy, latency, time.perf_counter() - begin, sample)
+        self.history.append(trial)
+        if self.best is None or accuracy > self.best[0].accuracy:
+            self.best = trial, network
+        self._on_trial(trial)
+        return accuracy

@@ -1,0 +1,229 @@
+"""``nni-latency search`` of spaces without a measure plan: one of NNI's hub, and one of the user's own."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from nni_latency.cli._search_report import FILES
+from nni_latency.estimators import ActsEstimator
+from nni_latency.measurement import Protocol
+from nni_latency.micro_benchmarks import draw_blocks, run_benchmarks
+from nni_latency.operators import features_of
+from nni_latency.platforms import current_platform
+from nni_latency.spaces import make_space, network_of, operators_of_space, read_sample, reference_of
+from nni_latency.tables import OperatorEntry, OperatorTable
+from nni_latency.testing import FakeRuntime
+
+OWN = f"{Path(__file__).parents[1] / 'spaces' / 'own_space.py'}:OwnSpace"
+SMALL = ["--space", "nasbench201", "--space-args", '{"stem_out_channels": 4, "num_modules_per_stack": 1}']
+_ONE_CELL = '{"stem_out_channels": 8, "num_stacks": 1, "num_modules_per_stack": 1}'
+QUICK = ["--epochs", 1, "--final-epochs", 1, "--train-batch-size", 32]
+
+pytestmark = pytest.mark.usefixtures("_few_digits")
+
+
+def _seconds(op):
+    """Return the time of an operator on an invented device."""
+    found = features_of(op)
+    return 2e-6 + 1e-9 * found.inputs + 3e-11 * found.flops
+
+
+@pytest.fixture(scope="module")
+def acts(tmp_path_factory):
+    """Fit a predictor to invented numbers of this device; return how the command line names it."""
+    folder = tmp_path_factory.mktemp("acts")
+    runtime = FakeRuntime(_seconds, platform=current_platform("cpu"))
+    protocol = Protocol(n_warmup=0, rounds=1, time_budget=600.0)
+    series = [(block, (1,)) for block in draw_blocks(24)]
+    points = run_benchmarks(runtime, protocol, folder / "points.json", series=series)
+    estimator = ActsEstimator()
+    estimator.fit(points.workloads, points.latencies, groups=points.blocks, platform=points.platform)
+    estimator.save(folder / "acts.json")
+    return f"acts:{folder / 'acts.json'}"
+
+
+@pytest.fixture(scope="module")
+def search(run, acts, tmp_path_factory):
+    """Search; return what was printed, the folder and the record."""
+
+    def invoke(*options, target=1000):
+        out = tmp_path_factory.mktemp("searched")
+        done = run("search", "--latency-estimator", acts, "--target-ms", target, *QUICK, "--out", out, *options)
+        return done, out, json.loads((out / "search.json").read_text())
+
+    return invoke
+
+
+@pytest.fixture(scope="module")
+def own(search):
+    return search("--space", OWN, target=0.5)
+
+
+@pytest.fixture(scope="module")
+def hub(search):
+    return search(*SMALL, "--data", "digits", "--strategy", "enas", "--no-measure")
+
+
+@pytest.fixture(scope="module")
+def tried(search):
+    return search("--space", OWN, "--strategy", "random", "--trials", 2, "--no-measure", target=0.5)
+
+
+def test_files_are_those_of_every_search(own, hub, tried):
+    for _, out, _ in (own, hub, tried):
+        assert sorted(path.name for path in out.iterdir()) == sorted(FILES)
+
+
+def test_space_is_made_for_the_classes_of_the_data_set(own, hub):
+    assert own[2]["space_arguments"] == {"num_labels": 10}
+    assert hub[2]["space_arguments"] == {"stem_out_channels": 4, "num_modules_per_stack": 1, "num_labels": 10}
+
+
+def test_input_is_that_of_the_space(own, hub):
+    assert own[2]["input_shape"] == [1, 3, 16, 16]
+    assert hub[2]["input_shape"] == [1, 3, 32, 32]
+
+
+def test_first_strategy_that_can_is_taken(own):
+    assert own[2]["strategy"] == "fbnet"
+    assert "with fbnet on digits" in own[0].stderr
+
+
+def test_result_meets_the_target_and_is_measured(own):
+    done, _, record = own
+    assert record["predicted_s"] <= record["aim_s"] == pytest.approx(0.95 * 0.5e-3)
+    assert record["measured_s"]["value"] > 0
+    for text in ("predicted", "measured", "accuracy", "operator"):
+        assert text in done.stdout
+
+
+@pytest.mark.parametrize("found", ["own", "hub", "tried"])
+def test_weights_fit_the_network_of_the_sample(found, request):
+    _, out, record = request.getfixturevalue(found)
+    space = make_space(record["space"], record["space_arguments"])
+    network = network_of(space, read_sample(space, out / "result.json"))()
+    network.load_state_dict(load_file(out / "weights.safetensors"), strict=True)
+    assert network.eval()(torch.zeros(2, 3, 32, 32)).shape == (2, 10)
+
+
+def test_network_found_can_be_estimated_from_its_file(own, run, acts):
+    _, out, record = own
+    command = ["estimate", "--space", OWN, "--num-classes", 10, "--architecture", out / "result.json"]
+    found = json.loads(run(*command, "--latency-estimator", acts, "--json").stdout)
+    assert found["latency_s"] == pytest.approx(record["predicted_s"], rel=1e-6)
+
+
+def test_trials_are_told_and_the_best_is_found(tried):
+    done, _, record = tried
+    assert [trial["index"] for trial in record["history"]] == [0, 1]
+    assert all(trial["latency"] <= record["aim_s"] for trial in record["history"])
+    best = max(record["history"], key=lambda trial: trial["accuracy"])
+    assert record["sample"] == best["sample"]
+    assert "trial 2: accuracy" in done.stderr
+
+
+def test_epochs_of_a_strategy_that_draws_have_no_temperature(hub):
+    done, _, record = hub
+    assert record["history"][0]["temperature"] is None
+    assert record["history"][0]["latency"] <= record["aim_s"]
+    assert "temperature" not in done.stderr
+
+
+def test_same_seed_finds_the_same(search, hub):
+    again = search(*SMALL, "--strategy", "enas", "--no-measure")[2]
+    for name in ("sample", "predicted_s", "accuracy"):
+        assert again[name] == hub[2][name]
+
+
+@pytest.fixture
+def refused(fails, acts, tmp_path):
+    """Search with options that must be refused before anything is learned or written; return the sentence."""
+
+    def invoke(*options, target=1000):
+        complaint = fails("search", "--latency-estimator", acts, "--target-ms", target, "--out", "out", *options)
+        assert not (tmp_path / "out").exists()
+        return complaint
+
+    return invoke
+
+
+@pytest.mark.parametrize(
+    ("options", "reason", "other"),
+    [
+        (["--space", "nasbench101", "--space-args", _ONE_CELL], "NNI can make no supernet for it", "evolution"),
+        (["--space", "darts", "--space-args", '{"width": 4, "num_cells": 3}'], "no fitting architecture par", "enas"),
+    ],
+    ids=["nasbench101", "darts"],
+)
+def test_strategy_that_can_not_search_the_space_names_one_that_can(refused, options, reason, other):
+    complaint = refused(*options, "--strategy", "fbnet")
+    assert complaint.startswith(f"The strategy 'fbnet' can not search '{options[1]}': ")
+    assert reason in complaint
+    assert complaint.endswith(f"Take --strategy {other}.")
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        (["--space", OWN, "--num-classes", "3"], "The data set digits has 10 classes, asked is 3."),
+        (["--space", OWN, "--space-args", '{"num_labels": 4}'], "The data set digits has 10 classes, asked is 4."),
+        (["--space", OWN, "--space-args", '{"colour": 4}'], "unexpected keyword argument 'colour'"),
+        (["--space", OWN, "--strategy", "luck"], "'luck' is not one of 'fbnet'"),
+        (["--space", OWN, "--trials", "0"], "0 is not in the range x>=1"),
+        (["--space", f"{OWN.rpartition(':')[0]}:NeedsArguments"], "missing a required argument: 'width'"),
+        (
+            ["--space", f"{OWN.rpartition(':')[0]}:NeedsArguments", "--space-args", '{"width": 10}'],
+            "must return a number for each of the data set's 10 classes and each picture. Got a tensor of shape",
+        ),
+        (["--space", "autoformer", "--space-args", '{"img_size": 64}'], "do not take the data set's pictures, 3x32x32"),
+    ],
+    ids=["classes", "labels", "argument", "strategy", "trials", "without", "no logits", "pictures"],
+)
+def test_what_does_not_fit_is_refused(refused, options, complaint):
+    assert complaint in refused(*options)
+
+
+def test_target_out_of_reach_is_refused(refused):
+    assert "No network of the space meets a latency of 1.00 us" in refused("--space", OWN, target=0.001)
+
+
+@pytest.fixture(scope="module")
+def operators(tmp_path_factory):
+    """Save a table of operators of invented numbers."""
+    space = make_space("nasbench201", json.loads(SMALL[3]))
+    inputs = torch.zeros(1, 3, 32, 32)
+    costs = {op: _seconds(op) for op in operators_of_space(space, inputs).distinct}
+    entries = tuple(OperatorEntry(op, cost, 0.9 * cost, 1.1 * cost) for op, cost in costs.items())
+    table = OperatorTable(reference_of(space), current_platform("cpu"), tuple(inputs.shape), entries)
+    return table.save(tmp_path_factory.mktemp("operators") / "table.json")
+
+
+def test_table_of_operators_brings_its_space(run, operators, tmp_path):
+    """Space, arguments and input are those of the table; its classes are those of the data set."""
+    quick = [*QUICK, "--strategy", "random", "--trials", 1, "--no-measure", "--out", "out"]
+    run("search", "--latency-estimator", operators, "--target-ms", 1000, *quick)
+    record = json.loads((tmp_path / "out" / "search.json").read_text())
+    assert record["space"] == "nasbench201"
+    assert record["space_arguments"] == {"stem_out_channels": 4, "num_modules_per_stack": 1, "num_labels": 10}
+    assert record["input_shape"] == [1, 3, 32, 32]
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        (
+            ["--space", "nasbench201", "--space-args", '{"stem_out_channels": 8}'],
+            "stem_out_channels=4 against stem_out_channels=8",
+        ),
+        (["--batch-size", "2"], "batch_size=1 against batch_size=2"),
+        (["--input-size", "64"], "input_size=32 against input_size=64"),
+    ],
+    ids=["arguments", "batch size", "input size"],
+)
+def test_what_is_not_that_of_the_table_is_refused(fails, operators, options, complaint):
+    assert complaint in fails("search", "--latency-estimator", operators, "--target-ms", 1000, *options)
