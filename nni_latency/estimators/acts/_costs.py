@@ -13,7 +13,7 @@ from nni_latency.estimators.acts._traits import START, Work
 from nni_latency.estimators.acts._workloads import Workloads
 
 #: How strongly the costs of a group are held to those of all groups together, a share of the points.
-_SHRINKAGE = 0.01
+_SHRINKAGE = 0.03
 
 #: No piece of work costs less [s].
 _LEAST = 1e-9

@@ -54,7 +54,7 @@ class LineDocument(StrictDocument):
 
 
 class CostsDocument(StrictDocument):
-    """Seconds by output, input, FLOP, parameter, output of more than 32 MiB, and call of an operator."""
+    """Seconds by output, input, FLOP, parameter and call of an operator."""
 
     shared: Amounts
     groups: dict[str, Amounts]

@@ -9,14 +9,7 @@ from nni_latency.errors import UnknownNameError
 from nni_latency.operators import Features, OpSpec, features_of
 
 #: What is counted of every piece of work, in the order of its amounts; the last one is 1 for each.
-AMOUNTS = ("outputs", "inputs", "flops", "params", "large", "calls")
-
-#: Results that are larger than this [byte] an allocator does not keep for the next run: glibc has every page of them
-#: made anew by the operating system, which may take longer than computing them.
-LARGE = 32 * 2**20
-
-#: Size of an element [byte], in single precision.
-_BYTES = 4
+AMOUNTS = ("outputs", "inputs", "flops", "params", "calls")
 
 #: Traits of an operator, and of a block by its totals.
 N_TRAITS, N_TOTALS = 10, 3
@@ -84,9 +77,8 @@ def work_of(op: OpSpec) -> tuple[Work, Features, bool]:
     except UnknownNameError:
         elements = sum(math.prod(shape) for shape in op.input_shapes)
         features, counted = Features(inputs=elements, outputs=elements), False
-    large = features.outputs if _BYTES * features.outputs > LARGE and not op.get("inplace") else 0
     flops = features.flops * (_padding(op, _LANES) if counted else 1)
-    amounts = (features.outputs, features.inputs, flops, features.params, large, 1)
+    amounts = (features.outputs, features.inputs, flops, features.params, 1)
     group = group_of(op) if counted else OTHER
     return Work(group, tuple(map(float, amounts)), _traits(op, features)), features, counted
 
@@ -94,7 +86,7 @@ def work_of(op: OpSpec) -> tuple[Work, Features, bool]:
 def work_of_totals(acts: float, inp: float, flops: float) -> Work:
     """Describe a block by its totals alone."""
     traits = tuple(map(math.log1p, (acts, inp, flops)))
-    return Work(WHOLE, (float(acts), float(inp), float(flops), 0.0, 0.0, 1.0), traits)
+    return Work(WHOLE, (float(acts), float(inp), float(flops), 0.0, 1.0), traits)
 
 
 def start_of_workload() -> Work:
