@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch import nn
 
-#: Numbers that are written: 16 MiB in single precision.
-SWEPT = 1 << 22
+#: Memory that is written [byte], whatever the precision.
+SWEPT = 16 * 2**20
 
 
 class Feeder(nn.Module):
@@ -40,7 +40,7 @@ class Feeder(nn.Module):
 
     def forward(self, _: torch.Tensor) -> torch.Tensor:
         """Return the input, in the memory layout of the sample."""
-        torch.full((SWEPT,), 1.0, dtype=self.sample.dtype, device=self.sample.device)
+        torch.full((SWEPT // self.sample.element_size(),), 1.0, dtype=self.sample.dtype, device=self.sample.device)
         self.twin(torch.cat([self.sample] * self.batch))
         return torch.cat([self.sample] * self.batch)
 
