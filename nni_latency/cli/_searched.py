@@ -64,7 +64,7 @@ def searched_space(estimator: Estimator, options: dict[str, Any], dataset: Datas
     batch_size = check_batch_size(estimator, options["batch_size"])
     asked = given_arguments(options)
     _check_classes(asked, dataset)
-    arguments = arguments_for(estimator, name, options, ignore=("num_classes",))
+    arguments = arguments_for(estimator, name, options, ignore=_CLASSES)
     arguments = {**arguments, **_for_data_set(name, arguments, dataset)}
     space = make_space(name, arguments)
     if hasattr(space, "measure_plan"):

@@ -144,7 +144,8 @@ def quiet_lightning() -> Iterator[None]:
         warnings.filterwarnings("ignore", module=r"(pytorch_lightning|lightning|torchmetrics|nni)(\..*)?")
         try:
             for logger in loggers:
-                logger.setLevel(logging.ERROR)
+                # What NNI calls an error of a model or a strategy is raised as well.
+                logger.setLevel(logging.CRITICAL if logger.name == "nni" else logging.ERROR)
             yield
         finally:
             for logger, level in zip(loggers, levels, strict=True):

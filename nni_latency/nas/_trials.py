@@ -109,7 +109,7 @@ class _Judge:
         learned, held_back = split(dataset.train, settings.seed)
         self.history: list[Trial] = []
         self.best: tuple[Trial, nn.Module] | None = None
-        self.error: Exception | None = None
+        self.error: BaseException | None = None
         self._space = space
         self._dataset = replace(dataset, train=learned, valid=held_back)
         self._profiler = profiler
@@ -122,7 +122,7 @@ class _Judge:
             return
         try:
             accuracy = self._judge(dict(sample_of(_nni.nni.get_current_parameter())))
-        except Exception as error:  # NNI would note a failed trial and go on to the next
+        except BaseException as error:  # NNI would note a failed trial, even an interrupted one, and go on
             self.error = error
             raise
         _nni.nni.report_final_result(accuracy)

@@ -152,6 +152,24 @@ def test_error_of_a_trial_ends_the_search(pictures):
         run_trials(Layers(), narrow, make_strategy("random", aim), SETTINGS, profiler=aim.profiler, trials=3)
 
 
+def test_interrupt_of_a_trial_ends_the_search_at_once(pictures, capfd):
+    def interrupt(trial):
+        raise KeyboardInterrupt
+
+    aim = _aim(Layers())
+    with pytest.raises(KeyboardInterrupt):
+        run_trials(
+            Layers(),
+            pictures,
+            make_strategy("random", aim),
+            SETTINGS,
+            profiler=aim.profiler,
+            trials=3,
+            on_trial=interrupt,
+        )
+    assert capfd.readouterr() == ("", "")
+
+
 def test_unknown_strategy_lists_those_that_there_are():
     with pytest.raises(UnknownNameError, match=r"Unknown strategy 'luck'\. There is: fbnet, darts"):
         make_strategy("luck", _aim(Layers()))
