@@ -14,6 +14,7 @@ from rich.markup import escape
 
 import nni_latency.spaces as spaces
 from nni_latency.cli._console import remarks
+from nni_latency.cli._model import send_by_value
 from nni_latency.cli._options import arguments_for, check_batch_size, given_arguments, make_space, plan_for
 from nni_latency.errors import InvalidValueError, MismatchError
 from nni_latency.estimators import Estimator, OperatorTableEstimator
@@ -46,8 +47,10 @@ class Searched:
     input_shape: tuple[int, ...]
 
     def make(self) -> Any:
-        """Return the space, made anew."""
-        return make_space(self.name, dict(self.arguments))
+        """Return the space, made anew; an estimator that measures may send its networks to other processes."""
+        space = make_space(self.name, dict(self.arguments))
+        send_by_value(space)
+        return space
 
 
 def searched_space(estimator: Estimator, options: dict[str, Any], dataset: Dataset) -> Searched:

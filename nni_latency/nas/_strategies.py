@@ -16,6 +16,7 @@ from nni_latency.nas._fbnet import FBNet
 from nni_latency.nas._filter import LatencyFilter
 from nni_latency.nas._penalty import LatencyPenalty, architecture_logits
 from nni_latency.nas._profiler import LatencyProfiler
+from nni_latency.nas._training import quiet_lightning
 from nni_latency.spaces import draw_samples, network_of
 
 #: Rewards between two steps of the controller: an epoch of a small data set has few.
@@ -173,7 +174,7 @@ def check_strategy(name: str, cost: Any, make_space: Callable[[], Any], pictures
     """
     if not is_one_shot(name):
         return
-    with torch.random.fork_rng():
+    with quiet_lightning(), torch.random.fork_rng():
         try:
             supernet = {"proxyless": _nni.Proxyless, "enas": ENAS}.get(name, _nni.DARTS)().mutate_model(make_space())
         except LatencyError:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import cloudpickle
 import pytest
 import torch
 from safetensors.torch import load_file
 
 from nni_latency.cli._search_report import FILES
+from nni_latency.cli._searched import Searched
 from nni_latency.estimators import ActsEstimator
 from nni_latency.measurement import Protocol
 from nni_latency.micro_benchmarks import draw_blocks, run_benchmarks
@@ -82,6 +84,11 @@ def test_files_are_those_of_every_search(own, hub, tried):
 def test_space_is_made_for_the_classes_of_the_data_set(own, hub):
     assert own[2]["space_arguments"] == {"num_labels": 10}
     assert hub[2]["space_arguments"] == {"stem_out_channels": 4, "num_modules_per_stack": 1, "num_labels": 10}
+
+
+def test_networks_of_a_file_can_be_sent_to_other_processes():
+    made = Searched(OWN, {}, (1, 3, 16, 16)).make()
+    assert type(made).__module__ in cloudpickle.list_registry_pickle_by_value()
 
 
 def test_input_is_that_of_the_space(own, hub):
