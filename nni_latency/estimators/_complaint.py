@@ -45,6 +45,8 @@ def complaint_about(
     >>> str(complaint_about({"a": 2}, {"a": (1, 2), "b": (1, 2)}))
     "The sample has no choice for 'b'."
     """
+    if not isinstance(sample, Mapping):
+        return InvalidValueError(f"A sample must be a mapping, {{label: choice}}. Got {type(sample).__name__}.")
     made = {label for item in derived for label in item.outputs}
     own = {label: known for label, known in choices.items() if label not in made}
     for label, known in own.items():
