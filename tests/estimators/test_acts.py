@@ -67,6 +67,14 @@ def test_blocks_without_convolutions_do_not_move_the_formula():
     assert fit_line(pools, pools[:, 2] * 1e-9, relative=False).c == pytest.approx(1e-9)
 
 
+def test_the_constant_counts_once_in_a_network_of_many_operators():
+    totals = np.array([totals_of(block) for block in draw_blocks(60)], dtype=float)
+    published = ActsEstimator(variant="published").fit(totals, totals @ [3e-10, 2e-10, 1e-11] + 5e-4)
+    block = [op for block in draw_blocks(20, seed=5) for op in block]
+    parts = sum(published.estimate_op(op).value for op in block)
+    assert parts + published.d_ == pytest.approx(published.estimate_block(block).value, rel=1e-4)
+
+
 def test_coefficients_are_never_negative():
     generator = np.random.default_rng(3)
     for _ in range(20):

@@ -39,7 +39,7 @@ def test_filter_takes_models_as_a_middleware_hands_them_over(kind):
 
 def test_nnis_own_filter_does_not_take_models():
     """What `LatencyFilter` is for; when this fails, NNI has learned it."""
-    with pytest.raises(InvalidValueError, match="A sample must be a mapping.* Got RawFormatModelSpace"):
+    with pytest.raises(InvalidValueError, match=r"A sample must be a mapping.* Got RawFormatModelSpace"):
         RangeProfilerFilter(profiler_of(Toy()), max=5e-3)(_model(RawFormatModelSpace, FAST))
 
 

@@ -229,8 +229,17 @@ class ActsEstimator(RegressorMixin, BaseEstimator, LayerEstimator):
         return self.estimate_block([op for _, op in read_onnx(path, batch_size)])
 
     def estimate_op(self, op: OpSpec) -> Estimate:
-        """Estimate the latency of one operator or block."""
-        return self.estimate_block([op])
+        """Estimate what one operator or block adds to a network.
+
+        A fit that knows no operators, on totals or of the published variant, is about whole workloads: an operator
+        adds its terms of the first line, and not the constant, which would else count once for every operator.
+        """
+        if self.model_ is not None and self.operators_:
+            return self.estimate_block([op])
+        workloads = workloads_of([[op]])
+        value = max(float(workloads.totals[0] @ (self.a_, self.b_, self.c_)), 1e-9)
+        factor = self.interval_factor_
+        return Estimate(value, value / factor, value * factor, workloads.uncounted[0])
 
     def estimate_block(self, ops: Sequence[OpSpec]) -> Estimate:
         """Estimate the latency of operators that run one after another, as one workload."""
