@@ -6,7 +6,7 @@ networks. Both variants are fitted on the predefined points and scored on the re
 how good the fit is; those of a fit on the first points, minutes older, contain what changed since in the speed of
 the machine. What is measured already in the folder is not measured again, and an interrupted run goes on.
 
-    python examples/score_acts.py --out score-acts                      # about 13 minutes on a quiet machine
+    python examples/score_acts.py --out score-acts                      # about 13 minutes
     python examples/score_acts.py --out score-acts --spaces darts enas  # five random networks of these as well
     python examples/score_acts.py --out score-acts-gpu --device cuda:0
 """
@@ -24,15 +24,16 @@ import torch
 from torch import nn
 
 from nni_latency import FBNetSpace
-from nni_latency.estimators import ActsEstimator
+from nni_latency.estimators import ActsEstimator, MeasuredNetworkEstimator
 from nni_latency.estimators.acts import BlockScores, Variant, score_blocks
 from nni_latency.files import write_atomically
-from nni_latency.measurement import Protocol, measure_network
+from nni_latency.measurement import Protocol
 from nni_latency.measurement.runtimes import TorchEager
 from nni_latency.micro_benchmarks import BLOCKS, KINDS, SERIES, BenchmarkPoints, Block, draw_blocks, run_benchmarks
 from nni_latency.operators import capture_operators, count_operators
 from nni_latency.plots import draw_fit, draw_predictions
 from nni_latency.spaces import HUB_SPACES, draw_samples, example_inputs_of, make_space, network_of
+from nni_latency.tables import OperatorMemo
 
 #: A block and the batch sizes at which it is measured.
 Series = tuple[Block, tuple[int, ...]]
@@ -45,6 +46,9 @@ SIZE = 224
 
 #: Networks that are drawn from each space.
 PER_SPACE = 5
+
+#: How whole networks are measured, the five known ones or those of a space in one go.
+ON_NETWORKS = Protocol(n_warmup=1, n_run=3, rounds=24, time_budget=45.0)
 
 #: What builds a network, and the shape of its input.
 Network = tuple[Callable[[], nn.Module], tuple[int, ...]]
@@ -67,15 +71,20 @@ def main() -> None:
     series = (*as_measured(older), *test_series(options.blocks))
     together = measured(options.out / "together.json", runtime, series, options.test_budget)
     known, unknown = split(together, {point.block for point in older.points})
-    networks = {} if options.skip_networks else dict(KNOWN)
-    for name in options.spaces:
-        networks.update(drawn_networks(name, PER_SPACE))
-    latencies = measure_networks(networks, options.out / "networks.json", runtime)
+    groups = [] if options.skip_networks else [KNOWN]
+    groups += [drawn_networks(name, PER_SPACE) for name in options.spaces]
+    memo = OperatorMemo(options.out / "networks.jsonl", runtime.platform)
+    truth = MeasuredNetworkEstimator(runtime=runtime, protocol=ON_NETWORKS, memo=memo)
+    for networks in groups:
+        print(f"Measuring {', '.join(networks)}", flush=True)
+        truth.measure(examples_of(networks).values())
     print(f"{runtime.platform.id}: {len(known.points)} points, {len(unknown.points)} test blocks")
     for variant in ("published", "refined"):
         estimator = fitted(variant, known)
         report(estimator, fitted(variant, older), known, unknown, options.out)
-        report_networks(estimator, networks, latencies)
+        for networks in groups:
+            # The points hold for another speed of the machine than the networks, which the reference operator tells.
+            report_networks(estimator, truth, networks, float(np.median(known.drift)) / memo.reference)
 
 
 def fitted(variant: Variant, points: BenchmarkPoints) -> ActsEstimator:
@@ -124,16 +133,9 @@ def draw_batch(block: Block, generator: np.random.Generator) -> int:
     return int(generator.choice([batch for batch in (1, 2, 4, 8, 16) if batch == 1 or batch * macs <= MOST_MACS]))
 
 
-def measure_networks(networks: dict[str, Network], path: Path, runtime: TorchEager) -> dict[str, float]:
-    """Return what whole networks take [s], each run again and again until it is warm, one after another."""
-    found: dict[str, float] = dict(json.loads(path.read_text())) if path.exists() else {}
-    protocol = Protocol(n_warmup=3, n_run=40, max_measure_execution_time=15.0)
-    for name, (build, shape) in networks.items():
-        if name not in found:
-            found[name] = measure_network(build(), shape, runtime, protocol).summary.value
-            print(f"{name}: {found[name] * 1e3:.1f} ms", flush=True)
-            write_atomically(path, json.dumps(found, indent=1) + "\n")
-    return {name: found[name] for name in networks}
+def examples_of(networks: dict[str, Network]) -> dict[str, tuple[nn.Module, torch.Tensor]]:
+    """Return networks with an input each."""
+    return {name: (build(), torch.zeros(shape)) for name, (build, shape) in networks.items()}
 
 
 def report(
@@ -158,12 +160,13 @@ def report(
     write_atomically(out / f"{estimator.variant}-scores.json", json.dumps(asdict(scores), indent=1) + "\n")
 
 
-def report_networks(estimator: ActsEstimator, networks: dict[str, Network], latencies: dict[str, float]) -> None:
+def report_networks(
+    estimator: ActsEstimator, truth: MeasuredNetworkEstimator, networks: dict[str, Network], speed: float
+) -> None:
     """Print how far whole networks are off: the known ones one by one, those of spaces together."""
     errors: dict[str, list[float]] = {}
-    for name, seconds in latencies.items():
-        build, shape = networks[name]
-        found = estimator.estimate(build(), torch.empty(shape, device="meta")).value
+    for name, network in examples_of(networks).items():
+        seconds, found = truth.estimate(*network).value * speed, estimator.estimate(*network).value
         if name in KNOWN:
             print(f"  {name:16} {seconds * 1e3:7.1f} ms, predicted {found * 1e3:7.1f} ms, {found / seconds - 1:+6.1%}")
         else:

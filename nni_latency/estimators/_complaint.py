@@ -15,7 +15,7 @@ _CLASH = "its choices do not go together"
 
 
 def complaint_about(
-    sample: Mapping[str, Any],
+    sample: object,
     choices: Mapping[str, Collection[Any]],
     reason: Exception | str = _CLASH,
     derived: Sequence[Derived] = (),
