@@ -267,6 +267,34 @@ class _Ledger:
         return list(dict.fromkeys(number for number in known if number is not None))
 
 
+def _compute(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """Call a function of torch.
+
+    Batch normalisation without memory is worked out by torch in Python, and took a third of a trace: where nothing but
+    the shape is asked for, and nothing can be wrong, it is that of the input.
+    """
+    if func is nn.functional.batch_norm and _keeps_shape(*args, **kwargs):
+        return torch.empty_like(args[0] if args else kwargs["input"])
+    return func(*args, **kwargs)
+
+
+def _keeps_shape(
+    input: torch.Tensor,  # noqa: A002 - the name that torch gives it
+    running_mean: torch.Tensor | None,
+    running_var: torch.Tensor | None,
+    weight: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
+    training: bool = False,
+    *_: Any,
+    **__: Any,
+) -> bool:
+    """Whether a batch normalisation is on a meta tensor, in evaluation, and fits."""
+    if training or running_mean is None or running_var is None or not input.is_meta or input.dim() < 2:
+        return False
+    known = (item for item in (running_mean, running_var, weight, bias) if item is not None)
+    return input.is_contiguous() and all(tuple(item.shape) == (input.shape[1],) for item in known)
+
+
 class _Recorder(TorchFunctionMode):
     """Notes every call of a torch function while it is entered, for every way of counting operators."""
 
@@ -284,7 +312,7 @@ class _Recorder(TorchFunctionMode):
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        result = func(*args, **kwargs)
+        result = _compute(func, args, kwargs)
         if self._aside:
             return result
         self.n_calls += 1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from torch import nn
@@ -202,3 +204,19 @@ def test_a_network_that_asks_for_data_is_traced_by_modules_once():
         by_module, by_graph = trace_both(Asking(4, 4), torch.zeros(1, 4))
     assert len(caught) == 1
     assert by_module == by_graph
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_batch_normalisation_is_traced_as_it_is_run(layout):
+    network = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten()).eval()
+    inputs = torch.zeros(2, 3, 6, 6).to(memory_format=layout)
+    meta = copy.deepcopy(network).to("meta")
+    found = [op for _, op in capture_operators(network, inputs, by="graph")]
+    assert [op for _, op in capture_operators(meta, inputs.to("meta"), by="graph")] == found
+    assert found[1].op_key == "batch_norm()@2x8x4x4:float32"
+
+
+def test_batch_normalisation_of_other_channels_is_refused():
+    network = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(9))
+    with pytest.raises(InvalidValueError, match=r"do not fit Sequential.*9"):
+        capture_operators(network, torch.zeros(2, 3, 6, 6), by="graph")
