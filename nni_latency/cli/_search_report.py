@@ -96,15 +96,15 @@ def write_found(found: Found, out: Path) -> None:
         "history": [dataclasses.asdict(step) for step in result.history],
     }
     write_atomically(out / "search.json", json.dumps(content, indent=1) + "\n")
-    steps = [step for step in result.history if not isinstance(step, Trial)]
     picture = SearchPicture(
         _parts(found),
-        [(step.latency, step.accuracy) for step in steps],
+        [(step.latency, step.accuracy) for step in result.history],
         result.latency,
         result.accuracy,
         found.target,
         None if found.measured is None else found.measured[0].summary.value,
         f"{found.searched.name} on {options['dataset']}, {found.profiler.estimator.platform.id}",
+        trials=any(isinstance(step, Trial) for step in result.history),
     )
     draw_search(picture, out / "search.png")
 

@@ -21,7 +21,7 @@ class SearchPicture:
     layers : sequence of (str, str, float)
         Name, choice and estimated latency of every layer of the network found.
     path : sequence of (float, float)
-        Expected latency and accuracy of the supernet after every epoch.
+        Expected latency and accuracy of the supernet after every epoch, or those of the network of every trial.
     predicted : float
         Estimated latency of the network found.
     accuracy : float
@@ -32,6 +32,8 @@ class SearchPicture:
         Measured latency of the network found.
     title : str
         What was searched where.
+    trials : bool, default=False
+        Whether the path is of trials, each a network of its own.
     """
 
     layers: Sequence[tuple[str, str, float]]
@@ -41,6 +43,7 @@ class SearchPicture:
     target: float | None
     measured: float | None
     title: str
+    trials: bool = False
 
 
 def draw_search(picture: SearchPicture, out: str | Path) -> Path:
@@ -72,7 +75,8 @@ def _draw_layers(axes: Any, picture: SearchPicture) -> None:
 def _draw_path(axes: Any, picture: SearchPicture) -> None:
     latencies = [latency * 1e3 for latency, _ in picture.path]
     accuracies = [accuracy * 100 for _, accuracy in picture.path]
-    axes.plot(latencies, accuracies, "o-", color=ORANGE, label="supernet, after each epoch (expected latency)")
+    name = "networks of the trials" if picture.trials else "supernet, after each epoch (expected latency)"
+    axes.plot(latencies, accuracies, "o" if picture.trials else "o-", color=ORANGE, label=name)
     for index in {0, len(latencies) - 1} if latencies else ():
         axes.annotate(
             str(index + 1), (latencies[index], accuracies[index]), xytext=(5, 6), textcoords="offset points", fontsize=8
@@ -94,6 +98,6 @@ def _draw_path(axes: Any, picture: SearchPicture) -> None:
         axes.axvline(picture.target * 1e3, color=DARK, linestyle="--", label=f"target {picture.target * 1e3:.3g} ms")
     axes.set_xlabel("latency [ms]")
     axes.set_ylabel("accuracy on held-back pictures [%]")
-    axes.set_title("Path of the search", fontsize=10)
+    axes.set_title("Trials of the search" if picture.trials else "Path of the search", fontsize=10)
     plain(axes)
     axes.legend(fontsize=8, loc="best")

@@ -40,6 +40,7 @@ def test_picture_is_a_png_of_readable_size(tmp_path):
         {"path": [(3e-3, 0.2)]},
         {"layers": [("layer0", "k3_e1", 2e-3)]},
         {"title": "another"},
+        {"trials": True},
     ],
     ids=lambda change: next(iter(change)),
 )
