@@ -61,6 +61,7 @@ def main() -> None:
     parser.add_argument("--device", default="cpu", help="cpu or cuda:N (default: cpu)")
     parser.add_argument("--threads", type=int, default=1, help="threads per block (default: 1)")
     parser.add_argument("--blocks", type=int, default=200, help="test blocks (default: 200)")
+    parser.add_argument("--seed", type=int, default=2024, help="of the test blocks (default: 2024)")
     parser.add_argument("--budget", type=float, default=150.0, help="seconds for the points to fit on (default: 150)")
     parser.add_argument("--test-budget", type=float, default=480.0, help="seconds for both together (default: 480)")
     parser.add_argument("--skip-networks", action="store_true", help="leave out the five known networks")
@@ -68,7 +69,7 @@ def main() -> None:
     options = parser.parse_args()
     runtime = TorchEager(options.device, threads=options.threads)
     older = measured(options.out / "points.json", runtime, SERIES, options.budget)
-    series = (*as_measured(older), *test_series(options.blocks))
+    series = (*as_measured(older), *test_series(options.blocks, options.seed))
     together = measured(options.out / "together.json", runtime, series, options.test_budget)
     known, unknown = split(together, {point.block for point in older.points})
     groups = [] if options.skip_networks else [KNOWN]
@@ -119,10 +120,10 @@ def measured(path: Path, runtime: TorchEager, series: tuple[Series, ...], budget
     return run_benchmarks(runtime, protocol, path, series=series)
 
 
-def test_series(count: int) -> tuple[Series, ...]:
+def test_series(count: int, seed: int) -> tuple[Series, ...]:
     """Draw blocks, each with one batch size."""
     generator = np.random.default_rng(0)
-    return tuple((block, (draw_batch(block, generator),)) for block in draw_blocks(count, seed=2024))
+    return tuple((block, (draw_batch(block, generator),)) for block in draw_blocks(count, seed=seed))
 
 
 def draw_batch(block: Block, generator: np.random.Generator) -> int:
