@@ -6,6 +6,7 @@ import dataclasses
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,11 @@ class Found:
     aim: float
     options: Mapping[str, Any]
 
+    @cached_property
+    def parts(self) -> list[tuple[str, str, float]]:
+        """Name, choice and latency [s] of every layer of the network found, or of every block of its modules."""
+        return _parts(self)
+
 
 def write_found(found: Found, out: Path) -> None:
     """Write the sample, the weights, the record and the picture."""
@@ -97,7 +103,7 @@ def write_found(found: Found, out: Path) -> None:
     }
     write_atomically(out / "search.json", json.dumps(content, indent=1) + "\n")
     picture = SearchPicture(
-        _parts(found),
+        found.parts,
         [(step.latency, step.accuracy) for step in result.history],
         result.latency,
         result.accuracy,
@@ -117,7 +123,7 @@ def print_found(found: Found, out: Path) -> None:
     grid.add_column("choice")
     grid.add_column("latency", justify="right")
     grid.add_column("share", justify="right")
-    for name, choice, cost in _parts(found):
+    for name, choice, cost in found.parts:
         grid.add_row(escape(name), escape(choice), format_metric(cost, metric), format_percent(cost / result.latency))
     console = results()
     console.print(grid)

@@ -126,6 +126,12 @@ class InvertedResidual(nn.Module):
         return inputs + result if self.adds else result
 
 
+def _split_heads(projected: torch.Tensor, heads: int) -> tuple[torch.Tensor, ...]:
+    """Return query, key and value, (batch, heads, count, channels per head) each, of what was projected together."""
+    batch, count, channels = projected.shape
+    return projected.view(batch, count, 3, heads, channels // 3 // heads).permute(2, 0, 3, 1, 4).unbind(0)
+
+
 class TransformerBlock(nn.Module):
     """A block of an encoder with the normalisation in front (arXiv:2010.11929): attention, then two linear layers.
 
@@ -156,8 +162,7 @@ class TransformerBlock(nn.Module):
 
     def _attend(self, tokens: torch.Tensor) -> torch.Tensor:
         batch, count, channels = tokens.shape
-        split = self.project_in(tokens).view(batch, count, 3, self.heads, channels // self.heads)
-        query, key, value = split.permute(2, 0, 3, 1, 4).unbind(0)
+        query, key, value = _split_heads(self.project_in(tokens), self.heads)
         mixed = nn.functional.scaled_dot_product_attention(query, key, value)
         result: torch.Tensor = self.project_out(mixed.transpose(1, 2).reshape(batch, count, channels))
         return result
@@ -187,8 +192,7 @@ class RelativeAttention(nn.Module):
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         """Let tokens attend to each other, nearer ones in another way than distant ones."""
         batch, count, channels = tokens.shape
-        split = self.project_in(tokens).reshape(batch, count, 3, self.heads, channels // self.heads)
-        query, key, value = split.permute(2, 0, 3, 1, 4).unbind(0)
+        query, key, value = _split_heads(self.project_in(tokens), self.heads)
         places = torch.arange(count, device=tokens.device)
         side = max(1, math.isqrt(count))
         vectors = self.rows[self._steps(places // side)] + self.columns[self._steps(places % side)]

@@ -95,7 +95,7 @@ def _filtered(make: Callable[[SearchAim], Any]) -> Callable[[SearchAim], Any]:
     def filtered(aim: SearchAim) -> Any:
         in_time = LatencyFilter(aim.profiler, max=aim.limit)
         return _nni.Chain(
-            make(aim), _nni.Filter(in_time, metric_for_invalid=0.0, patience=20_000, retain_history=False)
+            make(aim), _nni.Filter(in_time, metric_for_invalid=0.0, patience=_PATIENCE, retain_history=False)
         )
 
     return filtered

@@ -238,15 +238,16 @@ class ActsEstimator(RegressorMixin, BaseEstimator, LayerEstimator):
             return self.estimate_block([op])
         workloads = workloads_of([[op]])
         value = max(float(workloads.totals[0] @ (self.a_, self.b_, self.c_)), 1e-9)
-        factor = self.interval_factor_
-        return Estimate(value, value / factor, value * factor, workloads.uncounted[0])
+        return self._as_estimate(value, workloads.uncounted[0])
 
     def estimate_block(self, ops: Sequence[OpSpec]) -> Estimate:
         """Estimate the latency of operators that run one after another, as one workload."""
         workloads = workloads_of([list(ops)])
         value = max(float(self.predict(workloads, alone=False)[0]), 1e-9)
-        factor = self.interval_factor_
-        return Estimate(value, value / factor, value * factor, workloads.uncounted[0])
+        return self._as_estimate(value, workloads.uncounted[0])
+
+    def _as_estimate(self, value: float, missing: tuple[str, ...]) -> Estimate:
+        return Estimate(value, value / self.interval_factor_, value * self.interval_factor_, missing)
 
     def _estimate_ops(self, ops: list[OpSpec]) -> list[Estimate]:
         """Take a network apart: where its operators are costed, each by itself; else its latency, shared out."""
@@ -257,11 +258,7 @@ class ActsEstimator(RegressorMixin, BaseEstimator, LayerEstimator):
             return parts
         weights = np.maximum(workloads_of([[op] for op in ops]).totals @ (self.a_, self.b_, self.c_), 1e-15)
         values = self.predict([ops], alone=False)[0] * weights / weights.sum()
-        factor = self.interval_factor_
-        return [
-            Estimate(value, value / factor, value * factor, part.missing)
-            for value, part in zip(map(float, values), parts, strict=True)
-        ]
+        return [self._as_estimate(value, part.missing) for value, part in zip(map(float, values), parts, strict=True)]
 
     @property
     def platform(self) -> Platform:  # type: ignore[override]
