@@ -33,12 +33,12 @@ class MissingEntryError(LatencyError, LookupError):
     """Raised when a table lacks candidates that were asked for; the message names them."""
 
 
-class TableFormatError(LatencyError, ValueError):
+class FileFormatError(LatencyError, ValueError):
     """Raised when a file is not a table that this version reads: truncated, altered, of another kind or newer."""
 
 
 class OutputError(LatencyError, OSError):
-    """Raised when a result can not be written where it should go."""
+    """Raised when a result cannot be written where it should go."""
 
 
 class BusyError(LatencyError, RuntimeError):
@@ -54,8 +54,8 @@ class MissingDependencyError(LatencyError, ImportError):
 
 
 class PluginError(LatencyError, RuntimeError):
-    """Raised when a plugin can not be used: it clashes with another one, or it broke while loading."""
+    """Raised when a plugin cannot be used: it clashes with another one, or it broke while loading."""
 
 
 class MeasurementError(LatencyError, RuntimeError):
-    """Raised when a measurement can not be taken or gave no usable number."""
+    """Raised when a measurement cannot be taken or gave no usable number."""

@@ -34,7 +34,7 @@ def write_atomically(path: Path, content: str | bytes) -> None:
     Raises
     ------
     OutputError
-        If the folder or the file can not be written. An older file then stays as it was.
+        If the folder or the file cannot be written. An older file then stays as it was.
     """
     data = content.encode() if isinstance(content, str) else content
     temporary = None
@@ -48,7 +48,7 @@ def write_atomically(path: Path, content: str | bytes) -> None:
         temporary.chmod(0o666 & ~_umask())
         temporary.replace(path)
     except OSError as error:
-        raise OutputError(f"Can not write {str(path)!r}: {error.strerror or error}.") from error
+        raise OutputError(f"Cannot write {str(path)!r}: {error.strerror or error}.") from error
     finally:
         if temporary is not None:
             temporary.unlink(missing_ok=True)
@@ -63,15 +63,15 @@ def check_writable(path: Path) -> None:
         The file to be written later. Nothing is changed, except that its folder is made.
     """
     if path.is_dir():
-        raise OutputError(f"Can not write {str(path)!r}: it is a folder; name a file in it.")
+        raise OutputError(f"Cannot write {str(path)!r}: it is a folder; name a file in it.")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=path.parent):
             pass
     except OSError as error:
-        raise OutputError(f"Can not write {str(path)!r}: {error.strerror or error}.") from error
+        raise OutputError(f"Cannot write {str(path)!r}: {error.strerror or error}.") from error
     if path.exists() and not os.access(path, os.W_OK):
-        raise OutputError(f"Can not write {str(path)!r}: the file is read-only.")
+        raise OutputError(f"Cannot write {str(path)!r}: the file is read-only.")
 
 
 @contextlib.contextmanager
@@ -92,12 +92,12 @@ def locked(path: Path, what: str, *, wait: float = 0.0) -> Iterator[None]:
     BusyError
         If another process holds it.
     OutputError
-        If the lock file can not be made.
+        If the lock file cannot be made.
     """
     try:
         file = path.open("a+b")
     except OSError as error:
-        raise OutputError(f"Can not write {str(path)!r}: {error.strerror or error}.") from error
+        raise OutputError(f"Cannot write {str(path)!r}: {error.strerror or error}.") from error
     with file:
         end = time.monotonic() + wait
         while not _try_lock(file.fileno()):

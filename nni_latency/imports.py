@@ -15,7 +15,7 @@ from typing import Any
 
 from nni_latency.errors import MissingDependencyError
 
-#: How the modules begin that were made of files; another process can not import them by their names.
+#: How the modules begin that were made of files; another process cannot import them by their names.
 FILE_PREFIX = "nni_latency_file_"
 
 

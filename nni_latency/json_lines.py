@@ -12,9 +12,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from nni_latency.errors import OutputError, TableFormatError
+from nni_latency.errors import FileFormatError, OutputError
 
-#: What to do about a journal that can not be gone on with.
+#: What to do about a journal that cannot be gone on with.
 START_OVER = "Start over with --no-resume, which discards it, or choose another output file."
 
 
@@ -44,7 +44,7 @@ def append_lines(path: Path, values: Iterable[Any], *, what: str, after: int | N
     Raises
     ------
     OutputError
-        If they can not be written, the disk being full for example. The lines before stay.
+        If they cannot be written, the disk being full for example. The lines before stay.
     """
     text = b"".join(json.dumps(value, separators=(",", ":"), allow_nan=False).encode() + b"\n" for value in values)
     try:
@@ -56,7 +56,7 @@ def append_lines(path: Path, values: Iterable[Any], *, what: str, after: int | N
             os.fsync(file.fileno())
     except OSError as error:
         raise OutputError(
-            f"Can not write the {what} {str(path)!r}: {error.strerror or error}. "
+            f"Cannot write the {what} {str(path)!r}: {error.strerror or error}. "
             "What was measured before is kept; the same command goes on with it."
         ) from error
 
@@ -95,7 +95,7 @@ class JournalFile:
         Raises
         ------
         OutputError
-            If it can not be written.
+            If it cannot be written.
         """
         append_lines(self.path, [self.header], what="journal", after=0)
 
@@ -105,7 +105,7 @@ class JournalFile:
         Raises
         ------
         OutputError
-            If it can not be written, the disk being full for example. The lines before stay.
+            If it cannot be written, the disk being full for example. The lines before stay.
         """
         append_lines(self.path, [dict(content)], what="journal")
 
@@ -114,15 +114,13 @@ class JournalFile:
 
         Raises
         ------
-        TableFormatError
+        FileFormatError
             If the header is not that of a journal of this format and version.
         """
         first, *rest = whole_part(self.path.read_bytes()).split(b"\n")[:-1] or [b""]
         (header,) = _values([first]) or [None]
         if not isinstance(header, dict) or any(header.get(key) != self.header[key] for key in ("format", "version")):
-            raise TableFormatError(
-                f"{str(self.path)!r} is not a journal that this version can go on with. {START_OVER}"
-            )
+            raise FileFormatError(f"{str(self.path)!r} is not a journal that this version can go on with. {START_OVER}")
         return header, _values(rest)
 
     def drop_cut_line(self) -> None:

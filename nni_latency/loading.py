@@ -41,8 +41,8 @@ def load_estimator(source: EstimatorSource, *, missing: Missing = "error") -> Es
         If the source is of another type.
     UnknownNameError
         If it is neither a file nor the name of a plugin.
-    TableFormatError
-        If it is a file that can not be read.
+    FileFormatError
+        If it is a file that cannot be read.
     PluginError
         If the plugin fails to make an estimator.
 

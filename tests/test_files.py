@@ -53,7 +53,7 @@ def test_write_atomically_keeps_the_old_file_when_the_disk_is_full(tmp_path, mon
 
 def test_write_atomically_refuses_a_folder_that_is_a_file(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(OutputError, match=r"Can not write"):
+    with pytest.raises(OutputError, match=r"Cannot write"):
         write_atomically(tmp_path / "file" / "a.json", "1")
 
 
@@ -69,13 +69,13 @@ def test_check_writable_refuses_a_folder(tmp_path):
 
 def test_check_writable_refuses_a_path_below_a_file(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(OutputError, match=r"Can not write"):
+    with pytest.raises(OutputError, match=r"Cannot write"):
         check_writable(tmp_path / "file" / "a.json")
 
 
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs a folder in which nobody can write, /proc")
 def test_check_writable_refuses_a_folder_that_takes_no_files():
-    with pytest.raises(OutputError, match=r"Can not write"):
+    with pytest.raises(OutputError, match=r"Cannot write"):
         check_writable(Path("/proc/self/table.json"))
 
 
@@ -129,7 +129,7 @@ def test_locked_lets_go_when_the_process_is_killed(tmp_path):
 
 
 def test_locked_needs_a_folder(tmp_path):
-    with pytest.raises(OutputError, match=r"Can not write"), locked(tmp_path / "nowhere" / "lock", "at work"):
+    with pytest.raises(OutputError, match=r"Cannot write"), locked(tmp_path / "nowhere" / "lock", "at work"):
         pass
 
 

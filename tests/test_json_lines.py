@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nni_latency.errors import OutputError, TableFormatError
+from nni_latency.errors import FileFormatError, OutputError
 from nni_latency.json_lines import JournalFile, append_lines, whole_part
 
 HEADER = {"format": "test", "version": 1, "shape": (1, 2)}
@@ -90,7 +90,7 @@ def test_line_that_is_no_json_is_passed_over(journal, line):
 )
 def test_journal_with_another_header_is_refused_with_the_remedy(journal, first):
     journal.path.write_text(first + "\n")
-    with pytest.raises(TableFormatError, match=r"j\.jsonl' is not a journal that this version.*Start over with --no"):
+    with pytest.raises(FileFormatError, match=r"j\.jsonl' is not a journal that this version.*Start over with --no"):
         journal.read_lines()
     assert journal.path.read_text() == first + "\n"
 
@@ -143,5 +143,5 @@ def test_full_disk_names_the_file_and_what_is_kept(tmp_path, monkeypatch):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OutputError, match=r"^Can not write the memo '.*lines': No space left.* before is kept"):
+    with pytest.raises(OutputError, match=r"^Cannot write the memo '.*lines': No space left.* before is kept"):
         append_lines(tmp_path / "lines", [1], what="memo")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import nni_latency.loading
-from nni_latency.errors import InvalidValueError, MissingEntryError, PluginError, TableFormatError, UnknownNameError
+from nni_latency.errors import FileFormatError, InvalidValueError, MissingEntryError, PluginError, UnknownNameError
 from nni_latency.estimators import TableEstimator
 from nni_latency.loading import load_estimator
 from nni_latency.plugins import Registration, Registry
@@ -76,13 +76,13 @@ def test_missing_reaches_a_table_that_a_plugin_reads(saved):
 @pytest.mark.parametrize("source", ["nowhere.json", "some/where", "./nowhere"])
 def test_path_of_no_file_is_reported_as_a_file(source, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(TableFormatError, match=r"Can not read the table .*No such file"):
+    with pytest.raises(FileFormatError, match=r"Cannot read the table .*No such file"):
         load_estimator(source)
 
 
 def test_spoilt_table_is_reported(saved):
     saved.write_text(saved.read_text()[:50])
-    with pytest.raises(TableFormatError, match=r"is not whole JSON"):
+    with pytest.raises(FileFormatError, match=r"is not whole JSON"):
         load_estimator(saved)
 
 

@@ -94,7 +94,7 @@ def split_onnx(path: str | Path, batch_size: int | None = None) -> list[BlockOpe
     MissingDependencyError
         If the package ``onnx`` is not installed.
     InvalidValueError
-        If the file can not be read, or its shapes can not be inferred.
+        If the file cannot be read, or its shapes cannot be inferred.
     """
     blocks: list[tuple[str, list[OpSpec]]] = []
     for name, op in read_onnx(path, batch_size):

@@ -116,7 +116,7 @@ def _plan(table: LookupTable) -> MeasurePlan:
     plan = plan_for(make_space(table.space.name, arguments), table.space.name, table.batch_size)
     differences = table.space.differences(plan.space)
     if differences:
-        raise MismatchError(f"The table's space can not be made any more: {'; '.join(differences)}.")
+        raise MismatchError(f"The table's space cannot be made any more: {'; '.join(differences)}.")
     return plan
 
 

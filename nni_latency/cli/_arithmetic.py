@@ -26,7 +26,7 @@ def output_options(command: Command) -> Command:
 
 
 def check_output(out: Path, overwrite: bool) -> None:
-    """Raise an error of the package if the table can not be written."""
+    """Raise an error of the package if the table cannot be written."""
     check_new(out, overwrite=overwrite)
     check_writable(out)
 

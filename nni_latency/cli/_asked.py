@@ -117,7 +117,7 @@ def ask(estimator: Estimator, model: str | None, options: dict[str, Any]) -> Ans
 def _refuse(options: dict[str, Any], name: str, why: str) -> None:
     if options[name]:
         option = {"inputs": "input"}.get(name, name)
-        raise InvalidValueError(f"--{option} can not be given here. {why}.")
+        raise InvalidValueError(f"--{option} cannot be given here. {why}.")
 
 
 def _ask_network(estimator: Estimator, network: nn.Module, options: dict[str, Any]) -> Answer:

@@ -34,7 +34,7 @@ def build_estimated(space: Any, options: dict[str, Any], default_name: Any) -> N
     Raises
     ------
     InvalidValueError
-        If the estimator can not be taken apart, is of another metric, or a file exists.
+        If the estimator cannot be taken apart, is of another metric, or a file exists.
     """
     estimator = load_estimator(options["source"])
     if not isinstance(estimator, LayerEstimator):

@@ -30,7 +30,7 @@ def load_class(text: str) -> Any:
     Raises
     ------
     InvalidValueError
-        If there is no such file, it can not be imported, or does not have that name.
+        If there is no such file, it cannot be imported, or does not have that name.
     """
     place, _, name = text.rpartition(":")
     try:
@@ -41,7 +41,7 @@ def load_class(text: str) -> Any:
     except LatencyError:
         raise
     except (Exception, SystemExit) as error:  # a stranger's module may raise anything
-        raise InvalidValueError(f"Can not import {place!r}: {_reason(error)}") from error
+        raise InvalidValueError(f"Cannot import {place!r}: {_reason(error)}") from error
     if not hasattr(module, name):
         found = [key for key, value in vars(module).items() if _is_network_class(value, module)]
         raise InvalidValueError(f"{place!r} has no class {name!r}. It has: {', '.join(found) or 'no network'}.")
@@ -65,7 +65,7 @@ def make_network(text: str, made_of: Any, kwargs: dict[str, Any]) -> nn.Module:
         with quiet_nni():
             network = made_of(**kwargs)
     except Exception as error:  # a stranger's constructor may raise anything
-        raise InvalidValueError(f"{text!r} can not be made with {kwargs}: {_reason(error)}") from error
+        raise InvalidValueError(f"{text!r} cannot be made with {kwargs}: {_reason(error)}") from error
     if not isinstance(network, nn.Module):
         raise InvalidValueError(f"{text!r} must make a torch.nn.Module. Got {type(network).__name__}.")
     send_by_value(network)
@@ -73,7 +73,7 @@ def make_network(text: str, made_of: Any, kwargs: dict[str, Any]) -> nn.Module:
 
 
 def send_by_value(network: nn.Module) -> None:
-    """Let worker processes have the classes of a network that came from a file, and that they can not import."""
+    """Let worker processes have the classes of a network that came from a file, and that they cannot import."""
     for name in {type(module).__module__ for module in network.modules()}:
         if name.startswith(FILE_PREFIX) and name in sys.modules:
             cloudpickle.register_pickle_by_value(sys.modules[name])
@@ -128,7 +128,7 @@ def _check_arguments(text: str, made_of: Any, kwargs: dict[str, Any]) -> None:
     except TypeError as error:
         takes = ", ".join(name for name in signature.parameters if name != "self") or "none"
         raise InvalidValueError(
-            f"{text!r} can not be made with the arguments {kwargs}: {error}. It takes: {takes}. Give them as "
+            f"{text!r} cannot be made with the arguments {kwargs}: {error}. It takes: {takes}. Give them as "
             "--kwargs '{\"name\": value}'."
         ) from error
 

@@ -90,7 +90,7 @@ def choose_strategy(asked: str | None, searched: Searched, cost: Any, dataset: D
     Raises
     ------
     InvalidValueError
-        If the one asked for can not search it; the message names one that can.
+        If the one asked for cannot search it; the message names one that can.
     """
     pictures = few_pictures(dataset)
 
@@ -107,7 +107,7 @@ def choose_strategy(asked: str | None, searched: Searched, cost: Any, dataset: D
     if error is not None:
         other = next(name for name in _PREFERRED if name != asked and complaint(name) is None)
         raise InvalidValueError(
-            f"The strategy {asked!r} can not search {searched.name!r}: {_phrase(error)} Take --strategy {other}."
+            f"The strategy {asked!r} cannot search {searched.name!r}: {_phrase(error)} Take --strategy {other}."
         ) from error
     return asked
 
@@ -118,7 +118,7 @@ def _first_that_can(searched: Searched, complaint: Callable[[str], InvalidValueE
         if error is None:
             return name
         remarks().print(
-            f"The strategy {name!r} can not search {searched.name!r}: {escape(_phrase(error))}", soft_wrap=True
+            f"The strategy {name!r} cannot search {searched.name!r}: {escape(_phrase(error))}", soft_wrap=True
         )
     raise AssertionError("trials of single networks need nothing of a space")
 

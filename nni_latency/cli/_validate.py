@@ -91,7 +91,7 @@ def command(**options: Any) -> None:
     out = options["out"] or Path(f"{_stem(options['estimator'])}.validation.json")
     plot = options["plot"] or out.with_suffix(".png")
     if plot == out:
-        raise InvalidValueError(f"JSON and picture can not both go to {str(out)!r}. Name the JSON file with --out.")
+        raise InvalidValueError(f"JSON and picture cannot both go to {str(out)!r}. Name the JSON file with --out.")
     check_writable(plot)
     protocol = Protocol(
         rounds=options["rounds"],

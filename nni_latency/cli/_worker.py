@@ -36,7 +36,7 @@ def measure_apart(task: MeasureTask) -> Measurement:
     Raises
     ------
     MeasurementError
-        If the process dies, or the network can not be run.
+        If the process dies, or the network cannot be run.
     """
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
         try:

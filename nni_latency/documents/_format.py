@@ -1,4 +1,4 @@
-"""`DocumentFormat`: what a kind of file is called, how it is read, and what is said of one that can not be."""
+"""`DocumentFormat`: what a kind of file is called, how it is read, and what is said of one that cannot be."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from nni_latency.errors import LatencyError, TableFormatError
+from nni_latency.errors import FileFormatError, LatencyError
 
 _FORMAT = re.compile(r'"format"\s*:\s*"(?P<name>nni_latency\.\w+)"')
 
@@ -60,7 +60,7 @@ class DocumentFormat:
 
         Raises
         ------
-        TableFormatError
+        FileFormatError
             If it is absent, truncated, of another kind or of a newer version.
         """
         return self.check(self._load(path), str(path))
@@ -77,18 +77,18 @@ class DocumentFormat:
 
         Raises
         ------
-        TableFormatError
+        FileFormatError
             If it is of another kind or of a newer version.
         """
         kind = content.get("format") if isinstance(content, dict) else None
         if not isinstance(content, dict) or kind != self.name:
-            raise TableFormatError(
+            raise FileFormatError(
                 f"{origin!r} is not {self.what}: its 'format' must be {self.name!r}. Got {kind!r}. "
                 f"Name another file, or {self.remedy}"
             )
         version = content.get("version")
         if isinstance(version, int) and version > self.version:
-            raise TableFormatError(
+            raise FileFormatError(
                 f"The {self.noun} {origin!r} has version {version}, this nni_latency reads up to {self.version}. "
                 "Update it with: pip install --upgrade nni_latency"
             )
@@ -100,29 +100,29 @@ class DocumentFormat:
 
         Raises
         ------
-        TableFormatError
-            If what is done inside finds a value that can not be.
+        FileFormatError
+            If what is done inside finds a value that cannot be.
         """
         try:
             yield
         except ValidationError as error:
-            raise TableFormatError(f"The {self.noun} {origin!r} is not valid: {explain(error)}") from error
+            raise FileFormatError(f"The {self.noun} {origin!r} is not valid: {explain(error)}") from error
         except (LatencyError, TypeError, ValueError, LookupError, ArithmeticError) as error:
-            raise TableFormatError(f"The {self.noun} {origin!r} is not valid: {error}") from error
+            raise FileFormatError(f"The {self.noun} {origin!r} is not valid: {error}") from error
 
     def _load(self, path: Path) -> Any:
         try:
             return json.loads(path.read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError) as error:
             reason = getattr(error, "strerror", None) or "it is not text"
-            raise TableFormatError(f"Can not read the {self.noun} {str(path)!r}: {reason}.") from error
+            raise FileFormatError(f"Cannot read the {self.noun} {str(path)!r}: {reason}.") from error
         except json.JSONDecodeError as error:
-            raise TableFormatError(
+            raise FileFormatError(
                 f"The {self.noun} {str(path)!r} is not whole JSON (line {error.lineno}: {error.msg}). It may have been "
                 f"cut off while it was copied: take it again from where it came, or {self.remedy}"
             ) from error
         except (ValueError, RecursionError) as error:
-            raise TableFormatError(f"The {self.noun} {str(path)!r} is not JSON that can be read: {error}.") from error
+            raise FileFormatError(f"The {self.noun} {str(path)!r} is not JSON that can be read: {error}.") from error
 
 
 def explain(error: ValidationError) -> str:

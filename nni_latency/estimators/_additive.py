@@ -176,7 +176,7 @@ class AdditiveCost:
             raise InvalidValueError(f"An index of {label!r} must be in [0, {len(column) - 1}]. Got {wrong}.")
 
 
-#: Stands for the logarithm of a probability of zero, so that what can not be avoided may still be taken.
+#: Stands for the logarithm of a probability of zero, so that what cannot be avoided may still be taken.
 _IMPOSSIBLE = -1e9
 
 

@@ -80,7 +80,7 @@ def break_down(estimator: Estimator, model: Any, example_inputs: Any) -> Breakdo
     MissingEntryError
         If the estimator knows too little to answer.
     MeasurementError
-        If it measures, and the network can not be run.
+        If it measures, and the network cannot be run.
 
     Examples
     --------

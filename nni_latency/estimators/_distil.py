@@ -68,7 +68,7 @@ def distil(
 
     Networks are drawn so that every choice of every label stands in as many of them, the estimator is asked for each,
     and the costs of the choices are solved for with what the choices compute as a prior (see `solve_entries`). What a
-    sum can not hold, such as parts that run at the same time or share the cache, stays in the residual, which is
+    sum cannot hold, such as parts that run at the same time or share the cache, stays in the residual, which is
     reported: look at `Distillation.scores` before trusting a search.
 
     Parameters

@@ -225,7 +225,7 @@ class LayerEnsemble(_Ensemble, LayerEstimator):
 class NetworkEnsemble(_Ensemble, NetworkEstimator):
     """Estimators of any kind that answer together: the weighted mean of what they say of a whole network.
 
-    The interval holds those of the members and how far they lie apart. A member that can not answer is named in
+    The interval holds those of the members and how far they lie apart. A member that cannot answer is named in
     `Estimate.missing`, and the others share its weight.
 
     Parameters
@@ -323,7 +323,7 @@ def _check_members(members: Sequence[Estimator]) -> None:
         if not isinstance(member, Estimator):
             raise InvalidValueError(f"The members of an ensemble must be Estimators. Got {type(member).__name__}.")
         if member.metric != members[0].metric:
-            raise MismatchError(f"An ensemble can not mix {members[0].metric} and {member.metric}.")
+            raise MismatchError(f"An ensemble cannot mix {members[0].metric} and {member.metric}.")
         check_same_platform(members[0].platform, member.platform, "An ensemble")
 
 

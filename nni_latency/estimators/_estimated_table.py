@@ -37,7 +37,7 @@ def estimate_table(estimator: LayerEstimator, plan: MeasurePlan) -> LookupTable:
     Raises
     ------
     InvalidValueError
-        If the estimator can not be taken apart by layer.
+        If the estimator cannot be taken apart by layer.
     MissingEntryError
         If it does not know an operator.
     """
@@ -76,7 +76,7 @@ def estimate_operator_table(estimator: LayerEstimator, plan: OperatorPlan) -> Op
     Raises
     ------
     InvalidValueError
-        If the estimator can not be taken apart by operator, or is of another metric.
+        If the estimator cannot be taken apart by operator, or is of another metric.
     MissingEntryError
         If it does not know an operator.
     """
@@ -100,7 +100,7 @@ def estimate_operator_table(estimator: LayerEstimator, plan: OperatorPlan) -> Op
 
 def _check(estimator: object) -> None:
     if not isinstance(estimator, LayerEstimator):
-        raise InvalidValueError(f"{estimator!r} estimates whole networks and can not be taken apart by layer.")
+        raise InvalidValueError(f"{estimator!r} estimates whole networks and cannot be taken apart by layer.")
 
 
 def _remarks(estimator: LayerEstimator, uncounted: list[str]) -> tuple[str, ...]:

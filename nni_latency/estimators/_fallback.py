@@ -189,7 +189,7 @@ class FallbackEstimator(LayerEstimator):
 
 
 class NetworkFallback(NetworkEstimator):
-    """An estimator, and behind it another that is asked about whole networks the first can not answer. Immutable.
+    """An estimator, and behind it another that is asked about whole networks the first cannot answer. Immutable.
 
     Parameters
     ----------
@@ -254,7 +254,7 @@ def _check_pair(first: Estimator, second: Estimator, *, across_platforms: bool) 
     if not isinstance(second, Estimator):
         raise InvalidValueError(f"The second of a fallback must be an Estimator. Got {type(second).__name__}.")
     if first.metric != second.metric:
-        raise MismatchError(f"An estimator of {second.metric} can not stand in for one of {first.metric}.")
+        raise MismatchError(f"An estimator of {second.metric} cannot stand in for one of {first.metric}.")
     if not across_platforms:
         try:
             check_same_platform(first.platform, second.platform, "A fallback")

@@ -13,9 +13,9 @@ from typing import Any
 from nni_latency.errors import MeasurementError, MissingEntryError, UnknownNameError
 from nni_latency.estimators._base import Estimate, LayerEstimator
 from nni_latency.estimators._measuring import ANY_SHAPE, MeasuringEstimator, TracedNetwork, as_estimate
-from nni_latency.measurement import Carrier, NetworkVisits, cold_columns
+from nni_latency.measurement import ModuleWithInputs, NetworkVisits, cold_columns
 from nni_latency.operators import By, OpSpec, TracedOperator, build_operator, given_shapes
-from nni_latency.tables import NetworkRuns, Remembered
+from nni_latency.tables import CachedCost, NetworkRuns
 
 
 class _LayerMeasuring(MeasuringEstimator, LayerEstimator):
@@ -34,7 +34,7 @@ class _LayerMeasuring(MeasuringEstimator, LayerEstimator):
         InvalidValueError
             If model and inputs do not fit each other.
         MeasurementError
-            If the network can not be run, or does not run as it was traced.
+            If the network cannot be run, or does not run as it was traced.
         """
         network = self._trace(model, example_inputs)
         self._learn([network])
@@ -57,7 +57,7 @@ class _LayerMeasuring(MeasuringEstimator, LayerEstimator):
         Raises
         ------
         MissingEntryError
-            If it was never met, and can not be built from its key.
+            If it was never met, and cannot be built from its key.
         """
         known = self._memo.operator(op.op_key, self._protocol)
         if known is None:
@@ -93,7 +93,7 @@ class _LayerMeasuring(MeasuringEstimator, LayerEstimator):
     def _measure(self, networks: Sequence[TracedNetwork]) -> list[NetworkRuns]:
         """Run networks with marks, so that every operator is timed where it stands."""
         self._check_marks()
-        builds = [partial(copy.deepcopy, Carrier(network.model, network.inputs)) for network in networks]
+        builds = [partial(copy.deepcopy, ModuleWithInputs(network.model, network.inputs)) for network in networks]
         names = " or ".join(dict.fromkeys(network.name for network in networks))
         places = [(place,) for place in range(len(networks))]
         visits, reference = self._visit([builds], places, ANY_SHAPE, names, calls=True)
@@ -116,7 +116,7 @@ class _LayerMeasuring(MeasuringEstimator, LayerEstimator):
         if strange is not None:
             raise MeasurementError(
                 f"{network.name} made {strange} calls of torch functions when it ran and {network.trace.n_calls} when "
-                "it was traced: its way depends on data, chance or device, so its operators can not be told apart. "
+                "it was traced: its way depends on data, chance or device, so its operators cannot be told apart. "
                 "Measure it as a whole, with the estimator 'network'."
             )
         if not operators:
@@ -134,7 +134,7 @@ class _LayerMeasuring(MeasuringEstimator, LayerEstimator):
         least = self._runtime.clock.resolution
         return [max(math.fsum(run[begin:end]), least) for begin, end in _spans(operators, len(run))]
 
-    def _measure_alone(self, op: OpSpec) -> Remembered:
+    def _measure_alone(self, op: OpSpec) -> CachedCost:
         self._check_marks()
         try:
             build_operator(op)

@@ -10,7 +10,7 @@ from typing import Any
 from nni_latency.errors import MeasurementError
 from nni_latency.estimators._base import Estimate, NetworkEstimator
 from nni_latency.estimators._measuring import ANY_SHAPE, MeasuringEstimator, TracedNetwork, as_estimate
-from nni_latency.measurement import Carrier
+from nni_latency.measurement import ModuleWithInputs
 from nni_latency.operators import freeze_inputs
 from nni_latency.tables import NetworkRuns
 
@@ -35,7 +35,7 @@ class MeasuredNetworkEstimator(MeasuringEstimator, NetworkEstimator):
         InvalidValueError
             If model and inputs do not fit each other.
         MeasurementError
-            If the network can not be run.
+            If the network cannot be run.
         """
         network = self._trace(model, example_inputs)
         self._learn([network])
@@ -87,5 +87,5 @@ class MeasuredNetworkEstimator(MeasuringEstimator, NetworkEstimator):
 
     def _build(self, network: TracedNetwork) -> Any:
         if self._runtime.sees_calls:
-            return partial(copy.deepcopy, Carrier(network.model, network.inputs))
+            return partial(copy.deepcopy, ModuleWithInputs(network.model, network.inputs))
         return partial(copy.deepcopy, network.model)

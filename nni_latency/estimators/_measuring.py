@@ -28,7 +28,7 @@ from nni_latency.operators import (
     trace,
 )
 from nni_latency.platforms import Platform, check_same_platform
-from nni_latency.tables import NetworkRuns, OperatorMemo, Remembered, default_memo_path
+from nni_latency.tables import CachedCost, NetworkRuns, OperatorMemo, default_memo_path
 
 #: How estimators measure without being told: three processes, at most eight visits of three runs each.
 ON_DEMAND = Protocol(n_warmup=1, n_run=3, rounds=24, time_budget=20.0)
@@ -124,7 +124,7 @@ class MeasuringEstimator(Estimator):
         InvalidValueError
             If a network and its inputs do not fit each other.
         MeasurementError
-            If a network can not be run, or does not run as it was traced.
+            If a network cannot be run, or does not run as it was traced.
         BusyError
             If another process measures for the same memo, for more than an hour.
         """
@@ -162,7 +162,7 @@ class MeasuringEstimator(Estimator):
         try:
             visits = visit_networks(columns, networks, shape, self._runtime, self._protocol, calls=calls)
         except CandidateError as error:
-            raise MeasurementError(f"{names} can not be run on {self.platform.id}: {error}.") from error
+            raise MeasurementError(f"{names} cannot be run on {self.platform.id}: {error}.") from error
         references = [seconds for each in visits for visit in each for seconds in visit.references]
         return visits, quantile(references, 0.5)
 
@@ -171,6 +171,6 @@ class MeasuringEstimator(Estimator):
         return NetworkRuns(network.digest, reference, visits.whole, protocol=self._protocol.as_dict())
 
 
-def as_estimate(known: Remembered, missing: tuple[str, ...] = ()) -> Estimate:
+def as_estimate(known: CachedCost, missing: tuple[str, ...] = ()) -> Estimate:
     """Return what a memo knows as the answer of an estimator."""
     return Estimate(known.value, known.low, known.high, missing)

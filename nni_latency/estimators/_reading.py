@@ -33,7 +33,7 @@ def read_estimator(path: str | Path, *, missing: Missing = "error") -> Estimator
 
     Raises
     ------
-    TableFormatError
+    FileFormatError
         If the file is absent, truncated, altered, of another kind or of a newer version.
     """
     reader = READERS.get(format_of(path))

@@ -44,10 +44,10 @@ def estimate_layers(estimator: Estimator, plan: MeasurePlan, selection: Mapping[
     Raises
     ------
     InvalidValueError
-        If the estimator can not be taken apart by layer.
+        If the estimator cannot be taken apart by layer.
     """
     if not isinstance(estimator, LayerEstimator):
-        raise InvalidValueError(f"{estimator!r} estimates whole networks and can not be taken apart by layer.")
+        raise InvalidValueError(f"{estimator!r} estimates whole networks and cannot be taken apart by layer.")
     return layer_shares(estimator, _parts(estimator, plan, selection))
 
 

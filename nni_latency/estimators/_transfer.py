@@ -24,7 +24,7 @@ from nni_latency.estimators.transfer._series import check_alike, check_series, c
 from nni_latency.platforms import Platform
 from nni_latency.tables import LookupTable
 
-#: Networks of a known device below which its costs can not be told from noise.
+#: Networks of a known device below which its costs cannot be told from noise.
 FEWEST_OF_SOURCE = 30
 
 #: Random networks that stand for a table of a known device.
@@ -297,7 +297,7 @@ class TransferEstimator(BaseEstimator, TransferCosts):
         NotFittedError
             If the known devices are not learned yet.
         OutputError
-            If it can not be written.
+            If it cannot be written.
         """
         check_is_fitted(self, "sources_")
         measured = self._measured if hasattr(self, "similarity_") else np.zeros((0, len(self._encoding.labels)), int)
@@ -313,7 +313,7 @@ class TransferEstimator(BaseEstimator, TransferCosts):
 
         Raises
         ------
-        TableFormatError
+        FileFormatError
             If the file is absent, truncated, altered, of another kind or of a newer version.
         """
         state = read_transfer(Path(path))

@@ -14,18 +14,18 @@ from nni_latency.measurement._trimming import fewest_samples, quantile, quantile
 from nni_latency.measurement._visits import NetworkVisits, visit_networks
 
 if TYPE_CHECKING:
-    from nni_latency.measurement._carrier import Carrier
+    from nni_latency.measurement._carrier import ModuleWithInputs
     from nni_latency.measurement._cold import cold_columns
     from nni_latency.measurement._memory import activation_memory, cuda_activation_memory, parameter_memory
 
 __all__ = [
     "Bench",
     "CandidateError",
-    "Carrier",
     "Clock",
     "IsolatedBench",
     "LocalBench",
     "Measurement",
+    "ModuleWithInputs",
     "NetworkVisits",
     "PerfClock",
     "Protocol",
@@ -56,7 +56,7 @@ __all__ = [
 __getattr__, __dir__ = lazy_exports(
     __name__,
     {
-        "Carrier": "nni_latency.measurement._carrier",
+        "ModuleWithInputs": "nni_latency.measurement._carrier",
         "activation_memory": "nni_latency.measurement._memory",
         "cold_columns": "nni_latency.measurement._cold",
         "cuda_activation_memory": "nni_latency.measurement._memory",

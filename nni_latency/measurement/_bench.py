@@ -22,7 +22,7 @@ Build = Callable[[], Any]
 
 
 class CandidateError(MeasurementError):
-    """Raised when a candidate can not be loaded or run; the message is the reason. The others are not concerned."""
+    """Raised when a candidate cannot be loaded or run; the message is the reason. The others are not concerned."""
 
 
 class WorkerDiedError(CandidateError):

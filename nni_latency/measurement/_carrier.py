@@ -13,7 +13,7 @@ from nni_latency.errors import InvalidValueError
 from nni_latency.operators import Inputs, freeze_inputs
 
 
-class Carrier(nn.Module):
+class ModuleWithInputs(nn.Module):
     """A module that holds its own inputs, several and keyword ones among them, and ignores what it is given.
 
     The inputs are buffers: they go to the device with the module, and those with a fraction take its precision, while
@@ -30,11 +30,11 @@ class Carrier(nn.Module):
     Raises
     ------
     InvalidValueError
-        If the network has weights without values, so that it can not be run.
+        If the network has weights without values, so that it cannot be run.
 
     Examples
     --------
-    >>> carrier = Carrier(nn.Bilinear(2, 3, 4), (torch.ones(1, 2), torch.ones(1, 3)))
+    >>> carrier = ModuleWithInputs(nn.Bilinear(2, 3, 4), (torch.ones(1, 2), torch.ones(1, 3)))
     >>> carrier(None).shape
     torch.Size([1, 4])
     """
@@ -44,7 +44,7 @@ class Carrier(nn.Module):
         weights = [name for name, weight in _state(module) if weight.is_meta]
         if weights:
             raise InvalidValueError(
-                f"{type(module).__name__} can not be measured: {weights[0]!r} has no values (it is on torch's device "
+                f"{type(module).__name__} cannot be measured: {weights[0]!r} has no values (it is on torch's device "
                 "'meta'). Move the network to the CPU with 'to_empty' and fill it."
             )
         self.network = copy.deepcopy(module)

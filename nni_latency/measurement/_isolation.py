@@ -71,7 +71,7 @@ class IsolatedBench(Bench):
             self._payload: bytes = cloudpickle.dumps((columns, tuple(input_shape), runtime, protocol, calls))
         except Exception as error:  # a stranger's objects may refuse in any way
             raise MeasurementError(
-                f"The candidates can not be sent to a worker process ({type(error).__name__}: {error}). "
+                f"The candidates cannot be sent to a worker process ({type(error).__name__}: {error}). "
                 "Define them at the top level of a module."
             ) from error
         self._timeout = protocol.timeout
@@ -160,7 +160,7 @@ class _Worker:
         try:
             kind, answer = self.ask(payload, _START_TIMEOUT)
         except CandidateError as error:
-            said = self._said()
+            said = self._last_output_line()
             self.stop()
             raise MeasurementError(f"The worker process that measures did not start: {error}. {said}") from error
         except BaseException:
@@ -178,7 +178,7 @@ class _Worker:
                 raise CandidateError(f"it did not end within {format_seconds(timeout)}")
             kind, answer = self._line.recv()
         except (EOFError, OSError) as error:
-            raise WorkerDiedError(self._obituary()) from error
+            raise WorkerDiedError(self._describe_exit()) from error
         return kind, answer
 
     def stop(self) -> None:
@@ -188,7 +188,7 @@ class _Worker:
         self._process.wait()
         self._remarks.close()
 
-    def _obituary(self) -> str:
+    def _describe_exit(self) -> str:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(5.0)
         code = self._process.returncode
@@ -200,7 +200,7 @@ class _Worker:
             return f"its process crashed ({signal.Signals(-code).name})"
         return f"its process ended with code {code}"
 
-    def _said(self) -> str:
+    def _last_output_line(self) -> str:
         """Return the last line that it wrote."""
         self._remarks.seek(0)
         lines = self._remarks.read().decode(errors="replace").strip().splitlines()
@@ -210,7 +210,7 @@ class _Worker:
 def serve(descriptor: int) -> None:
     """Do what comes over the line until it is closed: the whole life of a worker."""
     faulthandler.enable()
-    _volunteer_for_the_memory_killer()
+    _raise_oom_score()
     line = Connection(descriptor)
     try:
         columns, input_shape, runtime, protocol, calls = _unpack(line.recv())
@@ -232,7 +232,7 @@ def _unpack(payload: bytes) -> Any:
         return cloudpickle.loads(payload)
     except Exception as error:  # a stranger's module may fail in any way when it is imported
         raise MeasurementError(
-            f"The candidates can not be made in a worker process: {type(error).__name__}: {error}"
+            f"The candidates cannot be made in a worker process: {type(error).__name__}: {error}"
         ) from error
 
 
@@ -245,6 +245,6 @@ def _answer(bench: LocalBench, method: str, arguments: tuple[Any, ...]) -> tuple
         return "error", error
 
 
-def _volunteer_for_the_memory_killer() -> None:
+def _raise_oom_score() -> None:
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000")

@@ -60,7 +60,7 @@ def measure_network(
     Raises
     ------
     MeasurementError
-        If the network can not be run, or the clock does not work.
+        If the network cannot be run, or the clock does not work.
     """
     how = protocol or Protocol(n_warmup=10, n_run=100, max_measure_execution_time=5.0)
     with runtime.session():
@@ -68,7 +68,7 @@ def measure_network(
         try:
             return _time_warm(lambda: stage(inputs), runtime, how)
         except RuntimeError as error:
-            raise MeasurementError(f"The network can not be run on {runtime.platform.id}: {error}") from error
+            raise MeasurementError(f"The network cannot be run on {runtime.platform.id}: {error}") from error
 
 
 def _time_warm(run: Callable[[], Any], runtime: Runtime, protocol: Protocol) -> Measurement:

@@ -69,9 +69,9 @@ def visit_networks(
     Raises
     ------
     CandidateError
-        If a network can not be loaded or run; the message is the reason.
+        If a network cannot be loaded or run; the message is the reason.
     """
-    # Where a bench can not be in a process of its own, a new one would find the same memory.
+    # Where a bench cannot be in a process of its own, a new one would find the same memory.
     count = protocol.processes if runtime.portable else 1
     rounds, budget = max(1, protocol.rounds // count), protocol.time_budget / count
     found = []

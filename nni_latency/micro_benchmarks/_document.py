@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field, PositiveFloat, PositiveInt
 
 from nni_latency.documents import DocumentFormat, NamedPlatformDocument, OperatorDocument, StrictDocument, render
-from nni_latency.errors import TableFormatError
+from nni_latency.errors import FileFormatError
 from nni_latency.files import write_atomically
 from nni_latency.measurement import Protocol
 
@@ -102,7 +102,7 @@ def read_points(path: Path) -> dict[str, Any]:
 
     Raises
     ------
-    TableFormatError
+    FileFormatError
         If it is absent, truncated, altered, of another kind or of a newer version.
     """
     content = POINTS.read(path)
@@ -126,7 +126,7 @@ def _content(document: PointsDocument) -> dict[str, Any]:
 
 def _point(point: PointDocument) -> dict[str, Any]:
     if not point.low <= point.value <= point.high:
-        raise TableFormatError(f"the interval of {point.block!r} does not enclose its value")
+        raise FileFormatError(f"the interval of {point.block!r} does not enclose its value")
     return {
         **{name: getattr(point, name) for name in ("block", "kind", "value", "low", "high", "n_samples")},
         "input_shape": tuple(point.input_shape),

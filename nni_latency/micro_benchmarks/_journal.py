@@ -79,7 +79,7 @@ class BenchmarkJournal(JournalFile):
         ------
         MismatchError
             If they belong to other blocks, another platform or protocol.
-        TableFormatError
+        FileFormatError
             If the file is no journal of this version.
         """
         if not (resume and self.exists()):

@@ -120,7 +120,7 @@ class BenchmarkPoints:
 
         Raises
         ------
-        TableFormatError
+        FileFormatError
             If it is absent, truncated, altered, of another kind or of a newer version.
         """
         document = read_points(Path(path))

@@ -66,7 +66,7 @@ def run_benchmarks(
     Raises
     ------
     OutputError
-        If file or journal can not be written.
+        If file or journal cannot be written.
     InvalidValueError
         If there is a file already and `overwrite` is false, or there is no block.
     BusyError
@@ -74,7 +74,7 @@ def run_benchmarks(
     MismatchError
         If the journal belongs to other blocks, another platform or protocol, or runtime and protocol differ in threads.
     MeasurementError
-        If no block can be run, or the runtime can not time a block behind its feeder.
+        If no block can be run, or the runtime cannot time a block behind its feeder.
     """
     _check(series, runtime, protocol)
     target = Path(out)
@@ -96,7 +96,7 @@ def run_benchmarks(
 def _check(series: Sequence[Series], runtime: Runtime, protocol: Protocol) -> None:
     if not runtime.inside:
         raise MeasurementError(
-            f"The runtime {runtime.name!r} compiles whole networks and can not be timed behind a feeder. "
+            f"The runtime {runtime.name!r} compiles whole networks and cannot be timed behind a feeder. "
             "Measure micro-benchmarks with 'torch'."
         )
     protocol.check_threads(runtime.platform.threads)

@@ -91,8 +91,7 @@ def _cifar10(folder: Path) -> Dataset:
         valid = datasets.CIFAR10(str(folder), train=False, download=True, transform=transform)
     except (OSError, RuntimeError) as error:
         raise InvalidValueError(
-            f"CIFAR-10 is not in {str(folder)!r} and can not be downloaded: {error}. "
-            "Name its folder with --data-folder."
+            f"CIFAR-10 is not in {str(folder)!r} and cannot be downloaded: {error}. Name its folder with --data-folder."
         ) from error
     return Dataset("cifar10", train, valid, 10, 32)
 

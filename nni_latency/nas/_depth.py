@@ -23,7 +23,7 @@ def depth_logits(repeat: Any) -> torch.Tensor:
     """Return logits of the depths that a `Repeat` chooses among, (n_choices,), with a gradient.
 
     Proxyless gives every block beyond the smallest depth two parameters, to be skipped or to be run, and draws them
-    independently; the depth is how many are run. So its distribution is built up block by block. Depths that can not be
+    independently; the depth is how many are run. So its distribution is built up block by block. Depths that cannot be
     chosen are left out; the softmax of the logits shares their probability among the others.
     """
     counts: torch.Tensor | None = None

@@ -42,7 +42,7 @@ def freeze_trained(supernet: Any, sample: Mapping[str, Any]) -> nn.Module:
         # What is drawn for weights that are not kept must not change what comes after.
         with torch.random.fork_rng():
             own: nn.Module = network_of(supernet, sample).anew()
-    except InvalidValueError:  # of a space that can not be made again
+    except InvalidValueError:  # of a space that cannot be made again
         return network
     return _moved(network, own)
 

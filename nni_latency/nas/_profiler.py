@@ -41,7 +41,7 @@ class LatencyProfiler(ExpressionProfiler):
         Of an estimator of whole networks: the sum that stands for it, and how far it is off.
     cost : AdditiveCost, GroupedCost or FrozenCost
         Cost of every choice, and the constant of the rest; where choices act together, by groups of them; where a
-        space can not be followed, network by network.
+        space cannot be followed, network by network.
     expression : MutableExpression
         The same as an expression of NNI.
 
@@ -52,7 +52,7 @@ class LatencyProfiler(ExpressionProfiler):
     MissingEntryError
         If the table lacks candidates, and `missing` is "error".
     InvalidValueError
-        If the space has no choices, or the estimator can not be taken apart by layer.
+        If the space has no choices, or the estimator cannot be taken apart by layer.
 
     Examples
     --------

@@ -126,7 +126,7 @@ class CostReporting(_nni.Evaluator):
 
     It is for evaluators that report by themselves, such as NNI's `Classification`, in multi-trial strategies. It works
     with every engine of NNI; where trials run in processes of their own, `costs` must be a path or a name, because a
-    profiler can not be sent to them.
+    profiler cannot be sent to them.
 
     Parameters
     ----------

@@ -23,12 +23,12 @@ from nni_latency.nas._penalty import LatencyPenalty
 from nni_latency.nas._profiler import LatencyProfiler
 from nni_latency.nas._training import (
     SearchSettings,
+    accuracy,
     bare_trainer,
     batch_statistics,
     learning_threads,
     loader_of,
     quiet_lightning,
-    share_right,
     train_on,
 )
 
@@ -231,7 +231,7 @@ class _Recorder(Callback):
         drawn: list[dict[str, Any]] = []
         has_mask = hasattr(pl_module, "mask")
         with batch_statistics(pl_module.model):
-            accuracy = share_right(
+            reached = accuracy(
                 pl_module.model,
                 self._dataset.valid,
                 self._settings.batch_size,
@@ -240,7 +240,7 @@ class _Recorder(Callback):
         epoch = Epoch(
             trainer.current_epoch,
             sum(self._losses) / max(1, len(self._losses)),
-            accuracy,
+            reached,
             self._latency(pl_module, drawn),
             float(pl_module.mask.tau) if has_mask else None,
             time.perf_counter() - self._begin,

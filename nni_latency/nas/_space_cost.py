@@ -52,7 +52,7 @@ def cost_of_space(
     MissingEntryError
         If it does not know an operator or a candidate.
     InvalidValueError
-        If it can not be taken apart by layers, or operators.
+        If it cannot be taken apart by layers, or operators.
     """
     labels_of(space)
     plan = plan_of(space, example_inputs)
@@ -69,7 +69,7 @@ def cost_of_space(
         return _by_operators(estimator, space, example_inputs, n_networks)
     else:
         raise InvalidValueError(
-            f"{estimator!r} can not be taken apart by the layers of {type(space).__name__}. "
+            f"{estimator!r} cannot be taken apart by the layers of {type(space).__name__}. "
             "Give a lookup table of the space, or a space that has a measure plan."
         )
     return _by_value(cost, choices_of(space))
@@ -78,7 +78,7 @@ def cost_of_space(
 def _by_operators(
     estimator: LayerEstimator, space: Any, example_inputs: Any, n_networks: int
 ) -> GroupedCost | FrozenCost:
-    """Cost a space by the operators of its networks; one that can not be followed network by network."""
+    """Cost a space by the operators of its networks; one that cannot be followed network by network."""
     inputs = example_inputs_of(space) if example_inputs is None else example_inputs
     try:
         found = operators_of_space(space, inputs, estimator.by)

@@ -137,7 +137,7 @@ def make_strategy(name: str, aim: SearchAim) -> Any:
     UnknownNameError
         If there is no such strategy.
     InvalidValueError
-        If it can not follow the costs of the space.
+        If it cannot follow the costs of the space.
     UnreachableTargetError
         If no network of the space keeps the limit.
     """
@@ -170,7 +170,7 @@ def check_strategy(name: str, cost: Any, make_space: Callable[[], Any], pictures
     Raises
     ------
     InvalidValueError
-        If NNI can make no supernet of the space, or the costs can not be followed.
+        If NNI can make no supernet of the space, or the costs cannot be followed.
     """
     if not is_one_shot(name):
         return
@@ -216,7 +216,7 @@ def check_pictures(space: Any, pictures: torch.Tensor, num_classes: int) -> None
 
 
 def _check_expectation(cost: Any, supernet: Any) -> None:
-    """Raise `InvalidValueError` if the expected cost of a supernet can not be followed."""
+    """Raise `InvalidValueError` if the expected cost of a supernet cannot be followed."""
     expected = expected_cost(cost)
     found = {label: logits() for label, logits in architecture_logits(supernet).items()}
     try:
@@ -236,7 +236,7 @@ def _check_supernet(supernet: Any, pictures: torch.Tensor) -> None:
         with torch.no_grad():
             supernet(pictures)
     except Exception as error:  # whatever NNI raises about shapes that do not fit each other
-        raise InvalidValueError(f"NNI can not run its supernet: {_line(error)}") from error
+        raise InvalidValueError(f"NNI cannot run its supernet: {_line(error)}") from error
 
 
 def _line(error: Exception) -> str:

@@ -58,12 +58,12 @@ def accuracy_of(network: nn.Module, pictures: Any, batch_size: int = 64) -> floa
     """Return the share of the pictures that a network classifies rightly, in evaluation mode."""
     was_training = network.training
     network.eval()
-    share = share_right(network, pictures, batch_size)
+    share = accuracy(network, pictures, batch_size)
     network.train(was_training)
     return share
 
 
-def share_right(
+def accuracy(
     network: nn.Module, pictures: Any, batch_size: int, before_batch: Callable[[], object] = lambda: None
 ) -> float:
     """Return the share of the pictures that a network classifies rightly, in the mode that it is in."""

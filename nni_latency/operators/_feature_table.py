@@ -64,7 +64,7 @@ def features_of(op: OpSpec) -> Features:
 
 
 def count_operators(ops: Iterable[OpSpec]) -> Counted:
-    """Count operators together, and list the kinds that can not be counted.
+    """Count operators together, and list the kinds that cannot be counted.
 
     Examples
     --------

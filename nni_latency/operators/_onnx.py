@@ -85,13 +85,13 @@ def read_onnx(path: str | Path, batch_size: int | None = None) -> list[tuple[str
     MissingDependencyError
         If the package ``onnx`` is not installed.
     InvalidValueError
-        If the file can not be read, or its shapes can not be inferred.
+        If the file cannot be read, or its shapes cannot be inferred.
     """
     onnx = require("onnx", "Reading ONNX", "nni_latency[onnx]")
     try:
         model = onnx.load(str(path), load_external_data=False)
     except OSError as error:
-        raise InvalidValueError(f"Can not read the ONNX file {str(path)!r}: {error.strerror or error}.") from error
+        raise InvalidValueError(f"Cannot read the ONNX file {str(path)!r}: {error.strerror or error}.") from error
     except Exception as error:  # protobuf has errors of its own
         raise InvalidValueError(f"{str(path)!r} is not an ONNX file that can be read: {error}") from error
     weights = {item.name: tuple(item.dims) for item in model.graph.initializer}
@@ -100,7 +100,7 @@ def read_onnx(path: str | Path, batch_size: int | None = None) -> list[tuple[str
         graph = onnx.shape_inference.infer_shapes(model, data_prop=True).graph
     except Exception as error:  # onnx has errors of its own
         first = next(iter(str(error).splitlines()), type(error).__name__)
-        raise InvalidValueError(f"The shapes in {str(path)!r} can not be inferred: {first}") from error
+        raise InvalidValueError(f"The shapes in {str(path)!r} cannot be inferred: {first}") from error
     shapes = dict(weights)
     for item in (*graph.input, *graph.value_info, *graph.output):
         shapes.setdefault(item.name, _shape(item))

@@ -31,7 +31,7 @@ def parse_op_keys(text: str) -> list[OpSpec]:
     while place < len(text):
         match = _KEY.match(text, place)
         if match is None:
-            raise InvalidValueError(f"The key of an operator can not be read: {text[place:][:60]!r}.")
+            raise InvalidValueError(f"The key of an operator cannot be read: {text[place:][:60]!r}.")
         found.append(_op_of(match))
         place = match.end() + 1
     return found

@@ -138,7 +138,7 @@ def _pooling(op: OpSpec) -> Features:
 
 
 def _adaptive_pooling(op: OpSpec) -> Features:
-    """Count windows that share out the input; where they can not do so evenly, they overlap."""
+    """Count windows that share out the input; where they cannot do so evenly, they overlap."""
     dimensions, out = int(op.kind[-2]), out_shape_of(op)
     inside, after = op.input_shapes[0][-dimensions:], out[-dimensions:]
     covered = math.prod(_covered(size, pieces) for size, pieces in zip(inside, after, strict=True))

@@ -61,7 +61,7 @@ def _einsum(op: OpSpec) -> Features:
     factors = equation.partition("->")[0].split(",")
     shapes = [*op.input_shapes, *weights_of(op)]
     if "." in equation or [*map(len, factors)] != [*map(len, shapes)]:
-        raise UnknownNameError(f"The einsum {equation!r} of shapes {shapes} can not be counted.")
+        raise UnknownNameError(f"The einsum {equation!r} of shapes {shapes} cannot be counted.")
     sizes = {
         index: size
         for factor, shape in zip(factors, shapes, strict=True)

@@ -52,10 +52,10 @@ def build_operator(op: OpSpec) -> nn.Module:
     except UnknownNameError:
         raise
     except Exception as error:  # a key from elsewhere may hold anything
-        raise UnknownNameError(f"The operator {op.op_key} can not be built from its key: {error}") from error
+        raise UnknownNameError(f"The operator {op.op_key} cannot be built from its key: {error}") from error
     if built != [op]:
         found = ", ".join(other.op_key for other in built) or "nothing"
-        raise UnknownNameError(f"The operator {op.op_key} can not be built from its key: that gives {found}.")
+        raise UnknownNameError(f"The operator {op.op_key} cannot be built from its key: that gives {found}.")
     return module
 
 
@@ -138,7 +138,7 @@ def _builder(op: OpSpec) -> Callable[[OpSpec], nn.Module]:
         return _BUILDERS[op.kind]
     if op.get("weights") is None and op.kind in _FUNCTIONS:
         return _plain
-    raise UnknownNameError(f"The operator {op.op_key} can not be built from its key alone.")
+    raise UnknownNameError(f"The operator {op.op_key} cannot be built from its key alone.")
 
 
 def _function(kind: str) -> Callable[..., Any]:

@@ -196,7 +196,7 @@ def _on_data(model: nn.Module, inputs: Inputs, reason: Exception) -> Trace:
         raise _misfit(model, inputs, error) from error
     first = next(iter(str(reason).splitlines()), type(reason).__name__)
     warnings.warn(
-        f"{type(model).__name__} can not be traced without data ({first}). It was run on the example inputs and traced "
+        f"{type(model).__name__} cannot be traced without data ({first}). It was run on the example inputs and traced "
         "by modules; other data may take another way through it.",
         TracingWarning,
         stacklevel=5,

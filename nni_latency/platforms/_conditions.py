@@ -17,7 +17,7 @@ from nni_latency.platforms._nvml import nvml_conditions
 
 
 def _described(meaning: str) -> Any:
-    """Make an optional field that carries its meaning, so that `CONDITIONS` and the class can not disagree."""
+    """Make an optional field that carries its meaning, so that `CONDITIONS` and the class cannot disagree."""
     return field(default=None, metadata={"meaning": meaning})
 
 
@@ -123,7 +123,7 @@ _WORDS: dict[Any, str] = {
 def read_conditions(
     device: str = "cpu", *, root: Path = Path("/"), processors: Sequence[int] | None = None, nvml: Any = None
 ) -> Conditions:
-    """Read the state of this machine now; what can not be read is left out.
+    """Read the state of this machine now; what cannot be read is left out.
 
     The processors are read from the files of a Linux kernel, whatever the device: they feed a GPU as well.
 

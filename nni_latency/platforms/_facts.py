@@ -59,7 +59,7 @@ FACTS: tuple[Fact, ...] = (
 
 
 def collect_facts(device: str = "cpu") -> dict[str, FactValue]:
-    """Read the facts of a device of this machine; what can not be read is left out.
+    """Read the facts of a device of this machine; what cannot be read is left out.
 
     Parameters
     ----------

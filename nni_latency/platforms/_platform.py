@@ -61,7 +61,7 @@ class Platform:
         object.__setattr__(self, "facts", MappingProxyType(dict(self.facts)))
 
     def __reduce__(self) -> tuple[type[Platform], tuple[object, ...]]:
-        """Pickle the facts as a plain dictionary: a read-only view can not be."""
+        """Pickle the facts as a plain dictionary: a read-only view cannot be."""
         return type(self), (self.device, self.runtime, self.precision, self.threads, dict(self.facts))
 
     @classmethod

@@ -36,7 +36,7 @@ def draw_fit(estimator: ActsEstimator, points: BenchmarkPoints, out: str | Path)
     Raises
     ------
     OutputError
-        If it can not be written.
+        If it cannot be written.
     """
     figure = _figure(_title(estimator, len(points.points)))
     left, right = figure.subplots(1, 2, width_ratios=(1, 1))
@@ -62,7 +62,7 @@ def draw_predictions(estimator: ActsEstimator, points: BenchmarkPoints, out: str
     Raises
     ------
     OutputError
-        If it can not be written.
+        If it cannot be written.
     """
     predicted, measured = estimator.predict(points.workloads), points.latencies
     figure = _figure(f"{estimator.variant} ACTS fit of {estimator.platform.id}, {len(measured)} blocks it never saw")

@@ -59,7 +59,7 @@ def save_png(figure: Figure, out: str | Path) -> Path:
     Raises
     ------
     OutputError
-        If it can not be written.
+        If it cannot be written.
     """
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=130)

@@ -26,7 +26,7 @@ def draw_comparison(comparison: TableComparison, out: str | Path) -> Path:
     Raises
     ------
     OutputError
-        If it can not be written.
+        If it cannot be written.
     """
     height = 0.24 * len(comparison.ratios) + 2.4
     figure = Figure(figsize=(13, max(4.5, height)), layout="constrained")

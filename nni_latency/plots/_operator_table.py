@@ -26,7 +26,7 @@ def draw_operator_table(table: OperatorTable, out: str | Path) -> Path:
     Raises
     ------
     OutputError
-        If it can not be written.
+        If it cannot be written.
     """
     figure = Figure(figsize=(12, 5.5), layout="constrained")
     grid = figure.add_gridspec(2, 2, height_ratios=(2, 1))

@@ -52,7 +52,7 @@ def draw_search(picture: SearchPicture, out: str | Path) -> Path:
     Raises
     ------
     OutputError
-        If the file can not be written.
+        If the file cannot be written.
     """
     figure = Figure(figsize=(12, 5.5), layout="constrained")
     left, right = figure.subplots(1, 2, width_ratios=(3, 2))

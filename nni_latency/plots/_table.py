@@ -30,7 +30,7 @@ def draw_table(table: LookupTable, out: str | Path) -> Path:
     Raises
     ------
     OutputError
-        If it can not be written.
+        If it cannot be written.
     """
     measured = bool(table.drift)
     figure = Figure(figsize=(12 if measured else 7, 0.24 * len(table.searched) + 2.2), layout="constrained")

@@ -29,7 +29,7 @@ def draw_validation(validation: Validation, out: str | Path) -> Path:
     Raises
     ------
     OutputError
-        If it can not be written.
+        If it cannot be written.
     """
     figure = Figure(figsize=(12, 5.5), layout="constrained")
     grid = figure.add_gridspec(2, 2, width_ratios=(1, 1), height_ratios=(2, 1))

@@ -81,7 +81,7 @@ def space_class(name: str) -> type[Any]:
     Raises
     ------
     InvalidValueError
-        If it can not be imported, or is no model space.
+        If it cannot be imported, or is no model space.
     """
     place, _, class_name = name.rpartition(":")
     if not place or not class_name:
@@ -106,7 +106,7 @@ def parameters_of(name: str) -> tuple[str, ...]:
     UnknownNameError
         If the hub has no space of that name.
     InvalidValueError
-        If the class can not be imported, or is no model space.
+        If the class cannot be imported, or is no model space.
 
     Examples
     --------
@@ -154,7 +154,7 @@ def _instantiate(kind: type[Any], arguments: Mapping[str, Any], name: str) -> An
     except TypeError as error:
         takes = ", ".join(_takes(kind)) or "none"
         raise InvalidValueError(
-            f"The space {name!r} can not be made with these arguments: {error}. It takes: {takes}. "
+            f"The space {name!r} cannot be made with these arguments: {error}. It takes: {takes}. "
             "Give them as --space-args '{\"name\": value}'."
         ) from error
     try:
@@ -164,7 +164,7 @@ def _instantiate(kind: type[Any], arguments: Mapping[str, Any], name: str) -> An
         raise
     except Exception as error:  # a stranger's constructor may raise anything
         raise InvalidValueError(
-            f"The space {name!r} can not be made with {dict(arguments)}: {type(error).__name__}: {error}"
+            f"The space {name!r} cannot be made with {dict(arguments)}: {type(error).__name__}: {error}"
         ) from error
 
 
@@ -182,4 +182,4 @@ def _import(place: str, name: str) -> ModuleType:
         with quiet_nni():
             return import_place(place)
     except Exception as error:  # a stranger's module may raise anything
-        raise InvalidValueError(f"Can not import the space {name!r}: {type(error).__name__}: {error}") from error
+        raise InvalidValueError(f"Cannot import the space {name!r}: {type(error).__name__}: {error}") from error

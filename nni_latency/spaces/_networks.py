@@ -30,7 +30,7 @@ class NetworkBuilder:
     sample : mapping
         ``{label: choice}``.
     kind : type or None
-        Class of the space where it can not be imported by its name, as in a notebook.
+        Class of the space where it cannot be imported by its name, as in a notebook.
     """
 
     reference: SpaceReference
@@ -56,7 +56,7 @@ class NetworkBuilder:
             return space.freeze(dict(self.sample))
 
     def __reduce__(self) -> Any:
-        """Pickle it as plain values: a reference holds a read-only view, which can not be pickled."""
+        """Pickle it as plain values: a reference holds a read-only view, which cannot be pickled."""
         return _restore, (self.reference.name, dict(self.reference.arguments), dict(self.sample), self.kind)
 
 

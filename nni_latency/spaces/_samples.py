@@ -102,13 +102,13 @@ def read_sample(space: Any, path: str | Path) -> Sample:
     Raises
     ------
     InvalidValueError
-        If the file can not be read, or does not hold a sample of the space.
+        If the file cannot be read, or does not hold a sample of the space.
     """
     try:
         content = json.loads(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise InvalidValueError(f"The saved sample {str(path)!r} can not be read: {reason}.") from error
+        raise InvalidValueError(f"The saved sample {str(path)!r} cannot be read: {reason}.") from error
     if not isinstance(content, dict):
         raise InvalidValueError(
             f"The saved sample {str(path)!r} must be an object of labels and choices. Got {type(content).__name__}."

@@ -136,7 +136,7 @@ def operators_of_space(space: Any, example_inputs: Any, by: By = "module") -> Sp
     Raises
     ------
     TooManyChoicesError
-        If something in the space depends on too many choices together, or on one that can not be listed.
+        If something in the space depends on too many choices together, or on one that cannot be listed.
     InvalidValueError
         If the inputs do not fit.
     """
@@ -153,7 +153,7 @@ def operators_of_space(space: Any, example_inputs: Any, by: By = "module") -> Sp
     try:
         walker.walk(space, inputs.args, inputs.kwargs)
     except NotSymbolicError as error:
-        raise TooManyChoicesError(f"The networks of {type(space).__name__} can not be followed: {error}") from error
+        raise TooManyChoicesError(f"The networks of {type(space).__name__} cannot be followed: {error}") from error
     return SpaceOperators(choices.values, tuple(cells.derived), tuple(choices.joined(walker.records)))
 
 

@@ -43,7 +43,7 @@ class SymbolicTensor:
     """A tensor whose shape depends on the choices of a space.
 
     Functions of torch and methods of tensors work on it: they run once for every distinct shape, on meta tensors, and
-    the walker notes which operators they are. What can not be said for all networks at once raises `NotSymbolicError`.
+    the walker notes which operators they are. What cannot be said for all networks at once raises `NotSymbolicError`.
     """
 
     def __init__(self, walker: Walker, spec: Varying) -> None:

@@ -35,7 +35,7 @@ class Walker:
 
     A module without choices runs once for every distinct shape of its inputs. One whose arguments are searched is made
     for every distinct combination of them. The forward of one that merely holds others runs as it is written, on
-    symbolic tensors; where that can not be said for all networks at once, and where a module freezes itself in its own
+    symbolic tensors; where that cannot be said for all networks at once, and where a module freezes itself in its own
     way, it is frozen and run for every combination of its choices.
 
     Parameters

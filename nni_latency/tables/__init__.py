@@ -13,7 +13,7 @@ from nni_latency.tables._networks import NetworkMeasurements, NetworkTimes, meas
 from nni_latency.tables._operator_builder import build_operator_table, check_sees_calls
 from nni_latency.tables._operator_document import operator_table_schema
 from nni_latency.tables._operator_entries import OperatorEntry
-from nni_latency.tables._operator_memo import MemoWarning, OperatorMemo, Remembered, default_memo_path
+from nni_latency.tables._operator_memo import CachedCost, MemoWarning, OperatorMemo, default_memo_path
 from nni_latency.tables._operator_plan import OperatorPlan, PlannedNetwork, operator_times
 from nni_latency.tables._operator_table import MeasuredNetwork, OperatorTable
 from nni_latency.tables._plan import (
@@ -41,6 +41,7 @@ __all__ = [
     "VERSION",
     "ArgumentValue",
     "BuildProgress",
+    "CachedCost",
     "Entry",
     "LookupTable",
     "MeasurePlan",
@@ -57,7 +58,6 @@ __all__ = [
     "PlanCandidate",
     "PlanLayer",
     "PlannedNetwork",
-    "Remembered",
     "Residency",
     "Selection",
     "Solution",

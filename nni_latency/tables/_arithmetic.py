@@ -184,7 +184,7 @@ def _check_alike(first: LookupTable, other: LookupTable, number: int) -> None:
     if [_outline(layer) for layer in first.layers] != [_outline(layer) for layer in other.layers]:
         differences.append("they have other layers or candidates")
     if differences:
-        raise MismatchError(f"Table {number} can not be merged into the first: {'; '.join(differences)}.")
+        raise MismatchError(f"Table {number} cannot be merged into the first: {'; '.join(differences)}.")
 
 
 def _outline(layer: TableLayer) -> tuple[str, tuple[str, ...], bool, str | None]:

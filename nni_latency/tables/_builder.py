@@ -69,7 +69,7 @@ def build_table(
     Raises
     ------
     OutputError
-        If table or journal can not be written.
+        If table or journal cannot be written.
     InvalidValueError
         If there is a table already and `overwrite` is false.
     BusyError
@@ -79,7 +79,7 @@ def build_table(
     MeasurementError
         If no candidate of a layer can be run, or the clock does not work.
     UnknownNameError
-        If the features of an operator can not be counted.
+        If the features of an operator cannot be counted.
     """
     if metric not in ("latency", "throughput"):
         raise InvalidValueError(
@@ -87,7 +87,7 @@ def build_table(
         )
     for layer in plan.layers:
         for candidate in layer.candidates.values():
-            # A kind of operator that can not be counted is told now, and not after all the measuring.
+            # A kind of operator that cannot be counted is told now, and not after all the measuring.
             features_of(candidate.op)
     header = plan_header(plan, runtime.platform, protocol)
     with building(out, header, runtime, protocol, resume=resume, overwrite=overwrite) as build:
@@ -102,7 +102,7 @@ def write_table(table: LookupTable, out: str | Path, *, overwrite: bool = False)
     Raises
     ------
     OutputError
-        If it can not be written.
+        If it cannot be written.
     InvalidValueError
         If there is a table already and `overwrite` is false.
     """

@@ -75,7 +75,7 @@ class Build:
         Raises
         ------
         OutputError
-            If it can not be written. The journal stays.
+            If it cannot be written. The journal stays.
         """
         after: Conditions = self.runtime.conditions()
         whole = replace(
@@ -116,7 +116,7 @@ def building(
     Raises
     ------
     OutputError
-        If table or journal can not be written.
+        If table or journal cannot be written.
     InvalidValueError
         If there is a table already and `overwrite` is false.
     BusyError

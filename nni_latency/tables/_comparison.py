@@ -97,7 +97,7 @@ def compare_tables(first: LookupTable, second: LookupTable) -> TableComparison:
         If they are of different metrics, or have no candidate in common.
     """
     if first.metric != second.metric:
-        raise MismatchError(f"A table of {first.metric} can not be compared with one of {second.metric}.")
+        raise MismatchError(f"A table of {first.metric} cannot be compared with one of {second.metric}.")
     folded = fold_calibration(first), fold_calibration(second)
     mine, theirs = (_costs(table) for table in folded)
     common = _common(mine, theirs)

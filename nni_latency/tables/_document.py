@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field, JsonValue, PositiveFloat, PositiveInt, model_validator
 
 from nni_latency.documents import DocumentFormat, NamedPlatformDocument, OperatorDocument, StrictDocument, render
-from nni_latency.errors import LatencyError, TableFormatError
+from nni_latency.errors import FileFormatError, LatencyError
 from nni_latency.tables._entry import Entry
 from nni_latency.tables._plan import plain_arguments
 from nni_latency.units import METRIC_UNITS
@@ -133,7 +133,7 @@ def read_document(path: Path) -> TableDocument:
 
     Raises
     ------
-    TableFormatError
+    FileFormatError
         If it is absent, truncated, altered, of another kind or of a newer version.
     """
     content = TABLE.read(path)
@@ -208,10 +208,10 @@ def _entry_content(entry: Entry) -> dict[str, Any]:
 
 
 def _check_entries(document: TableDocument) -> None:
-    """Check what pydantic can not: intervals and operators, by making each of them once."""
+    """Check what pydantic cannot: intervals and operators, by making each of them once."""
     for layer in document.layers:
         for choice, entry in layer.entries.items():
             try:
                 _ = entry.to_entry().features
             except (LatencyError, LookupError, ValueError, TypeError, ArithmeticError) as error:
-                raise TableFormatError(f"layer {layer.name!r}, entry {choice!r}: {error}") from error
+                raise FileFormatError(f"layer {layer.name!r}, entry {choice!r}: {error}") from error

@@ -48,7 +48,7 @@ class RoundRecord:
 
 @dataclass(frozen=True)
 class Failure:
-    """A candidate that can not be measured, by its indices, and why."""
+    """A candidate that cannot be measured, by its indices, and why."""
 
     layer: int
     choice: int
@@ -74,7 +74,7 @@ class Journal(JournalFile):
 
         Raises
         ------
-        TableFormatError
+        FileFormatError
             If it is no journal of this version.
         """
         header, lines = self.read_lines()
@@ -88,7 +88,7 @@ class Journal(JournalFile):
         Raises
         ------
         OutputError
-            If it can not be written, the disk being full for example. The rounds before stay.
+            If it cannot be written, the disk being full for example. The rounds before stay.
         """
         self.append_line(asdict(record))
 

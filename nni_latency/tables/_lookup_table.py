@@ -243,7 +243,7 @@ class LookupTable:
         Raises
         ------
         OutputError
-            If it can not be written.
+            If it cannot be written.
         """
         target = Path(path)
         write_atomically(target, render_document(self))
@@ -255,7 +255,7 @@ class LookupTable:
 
         Raises
         ------
-        TableFormatError
+        FileFormatError
             If the file is absent, truncated, altered, of another kind or of a newer version.
         """
         document = read_document(Path(path))

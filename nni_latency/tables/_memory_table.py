@@ -40,7 +40,7 @@ def count_table(plan: MeasurePlan, metric: str, platform: Platform) -> LookupTab
     InvalidValueError
         If the metric is neither.
     MeasurementError
-        If a candidate can not be made or run.
+        If a candidate cannot be made or run.
     """
     if metric not in COUNTED_METRICS:
         raise InvalidValueError(f"Counted are {' and '.join(COUNTED_METRICS)}. Got {metric!r}.")
@@ -94,7 +94,7 @@ def _naming(what: str, layer: str, name: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:  # a stranger's module may raise anything
-        raise MeasurementError(f"Can not {what} {layer}:{name}: {type(error).__name__}: {error}") from error
+        raise MeasurementError(f"Cannot {what} {layer}:{name}: {type(error).__name__}: {error}") from error
 
 
 def _zeros(shape: tuple[int, ...], precision: str) -> Any:

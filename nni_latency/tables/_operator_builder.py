@@ -55,7 +55,7 @@ def build_operator_table(
     Raises
     ------
     OutputError
-        If table or journal can not be written.
+        If table or journal cannot be written.
     InvalidValueError
         If there is a table already and `overwrite` is false, or the budget is too small for one round.
     BusyError
@@ -79,7 +79,7 @@ def check_sees_calls(runtime: Runtime) -> None:
     """Raise `MeasurementError` if a runtime has no operators that could be timed inside a network."""
     if not runtime.sees_calls:
         raise MeasurementError(
-            f"The runtime {runtime.name!r} compiles whole networks, so their operators can not be timed inside them. "
+            f"The runtime {runtime.name!r} compiles whole networks, so their operators cannot be timed inside them. "
             "Tables of spaces without layers of their own need --runtime torch or torch-nhwc."
         )
 

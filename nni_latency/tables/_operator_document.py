@@ -90,7 +90,7 @@ def read_operator_document(path: Path) -> OperatorTableDocument:
 
     Raises
     ------
-    TableFormatError
+    FileFormatError
         If it is absent, truncated, altered, of another kind or of a newer version.
     """
     content = OPERATOR_TABLE.read(path)

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from nni_latency.documents import DocumentFormat, PlatformDocument, StrictDocument
-from nni_latency.errors import TableFormatError
+from nni_latency.errors import FileFormatError
 from nni_latency.files import reserved
 from nni_latency.json_lines import append_lines, whole_part
 from nni_latency.measurement import Protocol, Summary, quantile
@@ -45,11 +45,11 @@ class _HeaderDocument(StrictDocument):
 
 
 class MemoWarning(UserWarning):
-    """Warns that lines of a memo can not be read, and which."""
+    """Warns that lines of a memo cannot be read, and which."""
 
 
 @dataclass(frozen=True)
-class Remembered:
+class CachedCost:
     """What a memo knows of an operator or a network.
 
     Parameters
@@ -98,7 +98,7 @@ class OperatorMemo:
 
     Raises
     ------
-    TableFormatError
+    FileFormatError
         If the file is no memo, or of a newer version.
     MismatchError
         If the file belongs to another platform.
@@ -132,7 +132,7 @@ class OperatorMemo:
         """
         return quantile([runs.reference for runs in self._runs], 0.5)
 
-    def operator(self, key: str, protocol: Protocol) -> Remembered | None:
+    def operator(self, key: str, protocol: Protocol) -> CachedCost | None:
         """Return what is known of an operator, by its key; what was met in networks goes before what was alone."""
         with self._lock:
             index = self._index(protocol)
@@ -140,7 +140,7 @@ class OperatorMemo:
                 return self._remember(index.operators[key])
             return self._remember(index.alone[key], alone=True) if key in index.alone else None
 
-    def network(self, digest: str, protocol: Protocol) -> Remembered | None:
+    def network(self, digest: str, protocol: Protocol) -> CachedCost | None:
         """Return what is known of a whole network, by its digest."""
         with self._lock:
             found = self._index(protocol).networks.get(digest)
@@ -155,7 +155,7 @@ class OperatorMemo:
         BusyError
             If another process goes on measuring for an hour.
         OutputError
-            If the file can not be written.
+            If the file cannot be written.
         """
         with contextlib.ExitStack() as stack:
             stack.enter_context(self._lock)
@@ -170,7 +170,7 @@ class OperatorMemo:
         Raises
         ------
         OutputError
-            If they can not be written, the disk being full for example.
+            If they cannot be written, the disk being full for example.
         """
         new = [item.rounded() for item in runs]
         if self.path is None:
@@ -187,7 +187,7 @@ class OperatorMemo:
         Warns
         -----
         MemoWarning
-            If lines can not be read; they are left out.
+            If lines cannot be read; they are left out.
         """
         with self._lock:
             if self.path is None:
@@ -219,7 +219,7 @@ class OperatorMemo:
             self._read, self._n_lines = 0, 0
             return b""
         except OSError as error:
-            raise TableFormatError(f"Can not read the memo {str(path)!r}: {error.strerror or error}.") from error
+            raise FileFormatError(f"Cannot read the memo {str(path)!r}: {error.strerror or error}.") from error
 
     def _take(self, lines: Sequence[bytes]) -> None:
         bad: dict[int, str] = {}
@@ -260,13 +260,13 @@ class OperatorMemo:
         index.n_lines = len(self._runs)
         return index
 
-    def _remember(self, places: list[Summary], *, alone: bool = False) -> Remembered:
+    def _remember(self, places: list[Summary], *, alone: bool = False) -> CachedCost:
         unit = self.reference
         value = math.fsum(place.value for place in places) / len(places)
         low = quantile([place.low for place in places], (1 - _ENCLOSED) / 2)
         high = quantile([place.high for place in places], (1 + _ENCLOSED) / 2)
         n_samples = sum(place.n_samples for place in places)
-        return Remembered(value * unit, min(low, value) * unit, max(high, value) * unit, len(places), n_samples, alone)
+        return CachedCost(value * unit, min(low, value) * unit, max(high, value) * unit, len(places), n_samples, alone)
 
 
 def default_memo_path(platform: Platform) -> Path:

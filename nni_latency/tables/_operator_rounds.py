@@ -87,7 +87,7 @@ class OperatorCampaign:
                 self._run_process(members, end, on_progress)
         if not self.samples.measured:
             reason = next(iter(self.failures.values()), "none was tried")
-            raise MeasurementError(f"Can not run any network of the space on {self.runtime.platform.id}: {reason}.")
+            raise MeasurementError(f"Cannot run any network of the space on {self.runtime.platform.id}: {reason}.")
 
     def _members(self, shares: int) -> list[int]:
         """Return the networks of the next process: its share of those that have been visited least."""

@@ -53,7 +53,7 @@ class MeasuredNetwork:
 class OperatorTable:
     """What the operators of a space cost inside its networks, on one platform. Immutable.
 
-    For a space whose networks can not be divided into layers with a few candidates each: a covering sample of its
+    For a space whose networks cannot be divided into layers with a few candidates each: a covering sample of its
     networks was measured, with every operator timed inside them. Operators that no such network has are predicted from
     these (`nni_latency.estimators.OperatorTableEstimator`).
 
@@ -141,7 +141,7 @@ class OperatorTable:
         Raises
         ------
         OutputError
-            If it can not be written.
+            If it cannot be written.
         """
         target = Path(path)
         write_atomically(target, render_operator_table(self))
@@ -153,7 +153,7 @@ class OperatorTable:
 
         Raises
         ------
-        TableFormatError
+        FileFormatError
             If the file is absent, truncated, altered, of another kind or of a newer version.
         """
         document: Any = read_operator_document(Path(path))

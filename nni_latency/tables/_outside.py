@@ -145,7 +145,7 @@ class OutsideCampaign:
         }
         if len(networks) - 1 not in values:
             raise MeasurementError(
-                f"The reference network can not be run on {self.runtime.platform.id}: {campaign.failures[-1].reason}."
+                f"The reference network cannot be run on {self.runtime.platform.id}: {campaign.failures[-1].reason}."
             )
         reference = values[len(networks) - 1]
         return RoundRecord(

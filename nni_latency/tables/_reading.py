@@ -15,7 +15,7 @@ def read_table(path: str | Path) -> LookupTable | OperatorTable:
 
     Raises
     ------
-    TableFormatError
+    FileFormatError
         If the file is absent, truncated, altered, of another kind or of a newer version.
     """
     # What says nothing of the kind is left to the reader of lookup tables, which tells what is wrong with it.

@@ -31,7 +31,7 @@ ALIGNMENTS = (0.0, 1.0, 0.5)
 _WARM, _LONGEST_WARMUP = 0.05, 10
 
 #: How often a network may fail for no reason that can be found before measuring is given up.
-_MOST_RIDDLES = 3
+_MAX_UNEXPLAINED_FAILURES = 3
 
 #: Rounds of everything that each of several processes measures at least.
 _FEWEST_ROUNDS = 5
@@ -106,7 +106,7 @@ class Campaign:
         self.samples = Samples(plan.sizes, reference)
         self.rounds, self.spent = 0, 0.0
         self._available = [list(range(size)) for size in plan.sizes]
-        self._next, self._riddles, self._resumed = 0, 0, len(done)
+        self._next, self._unexplained, self._resumed = 0, 0, len(done)
         self._sought = [list(range(size)) for size in plan.sizes]
         for record in done:
             self._take(record)
@@ -134,7 +134,7 @@ class Campaign:
         """
         if self.rounds and (self._share >= 1 or not any(self._wanted())):
             return
-        # Where a bench can not be in a process of its own, a new one would find the same memory.
+        # Where a bench cannot be in a process of its own, a new one would find the same memory.
         processes = self.protocol.processes if self.runtime.portable else 1
         for process in range(min(processes - 1, int(self._share * processes)), processes):
             if self._share < (process + 1) / processes:
@@ -264,11 +264,11 @@ class Campaign:
             except CandidateError as error:
                 self._fail(layer, choice, str(error))
                 return
-        self._riddles += 1
-        if self._riddles >= _MOST_RIDDLES:
+        self._unexplained += 1
+        if self._unexplained >= _MAX_UNEXPLAINED_FAILURES:
             names = ",".join(self._name(layer, choice) for layer, choice in enumerate(network))
             raise MeasurementError(
-                f"Networks failed {self._riddles} times, though each of their candidates ran; the last one was "
+                f"Networks failed {self._unexplained} times, though each of their candidates ran; the last one was "
                 f"{names}: {reason}."
             )
 
@@ -285,7 +285,7 @@ class Campaign:
         default = not layer.searched and self._name(failure.layer, failure.choice) == layer.default
         if not left or default:
             what = f"the fixed layer {layer.name!r}" if default else f"any candidate of layer {layer.name!r}"
-            raise MeasurementError(f"Can not run {what} on {self.runtime.platform.id}: {failure.reason}.")
+            raise MeasurementError(f"Cannot run {what} on {self.runtime.platform.id}: {failure.reason}.")
 
     def _name(self, layer: int, choice: int) -> str:
         return list(self.plan.layers[layer].candidates)[choice]

@@ -67,7 +67,7 @@ class Samples:
         """Return the median run of the reference network over its time by the protocol; 1 if it was never visited.
 
         So much does the protocol's quantile of one network lie below the median of its runs. The runs of many
-        networks can not tell: they differ by what a sum over layers can not express, too.
+        networks cannot tell: they differ by what a sum over layers cannot express, too.
         """
         taken = [ratio * self._unit for network, ratio in self._runs if network == self.network]
         return quantile(taken, 0.5) / Measurement(tuple(taken), protocol).summary.value if taken else 1.0

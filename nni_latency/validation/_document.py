@@ -80,8 +80,8 @@ def read_summary(path: Path) -> ValidationSummary:
 
     Raises
     ------
-    TableFormatError
-        If the file can not be read, or is no validation.
+    FileFormatError
+        If the file cannot be read, or is no validation.
     """
     content = VALIDATION.read(path)
     with VALIDATION.valid(str(path)):

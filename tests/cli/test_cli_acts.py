@@ -81,7 +81,7 @@ def test_fit_refuses_what_teaches_nothing(fails, points, tmp_path):
     assert "at least 10 points to fit. Got 3" in fails("fit", "acts", elsewhere)
     assert "would mix two platforms" in fails("fit", "acts", known, elsewhere)
     assert "would mix two platforms" in fails("fit", "acts", known, "--test", elsewhere)
-    assert "Can not read the file of points" in fails("fit", "acts", "none.json")
+    assert "Cannot read the file of points" in fails("fit", "acts", "none.json")
     assert "is not a file of benchmark points" in fails("fit", "acts", ActsEstimator.load(_fit(known)).save("fit.json"))
     assert "--test-plot needs points" in fails("fit", "acts", known, "--test-plot", "x.png")
     assert "need a file each" in fails("fit", "acts", known, "--out", "x.json", "--plot", "x.json")

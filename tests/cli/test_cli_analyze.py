@@ -113,4 +113,4 @@ def test_an_onnx_file_is_taken_apart(run, fails):
     onnx.save(onnx.helper.make_model(onnx.helper.make_graph([node], "g", [value], [out])), "net.onnx")
     assert json.loads(run("analyze", "--model", "net.onnx", "--batch", 3, "--json").stdout)["flops"] == 12
     assert "leave out --file, --kwargs and --input" in fails("analyze", "--model", "net.onnx", "--input", "3,4")
-    assert "Can not read the ONNX file" in fails("analyze", "--model", "none.onnx")
+    assert "Cannot read the ONNX file" in fails("analyze", "--model", "none.onnx")

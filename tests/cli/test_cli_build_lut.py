@@ -112,7 +112,7 @@ def test_build_refuses_bad_options(fails, tmp_path, options, complaint):
 def test_build_refuses_a_place_under_a_file(fails, tmp_path):
     (tmp_path / "file").write_text("mine")
     complaint = fails("build-lut", *TINY_OPTIONS, "--out", "file/t.json")
-    assert "Can not write 'file/t.json'" in complaint
+    assert "Cannot write 'file/t.json'" in complaint
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
     assert (tmp_path / "file").read_text() == "mine"
 

@@ -98,7 +98,7 @@ def test_bad_input_is_told_in_one_sentence(run, fails, table):
     out = table[0]
     assert "does not know --width" in fails("build-lut", "--space", "mobilenetv3", "--width", "2")
     assert "It must be a JSON object" in fails("build-lut", "--space", OWN, "--space-args", "3")
-    assert "Can not import the space 'nothing:Space'" in run("build-lut", "--space", "nothing:Space", code=2).stderr
+    assert "Cannot import the space 'nothing:Space'" in run("build-lut", "--space", "nothing:Space", code=2).stderr
     assert "missing a required argument: 'width'" in fails("build-lut", "--space", NEEDY)
     sizes = fails("build-lut", "--space", NEEDY, "--space-args", '{"width": 4}')
     assert "Give the side of the pictures with --input-size" in sizes

@@ -118,7 +118,7 @@ def test_network_is_measured_in_a_process_of_its_own():
 def test_network_that_can_not_be_run_in_its_process_is_reported():
     sample = dict.fromkeys(FBNetSpace(**TINY).simplify(), "skip")
     task = MeasureTask("fbnet", TINY, sample, (1, 4, 32, 32), "torch", "cpu", 1, "fp32")
-    with pytest.raises(MeasurementError, match=r"network can not be run on"):
+    with pytest.raises(MeasurementError, match=r"network cannot be run on"):
         measure_apart(task)
 
 
@@ -195,4 +195,4 @@ def test_table_of_another_metric_is_refused(refused):
 
 def test_place_under_a_file_is_refused(refused, tmp_path):
     (tmp_path / "file").write_text("mine")
-    assert "Can not write 'file/out/result.json'" in refused(out="file/out")
+    assert "Cannot write 'file/out/result.json'" in refused(out="file/out")

@@ -169,7 +169,7 @@ def refused(fails, acts, tmp_path):
 )
 def test_strategy_that_can_not_search_the_space_names_one_that_can(refused, options, reason, other):
     complaint = refused(*options, "--strategy", "fbnet")
-    assert complaint.startswith(f"The strategy 'fbnet' can not search '{options[1]}': ")
+    assert complaint.startswith(f"The strategy 'fbnet' cannot search '{options[1]}': ")
     assert reason in complaint
     assert complaint.endswith(f"Take --strategy {other}.")
 

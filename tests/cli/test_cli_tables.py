@@ -131,7 +131,7 @@ def test_a_fallback_and_an_ensemble_have_names(run, fails, tables):
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["import", "absent.txt", "--unit", "ms", "--out", "t.json"], "Can not read 'absent.txt': No such file"),
+        (["import", "absent.txt", "--unit", "ms", "--out", "t.json"], "Cannot read 'absent.txt': No such file"),
         (["import", "lut.txt", *TINY_OPTIONS, "--out", "t.json"], "does not say its unit. Give it, with --unit"),
         (["import", "lut.txt", "--unit", "us", "--out", "t.json"], "has 7 layers of costs, the space searches 22"),
         (
@@ -144,13 +144,13 @@ def test_a_fallback_and_an_ensemble_have_names(run, fails, tables):
             ["import", "lut.txt", "--unit", "us", "--space", "none", "--width", "1", "--out", "t.json"],
             "Without a space",
         ),
-        (["import", "lut.txt", "--unit", "s", *TINY_OPTIONS, "--out", "t.json"], "can not be in s: they mean"),
+        (["import", "lut.txt", "--unit", "s", *TINY_OPTIONS, "--out", "t.json"], "cannot be in s: they mean"),
         (["import", "lut.txt", "--unit", "us", "--platform", "My Phone", "--out", "t.json"], "'device' of a Platform"),
         (
             ["import", "lut.txt", "--unit", "us", "--platform", "a.b", "--out", "t.json"],
             "the name of a device, or its id",
         ),
-        (["import", "lut.txt", "--format", "ofa", "--unit", "us", "--out", "t.json"], "can not be read as 'ofa'"),
+        (["import", "lut.txt", "--format", "ofa", "--unit", "us", "--out", "t.json"], "cannot be read as 'ofa'"),
         (["import", "lut.txt", "--format", "xml", "--out", "t.json"], "Unknown format 'xml'. There is: ofa, ofa-yaml"),
         (
             ["export", "absent.json", "--format", "csv", "--unit", "ms", "--out", "t.csv"],
@@ -164,8 +164,8 @@ def test_a_fallback_and_an_ensemble_have_names(run, fails, tables):
         (["export", "TINY", "--format", "csv", "--out", "t.csv"], "Missing option '--unit'"),
         (["export", "TINY", "--format", "csv", "--unit", "ms", "--out", "."], "exists"),
         (["diff", "TINY", "absent.json"], "There is no file 'absent.json'"),
-        (["diff", "TINY", "ENERGY"], "latency can not be compared with one of energy"),
-        (["diff", "TINY", "TINY", "--plot", "lut.txt/x.png"], "Can not write 'lut.txt/x.png'"),
+        (["diff", "TINY", "ENERGY"], "latency cannot be compared with one of energy"),
+        (["diff", "TINY", "TINY", "--plot", "lut.txt/x.png"], "Cannot write 'lut.txt/x.png'"),
         (["merge", "TINY", "--out", "t.json"], "At least two tables can be merged. Got 1"),
         (["merge", "TINY", "ELSEWHERE", "--out", "t.json"], "would mix two platforms"),
         (["merge", "TINY", "ENERGY", "--out", "t.json"], "metric: latency against energy"),

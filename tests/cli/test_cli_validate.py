@@ -250,7 +250,7 @@ def test_unknown_table_is_refused(fails):
 def test_place_that_can_not_be_written_is_refused_before_anything_is_measured(fails, exact, tmp_path, out):
     (tmp_path / "folder").mkdir()
     (tmp_path / "file").write_text("mine")
-    assert "Can not write 'f" in fails("validate", exact, "--out", out)
+    assert "Cannot write 'f" in fails("validate", exact, "--out", out)
     assert (tmp_path / "file").read_text() == "mine"
     assert list((tmp_path / "folder").iterdir()) == []
 

@@ -1,4 +1,4 @@
-"""Kinds of files: what is said of one that can not be read, and parts that several have."""
+"""Kinds of files: what is said of one that cannot be read, and parts that several have."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from nni_latency.documents import (
     format_of,
     render,
 )
-from nni_latency.errors import InvalidValueError, TableFormatError
+from nni_latency.errors import FileFormatError, InvalidValueError
 from nni_latency.operators import OpSpec
 from nni_latency.platforms import Platform
 
@@ -59,7 +59,7 @@ def test_older_version_is_left_to_the_reader(path):
 
 
 def test_newer_version_says_how_to_update(path):
-    with pytest.raises(TableFormatError, match=r"^The letter '.*\.json' has version 3, this .* up to 2\. Update it"):
+    with pytest.raises(FileFormatError, match=r"^The letter '.*\.json' has version 3, this .* up to 2\. Update it"):
         LETTER.read(_write(path, version=3))
 
 
@@ -67,7 +67,7 @@ def test_newer_version_says_how_to_update(path):
 def test_document_of_another_kind_is_named_with_the_remedy(path, content):
     path.write_text(content)
     with pytest.raises(
-        TableFormatError,
+        FileFormatError,
         match=r"' is not a letter of ours: its 'format' must be 'nni_latency\.letter'\. Got .*, or write one$",
     ):
         LETTER.read(path)
@@ -78,28 +78,28 @@ def test_document_cut_at_any_byte_says_so(tmp_path_factory, share):
     path = _write(tmp_path_factory.mktemp("cut") / "letter.json", pages=[1, 2, 3])
     content = path.read_bytes()
     path.write_bytes(content[: int(len(content) * share)])
-    with pytest.raises(TableFormatError, match=r"is not whole JSON \(line 1: .*cut off while it was.*write one$"):
+    with pytest.raises(FileFormatError, match=r"is not whole JSON \(line 1: .*cut off while it was.*write one$"):
         LETTER.read(path)
 
 
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        (b"\x80\x04\x95\xff", r"Can not read the letter '.*letter\.json': it is not text\.$"),
+        (b"\x80\x04\x95\xff", r"Cannot read the letter '.*letter\.json': it is not text\.$"),
         (b"[" * 100_000, r"The letter '.*letter\.json' is not JSON that can be read: "),
         (b"9" * 10_000, r"The letter '.*letter\.json' is not JSON that can be read: "),
     ],
 )
 def test_document_that_can_not_be_read_says_why(path, content, reason):
     path.write_bytes(content)
-    with pytest.raises(TableFormatError, match=reason):
+    with pytest.raises(FileFormatError, match=reason):
         LETTER.read(path)
 
 
 def test_absent_document_and_folder_say_so(path):
-    with pytest.raises(TableFormatError, match=r"Can not read the letter '.*letter\.json': No such file"):
+    with pytest.raises(FileFormatError, match=r"Cannot read the letter '.*letter\.json': No such file"):
         LETTER.read(path)
-    with pytest.raises(TableFormatError, match=r"Can not read the letter .*: Is a directory"):
+    with pytest.raises(FileFormatError, match=r"Cannot read the letter .*: Is a directory"):
         LETTER.read(path.parent)
 
 
@@ -114,13 +114,13 @@ def test_absent_document_and_folder_say_so(path):
     ],
 )
 def test_first_fault_is_named_with_its_place_and_value(path, change, words):
-    with pytest.raises(TableFormatError, match=r"^The letter '.*letter\.json' is not valid: " + words):
+    with pytest.raises(FileFormatError, match=r"^The letter '.*letter\.json' is not valid: " + words):
         _pages(_write(path, **change))
 
 
 @pytest.mark.parametrize("error", [InvalidValueError("odd"), TypeError("odd"), KeyError("odd"), OverflowError("odd")])
 def test_value_that_can_not_be_is_a_fault_of_the_file(error):
-    with pytest.raises(TableFormatError, match=r"^The letter 'a\.json' is not valid: .*odd"), LETTER.valid("a.json"):
+    with pytest.raises(FileFormatError, match=r"^The letter 'a\.json' is not valid: .*odd"), LETTER.valid("a.json"):
         raise error
 
 

@@ -10,7 +10,7 @@ import pytest
 from acts_points import draw_blocks, noisy, time_of, totals_of
 
 from nni_latency import load_estimator
-from nni_latency.errors import OutputError, TableFormatError
+from nni_latency.errors import FileFormatError, OutputError
 from nni_latency.estimators import ActsEstimator, acts_schema
 from nni_latency.nas import FBNet
 from nni_latency.platforms import Platform
@@ -102,28 +102,28 @@ def test_an_altered_file_is_refused(saved, tmp_path, path, value, message):
         content["model"]["curve"] = None
     other = tmp_path / "altered.json"
     other.write_text(json.dumps(content))
-    with pytest.raises(TableFormatError, match=message):
+    with pytest.raises(FileFormatError, match=message):
         load_estimator(other)
 
 
 def test_a_file_that_was_cut_off_is_refused(saved, tmp_path):
     other = tmp_path / "cut.json"
     other.write_text(saved.read_text()[:-200])
-    with pytest.raises(TableFormatError, match="is not whole JSON"):
+    with pytest.raises(FileFormatError, match="is not whole JSON"):
         load_estimator(other)
 
 
 def test_a_file_of_another_kind_is_refused_by_the_plugin(tmp_path):
     other = tmp_path / "other.json"
     other.write_text('{"format": "nni_latency.lookup_table"}')
-    with pytest.raises(TableFormatError, match=r"is not an ACTS fit: its 'format' must be 'nni_latency.acts'"):
+    with pytest.raises(FileFormatError, match=r"is not an ACTS fit: its 'format' must be 'nni_latency.acts'"):
         load_estimator(f"acts:{other}")
-    with pytest.raises(TableFormatError, match="Can not read the fit"):
+    with pytest.raises(FileFormatError, match="Cannot read the fit"):
         load_estimator(f"acts:{tmp_path / 'none.json'}")
 
 
 def test_no_file_is_half_written(saved, tmp_path):
-    with pytest.raises(OutputError, match="Can not write"):
+    with pytest.raises(OutputError, match="Cannot write"):
         ActsEstimator.load(saved).save(tmp_path)
 
 

@@ -192,7 +192,7 @@ def test_members_that_do_not_fit_are_refused(plan, table):
         make_ensemble([TableEstimator(table), "table.json"])
     with pytest.raises(InvalidValueError, match="must be layer-based"):
         LayerEnsemble(members=[TableEstimator(table), _Whole(1)])
-    with pytest.raises(MismatchError, match="can not mix latency and energy"):
+    with pytest.raises(MismatchError, match="cannot mix latency and energy"):
         make_ensemble([TableEstimator(table), TableEstimator(_make(plan, "energy"))])
     far = _Whole(1.0)
     far.platform = Platform("pixel")

@@ -43,7 +43,7 @@ def test_an_estimator_of_whole_networks_makes_no_table(plan):
         def estimate(self, model, example_inputs=None):
             return Estimate(1.0, 1.0, 1.0)
 
-    with pytest.raises(InvalidValueError, match="can not be taken apart by layer"):
+    with pytest.raises(InvalidValueError, match="cannot be taken apart by layer"):
         estimate_table(Whole(), plan)
 
 

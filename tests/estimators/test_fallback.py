@@ -205,5 +205,5 @@ def test_what_can_not_be_combined_is_refused(holes, first, second, complaint):
 def test_another_metric_is_refused(holes):
     energy = _Work()
     energy.metric = "energy"
-    with pytest.raises(MismatchError, match="estimator of energy can not stand in for one of latency"):
+    with pytest.raises(MismatchError, match="estimator of energy cannot stand in for one of latency"):
         FallbackEstimator(holes, energy)

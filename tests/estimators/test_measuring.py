@@ -169,15 +169,13 @@ def test_operator_alone_gives_way_to_one_in_a_network():
 
 def test_operator_that_can_not_be_built_must_be_met_first():
     estimator, _ = _make()
-    with pytest.raises(
-        MissingEntryError, match=r"can not be built from its key alone\. Nobody has met it in a network"
-    ):
+    with pytest.raises(MissingEntryError, match=r"cannot be built from its key alone\. Nobody has met it in a network"):
         estimator.estimate_op(OpSpec.of("inverted_residual", [(1, 3, 4, 4)]))
 
 
 def test_control_flow_by_data_is_traced_by_modules():
     estimator, _ = _make(GraphEstimator)
-    with pytest.warns(TracingWarning, match=r"can not be traced without data"):
+    with pytest.warns(TracingWarning, match=r"cannot be traced without data"):
         estimator._trace(Undecided(), torch.ones(1, 4))
 
 
@@ -219,7 +217,7 @@ def test_runtime_that_compiles_measures_whole_networks_of_one_input():
 
 def test_weights_without_values_are_refused():
     estimator, _ = _make()
-    with pytest.raises(InvalidValueError, match=r"Linear can not be measured: 'weight' has no values"):
+    with pytest.raises(InvalidValueError, match=r"Linear cannot be measured: 'weight' has no values"):
         estimator.estimate(nn.Linear(4, 2, device="meta"), torch.zeros(1, 4))
 
 

@@ -108,5 +108,5 @@ def test_layers_of_a_layer_estimator_add_up_to_the_whole(plan, by_choice):
 
 
 def test_layers_of_a_network_estimator_are_refused(plan):
-    with pytest.raises(InvalidValueError, match=r"estimates whole networks and can not be taken apart by layer"):
+    with pytest.raises(InvalidValueError, match=r"estimates whole networks and cannot be taken apart by layer"):
         estimate_layers(_Whole(), plan, _SELECTION)

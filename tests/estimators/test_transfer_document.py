@@ -10,7 +10,7 @@ import pytest
 from devices import SPACE, costs_of, draw, known_devices, latencies_of
 
 from nni_latency import TableEstimator, load_estimator
-from nni_latency.errors import TableFormatError
+from nni_latency.errors import FileFormatError
 from nni_latency.estimators import TransferEstimator, read_estimator, transfer_schema
 from nni_latency.platforms import Platform
 
@@ -70,16 +70,16 @@ def test_altered_file_is_refused(saved, tmp_path, change, words):
     change(content)
     path = tmp_path / "altered.json"
     path.write_text(json.dumps(content))
-    with pytest.raises(TableFormatError, match=words):
+    with pytest.raises(FileFormatError, match=words):
         TransferEstimator.load(path)
 
 
 def test_cut_off_file_is_refused(saved, tmp_path):
     path = tmp_path / "cut.json"
     path.write_text(saved[1].read_text()[:500])
-    with pytest.raises(TableFormatError, match="not whole JSON"):
+    with pytest.raises(FileFormatError, match="not whole JSON"):
         TransferEstimator.load(path)
-    with pytest.raises(TableFormatError, match="Can not read"):
+    with pytest.raises(FileFormatError, match="Cannot read"):
         TransferEstimator.load(tmp_path / "absent.json")
 
 

@@ -1,4 +1,4 @@
-"""What can not be learned from is said in one sentence."""
+"""What cannot be learned from is said in one sentence."""
 
 from __future__ import annotations
 

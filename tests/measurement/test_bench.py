@@ -87,7 +87,7 @@ def test_steps_run_a_network_layer_by_layer():
 def test_candidate_that_raises_is_blamed_with_type_and_first_line():
     with _bench(PlainRuntime(), columns=[[fine, raising]]) as bench:
         bench.admit(0, 0)
-        with pytest.raises(CandidateError, match=r"^ValueError: can not take 1$"):
+        with pytest.raises(CandidateError, match=r"^ValueError: cannot take 1$"):
             bench.admit(0, 1)
 
 
@@ -126,7 +126,7 @@ def test_candidate_that_raises_later_is_found_by_stepping():
 
 def test_candidate_that_raised_leaves_the_others_as_they_were():
     with _bench(PlainRuntime(), columns=[[raising, fine], [fine]]) as bench:
-        with pytest.raises(CandidateError, match=r"can not take 1"):
+        with pytest.raises(CandidateError, match=r"cannot take 1"):
             bench.admit(0, 0)
         bench.admit(0, 1)
         bench.admit(1, 0)

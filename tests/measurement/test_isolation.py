@@ -85,7 +85,7 @@ def test_crash_of_a_torch_candidate_is_survived(torch_bench):
 @pytest.mark.parametrize(
     ("trouble", "reason"),
     [
-        (raising, r"^ValueError: can not take 2$"),
+        (raising, r"^ValueError: cannot take 2$"),
         (crashing, r"^its process crashed \(SIGSEGV\)$"),
         (killed, r"^its process was killed, most likely because the memory ran out$"),
         (leaving, r"^its process ended with code 3$"),
@@ -128,16 +128,14 @@ def test_candidates_that_the_worker_can_not_import_are_refused(monkeypatch):
     exec("def build():\n    return lambda value: value\n", vars(module))
     monkeypatch.setitem(sys.modules, "only_here", module)
     bench = IsolatedBench([[module.build]], (1,), PlainRuntime(), _PROTOCOL)
-    with pytest.raises(
-        MeasurementError, match=r"can not be made in a worker process: ModuleNotFoundError: .*only_here"
-    ):
+    with pytest.raises(MeasurementError, match=r"cannot be made in a worker process: ModuleNotFoundError: .*only_here"):
         bench.__enter__()
 
 
 def test_candidates_that_can_not_be_sent_are_refused():
     stuck = iter(())
     locked = (value for value in stuck)
-    with pytest.raises(MeasurementError, match=r"can not be sent to a worker .*generator.*top level of a module"):
+    with pytest.raises(MeasurementError, match=r"cannot be sent to a worker .*generator.*top level of a module"):
         IsolatedBench([[lambda: locked]], (1,), PlainRuntime(), _PROTOCOL)
 
 

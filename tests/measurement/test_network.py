@@ -46,5 +46,5 @@ def test_network_is_left_as_it_was():
 
 
 def test_network_that_does_not_fit_its_input_is_reported():
-    with pytest.raises(MeasurementError, match=r"network can not be run on .*\.torch\.fp32\.t1"):
+    with pytest.raises(MeasurementError, match=r"network cannot be run on .*\.torch\.fp32\.t1"):
         measure_network(nn.Linear(4, 2), (1, 5), TorchEager(), _PROTOCOL)

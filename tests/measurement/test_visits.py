@@ -8,7 +8,7 @@ from torch import nn
 from troublemakers import raising
 
 from nni_latency.errors import InvalidValueError
-from nni_latency.measurement import CandidateError, Carrier, LocalBench, Protocol, cold_columns, visit_networks
+from nni_latency.measurement import CandidateError, LocalBench, ModuleWithInputs, Protocol, cold_columns, visit_networks
 from nni_latency.measurement._cold import _read_size, flush_size
 from nni_latency.measurement.runtimes import TorchEager
 from nni_latency.operators import trace
@@ -52,35 +52,37 @@ class _Mixed(nn.Module):
 
 def test_carrier_computes_what_the_network_does():
     inputs = (torch.ones(2), [torch.full((2,), 2.0), torch.full((2,), 3.0)], {"number": torch.tensor(4)})
-    carrier = Carrier(_Mixed(), inputs)
+    carrier = ModuleWithInputs(_Mixed(), inputs)
     assert torch.equal(carrier("ignored"), torch.full((2,), 11.0))
     assert trace(carrier, torch.zeros(1)).n_calls == trace(_Mixed(), inputs).n_calls
 
 
 def test_carrier_takes_the_precision_and_leaves_whole_numbers():
     runtime = TorchEager(precision="bf16")
-    carrier = Carrier(nn.Sequential(nn.Embedding(3, 2), nn.Linear(2, 2)), torch.tensor([0, 2]))
+    carrier = ModuleWithInputs(nn.Sequential(nn.Embedding(3, 2), nn.Linear(2, 2)), torch.tensor([0, 2]))
     with runtime.session():
         assert runtime.load(carrier)(None).dtype == torch.bfloat16
     assert carrier.inputs.tensors[0].dtype == torch.int64
 
 
 def test_carrier_gives_values_to_inputs_without():
-    carrier = Carrier(_Mixed(), (torch.ones(2, device="meta"), [torch.ones(2)] * 2, {"number": torch.tensor(4)}))
+    carrier = ModuleWithInputs(
+        _Mixed(), (torch.ones(2, device="meta"), [torch.ones(2)] * 2, {"number": torch.tensor(4)})
+    )
     assert not carrier.inputs.tensors[0].is_meta
-    whole = Carrier(nn.Embedding(3, 2), torch.tensor([9, 9], device="meta"))
+    whole = ModuleWithInputs(nn.Embedding(3, 2), torch.tensor([9, 9], device="meta"))
     assert whole(None).shape == (2, 2)
 
 
 def test_carrier_holds_copies():
     network, inputs = nn.ReLU(inplace=True), torch.full((2,), -1.0)
-    Carrier(network, inputs)(None)
+    ModuleWithInputs(network, inputs)(None)
     assert inputs.tolist() == [-1.0, -1.0]
 
 
 def test_carrier_needs_weights():
-    with pytest.raises(InvalidValueError, match=r"BatchNorm1d can not be measured: 'weight' has no values"):
-        Carrier(nn.BatchNorm1d(2, device="meta"), torch.ones(2, 2))
+    with pytest.raises(InvalidValueError, match=r"BatchNorm1d cannot be measured: 'weight' has no values"):
+        ModuleWithInputs(nn.BatchNorm1d(2, device="meta"), torch.ones(2, 2))
 
 
 def test_operator_alone_runs_on_inputs_that_were_just_made():

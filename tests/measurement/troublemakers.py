@@ -37,7 +37,7 @@ class PlainRuntime(Runtime):
 
 
 class BrokenRuntime(PlainRuntime):
-    """A runtime that can not begin."""
+    """A runtime that cannot begin."""
 
     def reference(self):
         """Fail, as a device that is not there does."""
@@ -53,7 +53,7 @@ def raising():
     """Make a candidate that raises."""
 
     def run(value):
-        raise ValueError(f"can not take {value}\nand much more")
+        raise ValueError(f"cannot take {value}\nand much more")
 
     return run
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from invented_device import SERIES, SMALL, Forgetful, invented, seconds_of
 
-from nni_latency.errors import InvalidValueError, MeasurementError, MismatchError, OutputError, TableFormatError
+from nni_latency.errors import FileFormatError, InvalidValueError, MeasurementError, MismatchError, OutputError
 from nni_latency.measurement import Protocol
 from nni_latency.measurement.runtimes import TorchEager
 from nni_latency.micro_benchmarks import BenchmarkPoints, Block, points_schema, run_benchmarks
@@ -136,7 +136,7 @@ def test_a_journal_of_something_else_is_refused(tmp_path, runtime, series, proto
 
 def test_a_journal_that_is_none_is_refused_and_can_be_discarded(tmp_path):
     journal_path(tmp_path / "points.json").write_text('{"format": "else"}\n')
-    with pytest.raises(TableFormatError, match="is not a journal that this version can go on with"):
+    with pytest.raises(FileFormatError, match="is not a journal that this version can go on with"):
         run_benchmarks(invented(), PROTOCOL, tmp_path / "points.json", series=SERIES)
     points = run_benchmarks(invented(), PROTOCOL, tmp_path / "points.json", series=SERIES, resume=False)
     assert len(points.points) == 9
@@ -209,15 +209,15 @@ def test_an_altered_file_of_points_is_refused(tmp_path, change, message):
     content = json.loads(path.read_text())
     change(content)
     path.write_text(json.dumps(content))
-    with pytest.raises(TableFormatError, match=message):
+    with pytest.raises(FileFormatError, match=message):
         BenchmarkPoints.load(path)
 
 
 def test_a_file_of_points_that_can_not_be_read_is_refused(tmp_path):
-    with pytest.raises(TableFormatError, match="Can not read the file of points"):
+    with pytest.raises(FileFormatError, match="Cannot read the file of points"):
         BenchmarkPoints.load(tmp_path / "none.json")
     (tmp_path / "cut.json").write_text('{"format": ')
-    with pytest.raises(TableFormatError, match="is not whole JSON"):
+    with pytest.raises(FileFormatError, match="is not whole JSON"):
         BenchmarkPoints.load(tmp_path / "cut.json")
 
 

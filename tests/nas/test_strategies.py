@@ -1,4 +1,4 @@
-"""Strategies by name: each searches a space of pictures from beginning to end, and those that can not are refused."""
+"""Strategies by name: each searches a space of pictures from beginning to end, and those that cannot are refused."""
 
 from __future__ import annotations
 

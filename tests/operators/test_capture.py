@@ -200,7 +200,7 @@ def test_a_network_that_asks_for_data_is_traced_by_modules_once():
         def forward(self, inputs):
             return super().forward(inputs) if inputs.sum() >= 0 else inputs
 
-    with pytest.warns(TracingWarning, match="Asking can not be traced without data") as caught:
+    with pytest.warns(TracingWarning, match="Asking cannot be traced without data") as caught:
         by_module, by_graph = trace_both(Asking(4, 4), torch.zeros(1, 4))
     assert len(caught) == 1
     assert by_module == by_graph

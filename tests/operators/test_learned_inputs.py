@@ -200,7 +200,7 @@ def test_a_key_that_says_it_wrongly_is_refused(text):
     op = OpSpec.of("mul", [(2, 4), (4,)], learned=text)
     with pytest.raises(InvalidValueError, match=r"must have the shape of a parameter, or nothing, for each of its 2"):
         features_of(op)
-    with pytest.raises(UnknownNameError, match=r"can not be built from its key"):
+    with pytest.raises(UnknownNameError, match=r"cannot be built from its key"):
         build_operator(op)
 
 

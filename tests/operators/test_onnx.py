@@ -101,7 +101,7 @@ def test_analysis_takes_a_file_apart(tmp_path):
 
 
 def test_what_is_no_file_of_onnx_is_refused(tmp_path):
-    with pytest.raises(InvalidValueError, match="Can not read the ONNX file"):
+    with pytest.raises(InvalidValueError, match="Cannot read the ONNX file"):
         read_onnx(tmp_path / "none.onnx")
     (tmp_path / "text.onnx").write_text("this is not a graph")
     with pytest.raises(InvalidValueError, match="is not an ONNX file that can be read"):

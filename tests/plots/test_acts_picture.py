@@ -46,5 +46,5 @@ def test_pictures_are_drawn(known, variant, tmp_path):
 
 def test_a_folder_that_can_not_be_written_is_told(known, tmp_path):
     estimator = ActsEstimator().fit(known.workloads, known.latencies)
-    with pytest.raises(OutputError, match="Can not write"):
+    with pytest.raises(OutputError, match="Cannot write"):
         draw_fit(estimator, known, tmp_path)

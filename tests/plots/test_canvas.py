@@ -64,5 +64,5 @@ def test_figure_is_saved_as_png_and_its_path_returned(tmp_path):
 
 def test_figure_that_can_not_be_saved_is_an_error(tmp_path):
     (tmp_path / "file").write_text("mine")
-    with pytest.raises(OutputError, match=r"Can not write .*a\.png"):
+    with pytest.raises(OutputError, match=r"Cannot write .*a\.png"):
         save_png(Figure(), tmp_path / "file" / "a.png")

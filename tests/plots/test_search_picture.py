@@ -63,5 +63,5 @@ def test_picture_of_a_search_without_epochs_is_drawn(tmp_path):
 
 def test_picture_that_can_not_be_written_is_an_error(tmp_path):
     (tmp_path / "file").write_text("mine")
-    with pytest.raises(OutputError, match=r"Can not write .*search\.png"):
+    with pytest.raises(OutputError, match=r"Cannot write .*search\.png"):
         draw_search(PICTURE, tmp_path / "file" / "search.png")

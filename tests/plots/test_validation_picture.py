@@ -108,5 +108,5 @@ def test_picture_of_one_network_is_drawn(validation, tmp_path):
 
 def test_picture_of_a_validation_that_can_not_be_written_is_an_error(validation, tmp_path):
     (tmp_path / "file").write_text("mine")
-    with pytest.raises(OutputError, match=r"Can not write .*validation\.png"):
+    with pytest.raises(OutputError, match=r"Cannot write .*validation\.png"):
         draw_validation(validation, tmp_path / "file" / "validation.png")

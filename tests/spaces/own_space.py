@@ -28,7 +28,7 @@ class OwnSpace(ModelSpace):
 
 
 class NeedsArguments(ModelSpace):
-    """A space that can not be made without an argument."""
+    """A space that cannot be made without an argument."""
 
     def __init__(self, width: int) -> None:
         super().__init__()

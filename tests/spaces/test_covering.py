@@ -69,7 +69,7 @@ def test_no_network_is_no_plan():
 
 
 class Fails(ModelSpace):
-    """A space whose networks can not be run."""
+    """A space whose networks cannot be run."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -72,12 +72,12 @@ def test_another_input_size_can_be_asked_for():
 
 
 def test_an_argument_that_the_space_does_not_take_is_named():
-    with pytest.raises(InvalidValueError, match=r"'shufflenet' can not be made .*'depth'.* It takes: num_labels"):
+    with pytest.raises(InvalidValueError, match=r"'shufflenet' cannot be made .*'depth'.* It takes: num_labels"):
         make_space("shufflenet", {"depth": 2})
 
 
 def test_arguments_that_a_constructor_refuses_are_told():
-    with pytest.raises(InvalidValueError, match=r"'mobilenetv3' can not be made with .*AssertionError"):
+    with pytest.raises(InvalidValueError, match=r"'mobilenetv3' cannot be made with .*AssertionError"):
         make_space("mobilenetv3", {"base_widths": [16, 16]})
 
 

@@ -132,7 +132,7 @@ class Embedding(MutableModule):
 
 
 class Tokens(ModelSpace):
-    """Tokens whose number is searched, so that forwards which ask for it can not run symbolically."""
+    """Tokens whose number is searched, so that forwards which ask for it cannot run symbolically."""
 
     def __init__(self):
         super().__init__()

@@ -159,7 +159,7 @@ def test_tables_of_two_platforms_compare_and_say_so():
 
 
 def test_tables_without_anything_in_common_do_not_compare():
-    with pytest.raises(MismatchError, match="table of latency can not be compared with one of energy"):
+    with pytest.raises(MismatchError, match="table of latency cannot be compared with one of energy"):
         compare_tables(_TABLE, replace(_TABLE, metric="energy"))
     other = LookupTable.from_latencies({"q": ["x"]}, {"q": {"x": 1}})
     with pytest.raises(MismatchError, match=r"no candidate in common: .* layers a, b, c, .* has q"):

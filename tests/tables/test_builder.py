@@ -182,7 +182,7 @@ def test_output_that_is_a_folder_is_refused_before_any_work(tmp_path):
 
 def test_output_below_a_file_is_refused_before_any_work(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(OutputError, match=r"Can not write"):
+    with pytest.raises(OutputError, match=r"Cannot write"):
         build(tmp_path / "file" / "t.json")
 
 
@@ -252,7 +252,7 @@ def test_drift_of_the_device_leaves_no_trace(tmp_path):
 
 
 def test_drift_that_the_reference_operator_does_not_see_meets_all_candidates_alike(tmp_path):
-    """What slows down the candidates alone can not be taken out, but costs equal candidates alike."""
+    """What slows down the candidates alone cannot be taken out, but costs equal candidates alike."""
     plan, latencies = fake_plan({name: {"x": 1.0, "y": 1.0, "z": 1.0} for name in "ab"})
     clock = FakeClock()
     runtime = FakeRuntime(latencies, clock=clock, noise=lambda: clock.now / 7000)

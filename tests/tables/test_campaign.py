@@ -336,7 +336,7 @@ def _stop():
 
 def test_default_of_a_fixed_layer_that_fails_ends_the_build(tmp_path):
     plan, latencies = make_plan()
-    message = r"Can not run the fixed layer 'stem' on fake-device\.fake\.fp32\.t1: ValueError: broken\."
+    message = r"Cannot run the fixed layer 'stem' on fake-device\.fake\.fp32\.t1: ValueError: broken\."
     with pytest.raises(MeasurementError, match=message):
         build_table(plan, choice_runtime(plan, latencies, {"stem:conv": _fail}), PROTOCOL, tmp_path / "t.json")
 
@@ -351,6 +351,6 @@ def test_variant_of_a_fixed_layer_may_fail(tmp_path):
 def test_layer_all_of_whose_candidates_fail_ends_the_build(tmp_path):
     plan, latencies = make_plan()
     troubles = {"c:small": _fail, "c:large": lambda: _fail("too large")}
-    message = r"Can not run any candidate of layer 'c' on fake-device\.fake\.fp32\.t1: ValueError: too large\."
+    message = r"Cannot run any candidate of layer 'c' on fake-device\.fake\.fp32\.t1: ValueError: too large\."
     with pytest.raises(MeasurementError, match=message):
         build_table(plan, choice_runtime(plan, latencies, troubles), PROTOCOL, tmp_path / "t.json")

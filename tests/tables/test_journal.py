@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from building import PROTOCOL, build, choice_runtime, interrupt, make_plan, same
 
-from nni_latency.errors import OutputError, TableFormatError
+from nni_latency.errors import FileFormatError, OutputError
 from nni_latency.measurement import Visit
 from nni_latency.tables import build_table, journal_path
 from nni_latency.tables._journal import Failure, Journal, RoundRecord
@@ -63,12 +63,12 @@ def test_line_that_is_no_record_is_passed_over(journal, line):
     ("key", "value"), [("version", 1), ("version", 3), ("version", "2"), ("version", None), ("format", "other")]
 )
 def test_journal_of_another_version_is_refused_with_the_remedy(tmp_path, key, value):
-    """Rounds of the first version have no reference and no failures: they can not be mixed with new ones."""
+    """Rounds of the first version have no reference and no failures: they cannot be mixed with new ones."""
     out = tmp_path / "t.json"
     header, *lines = interrupt(out, rounds=2).splitlines()
     old = json.dumps({**json.loads(header), key: value}).encode()
     journal_path(out).write_bytes(b"\n".join([old, *lines, b""]))
-    with pytest.raises(TableFormatError, match=r"is not a journal that this version can go on with.*--no-resume"):
+    with pytest.raises(FileFormatError, match=r"is not a journal that this version can go on with.*--no-resume"):
         build(out)
     assert journal_path(out).read_bytes().startswith(old)
 
@@ -121,7 +121,7 @@ def test_full_disk_at_the_very_end_keeps_all_rounds(tmp_path, monkeypatch):
         patch.setattr("nni_latency.files.os.fsync", _fail_after(0, os.fsync))
         patch.setattr(Journal, "append_line", _write_unsynchronised)
         patch.setattr(Journal, "start", lambda journal: _write_unsynchronised(journal, journal.header))
-        with pytest.raises(OutputError, match=r"Can not write .*t\.json.*No space left on device"):
+        with pytest.raises(OutputError, match=r"Cannot write .*t\.json.*No space left on device"):
             build(out)
     seen = []
     table = build(out, on_progress=seen.append)

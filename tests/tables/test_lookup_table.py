@@ -102,7 +102,7 @@ def test_saved_table_has_a_line_for_every_entry(tmp_path):
 
 def test_save_reports_a_folder_that_takes_no_file(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(OutputError, match=r"Can not write"):
+    with pytest.raises(OutputError, match=r"Cannot write"):
         _TABLE.save(tmp_path / "file" / "t.json")
 
 

@@ -153,7 +153,7 @@ def test_network_that_fails_is_listed_with_the_reason(tmp_path):
 
 
 def test_networks_that_all_fail_are_an_error(tmp_path):
-    with pytest.raises(MeasurementError, match=r"Can not run any candidate of layer 'network' .*does not compile"):
+    with pytest.raises(MeasurementError, match=r"Cannot run any candidate of layer 'network' .*does not compile"):
         _measure(tmp_path / "v.json", runtime=_broken_runtime("conv"))
 
 

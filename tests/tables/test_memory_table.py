@@ -137,7 +137,7 @@ def test_candidate_that_can_not_be_made_is_named():
     op = OpSpec.of("relu", [(1, 4)])
     layer = PlanLayer("a", {"fine": PlanCandidate(op, nn.ReLU), "broken": PlanCandidate(op, _broken)})
     plan = MeasurePlan(SpaceReference("toy"), (1, 4), (layer,))
-    with pytest.raises(MeasurementError, match=r"Can not make a:broken: RuntimeError: no such kernel"):
+    with pytest.raises(MeasurementError, match=r"Cannot make a:broken: RuntimeError: no such kernel"):
         count_table(plan, "parameter_memory", _PLATFORM)
 
 

@@ -1,4 +1,4 @@
-"""`OperatorMemo` and `NetworkRuns`: what is kept, what is said of it, and what a hostile file can not do."""
+"""`OperatorMemo` and `NetworkRuns`: what is kept, what is said of it, and what a hostile file cannot do."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nni_latency.errors import InvalidValueError, MismatchError, OutputError, TableFormatError
+from nni_latency.errors import FileFormatError, InvalidValueError, MismatchError, OutputError
 from nni_latency.measurement import Protocol
 from nni_latency.platforms import Platform
 from nni_latency.tables import MemoWarning, NetworkRuns, OperatorMemo, default_memo_path
@@ -141,7 +141,7 @@ def test_line_that_is_no_measurement_is_named_and_left_out(memo, path, line):
 def test_file_of_another_kind_is_refused_and_left_alone(path, content):
     path.write_text(content)
     with pytest.raises(
-        TableFormatError, match=r"is not a memo of measurements: its 'format' must be .* Name another file"
+        FileFormatError, match=r"is not a memo of measurements: its 'format' must be .* Name another file"
     ):
         OperatorMemo(path, HERE)
     assert path.read_text() == content
@@ -158,7 +158,7 @@ def test_header_that_was_cut_off_begins_anew(memo, path):
 def test_newer_version_names_the_remedy(memo, path):
     _add(memo, _runs())
     path.write_text(path.read_text().replace('"version":1', '"version":2'))
-    with pytest.raises(TableFormatError, match=r"has version 2, this nni_latency reads up to 1\. Update it with"):
+    with pytest.raises(FileFormatError, match=r"has version 2, this nni_latency reads up to 1\. Update it with"):
         OperatorMemo(path, HERE)
 
 
@@ -172,7 +172,7 @@ def test_newer_version_names_the_remedy(memo, path):
 )
 def test_header_without_a_platform_is_refused(path, platform, place):
     path.write_text('{"format":"nni_latency.operator_memo","version":1,"platform":' + platform + "}\n")
-    with pytest.raises(TableFormatError, match=rf"The memo '.*' is not valid: {place}"):
+    with pytest.raises(FileFormatError, match=rf"The memo '.*' is not valid: {place}"):
         OperatorMemo(path, HERE)
 
 
@@ -180,7 +180,7 @@ def test_header_without_a_platform_is_refused(path, platform, place):
 def test_header_without_a_version_is_refused(memo, path, version):
     _add(memo, _runs())
     path.write_text(path.read_text().replace('"version":1', f'"version":{version}'))
-    with pytest.raises(TableFormatError, match=r"The memo '.*' is not valid: version: Input should be 1"):
+    with pytest.raises(FileFormatError, match=r"The memo '.*' is not valid: version: Input should be 1"):
         OperatorMemo(path, HERE)
 
 
@@ -204,7 +204,7 @@ def test_folder_that_can_not_be_written_is_said_before_measuring(tmp_path):
     (tmp_path / "file").write_text("")
     memo = OperatorMemo(None, HERE)
     memo.path = tmp_path / "file" / "memo.jsonl"
-    with pytest.raises(OutputError, match=r"Can not write"), memo.measuring():
+    with pytest.raises(OutputError, match=r"Cannot write"), memo.measuring():
         raise AssertionError("measured in vain")
 
 

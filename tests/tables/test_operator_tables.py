@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nni_latency.errors import InvalidValueError, MeasurementError, MismatchError, TableFormatError
+from nni_latency.errors import FileFormatError, InvalidValueError, MeasurementError, MismatchError
 from nni_latency.measurement import Protocol, Visit
 from nni_latency.operators import OpSpec, trace
 from nni_latency.platforms import Platform
@@ -137,7 +137,7 @@ def test_networks_that_fail_are_recorded_and_the_rest_is_measured(plan, tmp_path
 
 def test_a_space_that_can_not_run_at_all_is_an_error(plan, tmp_path):
     broken = replace(plan, networks=tuple(replace(network, build=_broken) for network in plan.networks))
-    with pytest.raises(MeasurementError, match=r"Can not run any network .*no such layer"):
+    with pytest.raises(MeasurementError, match=r"Cannot run any network .*no such layer"):
         build_operator_table(broken, FakeRuntime(seconds), PROTOCOL, tmp_path / "t.json")
 
 
@@ -176,7 +176,7 @@ def test_a_table_survives_its_file(table, tmp_path):
 def test_an_altered_file_is_refused(table, tmp_path, change, message):
     path = table.save(tmp_path / "altered.json")
     path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
-    with pytest.raises(TableFormatError, match=message):
+    with pytest.raises(FileFormatError, match=message):
         OperatorTable.load(path)
 
 
@@ -185,12 +185,12 @@ def test_a_value_outside_its_interval_and_a_double_are_refused(table, tmp_path):
     content = json.loads(path.read_text())
     content["entries"].append(content["entries"][0])
     path.write_text(json.dumps(content))
-    with pytest.raises(TableFormatError, match="every operator once"):
+    with pytest.raises(FileFormatError, match="every operator once"):
         OperatorTable.load(path)
     content["entries"].pop()
     content["entries"][0]["low"] = 1.0
     path.write_text(json.dumps(content))
-    with pytest.raises(TableFormatError, match="must enclose its value"):
+    with pytest.raises(FileFormatError, match="must enclose its value"):
         OperatorTable.load(path)
 
 
@@ -198,7 +198,7 @@ def test_a_file_cut_off_is_refused(table, tmp_path):
     path = table.save(tmp_path / "cut.json")
     path.write_text(path.read_text()[:500])
     for read in (OperatorTable.load, read_table):
-        with pytest.raises(TableFormatError, match="is not whole JSON"):
+        with pytest.raises(FileFormatError, match="is not whole JSON"):
             read(path)
 
 

@@ -249,7 +249,7 @@ def test_networks_that_fail_are_left_out(tmp_path):
 def test_reference_network_that_fails_ends_the_build(tmp_path):
     plan, latencies = _plan()
     reference = {f"{layer}:{choice}" for layer, choice in plan.reference.items()}
-    message = r"The reference network can not be run on fake-device\.fake\.fp32\.t1: RuntimeError: does not compile\."
+    message = r"The reference network cannot be run on fake-device\.fake\.fp32\.t1: RuntimeError: does not compile\."
     with pytest.raises(MeasurementError, match=message):
         build_table(plan, _refusing(latencies, reference), _PROTOCOL, tmp_path / "t.json")
 

@@ -92,7 +92,7 @@ def test_fit_finds_no_curve_where_there_is_none(factor):
 
 
 def test_fit_finds_no_curve_where_networks_are_all_alike():
-    """A curve can not be told from a factor there, however much they save."""
+    """A curve cannot be told from a factor there, however much they save."""
     _, residency = fit_residency(*_runs(saving=0.4, scale=8.0, smallest=8.0), 0.25)
     assert residency is None
 

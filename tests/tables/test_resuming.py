@@ -221,7 +221,7 @@ def test_full_disk_is_reported_and_nothing_is_lost(tmp_path, monkeypatch):
             # The system wrote what still had room and then gave up.
             with self.path.open("ab") as file:
                 file.write(b'{"index":2,"dura')
-            raise OutputError(f"Can not write the journal {str(self.path)!r}: {os.strerror(errno.ENOSPC)}.")
+            raise OutputError(f"Cannot write the journal {str(self.path)!r}: {os.strerror(errno.ENOSPC)}.")
         written.append(content)
         write(self, content)
 

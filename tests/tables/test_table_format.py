@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nni_latency.errors import TableFormatError
+from nni_latency.errors import FileFormatError
 from nni_latency.measurement import Protocol
 from nni_latency.operators import OpSpec
 from nni_latency.platforms import Platform
@@ -91,7 +91,7 @@ _SPOILT = {
 def test_spoilt_field_is_named(path, fault):
     places, value, message = _SPOILT[fault]
     _change(path, *places, to=value)
-    with pytest.raises(TableFormatError, match=rf"(?s)^The table '.*t\.json' is not valid: .*{message}"):
+    with pytest.raises(FileFormatError, match=rf"(?s)^The table '.*t\.json' is not valid: .*{message}"):
         LookupTable.load(path)
 
 
@@ -99,7 +99,7 @@ def test_layer_twice_is_a_fault_of_the_file(path):
     content = json.loads(path.read_text())
     content["layers"] *= 2
     path.write_text(json.dumps(content))
-    with pytest.raises(TableFormatError, match=r"t\.json' is not valid: .*different names"):
+    with pytest.raises(FileFormatError, match=r"t\.json' is not valid: .*different names"):
         LookupTable.load(path)
 
 
@@ -107,19 +107,19 @@ def test_layer_twice_is_a_fault_of_the_file(path):
 def test_truncated_file_says_so(path, share):
     content = path.read_bytes()
     path.write_bytes(content[: int(len(content) * share)])
-    with pytest.raises(TableFormatError, match=r"t\.json' is not whole JSON \(line \d+: .*cut off while it was copied"):
+    with pytest.raises(FileFormatError, match=r"t\.json' is not whole JSON \(line \d+: .*cut off while it was copied"):
         LookupTable.load(path)
 
 
 def test_empty_file_is_not_whole(path):
     path.write_bytes(b"")
-    with pytest.raises(TableFormatError, match=r"is not whole JSON"):
+    with pytest.raises(FileFormatError, match=r"is not whole JSON"):
         LookupTable.load(path)
 
 
 def test_newer_version_says_how_to_update(path):
     _change(path, "version", to=3)
-    with pytest.raises(TableFormatError, match=r"has version 3, this nni_latency reads up to 2\. Update it with: pip"):
+    with pytest.raises(FileFormatError, match=r"has version 3, this nni_latency reads up to 2\. Update it with: pip"):
         LookupTable.load(path)
 
 
@@ -129,31 +129,31 @@ def test_newer_version_says_how_to_update(path):
 def test_foreign_json_is_no_table(path, content):
     path.write_text(content)
     with pytest.raises(
-        TableFormatError, match=r"is not a lookup table: its 'format' must be 'nni_latency\.lookup_table'"
+        FileFormatError, match=r"is not a lookup table: its 'format' must be 'nni_latency\.lookup_table'"
     ):
         LookupTable.load(path)
 
 
 def test_file_that_is_no_text_says_so(path):
     path.write_bytes(b"\x80\x04\x95\xff")
-    with pytest.raises(TableFormatError, match=r"Can not read the table .*it is not text"):
+    with pytest.raises(FileFormatError, match=r"Cannot read the table .*it is not text"):
         LookupTable.load(path)
 
 
 def test_absent_file_says_so(tmp_path):
-    with pytest.raises(TableFormatError, match=r"Can not read the table '.*nowhere\.json': No such file"):
+    with pytest.raises(FileFormatError, match=r"Cannot read the table '.*nowhere\.json': No such file"):
         LookupTable.load(tmp_path / "nowhere.json")
 
 
 def test_folder_is_no_table(tmp_path):
-    with pytest.raises(TableFormatError, match=r"Can not read the table .*Is a directory"):
+    with pytest.raises(FileFormatError, match=r"Cannot read the table .*Is a directory"):
         LookupTable.load(tmp_path)
 
 
 @pytest.mark.parametrize("content", ["[" * 100_000, '{"format": ' + "9" * 5000 + "}"], ids=["nested", "digits"])
 def test_hostile_json_is_refused_like_any_other(path, content):
     path.write_text(content)
-    with pytest.raises(TableFormatError, match=r"t\.json"):
+    with pytest.raises(FileFormatError, match=r"t\.json"):
         LookupTable.load(path)
 
 

@@ -8,7 +8,7 @@ import math
 
 import pytest
 
-from nni_latency.errors import MeasurementError, MismatchError, TableFormatError
+from nni_latency.errors import FileFormatError, MeasurementError, MismatchError
 from nni_latency.estimators import Estimate, LayerEstimator, NetworkEstimator, TableEstimator
 from nni_latency.measurement import Protocol
 from nni_latency.operators import capture_operators
@@ -263,5 +263,5 @@ def test_altered_file_of_a_validation_is_refused(table, measured, tmp_path, chan
     content = validation_content(validate(TableEstimator(table), _PLAN, measured))
     path = tmp_path / "v.json"
     path.write_text(json.dumps({**content, **change}))
-    with pytest.raises(TableFormatError, match=words):
+    with pytest.raises(FileFormatError, match=words):
         read_summary(path)

@@ -155,7 +155,7 @@ def read_acts(path: Path, estimator: ActsEstimator) -> ActsEstimator:
 
     Raises
     ------
-    TableFormatError
+    FileFormatError
         If the file is absent, truncated, altered, of another kind or of a newer version.
     """
     content = FIT.read(path)

@@ -146,7 +146,7 @@ class ActsEstimator(RegressorMixin, BaseEstimator, LayerEstimator):
         Raises
         ------
         InvalidValueError
-            If there are fewer than 10 points, all of one block, or numbers that can not be.
+            If there are fewer than 10 points, all of one block, or numbers that cannot be.
         MismatchError
             If the points are of several platforms.
         """
@@ -290,7 +290,7 @@ class ActsEstimator(RegressorMixin, BaseEstimator, LayerEstimator):
         Raises
         ------
         OutputError
-            If it can not be written.
+            If it cannot be written.
         """
         check_is_fitted(self, "line_")
         return write_acts(Path(path), self)
@@ -301,7 +301,7 @@ class ActsEstimator(RegressorMixin, BaseEstimator, LayerEstimator):
 
         Raises
         ------
-        TableFormatError
+        FileFormatError
             If it is absent, truncated, altered, of another kind or of a newer version.
         """
         return read_acts(Path(path), cls())

@@ -29,7 +29,7 @@ def error_quantiles(
 
     Every known device is taken for a new one in turn: the others adapt to it with a few of its networks, drawn at
     random, and the errors of others of its networks are compared with what was expected of them. Measurements have
-    outliers, and a few can not tell how noisy the rest is, so the errors are larger than normal ones.
+    outliers, and a few cannot tell how noisy the rest is, so the errors are larger than normal ones.
     """
     errors = []
     for place, values in enumerate(latencies):

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from pydantic import Field, PositiveFloat, model_validator
 
 from nni_latency.documents import DocumentFormat, OperatorDocument, PlatformDocument, StrictDocument, render
-from nni_latency.errors import TableFormatError
+from nni_latency.errors import FileFormatError
 from nni_latency.estimators.transfer._cell import CellEncoding
 from nni_latency.estimators.transfer._encoding import Encoding
 from nni_latency.estimators.transfer._evidence import Expectation
@@ -164,7 +164,7 @@ def read_transfer(path: Path) -> State:
 
     Raises
     ------
-    TableFormatError
+    FileFormatError
         If the file is absent, truncated, altered, of another kind or of a newer version.
     """
     content = TRANSFER.read(path)
@@ -178,14 +178,14 @@ def _state(document: TransferDocument) -> State:
     for item in document.devices:
         coefficients = np.array(item.coefficients)
         if coefficients.shape != encoding.centre.shape:
-            raise TableFormatError(
+            raise FileFormatError(
                 f"device {item.name!r} has {len(coefficients)} of {len(encoding.centre)} coefficients"
             )
         devices.append(KnownDevice(item.name, coefficients, item.constant, item.noise))
     kin, stranger = (_expectation(item, len(encoding.parts) + 3) for item in (document.kin, document.stranger))
     population = Population(encoding, tuple(devices), kin, stranger, tuple(document.noises))
     if document.measured and len(document.measured[0]) != len(encoding.labels):
-        raise TableFormatError(f"a measured network has {len(document.measured[0])} of {len(encoding.labels)} choices")
+        raise FileFormatError(f"a measured network has {len(document.measured[0])} of {len(encoding.labels)} choices")
     measured = np.array(document.measured, dtype=np.int64).reshape(len(document.measured), len(encoding.labels))
     return State(
         (document.confidence, document.check_units, document.random_state),
@@ -199,7 +199,7 @@ def _state(document: TransferDocument) -> State:
 
 def _expectation(item: _Expected, count: int) -> Expectation:
     if not len(item.centre) == len(item.spread) == count:
-        raise TableFormatError(f"{count} variances are expected, {len(item.centre)} and {len(item.spread)} are there")
+        raise FileFormatError(f"{count} variances are expected, {len(item.centre)} and {len(item.spread)} are there")
     return Expectation(np.array(item.centre), np.array(item.spread))
 
 
@@ -241,5 +241,5 @@ def _ops(layer: _Layer) -> tuple[OpSpec, ...] | None:
     if layer.ops is None:
         return None
     if len(layer.ops) != len(layer.choices):
-        raise TableFormatError(f"layer {layer.name!r} has {len(layer.choices)} choices and {len(layer.ops)} operators")
+        raise FileFormatError(f"layer {layer.name!r} has {len(layer.choices)} choices and {len(layer.ops)} operators")
     return tuple(op.to_op() for op in layer.ops)

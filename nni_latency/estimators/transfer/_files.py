@@ -45,7 +45,7 @@ def read_columns(path: str | Path) -> CsvColumns:
     Raises
     ------
     InvalidValueError
-        If it can not be read, is empty, has a row of another length than the header, or names a network twice.
+        If it cannot be read, is empty, has a row of another length than the header, or names a network twice.
     """
     source = Path(path)
     try:
@@ -53,7 +53,7 @@ def read_columns(path: str | Path) -> CsvColumns:
             rows = [row for row in csv.reader(file) if row]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         reason = getattr(error, "strerror", None) or "it is no CSV text"
-        raise InvalidValueError(f"Can not read {str(source)!r}: {reason}.") from error
+        raise InvalidValueError(f"Cannot read {str(source)!r}: {reason}.") from error
     if len(rows) < 2:
         raise InvalidValueError(
             f"The file {str(source)!r} must have a header and at least one row. Got {len(rows)} rows."

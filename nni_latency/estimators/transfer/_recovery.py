@@ -131,7 +131,7 @@ def recover(
     Raises
     ------
     InvalidValueError
-        If networks of the space are no sums of layers, or there are too few of them, or latencies that can not be.
+        If networks of the space are no sums of layers, or there are too few of them, or latencies that cannot be.
     """
     encoding = encoding_of(space, architectures)
     if not isinstance(encoding, LayerEncoding):

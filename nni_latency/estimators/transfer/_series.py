@@ -1,4 +1,4 @@
-"""Latencies that a user hands over: what can not be one is said, with the row."""
+"""Latencies that a user hands over: what cannot be one is said, with the row."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def _check_one_unit(name: str, values: NDArray[np.float64]) -> None:
 
 
 def resolution_of(latencies: NDArray[np.float64]) -> float:
-    """Return the step [s] to which latencies were rounded, such as whole milliseconds; 0 if it can not be seen.
+    """Return the step [s] to which latencies were rounded, such as whole milliseconds; 0 if it cannot be seen.
 
     Examples
     --------

@@ -87,5 +87,5 @@ class Runtime(ABC):
         return None
 
     def conditions(self) -> Conditions:
-        """Say what the device is like at this moment; nothing, where that can not be known."""
+        """Say what the device is like at this moment; nothing, where that cannot be known."""
         return Conditions()

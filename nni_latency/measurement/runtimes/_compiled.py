@@ -7,7 +7,7 @@ from nni_latency.measurement.runtimes._torch_runtime import _TorchRuntime
 
 
 class _CompiledRuntime(_TorchRuntime):
-    """Base of the runtimes of torch that can not be timed inside; see `TorchEager` for the parameters."""
+    """Base of the runtimes of torch that cannot be timed inside; see `TorchEager` for the parameters."""
 
     inside = False
 

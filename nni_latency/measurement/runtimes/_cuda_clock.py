@@ -29,7 +29,7 @@ class CudaClock:
         Raises
         ------
         MeasurementError
-            If the device can not tell the time between events.
+            If the device cannot tell the time between events.
         """
         try:
             marks[-1].synchronize()

@@ -7,7 +7,7 @@ import io
 import re
 from collections.abc import Iterator
 
-from nni_latency.errors import TableFormatError
+from nni_latency.errors import FileFormatError
 from nni_latency.tables._lookup_table import LookupTable
 from nni_latency.tables.formats._numbers import UNITS, from_si, power_of, read_number
 from nni_latency.tables.formats._sheet import Row, Sheet, Written
@@ -33,7 +33,7 @@ def read_csv(data: bytes) -> Sheet:
 
     Raises
     ------
-    TableFormatError
+    FileFormatError
         If a line has another number of cells than the first, a column is missing or not known, or two columns are in
         different units.
     """
@@ -44,18 +44,16 @@ def read_csv(data: bytes) -> Sheet:
             cells for cells in csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True) if cells
         ]
     except csv.Error as error:
-        raise TableFormatError(f"it is not whole CSV ({error}); it may have been cut off") from error
+        raise FileFormatError(f"it is not whole CSV ({error}); it may have been cut off") from error
     header = [cell.strip() for cell in lines[0]]
     if header[0] != "layer" or len(header) < 2 or len(lines) < 2:
-        raise TableFormatError(
-            "it must begin with a line of names, the first of which is 'layer', and go on with costs"
-        )
+        raise FileFormatError("it must begin with a line of names, the first of which is 'layer', and go on with costs")
     double = sorted({name for name in header if header.count(name) > 1})
     if double:
-        raise TableFormatError(f"line 1 names a column twice: {', '.join(double)}")
+        raise FileFormatError(f"line 1 names a column twice: {', '.join(double)}")
     for number, cells in enumerate(lines[1:], 2):
         if len(cells) != len(header):
-            raise TableFormatError(f"line {number} must have {len(header)} cells, as line 1 has. Got {len(cells)}")
+            raise FileFormatError(f"line {number} must have {len(header)} cells, as line 1 has. Got {len(cells)}")
     if header[1] == "choice":
         return _long(header, lines[1:])
     return Sheet(tuple(_wide(header, lines[1:])))
@@ -77,11 +75,11 @@ def _long(header: list[str], lines: list[list[str]]) -> Sheet:
         plain = match["name"] if match else name
         plain = plain if plain in _EXTRA or match is None else "value"
         if plain in columns or (match is None and plain not in _EXTRA):
-            raise TableFormatError(f"line 1: the column {name!r} is not known, or stands for what another one does")
+            raise FileFormatError(f"line 1: the column {name!r} is not known, or stands for what another one does")
         columns[plain] = index
         units |= {match["unit"].replace("per_s", "1/s")} if match and match["unit"] else set()
     if "value" not in columns or len(units) > 1:
-        raise TableFormatError(
+        raise FileFormatError(
             f"line 1 must name the column of costs, such as 'latency_ms', and all in one unit. Got {', '.join(header)}"
         )
     rows = (_entry_row(number, cells, columns) for number, cells in enumerate(lines, 2))
@@ -109,7 +107,7 @@ def _entry_row(number: int, cells: list[str], columns: dict[str, int]) -> Row | 
 def _count(given: dict[str, str], name: str, place: str) -> int:
     text = given.get(name, "0")
     if not (text.isdecimal() and text.isascii() and len(text) < 13):
-        raise TableFormatError(f"{place}: {name!r} must be a whole number >= 0. Got {text!r}")
+        raise FileFormatError(f"{place}: {name!r} must be a whole number >= 0. Got {text!r}")
     return int(text)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from decimal import Decimal
 
-from nni_latency.errors import InvalidValueError, TableFormatError
+from nni_latency.errors import FileFormatError, InvalidValueError
 from nni_latency.tables._lookup_table import LookupTable
 from nni_latency.tables.formats._names import foreign_name
 from nni_latency.tables.formats._numbers import from_si, power_of, read_number
@@ -27,7 +27,7 @@ def read_grid(data: bytes) -> Sheet:
 
     Raises
     ------
-    TableFormatError
+    FileFormatError
         If a line has another number of numbers than the first has names.
     """
     lines = [(number, line.split()) for number, line in enumerate(decode(data).splitlines(), 1) if line.strip()]
@@ -36,14 +36,14 @@ def read_grid(data: bytes) -> Sheet:
         names = lines.pop(0)[1]
         double = sorted({name for name in names if names.count(name) > 1})
         if double:
-            raise TableFormatError(f"line 1 names a candidate twice: {', '.join(double)}")
+            raise FileFormatError(f"line 1 names a candidate twice: {', '.join(double)}")
     if not lines:
-        raise TableFormatError("it has a line of names and no line of numbers; it may have been cut off")
+        raise FileFormatError("it has a line of names and no line of numbers; it may have been cut off")
     width = len(names) if names else len(lines[0][1])
     rows = []
     for layer, (line, words) in enumerate(lines):
         if len(words) != width:
-            raise TableFormatError(
+            raise FileFormatError(
                 f"line {line} must hold {width} numbers, as the first line does. "
                 f"Got {len(words)}; it may have been cut off"
             )

@@ -99,7 +99,7 @@ def import_table(
 
     Raises
     ------
-    TableFormatError
+    FileFormatError
         If the file is absent, not whole, or of another form. Nothing in it is executed.
     InvalidValueError
         If the unit is not known, two rows disagree, costs are no positive numbers, or no device can be that fast or
@@ -157,7 +157,7 @@ def export_table(table: LookupTable, file_format: str, *, unit: str, out: str | 
     InvalidValueError
         If the metric has no such unit, or the format no place for any entry.
     OutputError
-        If the file can not be written.
+        If the file cannot be written.
     """
     kind = find_format(file_format)
     power_of(unit, table.metric)
@@ -238,7 +238,7 @@ def _check_unit(table: LookupTable, source: Path, unit: str) -> None:
         said = [_compare_units(other, known[other] - power) for other in likely]
         remedy = f"They would be plausible in {' or in '.join(said)}" if said else "No unit makes them plausible"
         raise InvalidValueError(
-            f"The latencies of {str(source)!r} can not be in {unit}: {reason}. {remedy}; "
+            f"The latencies of {str(source)!r} cannot be in {unit}: {reason}. {remedy}; "
             "if they are right all the same, give --no-check-unit (check_unit=False)."
         )
     odd = odd_layers(table)

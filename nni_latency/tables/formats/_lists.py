@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from nni_latency.errors import TableFormatError
+from nni_latency.errors import FileFormatError
 from nni_latency.tables._lookup_table import LookupTable, TableLayer
 from nni_latency.tables.formats._numbers import from_si, power_of, read_number
 from nni_latency.tables.formats._positions import fixed_remarks
@@ -25,15 +25,15 @@ def read_lists(data: bytes) -> Sheet:
 
     Raises
     ------
-    TableFormatError
+    FileFormatError
         If it is not whole or not of this form.
     """
     content = load_json(decode(data))
     if not isinstance(content, list) or not all(item is None or isinstance(item, list) for item in content):
-        raise TableFormatError("it must be a list by layer of lists by candidate, or null for a layer")
+        raise FileFormatError("it must be a list by layer of lists by candidate, or null for a layer")
     chosen = [index for index, item in enumerate(content) if item is not None]
     if not chosen:
-        raise TableFormatError("it holds no costs: every layer is null")
+        raise FileFormatError("it holds no costs: every layer is null")
     layers = content[chosen[0] : chosen[-1] + 1]
     rows = [
         Row(place, read_number(value, place), layer, choice)

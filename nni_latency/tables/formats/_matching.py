@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from nni_latency.errors import InvalidValueError, TableFormatError
+from nni_latency.errors import FileFormatError, InvalidValueError
 from nni_latency.operators import OpSpec
 from nni_latency.tables._lookup_table import TableLayer
 from nni_latency.tables._plan import OPERATORS, MeasurePlan, SpaceReference
@@ -62,7 +62,7 @@ def match_sheet(
 
     Raises
     ------
-    TableFormatError
+    FileFormatError
         If the file has another number of layers or candidates than the space.
     InvalidValueError
         If two rows of one place disagree, or no row belongs to the space.
@@ -124,7 +124,7 @@ def _choice_name(choice: str | int | None, names: Sequence[str]) -> str:
 def _check_layers(sheet: Sheet, layers: Sequence[TableLayer]) -> None:
     searched = [layer for layer in layers if layer.searched]
     if sheet.n_layers not in (None, len(searched)):
-        raise TableFormatError(
+        raise FileFormatError(
             f"The file has {sheet.n_layers} layers of costs, the space searches {len(searched)}. "
             "Is it of another depth or another space?"
         )

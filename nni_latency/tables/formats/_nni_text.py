@@ -6,7 +6,7 @@ import ast
 import re
 from typing import Any
 
-from nni_latency.errors import TableFormatError
+from nni_latency.errors import FileFormatError
 from nni_latency.operators import OpSpec
 from nni_latency.tables._lookup_table import LookupTable
 from nni_latency.tables.formats._names import foreign_name, own_name
@@ -35,7 +35,7 @@ def read_nni_text(data: bytes) -> Sheet:
 
     Raises
     ------
-    TableFormatError
+    FileFormatError
         If a line is not such a dictionary. Nothing in it is executed.
     """
     lines = [(number, line.strip()) for number, line in enumerate(decode(data).splitlines(), 1) if line.strip()]
@@ -48,7 +48,7 @@ def _row(place: str, line: str) -> Row:
             raise ValueError(len(line))
         record = ast.literal_eval(line)
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError) as error:
-        raise TableFormatError(f"{place} is no dictionary of plain values; it may have been cut off") from error
+        raise FileFormatError(f"{place} is no dictionary of plain values; it may have been cut off") from error
     return record_row(place, record)
 
 
@@ -57,20 +57,20 @@ def record_row(place: str, record: Any) -> Row:
 
     Raises
     ------
-    TableFormatError
+    FileFormatError
         If it has other fields, or a shape that is not of five whole numbers.
     """
     if not isinstance(record, dict) or set(record) != set(FIELDS):
         got = sorted(map(str, record)) if isinstance(record, dict) else type(record).__name__
-        raise TableFormatError(f"{place} must be a dictionary of {', '.join(FIELDS)}. Got {got}")
+        raise FileFormatError(f"{place} must be a dictionary of {', '.join(FIELDS)}. Got {got}")
     name, shape, dtype = record["op_name"], record["op_data_shape"], record["op_dtype"]
     good = isinstance(shape, (tuple, list)) and len(shape) == 5
     if not (good and all(type(size) is int and 0 < size < 10**6 for size in shape)):
-        raise TableFormatError(
+        raise FileFormatError(
             f"{place}: 'op_data_shape' must be (width, height, channels, channels out, stride). Got {shape}"
         )
     if not (isinstance(name, str) and isinstance(dtype, str) and name):
-        raise TableFormatError(f"{place}: 'op_name' and 'op_dtype' must be text. Got {name!r} and {dtype!r}")
+        raise FileFormatError(f"{place}: 'op_name' and 'op_dtype' must be text. Got {name!r} and {dtype!r}")
     width, height, channels, out, stride = shape
     plain = dtype == "float"
     return Row(

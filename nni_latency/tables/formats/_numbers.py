@@ -5,7 +5,7 @@ from __future__ import annotations
 from decimal import Decimal
 from typing import Any
 
-from nni_latency.errors import InvalidValueError, TableFormatError
+from nni_latency.errors import FileFormatError, InvalidValueError
 from nni_latency.units import METRIC_UNITS, check_metric
 
 #: By the SI unit of a metric, the units that a file may be in, each as a power of ten of it.
@@ -41,7 +41,7 @@ def read_number(value: Any, place: str) -> Decimal:
 
     Raises
     ------
-    TableFormatError
+    FileFormatError
         If it is no number; a NaN is one.
 
     Examples
@@ -59,7 +59,7 @@ def read_number(value: Any, place: str) -> Decimal:
         # The shortest text of a float, and not the binary fraction behind it, is what was written down.
         return Decimal(repr(value) if isinstance(value, float) else value)
     except (ValueError, ArithmeticError) as error:
-        raise TableFormatError(f"{place}: a cost must be a number. Got {_shorten(value)!r}.") from error
+        raise FileFormatError(f"{place}: a cost must be a number. Got {_shorten(value)!r}.") from error
 
 
 def to_si(number: Decimal, power: int) -> float:

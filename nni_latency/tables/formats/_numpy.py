@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.lib import format as npy
 
-from nni_latency.errors import TableFormatError
+from nni_latency.errors import FileFormatError
 from nni_latency.tables._lookup_table import LookupTable
 from nni_latency.tables.formats._names import foreign_name
 from nni_latency.tables.formats._nni_text import record_row
@@ -31,14 +31,14 @@ def read_numpy(data: bytes) -> Sheet:
 
     Raises
     ------
-    TableFormatError
+    FileFormatError
         If it is cut off, asks for anything but plain values, or is of another form.
     """
     file = io.BytesIO(data)
     shape, kind = _header(file)
     if kind.hasobject:
         if kind != np.dtype(object):
-            raise TableFormatError(f"it holds an array of {kind}, and not of dictionaries")
+            raise FileFormatError(f"it holds an array of {kind}, and not of dictionaries")
         return _dictionaries(read_plain_pickle(data[file.tell() :]))
     return _numbers(np.asarray(_plain(data, file.tell(), shape, kind)))
 
@@ -49,14 +49,14 @@ def _header(file: io.BytesIO) -> tuple[tuple[int, ...], np.dtype[Any]]:
         read = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}[version]
         shape, _, kind = read(file)
     except (ValueError, KeyError, TypeError, SyntaxError, RecursionError, MemoryError) as error:
-        raise TableFormatError("its header is not one of numpy's; it may have been cut off") from error
+        raise FileFormatError("its header is not one of numpy's; it may have been cut off") from error
     return shape, kind
 
 
 def _plain(data: bytes, begin: int, shape: tuple[int, ...], kind: np.dtype[Any]) -> Any:
     """Load an array of numbers, once it is known that they are all there."""
     if kind.kind not in "fiu" or len(shape) != 2 or math.prod(shape) * kind.itemsize != len(data) - begin:
-        raise TableFormatError(f"it must hold an array of numbers, layers by candidates, whole. Got {kind} of {shape}")
+        raise FileFormatError(f"it must hold an array of numbers, layers by candidates, whole. Got {kind} of {shape}")
     return np.load(io.BytesIO(data), allow_pickle=False)
 
 
@@ -74,7 +74,7 @@ def _numbers(costs: Any) -> Sheet:
 def _dictionaries(content: Any) -> Sheet:
     items = content.items if isinstance(content, PlainArray) else content
     if not isinstance(items, list) or not items or not all(isinstance(item, dict) for item in items):
-        raise TableFormatError("it must hold an array of dictionaries, one a layer")
+        raise FileFormatError("it must hold an array of dictionaries, one a layer")
     if all("op_name" in item for item in items):
         return Sheet(tuple(record_row(f"item {index}", item) for index, item in enumerate(items, 1)), keyed=True)
     rows = []
@@ -82,7 +82,7 @@ def _dictionaries(content: Any) -> Sheet:
         for choice, value in item.items():
             place = f"layer {layer + 1}, {choice}"
             if not isinstance(choice, str):
-                raise TableFormatError(f"{place}: a candidate must be a text")
+                raise FileFormatError(f"{place}: a candidate must be a text")
             rows.append(Row(place, read_number(value, place), layer, choice))
     return Sheet(tuple(rows), len(items))
 

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from nni_latency.errors import InvalidValueError, TableFormatError
+from nni_latency.errors import FileFormatError, InvalidValueError
 from nni_latency.operators import OpSpec
 from nni_latency.tables._entry import Entry
 from nni_latency.tables._lookup_table import LookupTable
@@ -28,13 +28,13 @@ def read_ofa(data: bytes) -> Sheet:
 
     Raises
     ------
-    TableFormatError
+    FileFormatError
         If it is not whole, not of this form, or has a key with two values.
     """
     text = decode(data)
     content = load_json(text) if text.lstrip()[:1] in ("{", "[") else load_yaml(text)
     if not isinstance(content, dict):
-        raise TableFormatError(f"it must be one object of operator keys. Got {type(content).__name__}")
+        raise FileFormatError(f"it must be one object of operator keys. Got {type(content).__name__}")
     rows, unread = [], []
     for key, value in content.items():
         try:
@@ -48,14 +48,14 @@ def _row(key: OperatorKey, text: str, value: Any) -> Row:
     given = value if isinstance(value, dict) else {"mean": value}
     unknown = sorted(set(given) - {"mean", "std", "count"})
     if "mean" not in given or unknown:
-        raise TableFormatError(f"key {text!r}: its value must be a number, or mean, std and count. Got {sorted(given)}")
+        raise FileFormatError(f"key {text!r}: its value must be a number, or mean, std and count. Got {sorted(given)}")
     place = f"key {text!r}"
     count = read_number(given.get("count", 0), f"{place}, count")
     if not (count.is_finite() and count == count.to_integral_value() and 0 <= count < 10**12):
-        raise TableFormatError(f"{place}: 'count' must be a whole number >= 0. Got {count}")
+        raise FileFormatError(f"{place}: 'count' must be a whole number >= 0. Got {count}")
     deviation = read_number(given["std"], f"{place}, std") if "std" in given else None
     if deviation is not None and not (deviation.is_finite() and deviation >= 0):
-        raise TableFormatError(f"{place}: 'std' must be a number >= 0. Got {deviation}")
+        raise FileFormatError(f"{place}: 'std' must be a number >= 0. Got {deviation}")
     return Row(
         place,
         read_number(given["mean"], place),

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from nni_latency.errors import TableFormatError
+from nni_latency.errors import FileFormatError
 
 #: Names that are answered, each under every module that numpy has kept it in.
 _ARRAY_MODULES = ("numpy.core.multiarray", "numpy._core.multiarray")
@@ -62,7 +62,7 @@ def read_plain_pickle(data: bytes) -> Any:
 
     Raises
     ------
-    TableFormatError
+    FileFormatError
         If it is cut off, or asks for anything else. Nothing is executed.
 
     Examples
@@ -73,10 +73,10 @@ def read_plain_pickle(data: bytes) -> Any:
     """
     try:
         return _Machine().run(data)
-    except TableFormatError:
+    except FileFormatError:
         raise
     except (ValueError, IndexError, KeyError, TypeError, ArithmeticError, struct.error) as error:
-        raise TableFormatError(f"its pickle is not whole or not plain ({type(error).__name__})") from error
+        raise FileFormatError(f"its pickle is not whole or not plain ({type(error).__name__})") from error
 
 
 class _Machine:
@@ -96,7 +96,7 @@ class _Machine:
             elif name in _STEPS:
                 _STEPS[name](self, argument)
             elif name not in _IGNORED:
-                raise TableFormatError(
+                raise FileFormatError(
                     f"its pickle holds the instruction {name}, which no table needs; nothing was executed"
                 )
         raise ValueError("no end")
@@ -118,7 +118,7 @@ class _Machine:
         """Put a name on the stack that is answered here."""
         meaning = _KNOWN.get((module, name)) if isinstance(module, str) and isinstance(name, str) else None
         if meaning is None:
-            raise TableFormatError(
+            raise FileFormatError(
                 f"its pickle asks for {str(module)[:60]}.{str(name)[:60]}, which no table needs; nothing was executed"
             )
         self.stack.append(_Name(meaning))

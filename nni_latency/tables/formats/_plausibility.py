@@ -26,7 +26,7 @@ _ODD = 300.0
 
 
 def implausible(table: LookupTable, *, factor: float = 1.0) -> str | None:
-    """Say what latencies mean that can not be true; None if they can, or are of another metric.
+    """Say what latencies mean that cannot be true; None if they can, or are of another metric.
 
     They are held to their multiply-adds where those are known: a device that computes fewer than 20 million a second,
     or more than any accelerator, is a unit that was mistaken. Microcontrollers are slower.

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from nni_latency.errors import InvalidValueError, TableFormatError, UnknownNameError
+from nni_latency.errors import FileFormatError, InvalidValueError, UnknownNameError
 from nni_latency.tables._lookup_table import LookupTable
 from nni_latency.tables.formats._csv import is_csv, read_csv, write_csv
 from nni_latency.tables.formats._grid import is_grid, read_grid, write_grid
@@ -82,13 +82,13 @@ def recognise_format(data: bytes, origin: str) -> TableFormat:
 
     Raises
     ------
-    TableFormatError
+    FileFormatError
         If it looks like none.
     """
     for item in (FORMATS["npy"], *_ALL):
         if item.recognise(data):
             return item
-    raise TableFormatError(f"The file {origin!r} looks like none of the formats {', '.join(FORMATS)}. Name its format.")
+    raise FileFormatError(f"The file {origin!r} looks like none of the formats {', '.join(FORMATS)}. Name its format.")
 
 
 def read_sheet(data: bytes, kind: TableFormat, origin: str) -> Sheet:
@@ -96,15 +96,15 @@ def read_sheet(data: bytes, kind: TableFormat, origin: str) -> Sheet:
 
     Raises
     ------
-    TableFormatError
+    FileFormatError
         If it is not whole, or of another form; the message names the place.
     """
     try:
         sheet = kind.read(data)
-    except (InvalidValueError, TableFormatError) as error:
+    except (InvalidValueError, FileFormatError) as error:
         reason = str(error).removesuffix(".")
-        raise TableFormatError(f"The file {origin!r} can not be read as {kind.name!r}: {reason}.") from error
+        raise FileFormatError(f"The file {origin!r} cannot be read as {kind.name!r}: {reason}.") from error
     if not sheet.rows:
         unread = f" Not understood: {'; '.join(sheet.unread[:3])}." if sheet.unread else ""
-        raise TableFormatError(f"The file {origin!r} holds no costs, read as {kind.name!r}.{unread}")
+        raise FileFormatError(f"The file {origin!r} holds no costs, read as {kind.name!r}.{unread}")
     return sheet

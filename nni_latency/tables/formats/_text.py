@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from nni_latency.errors import TableFormatError
+from nni_latency.errors import FileFormatError
 
 #: Largest file that is read [byte]; published tables have some hundred kilobytes.
 LARGEST = 32 * 2**20
@@ -24,18 +24,18 @@ def read_bytes(path: Path) -> bytes:
 
     Raises
     ------
-    TableFormatError
+    FileFormatError
         If it is absent, empty or larger than `LARGEST`.
     """
     try:
         with path.open("rb") as file:
             data = file.read(LARGEST + 1)
     except OSError as error:
-        raise TableFormatError(f"Can not read {str(path)!r}: {error.strerror or error}.") from error
+        raise FileFormatError(f"Cannot read {str(path)!r}: {error.strerror or error}.") from error
     if not data.strip():
-        raise TableFormatError(f"The file {str(path)!r} is empty: there are no costs in it.")
+        raise FileFormatError(f"The file {str(path)!r} is empty: there are no costs in it.")
     if len(data) > LARGEST:
-        raise TableFormatError(f"The file {str(path)!r} is larger than {LARGEST >> 20} MiB, too large for a table.")
+        raise FileFormatError(f"The file {str(path)!r} is larger than {LARGEST >> 20} MiB, too large for a table.")
     return data
 
 
@@ -44,7 +44,7 @@ def decode(data: bytes) -> str:
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise TableFormatError(f"it is not text in UTF-8 (byte {error.start})") from error
+        raise FileFormatError(f"it is not text in UTF-8 (byte {error.start})") from error
 
 
 def load_json(text: str) -> Any:
@@ -52,7 +52,7 @@ def load_json(text: str) -> Any:
 
     Raises
     ------
-    TableFormatError
+    FileFormatError
         If it is not whole JSON, or a key has two values.
     """
     try:
@@ -64,11 +64,11 @@ def load_json(text: str) -> Any:
             object_pairs_hook=_without_doubles,
         )
     except json.JSONDecodeError as error:
-        raise TableFormatError(
+        raise FileFormatError(
             f"it is not whole JSON (line {error.lineno}: {error.msg}); it may have been cut off while it was copied"
         ) from error
     except (RecursionError, ArithmeticError) as error:
-        raise TableFormatError("it is JSON that can not be read: nested too deeply, or a number without end") from error
+        raise FileFormatError("it is JSON that cannot be read: nested too deeply, or a number without end") from error
 
 
 def load_yaml(text: str) -> Any:
@@ -76,7 +76,7 @@ def load_yaml(text: str) -> Any:
 
     Raises
     ------
-    TableFormatError
+    FileFormatError
         If it is not whole YAML, or holds what a table does not need.
     """
     try:
@@ -86,11 +86,11 @@ def load_yaml(text: str) -> Any:
         mark = getattr(error, "problem_mark", None)
         where = f"line {mark.line + 1}: " if mark is not None else ""
         problem = getattr(error, "problem", None) or str(error).splitlines()[0]
-        raise TableFormatError(f"it is not whole YAML ({where}{problem})") from error
+        raise FileFormatError(f"it is not whole YAML ({where}{problem})") from error
     except (RecursionError, ValueError, ArithmeticError) as error:
-        if isinstance(error, TableFormatError):
+        if isinstance(error, FileFormatError):
             raise
-        raise TableFormatError("it is YAML that can not be read") from error
+        raise FileFormatError("it is YAML that cannot be read") from error
 
 
 #: The parser in C reads a megabyte in a moment, that in Python in ten seconds.
@@ -111,7 +111,7 @@ def _construct_mapping(loader: Any, node: Any) -> dict[Any, Any]:
     for key_node, value_node in node.value:
         key = loader.construct_object(key_node, deep=True)
         if not isinstance(key, (str, Decimal)):
-            raise TableFormatError(f"line {key_node.start_mark.line + 1}: a key must be text or a number")
+            raise FileFormatError(f"line {key_node.start_mark.line + 1}: a key must be text or a number")
         pairs.append((str(key), loader.construct_object(value_node, deep=True)))
     return _without_doubles(pairs)
 
@@ -127,22 +127,22 @@ def _check_events(events: Iterable[Any]) -> None:
     for event in events:
         line = event.start_mark.line + 1
         if isinstance(event, yaml.AliasEvent):
-            raise TableFormatError(f"line {line}: YAML aliases (*{event.anchor}) are not read in tables; write it out")
+            raise FileFormatError(f"line {line}: YAML aliases (*{event.anchor}) are not read in tables; write it out")
         if getattr(event, "tag", None) is not None:
-            raise TableFormatError(f"line {line}: YAML tags ({event.tag}) are not read in tables; nothing was executed")
+            raise FileFormatError(f"line {line}: YAML tags ({event.tag}) are not read in tables; nothing was executed")
         documents += isinstance(event, yaml.DocumentStartEvent)
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         if depth > _DEEPEST:
-            raise TableFormatError(f"line {line}: it is nested more than {_DEEPEST} deep")
+            raise FileFormatError(f"line {line}: it is nested more than {_DEEPEST} deep")
         if documents > 1:
-            raise TableFormatError(f"line {line}: it holds more than one document")
+            raise FileFormatError(f"line {line}: it holds more than one document")
 
 
 def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key, value in pairs:
         if key in found and found[key] != value:
-            raise TableFormatError(
+            raise FileFormatError(
                 f"the key {key!r} stands twice and disagrees: {_plain(found[key])} against {_plain(value)}"
             )
         found[key] = value

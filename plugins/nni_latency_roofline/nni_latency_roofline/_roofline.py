@@ -67,7 +67,7 @@ class RooflineEstimator(LayerEstimator):
         Parameters
         ----------
         op : OpSpec
-            Any operator. One whose features can not be counted is costed as if it copied its inputs, and named in
+            Any operator. One whose features cannot be counted is costed as if it copied its inputs, and named in
             `missing`.
         """
         missing: tuple[str, ...] = ()

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nni_latency.errors import InvalidValueError, TableFormatError, UnknownNameError
+from nni_latency.errors import FileFormatError, InvalidValueError, UnknownNameError
 from nni_latency.operators import OpSpec
 from nni_latency.platforms import Platform
 from nni_latency.spaces import CANDIDATES, FBNetSpace
@@ -260,5 +260,5 @@ def test_exported_files_are_recognised(tmp_path, plan, name):
 
 def test_what_looks_like_nothing_is_refused(tmp_path):
     (tmp_path / "t.txt").write_text("dear diary,\ntoday I measured\n")
-    with pytest.raises(TableFormatError, match="looks like none of the formats"):
+    with pytest.raises(FileFormatError, match="looks like none of the formats"):
         import_table(tmp_path / "t.txt", unit="ms")

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nni_latency.errors import InvalidValueError, LatencyError, TableFormatError
+from nni_latency.errors import FileFormatError, InvalidValueError, LatencyError
 from nni_latency.spaces import FBNetSpace
 from nni_latency.tables.formats import FORMATS, export_table, import_table, read_plain_pickle
 
@@ -44,7 +44,7 @@ def refused(tmp_path):
     def check(content, **options):
         path = tmp_path / "file"
         path.write_bytes(content if isinstance(content, bytes) else content.encode())
-        with pytest.raises((TableFormatError, InvalidValueError)) as caught:
+        with pytest.raises((FileFormatError, InvalidValueError)) as caught:
             import_table(path, **{"unit": "ms", **options})
         assert "\n" not in str(caught.value)
         return str(caught.value)
@@ -108,7 +108,7 @@ def test_pickles_that_make_no_table_are_refused(refused, body):
 
 @given(st.binary(max_size=60))
 def test_no_pickle_does_anything_but_fail_or_give_plain_values(body):
-    with contextlib.suppress(TableFormatError):
+    with contextlib.suppress(FileFormatError):
         read_plain_pickle(body)
 
 
@@ -163,7 +163,7 @@ def test_yaml_aliases_do_not_explode(refused):
         ("a-input:1-output:1: [1\n", "not whole YAML (line"),
         ("a-input:1-output:1:\n  mean: 1\na-input:1-output:1:\n  mean: 2\n", "stands twice and disagrees: 1 against 2"),
         ("? [1, 2]\n: a-input:1-output:1\n", "a key must be text"),
-        ("a-input:1-output:1: 1:30\n", "can not be read"),
+        ("a-input:1-output:1: 1:30\n", "cannot be read"),
     ],
 )
 def test_yaml_that_is_no_table_is_refused(refused, content, complaint):
@@ -213,7 +213,7 @@ def test_files_that_are_no_table_are_refused(refused, content, complaint):
 
 def test_a_file_that_is_absent_or_a_folder_is_refused(tmp_path):
     for path in (tmp_path / "absent.json", tmp_path):
-        with pytest.raises(TableFormatError, match="Can not read"):
+        with pytest.raises(FileFormatError, match="Cannot read"):
             import_table(path, unit="ms")
 
 
@@ -221,7 +221,7 @@ def test_enormous_files_are_refused(tmp_path):
     with (tmp_path / "t.json").open("wb") as file:
         file.write(b"[")
         file.truncate(33 * 2**20)
-    with pytest.raises(TableFormatError, match="larger than 32 MiB"):
+    with pytest.raises(FileFormatError, match="larger than 32 MiB"):
         import_table(tmp_path / "t.json", unit="ms")
 
 
@@ -297,7 +297,7 @@ def test_a_unit_that_means_an_impossible_device_is_said_to_be_so(tmp_path, unit,
         assert import_table(tmp_path / "t.json", unit=unit).table.coverage == 1
         return
     with pytest.raises(
-        InvalidValueError, match=f"can not be in {unit}: they mean .* They would be plausible in ms, 1,000 times"
+        InvalidValueError, match=f"cannot be in {unit}: they mean .* They would be plausible in ms, 1,000 times"
     ):
         import_table(tmp_path / "t.json", unit=unit)
     assert import_table(tmp_path / "t.json", unit=unit, check_unit=False).table.coverage == 1
@@ -312,7 +312,7 @@ def test_one_layer_in_another_unit_is_named(tmp_path):
 
 def test_a_table_of_another_depth_is_refused(tmp_path):
     (tmp_path / "t.json").write_text("[[1, 2], [3, 4]]")
-    with pytest.raises(TableFormatError, match="has 2 layers of costs, the space searches 7"):
+    with pytest.raises(FileFormatError, match="has 2 layers of costs, the space searches 7"):
         import_table(tmp_path / "t.json", FBNetSpace(**TINY).measure_plan(), unit="ms")
 
 

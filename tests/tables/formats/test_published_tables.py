@@ -49,7 +49,7 @@ def test_a_published_table_goes_in_and_out_and_in_again(tmp_path, plan, name, ki
 @pytest.mark.parametrize(("name", "kind", "unit", "fbnet", "count"), _FILES)
 def test_a_published_table_in_a_wrong_unit_is_said_to_be_so(plan, name, kind, unit, fbnet, count):
     for wrong in {"us": ("ms", "s"), "ms": ("us", "s")}[unit]:
-        with pytest.raises(InvalidValueError, match=f"can not be in {wrong}.*would be plausible in {unit}, 1,000"):
+        with pytest.raises(InvalidValueError, match=f"cannot be in {wrong}.*would be plausible in {unit}, 1,000"):
             import_table(FOLDER / name, plan if fbnet else None, unit=wrong)
 
 
