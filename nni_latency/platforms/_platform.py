@@ -12,7 +12,10 @@ from nni_latency.errors import InvalidValueError, MismatchError
 from nni_latency.platforms._devices import resolve_device
 from nni_latency.platforms._facts import FACTS, FactValue, collect_facts
 
-PRECISIONS = ("fp32", "bf16", "fp16")
+PRECISIONS = ("fp32", "bf16", "fp16", "int8")
+
+#: Facts whose name begins like this are a runtime's own, such as its version, and part of a platform's identity.
+RUNTIME_FACT = "runtime."
 
 # Words that makers put into names and that tell no two devices apart.
 _NOISE = re.compile(r"\((r|tm|c)\)|@.*$|\b(cpu|processor|core|intel|amd|nvidia|geforce|with|graphics|\d+-core)\b", re.I)
@@ -29,11 +32,12 @@ class Platform:
     runtime : str
         What executes the model, such as ``torch``.
     precision : str
-        ``fp32``, ``bf16`` or ``fp16``.
+        ``fp32``, ``bf16``, ``fp16`` or ``int8``.
     threads : int
         Threads that compute one network.
     facts : mapping
-        What was read about the device and the software (see `FACTS`).
+        What was read about the device and the software (see `FACTS`), and what a runtime adds about itself, in names
+        that begin with ``runtime.``: its version, execution provider, compiler flags, the precision that really ran.
 
     Examples
     --------
@@ -102,14 +106,22 @@ class Platform:
     def differences(self, other: Platform) -> list[str]:
         """Say in words what keeps the records of two platforms apart; empty if nothing does.
 
-        Facts that only one side knows are not held against it.
+        Facts of the machine that only one side knows are not held against it; those of a runtime are.
         """
         found = [] if self.id == other.id else [f"id: {self.id} against {other.id}"]
-        for fact in FACTS:
-            mine, theirs = self.facts.get(fact.name), other.facts.get(fact.name)
-            if fact.identity and mine is not None and theirs is not None and mine != theirs:
-                found.append(f"{fact.name}: {mine} against {theirs}")
+        for name in dict.fromkeys([*list(self.identity)[1:], *list(other.identity)[1:]]):
+            mine, theirs = self.facts.get(name), other.facts.get(name)
+            known = (mine is not None and theirs is not None) or name.startswith(RUNTIME_FACT)
+            if known and mine != theirs:
+                found.append(f"{name}: {mine} against {theirs}")
         return found
+
+    @property
+    def identity(self) -> dict[str, FactValue]:
+        """The id, and the facts whose change makes numbers incomparable, by name."""
+        names = [fact.name for fact in FACTS if fact.identity and fact.name in self.facts]
+        names += sorted(name for name in self.facts if name.startswith(RUNTIME_FACT))
+        return {"id": self.id, **{name: self.facts[name] for name in names}}
 
 
 def check_same_platform(first: Platform, second: Platform, what: str) -> None:

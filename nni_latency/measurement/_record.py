@@ -1,0 +1,114 @@
+"""`Record`: the raw numbers of one visit. Every statistic is derived from records."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+#: Significant digits that are kept of a sample; more are noise.
+DIGITS = 6
+
+
+@dataclass(frozen=True)
+class Visit:
+    """What a bench measured while it stayed at one network.
+
+    Parameters
+    ----------
+    reference : float
+        Time of the reference operator just before [s].
+    parts : list of list of float
+        Time of every part [s], by timed run; empty where the network has one part only, unless the bench sees calls:
+        then that of every call of a torch function.
+    samples : mapping of str to list of float
+        By metric, in its SI unit: the cost of the whole network in runs without a mark between the parts.
+    """
+
+    reference: float
+    parts: Sequence[Sequence[float]]
+    samples: Mapping[str, Sequence[float]]
+
+    @property
+    def whole(self) -> Sequence[float]:
+        """Latency of the whole network [s], by timed run."""
+        return self.samples.get("latency", ())
+
+
+@dataclass(frozen=True)
+class Record(Visit):
+    """The raw numbers of one visit, and what they belong to. Immutable.
+
+    Parameters
+    ----------
+    subjects : tuple of str
+        Keys of the subjects that ran one after another.
+    round : int
+        Number of the round within the campaign.
+    process : int
+        Number of the worker process within the campaign.
+    duration : float
+        Time that the visit took, warm-up runs included [s].
+    at : float
+        When it ended [s since 1970, UTC].
+    """
+
+    subjects: tuple[str, ...] = ()
+    round: int = 0
+    process: int = 0
+    duration: float = 0.0
+    at: float = 0.0
+
+    @classmethod
+    def of(cls, content: Mapping[str, Any]) -> Record:
+        """Make one of plain values.
+
+        Raises
+        ------
+        KeyError, TypeError, ValueError
+            If it is not what `content` returned.
+        """
+        return cls(
+            float(content["reference"]),
+            tuple(tuple(map(float, run)) for run in content["parts"]),
+            {str(metric): tuple(map(float, values)) for metric, values in content["samples"].items()},
+            tuple(map(str, content["subjects"])),
+            int(content["round"]),
+            int(content["process"]),
+            float(content["duration"]),
+            float(content["at"]),
+        )
+
+    def content(self) -> dict[str, Any]:
+        """Return it as plain lists and numbers, with six significant digits."""
+        return {
+            "subjects": list(self.subjects),
+            "round": self.round,
+            "process": self.process,
+            "duration": rounded(self.duration),
+            "at": round(self.at, 3),
+            "reference": rounded(self.reference),
+            "samples": {metric: [rounded(value) for value in values] for metric, values in self.samples.items()},
+            "parts": [[rounded(seconds) for seconds in run] for run in self.parts],
+        }
+
+    def rounded(self) -> Record:
+        """Return it as a store reads it back, so that an interrupted campaign ends like one that was not."""
+        return Record.of(self.content())
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A subject that cannot be measured, by its key, and why."""
+
+    subject: str
+    reason: str
+
+
+def rounded(value: float) -> float:
+    """Keep the digits of a sample that mean something.
+
+    >>> rounded(0.123456789)
+    0.123457
+    """
+    return float(f"{value:.{DIGITS}g}")

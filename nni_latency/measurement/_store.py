@@ -1,0 +1,221 @@
+"""`Store`: where records go and come from."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from nni_latency.measurement._protocol import Protocol
+from nni_latency.measurement._record import Failure, Record
+from nni_latency.measurement._subject import Subject
+from nni_latency.platforms import Platform
+
+#: Settings that say how long to go on. Records taken under other values of them belong to the same campaign.
+EXTENDABLE = ("time_budget", "rounds", "half_width", "timeout", "processes")
+
+
+@dataclass(frozen=True)
+class CampaignHeader:
+    """What a campaign measures, where and how. Two campaigns of equal identity are the same one. Immutable.
+
+    Parameters
+    ----------
+    kind : str
+        Which schedule: ``layers``, ``operators``, ``networks``, ``solved``, ``micro-benchmark``, ``on-demand``.
+    content : mapping
+        What is measured, as plain values: the space, the input, the candidates or networks.
+    platform : Platform
+        Where.
+    protocol : Protocol
+        How.
+    """
+
+    kind: str
+    content: Mapping[str, Any]
+    platform: Platform
+    protocol: Protocol
+
+    @cached_property
+    def identity(self) -> str:
+        """Digest of everything but the settings that say how long to go on."""
+        how = {name: value for name, value in self.protocol.as_dict().items() if name not in EXTENDABLE}
+        return _digest([self.kind, self.content, self.platform.identity, how])
+
+    @property
+    def protocol_digest(self) -> str:
+        """Digest of how it is measured, without the settings that say how long to go on."""
+        return _digest({name: value for name, value in self.protocol.as_dict().items() if name not in EXTENDABLE})
+
+
+class CampaignLog(ABC):
+    """One campaign in a store, held by one process. What is appended is safe when the call returns.
+
+    Attributes
+    ----------
+    identifier : str
+        Names the campaign in its store; a table that is derived from it keeps this name.
+    records : list of Record
+        What was measured so far, in order.
+    failures : list of Failure
+        What could not be measured so far.
+    """
+
+    identifier: str
+    records: list[Record]
+    failures: list[Failure]
+
+    @abstractmethod
+    def admit(self, subject: Subject) -> None:
+        """Note what a subject is, before the first record that names it; again is harmless."""
+
+    @abstractmethod
+    def append(self, record: Record) -> None:
+        """Keep a record.
+
+        Raises
+        ------
+        OutputError
+            If it cannot be kept, the disk being full for example. The records before stay.
+        """
+
+    @abstractmethod
+    def fail(self, failure: Failure) -> None:
+        """Keep a failure; raises as `append` does."""
+
+    @abstractmethod
+    def note(self, moment: str, conditions: Mapping[str, Any]) -> None:
+        """Keep what the machine was like at a moment, ``before`` or ``after``."""
+
+
+@dataclass(frozen=True)
+class StoredCampaign:
+    """A campaign that was read from a store.
+
+    Parameters
+    ----------
+    identifier : str
+        Its name in the store.
+    header : CampaignHeader
+        What was measured.
+    subjects : mapping of str to mapping
+        By key, what each subject is: ``kind``, ``digest`` and ``specification``.
+    records : tuple of Record
+        In order.
+    failures : tuple of Failure
+        What could not be measured.
+    conditions : mapping
+        What the machine was like ``before`` and ``after``.
+    """
+
+    identifier: str
+    header: CampaignHeader
+    subjects: Mapping[str, Mapping[str, Any]]
+    records: tuple[Record, ...]
+    failures: tuple[Failure, ...] = ()
+    conditions: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Store(ABC):
+    """Where records go and come from. Safe in several threads and processes.
+
+    A campaign is written by one process at a time; any number may read.
+    """
+
+    @abstractmethod
+    def campaign(
+        self, header: CampaignHeader, *, fresh: bool = False, wait: float = 0.0
+    ) -> AbstractContextManager[CampaignLog]:
+        """Hold the campaign of a header: the latest one of its identity, or a new one.
+
+        Parameters
+        ----------
+        header : CampaignHeader
+            What is measured.
+        fresh : bool, default=False
+            Begin a new campaign even if there is one. The older one stays in the store.
+        wait : float, default=0.0
+            How long to wait for another process that holds it [s].
+
+        Raises
+        ------
+        BusyError
+            If another process holds it.
+        OutputError
+            If nothing can be written.
+        """
+
+    @abstractmethod
+    def campaigns(
+        self, *, kind: str | None = None, platform: Platform | None = None, identifier: str | None = None
+    ) -> Iterator[StoredCampaign]:
+        """Read campaigns, the oldest first; those of a kind, of a platform, or of an identifier alone."""
+
+    @abstractmethod
+    def version(self) -> int:
+        """Return a number that grows whenever something is added, so that readers know when to read again."""
+
+
+class _MemoryLog(CampaignLog):
+    def __init__(self, identifier: str, header: CampaignHeader) -> None:
+        self.identifier, self.header = identifier, header
+        self.subjects: dict[str, dict[str, Any]] = {}
+        self.records, self.failures = [], []
+        self.conditions: dict[str, Any] = {}
+
+    def admit(self, subject: Subject) -> None:
+        self.subjects.setdefault(subject.key, subject.record)
+
+    def append(self, record: Record) -> None:
+        self.records.append(record)
+
+    def fail(self, failure: Failure) -> None:
+        self.failures.append(failure)
+
+    def note(self, moment: str, conditions: Mapping[str, Any]) -> None:
+        self.conditions[moment] = dict(conditions)
+
+
+class MemoryStore(Store):
+    """A store that is gone with its process."""
+
+    def __init__(self) -> None:
+        self._logs: list[_MemoryLog] = []
+
+    @contextmanager
+    def campaign(self, header: CampaignHeader, *, fresh: bool = False, wait: float = 0.0) -> Iterator[CampaignLog]:
+        """Hold a campaign."""
+        found = [log for log in self._logs if log.header.identity == header.identity]
+        if fresh or not found:
+            found = [_MemoryLog(str(len(self._logs) + 1), header)]
+            self._logs += found
+        yield found[-1]
+
+    def campaigns(
+        self, *, kind: str | None = None, platform: Platform | None = None, identifier: str | None = None
+    ) -> Iterator[StoredCampaign]:
+        """Read campaigns."""
+        for log in list(self._logs):
+            same = platform is None or not platform.differences(log.header.platform)
+            if kind in (None, log.header.kind) and same and identifier in (None, log.identifier):
+                yield StoredCampaign(
+                    log.identifier,
+                    log.header,
+                    dict(log.subjects),
+                    tuple(log.records),
+                    tuple(log.failures),
+                    dict(log.conditions),
+                )
+
+    def version(self) -> int:
+        """Return how many records and failures there are."""
+        return sum(len(log.records) + len(log.failures) for log in self._logs)
+
+
+def _digest(content: Any) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True, default=dict).encode()).hexdigest()[:24]

@@ -1,0 +1,118 @@
+"""`Subject`: anything that can be measured, how it is built, and what it is run on."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal
+
+from nni_latency.errors import InvalidValueError
+
+if TYPE_CHECKING:
+    pass
+
+#: Makes a module.
+Build = Callable[[], Any]
+
+Kind = Literal["candidate", "operator", "kernel", "block", "network"]
+
+#: What a subject is run on: the shape of one tensor of random numbers, or the tensors themselves.
+SubjectInputs = "tuple[int, ...] | Inputs"
+
+
+@dataclass(frozen=True)
+class Subject:
+    """Anything that can be measured. Immutable.
+
+    Parameters
+    ----------
+    key : str
+        Tells it from the other subjects of a campaign; the same in every run of it.
+    build : callable
+        Makes the module. It reaches worker processes by cloudpickle.
+    inputs : tuple of int or Inputs
+        Shape of its one input, batch first; or positional and keyword tensors of any dtype. A subject that runs behind
+        another one takes what that returns, and these inputs only when it is loaded.
+    kind : {"candidate", "operator", "kernel", "block", "network"}, default="network"
+        What it is.
+    digest : str, default=""
+        Identifies what it computes in every campaign: an `op_key`, or the digest of a network's graph.
+    specification : mapping
+        What it is, as plain values for a store: operators, attributes, choices.
+
+    Examples
+    --------
+    >>> subject = Subject("stem/conv", dict, (1, 3, 8, 8), "candidate")
+    >>> subject.key, subject.build()
+    ('stem/conv', {})
+    """
+
+    key: str
+    build: Build = field(compare=False, repr=False)
+    inputs: Any = (1,)
+    kind: Kind = "network"
+    digest: str = ""
+    specification: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
+
+    @classmethod
+    def of_module(cls, module: Any, example_inputs: Any, key: str = "network", **options: Any) -> Subject:
+        """Make a subject of a network that exists; every bench gets a copy of it.
+
+        Parameters
+        ----------
+        module : nn.Module
+            The network, with values in all of its weights.
+        example_inputs : Tensor, sequence or dict
+            As for `nni_latency.operators.trace`.
+        key : str, default="network"
+            As above.
+        **options
+            Other fields.
+
+        Raises
+        ------
+        InvalidValueError
+            If weights have no values, so that it cannot be run.
+        """
+        from nni_latency.operators import freeze_inputs
+
+        weights = [name for name, weight in (*module.named_parameters(), *module.named_buffers()) if weight.is_meta]
+        if weights:
+            raise InvalidValueError(
+                f"{type(module).__name__} cannot be measured: {weights[0]!r} has no values (it is on torch's device "
+                "'meta'). Move the network to the CPU with 'to_empty' and fill it."
+            )
+        return cls(key, partial(copy.deepcopy, module), freeze_inputs(example_inputs, device=None), **options)
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """What a store keeps of it: plain values."""
+        return {"key": self.key, "kind": self.kind, "digest": self.digest, "specification": dict(self.specification)}
+
+
+#: Subjects that run one after another as one network, each on what the one before returned.
+Chain = tuple[Subject, ...]
+
+
+def compose(builds: Sequence[Build]) -> Any:
+    """Make a network of parts that run one after another.
+
+    Parameters
+    ----------
+    builds : sequence of callable
+        What makes each part.
+
+    Returns
+    -------
+    nn.Sequential
+    """
+    from torch import nn
+
+    return nn.Sequential(*(build() for build in builds))
+
+
+def keys_of(subjects: Iterable[Subject]) -> tuple[str, ...]:
+    """Return the keys of subjects."""
+    return tuple(subject.key for subject in subjects)
