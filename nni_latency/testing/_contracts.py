@@ -144,7 +144,7 @@ def _check_name(name: object) -> None:
 def _check_layers(estimator: LayerEstimator, model: nn.Module, example_inputs: Any, answer: Estimate) -> None:
     _expect(estimator.calibration > 0, f"'calibration' must be positive. Got {estimator.calibration!r}.")
     parts = []
-    for name, op in capture_operators(model, example_inputs):
+    for name, op in capture_operators(model, example_inputs, estimator.by):
         parts.append(estimator.estimate_op(op))
         _check_estimate(parts[-1], f"estimate_op of {name!r}")
     # An estimator that knows the places of a network, such as a table, may cost one operator by where it stands.

@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import nn
+from whole_network import WholeNetwork
 
 from nni_latency.analysis import ModelAnalysis
 from nni_latency.analysis._suggestions import _batched
 from nni_latency.errors import InvalidValueError
-from nni_latency.estimators import Estimate, LayerEstimator, NetworkEstimator
+from nni_latency.estimators import Estimate, LayerEstimator
 from nni_latency.operators import capture_operators, count_operators, features_of
 from nni_latency.platforms import Platform
 
@@ -46,13 +47,6 @@ class _PerOperator(LayerEstimator):
 
     def estimate_op(self, op):
         return Estimate(*[self.cost(op)] * 3)
-
-
-class _Whole(NetworkEstimator):
-    metric, platform = "latency", Platform("pi")
-
-    def estimate(self, model, example_inputs=None):
-        return Estimate(0.01, 0.01, 0.01)
 
 
 def _by_flops(op):
@@ -114,7 +108,7 @@ def test_latency_of_blocks_is_that_of_their_operators():
 
 
 def test_an_estimator_of_whole_networks_leaves_shares_to_flops():
-    analysis = ModelAnalysis(_Net(), (3, 33, 33), estimator=_Whole())
+    analysis = ModelAnalysis(_Net(), (3, 33, 33), estimator=WholeNetwork(0.01))
     assert analysis.latency.value == 0.01
     assert all(block.latency is None for block in analysis.blocks)
     assert analysis.blocks[1].share == pytest.approx(analysis.blocks[1].features.flops / analysis.features.flops)

@@ -17,8 +17,7 @@ from nni_latency.estimators import OperatorPredictor, OperatorTableEstimator, fa
 from nni_latency.estimators._operator_predictor import describe
 from nni_latency.operators import OpSpec, capture_operators
 from nni_latency.platforms import Platform
-from nni_latency.tables import OperatorEntry, OperatorTable, Residency, SpaceReference
-from nni_latency.testing import check_estimator
+from nni_latency.tables import OperatorEntry, OperatorTable, SpaceReference
 
 
 def conv(channels, out, size, kernel=1, groups=1):
@@ -133,15 +132,10 @@ def table_of(network, **options):
     return OperatorTable(SpaceReference("mine"), Platform("a", "torch"), (1, 3, 8, 8), entries, **options)
 
 
-def test_a_table_of_operators_keeps_the_contract_of_estimators(network):
-    estimator = load_estimator(table_of(network, calibration=1.1, residency=Residency(0.3, 1e-4)))
-    check_estimator(estimator, network, torch.zeros(1, 3, 8, 8))
-    assert "mine" in repr(estimator)
-
-
 def test_measured_operators_have_their_entries_and_others_are_named(network, tmp_path):
     estimator = load_estimator(str(table_of(network).save(tmp_path / "t.json")))
     assert isinstance(estimator, OperatorTableEstimator)
+    assert "mine" in repr(estimator)
     whole = estimator.estimate(network, torch.zeros(1, 3, 8, 8))
     assert whole.missing == ()
     assert whole.value == pytest.approx(sum(entry.value for entry in estimator.table.entries))

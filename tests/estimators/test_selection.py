@@ -3,34 +3,21 @@
 from __future__ import annotations
 
 import pytest
+from whole_network import WholeNetwork
 
 from nni_latency.errors import InvalidValueError, MismatchError, MissingEntryError
 from nni_latency.estimators import (
-    Estimate,
-    NetworkEstimator,
     TableEstimator,
     estimate_layers,
     estimate_selection,
 )
-from nni_latency.operators import capture_operators
 from nni_latency.platforms import Platform
 from nni_latency.tables import Entry, LookupTable, TableLayer
 from nni_latency.testing import fake_plan
 
 _TIMES = {"stem": {"conv": 4.0, "other": 5.0}, "a": {"x": 1.0, "y": 3.0}, "b": {"x": 2.0, "y": 6.0}}
 _SELECTION = {"stem": "conv", "a": "y", "b": "x"}
-
-
-class _Whole(NetworkEstimator):
-    """Costs a network by what it is made of, without being asked for a layer."""
-
-    metric = "latency"
-    platform = Platform("pi")
-
-    def estimate(self, model, example_inputs=None):
-        ops = capture_operators(model, example_inputs)
-        value = sum(_TIMES[op["layer"]][op["choice"]] for _, op in ops)
-        return Estimate(value, value, value)
+_WHOLE = WholeNetwork(lambda op: _TIMES[op["layer"]][op["choice"]])
 
 
 @pytest.fixture
@@ -67,7 +54,7 @@ def test_layer_estimator_is_asked_for_every_part(plan, by_choice):
 
 
 def test_network_estimator_gets_the_whole_network(plan):
-    assert estimate_selection(_Whole(), plan, _SELECTION).value == 4.0 + 3.0 + 2.0
+    assert estimate_selection(_WHOLE, plan, _SELECTION).value == 4.0 + 3.0 + 2.0
 
 
 def test_selection_with_a_missing_candidate_names_it(plan):
@@ -89,7 +76,7 @@ def test_selection_may_choose_a_fixed_layer(plan):
 
 def test_selection_that_is_not_in_the_plan_is_refused(plan):
     with pytest.raises(InvalidValueError, match=r"The choice of 'b' must be one of x, y\. Got 'z'"):
-        estimate_selection(_Whole(), plan, {**_SELECTION, "b": "z"})
+        estimate_selection(_WHOLE, plan, {**_SELECTION, "b": "z"})
 
 
 def test_layers_of_a_table_are_those_of_the_plan_and_add_up(plan):
@@ -109,4 +96,4 @@ def test_layers_of_a_layer_estimator_add_up_to_the_whole(plan, by_choice):
 
 def test_layers_of_a_network_estimator_are_refused(plan):
     with pytest.raises(InvalidValueError, match=r"estimates whole networks and cannot be taken apart by layer"):
-        estimate_layers(_Whole(), plan, _SELECTION)
+        estimate_layers(_WHOLE, plan, _SELECTION)

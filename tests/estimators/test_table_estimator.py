@@ -16,7 +16,7 @@ from nni_latency.operators import OpSpec
 from nni_latency.platforms import Platform
 from nni_latency.spaces import FBNetSpace
 from nni_latency.tables import Entry, LookupTable, SpaceReference, TableLayer, build_table
-from nni_latency.testing import FakeRuntime, check_estimator
+from nni_latency.testing import FakeRuntime
 
 _SPACE = {"a": ["x", "y"], "b": ["x", "z", "w"]}
 _FULL = LookupTable.from_latencies(_SPACE, {"a": {"x": 1.0, "y": 2.0}, "b": {"x": 3.0, "z": 4.0, "w": 8.0}})
@@ -120,11 +120,6 @@ def test_interval_encloses_the_estimate(case):
     table, network = case
     answer = TableEstimator(table).estimate_sample(network)
     assert 0 <= answer.low <= answer.value <= answer.high
-
-
-def test_estimator_keeps_the_contract(space, fbnet_table):
-    sample = {layer.name: "k3_e1" for layer in fbnet_table.searched}
-    check_estimator(TableEstimator(fbnet_table), space.freeze(sample), space.example_inputs())
 
 
 @settings(max_examples=10)

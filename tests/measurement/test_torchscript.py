@@ -2,51 +2,33 @@
 
 from __future__ import annotations
 
-import gc
-import random
 import warnings
-import weakref
 from pathlib import Path
 
 import pytest
 import torch
-from memory_in_use import memory_in_use
+from compiled_runtimes import (
+    check_agrees_with_eager,
+    check_frees_what_it_froze,
+    check_lets_go_of_weights,
+    make_block,
+    make_network,
+)
 from torch import nn
 
-from nni_latency.measurement.runtimes import TorchEager, TorchScript
+from nni_latency.measurement.runtimes import TorchScript
 from nni_latency.measurement.runtimes._prepared import PreparedStage
-from nni_latency.spaces import FBNetSpace, choices_of
-from nni_latency.spaces._fbnet_blocks import InvertedResidual
 
 # Largest difference, as a share of the largest output.
 _TOLERANCE = {"fp32": 1e-5, "bf16": 5e-2, "fp16": 1e-2}
 
 
-def _block():
-    return InvertedResidual(16, 16, kernel_size=5, stride=1, expansion=3, groups=2)
-
-
-def _network():
-    space = FBNetSpace(num_classes=10, input_size=32, width=0.5, depth=0.25)
-    chooser = random.Random(0)
-    return space.freeze({label: chooser.choice(choices) for label, choices in choices_of(space).items()})
-
-
-def _run(runtime, build, shape):
-    torch.manual_seed(0)
-    with runtime.session():
-        stage, inputs = runtime.load(build()), runtime.inputs(shape)
-        return [stage(inputs) for _ in range(2)]
-
-
 @pytest.mark.parametrize("channels_last", [False, True])
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
-@pytest.mark.parametrize(("build", "shape"), [(_block, (2, 16, 8, 8)), (_network, (1, 3, 32, 32))])
+@pytest.mark.parametrize(("build", "shape"), [(make_block, (2, 16, 8, 8)), (make_network, (1, 3, 32, 32))])
 def test_torchscript_agrees_with_eager(build, shape, precision, channels_last):
-    (expected, _) = _run(TorchEager(precision=precision), build, shape)
-    for outputs in _run(TorchScript(precision=precision, channels_last=channels_last), build, shape):
-        assert outputs.dtype == expected.dtype
-        assert (outputs - expected).abs().max() <= _TOLERANCE[precision] * expected.abs().max()
+    runtime = TorchScript(precision=precision, channels_last=channels_last)
+    check_agrees_with_eager(runtime, build, shape, _TOLERANCE[precision])
 
 
 def test_torchscript_runs_what_was_traced(monkeypatch):
@@ -67,28 +49,12 @@ def test_torchscript_takes_another_shape():
 
 
 def test_torchscript_lets_go_of_weights():
-    runtime = TorchScript()
-    with runtime.session():
-        module = nn.Conv2d(3, 4, 1)
-        gone = weakref.ref(module)
-        stage = runtime.load(module)
-        stage(runtime.inputs((1, 3, 4, 4)))
-        del module, stage
-        gc.collect()
-    assert gone() is None
+    check_lets_go_of_weights(TorchScript())
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="the memory of a process is read on Linux")
 def test_torchscript_frees_what_it_froze():
-    runtime = TorchScript()
-    with runtime.session():
-        inputs = runtime.inputs((1, 1024))
-        for visit in range(6):
-            # 40 MiB of weights.
-            runtime.load(nn.Linear(1024, 10 * 1024))(inputs)
-            if visit == 0:
-                before = memory_in_use()
-    assert memory_in_use() - before < 100 * 2**20
+    check_frees_what_it_froze(TorchScript())
 
 
 def test_torchscript_leaves_no_tracing_behind_after_an_error():

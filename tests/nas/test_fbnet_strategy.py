@@ -12,15 +12,18 @@ from pytorch_lightning import Callback
 from toys import (
     FASTEST,
     LATENCIES,
+    SCORES,
     Fixed,
     Shared,
     Toy,
     evaluator_for,
+    module_of,
     profiler_of,
     reversed_latencies,
     search,
     seeded,
     table_of,
+    with_scores,
 )
 
 from nni_latency.errors import InvalidValueError, MismatchError, UnknownNameError, UnreachableTargetError
@@ -212,33 +215,18 @@ def test_latencies_with_weight_change_something():
 @pytest.fixture(scope="module")
 def module(tmp_path_factory):
     space = seeded(Toy)
-    strategy = FBNet(table_of(space), target=9e-3)
-    supernet = strategy.mutate_model(space)
-    made = strategy.configure_oneshot_module(evaluator_for(1, tmp_path_factory.mktemp("trainer")).module)
-    made.set_model(supernet)
-    return made
+    return module_of(space, FBNet(table_of(space), target=9e-3), tmp_path_factory.mktemp("trainer"))
 
 
-def _with(module, target, scores):
-    module.penalty.target = target
-    with torch.no_grad():
-        for alpha, row in zip(dict(architecture_parameters(module.model)).values(), scores, strict=True):
-            alpha.copy_(torch.tensor(row))
-    return module
-
-
-_scores = st.tuples(*(st.lists(st.floats(-8, 8), min_size=len(row), max_size=len(row)) for row in LATENCIES.values()))
-
-
-@given(st.floats(3e-3, 1e-2), _scores)
+@given(st.floats(3e-3, 1e-2), SCORES)
 def test_export_never_exceeds_the_target(module, target, scores):
-    assert _latency(_with(module, target, scores).export()) <= target * (1 + 1e-12)
+    assert _latency(with_scores(module, target, scores).export()) <= target * (1 + 1e-12)
 
 
-@given(_scores)
+@given(SCORES)
 def test_export_of_an_easy_target_costs_what_is_expected_at_least(module, scores):
     """No network far below both the target and the expected cost is exported, where there is one in between."""
-    made = _with(module, 9.1e-3, scores)
+    made = with_scores(module, 9.1e-3, scores)
     expected = sum(
         p * LATENCIES[label][choice] for label, row in made.export_probs().items() for choice, p in row.items()
     )
@@ -247,16 +235,16 @@ def test_export_of_an_easy_target_costs_what_is_expected_at_least(module, scores
 
 def test_export_takes_the_most_probable_network_that_fits(module):
     scores = ([0.0, 5.0, 0.0], [0.0, 5.0], [5.0, 0.0, 0.0, 0.0])
-    assert _with(module, 9.1e-3, scores).export() == {"a": "y", "b": "y", "c": "x"}
+    assert with_scores(module, 9.1e-3, scores).export() == {"a": "y", "b": "y", "c": "x"}
 
 
 def test_export_gives_up_the_least_probable_choice_to_fit(module):
     scores = ([0.0, 5.0, 0.0], [0.0, 5.0], [5.0, 0.0, 4.0, 0.0])
-    assert _with(module, 8e-3, scores).export() == {"a": "y", "b": "y", "c": "z"}
+    assert with_scores(module, 8e-3, scores).export() == {"a": "y", "b": "y", "c": "z"}
 
 
 def test_probabilities_are_those_of_the_parameters_without_noise(module):
-    made = _with(module, 9e-3, ([0.0, 1.0, 2.0], [0.0, 0.0], [0.0] * 4))
+    made = with_scores(module, 9e-3, ([0.0, 1.0, 2.0], [0.0, 0.0], [0.0] * 4))
     assert list(made.export_probs()["a"].values()) == pytest.approx(torch.softmax(torch.arange(3.0), -1).tolist())
 
 

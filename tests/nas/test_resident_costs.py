@@ -11,14 +11,13 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from toys import LATENCIES, Toy, evaluator_for, seeded, table_of
+from toys import LATENCIES, SCORES, Toy, evaluator_for, module_of, seeded, table_of, with_scores
 
 from nni_latency.errors import InvalidValueError
 from nni_latency.estimators import AdditiveCost
 from nni_latency.imports import quiet_nni
 from nni_latency.nas import FBNet, LatencyProfiler
 from nni_latency.nas._expectation import ExpectedCost
-from nni_latency.nas._penalty import architecture_parameters
 from nni_latency.spaces import CANDIDATES, FBNetSpace
 from nni_latency.tables import LookupTable, Residency
 
@@ -129,34 +128,21 @@ def test_expected_cost_with_a_residency_of_certain_choices_is_the_cost_of_the_ne
 @pytest.fixture(scope="module")
 def module(tmp_path_factory):
     space = seeded(Toy)
-    strategy = FBNet(_resident(space), target=9e-3)
-    supernet = strategy.mutate_model(space)
-    made = strategy.configure_oneshot_module(evaluator_for(1, tmp_path_factory.mktemp("trainer")).module)
-    made.set_model(supernet)
-    return made
+    return module_of(space, FBNet(_resident(space), target=9e-3), tmp_path_factory.mktemp("trainer"))
 
 
-def _with(module, target, scores):
-    module.penalty.target = target
-    with torch.no_grad():
-        for alpha, row in zip(dict(architecture_parameters(module.model)).values(), scores, strict=True):
-            alpha.copy_(torch.tensor(row))
-    return module
-
-
-_scores = st.tuples(*(st.lists(st.floats(-8, 8), min_size=len(row), max_size=len(row)) for row in LATENCIES.values()))
 _CHEAPEST = min(map(_latency, _NETWORKS))
 
 
-@given(st.floats(_CHEAPEST, 1e-2), _scores)
+@given(st.floats(_CHEAPEST, 1e-2), SCORES)
 def test_export_with_a_residency_never_exceeds_the_target(module, target, scores):
-    assert _latency(_with(module, target, scores).export()) <= target * (1 + 1e-9)
+    assert _latency(with_scores(module, target, scores).export()) <= target * (1 + 1e-9)
 
 
 def test_export_with_a_residency_takes_what_only_the_saving_lets_fit(module):
     scores = ([5.0, 0.0, 0.0], [5.0, 0.0], [0.0, 5.0, 0.0, 0.0])
     # a:x, b:x and c:y add up to 4 ms, and take 3.56 ms.
-    assert _with(module, 3.7e-3, scores).export() == {"a": "x", "b": "x", "c": "y"}
+    assert with_scores(module, 3.7e-3, scores).export() == {"a": "x", "b": "x", "c": "y"}
 
 
 def test_profiler_without_a_residency_is_dearer(toy):

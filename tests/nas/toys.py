@@ -6,11 +6,13 @@ import tempfile
 from pathlib import Path
 
 import torch
+from hypothesis import strategies as st
 from torch import nn
 from torch.utils.data import TensorDataset
 
 from nni_latency.imports import quiet_nni
 from nni_latency.nas import LatencyPenalty, LatencyProfiler
+from nni_latency.nas._penalty import architecture_parameters
 from nni_latency.tables import LookupTable
 
 with quiet_nni():
@@ -25,6 +27,9 @@ LATENCIES = {
     "c": {"x": 4e-3, "y": 1e-3, "z": 3e-3, "w": 2e-3},
 }
 FASTEST = {"a": "z", "b": "x", "c": "y"}
+
+#: Architecture parameters of `Toy`, drawn by hypothesis.
+SCORES = st.tuples(*(st.lists(st.floats(-8, 8), min_size=len(row), max_size=len(row)) for row in LATENCIES.values()))
 
 
 class Toy(ModelSpace):
@@ -151,6 +156,23 @@ def search(space, strategy, *, epochs=3, callbacks=(), seed=0):
     torch.manual_seed(seed)
     with tempfile.TemporaryDirectory() as folder:
         return run_experiment(space, strategy, evaluator_for(epochs, folder, callbacks=callbacks), folder)
+
+
+def module_of(space, strategy, folder):
+    """Return the training module of a one-shot strategy, made for a space and not trained."""
+    supernet = strategy.mutate_model(space)
+    made = strategy.configure_oneshot_module(evaluator_for(1, folder).module)
+    made.set_model(supernet)
+    return made
+
+
+def with_scores(module, target, scores):
+    """Set the target and the architecture parameters of a training module; return it."""
+    module.penalty.target = target
+    with torch.no_grad():
+        for alpha, row in zip(dict(architecture_parameters(module.model)).values(), scores, strict=True):
+            alpha.copy_(torch.tensor(row))
+    return module
 
 
 def seeded(kind, seed=0):

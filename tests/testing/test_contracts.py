@@ -11,9 +11,10 @@ from types import ModuleType
 import pytest
 import torch
 from torch import nn
+from whole_network import WholeNetwork
 
 from nni_latency.errors import InvalidValueError
-from nni_latency.estimators import Estimate, Estimator, LayerEstimator, NetworkEstimator
+from nni_latency.estimators import Estimate, Estimator, LayerEstimator
 from nni_latency.measurement.runtimes import TorchEager
 from nni_latency.platforms import Platform
 from nni_latency.plugins import hookimpl
@@ -35,26 +36,14 @@ class _Good(LayerEstimator):
         return self.answer
 
 
-class _Whole(NetworkEstimator):
-    """A network-based estimator that keeps the contract."""
-
-    metric = "energy"
-    platform = Platform("pi")
-
-    def estimate(self, model, example_inputs=None):
-        if not isinstance(example_inputs, torch.Tensor):
-            raise InvalidValueError("No tensor.")
-        return Estimate(1.0, 1.0, 1.0)
-
-
-class _Trainer(_Whole):
+class _Trainer(WholeNetwork):
     def estimate(self, model, example_inputs=None):
         answer = super().estimate(model, example_inputs)
         model.train(not model.training)
         return answer
 
 
-class _Writer(_Whole):
+class _Writer(WholeNetwork):
     def estimate(self, model, example_inputs=None):
         answer = super().estimate(model, example_inputs)
         with torch.no_grad():
@@ -62,20 +51,21 @@ class _Writer(_Whole):
         return answer
 
 
-class _Fickle(_Whole):
+class _Fickle(WholeNetwork):
     def __init__(self):
+        super().__init__()
         self.count = itertools.count(1)
 
     def estimate(self, model, example_inputs=None):
         return dataclasses.replace(super().estimate(model, example_inputs), high=1.0 + next(self.count))
 
 
-class _Trusting(_Whole):
+class _Trusting(WholeNetwork):
     def estimate(self, model, example_inputs=None):
         return Estimate(1.0, 1.0, 1.0)
 
 
-class _Bare(_Whole):
+class _Bare(WholeNetwork):
     def estimate(self, model, example_inputs=None):
         return 1.0
 
@@ -90,7 +80,7 @@ class _Unsummed(_Good):
         return dataclasses.replace(super().estimate(model, example_inputs), value=2.5)
 
 
-@pytest.mark.parametrize("make", [_Good, _Whole])
+@pytest.mark.parametrize("make", [_Good, WholeNetwork])
 def test_check_estimator_accepts_a_good_one(make):
     check_estimator(make(), _model(), _INPUTS)
 
@@ -123,7 +113,7 @@ def test_check_estimator_finds_a_broken_rule(make, message):
     ],
 )
 def test_check_estimator_finds_a_senseless_answer(answer, message):
-    class Senseless(_Whole):
+    class Senseless(WholeNetwork):
         def estimate(self, model, example_inputs=None):
             return answer
 
@@ -137,7 +127,7 @@ def test_check_estimator_refuses_another_class():
 
 
 def test_check_estimator_refuses_an_unknown_metric():
-    class Fast(_Whole):
+    class Fast(WholeNetwork):
         metric = "speed"
 
     with pytest.raises(InvalidValueError, match=r"Got 'speed'"):

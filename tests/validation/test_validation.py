@@ -7,11 +7,11 @@ import json
 import math
 
 import pytest
+from whole_network import WholeNetwork
 
 from nni_latency.errors import FileFormatError, MeasurementError, MismatchError
-from nni_latency.estimators import Estimate, LayerEstimator, NetworkEstimator, TableEstimator
+from nni_latency.estimators import Estimate, LayerEstimator, TableEstimator
 from nni_latency.measurement import Protocol
-from nni_latency.operators import capture_operators
 from nni_latency.platforms import Platform
 from nni_latency.tables import build_table, measure_networks
 from nni_latency.testing import FakeRuntime, fake_plan
@@ -59,18 +59,8 @@ class _Layers(LayerEstimator):
         return Estimate(*[_BY_OP_KEY[op.op_key]] * 3)
 
 
-class _Whole(NetworkEstimator):
-    """Costs whole networks alone."""
-
-    metric = "latency"
-    platform = _PLATFORM
-
-    def __init__(self, factor=1.0):
-        self.factor = factor
-
-    def estimate(self, model, example_inputs=None):
-        value = self.factor * sum(_BY_OP_KEY[op.op_key] for _, op in capture_operators(model, example_inputs))
-        return Estimate(value, value, value)
+def _whole(factor=1.0):
+    return WholeNetwork(lambda op: factor * _BY_OP_KEY[op.op_key], platform=_PLATFORM)
 
 
 def _slower(table, factor):
@@ -102,13 +92,13 @@ def test_results_hold_what_was_predicted_and_measured(table, measured):
 
 @pytest.mark.parametrize("kind", ["table", "layers", "network"])
 def test_prediction_of_twice_the_time_is_a_bias_of_one(table, measured, kind):
-    made = {"table": TableEstimator(_slower(table, 2.0)), "layers": _Layers(2.0), "network": _Whole(2.0)}[kind]
+    made = {"table": TableEstimator(_slower(table, 2.0)), "layers": _Layers(2.0), "network": _whole(2.0)}[kind]
     found = validate(made, _PLAN, measured)
     assert (found.scores.bias, found.scores.mape) == pytest.approx((1.0, 1.0))
     assert [result.error for result in found.results] == pytest.approx([1.0] * len(measured.networks))
 
 
-@pytest.mark.parametrize("estimator", [_Layers(), _Whole()], ids=lambda estimator: type(estimator).__name__)
+@pytest.mark.parametrize("estimator", [_Layers(), _whole()], ids=lambda estimator: type(estimator).__name__)
 def test_every_estimator_can_be_validated(measured, estimator):
     found = validate(estimator, _PLAN, measured)
     assert found.scores.worst == pytest.approx(0.0, abs=1e-9)
@@ -173,11 +163,7 @@ def test_measurement_without_noise_repeats_exactly(table, measured):
 
 
 def test_worst_networks_come_first(measured):
-    class _Wrong(_Whole):
-        def estimate(self, model, example_inputs=None):
-            return Estimate(0.012, 0.012, 0.012)
-
-    found = validate(_Wrong(), _PLAN, measured)
+    found = validate(WholeNetwork(0.012, platform=_PLATFORM), _PLAN, measured)
     errors = [abs(result.error) for result in found.worst]
     assert errors == sorted(errors, reverse=True)
     assert len(errors) == len(found.results)

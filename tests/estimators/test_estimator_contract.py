@@ -1,0 +1,144 @@
+"""Every built-in estimator keeps the contract of estimators."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+
+import numpy as np
+import pytest
+from acts_points import draw_blocks, noisy, time_of
+from whole_network import WholeNetwork
+
+from nni_latency import load_estimator
+from nni_latency.estimators import (
+    ActsEstimator,
+    Estimate,
+    Estimator,
+    GraphEstimator,
+    LayerEstimator,
+    MeasuredNetworkEstimator,
+    ModuleEstimator,
+    PredictedRest,
+    TableEstimator,
+    TransferEstimator,
+    make_ensemble,
+    with_fallback,
+)
+from nni_latency.operators import capture_operators, features_of
+from nni_latency.platforms import Platform
+from nni_latency.spaces import FBNetSpace, choices_of
+from nni_latency.tables import (
+    LookupTable,
+    OperatorEntry,
+    OperatorTable,
+    Residency,
+    SpaceReference,
+    scale_table,
+    subset_table,
+)
+from nni_latency.testing import FakeRuntime, check_estimator
+
+_SPACE = FBNetSpace(num_classes=10, input_size=32, width=0.25, depth=0.25)
+_INPUTS = _SPACE.example_inputs()
+_MODEL = _SPACE.freeze(dict.fromkeys(_SPACE.simplify(), "k5_e6"))
+_OTHER = _SPACE.freeze(dict.fromkeys(_SPACE.simplify(), "k3_e3"))
+_HERE = Platform("pi")
+
+
+def _seconds(op):
+    """Return the time of an operator on an invented device [s]."""
+    features = features_of(op)
+    return 1e-5 + 1e-10 * (features.macs or 0) + 1e-10 * features.outputs
+
+
+def _table(power=1.0):
+    latencies = {
+        layer.name: {choice: _seconds(candidate.op) ** power for choice, candidate in layer.candidates.items()}
+        for layer in _SPACE.measure_plan().layers
+    }
+    return LookupTable.from_latencies(_SPACE, latencies, platform=_HERE)
+
+
+class _ByWork(LayerEstimator):
+    metric, platform = "latency", _HERE
+
+    def estimate_op(self, op):
+        return Estimate(*[_seconds(op)] * 3)
+
+
+def _operator_table():
+    ops = {op.op_key: op for _, op in capture_operators(_OTHER, _INPUTS)}
+    entries = tuple(OperatorEntry(op, s := _seconds(op), 0.9 * s, 1.2 * s, 4, 1, 1) for op in ops.values())
+    table = OperatorTable(
+        SpaceReference("mine"), _HERE, (1, 3, 32, 32), entries, calibration=1.1, residency=Residency(0.3, 1e-4)
+    )
+    return load_estimator(table)
+
+
+def _acts(variant):
+    blocks = draw_blocks(40)
+    return ActsEstimator(variant=variant).fit(blocks, noisy([time_of(block) for block in blocks]), platform=_HERE)
+
+
+def _measuring(kind):
+    return kind(runtime=FakeRuntime(_seconds), memo=None)
+
+
+def _predicted_rest():
+    """Know the operators of another network, from which those of the model are predicted."""
+    estimator = _measuring(ModuleEstimator)
+    estimator.estimate(_OTHER, _INPUTS)
+    return PredictedRest(
+        estimator, [op for network in (_OTHER, _MODEL) for _, op in capture_operators(network, _INPUTS)]
+    )
+
+
+def _transfer():
+    """Adapt to a device whose costs lie between those of the known ones."""
+    choices = choices_of(_SPACE)
+    networks = np.random.default_rng(0).integers([len(row) for row in choices.values()], size=(40, len(choices)))
+    latencies = {power: TableEstimator(_table(power)).predict(networks) for power in (0.9, 1.0, 1.02, 1.1)}
+    known = {f"device {power}": latencies[power] for power in (0.9, 1.0, 1.1)}
+    estimator = TransferEstimator(_SPACE, platform=_HERE).fit_sources(networks, known)
+    return estimator.fit(networks[:5], latencies[1.02][:5])
+
+
+_ESTIMATORS = {
+    "table": lambda: TableEstimator(_table()),
+    "table with nearest entries": lambda: TableEstimator(subset_table(_table(), choices=["k5_e3"]), missing="nearest"),
+    "operator table": _operator_table,
+    "acts refined": lambda: _acts("refined"),
+    "acts published": lambda: _acts("published"),
+    "module": lambda: _measuring(ModuleEstimator),
+    "graph": lambda: _measuring(GraphEstimator),
+    "network": lambda: _measuring(MeasuredNetworkEstimator),
+    "predicted rest": _predicted_rest,
+    "transfer": _transfer,
+    "fallback": lambda: with_fallback(subset_table(_table(), choices=["k3_e1", "k3_e6", "k5_e3"]), _ByWork()),
+    "network fallback": lambda: with_fallback(subset_table(_table(), choices=["k3_e1"]), WholeNetwork(0.25)),
+    "ensemble": lambda: make_ensemble([TableEstimator(_table()), TableEstimator(scale_table(_table(), 1.5))]),
+    "network ensemble": lambda: make_ensemble([TableEstimator(_table()), WholeNetwork(0.2)]),
+}
+
+
+@functools.cache
+def _made(name):
+    return _ESTIMATORS[name]()
+
+
+@pytest.mark.parametrize("name", _ESTIMATORS)
+def test_estimator_keeps_the_contract(name):
+    check_estimator(_made(name), _MODEL, _INPUTS)
+
+
+def _concrete(kind):
+    for below in kind.__subclasses__():
+        yield from _concrete(below)
+    if kind.__module__.startswith("nni_latency.estimators.") and not inspect.isabstract(kind):
+        yield kind
+
+
+def test_every_built_in_estimator_is_held_to_the_contract():
+    public = {kind.__name__ for kind in _concrete(Estimator) if not kind.__name__.startswith("_")}
+    assert public == {type(_made(name)).__name__ for name in _ESTIMATORS}
