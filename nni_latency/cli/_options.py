@@ -24,7 +24,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 SPACE_OPTIONS = ("preset", "input_size", "num_classes", "width", "depth")
 
 
-class Duration(click.ParamType[float]):
+class Duration(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.4
     """A duration such as ``90``, ``90s`` or ``1.5min``, in seconds."""
 
     name = "duration"
@@ -37,7 +37,7 @@ class Duration(click.ParamType[float]):
             self.fail(str(error), param, ctx)
 
 
-class BatchSizes(click.ParamType[tuple[int, ...]]):
+class BatchSizes(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.4
     """Batch sizes separated by commas, such as ``1,8,32``."""
 
     name = "n[,n...]"

@@ -17,7 +17,7 @@ from nni_latency.tables import OperatorTable
 _NAMED = ("preset", "width", "depth")
 
 
-class JsonObject(click.ParamType[dict[str, Any]]):
+class JsonObject(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.4
     """Names and values as JSON, such as ``{"num_labels": 10}``."""
 
     name = "json"

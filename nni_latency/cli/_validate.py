@@ -45,7 +45,7 @@ from nni_latency.validation import (
 )
 
 
-class _RequirementType(click.ParamType[Requirement]):
+class _RequirementType(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.4
     name = "score=limit"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Requirement:
