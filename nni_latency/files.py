@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from nni_latency.errors import BusyError, OutputError
+from nni_latency.errors import BusyError, LatencyError, OutputError
 
 if sys.platform == "win32":
     import msvcrt
@@ -37,16 +37,41 @@ def write_atomically(path: Path, content: str | bytes) -> None:
         If the folder or the file cannot be written. An older file then stays as it was.
     """
     data = content.encode() if isinstance(content, str) else content
+    with replacing(path) as temporary:
+        temporary.write_bytes(data)
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Write a file of any size whole or not at all: what is yielded is moved over it in the end, unless it fails.
+
+    Parameters
+    ----------
+    path : Path
+        Where the file belongs. Its folder is made if need be.
+
+    Yields
+    ------
+    Path
+        An empty file beside it, to be written.
+
+    Raises
+    ------
+    OutputError
+        If the folder or the file cannot be made. An older file then stays as it was.
+    """
     temporary = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
             temporary = Path(file.name)
-            file.write(data)
-            file.flush()
+        yield temporary
+        with temporary.open("rb+") as file:
             os.fsync(file.fileno())
         temporary.chmod(0o666 & ~_umask())
         temporary.replace(path)
+    except LatencyError:
+        raise
     except OSError as error:
         raise OutputError(f"Cannot write {str(path)!r}: {error.strerror or error}.") from error
     finally:
@@ -75,7 +100,7 @@ def check_writable(path: Path) -> None:
 
 
 @contextlib.contextmanager
-def locked(path: Path, what: str, *, wait: float = 0.0) -> Iterator[None]:
+def locked(path: Path, what: str, *, wait: float = 0.0, remedy: str = "choose another output file") -> Iterator[None]:
     """Hold the lock file `path`; the operating system lets go of it even after ``kill -9``.
 
     Parameters
@@ -86,6 +111,8 @@ def locked(path: Path, what: str, *, wait: float = 0.0) -> Iterator[None]:
         What is being done, for the message.
     wait : float, default=0.0
         How long to wait for another process that holds it [s].
+    remedy : str
+        What else can be done, for the message.
 
     Raises
     ------
@@ -102,9 +129,7 @@ def locked(path: Path, what: str, *, wait: float = 0.0) -> Iterator[None]:
         end = time.monotonic() + wait
         while not _try_lock(file.fileno()):
             if time.monotonic() >= end:
-                raise BusyError(
-                    f"Another process is {what}. Wait for it to end, stop it, or choose another output file."
-                )
+                raise BusyError(f"Another process is {what}. Wait for it to end, stop it, or {remedy}.")
             time.sleep(_PATIENCE)
         yield
 

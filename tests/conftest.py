@@ -30,8 +30,10 @@ def _isolated(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPath
     home: Path = tmp_path_factory.mktemp("home")
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.setenv("XDG_CACHE_HOME", str(home / "cache"))
+    monkeypatch.setenv("XDG_DATA_HOME", str(home / "data"))
     monkeypatch.setenv("NNI_LATENCY_PLUGINS", "")
-    monkeypatch.delenv("NNI_LATENCY_CACHE", raising=False)
+    for variable in ("NNI_LATENCY_CACHE", "NNI_LATENCY_DATABASE"):
+        monkeypatch.delenv(variable, raising=False)
 
 
 @pytest.fixture(autouse=True)

@@ -9,7 +9,10 @@ from nni_latency.measurement._isolation import IsolatedBench, open_bench
 from nni_latency.measurement._measurement import Measurement, Summary
 from nni_latency.measurement._network import compose, measure_network
 from nni_latency.measurement._protocol import Protocol
+from nni_latency.measurement._record import Failure, Record
 from nni_latency.measurement._rounds import balanced_round, light_network
+from nni_latency.measurement._store import CampaignHeader, CampaignLog, MemoryStore, Store, StoredCampaign
+from nni_latency.measurement._subject import Subject
 from nni_latency.measurement._trimming import fewest_samples, quantile, quantile_interval, trim, windows_agree
 from nni_latency.measurement._visits import NetworkVisits, visit_networks
 
@@ -20,16 +23,24 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Bench",
+    "CampaignHeader",
+    "CampaignLog",
     "CandidateError",
     "Clock",
+    "Failure",
     "IsolatedBench",
     "LocalBench",
     "Measurement",
+    "MemoryStore",
     "ModuleWithInputs",
     "NetworkVisits",
     "PerfClock",
     "Protocol",
+    "Record",
     "Stage",
+    "Store",
+    "StoredCampaign",
+    "Subject",
     "Summary",
     "Visit",
     "WorkerDiedError",

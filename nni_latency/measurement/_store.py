@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
@@ -11,6 +12,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from nni_latency.errors import BusyError
 from nni_latency.measurement._protocol import Protocol
 from nni_latency.measurement._record import Failure, Record
 from nni_latency.measurement._subject import Subject
@@ -160,6 +162,10 @@ class Store(ABC):
     def version(self) -> int:
         """Return a number that grows whenever something is added, so that readers know when to read again."""
 
+    def close(self) -> None:
+        """Let go of connections; they are made again when they are needed."""
+        return
+
 
 class _MemoryLog(CampaignLog):
     def __init__(self, identifier: str, header: CampaignHeader) -> None:
@@ -167,12 +173,13 @@ class _MemoryLog(CampaignLog):
         self.subjects: dict[str, dict[str, Any]] = {}
         self.records, self.failures = [], []
         self.conditions: dict[str, Any] = {}
+        self.held = threading.Lock()
 
     def admit(self, subject: Subject) -> None:
         self.subjects.setdefault(subject.key, subject.record)
 
     def append(self, record: Record) -> None:
-        self.records.append(record)
+        self.records.append(record.rounded())
 
     def fail(self, failure: Failure) -> None:
         self.failures.append(failure)
@@ -194,7 +201,13 @@ class MemoryStore(Store):
         if fresh or not found:
             found = [_MemoryLog(str(len(self._logs) + 1), header)]
             self._logs += found
-        yield found[-1]
+        log = found[-1]
+        if not log.held.acquire(timeout=wait):
+            raise BusyError("Another thread is measuring the same. Wait for it to end.")
+        try:
+            yield log
+        finally:
+            log.held.release()
 
     def campaigns(
         self, *, kind: str | None = None, platform: Platform | None = None, identifier: str | None = None

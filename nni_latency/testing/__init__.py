@@ -3,6 +3,7 @@
 from nni_latency.testing._clock import FakeClock
 from nni_latency.testing._contracts import check_estimator, check_plugin, check_runtime
 from nni_latency.testing._runtime import FakeModule, FakeRuntime, fake_plan
+from nni_latency.testing._store_contract import check_store
 
 __all__ = [
     "FakeClock",
@@ -11,5 +12,6 @@ __all__ = [
     "check_estimator",
     "check_plugin",
     "check_runtime",
+    "check_store",
     "fake_plan",
 ]

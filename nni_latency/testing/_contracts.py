@@ -42,9 +42,9 @@ def check_estimator(estimator: Estimator, model: nn.Module, example_inputs: Any)
     AssertionError
         If the contract is broken; the message says how.
     """
-    _expect(isinstance(estimator, Estimator), f"{type(estimator).__name__} must be a subclass of Estimator.")
+    expect(isinstance(estimator, Estimator), f"{type(estimator).__name__} must be a subclass of Estimator.")
     check_metric(estimator.metric)
-    _expect(isinstance(estimator.platform, Platform), "'platform' must be a Platform.")
+    expect(isinstance(estimator.platform, Platform), "'platform' must be a Platform.")
     state = {name: value.clone() for name, value in model.state_dict().items()}
     modes = [module.training for module in model.modules()]
     answer = estimator.estimate(model, example_inputs)
@@ -52,7 +52,7 @@ def check_estimator(estimator: Estimator, model: nn.Module, example_inputs: Any)
     _check_unchanged(model, state, modes)
     with ThreadPoolExecutor(2) as pool:
         again = list(pool.map(lambda _: estimator.estimate(model, example_inputs), range(4)))
-    _expect(all(other == answer for other in again), "estimate must give the same answer again, in every thread.")
+    expect(all(other == answer for other in again), "estimate must give the same answer again, in every thread.")
     try:
         estimator.estimate(model, "not a tensor")
     except InvalidValueError:
@@ -80,24 +80,24 @@ def check_runtime(runtime: Runtime, module: nn.Module | None = None, input_shape
     AssertionError
         If the contract is broken; the message says how.
     """
-    _expect(isinstance(runtime, Runtime), f"{type(runtime).__name__} must be a subclass of Runtime.")
-    _expect(isinstance(runtime.name, str) and bool(runtime.name), "'name' must be a text that is not empty.")
-    _expect(runtime.platform.runtime == runtime.name, "'platform.runtime' must be the runtime's 'name'.")
-    _expect(runtime.platform == runtime.platform, "'platform' must be the same whenever it is read.")
-    _expect(isinstance(runtime.inside, bool), f"'inside' must be True or False. Got {runtime.inside!r}.")
+    expect(isinstance(runtime, Runtime), f"{type(runtime).__name__} must be a subclass of Runtime.")
+    expect(isinstance(runtime.name, str) and bool(runtime.name), "'name' must be a text that is not empty.")
+    expect(runtime.platform.runtime == runtime.name, "'platform.runtime' must be the runtime's 'name'.")
+    expect(runtime.platform == runtime.platform, "'platform' must be the same whenever it is read.")
+    expect(isinstance(runtime.inside, bool), f"'inside' must be True or False. Got {runtime.inside!r}.")
     _check_clock(runtime)
     before = torch.get_num_threads(), torch.is_grad_enabled(), torch.is_inference_mode_enabled()
     with runtime.session():
         inputs = runtime.inputs(input_shape)
         if hasattr(inputs, "shape"):
             shape = tuple(inputs.shape)
-            _expect(shape == tuple(input_shape), f"inputs must have the shape {tuple(input_shape)}. Got {shape}.")
+            expect(shape == tuple(input_shape), f"inputs must have the shape {tuple(input_shape)}. Got {shape}.")
         stage = runtime.load(module if module is not None else nn.Conv2d(input_shape[1], 4, 1))
-        _expect(callable(stage), "load must return something to call.")
+        expect(callable(stage), "load must return something to call.")
         _check_time(runtime, stage, inputs, "A run")
         _check_time(runtime, *runtime.reference(), "A run of the reference")
     after = torch.get_num_threads(), torch.is_grad_enabled(), torch.is_inference_mode_enabled()
-    _expect(before == after, "session must put back torch's number of threads, gradient and inference mode.")
+    expect(before == after, "session must put back torch's number of threads, gradient and inference mode.")
 
 
 def check_plugin(module: ModuleType) -> None:
@@ -116,13 +116,13 @@ def check_plugin(module: ModuleType) -> None:
     point = metadata.EntryPoint("plugin-under-test", module.__name__, GROUP)
     registry = collect([point])
     info = registry.plugins[0]
-    _expect(info.error is None, f"{module.__name__} does not load: {info.error}.")
-    _expect(bool(info.hooks), f"{module.__name__} implements no hook: mark its functions with hookimpl.")
-    _expect(bool(info.registered), f"{module.__name__} registers nothing.")
+    expect(info.error is None, f"{module.__name__} does not load: {info.error}.")
+    expect(bool(info.hooks), f"{module.__name__} implements no hook: mark its functions with hookimpl.")
+    expect(bool(info.registered), f"{module.__name__} registers nothing.")
     for kind in ("estimators", "runtimes", "meters", "spaces"):
         for name, registration in getattr(registry, kind).items():
             _check_name(name)
-            _expect(callable(registration.factory), f"The factory of {name!r} must be callable.")
+            expect(callable(registration.factory), f"The factory of {name!r} must be callable.")
     builtin = metadata.EntryPoint("builtin", "nni_latency.builtin_plugin", GROUP)
     if module.__name__ != builtin.value:
         try:
@@ -133,16 +133,16 @@ def check_plugin(module: ModuleType) -> None:
 
 def _check_time(runtime: Runtime, stage: Stage, inputs: Any, what: str) -> None:
     seconds = time_chain([stage], inputs, runtime.clock)[0]
-    _expect(math.isfinite(seconds) and seconds > 0, f"{what} must take a positive, finite time. Got {seconds!r}.")
+    expect(math.isfinite(seconds) and seconds > 0, f"{what} must take a positive, finite time. Got {seconds!r}.")
 
 
 def _check_name(name: object) -> None:
     good = isinstance(name, str) and bool(name) and not set(name) & set(':/\\" ') and not name.endswith(".json")
-    _expect(good, f"A registered name must not look like a path or hold ':' or ' '. Got {name!r}.")
+    expect(good, f"A registered name must not look like a path or hold ':' or ' '. Got {name!r}.")
 
 
 def _check_layers(estimator: LayerEstimator, model: nn.Module, example_inputs: Any, answer: Estimate) -> None:
-    _expect(estimator.calibration > 0, f"'calibration' must be positive. Got {estimator.calibration!r}.")
+    expect(estimator.calibration > 0, f"'calibration' must be positive. Got {estimator.calibration!r}.")
     parts = []
     for name, op in capture_operators(model, example_inputs, estimator.by):
         parts.append(estimator.estimate_op(op))
@@ -150,7 +150,7 @@ def _check_layers(estimator: LayerEstimator, model: nn.Module, example_inputs: A
     # An estimator that knows the places of a network, such as a table, may cost one operator by where it stands.
     if type(estimator)._estimate_ops is LayerEstimator._estimate_ops:
         total = estimator.total(parts)
-        _expect(
+        expect(
             math.isclose(answer.value, total.value, rel_tol=1e-9),
             f"estimate must be the calibrated sum of its operators, {total.value!r}. Got {answer.value!r}.",
         )
@@ -164,27 +164,28 @@ def _check_layers(estimator: LayerEstimator, model: nn.Module, example_inputs: A
 def _check_estimate(answer: object, what: str) -> None:
     if not isinstance(answer, Estimate):
         raise AssertionError(f"{what} must return an Estimate. Got {type(answer).__name__}.")
-    _expect(math.isfinite(answer.value) and answer.value > 0, f"{what}: the value must be positive. Got {answer}.")
-    _expect(answer.low <= answer.value <= answer.high, f"{what}: the interval must enclose the value. Got {answer}.")
-    _expect(math.isfinite(answer.high), f"{what}: the interval must be finite. Got {answer}.")
+    expect(math.isfinite(answer.value) and answer.value > 0, f"{what}: the value must be positive. Got {answer}.")
+    expect(answer.low <= answer.value <= answer.high, f"{what}: the interval must enclose the value. Got {answer}.")
+    expect(math.isfinite(answer.high), f"{what}: the interval must be finite. Got {answer}.")
     named = isinstance(answer.missing, tuple) and all(isinstance(name, str) for name in answer.missing)
-    _expect(named, f"{what}: 'missing' must be a tuple of str. Got {answer.missing!r}.")
+    expect(named, f"{what}: 'missing' must be a tuple of str. Got {answer.missing!r}.")
 
 
 def _check_unchanged(model: nn.Module, state: dict[str, torch.Tensor], modes: list[bool]) -> None:
     same = all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
-    _expect(same, "estimate must not change the model's parameters and buffers.")
-    _expect(modes == [module.training for module in model.modules()], "estimate must not change the training mode.")
+    expect(same, "estimate must not change the model's parameters and buffers.")
+    expect(modes == [module.training for module in model.modules()], "estimate must not change the training mode.")
 
 
 def _check_clock(runtime: Runtime) -> None:
     clock = runtime.clock
-    _expect(clock.resolution > 0, f"The clock's 'resolution' must be positive. Got {clock.resolution!r}.")
+    expect(clock.resolution > 0, f"The clock's 'resolution' must be positive. Got {clock.resolution!r}.")
     intervals = clock.intervals([clock.mark() for _ in range(3)])
     good = len(intervals) == 2 and all(math.isfinite(seconds) and seconds >= 0 for seconds in intervals)
-    _expect(good, f"Three marks must give two times that are not negative. Got {intervals!r}.")
+    expect(good, f"Three marks must give two times that are not negative. Got {intervals!r}.")
 
 
-def _expect(condition: bool, message: str) -> None:
+def expect(condition: bool, message: str) -> None:
+    """Raise `AssertionError` unless a condition holds."""
     if not condition:
         raise AssertionError(message)

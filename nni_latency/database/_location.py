@@ -1,0 +1,71 @@
+"""Where the database is: by name, by URL, by an environment variable, or in the user's data folder."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from sqlalchemy import URL, make_url
+from sqlalchemy.exc import ArgumentError
+
+from nni_latency.errors import InvalidValueError
+from nni_latency.imports import require
+
+#: Names the database, where it is not the one in the user's data folder.
+DATABASE_VARIABLE = "NNI_LATENCY_DATABASE"
+
+#: The name of a store that is gone with its process.
+MEMORY = "memory"
+
+_POSTGRESQL = "postgresql+psycopg"
+
+
+def default_location() -> str:
+    """Return what ``NNI_LATENCY_DATABASE`` says, or the file in the user's data folder.
+
+    That is ``$XDG_DATA_HOME/nni_latency/measurements.sqlite`` or ``~/.local/share/nni_latency/measurements.sqlite``.
+    """
+    named = os.environ.get(DATABASE_VARIABLE)
+    if named:
+        return named
+    data = os.environ.get("XDG_DATA_HOME")
+    # The specification of XDG asks to ignore what is not absolute.
+    base = Path(data) if data and Path(data).is_absolute() else Path.home() / ".local" / "share"
+    return str(base / "nni_latency" / "measurements.sqlite")
+
+
+def parse_location(location: str) -> URL:
+    """Return the URL of a database; a path without a scheme is a SQLite file.
+
+    Raises
+    ------
+    InvalidValueError
+        If it is a URL of another kind of database, or of none.
+    MissingDependencyError
+        If it is that of a PostgreSQL server and there is no driver.
+
+    Examples
+    --------
+    >>> parse_location("measurements.sqlite").database
+    'measurements.sqlite'
+    """
+    if "://" not in location:
+        return URL.create("sqlite", database=location)
+    try:
+        url = make_url(location)
+    except (ArgumentError, ValueError) as error:
+        raise _unknown(location) from error
+    backend = url.drivername.partition("+")[0]
+    if backend == "sqlite" and url.database not in (None, "", ":memory:"):
+        return url.set(drivername="sqlite")
+    if backend in ("postgresql", "postgres"):
+        require("psycopg", "A database on a PostgreSQL server", "nni_latency[postgresql]")
+        return url.set(drivername=_POSTGRESQL)
+    raise _unknown(url.render_as_string(hide_password=True))
+
+
+def _unknown(location: str) -> InvalidValueError:
+    return InvalidValueError(
+        f"A database must be a file, {MEMORY!r}, or a URL that begins with 'sqlite:///' or 'postgresql://'. "
+        f"Got {location!r}."
+    )

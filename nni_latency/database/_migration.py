@@ -1,0 +1,62 @@
+"""Bringing a database to the newest version of its tables."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from sqlalchemy import Connection, inspect, text
+
+from nni_latency.database._schema import VERSION, VERSION_TABLE, metadata
+from nni_latency.errors import FileFormatError
+
+
+def version_of(connection: Connection, name: str) -> int:
+    """Return the version of a database, 0 for one without our tables.
+
+    Raises
+    ------
+    FileFormatError
+        If the version is no number.
+    """
+    if not inspect(connection).has_table(VERSION_TABLE):
+        return 0
+    found = connection.execute(text(f"SELECT version_num FROM {VERSION_TABLE}")).scalar()
+    if found is None or not str(found).isdecimal():
+        raise FileFormatError(f"The database {name!r} is damaged: its version must be a number. Got {found!r}.")
+    return int(found)
+
+
+def check_version(found: int, name: str) -> None:
+    """Raise `FileFormatError` for a database of a newer version."""
+    if found > VERSION:
+        raise FileFormatError(
+            f"The database {name!r} has version {found}, this nni_latency reads up to {VERSION}. "
+            "Update it with: pip install --upgrade nni_latency"
+        )
+
+
+def check_ours(connection: Connection, name: str) -> None:
+    """Raise `FileFormatError` if the tables of another program are where ours would go."""
+    tables = set(inspect(connection).get_table_names())
+    # A file belongs to one program; several may share a server.
+    foreign = sorted(tables if connection.dialect.name == "sqlite" else tables & set(metadata.tables))
+    if foreign:
+        raise FileFormatError(
+            f"{name!r} is a database of another program: it holds the table {foreign[0]!r}. Name another one."
+        )
+
+
+def upgrade(connection: Connection) -> None:
+    """Bring a database to the newest version, within the transaction of the connection."""
+    from alembic.migration import MigrationContext
+    from alembic.operations import Operations
+    from alembic.script import ScriptDirectory
+
+    scripts = ScriptDirectory(str(Path(__file__).with_name("migrations")))
+    context = MigrationContext.configure(connection, opts={"version_table": VERSION_TABLE})
+    done = int(context.get_current_revision() or 0)
+    for script in sorted(scripts.walk_revisions(), key=lambda script: int(script.revision)):
+        if int(script.revision) > done:
+            with Operations.context(context):
+                script.module.upgrade()
+            context.stamp(scripts, script.revision)

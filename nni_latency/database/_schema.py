@@ -1,0 +1,133 @@
+"""The tables of the database, as its newest version has them."""
+
+from __future__ import annotations
+
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Double,
+    ForeignKey,
+    Index,
+    Integer,
+    MetaData,
+    Table,
+    Text,
+    UniqueConstraint,
+)
+
+#: Version of the tables that this package reads and writes. Every older one is brought up to it.
+VERSION = 1
+
+#: Holds the version of a database.
+VERSION_TABLE = "nni_latency_version"
+
+metadata = MetaData()
+
+# SQLite numbers rows by itself only in a column of this very type.
+_NUMBER = BigInteger().with_variant(Integer, "sqlite")
+
+
+def _campaign(*, primary_key: bool = False) -> Column[int]:
+    reference = ForeignKey("campaigns.id", ondelete="CASCADE")
+    return Column("campaign_id", _NUMBER, reference, primary_key=primary_key, nullable=False)
+
+
+#: One row for each state of a device and its software. Platforms of equal ``identity`` may be mixed.
+platforms = Table(
+    "platforms",
+    metadata,
+    Column("id", _NUMBER, primary_key=True),
+    Column("digest", Text, nullable=False, unique=True),
+    Column("identity", Text, nullable=False, index=True),
+    Column("name", Text, nullable=False, index=True),
+    Column("content", Text, nullable=False),
+)
+
+protocols = Table(
+    "protocols",
+    metadata,
+    Column("id", _NUMBER, primary_key=True),
+    Column("digest", Text, nullable=False, unique=True),
+    Column("content", Text, nullable=False),
+)
+
+campaigns = Table(
+    "campaigns",
+    metadata,
+    Column("id", _NUMBER, primary_key=True),
+    Column("identifier", Text, nullable=False, unique=True),
+    Column("identity", Text, nullable=False, index=True),
+    Column("kind", Text, nullable=False),
+    Column("content", Text, nullable=False),
+    Column("platform_id", _NUMBER, ForeignKey("platforms.id"), nullable=False),
+    Column("protocol_id", _NUMBER, ForeignKey("protocols.id"), nullable=False),
+    Column("user", Text, nullable=False),
+    Column("host", Text, nullable=False),
+    Column("package_version", Text, nullable=False),
+    Column("begun", Double, nullable=False),
+    Column("written", Double, nullable=False),
+    Column("status", Text, nullable=False),
+    # How often something was added, and how much there is, so that nobody has to count.
+    Column("changes", _NUMBER, nullable=False),
+    Column("n_records", _NUMBER, nullable=False),
+    Column("n_samples", _NUMBER, nullable=False),
+)
+
+graphs = Table("graphs", metadata, Column("digest", Text, primary_key=True), Column("content", Text, nullable=False))
+
+subjects = Table(
+    "subjects",
+    metadata,
+    _campaign(primary_key=True),
+    Column("number", Integer, primary_key=True),
+    Column("key", Text, nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("digest", Text, nullable=False, index=True),
+    Column("specification", Text, nullable=False),
+    Column("graph", Text, ForeignKey("graphs.digest")),
+    UniqueConstraint("campaign_id", "key"),
+)
+
+records = Table(
+    "records",
+    metadata,
+    Column("id", _NUMBER, primary_key=True),
+    _campaign(),
+    Column("round", Integer, nullable=False),
+    Column("process", Integer, nullable=False),
+    Column("at", Double, nullable=False),
+    Column("duration", Double, nullable=False),
+    Column("reference", Double, nullable=False),
+    Column("subjects", Text, nullable=False),
+    Column("samples", Text, nullable=False),
+    Column("parts", Text, nullable=False),
+    Index("ix_records_campaign_id_round", "campaign_id", "round"),
+)
+
+conditions = Table(
+    "conditions",
+    metadata,
+    Column("id", _NUMBER, primary_key=True),
+    _campaign(),
+    Column("moment", Text, nullable=False),
+    Column("at", Double, nullable=False),
+    Column("content", Text, nullable=False),
+    Index("ix_conditions_campaign_id", "campaign_id"),
+)
+
+failures = Table(
+    "failures",
+    metadata,
+    Column("id", _NUMBER, primary_key=True),
+    _campaign(),
+    Column("subject", Text, nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("at", Double, nullable=False),
+    Index("ix_failures_campaign_id", "campaign_id"),
+)
+
+#: Numbers of the store itself, such as the changes of campaigns that are gone.
+counters = Table("counters", metadata, Column("name", Text, primary_key=True), Column("value", _NUMBER, nullable=False))
+
+#: The counter of changes that went with their campaigns.
+RETIRED = "retired"

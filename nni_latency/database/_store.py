@@ -1,0 +1,178 @@
+"""`DatabaseStore`: the store behind everything that is measured, in a database."""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import platform as machine
+import secrets
+import time
+from collections.abc import Iterator
+from importlib import metadata
+
+from sqlalchemy import func, select
+
+from nni_latency.database._database import Database
+from nni_latency.database._location import MEMORY, default_location, parse_location
+from nni_latency.database._log import DatabaseLog
+from nni_latency.database._reading import read_campaign, select_campaigns
+from nni_latency.database._schema import campaigns, counters, platforms
+from nni_latency.database._writing import Origin, add_campaign
+from nni_latency.errors import LatencyError
+from nni_latency.measurement import CampaignHeader, CampaignLog, MemoryStore, Store, StoredCampaign
+from nni_latency.platforms import Platform
+
+
+class DatabaseStore(Store):
+    """A store in a SQLite file or on a PostgreSQL server. Safe in several threads and processes, and after a fork.
+
+    Parameters
+    ----------
+    location : str
+        A file, or a URL that begins with ``sqlite:///`` or ``postgresql://``.
+    create : bool, default=True
+        Make a file that does not exist.
+
+    Attributes
+    ----------
+    database : Database
+        The connections.
+
+    Raises
+    ------
+    InvalidValueError
+        If the location is of another kind.
+    FileFormatError
+        If it is no database of this package, or of a newer version.
+    OutputError
+        If it cannot be opened.
+    MissingDependencyError
+        If the driver of PostgreSQL is absent.
+    """
+
+    def __init__(self, location: str, *, create: bool = True) -> None:
+        self.database = Database(parse_location(location), create=create)
+
+    def __repr__(self) -> str:
+        return f"DatabaseStore({self.database.name!r})"
+
+    @contextlib.contextmanager
+    def campaign(self, header: CampaignHeader, *, fresh: bool = False, wait: float = 0.0) -> Iterator[CampaignLog]:
+        """Hold the campaign of a header: the latest one of its identity, or a new one.
+
+        Raises
+        ------
+        BusyError
+            If another process holds it.
+        OutputError
+            If nothing can be written.
+        """
+        with self.database.held(header.identity, wait=wait):
+            log = self._open(header, fresh)
+            try:
+                yield log
+            except BaseException:
+                with contextlib.suppress(LatencyError):
+                    log.mark("interrupted")
+                raise
+            log.mark("ended")
+
+    def campaigns(
+        self, *, kind: str | None = None, platform: Platform | None = None, identifier: str | None = None
+    ) -> Iterator[StoredCampaign]:
+        """Read campaigns, the oldest first, each as it stands at one moment.
+
+        Warns
+        -----
+        DatabaseWarning
+            If rows make no sense; they are left out.
+        """
+        statement = select_campaigns()
+        if kind is not None:
+            statement = statement.where(campaigns.c.kind == kind)
+        if platform is not None:
+            statement = statement.where(platforms.c.name == platform.id)
+        if identifier is not None:
+            statement = statement.where(campaigns.c.identifier == identifier)
+        with self.database.reading() as connection:
+            rows = connection.execute(statement).all()
+        for row in rows:
+            with self.database.reading() as connection:
+                campaign = read_campaign(connection, row, self.database.name)
+            if campaign is not None and (platform is None or not platform.differences(campaign.header.platform)):
+                yield campaign
+
+    def version(self) -> int:
+        """Return a number that grows whenever something is added, whatever is removed."""
+        with self.database.reading() as connection:
+            there = connection.execute(select(func.sum(campaigns.c.changes))).scalar()
+            gone = connection.execute(select(func.sum(counters.c.value))).scalar()
+        return int(there or 0) + int(gone or 0)
+
+    def close(self) -> None:
+        """Close the connections; they are made again when they are needed."""
+        self.database.close()
+
+    def _open(self, header: CampaignHeader, fresh: bool) -> DatabaseLog:
+        statement = (
+            select(campaigns.c.id, campaigns.c.identifier)
+            .where(campaigns.c.identity == header.identity)
+            .order_by(campaigns.c.begun.desc(), campaigns.c.id.desc())
+            .limit(1)
+        )
+        with self.database.reading() as connection:
+            found = None if fresh else connection.execute(statement).first()
+        if found is not None:
+            log = DatabaseLog(self.database, found.id, found.identifier)
+            log.mark("running")
+            return log
+        origin = _origin_here(header)
+        with self.database.writing() as connection:
+            number = add_campaign(connection, header, origin)
+        return DatabaseLog(self.database, number, origin.identifier)
+
+
+def open_store(location: str | None = None) -> Store:
+    """Open the store that a user asks for.
+
+    Parameters
+    ----------
+    location : str, optional
+        A SQLite file, a URL of a database, or ``memory`` for a store that is gone with its process. Without it, what
+        the environment variable ``NNI_LATENCY_DATABASE`` says, or else ``nni_latency/measurements.sqlite`` in the
+        user's data folder.
+
+    Raises
+    ------
+    LatencyError
+        As `DatabaseStore` does.
+
+    Examples
+    --------
+    >>> open_store("memory").version()
+    0
+    """
+    location = location or default_location()
+    return MemoryStore() if location == MEMORY else DatabaseStore(location)
+
+
+def _origin_here(header: CampaignHeader) -> Origin:
+    now = time.time()
+    identifier = f"{header.identity[:8]}-{secrets.token_hex(6)}"
+    return Origin(identifier, _user(), machine.node(), package_version(), now, now)
+
+
+def package_version() -> str:
+    """Return which nni_latency this is."""
+    try:
+        return metadata.version("nni_latency")
+    except metadata.PackageNotFoundError:
+        return "unknown"
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        # A container may run under a number without a name.
+        return "unknown"

@@ -1,0 +1,1 @@
+"""One module a version of the database. A module that was released is never changed."""
