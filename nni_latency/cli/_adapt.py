@@ -25,7 +25,6 @@ from nni_latency.tables import (
     check_new,
     find_table,
     measure_networks,
-    remove_journal,
     write_table,
 )
 from nni_latency.units import format_percent, format_seconds
@@ -50,7 +49,6 @@ _POOL = 2000
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of what is drawn.")
 @click.option("--out", type=click.Path(path_type=Path), help="File of the table.  [default: as build-lut names it]")
 @click.option("--save", type=click.Path(path_type=Path), help="Write the fitted estimator, too.")
-@click.option("--resume/--no-resume", default=True, show_default=True, help="Go on with an interrupted adaptation.")
 @click.option("--overwrite", is_flag=True, help="Replace a finished table.")
 def command(**options: Any) -> None:
     """Make a lookup table of this device of a few measured networks and the tables of other devices.
@@ -80,22 +78,20 @@ def command(**options: Any) -> None:
         seed=options["seed"],
     )
     networks = _networks(estimator, plan, options["samples"], options["seed"])
-    with Measuring(f"{len(networks)} networks of {plan.space}", runtime, out) as measuring:
+    with Measuring(
+        f"{len(networks)} networks of {plan.space}", runtime, options["database"], fresh=options["fresh"]
+    ) as measuring:
         measured = measure_networks(
             plan,
             networks,
             runtime,
             protocol,
-            out,
-            resume=options["resume"],
-            on_progress=measuring.on_progress,
-            on_start=measuring.on_start,
+            **measuring.how,
         )
     table = _fit(estimator, measured, protocol)
     write_table(table, out, overwrite=options["overwrite"])
     if options["save"]:
         estimator.save(options["save"])
-    remove_journal(out)
     _report(estimator, table, measured, out)
 
 

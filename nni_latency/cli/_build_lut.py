@@ -107,15 +107,11 @@ _DEFAULTS = Protocol()
     "--out", type=click.Path(path_type=Path), help="File of the table.  [default: named after space and platform]"
 )
 @click.option(
-    "--resume/--no-resume", default=True, show_default=True, help="Go on with the journal of an interrupted build."
-)
-@click.option(
     "--from",
     "source",
     metavar="FILE|NAME[:ARGUMENT]",
     help="Measure nothing: write what an estimator says, such as acts:FILE, for its platform.",
 )
-@click.option("--keep-samples", is_flag=True, help="Keep every raw sample, in a file beside the table.")
 @click.option("--overwrite", is_flag=True, help="Replace a finished table.")
 def command(**options: Any) -> None:
     """Measure the candidates of a space on this device and write a lookup table.
@@ -151,18 +147,17 @@ def _build(plan: MeasurePlan, runtime: Runtime, out: Path, options: dict[str, An
     if options["metric"] in COUNTED_METRICS:
         return write_table(count_table(plan, options["metric"], runtime.platform), out, overwrite=options["overwrite"])
     protocol = _protocol(options)
-    with Measuring(f"{sum(plan.sizes)} candidates of {plan.space}", runtime, out) as measuring:
+    with Measuring(
+        f"{sum(plan.sizes)} candidates of {plan.space}", runtime, options["database"], fresh=options["fresh"]
+    ) as measuring:
         return build_table(
             plan,
             runtime,
             protocol,
             out,
             metric=options["metric"],
-            resume=options["resume"],
             overwrite=options["overwrite"],
-            keep_samples=options["keep_samples"],
-            on_progress=measuring.on_progress,
-            on_start=measuring.on_start,
+            **measuring.how,
         )
 
 

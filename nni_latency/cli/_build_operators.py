@@ -71,17 +71,14 @@ def _build(
 ) -> OperatorTable:
     plan = plan_operators(space, batch_size, options)
     what = f"{len(plan.networks)} networks of {options['space']} with {len(plan.ops)} different operators"
-    with Measuring(what, runtime, out) as measuring:
+    with Measuring(what, runtime, options["database"], fresh=options["fresh"]) as measuring:
         return build_operator_table(
             plan,
             runtime,
             protocol,
             out,
-            resume=options["resume"],
             overwrite=options["overwrite"],
-            keep_samples=options["keep_samples"],
-            on_progress=measuring.on_progress,
-            on_start=measuring.on_start,
+            **measuring.how,
         )
 
 

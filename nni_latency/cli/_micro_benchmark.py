@@ -37,7 +37,6 @@ _DEFAULTS = Protocol()
 )
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of the order of the points.")
 @click.option("--out", type=click.Path(path_type=Path), help="JSON file.  [default: named after the platform]")
-@click.option("--resume/--no-resume", default=True, show_default=True, help="Go on with the journal of another run.")
 @click.option("--overwrite", is_flag=True, help="Replace a finished file.")
 def command(**options: Any) -> None:
     """Measure about a hundred blocks that tell what this device is like, for nni-latency fit acts.
@@ -59,15 +58,15 @@ def command(**options: Any) -> None:
         timeout=options["timeout"],
         seed=options["seed"],
     )
-    with Measuring(f"{len(BLOCKS)} blocks at rising batch sizes", runtime, out) as measuring:
+    with Measuring(
+        f"{len(BLOCKS)} blocks at rising batch sizes", runtime, options["database"], fresh=options["fresh"]
+    ) as measuring:
         points = run_benchmarks(
             runtime,
             protocol,
             out,
-            resume=options["resume"],
             overwrite=options["overwrite"],
-            on_progress=measuring.on_progress,
-            on_start=measuring.on_start,
+            **measuring.how,
         )
     _report(points, out)
 

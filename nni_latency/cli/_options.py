@@ -110,6 +110,13 @@ def ending_options(
         click.option(
             "--rounds", type=click.IntRange(1), default=Protocol().rounds, show_default=True, help="Most rounds."
         ),
+        click.option("--fresh", is_flag=True, help="Measure again what the database has."),
+        click.option(
+            "--database",
+            metavar="URL|FILE",
+            envvar="NNI_LATENCY_DATABASE",
+            help="Where measurements are kept.  [default: the user's own database]",
+        ),
     )
 
     def add(command: Command) -> Command:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from pathlib import Path
 from types import TracebackType
 
 import click
-from rich.markup import escape
 
 from nni_latency.cli._console import progress, remarks
+from nni_latency.measurement import Progress
 from nni_latency.measurement.runtimes import Runtime
-from nni_latency.tables import BuildProgress, journal_path
+from nni_latency.tables import MeasuringOptions
 from nni_latency.units import format_seconds
 
 
@@ -24,12 +23,16 @@ class Measuring:
         What is measured.
     runtime : Runtime
         Where.
-    out : Path
-        The file that will be written, beside which the journal lies.
+    store : str or None, default=None
+        URL or file of the database; None for the user's own.
+    fresh : bool, default=False
+        Measure again what the database has.
     """
 
-    def __init__(self, what: str, runtime: Runtime, out: Path) -> None:
-        self._what, self._runtime, self._out = what, runtime, out
+    def __init__(self, what: str, runtime: Runtime, store: str | None = None, *, fresh: bool = False) -> None:
+        self._what, self._runtime = what, runtime
+        #: What the functions that measure take besides.
+        self.how = MeasuringOptions(store=store, fresh=fresh, on_progress=self.on_progress, on_start=self.on_start)
         self._console = remarks()
         self._bar = progress(self._console)
         self._open = contextlib.ExitStack()
@@ -41,11 +44,11 @@ class Measuring:
 
     def on_start(self, rounds: int) -> None:
         """Show the bar: only now is everything checked, so a mistake is told without a bar before it."""
-        going_on = f", going on after {rounds} rounds" if rounds else ""
+        going_on = f", resuming after {rounds} rounds" if rounds else ""
         self._console.print(f"Measuring {self._what} on {self._runtime.platform.id}{going_on}", markup=False)
         self._open.enter_context(self._bar)
 
-    def on_progress(self, state: BuildProgress) -> None:
+    def on_progress(self, state: Progress) -> None:
         """Move the bar."""
         left = format_seconds(state.remaining) if state.remaining > 0 else "0 s"
         wide = f", {state.unsettled} intervals still wide" if state.unsettled else ""
@@ -59,6 +62,7 @@ class Measuring:
         """Take the bar away."""
         self._open.close()
         if isinstance(error, KeyboardInterrupt):
-            path = escape(str(journal_path(self._out)))
-            self._console.print(f"Interrupted. Finished rounds are in {path}; the same command goes on.")
+            self._console.print(
+                "Interrupted. Run the same command again to resume: the database keeps what was measured."
+            )
             raise click.exceptions.Exit(130) from None

@@ -33,7 +33,7 @@ from nni_latency.files import check_writable, write_atomically
 from nni_latency.loading import load_estimator
 from nni_latency.measurement import Protocol
 from nni_latency.plots import draw_validation
-from nni_latency.tables import MeasurePlan, measure_networks, remove_journal
+from nni_latency.tables import MeasurePlan, measure_networks
 from nni_latency.units import format_metric, format_percent
 from nni_latency.validation import (
     Requirement,
@@ -75,7 +75,6 @@ class _RequirementType(click.ParamType):  # type: ignore[type-arg]  # generic si
 )
 @click.option("--out", type=click.Path(path_type=Path), help="JSON file.  [default: named after the table]")
 @click.option("--plot", type=click.Path(path_type=Path), help="PNG file.  [default: beside the JSON]")
-@click.option("--resume/--no-resume", default=True, show_default=True, help="Go on with an interrupted validation.")
 @click.option("--json", "as_json", is_flag=True, help="Print the JSON instead of the report.")
 def command(**options: Any) -> None:
     """Hold a table, or any estimator, to networks that nobody measured before.
@@ -102,22 +101,20 @@ def command(**options: Any) -> None:
     networks = draw_networks(plan, options["networks"], seed=options["seed"])
     # What does not fit is told now, and not after the measuring.
     predicted = predict_networks(made, plan, networks, runtime.platform)
-    with Measuring(f"{len(networks)} networks of {_title(plan)}", runtime, out) as measuring:
+    with Measuring(
+        f"{len(networks)} networks of {_title(plan)}", runtime, options["database"], fresh=options["fresh"]
+    ) as measuring:
         measured = measure_networks(
             plan,
             networks,
             runtime,
             protocol,
-            out,
-            resume=options["resume"],
-            on_progress=measuring.on_progress,
-            on_start=measuring.on_start,
+            **measuring.how,
         )
     validation = validate(made, plan, measured, normalise=options["normalise"], predicted=predicted)
     content = validation_content(validation)
     write_atomically(out, json.dumps(content, indent=1) + "\n")
     draw_validation(validation, plot)
-    remove_journal(out)
     if options["as_json"]:
         click.echo(json.dumps(content, indent=1))
     else:

@@ -88,7 +88,7 @@ def break_down(estimator: Estimator, model: Any, example_inputs: Any) -> Breakdo
     >>> from nni_latency.estimators import ModuleEstimator
     >>> from nni_latency.testing import FakeRuntime
     >>> network = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.ReLU())
-    >>> estimator = ModuleEstimator(runtime=FakeRuntime(lambda op: 3.0 if op.kind == "linear" else 1.0), memo=None)
+    >>> estimator = ModuleEstimator(runtime=FakeRuntime(lambda op: 3.0 if op.kind == "linear" else 1.0), store="memory")
     >>> found = break_down(estimator, network, torch.zeros(1, 3))
     >>> [(item.name, item.share) for item in found.operators]
     [('0', 0.75), ('1', 0.25)]

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import copy
-import itertools
 import math
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
 
 from nni_latency.errors import MeasurementError, MissingEntryError, UnknownNameError
 from nni_latency.estimators._base import Estimate, LayerEstimator
-from nni_latency.estimators._measuring import ANY_SHAPE, MeasuringEstimator, TracedNetwork, as_estimate
-from nni_latency.measurement import ModuleWithInputs, NetworkVisits, cold_columns
-from nni_latency.operators import By, OpSpec, TracedOperator, build_operator, given_shapes
-from nni_latency.tables import CachedCost, NetworkRuns
+from nni_latency.estimators._measuring import MeasuringEstimator, TracedNetwork, as_estimate
+from nni_latency.measurement import Chain, Failure, Protocol, Record, Schedule, cold_chain, is_narrow
+from nni_latency.operators import By, OpSpec, build_operator, given_shapes
+from nni_latency.tables import CachedCost
 
 
 class _LayerMeasuring(MeasuringEstimator, LayerEstimator):
@@ -59,10 +56,10 @@ class _LayerMeasuring(MeasuringEstimator, LayerEstimator):
         MissingEntryError
             If it was never met, and cannot be built from its key.
         """
-        known = self._memo.operator(op.op_key, self._protocol)
+        known = self._known.operator(op.op_key, self._protocol)
         if known is None:
-            self._memo.refresh()
-            known = self._memo.operator(op.op_key, self._protocol) or self._measure_alone(op)
+            self._known.refresh()
+            known = self._known.operator(op.op_key, self._protocol) or self._measure_alone(op)
         return as_estimate(known, (f"measured alone: {op.op_key}",) if known.alone else ())
 
     def has_met(self, op: OpSpec) -> bool:
@@ -87,74 +84,74 @@ class _LayerMeasuring(MeasuringEstimator, LayerEstimator):
         return list(found.values())
 
     def _is_new(self, key: str) -> bool:
-        known = self._memo.operator(key, self._protocol)
+        known = self._known.operator(key, self._protocol)
         return known is None or known.alone
 
-    def _measure(self, networks: Sequence[TracedNetwork]) -> list[NetworkRuns]:
-        """Run networks with marks, so that every operator is timed where it stands."""
-        self._check_marks()
-        builds = [partial(copy.deepcopy, ModuleWithInputs(network.model, network.inputs)) for network in networks]
-        names = " or ".join(dict.fromkeys(network.name for network in networks))
-        places = [(place,) for place in range(len(networks))]
-        visits, reference = self._visit([builds], places, ANY_SHAPE, names, calls=True)
-        return [
-            self._runs_inside(network, visit, reference)
-            for each in visits
-            for network, visit in zip(networks, each, strict=True)
-        ]
+    @property
+    def _sees_operators(self) -> bool:
+        return True
 
-    def _check_marks(self) -> None:
+    def _check_runtime(self) -> None:
         if not self._runtime.sees_calls:
             raise MeasurementError(
                 f"The runtime {self._runtime.name!r} compiles whole networks and has no operators to time one by one. "
                 "Measure with 'torch', or whole networks with the estimator 'network'."
             )
 
-    def _runs_inside(self, network: TracedNetwork, visits: NetworkVisits, reference: float) -> NetworkRuns:
-        operators = network.trace.operators
-        strange = next((len(run) for run in visits.parts if len(run) != network.trace.n_calls), None)
-        if strange is not None:
-            raise MeasurementError(
-                f"{network.name} made {strange} calls of torch functions when it ran and {network.trace.n_calls} when "
-                "it was traced: its way depends on data, chance or device, so its operators cannot be told apart. "
-                "Measure it as a whole, with the estimator 'network'."
-            )
-        if not operators:
-            return self._runs(network, visits, reference)
-        times = list(zip(*(self._by_operator(run, operators) for run in visits.parts), strict=True))
-        return replace(
-            self._runs(network, visits, reference),
-            operators=tuple(item.op.op_key for item in operators),
-            n_calls=tuple(end - begin for begin, end in _spans(operators, network.trace.n_calls)),
-            parts=tuple(times),
-        )
-
-    def _by_operator(self, run: Sequence[float], operators: Sequence[TracedOperator]) -> list[float]:
-        """Add up the calls that belong to each operator; one without any call takes no time that could be told."""
-        least = self._runtime.clock.resolution
-        return [max(math.fsum(run[begin:end]), least) for begin, end in _spans(operators, len(run))]
-
     def _measure_alone(self, op: OpSpec) -> CachedCost:
-        self._check_marks()
+        self._check_runtime()
         try:
             build_operator(op)
         except UnknownNameError as error:
             raise MissingEntryError(
                 f"{error} Nobody has met it in a network yet: estimate or measure a network that has it first."
             ) from error
-        with self._memo.measuring():
-            known = self._memo.operator(op.op_key, self._protocol)
-            if known is None:
-                columns = cold_columns(partial(build_operator, op), given_shapes(op), op.dtype)
-                visits, reference = self._visit(columns, [(0, 0, 0)], ANY_SHAPE, op.op_key, calls=False)
-                self._memo.add(self._runs_alone(op, visit, reference) for (visit,) in visits)
-                known = self._memo.operator(op.op_key, self._protocol)
+        with self._known.measuring():
+            if self._known.operator(op.op_key, self._protocol) is None:
+                chain = cold_chain(op.op_key, partial(build_operator, op), given_shapes(op), op.dtype)
+                self._run(AloneSchedule(chain, self._protocol, self._runtime.portable), [op.op_key])
+        known = self._known.operator(op.op_key, self._protocol)
         assert known is not None, op
         return known
 
-    def _runs_alone(self, op: OpSpec, visits: NetworkVisits, reference: float) -> NetworkRuns:
-        times = tuple(run[-1] for run in visits.parts)
-        return NetworkRuns("", reference, (), (op.op_key,), (0,), (times,), protocol=self._protocol.as_dict())
+
+class AloneSchedule(Schedule):
+    """One operator behind what empties the caches, again and again.
+
+    Parameters
+    ----------
+    chain : tuple of Subject
+        What runs; the operator is the last.
+    protocol : Protocol
+        How long.
+    isolated : bool
+        As for `Schedule`.
+    """
+
+    kind = "alone"
+
+    def __init__(self, chain: Chain, protocol: Protocol, isolated: bool) -> None:
+        super().__init__(protocol, isolated=isolated)
+        self._chain = chain
+        self._samples: list[float] = []
+
+    @property
+    def unsettled(self) -> int:
+        """Whether the operator is not known well enough yet."""
+        return int(not is_narrow(self._samples, self.protocol))
+
+    def next_round(self) -> list[Chain]:
+        """Run it once more, unless it is known or the budget is spent."""
+        return [] if self.over else [self._chain]
+
+    def observe(self, records: Sequence[Record]) -> None:
+        """Take in a visit."""
+        super().observe(records)
+        self._samples += [run[-1] for record in records for run in record.parts]
+
+    def fail(self, failure: Failure) -> None:
+        """Raise `MeasurementError`: there is nothing else to measure."""
+        raise MeasurementError(f"{self._chain[-1].key} cannot be run: {failure.reason}.")
 
 
 class ModuleEstimator(_LayerMeasuring):
@@ -162,7 +159,7 @@ class ModuleEstimator(_LayerMeasuring):
 
     A network is run only if it has operators that were never measured before, in any network and any process: then all
     of its operators are measured at once, in worker processes, by marks between their calls. They add up to the
-    network as it runs without marks. Everything else is answered from the memo.
+    network as it runs without marks. Everything else is answered from the store.
 
     Safe to use from several threads and processes: they wait for each other to measure, and share what was measured.
 
@@ -172,15 +169,15 @@ class ModuleEstimator(_LayerMeasuring):
         What executes networks; torch eager on one thread of the CPU by default. It must see calls.
     protocol : Protocol, optional
         How networks are measured, and which statistic of the samples is the answer.
-    memo : OperatorMemo, str, Path or None, default="default"
-        Where measurements are kept: a memo, the path of one, "default" for the one of the platform in the user's
-        cache (see `nni_latency.tables.default_memo_path`), or None for memory alone.
+    store : Store, str or None, default=None
+        Where measurements are kept: a store, the URL or file of a database, "memory" for this process alone, or None
+        for the user's own database (see `nni_latency.database.open_store`).
 
     Examples
     --------
     >>> import torch
     >>> from nni_latency.testing import FakeRuntime
-    >>> estimator = ModuleEstimator(runtime=FakeRuntime(lambda op: 0.5), memo=None)
+    >>> estimator = ModuleEstimator(runtime=FakeRuntime(lambda op: 0.5), store="memory")
     >>> estimator.estimate(torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.ReLU()), torch.zeros(1, 3)).value
     1.0
     """
@@ -195,14 +192,8 @@ class GraphEstimator(_LayerMeasuring):
 
     Parameters
     ----------
-    runtime, protocol, memo
+    runtime, protocol, store
         As for `ModuleEstimator`, with which it shares what both know.
     """
 
     by: By = "graph"
-
-
-def _spans(operators: Sequence[TracedOperator], n_calls: int) -> Iterator[tuple[int, int]]:
-    """Yield the calls of each operator, from its first to behind its last; the last operator has what follows it."""
-    ends = [item.last_call + 1 for item in operators[:-1]] + [n_calls]
-    yield from itertools.pairwise([0, *ends])

@@ -1,9 +1,7 @@
-"""What the estimators share that measure what nobody has measured before: runtime, protocol and memo."""
+"""What the estimators that measure on demand share: runtime, protocol and store."""
 
 from __future__ import annotations
 
-import hashlib
-import os
 import warnings
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence
@@ -14,30 +12,21 @@ from typing import Any
 from nni_latency.errors import InvalidValueError, MeasurementError
 from nni_latency.estimators._base import Estimate, Estimator
 from nni_latency.measurement import (
-    CandidateError,
-    NetworkVisits,
+    CampaignHeader,
+    LocalBenches,
+    NetworkCalls,
+    NetworkSchedule,
     Protocol,
-    quantile,
-    visit_networks,
+    Schedule,
+    Subject,
 )
 from nni_latency.measurement.runtimes import Runtime, TorchEager
-from nni_latency.operators import (
-    By,
-    Trace,
-    TracingWarning,
-    trace,
-)
-from nni_latency.platforms import Platform, check_same_platform
-from nni_latency.tables import CachedCost, NetworkRuns, OperatorMemo, default_memo_path
+from nni_latency.operators import By, Trace, TracingWarning, trace
+from nni_latency.platforms import Platform
+from nni_latency.tables import CachedCost, KnownCosts, Measuring, StoreSource, as_store
 
 #: How estimators measure without being told: three processes, at most eight visits of three runs each.
 ON_DEMAND = Protocol(n_warmup=1, n_run=3, rounds=24, time_budget=20.0)
-
-#: Where measurements are kept: a memo, the path of one, "default" for the user's cache, None for memory alone.
-MemoSource = OperatorMemo | str | os.PathLike[str] | None
-
-#: Shape of what a bench gives to a network that brings its own inputs.
-ANY_SHAPE = (1,)
 
 
 @dataclass(frozen=True)
@@ -55,33 +44,46 @@ class TracedNetwork:
         return type(self.model).__name__
 
     @cached_property
-    def digest(self) -> str:
-        """What tells it from others: its operators in order, and whence each takes its inputs."""
-        found = self.trace if self.by == "graph" else self._graph
-        lines = [f"{item.op.op_key}<{','.join(map(str, item.sources))}" for item in found.operators]
-        return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:24]
-
-    @property
-    def _graph(self) -> Trace:
+    def graph(self) -> Trace:
+        """Its operators by single calls."""
+        if self.by == "graph":
+            return self.trace
         with warnings.catch_warnings():
-            # Whoever traced it before has said so.
+            # Tracing it by modules has given the same warning.
             warnings.simplefilter("ignore", TracingWarning)
             return trace(self.model, self.inputs, by="graph")
 
+    @cached_property
+    def modules(self) -> Trace:
+        """Its operators by modules."""
+        return self.trace if self.by == "module" else trace(self.model, self.inputs, by="module")
+
+    @property
+    def digest(self) -> str:
+        """What tells it from others."""
+        return self.graph.digest
+
+    @cached_property
+    def subject(self) -> Subject:
+        """What a bench loads."""
+        calls = NetworkCalls.of(self.modules, self.graph)
+        specification = {"name": self.name, **calls.content()}
+        return Subject.of_module(self.model, self.inputs, self.digest, digest=self.digest, specification=specification)
+
 
 class MeasuringEstimator(Estimator):
-    """What measures on demand: base of `ModuleEstimator`, `GraphEstimator` and `MeasuredNetworkEstimator`."""
+    """Measures on demand: base of `ModuleEstimator`, `GraphEstimator` and `MeasuredNetworkEstimator`."""
 
     metric = "latency"
     #: How networks are traced.
     by: By = "graph"
 
     def __init__(
-        self, *, runtime: Runtime | None = None, protocol: Protocol | None = None, memo: MemoSource = "default"
+        self, *, runtime: Runtime | None = None, protocol: Protocol | None = None, store: StoreSource = None
     ) -> None:
         self.runtime = runtime
         self.protocol = protocol
-        self.memo = memo
+        self.store = store
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(latency on {self.platform.id})"
@@ -100,16 +102,8 @@ class MeasuringEstimator(Estimator):
         return replace(self.protocol or ON_DEMAND, threads=self.platform.threads)
 
     @cached_property
-    def _memo(self) -> OperatorMemo:
-        if isinstance(self.memo, OperatorMemo):
-            check_same_platform(self.memo.platform, self.platform, f"Measuring for {self.memo!r}")
-            return self.memo
-        if self.memo is not None and not isinstance(self.memo, (str, os.PathLike)):
-            raise InvalidValueError(
-                "The 'memo' must be an OperatorMemo, the path of one, 'default', or None for memory alone. "
-                f"Got {type(self.memo).__name__}."
-            )
-        return OperatorMemo(default_memo_path(self.platform) if self.memo == "default" else self.memo, self.platform)
+    def _known(self) -> KnownCosts:
+        return KnownCosts(as_store(self.store), self.platform)
 
     def measure(self, networks: Iterable[tuple[Any, Any]]) -> None:
         """Measure all that is not known of networks, in turns, in one go; nothing where everything is known.
@@ -126,19 +120,62 @@ class MeasuringEstimator(Estimator):
         MeasurementError
             If a network cannot be run, or does not run as it was traced.
         BusyError
-            If another process measures for the same memo, for more than an hour.
+            If another process measures the same networks.
         """
         self._learn([self._trace(model, inputs) for model, inputs in networks])
 
     def _learn(self, networks: Sequence[TracedNetwork]) -> None:
-        self._memo.refresh()
+        self._known.refresh()
         if not self._unknown(networks):
             return
-        with self._memo.measuring():
-            # Whoever held the lock before may have measured the same.
+        with self._known.measuring():
+            # Another thread or process may have measured the same meanwhile.
             unknown = self._unknown(networks)
             if unknown:
-                self._memo.add(self._measure(unknown))
+                self._check_runtime()
+                self._measure(unknown)
+
+    def _measure(self, networks: Sequence[TracedNetwork]) -> None:
+        """Measure networks in one campaign; every one of them must run."""
+        n_calls = {item.digest: item.trace.n_calls for item in networks} if self._sees_operators else {}
+        schedule = NetworkSchedule(
+            [item.subject for item in networks],
+            self._protocol,
+            isolated=LocalBenches(self._runtime).isolated,
+            calls=self._sees_operators,
+            n_calls=n_calls,
+            kind="on-demand",
+        )
+        try:
+            self._run(schedule, sorted(item.digest for item in networks))
+        except MeasurementError:
+            if not schedule.failures:
+                raise
+        for network in networks:
+            if network.digest in schedule.failures:
+                raise MeasurementError(
+                    f"{network.name} cannot be measured on {self.platform.id}: {schedule.failures[network.digest]}."
+                )
+
+    def _run(self, schedule: Schedule, what: list[str]) -> None:
+        store = self._known.store
+        content = {"subjects": what, "calls": schedule.calls}
+        asked = CampaignHeader(schedule.kind, content, self.platform, self._protocol).identity
+        # What failed before is tried again: unlike in a table, nothing else can take its place.
+        failed = any(
+            item.failures
+            for item in store.campaigns(kind=schedule.kind, platform=self.platform)
+            if item.header.identity == asked
+        )
+        Measuring(self._runtime, self._protocol, store, fresh=failed).run(schedule, content)
+
+    @property
+    def _sees_operators(self) -> bool:
+        """Whether operators are timed inside the networks."""
+        return False
+
+    def _check_runtime(self) -> None:
+        """Raise `MeasurementError` if the runtime cannot measure what is asked for."""
 
     def _trace(self, model: Any, inputs: Any) -> TracedNetwork:
         if inputs is None:
@@ -151,26 +188,7 @@ class MeasuringEstimator(Estimator):
     def _unknown(self, networks: Sequence[TracedNetwork]) -> list[TracedNetwork]:
         """Return the networks that have to be measured, each once."""
 
-    @abstractmethod
-    def _measure(self, networks: Sequence[TracedNetwork]) -> list[NetworkRuns]:
-        """Measure them."""
-
-    def _visit(
-        self, columns: list[Any], networks: Sequence[tuple[int, ...]], shape: Sequence[int], names: str, *, calls: bool
-    ) -> tuple[list[list[NetworkVisits]], float]:
-        """Measure networks; return what was measured by process and network, and the reference operator's time [s]."""
-        try:
-            visits = visit_networks(columns, networks, shape, self._runtime, self._protocol, calls=calls)
-        except CandidateError as error:
-            raise MeasurementError(f"{names} cannot be run on {self.platform.id}: {error}.") from error
-        references = [seconds for each in visits for visit in each for seconds in visit.references]
-        return visits, quantile(references, 0.5)
-
-    def _runs(self, network: TracedNetwork, visits: NetworkVisits, reference: float) -> NetworkRuns:
-        """Make a record of what one process measured of a network from the outside."""
-        return NetworkRuns(network.digest, reference, visits.whole, protocol=self._protocol.as_dict())
-
 
 def as_estimate(known: CachedCost, missing: tuple[str, ...] = ()) -> Estimate:
-    """Return what a memo knows as the answer of an estimator."""
+    """Return what is known as the answer of an estimator."""
     return Estimate(known.value, known.low, known.high, missing)

@@ -1,42 +1,54 @@
-"""Measuring: protocol, timed loop, rounds, trimming, memory, and the record of an experiment."""
+"""Measuring: subjects and schedules, the one loop, benches and runtimes, and the records that come of it."""
 
 from typing import TYPE_CHECKING
 
 from nni_latency.imports import lazy_exports
-from nni_latency.measurement._bench import Bench, CandidateError, LocalBench, Visit, WorkerDiedError
-from nni_latency.measurement._chain import Clock, PerfClock, Stage, time_chain, time_repeatedly
-from nni_latency.measurement._isolation import IsolatedBench, open_bench
+from nni_latency.measurement._bench import Bench, CandidateError, LocalBench, WorkerDiedError
+from nni_latency.measurement._campaign import Campaign
+from nni_latency.measurement._chain import Clock, PerfClock, Stage, time_chain
+from nni_latency.measurement._isolation import Benches, IsolatedBench, LocalBenches
 from nni_latency.measurement._measurement import Measurement, Summary
-from nni_latency.measurement._network import compose, measure_network
+from nni_latency.measurement._meter import Meter
+from nni_latency.measurement._network import measure_network
+from nni_latency.measurement._network_schedule import NetworkSchedule, is_narrow
 from nni_latency.measurement._protocol import Protocol
-from nni_latency.measurement._record import Failure, Record
+from nni_latency.measurement._record import Failure, Record, Visit
 from nni_latency.measurement._rounds import balanced_round, light_network
+from nni_latency.measurement._schedule import Progress, Schedule
 from nni_latency.measurement._store import CampaignHeader, CampaignLog, MemoryStore, Store, StoredCampaign
-from nni_latency.measurement._subject import Subject
+from nni_latency.measurement._subject import Build, Chain, Subject, compose
 from nni_latency.measurement._trimming import fewest_samples, quantile, quantile_interval, trim, windows_agree
-from nni_latency.measurement._visits import NetworkVisits, visit_networks
 
 if TYPE_CHECKING:
-    from nni_latency.measurement._carrier import ModuleWithInputs
-    from nni_latency.measurement._cold import cold_columns
+    from nni_latency.measurement._attribution import CallMap, NetworkCalls, attribute, operator_times
+    from nni_latency.measurement._cold import cold_chain
     from nni_latency.measurement._memory import activation_memory, cuda_activation_memory, parameter_memory
 
 __all__ = [
     "Bench",
+    "Benches",
+    "Build",
+    "CallMap",
+    "Campaign",
     "CampaignHeader",
     "CampaignLog",
     "CandidateError",
+    "Chain",
     "Clock",
     "Failure",
     "IsolatedBench",
     "LocalBench",
+    "LocalBenches",
     "Measurement",
     "MemoryStore",
-    "ModuleWithInputs",
-    "NetworkVisits",
+    "Meter",
+    "NetworkCalls",
+    "NetworkSchedule",
     "PerfClock",
+    "Progress",
     "Protocol",
     "Record",
+    "Schedule",
     "Stage",
     "Store",
     "StoredCampaign",
@@ -45,21 +57,21 @@ __all__ = [
     "Visit",
     "WorkerDiedError",
     "activation_memory",
+    "attribute",
     "balanced_round",
-    "cold_columns",
+    "cold_chain",
     "compose",
     "cuda_activation_memory",
     "fewest_samples",
+    "is_narrow",
     "light_network",
     "measure_network",
-    "open_bench",
+    "operator_times",
     "parameter_memory",
     "quantile",
     "quantile_interval",
     "time_chain",
-    "time_repeatedly",
     "trim",
-    "visit_networks",
     "windows_agree",
 ]
 
@@ -67,10 +79,13 @@ __all__ = [
 __getattr__, __dir__ = lazy_exports(
     __name__,
     {
-        "ModuleWithInputs": "nni_latency.measurement._carrier",
+        "CallMap": "nni_latency.measurement._attribution",
+        "NetworkCalls": "nni_latency.measurement._attribution",
         "activation_memory": "nni_latency.measurement._memory",
-        "cold_columns": "nni_latency.measurement._cold",
+        "attribute": "nni_latency.measurement._attribution",
+        "cold_chain": "nni_latency.measurement._cold",
         "cuda_activation_memory": "nni_latency.measurement._memory",
+        "operator_times": "nni_latency.measurement._attribution",
         "parameter_memory": "nni_latency.measurement._memory",
     },
 )

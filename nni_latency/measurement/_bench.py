@@ -1,75 +1,54 @@
-"""The bench: where candidates are loaded and networks of them are timed, in this process."""
+"""The bench: where subjects are loaded and networks of them are timed, in this process."""
 
 from __future__ import annotations
 
 import contextlib
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from nni_latency.errors import LatencyError, MeasurementError
 from nni_latency.measurement._chain import Stage, time_chain
+from nni_latency.measurement._meter import Meter
 from nni_latency.measurement._protocol import Protocol
+from nni_latency.measurement._record import Visit
+from nni_latency.measurement._subject import Subject
 
 if TYPE_CHECKING:
     from nni_latency.measurement.runtimes import Runtime
 
-#: Makes a module.
-Build = Callable[[], Any]
-
 
 class CandidateError(MeasurementError):
-    """Raised when a candidate cannot be loaded or run; the message is the reason. The others are not concerned."""
+    """Raised when a subject cannot be loaded or run; the message is the reason. The others are not concerned."""
 
 
 class WorkerDiedError(CandidateError):
-    """Raised when the process died in which a candidate was to run; it may have been somebody else's doing."""
-
-
-@dataclass(frozen=True)
-class Visit:
-    """What one visit of a network measured.
-
-    Parameters
-    ----------
-    reference : float
-        Time of the reference operator just before [s].
-    parts : list of list of float
-        Time of every layer [s], by timed run; empty where the network has one part only, unless the bench sees calls:
-        then that of every call of a torch function.
-    whole : list of float
-        Time of the whole network [s], by timed run without a mark between the layers.
-    """
-
-    reference: float
-    parts: list[list[float]]
-    whole: list[float]
+    """Raised when the process died in which a subject was to run; another process may have killed it."""
 
 
 class Bench(ABC):
-    """Candidates of layers, loaded one by one, and networks of them. A context manager; not thread-safe.
+    """Subjects, loaded at any time, and networks of them. A context manager; not thread-safe.
 
-    `admit` and `step` raise `CandidateError` when a candidate fails, `visit` when something in the network does.
+    `admit` and `step` raise `CandidateError` when a subject fails, `visit` when one of the network does.
     """
 
     @abstractmethod
-    def admit(self, layer: int, choice: int) -> None:
-        """Load a candidate and run it once; those of earlier layers come first, and all before the first visit."""
+    def admit(self, subject: Subject) -> None:
+        """Load a subject and run it once on its own inputs."""
 
     @abstractmethod
-    def visit(self, network: Sequence[int]) -> Visit:
-        """Warm a network up and time it."""
+    def visit(self, keys: Sequence[str]) -> Visit:
+        """Warm up the network of the admitted subjects of these keys, and time it."""
 
     @abstractmethod
-    def begin(self) -> None:
-        """Get ready for `step`: back to the network's input."""
+    def begin(self, key: str) -> None:
+        """Get ready for `step`: the input of the network whose first subject has this key."""
 
     @abstractmethod
-    def step(self, layer: int, choice: int) -> None:
-        """Run one candidate on what the step before returned."""
+    def step(self, key: str) -> None:
+        """Run one subject on what the step before returned."""
 
     @abstractmethod
     def __enter__(self) -> Bench:
@@ -83,69 +62,65 @@ class Bench(ABC):
 
 
 class LocalBench(Bench):
-    """A bench in this process. A candidate that crashes takes the process with it.
+    """A bench in this process. A subject that crashes takes the process with it.
 
     Parameters
     ----------
-    columns : sequence of sequence of callable
-        By layer, what makes a module of each candidate.
-    input_shape : sequence of int
-        Of the network's input, batch first.
     runtime : Runtime
-        What executes them.
+        What executes the subjects.
     protocol : Protocol
         How they are timed.
     calls : bool, default=False
         Time the calls of torch functions inside networks of one part, with `Runtime.time_calls`.
+    meters : sequence of Meter, default=()
+        What is read besides the clock.
     """
 
     def __init__(
-        self,
-        columns: Sequence[Sequence[Build]],
-        input_shape: Sequence[int],
-        runtime: Runtime,
-        protocol: Protocol,
-        *,
-        calls: bool = False,
+        self, runtime: Runtime, protocol: Protocol, *, calls: bool = False, meters: Sequence[Meter] = ()
     ) -> None:
         self.calls = calls
-        self.columns = columns
-        self.input_shape = tuple(input_shape)
         self.runtime = runtime
         self.protocol = protocol
-        self._stages: dict[tuple[int, int], Stage] = {}
-        # What goes into each layer, kept while candidates are admitted.
-        self._flow: dict[int, Any] = {}
+        self.meters = tuple(meters)
+        self._stages: dict[str, Stage] = {}
+        self._inputs: dict[str, Any] = {}
+        self._value: Any = None
         self._open = contextlib.ExitStack()
 
     def __enter__(self) -> LocalBench:
-        """Enter a session of the runtime."""
+        """Enter a session of the runtime and of the meters."""
         self._open.enter_context(self.runtime.session())
+        for meter in self.meters:
+            self._open.enter_context(meter.session())
         self._reference, self._reference_input = self.runtime.reference()
-        self._inputs = self.runtime.inputs(self.input_shape)
-        self._value = self._inputs
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Leave the session and let go of all candidates."""
+        """Leave the session and let go of all subjects."""
         self._stages.clear()
-        self._flow.clear()
+        self._inputs.clear()
+        self._value = None
         self._open.close()
 
-    def admit(self, layer: int, choice: int) -> None:
-        """Load a candidate and run it once; those of earlier layers come first."""
-        with _blaming_the_candidate():
-            stage = self.runtime.load(self.columns[layer][choice]())
-            outputs = stage(self._inputs if layer == 0 else self._flow[layer])
-        self._flow.setdefault(layer + 1, outputs)
-        self._stages[layer, choice] = stage
+    def admit(self, subject: Subject) -> None:
+        """Load a subject and run it once on its own inputs."""
+        with _blaming_the_subject():
+            inputs = self.runtime.inputs(subject.inputs)
+            stage = self.runtime.prepare(subject, inputs)
+            stage(inputs)
+        # Subjects of one shape share their input, as those of one layer do in a network.
+        self._inputs[subject.key] = self._shared(subject, inputs)
+        self._stages[subject.key] = stage
 
-    def visit(self, network: Sequence[int]) -> Visit:
-        """Warm a network up and time it."""
-        self._flow.clear()
-        chain = [self._stages[place] for place in enumerate(network)]
+    def _shared(self, subject: Subject, inputs: Any) -> Any:
+        return self._inputs.setdefault(f"shape {subject.inputs}", inputs) if type(subject.inputs) is tuple else inputs
+
+    def visit(self, keys: Sequence[str]) -> Visit:
+        """Warm up a network and time it."""
+        chain, inputs = [self._stages[key] for key in keys], self._inputs[keys[0]]
 
         def through(value: Any) -> Any:
             for stage in chain:
@@ -154,46 +129,70 @@ class LocalBench(Bench):
 
         self._time([self._reference], self._reference_input)
         reference = self._time([self._reference], self._reference_input)[0]
-        with _blaming_the_candidate():
+        with _blaming_the_subject():
             for _ in range(self.protocol.n_warmup):
-                self._time([through], self._inputs)
-            return self._visit(reference, chain, through)
+                self._time([through], inputs)
+            return self._visit(reference, chain, through, inputs)
 
-    def _visit(self, reference: float, chain: list[Stage], through: Stage) -> Visit:
+    def _visit(self, reference: float, chain: list[Stage], through: Stage, inputs: Any) -> Visit:
         parts: list[list[float]] = []
         whole: list[float] = []
         while len(whole) < self.protocol.n_run and sum(whole) <= self.protocol.max_measure_execution_time:
             if len(chain) > 1:
-                parts.append(self._time(chain, self._inputs))
+                parts.append(self._time(chain, inputs))
             elif self.calls:
-                parts.append(self.runtime.time_calls(chain[0], self._inputs))
-            whole += self._time([through], self._inputs)
-        return Visit(reference, parts, whole)
+                parts.append(self.runtime.time_calls(chain[0], inputs))
+            whole += self._time([through], inputs)
+        samples = {"latency": whole}
+        for meter in self.meters:
+            samples[meter.metric] = [self._read(meter, through, inputs, whole[-1])]
+        return Visit(reference, parts, samples)
+
+    def _read(self, meter: Meter, through: Stage, inputs: Any, seconds: float) -> float:
+        """Return what one run costs by a meter, over a window that it can resolve."""
+        runs = meter.runs(seconds)
+
+        def window(value: Any) -> Any:
+            return [through(value) for _ in range(runs)][-1]
+
+        while True:
+            meter.start()
+            try:
+                self._time([window], inputs)
+            finally:
+                cost = meter.stop()
+            if cost >= meter.least_steps * meter.resolution or runs * seconds > self._longest:
+                return cost / runs
+            runs *= 2
+
+    @property
+    def _longest(self) -> float:
+        return self.protocol.max_measure_execution_time
 
     def _time(self, chain: list[Stage], value: Any) -> list[float]:
         times = time_chain(chain, value, self.runtime.clock)
         if not math.isfinite(sum(times)):
-            # Refused here, so that no journal holds it and every later run fails on it.
+            # Refused here, so that no store holds it and every later run fails on it.
             raise MeasurementError(f"The clock gave {times}, which are no times.")
         return times
 
-    def begin(self) -> None:
-        """Get ready for `step`: back to the network's input."""
-        self._value = self._inputs
+    def begin(self, key: str) -> None:
+        """Get ready for `step`: the input of the network whose first subject has this key."""
+        self._value = self._inputs[key]
 
-    def step(self, layer: int, choice: int) -> None:
-        """Run one candidate on what the step before returned."""
-        with _blaming_the_candidate():
-            self._value = self._stages[layer, choice](self._value)
+    def step(self, key: str) -> None:
+        """Run one subject on what the step before returned."""
+        with _blaming_the_subject():
+            self._value = self._stages[key](self._value)
 
 
 @contextlib.contextmanager
-def _blaming_the_candidate() -> Iterator[None]:
-    """Turn whatever a candidate raises into a `CandidateError`; errors of the package itself pass."""
+def _blaming_the_subject() -> Iterator[None]:
+    """Turn whatever user code raises into a `CandidateError`; errors of the package itself pass."""
     try:
         yield
     except LatencyError:
         raise
-    except Exception as error:  # a stranger's module may raise anything
+    except Exception as error:  # user code may raise anything
         first = next(iter(str(error).splitlines()), "")
         raise CandidateError(f"{type(error).__name__}: {first}" if first else type(error).__name__) from error

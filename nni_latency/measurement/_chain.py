@@ -7,9 +7,6 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from nni_latency.measurement._measurement import Measurement
-from nni_latency.measurement._protocol import Protocol as MeasureProtocol
-
 #: One part of a chain: takes what the part before returned.
 Stage = Callable[[Any], Any]
 
@@ -66,24 +63,3 @@ def time_chain(stages: Sequence[Stage], value: Any, clock: Clock) -> list[float]
         value = stage(value)
         marks.append(clock.mark())
     return [max(seconds, clock.resolution) for seconds in clock.intervals(marks)]
-
-
-def time_repeatedly(run: Callable[[], Any], clock: Clock, protocol: MeasureProtocol) -> Measurement:
-    """Time one callable: `n_warmup` runs, then `n_run` timed ones.
-
-    It ends early when `max_measure_execution_time` is spent, but not before one timed run.
-
-    Returns
-    -------
-    Measurement
-        With all samples.
-    """
-    warmups = tuple(_time_once(run, clock) for _ in range(protocol.n_warmup))
-    samples: list[float] = []
-    while len(samples) < protocol.n_run and (not samples or sum(samples) < protocol.max_measure_execution_time):
-        samples.append(_time_once(run, clock))
-    return Measurement(tuple(samples), protocol, warmups)
-
-
-def _time_once(run: Callable[[], Any], clock: Clock) -> float:
-    return time_chain([lambda _: run()], None, clock)[0]

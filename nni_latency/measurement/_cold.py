@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from nni_latency.measurement._bench import Build
+from nni_latency.measurement._subject import Build, Chain, Subject
+from nni_latency.operators import Inputs
 
 #: Least and most memory that is touched to empty the caches, and as many times the largest cache [byte].
 _LEAST_FLUSH, _MOST_FLUSH, _TIMES_CACHE = 64 * 2**20, 512 * 2**20, 2
@@ -19,14 +20,16 @@ _LEAST_FLUSH, _MOST_FLUSH, _TIMES_CACHE = 64 * 2**20, 512 * 2**20, 2
 _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 
 
-def cold_columns(build: Build, input_shapes: Sequence[Sequence[int]], dtype: str = "float32") -> list[list[Build]]:
-    """Return the columns of a bench on which an operator is timed alone, and cold.
+def cold_chain(key: str, build: Build, input_shapes: Sequence[Sequence[int]], dtype: str = "float32") -> Chain:
+    """Return what a bench runs to time an operator alone, and cold.
 
     The first part of every run empties the caches, the second writes the inputs anew, as the operator before it in
     a network would, and the third is the operator.
 
     Parameters
     ----------
+    key : str
+        Of the operator.
     build : callable
         Makes the operator; it takes its inputs one by one.
     input_shapes : sequence of sequence of int
@@ -36,11 +39,15 @@ def cold_columns(build: Build, input_shapes: Sequence[Sequence[int]], dtype: str
 
     Returns
     -------
-    list of list of callable
-        Three columns of one candidate each.
+    tuple of three Subject
     """
     shapes = tuple(tuple(shape) for shape in input_shapes)
-    return [[partial(_Flush, flush_size())], [partial(_Inputs, shapes, dtype)], [partial(_Operator, build)]]
+    tensors = tuple(torch.empty(shape, dtype=getattr(torch, dtype), device="meta") for shape in shapes)
+    return (
+        Subject("flush", partial(_Flush, flush_size()), (1,), "block"),
+        Subject(f"inputs of {key}", partial(_Inputs, shapes, dtype), (1,), "block"),
+        Subject(key, build, Inputs(tensors), "operator", key),
+    )
 
 
 def flush_size() -> int:
@@ -81,18 +88,6 @@ class _Inputs(nn.Module):
         for name, shape in zip(self._names, shapes, strict=True):
             self.register_buffer(name, torch.randn(shape, generator=generator).to(getattr(torch, dtype)))
 
-    def forward(self, _: Any) -> tuple[torch.Tensor, ...]:
-        return tuple(getattr(self, name).clone() for name in self._names)
-
-
-class _Operator(nn.Module):
-    """Runs an operator on its inputs."""
-
-    def __init__(self, build: Build) -> None:
-        super().__init__()
-        self.operator = build()
-
-    def forward(self, *inputs: Any) -> Any:
-        # A bench hands over one value, whatever it is; a trace hands over what is in it.
-        given = inputs[0] if len(inputs) == 1 and isinstance(inputs[0], tuple) else inputs
-        return self.operator(*given)
+    def forward(self, _: Any) -> Any:
+        made = tuple(getattr(self, name).clone() for name in self._names)
+        return made[0] if len(made) == 1 else made

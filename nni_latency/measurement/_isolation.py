@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -17,8 +18,12 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from nni_latency.errors import LatencyError, MeasurementError
-from nni_latency.measurement._bench import Bench, Build, CandidateError, LocalBench, Visit, WorkerDiedError
+from nni_latency.measurement._bench import Bench, CandidateError, LocalBench, WorkerDiedError
+from nni_latency.measurement._meter import Meter
 from nni_latency.measurement._protocol import Protocol
+from nni_latency.measurement._record import Visit
+from nni_latency.measurement._subject import Subject
+from nni_latency.platforms import Conditions, Platform
 from nni_latency.units import format_seconds
 
 if TYPE_CHECKING:
@@ -30,52 +35,76 @@ _START_TIMEOUT = 300.0
 _COMMAND = "import sys; sys.path[:] = {path!r}; from nni_latency.measurement._isolation import serve; serve({fd})"
 
 
-def open_bench(
-    columns: Sequence[Sequence[Build]],
-    input_shape: Sequence[int],
-    runtime: Runtime,
-    protocol: Protocol,
-    *,
-    calls: bool = False,
-) -> Bench:
-    """Return a bench in a worker process, where runtime and system allow it; otherwise one in this process."""
-    if runtime.portable and os.name == "posix":
-        return IsolatedBench(columns, input_shape, runtime, protocol, calls=calls)
-    return LocalBench(columns, input_shape, runtime, protocol, calls=calls)
+class Benches(ABC):
+    """Opens benches on one machine, and says what they measure on. Safe to use again and again."""
+
+    #: Whether every bench lies in a process of its own.
+    isolated: bool
+
+    @property
+    @abstractmethod
+    def platform(self) -> Platform:
+        """Where the numbers are taken."""
+
+    @abstractmethod
+    def conditions(self) -> Conditions:
+        """Say what the machine is like at this moment."""
+
+    @abstractmethod
+    def open(self, protocol: Protocol, *, calls: bool = False) -> Bench:
+        """Return a new bench, to be entered; see `LocalBench`."""
+
+
+class LocalBenches(Benches):
+    """Benches of this machine, in worker processes where runtime and system allow it.
+
+    Parameters
+    ----------
+    runtime : Runtime
+        What executes the subjects.
+    meters : sequence of Meter, default=()
+        What is read besides the clock.
+    """
+
+    def __init__(self, runtime: Runtime, meters: Sequence[Meter] = ()) -> None:
+        self.runtime = runtime
+        self.meters = tuple(meters)
+        self.isolated = runtime.portable and os.name == "posix"
+
+    @property
+    def platform(self) -> Platform:
+        """Where the numbers are taken."""
+        return self.runtime.platform
+
+    def conditions(self) -> Conditions:
+        """Say what the machine is like at this moment."""
+        return self.runtime.conditions()
+
+    def open(self, protocol: Protocol, *, calls: bool = False) -> Bench:
+        """Return a new bench in a worker process, or in this one."""
+        kind = IsolatedBench if self.isolated else LocalBench
+        return kind(self.runtime, protocol, calls=calls, meters=self.meters)
 
 
 class IsolatedBench(Bench):
     """A bench in a worker process, which is started again when it dies.
 
-    What makes the modules, and the runtime, reach it by cloudpickle, so they may be defined in a script or a notebook.
+    Subjects and the runtime reach it by cloudpickle, so they may be defined in a script or a notebook.
     The worker does not see Ctrl-C, ends with this process, and is the first that Linux kills when memory runs out.
 
     Parameters
     ----------
-    columns, input_shape, runtime, protocol, calls
+    runtime, protocol, calls, meters
         As for `LocalBench`. The protocol's `timeout` is how long one command may take.
     """
 
     def __init__(
-        self,
-        columns: Sequence[Sequence[Build]],
-        input_shape: Sequence[int],
-        runtime: Runtime,
-        protocol: Protocol,
-        *,
-        calls: bool = False,
+        self, runtime: Runtime, protocol: Protocol, *, calls: bool = False, meters: Sequence[Meter] = ()
     ) -> None:
-        import cloudpickle
-
-        try:
-            self._payload: bytes = cloudpickle.dumps((columns, tuple(input_shape), runtime, protocol, calls))
-        except Exception as error:  # a stranger's objects may refuse in any way
-            raise MeasurementError(
-                f"The candidates cannot be sent to a worker process ({type(error).__name__}: {error}). "
-                "Define them at the top level of a module."
-            ) from error
+        self._payload = _pack((runtime, protocol, calls, tuple(meters)), "The runtime")
         self._timeout = protocol.timeout
-        self._admitted: list[tuple[int, int]] = []
+        self._admitted: dict[str, bytes] = {}
+        self._loaded: set[str] = set()
         self._worker: _Worker | None = None
 
     def __enter__(self) -> IsolatedBench:
@@ -89,34 +118,43 @@ class IsolatedBench(Bench):
         """Stop the worker."""
         self._stop()
 
-    def admit(self, layer: int, choice: int) -> None:
-        """Load a candidate and run it once; those of earlier layers come first."""
-        self._call("admit", layer, choice)
-        self._admitted.append((layer, choice))
+    def admit(self, subject: Subject) -> None:
+        """Load a subject and run it once on its own inputs."""
+        self._admitted[subject.key] = _pack(subject, f"The subject {subject.key!r}")
+        try:
+            self._load([subject.key])
+        except CandidateError:
+            del self._admitted[subject.key]
+            raise
 
-    def visit(self, network: Sequence[int]) -> Visit:
-        """Warm a network up and time it."""
-        measured: Visit = self._call("visit", tuple(network))
+    def visit(self, keys: Sequence[str]) -> Visit:
+        """Warm up a network and time it."""
+        self._load(keys)
+        measured: Visit = self._ask("visit", tuple(keys))
         return measured
 
-    def begin(self) -> None:
-        """Get ready for `step`: back to the network's input."""
-        self._call("begin")
+    def begin(self, key: str) -> None:
+        """Get ready for `step`: the input of the network whose first subject has this key."""
+        self._load([key])
+        self._ask("begin", key)
 
-    def step(self, layer: int, choice: int) -> None:
-        """Run one candidate on what the step before returned."""
-        self._call("step", layer, choice)
+    def step(self, key: str) -> None:
+        """Run one subject on what the step before returned."""
+        self._load([key])
+        self._ask("step", key)
 
-    def _call(self, method: str, *arguments: Any) -> Any:
-        """Let the worker do something; start it again first if it has died."""
+    def _load(self, keys: Sequence[str]) -> None:
+        """Load what the worker does not hold; it holds nothing after it has died and was started again."""
         if self._worker is None:
             self._start()
-            for place in self._admitted:
-                self._ask("admit", *place)
-        return self._ask(method, *arguments)
+        for key in keys:
+            if key not in self._loaded:
+                self._ask("admit", self._admitted[key])
+                self._loaded.add(key)
 
     def _ask(self, method: str, *arguments: Any) -> Any:
-        assert self._worker is not None
+        if self._worker is None:
+            raise WorkerDiedError("its process died before")
         try:
             kind, answer = self._worker.ask((method, arguments), self._timeout)
         except CandidateError:
@@ -132,7 +170,7 @@ class IsolatedBench(Bench):
         return answer
 
     def _start(self) -> None:
-        self._worker = _Worker(self._payload)
+        self._worker, self._loaded = _Worker(self._payload), set[str]()
 
     def _stop(self) -> None:
         if self._worker is not None:
@@ -213,8 +251,8 @@ def serve(descriptor: int) -> None:
     _raise_oom_score()
     line = Connection(descriptor)
     try:
-        columns, input_shape, runtime, protocol, calls = _unpack(line.recv())
-        with LocalBench(columns, input_shape, runtime, protocol, calls=calls) as bench:
+        runtime, protocol, calls, meters = _unpack(line.recv())
+        with LocalBench(runtime, protocol, calls=calls, meters=meters) as bench:
             line.send(("ok", None))
             while True:
                 method, arguments = line.recv()
@@ -225,19 +263,34 @@ def serve(descriptor: int) -> None:
         line.send(("error", error))
 
 
+def _pack(content: Any, what: str) -> bytes:
+    import cloudpickle
+
+    try:
+        packed: bytes = cloudpickle.dumps(content)
+    except Exception as error:  # user objects may refuse in any way
+        raise MeasurementError(
+            f"{what} cannot be sent to a worker process ({type(error).__name__}: {error}). "
+            "Define it at the top level of a module."
+        ) from error
+    return packed
+
+
 def _unpack(payload: bytes) -> Any:
     import cloudpickle
 
     try:
         return cloudpickle.loads(payload)
-    except Exception as error:  # a stranger's module may fail in any way when it is imported
+    except Exception as error:  # user modules may fail in any way when they are imported
         raise MeasurementError(
-            f"The candidates cannot be made in a worker process: {type(error).__name__}: {error}"
+            f"What is measured cannot be made in a worker process: {type(error).__name__}: {error}"
         ) from error
 
 
 def _answer(bench: LocalBench, method: str, arguments: tuple[Any, ...]) -> tuple[str, Any]:
     try:
+        if method == "admit":
+            arguments = (_unpack(arguments[0]),)
         return "ok", getattr(bench, method)(*arguments)
     except CandidateError as error:
         return "candidate", str(error)

@@ -1,56 +1,38 @@
-"""Measuring a whole network, as a user would run it."""
+"""Measuring one whole network, as a user would run it."""
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 from nni_latency.errors import MeasurementError
-from nni_latency.measurement._bench import Build
-from nni_latency.measurement._chain import time_chain, time_repeatedly
+from nni_latency.measurement._campaign import Campaign
+from nni_latency.measurement._isolation import LocalBenches
 from nni_latency.measurement._measurement import Measurement
+from nni_latency.measurement._network_schedule import NetworkSchedule
 from nni_latency.measurement._protocol import Protocol
-from nni_latency.measurement._trimming import windows_agree
+from nni_latency.measurement._store import CampaignHeader, MemoryStore
+from nni_latency.measurement._subject import Subject
 from nni_latency.measurement.runtimes import Runtime
 
-#: Windows of warm-ups agree when their medians differ by less than this share; after so many of them it is enough.
-_WARM, _MOST_WINDOWS = 0.05, 10
-
-
-def compose(builds: Sequence[Build]) -> Any:
-    """Make a network of parts that run one after another.
-
-    Parameters
-    ----------
-    builds : sequence of callable
-        What makes each part.
-
-    Returns
-    -------
-    nn.Sequential
-    """
-    from torch import nn
-
-    return nn.Sequential(*(build() for build in builds))
+#: How, without being told.
+_ONCE = Protocol(n_warmup=1, n_run=10, rounds=10, time_budget=5.0, half_width=0.0, processes=1)
 
 
 def measure_network(
-    network: Any, input_shape: Sequence[int], runtime: Runtime, protocol: Protocol | None = None
+    network: Any, example_inputs: Any, runtime: Runtime, protocol: Protocol | None = None
 ) -> Measurement:
-    """Time a network from input to output, again and again, once it is warm: when two windows of warm-ups agree.
+    """Time a network from input to output, again and again, once it is warm.
 
     Parameters
     ----------
-    network : module
-        What to run; a copy of it goes to the runtime's device.
-    input_shape : sequence of int
-        Shape of its input, batch first.
+    network : nn.Module
+        What to run; copies of it are measured.
+    example_inputs : Tensor, tuple, dict, or sequence of int
+        What it takes, as for `nni_latency.operators.trace`; or the shape of its one input, batch first.
     runtime : Runtime
         What executes it.
     protocol : Protocol, optional
-        How; by default 10 warm-ups and 100 timed runs in at most 5 s.
+        How; by default 100 timed runs in one process, in at most 5 s.
 
     Returns
     -------
@@ -62,20 +44,13 @@ def measure_network(
     MeasurementError
         If the network cannot be run, or the clock does not work.
     """
-    how = protocol or Protocol(n_warmup=10, n_run=100, max_measure_execution_time=5.0)
-    with runtime.session():
-        stage, inputs = runtime.load(copy.deepcopy(network)), runtime.inputs(input_shape)
+    how = protocol or _ONCE
+    subject = Subject.of_module(network, example_inputs)
+    benches, store = LocalBenches(runtime), MemoryStore()
+    with store.campaign(CampaignHeader("networks", {}, benches.platform, how)) as log:
         try:
-            return _time_warm(lambda: stage(inputs), runtime, how)
-        except RuntimeError as error:
-            raise MeasurementError(f"The network cannot be run on {runtime.platform.id}: {error}") from error
-
-
-def _time_warm(run: Callable[[], Any], runtime: Runtime, protocol: Protocol) -> Measurement:
-    """Warm up until the last `n_warmup` runs take as long as those before them, then time."""
-    warmups: list[float] = []
-    size = protocol.n_warmup
-    while size and len(warmups) < _MOST_WINDOWS * size and not windows_agree(warmups, size, _WARM):
-        warmups += [time_chain([lambda _: run()], None, runtime.clock)[0] for _ in range(size)]
-    measured = time_repeatedly(run, runtime.clock, replace(protocol, n_warmup=0))
-    return Measurement(measured.samples, protocol, tuple(warmups))
+            Campaign(NetworkSchedule([subject], how, isolated=benches.isolated), benches, log).run()
+        except MeasurementError as error:
+            reason = next((failure.reason for failure in log.failures), str(error))
+            raise MeasurementError(f"The network cannot be run on {benches.platform.id}: {reason}") from error
+    return Measurement(tuple(seconds for record in log.records for seconds in record.whole), how)

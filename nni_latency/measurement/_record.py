@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 #: Significant digits that are kept of a sample; more are noise.
-DIGITS = 6
+DIGITS = 9
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class Record(Visit):
         )
 
     def content(self) -> dict[str, Any]:
-        """Return it as plain lists and numbers, with six significant digits."""
+        """Return it as plain lists and numbers, with nine significant digits."""
         return {
             "subjects": list(self.subjects),
             "round": self.round,
@@ -108,7 +108,7 @@ class Failure:
 def rounded(value: float) -> float:
     """Keep the digits of a sample that mean something.
 
-    >>> rounded(0.123456789)
-    0.123457
+    >>> rounded(0.1234567891234)
+    0.123456789
     """
     return float(f"{value:.{DIGITS}g}")

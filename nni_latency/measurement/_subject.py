@@ -18,9 +18,6 @@ Build = Callable[[], Any]
 
 Kind = Literal["candidate", "operator", "kernel", "block", "network"]
 
-#: What a subject is run on: the shape of one tensor of random numbers, or the tensors themselves.
-SubjectInputs = "tuple[int, ...] | Inputs"
-
 
 @dataclass(frozen=True)
 class Subject:
@@ -57,15 +54,15 @@ class Subject:
     specification: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     @classmethod
-    def of_module(cls, module: Any, example_inputs: Any, key: str = "network", **options: Any) -> Subject:
+    def of_module(cls, module: Any, inputs: Any, key: str = "network", **options: Any) -> Subject:
         """Make a subject of a network that exists; every bench gets a copy of it.
 
         Parameters
         ----------
         module : nn.Module
             The network, with values in all of its weights.
-        example_inputs : Tensor, sequence or dict
-            As for `nni_latency.operators.trace`.
+        inputs : tuple of int, or Tensor, sequence or dict
+            Shape of its one input, batch first; or tensors as for `nni_latency.operators.trace`.
         key : str, default="network"
             As above.
         **options
@@ -76,15 +73,13 @@ class Subject:
         InvalidValueError
             If weights have no values, so that it cannot be run.
         """
-        from nni_latency.operators import freeze_inputs
-
         weights = [name for name, weight in (*module.named_parameters(), *module.named_buffers()) if weight.is_meta]
         if weights:
             raise InvalidValueError(
                 f"{type(module).__name__} cannot be measured: {weights[0]!r} has no values (it is on torch's device "
                 "'meta'). Move the network to the CPU with 'to_empty' and fill it."
             )
-        return cls(key, partial(copy.deepcopy, module), freeze_inputs(example_inputs, device=None), **options)
+        return cls(key, partial(copy.deepcopy, module), _frozen(inputs), **options)
 
     @property
     def record(self) -> dict[str, Any]:
@@ -111,6 +106,14 @@ def compose(builds: Sequence[Build]) -> Any:
     from torch import nn
 
     return nn.Sequential(*(build() for build in builds))
+
+
+def _frozen(inputs: Any) -> Any:
+    if isinstance(inputs, Sequence) and all(isinstance(size, int) for size in inputs):
+        return tuple(inputs)
+    from nni_latency.operators import freeze_inputs
+
+    return freeze_inputs(inputs, device=None)
 
 
 def keys_of(subjects: Iterable[Subject]) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""How a block finds the caches that is timed alone: as inside a network.
+"""Emulates the cache state inside a network for a block that is timed alone.
 
 Inside a network the input of a block has just been computed, and its weights were last used a whole network ago. So a
 feeder runs before every block: it writes as much memory as a small network touches between two visits of a block, which
@@ -8,12 +8,14 @@ the code of its operators again and again; then makes the block's input anew.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
+
+from nni_latency.measurement import Chain, Subject
 
 #: Memory that is written [byte], whatever the precision.
 SWEPT = 16 * 2**20
@@ -45,45 +47,27 @@ class Feeder(nn.Module):
         return torch.cat([self.sample] * self.batch)
 
 
-class Fed(nn.Module):
-    """A block that runs on its own input, even where the bench hands it that of another one.
-
-    A bench loads candidates one by one and runs each on what the first of the layer before returned.
+def fed_chain(
+    key: str, build: Callable[[], nn.Module], shape: Sequence[int], specification: Mapping[str, Any]
+) -> Chain:
+    """Return what a bench runs to measure a block: its feeder, and the block behind it.
 
     Parameters
     ----------
-    block : nn.Module
-        What runs.
+    key : str
+        Of the block.
+    build : callable
+        Makes the block.
     shape : sequence of int
         Of its input, batch first.
+    specification : mapping
+        What the block is.
     """
-
-    def __init__(self, block: nn.Module, shape: Sequence[int]) -> None:
-        super().__init__()
-        self.block = block
-        self.shape = tuple(shape)
-
-    def forward(self, inputs: torch.Tensor) -> Any:
-        """Run the block."""
-        fits = tuple(inputs.shape) == self.shape
-        return self.block(inputs if fits else inputs.new_zeros(self.shape))
-
-
-def columns_of(blocks: Sequence[tuple[Callable[[], nn.Module], Sequence[int]]]) -> list[list[Callable[[], nn.Module]]]:
-    """Return what a bench takes to measure blocks: feeders, and the blocks behind them.
-
-    Parameters
-    ----------
-    blocks : sequence of (callable, shape)
-        What makes each block, and the shape of its input.
-    """
-    feeders = [partial(_feeder, build, tuple(shape)) for build, shape in blocks]
-    return [list(feeders), [partial(_fed, build, tuple(shape)) for build, shape in blocks]]
+    return (
+        Subject(f"feeder of {key}", partial(_feeder, build, tuple(shape)), (1, 1), "block"),
+        Subject(key, build, tuple(shape), "block", key, specification),
+    )
 
 
 def _feeder(build: Callable[[], nn.Module], shape: Sequence[int]) -> nn.Module:
     return Feeder(shape, build())
-
-
-def _fed(build: Callable[[], nn.Module], shape: Sequence[int]) -> nn.Module:
-    return Fed(build(), shape)

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
+from typing import Unpack
 
 from nni_latency.errors import InvalidValueError, MeasurementError
-from nni_latency.files import reserved
 from nni_latency.measurement import Protocol
 from nni_latency.measurement.runtimes import Runtime
 from nni_latency.micro_benchmarks._blocks import BATCHES, BLOCKS
-from nni_latency.micro_benchmarks._campaign import BenchmarkCampaign, Series
-from nni_latency.micro_benchmarks._journal import BenchmarkJournal
+from nni_latency.micro_benchmarks._point_schedule import PointSchedule, Series
 from nni_latency.micro_benchmarks._points import BenchmarkPoint, BenchmarkPoints
-from nni_latency.platforms import remarks_on
-from nni_latency.tables import BuildProgress, check_new, journal_path
+from nni_latency.platforms import Platform
+from nni_latency.tables import Measuring, MeasuringOptions, new_file
 
 #: The predefined set at all batch sizes.
 SERIES: tuple[Series, ...] = tuple((block, BATCHES) for block in BLOCKS)
-
-#: Settings of the protocol that a run which goes on may change.
-_MAY_CHANGE = ("time_budget", "rounds", "half_width", "timeout")
 
 
 def run_benchmarks(
@@ -29,15 +26,13 @@ def run_benchmarks(
     out: str | Path,
     *,
     series: Sequence[Series] = SERIES,
-    resume: bool = True,
     overwrite: bool = False,
-    on_progress: Callable[[BuildProgress], None] = lambda _progress: None,
-    on_start: Callable[[int], None] = lambda _rounds: None,
+    **how: Unpack[MeasuringOptions],
 ) -> BenchmarkPoints:
     """Measure blocks, each alone but as it would find the caches inside a network, and write the points.
 
     Every block is tried at larger and larger batch sizes, until memory or the time budget end its series. Then rounds
-    over all points follow. A journal beside the file keeps everything: the same call goes on where it was stopped.
+    over all points follow. Every visit is in the store before the next begins: the same call resumes.
 
     Parameters
     ----------
@@ -49,14 +44,10 @@ def run_benchmarks(
         Where the points go.
     series : sequence of (Block, tuple of int)
         Blocks, each with its batch sizes, smallest first; the predefined set by default.
-    resume : bool, default=True
-        Go on with the journal of an earlier run, if there is one; otherwise discard it.
     overwrite : bool, default=False
         Replace a finished file.
-    on_progress : callable, optional
-        Called with a `BuildProgress` after every point that is found and every round.
-    on_start : callable, optional
-        Called with the number of rounds in the journal once everything is checked, before anything is measured.
+    **how
+        As for `nni_latency.tables.build_table`.
 
     Returns
     -------
@@ -66,35 +57,34 @@ def run_benchmarks(
     Raises
     ------
     OutputError
-        If file or journal cannot be written.
+        If the file or a record cannot be written.
     InvalidValueError
         If there is a file already and `overwrite` is false, or there is no block.
     BusyError
         If another process measures for this file.
     MismatchError
-        If the journal belongs to other blocks, another platform or protocol, or runtime and protocol differ in threads.
+        If runtime and protocol differ in threads.
     MeasurementError
         If no block can be run, or the runtime cannot time a block behind its feeder.
     """
     _check(series, runtime, protocol)
-    target = Path(out)
-    with reserved(target, "measuring for"):
-        check_new(target, overwrite=overwrite)
-        journal = BenchmarkJournal(journal_path(target), _header(series, runtime, protocol))
-        done = journal.open(resume=resume and not journal.is_left_behind(target))
-        campaign = BenchmarkCampaign(series, runtime, protocol, journal, done)
-        on_start(campaign.rounds)
-        before = runtime.conditions()
-        campaign.run(on_progress)
-        remarks = tuple(map(str, remarks_on(before, runtime.conditions())))
-        points = _summarise(campaign, runtime, protocol, remarks)
+    measuring = Measuring(runtime, protocol, **how)
+    with new_file(out, overwrite=overwrite) as target:
+        schedule = PointSchedule(series, protocol, partial(_free_memory, runtime))
+        content = {"blocks": [[block.name, *batches] for block, batches in series]}
+        points = measuring.run(schedule, content).mark(_summarise(schedule, runtime.platform))
         points.save(target)
-        journal.remove()
     return points
 
 
+def _free_memory(runtime: Runtime) -> int:
+    """Return the memory of a GPU, or what is free of the machine's [byte]; 0 if it is not known."""
+    whole = runtime.platform.facts.get("gpu_memory")
+    return int(whole) if whole else runtime.conditions().memory_available or 0
+
+
 def _check(series: Sequence[Series], runtime: Runtime, protocol: Protocol) -> None:
-    if not runtime.inside:
+    if not runtime.supports_layer_timing:
         raise MeasurementError(
             f"The runtime {runtime.name!r} compiles whole networks and cannot be timed behind a feeder. "
             "Measure micro-benchmarks with 'torch'."
@@ -108,31 +98,26 @@ def _check(series: Sequence[Series], runtime: Runtime, protocol: Protocol) -> No
             raise InvalidValueError(f"The batch sizes of {block.name!r} must be >= 1 and rise. Got {batches!r}.")
 
 
-def _header(series: Sequence[Series], runtime: Runtime, protocol: Protocol) -> dict[str, object]:
-    settings = {name: value for name, value in protocol.as_dict().items() if name not in _MAY_CHANGE}
-    return {
-        "blocks": [[block.name, *batches] for block, batches in series],
-        "platform": runtime.platform.as_dict(),
-        "protocol": settings,
-    }
-
-
-def _summarise(
-    campaign: BenchmarkCampaign, runtime: Runtime, protocol: Protocol, remarks: tuple[str, ...]
-) -> BenchmarkPoints:
+def _summarise(schedule: PointSchedule, platform: Platform) -> BenchmarkPoints:
     points = tuple(
         BenchmarkPoint(
-            block.name, block.kind, block.input_shape(batch), ops, found.value, found.low, found.high, found.n_samples
+            block=point.block.name,
+            kind=point.block.kind,
+            input_shape=point.block.input_shape(point.batch),
+            ops=point.ops,
+            value=found.value,
+            low=found.low,
+            high=found.high,
+            n_samples=found.n_samples,
         )
-        for (_, batch), (block, ops, found) in campaign.summaries().items()
+        for point, found in schedule.summaries()
     )
     return BenchmarkPoints(
-        points,
-        runtime.platform,
-        protocol,
-        campaign.reasons,
-        campaign.rounds,
-        round(campaign.spent, 3),
-        tuple(campaign.drift),
-        remarks,
+        points=points,
+        platform=platform,
+        protocol=schedule.protocol,
+        ended=schedule.reasons,
+        rounds=len(schedule.drift),
+        duration=round(schedule.spent, 3),
+        drift=tuple(schedule.drift),
     )

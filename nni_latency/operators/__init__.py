@@ -5,6 +5,7 @@ from nni_latency.operators._feature_table import Counted, count_operators, featu
 from nni_latency.operators._features import Features, given_shapes
 from nni_latency.operators._inputs import Inputs, freeze_inputs, freeze_shapes
 from nni_latency.operators._onnx import read_onnx
+from nni_latency.operators._op_key import parse_op_keys
 from nni_latency.operators._op_spec import AttributeValue, OpSpec
 from nni_latency.operators._rebuild import build_operator
 from nni_latency.operators._trace import (
@@ -34,6 +35,7 @@ __all__ = [
     "freeze_inputs",
     "freeze_shapes",
     "given_shapes",
+    "parse_op_keys",
     "parts_of",
     "read_onnx",
     "supported_kinds",

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal, Protocol, runtime_checkable
 
 import torch
@@ -74,6 +76,12 @@ class Trace:
     operators: tuple[TracedOperator, ...]
     n_calls: int
     outputs: tuple[tuple[int, ...], ...] = ()
+
+    @cached_property
+    def digest(self) -> str:
+        """What tells the network from others: its operators in order, and whence each takes its inputs."""
+        lines = [f"{item.op.op_key}<{','.join(map(str, item.sources))}" for item in self.operators]
+        return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:24]
 
 
 def trace(model: nn.Module, example_inputs: Any, by: By = "module") -> Trace:

@@ -1,22 +1,21 @@
-"""The resumable builder: rounds of whole networks, then one table, whole or not at all."""
+"""The builder of lookup tables: a campaign, then one table, whole or not at all."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from nni_latency.errors import InvalidValueError
 from nni_latency.measurement import Protocol
 from nni_latency.measurement.runtimes import Runtime
 from nni_latency.operators import features_of
 from nni_latency.platforms import Platform
-from nni_latency.tables._building import Build, building, check_new, journal_header
+from nni_latency.tables._building import Measuring, MeasuringOptions, check_new, new_file, space_content
+from nni_latency.tables._layer_schedule import LayerSchedule
 from nni_latency.tables._lookup_table import LookupTable
 from nni_latency.tables._memory_table import as_throughput
-from nni_latency.tables._outside import OutsideCampaign
 from nni_latency.tables._plan import MeasurePlan
-from nni_latency.tables._rounds import BuildProgress, Campaign
+from nni_latency.tables._solved import solved_table
 from nni_latency.tables._summary import summarise
 
 
@@ -27,16 +26,14 @@ def build_table(
     out: str | Path,
     *,
     metric: str = "latency",
-    resume: bool = True,
     overwrite: bool = False,
-    keep_samples: bool = False,
-    on_progress: Callable[[BuildProgress], None] = lambda _progress: None,
-    on_start: Callable[[int], None] = lambda _rounds: None,
+    **how: Unpack[MeasuringOptions],
 ) -> LookupTable:
     """Measure every candidate of a plan in context and write the table.
 
     Each round runs whole networks that together hold every candidate of every layer once, and times every layer inside
-    them. A journal beside the table keeps every round: a build stopped at any moment loses the round in flight at most.
+    them. A runtime that compiles whole networks is timed from the outside, and the entries are solved for. Every visit
+    is in the store before the next begins: a build that is stopped at any moment is resumed by the same call.
 
     Parameters
     ----------
@@ -50,16 +47,11 @@ def build_table(
         Where the table goes.
     metric : {"latency", "throughput"}, default="latency"
         What the table holds of what was measured.
-    resume : bool, default=True
-        Go on with the journal of an earlier run, if there is one; otherwise discard it.
     overwrite : bool, default=False
         Replace a finished table.
-    keep_samples : bool, default=False
-        Keep every raw sample in `samples_path` beside the table.
-    on_progress : callable, optional
-        Called with a `BuildProgress` after every round.
-    on_start : callable, optional
-        Called with the number of rounds in the journal once everything is checked, before anything is measured.
+    **how
+        Where records are kept and what is told meanwhile: ``store``, ``fresh``, ``on_progress``, ``on_start`` and
+        ``meters`` of `Measuring`.
 
     Returns
     -------
@@ -69,13 +61,13 @@ def build_table(
     Raises
     ------
     OutputError
-        If table or journal cannot be written.
+        If the table or a record cannot be written.
     InvalidValueError
         If there is a table already and `overwrite` is false.
     BusyError
         If another process builds this table.
     MismatchError
-        If the journal belongs to another space, platform or protocol, or runtime and protocol differ in threads.
+        If runtime and protocol differ in threads.
     MeasurementError
         If no candidate of a layer can be run, or the clock does not work.
     UnknownNameError
@@ -89,11 +81,13 @@ def build_table(
         for candidate in layer.candidates.values():
             # A kind of operator that cannot be counted is told now, and not after all the measuring.
             features_of(candidate.op)
-    header = plan_header(plan, runtime.platform, protocol)
-    with building(out, header, runtime, protocol, resume=resume, overwrite=overwrite) as build:
-        measure = _build_inside if runtime.inside else _build_outside
-        table = measure(plan, protocol, build, on_start, on_progress)
-        return build.finish(as_throughput(table) if metric == "throughput" else table, keep_samples=keep_samples)
+    measuring = Measuring(runtime, protocol, **how)
+    derive = _layers_table if runtime.supports_layer_timing else solved_table
+    with new_file(out, overwrite=overwrite) as target:
+        table = derive(plan, measuring)
+        table = as_throughput(table) if metric == "throughput" else table
+        table.save(target)
+        return table
 
 
 def write_table(table: LookupTable, out: str | Path, *, overwrite: bool = False) -> LookupTable:
@@ -111,39 +105,29 @@ def write_table(table: LookupTable, out: str | Path, *, overwrite: bool = False)
     return table
 
 
-def _build_inside(
-    plan: MeasurePlan,
-    protocol: Protocol,
-    build: Build,
-    on_start: Callable[[int], None],
-    on_progress: Callable[[BuildProgress], None],
-) -> LookupTable:
+def _layers_table(plan: MeasurePlan, measuring: Measuring) -> LookupTable:
     """Time the candidates inside whole networks."""
-    runtime, reference = build.runtime, plan.indices_of(plan.reference)
-    campaign = Campaign(plan, runtime, protocol, build.journal, build.done, build.failures, reference)
-    on_start(len(build.done))
-    campaign.run(on_progress)
+    schedule = LayerSchedule(plan, measuring.protocol, isolated=measuring.benches.isolated)
+    measured = measuring.run(schedule, plan_content(plan))
+    return measured.mark(table_of(schedule, measuring.runtime.platform))
+
+
+def table_of(schedule: LayerSchedule, platform: Platform) -> LookupTable:
+    """Derive the table of what a schedule has observed."""
     return summarise(
-        plan, runtime.platform, protocol, campaign.samples, failures=campaign.failures, duration=campaign.spent
+        schedule.plan,
+        platform,
+        schedule.protocol,
+        schedule.samples,
+        failures=schedule.failed,
+        duration=schedule.spent,
     )
 
 
-def _build_outside(
-    plan: MeasurePlan,
-    protocol: Protocol,
-    build: Build,
-    on_start: Callable[[int], None],
-    on_progress: Callable[[BuildProgress], None],
-) -> LookupTable:
-    """Time whole networks and solve for the candidates."""
-    campaign = OutsideCampaign(plan, build.runtime, protocol, build.journal, build.done)
-    on_start(len(build.done))
-    campaign.run(on_progress)
-    table = campaign.table()
-    campaign.forget()
-    return table
-
-
-def plan_header(plan: MeasurePlan, platform: Platform, protocol: Protocol) -> dict[str, Any]:
-    """Say what the rounds of a journal belong to."""
-    return journal_header(plan, [[layer.name, *layer.candidates] for layer in plan.layers], platform, protocol)
+def plan_content(plan: MeasurePlan) -> dict[str, Any]:
+    """Say what a campaign measures of a plan."""
+    candidates = [
+        [layer.name, {name: candidate.op.op_key for name, candidate in layer.candidates.items()}]
+        for layer in plan.layers
+    ]
+    return space_content(plan.space, plan.input_shape, candidates)

@@ -1,39 +1,36 @@
-"""What all builds of tables share: the files beside a table, one builder at a time, and going on with a journal."""
+"""What all builders of tables and points share: one writer of a file, one campaign in a store, one way to finish."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypedDict, TypeVar
 
-from nni_latency.errors import InvalidValueError, MismatchError
+from nni_latency.database import open_store
+from nni_latency.errors import InvalidValueError
 from nni_latency.files import reserved
-from nni_latency.json_lines import START_OVER
-from nni_latency.measurement import Protocol
+from nni_latency.measurement import (
+    Campaign,
+    CampaignHeader,
+    LocalBenches,
+    Meter,
+    Progress,
+    Protocol,
+    Schedule,
+    Store,
+)
 from nni_latency.measurement.runtimes import Runtime
-from nni_latency.platforms import Conditions, Platform, check_same_platform, remarks_on
-from nni_latency.tables._journal import Failure, Journal, RoundRecord, prior_path
-from nni_latency.tables._lookup_table import LookupTable
-from nni_latency.tables._operator_plan import OperatorPlan
-from nni_latency.tables._operator_table import OperatorTable
-from nni_latency.tables._plan import MeasurePlan, plain_arguments
+from nni_latency.platforms import Conditions, remarks_on
+from nni_latency.tables._plan import SpaceReference, plain_arguments
 
-Table = TypeVar("Table", LookupTable, OperatorTable)
+#: Where records are kept: a store, the URL or file of one, or None for the user's own.
+StoreSource = Store | str | None
 
-#: What a resumed build may change: how long it goes on.
-_MAY_CHANGE = ("time_budget", "rounds", "half_width", "timeout", "processes")
-
-
-def journal_path(out: Path) -> Path:
-    """Return where the journal of a table lies while the table is built."""
-    return out.with_name(f".{out.name}.journal.jsonl")
-
-
-def samples_path(out: Path) -> Path:
-    """Return where the raw samples of a table lie if they are kept."""
-    return out.with_name(f"{out.stem}.samples.jsonl")
+#: Something whose fields `conditions`, `remarks` and `campaign` say how it was measured.
+Result = TypeVar("Result")
 
 
 def check_new(target: Path, *, overwrite: bool = False) -> None:
@@ -42,136 +39,125 @@ def check_new(target: Path, *, overwrite: bool = False) -> None:
         raise InvalidValueError(f"{str(target)!r} exists. Choose another file, or replace it with --overwrite.")
 
 
+def as_store(source: StoreSource) -> Store:
+    """Return a store as it is, or open the one that is named."""
+    return source if isinstance(source, Store) else open_store(source)
+
+
+class MeasuringOptions(TypedDict, total=False):
+    """The optional fields of `Measuring`."""
+
+    store: StoreSource
+    fresh: bool
+    on_progress: Callable[[Progress], None]
+    on_start: Callable[[int], None]
+    meters: tuple[Meter, ...]
+
+
 @dataclass(frozen=True)
-class Build:
-    """One table in the making, which no other process builds meanwhile.
+class Measuring:
+    """How builders measure. Immutable.
 
     Parameters
     ----------
-    target : Path
-        Where the table goes.
     runtime : Runtime
-        What is measured.
-    journal : Journal
-        Ready for the next round.
-    done : list of RoundRecord
-        Rounds of earlier runs.
-    failures : list of Failure
-        What could not be measured in them.
-    before : Conditions
-        What the machine was like at the beginning.
+        What executes what is measured.
+    protocol : Protocol
+        How it is measured.
+    store : Store, str or None, default=None
+        Where every visit is kept before the next begins: a store, or the URL or file of one; by default the user's own.
+        What it has of the same campaign is not measured again.
+    fresh : bool, default=False
+        Measure again all the same.
+    on_progress : callable, optional
+        Called with a `Progress` after every round.
+    on_start : callable, optional
+        Called with the number of rounds that the store has, once everything is checked.
+    meters : sequence of Meter, default=()
+        What is read besides the clock.
     """
 
-    target: Path
     runtime: Runtime
-    journal: Journal
-    done: list[RoundRecord]
-    failures: list[Failure]
-    before: Conditions
+    protocol: Protocol
+    store: StoreSource = None
+    fresh: bool = False
+    on_progress: Callable[[Progress], None] = lambda _progress: None
+    on_start: Callable[[int], None] = lambda _rounds: None
+    meters: tuple[Meter, ...] = ()
 
-    def finish(self, table: Table, *, keep_samples: bool) -> Table:
-        """Write the table with what the machine was like, remove the journal or keep its samples; return the table.
+    @property
+    def benches(self) -> LocalBenches:
+        """What opens benches."""
+        return LocalBenches(self.runtime, self.meters)
+
+    def run(self, schedule: Schedule, content: Mapping[str, Any]) -> Measured:
+        """Measure what a schedule asks for, as far as the store does not have it.
 
         Raises
         ------
+        BusyError
+            If another process measures the same.
         OutputError
-            If it cannot be written. The journal stays.
+            If nothing can be kept.
+        MismatchError
+            If runtime and protocol differ in threads.
+        MeasurementError
+            If what must run cannot be run, or the clock does not work.
+        InvalidValueError
+            If the budget is too small for one round.
         """
-        after: Conditions = self.runtime.conditions()
-        whole = replace(
-            table,
-            conditions={"before": self.before.as_dict(), "after": after.as_dict()},
-            remarks=(*table.remarks, *map(str, remarks_on(self.before, after))),
-        )
-        whole.save(self.target)
-        if keep_samples:
-            self.journal.path.replace(samples_path(self.target))
-        self.journal.remove()
-        return whole
+        self.protocol.check_threads(self.runtime.platform.threads)
+        store, benches = as_store(self.store), self.benches
+        header = CampaignHeader(schedule.kind, content, benches.platform, schedule.protocol)
+        with store.campaign(header, fresh=self.fresh) as log:
+            campaign = Campaign(schedule, benches, log, on_progress=self.on_progress)
+            self.on_start(campaign.resumed)
+            campaign.run()
+            (stored,) = store.campaigns(identifier=log.identifier)
+        return Measured(log.identifier, stored.conditions)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What the results of a campaign say about how they were measured."""
+
+    campaign: str
+    conditions: Mapping[str, Any]
+
+    def mark(self, result: Result) -> Result:
+        """Write into a table or a set of points which campaign it came from, and what the machine was like."""
+        fields: dict[str, Any] = {"campaign": self.campaign}
+        if set(self.conditions) >= {"before", "after"}:
+            before, after = (Conditions.from_dict(self.conditions[moment]) for moment in ("before", "after"))
+            fields["conditions"] = {"before": before.as_dict(), "after": after.as_dict()}
+            fields["remarks"] = (*result.remarks, *map(str, remarks_on(before, after)))  # type: ignore[attr-defined]
+        known = {item.name for item in dataclasses.fields(result)}  # type: ignore[arg-type]
+        return replace(result, **{name: value for name, value in fields.items() if name in known})  # type: ignore[type-var]
 
 
 @contextlib.contextmanager
-def building(
-    out: str | Path,
-    header: Mapping[str, Any],
-    runtime: Runtime,
-    protocol: Protocol,
-    *,
-    resume: bool,
-    overwrite: bool,
-) -> Iterator[Build]:
-    """Hold a table that is built, and go on with its journal if there is one.
-
-    Parameters
-    ----------
-    out : str or Path
-        Where the table goes.
-    header : mapping
-        What the rounds of the journal belong to.
-    runtime, protocol
-        What executes the plan, and how it is measured.
-    resume, overwrite : bool
-        Whether to go on with a journal, and whether to replace a finished table.
+def new_file(out: str | Path, *, overwrite: bool) -> Iterator[Path]:
+    """Hold a file that is to be written, so that no other process writes it meanwhile.
 
     Raises
     ------
     OutputError
-        If table or journal cannot be written.
+        If it could not be written.
     InvalidValueError
-        If there is a table already and `overwrite` is false.
+        If there is one already and `overwrite` is false.
     BusyError
-        If another process builds this table.
-    MismatchError
-        If the journal belongs to something else, or runtime and protocol differ in threads.
+        If another process is writing it.
     """
-    protocol.check_threads(runtime.platform.threads)
     target = Path(out)
     with reserved(target, "building"):
         check_new(target, overwrite=overwrite)
-        journal = Journal(journal_path(target), header)
-        resume = resume and not journal.is_left_behind(target)
-        done, failures = open_journal(journal, runtime.platform, protocol, resume)
-        yield Build(target, runtime, journal, done, failures, runtime.conditions())
+        yield target
 
 
-def journal_header(
-    plan: MeasurePlan | OperatorPlan, candidates: list[Any], platform: Platform, protocol: Protocol
-) -> dict[str, Any]:
-    """Say what the rounds of a journal belong to; `candidates` tell what is measured of the space."""
+def space_content(space: SpaceReference, input_shape: tuple[int, ...], what: Any) -> dict[str, Any]:
+    """Say what a campaign measures of a space, as plain values."""
     return {
-        "space": {"name": plan.space.name, "arguments": plain_arguments(plan.space)},
-        "input_shape": list(plan.input_shape),
-        "candidates": candidates,
-        "platform": platform.as_dict(),
-        "protocol": protocol.as_dict(),
+        "space": {"name": space.name, "arguments": plain_arguments(space)},
+        "input_shape": list(input_shape),
+        "what": what,
     }
-
-
-def open_journal(
-    journal: Journal, platform: Platform, protocol: Protocol, resume: bool
-) -> tuple[list[RoundRecord], list[Failure]]:
-    """Return the rounds and failures of earlier runs, and leave the journal ready for the next one."""
-    if not (resume and journal.exists()):
-        prior_path(journal.path).unlink(missing_ok=True)
-        journal.start()
-        return [], []
-    header, rounds, failures = journal.read()
-    what = f"Going on with the journal {str(journal.path)!r}"
-    if header.get("networks") != journal.header.get("networks"):
-        raise MismatchError(f"{what} would mix measurements of different networks. {START_OVER}")
-    for key in ("space", "input_shape", "candidates"):
-        if header.get(key) != journal.header.get(key):
-            raise MismatchError(
-                f"{what} would mix two spaces: {header.get('space')} of input {header.get('input_shape')} "
-                f"against {journal.header['space']} of input {journal.header['input_shape']}. {START_OVER}"
-            )
-    try:
-        before, old = Platform(**header["platform"]), Protocol(**header["protocol"])
-    except (KeyError, TypeError) as error:
-        raise MismatchError(f"{what} is not possible: its header lacks {error}. {START_OVER}") from error
-    check_same_platform(before, platform, what)
-    differences = old.differences(protocol, ignore=_MAY_CHANGE)
-    if differences:
-        raise MismatchError(f"{what} would mix two protocols ({'; '.join(differences)}). {START_OVER}")
-    journal.drop_cut_line()
-    return rounds, failures

@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from nni_latency.errors import InvalidValueError
-from nni_latency.files import reserved
-from nni_latency.measurement import Measurement, Protocol, Summary
+from nni_latency.measurement import Measurement, NetworkSchedule, Protocol, Subject, Summary
 from nni_latency.measurement.runtimes import Runtime
 from nni_latency.platforms import Platform
-from nni_latency.tables._builder import plan_header
-from nni_latency.tables._building import journal_path, open_journal
-from nni_latency.tables._journal import Journal
-from nni_latency.tables._plan import NetworkSource, network_plan
-from nni_latency.tables._rounds import BuildProgress, Campaign
-
-#: Name of the space's reference network among those that are measured.
-REFERENCE = "reference"
+from nni_latency.tables._building import Measuring, MeasuringOptions, space_content
+from nni_latency.tables._layer_schedule import Round
+from nni_latency.tables._plan import NetworkSource
+from nni_latency.tables._samples import Samples
 
 
 @dataclass(frozen=True)
@@ -75,16 +69,12 @@ def measure_networks(
     selections: Mapping[str, Mapping[str, Any]],
     runtime: Runtime,
     protocol: Protocol,
-    out: str | Path,
-    *,
-    resume: bool = True,
-    on_progress: Callable[[BuildProgress], None] = lambda _progress: None,
-    on_start: Callable[[int], None] = lambda _rounds: None,
+    **how: Unpack[MeasuringOptions],
 ) -> NetworkMeasurements:
     """Measure whole networks, each visited once in every round, in an order that is drawn anew each time.
 
-    It can be interrupted at any moment and goes on where it was, with the journal beside `out`. Whoever has written
-    what he made of the measurements removes the journal with `remove_journal`.
+    The space's reference networks are visited in every round besides. It can be interrupted at any moment, and is
+    resumed by the same call.
 
     Parameters
     ----------
@@ -92,10 +82,8 @@ def measure_networks(
         The space: a `MeasurePlan`, or one whose networks are drawn.
     selections : mapping of str to mapping
         Networks by name, ``{layer: choice}`` with every layer each, or ``{label: choice}`` with every label.
-    runtime, protocol, resume, on_progress, on_start
+    runtime, protocol, how
         As for `build_table`.
-    out : str or Path
-        The file that is to be written of it.
 
     Raises
     ------
@@ -103,56 +91,52 @@ def measure_networks(
         If there is no network.
     MeasurementError
         If no network can be run, or the clock does not work.
-    MismatchError
-        If the journal belongs to other networks, another platform or protocol.
     """
     if not selections:
         raise InvalidValueError("There is no network to measure.")
-    target = Path(out)
-    everything = {**selections, _free_name(selections): plan.reference}
-    whole = network_plan(plan, everything)
-    header = {
-        **plan_header(whole, runtime.platform, protocol),
-        "networks": {name: dict(item) for name, item in everything.items()},
-    }
-    with reserved(target, "measuring for"):
-        journal = Journal(journal_path(target), header)
-        done, failures = open_journal(journal, runtime.platform, protocol, resume)
-        campaign = Campaign(whole, runtime, protocol, journal, done, failures, (len(selections),))
-        on_start(len(done))
-        campaign.run(on_progress)
-        return _summarise(selections, runtime.platform, protocol, campaign)
+    measuring = Measuring(runtime, protocol, **how)
+    networks = {f"network {name}": selection for name, selection in selections.items()}
+    references = {f"reference {number}": network for number, network in enumerate(_references(plan))}
+    schedule = NetworkSchedule(
+        [_subject(plan, key, selection) for key, selection in networks.items()],
+        protocol,
+        isolated=measuring.benches.isolated,
+        always=[_subject(plan, key, selection) for key, selection in references.items()],
+    )
+    content = {name: dict(selection) for name, selection in {**networks, **references}.items()}
+    measuring.run(schedule, space_content(plan.space, plan.input_shape, content))
+    return _summarise(selections, runtime.platform, protocol, schedule)
 
 
-def _free_name(selections: Mapping[str, Any]) -> str:
-    """Return a name for the reference network that none of the others has."""
-    name = REFERENCE
-    while name in selections:
-        name += "'"
-    return name
+def _references(plan: NetworkSource) -> list[Mapping[str, Any]]:
+    return [plan.reference]
 
 
-def remove_journal(out: str | Path) -> None:
-    """Remove the journal beside a file that is written."""
-    journal_path(Path(out)).unlink(missing_ok=True)
+def _subject(plan: NetworkSource, key: str, selection: Mapping[str, Any]) -> Subject:
+    return Subject(key, plan.network_of(selection), plan.input_shape, specification={"selection": dict(selection)})
 
 
 def _summarise(
-    selections: Mapping[str, Mapping[str, Any]], platform: Platform, protocol: Protocol, campaign: Campaign
+    selections: Mapping[str, Mapping[str, Any]], platform: Platform, protocol: Protocol, schedule: NetworkSchedule
 ) -> NetworkMeasurements:
-    names = [*selections, REFERENCE]
-    failed = {names[failure.choice]: failure.reason for failure in campaign.failures}
+    keys = [f"network {name}" for name in selections]
+    places = {key: place for place, key in enumerate(schedule.networks)}
+    samples = Samples((len(places),), (places["reference 0"],))
+    for records in schedule.observed:
+        samples.add(Round(tuple((places[record.subjects[0]],) for record in records), tuple(records)))
     times = {}
-    for index, (name, selection) in enumerate(selections.items()):
-        if name not in failed:
-            taken = tuple(campaign.samples.of(0, index))
+    for key, (name, selection) in zip(keys, selections.items(), strict=True):
+        if key not in schedule.failures and samples.of(0, places[key]):
+            taken = tuple(samples.of(0, places[key]))
             rounds = [taken[start : start + protocol.n_run] for start in range(0, len(taken), protocol.n_run)]
             first, second = (
                 Measurement(tuple(itertools.chain(*half)), protocol).summary.value
                 for half in (rounds[::2], rounds[1::2] or rounds)
             )
             times[name] = NetworkTimes(selection, Measurement(taken, protocol).summary, (first, second))
-    samples = campaign.samples
+    failed = {
+        name: schedule.failures[key] for key, name in zip(keys, selections, strict=True) if key in schedule.failures
+    }
     return NetworkMeasurements(
-        times, platform, samples.reference(protocol), tuple(samples.drift), round(campaign.spent, 3), failed
+        times, platform, samples.reference(protocol), tuple(samples.drift), round(schedule.spent, 3), failed
     )

@@ -1,21 +1,23 @@
-"""The resumable builder of tables of operators: rounds of whole networks, then one table, whole or not at all."""
+"""The builder of tables of operators: a campaign of whole networks, then one table, whole or not at all."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import math
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Unpack
 
 from nni_latency.errors import MeasurementError
-from nni_latency.measurement import Protocol
+from nni_latency.measurement import NetworkSchedule, Protocol, Record, Subject
 from nni_latency.measurement.runtimes import Runtime
-from nni_latency.tables._building import building, journal_header
-from nni_latency.tables._operator_entries import network_sums, operator_entries
-from nni_latency.tables._operator_plan import OperatorPlan
-from nni_latency.tables._operator_rounds import OperatorCampaign
+from nni_latency.platforms import Platform
+from nni_latency.tables._building import Measuring, MeasuringOptions, new_file, space_content
+from nni_latency.tables._operator_entries import operator_entries
+from nni_latency.tables._operator_plan import OperatorPlan, PlannedNetwork
+from nni_latency.tables._operator_samples import OperatorSamples
 from nni_latency.tables._operator_table import MeasuredNetwork, OperatorTable
 from nni_latency.tables._residency import fit_residency
-from nni_latency.tables._rounds import BuildProgress
 
 #: What small networks save is believed only if it explains the networks better by this share: there are few.
 _LEAST_GAIN = 0.1
@@ -27,16 +29,13 @@ def build_operator_table(
     protocol: Protocol,
     out: str | Path,
     *,
-    resume: bool = True,
     overwrite: bool = False,
-    keep_samples: bool = False,
-    on_progress: Callable[[BuildProgress], None] = lambda _progress: None,
-    on_start: Callable[[int], None] = lambda _rounds: None,
+    **how: Unpack[MeasuringOptions],
 ) -> OperatorTable:
     """Measure the networks of a plan with every operator inside them, and write the table.
 
-    Every visit of a network runs it with a mark after every call of a torch function, and without. A journal beside the
-    table keeps every round: a build stopped at any moment loses the round in flight at most.
+    Every visit of a network runs it with a mark after every call of a torch function, and without. Every visit is in
+    the store before the next begins: a build that is stopped at any moment is resumed by the same call.
 
     Parameters
     ----------
@@ -44,7 +43,7 @@ def build_operator_table(
         What to measure; see `nni_latency.spaces.operator_plan`.
     runtime : Runtime
         What executes it. It must call operators one by one, as ``torch`` does.
-    protocol, out, resume, overwrite, keep_samples, on_progress, on_start
+    protocol, out, overwrite, how
         As for `build_table`.
 
     Returns
@@ -55,24 +54,62 @@ def build_operator_table(
     Raises
     ------
     OutputError
-        If table or journal cannot be written.
+        If the table or a record cannot be written.
     InvalidValueError
         If there is a table already and `overwrite` is false, or the budget is too small for one round.
     BusyError
         If another process builds this table.
     MismatchError
-        If the journal belongs to another plan, platform or protocol, or runtime and protocol differ in threads.
+        If runtime and protocol differ in threads.
     MeasurementError
         If no network can be run, the clock does not work, or the runtime has no operators that could be timed.
     """
     check_sees_calls(runtime)
-    samples = [dict(network.sample) for network in plan.networks]
-    header = journal_header(plan, samples, runtime.platform, protocol)
-    with building(out, header, runtime, protocol, resume=resume, overwrite=overwrite) as build:
-        campaign = OperatorCampaign(plan, runtime, protocol, build.journal, build.done, build.failures)
-        on_start(len(build.done))
-        campaign.run(on_progress)
-        return build.finish(_summarise(campaign), keep_samples=keep_samples)
+    measuring = Measuring(runtime, protocol, **how)
+    with new_file(out, overwrite=overwrite) as target:
+        subjects = [network_subject(network, plan.input_shape) for network in plan.networks]
+        schedule = OperatorSchedule(plan, subjects, protocol, isolated=measuring.benches.isolated)
+        samples = [dict(network.sample) for network in plan.networks]
+        measured = measuring.run(schedule, space_content(plan.space, plan.input_shape, samples))
+        table = measured.mark(_summarise(schedule, runtime.platform))
+        table.save(target)
+        return table
+
+
+class OperatorSchedule(NetworkSchedule):
+    """Rounds of networks whose operators are timed inside them; the first network is the reference network."""
+
+    kind = "operators"
+
+    def __init__(
+        self, plan: OperatorPlan, subjects: Sequence[Subject], protocol: Protocol, *, isolated: bool = True
+    ) -> None:
+        calls = {subject.key: network.subject_calls for subject, network in zip(subjects, plan.networks, strict=True)}
+        super().__init__(
+            subjects[1:],
+            protocol,
+            isolated=isolated,
+            always=subjects[:1],
+            divided=True,
+            calls=True,
+            n_calls={key: item.n_calls for key, item in calls.items()},
+        )
+        self.plan = plan
+        self.planned = dict(zip(calls, plan.networks, strict=True))
+        self.samples = OperatorSamples(calls, protocol, subjects[0].key)
+
+    def observe(self, records: Sequence[Record]) -> None:
+        """Take in one round."""
+        super().observe(records)
+        self.samples.add(records)
+
+
+def network_subject(network: PlannedNetwork, input_shape: tuple[int, ...]) -> Subject:
+    """Return a network of a plan as what a bench loads."""
+    sample = dict(network.sample)
+    specification = {"selection": sample, **network.subject_calls.content()}
+    key = json.dumps(sample, sort_keys=True)
+    return Subject(key, network.build, input_shape, "network", network.calls.digest, specification)
 
 
 def check_sees_calls(runtime: Runtime) -> None:
@@ -84,40 +121,39 @@ def check_sees_calls(runtime: Runtime) -> None:
         )
 
 
-def _summarise(campaign: OperatorCampaign) -> OperatorTable:
+def _summarise(schedule: OperatorSchedule, platform: Platform) -> OperatorTable:
     """Make the table of all that was measured."""
-    plan, samples = campaign.plan, campaign.samples
-    entries = operator_entries(plan, samples)
-    sums = network_sums(plan, samples, entries)
-    wholes = [samples.whole(network) for network in samples.measured]
+    plan, samples = schedule.plan, schedule.samples
+    measured = [key for key in samples.measured if key not in schedule.failures]
+    entries = operator_entries(plan.ops, [place for network in measured for place in samples.places(network)])
+    keys = [schedule.planned[network].op_keys for network in measured]
+    sums = [math.fsum(entries[key].value for key in names if key in entries) for names in keys]
+    wholes = [samples.whole(network) for network in measured]
     calibration, residency = fit_residency(sums, [whole.value for whole in wholes], 0.5, least_gain=_LEAST_GAIN)
     networks = tuple(
-        MeasuredNetwork(plan.networks[network].sample, whole.value, whole.low, whole.high, total, whole.n_samples)
-        for network, whole, total in zip(samples.measured, wholes, sums, strict=True)
+        MeasuredNetwork(schedule.planned[network].sample, whole.value, whole.low, whole.high, total, whole.n_samples)
+        for network, whole, total in zip(measured, wholes, sums, strict=True)
     )
     return OperatorTable(
-        plan.space,
-        campaign.runtime.platform,
-        plan.input_shape,
-        tuple(entries.values()),
-        networks,
-        campaign.protocol,
-        calibration,
-        residency,
-        campaign.rounds,
-        round(campaign.spent, 3),
-        plan.coverage,
-        tuple(samples.drift),
-        remarks=_unmeasured(campaign),
-        failures={
-            json.dumps(dict(plan.networks[index].sample)): reason for index, reason in sorted(campaign.failures.items())
-        },
+        space=plan.space,
+        platform=platform,
+        input_shape=plan.input_shape,
+        entries=tuple(entries.values()),
+        networks=networks,
+        protocol=schedule.protocol,
+        calibration=calibration,
+        residency=residency,
+        rounds=schedule.rounds,
+        duration=round(schedule.spent, 3),
+        coverage=plan.coverage,
+        drift=tuple(samples.drift),
+        remarks=_unmeasured(len(measured), len(plan.networks) - len(schedule.failures)),
+        failures=dict(sorted(schedule.failures.items())),
     )
 
 
-def _unmeasured(campaign: OperatorCampaign) -> tuple[str, ...]:
+def _unmeasured(measured: int, planned: int) -> tuple[str, ...]:
     """Say how many networks the budget did not reach."""
-    measured, planned = len(campaign.samples.measured), len(campaign.plan.networks) - len(campaign.failures)
     if measured == planned:
         return ()
     return (

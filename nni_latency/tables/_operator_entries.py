@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 from nni_latency.errors import InvalidValueError
 from nni_latency.operators import OpSpec
 from nni_latency.tables._entry import Entry
-from nni_latency.tables._operator_plan import OperatorPlan
-from nni_latency.tables._operator_samples import OperatorSamples, Place
+from nni_latency.tables._operator_samples import Place
 
 #: How often entries and factors are found from each other.
 _TURNS = 30
@@ -72,7 +71,7 @@ class OperatorEntry:
         return (self.high - self.low) / 2
 
 
-def operator_entries(plan: OperatorPlan, samples: OperatorSamples) -> dict[str, OperatorEntry]:
+def operator_entries(ops: Mapping[str, OpSpec], places: Sequence[Place]) -> dict[str, OperatorEntry]:
     """Find the cost of every operator that was timed.
 
     An operator takes longer in one network than in another: because of what lies in the cache, of where a process has
@@ -82,32 +81,24 @@ def operator_entries(plan: OperatorPlan, samples: OperatorSamples) -> dict[str, 
 
     Parameters
     ----------
-    plan : OperatorPlan
-        What was measured.
-    samples : OperatorSamples
-        What came of it.
+    ops : mapping of str to OpSpec
+        The operators by their keys.
+    places : sequence of Place
+        What each took in every place of every network.
 
     Returns
     -------
     dict of str to OperatorEntry
         By the operator's key, in the order of the networks.
     """
-    places = [place for network in samples.measured for place in samples.places(network)]
     keys = list(dict.fromkeys(place.op_key for place in places))
     numbers = {key: number for number, key in enumerate(keys)}
     which = np.array([numbers[place.op_key] for place in places])
-    where = np.array([place.network for place in places])
+    networks = {network: number for number, network in enumerate(dict.fromkeys(place.network for place in places))}
+    where = np.array([networks[place.network] for place in places])
     logs = np.log([place.value for place in places])
     costs, _ = _separate(which, where, logs, np.exp(logs))
-    return _entries(plan, places, keys, which, logs, costs)
-
-
-def network_sums(plan: OperatorPlan, samples: OperatorSamples, entries: dict[str, OperatorEntry]) -> list[float]:
-    """Return the sum of entries of every network that was measured."""
-    return [
-        math.fsum(entries[key].value for key in plan.networks[network].op_keys if key in entries)
-        for network in samples.measured
-    ]
+    return _entries(ops, places, keys, which, logs, costs)
 
 
 def _separate(
@@ -131,19 +122,18 @@ def _means(which: NDArray[np.int64], values: NDArray[np.float64], weights: NDArr
 
 
 def _entries(
-    plan: OperatorPlan,
+    ops: Mapping[str, OpSpec],
     places: Sequence[Place],
     keys: Sequence[str],
     which: NDArray[np.int64],
     logs: NDArray[np.float64],
     costs: NDArray[np.float64],
 ) -> dict[str, OperatorEntry]:
-    ops = plan.ops
     kinds = np.array([ops[key].kind for key in keys])
     squares = np.bincount(which, (logs - costs[which]) ** 2, len(keys))
     counts = np.bincount(which, minlength=len(keys))
     usual = {kind: _usual_spread(squares[kinds == kind], counts[kinds == kind]) for kind in set(kinds)}
-    networks: dict[str, set[int]] = defaultdict(set)
+    networks: dict[str, set[str]] = defaultdict(set)
     runs: dict[str, int] = defaultdict(int)
     for place in places:
         networks[place.op_key].add(place.network)

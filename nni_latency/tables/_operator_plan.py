@@ -6,10 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-from numpy.typing import ArrayLike, NDArray
-
 from nni_latency.errors import InvalidValueError
+from nni_latency.measurement import NetworkCalls
 from nni_latency.operators import OpSpec, Trace
 from nni_latency.tables._plan import SpaceReference
 
@@ -34,6 +32,11 @@ class PlannedNetwork:
     build: Callable[[], Any] = field(compare=False, repr=False)
     trace: Trace = field(repr=False)
     calls: Trace = field(repr=False)
+
+    @property
+    def subject_calls(self) -> NetworkCalls:
+        """Which calls of a run belong to which of its operators."""
+        return NetworkCalls.of(self.trace, self.calls)
 
     @property
     def op_keys(self) -> list[str]:
@@ -83,33 +86,3 @@ class OperatorPlan:
             for trace in (network.trace, network.calls)
             for item in trace.operators
         }
-
-
-def operator_bounds(trace: Trace) -> NDArray[np.int64]:
-    """Return behind which call every operator of a trace ends, of shape (n_operators + 1,), beginning with 0.
-
-    What follows the last operator belongs to it.
-    """
-    ends = [item.last_call + 1 for item in trace.operators]
-    return np.array([0, *ends[:-1], trace.n_calls])
-
-
-def operator_times(trace: Trace, call_times: ArrayLike) -> NDArray[np.float64]:
-    """Add up the times of calls by operator.
-
-    Parameters
-    ----------
-    trace : Trace
-        The operators.
-    call_times : array-like of shape (n_runs, n_calls)
-        Time of every call [s].
-
-    Returns
-    -------
-    ndarray of shape (n_runs, n_operators)
-        Time of every operator [s]. A view or a property counts for the operator that follows, so that the operators of
-        a run add up to the run.
-    """
-    times = np.asarray(call_times, dtype=np.float64)
-    sums = np.concatenate([np.zeros((len(times), 1)), np.cumsum(times, axis=1)], axis=1)
-    return np.diff(sums[:, operator_bounds(trace)], axis=1)

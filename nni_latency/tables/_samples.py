@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from nni_latency.measurement import Measurement, Protocol, fewest_samples, quantile
-from nni_latency.tables._journal import RoundRecord
 
 #: A candidate is also known well enough when its interval is so narrow that no network's latency shows it: half its
 #: width over the latency of a median network.
@@ -37,7 +37,7 @@ class Samples:
         #: Median time of the reference operator in every round [s].
         self.drift: list[float] = []
 
-    def add(self, record: RoundRecord) -> None:
+    def add(self, record: Any) -> None:
         """Take in one round."""
         reference = quantile([visit.reference for visit in record.visits], 0.5)
         self.drift.append(reference)

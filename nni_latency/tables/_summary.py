@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +12,6 @@ from nni_latency.measurement import Measurement, Protocol
 from nni_latency.operators import OpSpec
 from nni_latency.platforms import Platform
 from nni_latency.tables._entry import Entry
-from nni_latency.tables._journal import Failure
 from nni_latency.tables._lookup_table import LookupTable, TableLayer
 from nni_latency.tables._plan import MeasurePlan
 from nni_latency.tables._residency import fit_residency
@@ -27,7 +27,7 @@ def summarise(
     protocol: Protocol,
     samples: Samples,
     *,
-    failures: Sequence[Failure] = (),
+    failures: Mapping[tuple[int, int], str] = MappingProxyType({}),
     duration: float = 0.0,
 ) -> LookupTable:
     """Make the table of what was measured.
@@ -96,12 +96,12 @@ def _sums(networks: NDArray[np.int64], entries: Sequence[Mapping[int, Entry]]) -
 
 
 def _layers(
-    plan: MeasurePlan, entries: Sequence[Mapping[int, Entry]], failures: Sequence[Failure]
+    plan: MeasurePlan, entries: Sequence[Mapping[int, Entry]], failures: Mapping[tuple[int, int], str]
 ) -> tuple[TableLayer, ...]:
     layers = []
     for index, (layer, measured) in enumerate(zip(plan.layers, entries, strict=True)):
         names = tuple(layer.candidates)
-        failed = {names[item.choice]: item.reason for item in failures if item.layer == index}
+        failed = {names[choice]: reason for (place, choice), reason in failures.items() if place == index}
         # What has failed in the end has no entry, even if it was measured before.
         kept = {names[choice]: entry for choice, entry in sorted(measured.items()) if names[choice] not in failed}
         layers.append(TableLayer(layer.name, names, kept, layer.searched, layer.default, failed))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from importlib import metadata
 from types import ModuleType
 from typing import Any
@@ -17,7 +18,7 @@ from torch import nn
 
 from nni_latency.errors import InvalidValueError, LatencyError
 from nni_latency.estimators import Estimate, Estimator, LayerEstimator
-from nni_latency.measurement import Stage, time_chain
+from nni_latency.measurement import Stage, Subject, time_chain
 from nni_latency.measurement.runtimes import Runtime
 from nni_latency.operators import capture_operators
 from nni_latency.platforms import Platform
@@ -84,7 +85,9 @@ def check_runtime(runtime: Runtime, module: nn.Module | None = None, input_shape
     expect(isinstance(runtime.name, str) and bool(runtime.name), "'name' must be a text that is not empty.")
     expect(runtime.platform.runtime == runtime.name, "'platform.runtime' must be the runtime's 'name'.")
     expect(runtime.platform == runtime.platform, "'platform' must be the same whenever it is read.")
-    expect(isinstance(runtime.inside, bool), f"'inside' must be True or False. Got {runtime.inside!r}.")
+    for flag in ("supports_layer_timing", "portable", "sees_calls"):
+        value = getattr(runtime, flag)
+        expect(isinstance(value, bool), f"{flag!r} must be True or False. Got {value!r}.")
     _check_clock(runtime)
     before = torch.get_num_threads(), torch.is_grad_enabled(), torch.is_inference_mode_enabled()
     with runtime.session():
@@ -92,8 +95,9 @@ def check_runtime(runtime: Runtime, module: nn.Module | None = None, input_shape
         if hasattr(inputs, "shape"):
             shape = tuple(inputs.shape)
             expect(shape == tuple(input_shape), f"inputs must have the shape {tuple(input_shape)}. Got {shape}.")
-        stage = runtime.load(module if module is not None else nn.Conv2d(input_shape[1], 4, 1))
-        expect(callable(stage), "load must return something to call.")
+        build = partial(nn.Conv2d, input_shape[1], 4, 1) if module is None else lambda: module
+        stage = runtime.prepare(Subject("network", build, tuple(input_shape)), inputs)
+        expect(callable(stage), "prepare must return something to call.")
         _check_time(runtime, stage, inputs, "A run")
         _check_time(runtime, *runtime.reference(), "A run of the reference")
     after = torch.get_num_threads(), torch.is_grad_enabled(), torch.is_inference_mode_enabled()

@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 from nni_latency.errors import MeasurementError
-from nni_latency.measurement import Stage
-from nni_latency.measurement.runtimes import Runtime
-from nni_latency.operators import By, OpSpec, capture_operators, freeze_shapes, trace
+from nni_latency.measurement import Stage, Subject
+from nni_latency.measurement.runtimes import Runtime, Unpacking
+from nni_latency.operators import By, Inputs, OpSpec, capture_operators, freeze_inputs, freeze_shapes, trace
 from nni_latency.platforms import Platform
 from nni_latency.tables import MeasurePlan, PlanCandidate, PlanLayer, SpaceReference
 from nni_latency.testing._clock import FakeClock
@@ -74,8 +74,8 @@ class FakeRuntime(Runtime):
     Examples
     --------
     >>> runtime = FakeRuntime(lambda op: 0.5)
-    >>> stage = runtime.load(nn.ReLU())
-    >>> _ = stage(runtime.inputs((1, 3)))
+    >>> inputs = runtime.inputs((1, 3))
+    >>> _ = runtime.prepare(Subject("relu", nn.ReLU), inputs)(inputs)
     >>> runtime.clock.now
     0.5
     """
@@ -121,9 +121,10 @@ class FakeRuntime(Runtime):
         self.sessions += 1
         yield
 
-    def load(self, module: Any) -> Stage:
+    def prepare(self, subject: Subject, inputs: Any) -> Stage:
         """Return what moves the clock by the module's time and gives its output, without computing it."""
-        return _FakeStage(self, module)
+        module = subject.build()
+        return _FakeStage(self, Unpacking(module, subject.inputs) if isinstance(inputs, tuple) else module)
 
     def time_calls(self, stage: Stage, value: Any) -> list[float]:
         """Move the clock call by call, marks included."""
@@ -134,9 +135,12 @@ class FakeRuntime(Runtime):
             self._clock.advance(seconds)
         return [max(seconds, self._clock.resolution) for seconds in times]
 
-    def inputs(self, shape: Sequence[int]) -> torch.Tensor:
-        """Make an input of that shape, without numbers."""
-        return torch.empty(*shape, device="meta")
+    def inputs(self, like: Sequence[int] | Inputs) -> Any:
+        """Make inputs of those shapes, without numbers."""
+        if not isinstance(like, Inputs):
+            return torch.empty(*like, device="meta")
+        tensors = freeze_inputs(like.tensors).tensors
+        return tensors[0] if len(tensors) == 1 and not like.kwargs else tensors
 
     def reference(self) -> tuple[Stage, Any]:
         """Return what moves the clock by the reference operator's time, whatever its input."""
@@ -157,7 +161,7 @@ class FakeRuntime(Runtime):
 
 
 class _FakeStage:
-    """A loaded module: moves the clock by its time and gives its output, without computing it."""
+    """A prepared module: moves the clock by its time and gives its output, without computing it."""
 
     def __init__(self, runtime: FakeRuntime, module: Any) -> None:
         self._runtime, self._module = runtime, module
@@ -167,7 +171,7 @@ class _FakeStage:
         shapes = tuple(tuple(tensor.shape) for tensor in freeze_shapes(inputs))
         if shapes not in self._known:
             ops = [op for _, op in capture_operators(self._module, inputs, self._runtime.by)]
-            outputs = self._module.to("meta").eval()(inputs)
+            outputs = self._module.to("meta").eval()(*inputs if isinstance(inputs, tuple) else (inputs,))
             self._known[shapes] = sum(map(self._runtime.latency_of, ops)), outputs
         seconds, outputs = self._known[shapes]
         self._runtime.clock.advance((seconds + self._runtime.noise()) * self._runtime.drift())

@@ -6,6 +6,7 @@ from nni_latency.imports import lazy_exports
 
 if TYPE_CHECKING:
     from nni_latency.measurement.runtimes._base import Runtime
+    from nni_latency.measurement.runtimes._settling import Unpacking
     from nni_latency.measurement.runtimes._torch_compile import TorchCompile
     from nni_latency.measurement.runtimes._torch_eager import TorchEager
     from nni_latency.measurement.runtimes._torchscript import TorchScript
@@ -15,6 +16,7 @@ __all__ = [
     "TorchCompile",
     "TorchEager",
     "TorchScript",
+    "Unpacking",
 ]
 
 __getattr__, __dir__ = lazy_exports(
@@ -24,5 +26,6 @@ __getattr__, __dir__ = lazy_exports(
         "TorchCompile": "nni_latency.measurement.runtimes._torch_compile",
         "TorchEager": "nni_latency.measurement.runtimes._torch_eager",
         "TorchScript": "nni_latency.measurement.runtimes._torchscript",
+        "Unpacking": "nni_latency.measurement.runtimes._settling",
     },
 )

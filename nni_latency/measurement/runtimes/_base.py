@@ -5,12 +5,16 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nni_latency.errors import MeasurementError
 from nni_latency.measurement._chain import Clock, Stage
+from nni_latency.measurement._subject import Subject
 from nni_latency.measurement.runtimes._reference import REFERENCE_SHAPE, reference_module
 from nni_latency.platforms import Conditions, Platform
+
+if TYPE_CHECKING:
+    from nni_latency.operators import Inputs
 
 
 class Runtime(ABC):
@@ -25,7 +29,7 @@ class Runtime(ABC):
 
     #: Whether the parts of a network can be run one after another as the whole would run, so that each can be timed
     #: inside it. A runtime that compiles whole networks says False, and is timed from the outside alone.
-    inside: bool = True
+    supports_layer_timing: bool = True
 
     #: Whether it can be pickled and measure in a worker process just as well as in this one.
     portable: bool = True
@@ -48,15 +52,23 @@ class Runtime(ABC):
         """Set threads and everything else that must hold while it runs; put it back afterwards."""
 
     @abstractmethod
-    def load(self, module: Any) -> Stage:
-        """Prepare a module and return what runs it."""
+    def prepare(self, subject: Subject, inputs: Any) -> Stage:
+        """Build a subject's module, prepare it to run on such inputs, and return what runs it.
+
+        Parameters
+        ----------
+        subject : Subject
+            What to build.
+        inputs : object
+            What `inputs` made of the subject's inputs.
+        """
 
     @abstractmethod
-    def inputs(self, shape: Sequence[int]) -> Any:
-        """Make an input of random numbers of that shape."""
+    def inputs(self, like: Sequence[int] | Inputs) -> Any:
+        """Make what a stage takes: one tensor of random numbers of a shape, or the tensors that are given."""
 
     def time_calls(self, stage: Stage, value: Any) -> list[float]:
-        """Run a loaded network once and time its calls of torch functions, views and properties included.
+        """Run a prepared network once and time its calls of torch functions, views and properties included.
 
         Returns
         -------
@@ -78,9 +90,10 @@ class Runtime(ABC):
         """Prepare a fixed small piece of work and its input.
 
         It is timed in every round, so that the drift of the machine shows. By default it is a few
-        layers of torch; a runtime that loads other modules overrides this.
+        layers of torch; a runtime that takes other modules overrides this.
         """
-        return self.load(reference_module()), self.inputs(REFERENCE_SHAPE)
+        inputs = self.inputs(REFERENCE_SHAPE)
+        return self.prepare(Subject("reference", reference_module, REFERENCE_SHAPE), inputs), inputs
 
     def stand_in(self) -> Runtime | None:
         """Return a runtime of the same device that can be timed inside; None if there is none, or no need."""

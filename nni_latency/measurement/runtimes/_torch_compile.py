@@ -19,7 +19,7 @@ from nni_latency.errors import MeasurementError
 from nni_latency.measurement._chain import Stage
 from nni_latency.measurement.runtimes._affinity import choose_processors, pinned
 from nni_latency.measurement.runtimes._compiled import _CompiledRuntime
-from nni_latency.measurement.runtimes._prepared import PreparedStage
+from nni_latency.measurement.runtimes._settling import settle
 
 # More than anybody loads: past the limit torch runs a network uncompiled and says so in its log alone.
 _NO_LIMIT = 2**31 - 1
@@ -28,7 +28,7 @@ _NO_LIMIT = 2**31 - 1
 class TorchCompile(_CompiledRuntime):
     """Compile modules with `torch.compile` and its backend Inductor, the weights as constants.
 
-    A module is compiled in the first call with an input of a new shape, which takes seconds to a minute. What was
+    Compiling a module takes seconds to a minute. What was
     compiled for one module is never used for another.
 
     Parameters
@@ -53,19 +53,12 @@ class TorchCompile(_CompiledRuntime):
         super().__init__(device, **options)
         self._all_processors = choose_processors(sys.maxsize)
 
-    def load(self, module: Any) -> Stage:
-        """Move a module to the device, precision and memory layout; it is compiled when it is first called.
-
-        Raises
-        ------
-        MeasurementError
-            If the module is for the CPU and there is no C++ compiler.
-        """
+    def _ready(self, module: nn.Module, tensors: tuple[torch.Tensor, ...]) -> Stage:
         if not self._on_gpu:
             _require_compiler()
-        return PreparedStage(self._place(module), self._compile)
+        return settle(self._compile, module, tensors)
 
-    def _compile(self, module: nn.Module, example: Any) -> Stage:
+    def _compile(self, module: nn.Module, example: tuple[torch.Tensor, ...]) -> Stage:
         compiled: Stage = torch.compile(_with_own_code(module), backend="inductor", dynamic=False)
         loaded = len(PyCodeCache.modules)
         # Freezing is switched on here and not in the options of torch.compile, because those hold in the backend
@@ -76,7 +69,7 @@ class TorchCompile(_CompiledRuntime):
             dynamo.config.patch(cache_size_limit=_NO_LIMIT, accumulated_cache_size_limit=_NO_LIMIT),
             pinned(self._all_processors),
         ):
-            compiled(example)
+            compiled(*example)
         _forget_modules(loaded)
         return compiled
 
@@ -88,8 +81,8 @@ def _with_own_code(module: nn.Module) -> FunctionType:
     among those compiled before it, and past a limit none would be compiled.
     """
 
-    def run(inputs: Any) -> Any:
-        return module(inputs)
+    def run(*inputs: Any) -> Any:
+        return module(*inputs)
 
     own = FunctionType(run.__code__.replace(), run.__globals__, run.__name__, None, run.__closure__)
     # Code and compiled code hold each other where the garbage collector does not see it.

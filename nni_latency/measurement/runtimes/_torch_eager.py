@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from nni_latency.measurement._chain import Stage
 from nni_latency.measurement.runtimes._call_times import time_calls
 from nni_latency.measurement.runtimes._torch_runtime import _TorchRuntime
@@ -23,11 +21,16 @@ class TorchEager(_TorchRuntime):
     channels_last : bool, default=False
         Whether the channels of inputs and weights of four or five dimensions lie next to each other in memory. The
         runtime's name then ends in ``-nhwc``.
+    allocator : {"kept", "system"}, default="kept"
+        Whether freed memory is kept for the next run (see `keep_freed_memory`), or left to the system's allocator, as
+        in a plain script: times then spread more.
 
     Raises
     ------
     UnknownNameError
         If this machine has no such device.
+    InvalidValueError
+        If the precision or the allocator is none of those.
 
     Examples
     --------
@@ -38,11 +41,6 @@ class TorchEager(_TorchRuntime):
     name = "torch"
     sees_calls = True
 
-    def load(self, module: Any) -> Stage:
-        """Move a module to the device, precision and memory layout, in evaluation mode."""
-        loaded: Stage = self._place(module)
-        return loaded
-
-    def time_calls(self, stage: Stage, value: Any) -> list[float]:
-        """Run a loaded network once and time its calls of torch functions."""
+    def time_calls(self, stage: Stage, value: object) -> list[float]:
+        """Run a prepared network once and time its calls of torch functions."""
         return time_calls(stage, value, self.clock)

@@ -11,14 +11,21 @@ from typing import Any
 import torch
 from torch import nn
 
-from nni_latency.measurement._chain import Clock, PerfClock
+from nni_latency.errors import InvalidValueError
+from nni_latency.measurement._chain import Clock, PerfClock, Stage
+from nni_latency.measurement._subject import Subject
 from nni_latency.measurement.runtimes._affinity import choose_processors, pinned
 from nni_latency.measurement.runtimes._allocator import keep_freed_memory
 from nni_latency.measurement.runtimes._base import Runtime
 from nni_latency.measurement.runtimes._cuda_clock import CudaClock
+from nni_latency.measurement.runtimes._settling import Unpacking, with_values
+from nni_latency.operators import Inputs
 from nni_latency.platforms import Conditions, Platform, current_platform, read_conditions, resolve_device
 
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+#: What becomes of freed memory: it is kept for the next run, or goes where the system's allocator wants it.
+ALLOCATORS = ("kept", "system")
 
 # By the number of dimensions; others have no such layout.
 _CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
@@ -28,9 +35,22 @@ class _TorchRuntime(Runtime):
     """Base of the runtimes of torch; see `TorchEager` for the parameters."""
 
     def __init__(
-        self, device: str = "cpu", *, threads: int = 1, precision: str = "fp32", channels_last: bool = False
+        self,
+        device: str = "cpu",
+        *,
+        threads: int = 1,
+        precision: str = "fp32",
+        channels_last: bool = False,
+        allocator: str = "kept",
     ) -> None:
+        if precision not in _DTYPES:
+            raise InvalidValueError(
+                f"The runtime {type(self).name!r} computes in {', '.join(_DTYPES)}. Got the precision {precision!r}."
+            )
+        if allocator not in ALLOCATORS:
+            raise InvalidValueError(f"The 'allocator' must be one of {', '.join(ALLOCATORS)}. Got {allocator!r}.")
         self.device = resolve_device(device)
+        self.allocator = allocator
         self.threads = threads
         self.precision = precision
         self.channels_last = channels_last
@@ -41,9 +61,11 @@ class _TorchRuntime(Runtime):
     def platform(self) -> Platform:
         """Where its numbers are taken; read once."""
         found = current_platform(self.device, runtime=self.name, precision=self.precision, threads=self.threads)
-        if not self._processors:
-            return found
-        facts = {**found.facts, "cpu_affinity": ",".join(map(str, self._processors))}
+        facts = dict(found.facts)
+        if self._processors:
+            facts["cpu_affinity"] = ",".join(map(str, self._processors))
+        if self.allocator != ALLOCATORS[0]:
+            facts["runtime.allocator"] = self.allocator
         return dataclasses.replace(found, facts=facts)
 
     @cached_property
@@ -71,7 +93,8 @@ class _TorchRuntime(Runtime):
         """
         # Read before the processors are taken away: it says how many there are.
         _ = self.platform
-        keep_freed_memory()
+        if self.allocator == "kept":
+            keep_freed_memory()
         threads = torch.get_num_threads()
         chosen = torch.cuda.device(self.device) if self._on_gpu else contextlib.nullcontext()
         with pinned(self._processors):
@@ -84,10 +107,29 @@ class _TorchRuntime(Runtime):
                 torch.set_flush_denormal(False)
                 torch.set_num_threads(threads)
 
-    def inputs(self, shape: Sequence[int]) -> Any:
-        """Make normally distributed numbers, the same ones every time."""
+    def inputs(self, like: Sequence[int] | Inputs) -> Any:
+        """Make normally distributed numbers, the same ones every time; or take tensors, whole numbers as they are."""
+        if isinstance(like, Inputs):
+            tensors = tuple(self._take(tensor) for tensor in like.tensors)
+            return tensors[0] if _is_plain(like) else tensors
         generator = torch.Generator().manual_seed(0)
-        return self._arrange(torch.randn(*shape, generator=generator).to(self.device, _DTYPES[self.precision]))
+        return self._take(torch.randn(*like, generator=generator))
+
+    def prepare(self, subject: Subject, inputs: Any) -> Stage:
+        """Build a module, move it to the device, precision and memory layout, and compile it where that is done."""
+        module = self._place(subject.build())
+        if not isinstance(inputs, tuple):
+            return self._ready(module, (inputs,))
+        ready = self._ready(Unpacking(module, subject.inputs).eval(), inputs)
+        return lambda tensors: ready(*tensors)
+
+    def _ready(self, module: nn.Module, tensors: tuple[torch.Tensor, ...]) -> Stage:
+        """Return what runs a module on such tensors."""
+        return module
+
+    def _take(self, tensor: torch.Tensor) -> torch.Tensor:
+        found = with_values(tensor).to(self.device)
+        return self._arrange(found.to(_DTYPES[self.precision]) if found.is_floating_point() else found)
 
     def conditions(self) -> Conditions:
         """Say what the device is like at this moment."""
@@ -104,3 +146,7 @@ class _TorchRuntime(Runtime):
         if self.channels_last and tensor.dim() in _CHANNELS_LAST:
             return tensor.contiguous(memory_format=_CHANNELS_LAST[tensor.dim()])
         return tensor
+
+
+def _is_plain(inputs: Inputs) -> bool:
+    return len(inputs.args) == 1 and not inputs.kwargs and isinstance(inputs.args[0], torch.Tensor)

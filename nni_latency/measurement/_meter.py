@@ -1,0 +1,53 @@
+"""`Meter`: what reads energy, power or another quantity that a clock does not tell."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from contextlib import AbstractContextManager, nullcontext
+
+
+class Meter(ABC):
+    """Reads what runs cost in its metric. Not thread-safe; it lives in the process that measures.
+
+    A bench reads it over a window of repeated runs, because most meters are updated less often than a network runs.
+    Errors of the device surface as `MeasurementError`.
+    """
+
+    #: What it reads, such as ``energy``, in the metric's SI unit.
+    metric: str
+
+    #: The smallest difference that it can tell, in the metric's SI unit.
+    resolution: float
+
+    #: How often its reading is updated [s].
+    period: float = 0.0
+
+    #: A window is so many times as long as the period, and as costly as the resolution, at least.
+    least_steps: int = 20
+
+    def session(self) -> AbstractContextManager[None]:
+        """Open the device for as long as a bench is open; nothing by default."""
+        return nullcontext()
+
+    @abstractmethod
+    def start(self) -> None:
+        """Begin a window."""
+
+    @abstractmethod
+    def stop(self) -> float:
+        """End the window and return what it cost, in the metric's SI unit."""
+
+    def idle(self) -> float:
+        """Return what a second without work costs [unit/s]; 0 where that is not known. It may take a second."""
+        return 0.0
+
+    def runs(self, seconds: float) -> int:
+        """Return how many runs of a network a window needs.
+
+        Parameters
+        ----------
+        seconds : float
+            What one run takes [s].
+        """
+        return max(1, math.ceil(self.least_steps * self.period / max(seconds, 1e-9)))

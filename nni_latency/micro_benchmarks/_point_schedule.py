@@ -1,0 +1,212 @@
+"""`PointSchedule`: which batch sizes of each block fit into memory and budget, then rounds over all of them."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+
+from nni_latency.errors import MeasurementError
+from nni_latency.measurement import (
+    Chain,
+    Failure,
+    Measurement,
+    Protocol,
+    Record,
+    Schedule,
+    Summary,
+    fewest_samples,
+    quantile,
+)
+from nni_latency.micro_benchmarks._blocks import Block
+from nni_latency.micro_benchmarks._feeding import fed_chain
+from nni_latency.operators import OpSpec, capture_operators
+from nni_latency.units import format_seconds
+
+#: A block and the batch sizes at which it is to be measured, smallest first.
+Series = tuple[Block, tuple[int, ...]]
+
+#: Longest run of one point, and all the time spent finding points, as shares of the budget.
+_LONGEST, _FINDING = 6e-4, 0.4
+
+#: Share of the free memory that one run may need.
+_MEMORY = 0.5
+
+#: How often a point is measured at least.
+_FEWEST_ROUNDS = 3
+
+
+@dataclass(frozen=True)
+class Point:
+    """One block at one batch size: the number of the block, and what it is."""
+
+    number: int
+    block: Block
+    batch: int
+
+    @property
+    def key(self) -> str:
+        """Name that tells it from all other points."""
+        return f"{self.block.name}-b{self.batch}"
+
+    @cached_property
+    def ops(self) -> tuple[OpSpec, ...]:
+        """The operators that it runs."""
+        with torch.device("meta"):
+            module, inputs = self.block.build(), torch.empty(*self.block.input_shape(self.batch))
+        return tuple(op for _, op in capture_operators(module, inputs, by="graph"))
+
+    @cached_property
+    def chain(self) -> Chain:
+        """What runs: the feeder, and the block behind it."""
+        specification = {"block": self.block.name, "batch": self.batch, "ops": [op.as_dict() for op in self.ops]}
+        return fed_chain(self.key, self.block.build, self.block.input_shape(self.batch), specification)
+
+    @property
+    def memory(self) -> int:
+        """What a run needs at least: input and output of its largest operator [byte]."""
+        return max(8 * sum(math.prod(shape) for shape in op.input_shapes) for op in self.ops)
+
+
+class PointSchedule(Schedule):
+    """Larger and larger batches of every block, until memory or time end its series; then rounds over all points.
+
+    Parameters
+    ----------
+    series : sequence of (Block, tuple of int)
+        Blocks, each with its batch sizes, smallest first.
+    protocol : Protocol
+        How to measure.
+    free_memory : callable
+        Returns the memory that is free now [byte]; 0 where that is not known.
+    """
+
+    kind = "micro-benchmark"
+    warm_up = 0
+    counts_preparation = True
+    what = "blocks"
+
+    def __init__(self, series: Sequence[Series], protocol: Protocol, free_memory: Callable[[], int]) -> None:
+        super().__init__(protocol, isolated=False)
+        self._free_memory = free_memory
+        points = [Point(number, block, batch) for number, (block, batches) in enumerate(series) for batch in batches]
+        # All blocks at their smallest batch first, so that a small budget still meets every kind.
+        points.sort(key=lambda point: list(series[point.number][1]).index(point.batch))
+        self._points = {point.key: point for point in points}
+        #: Points that can be measured, each with the time of its first run [s].
+        self.found: dict[str, float] = {}
+        #: By point, the number of the round and the time [s] of every visit.
+        self.samples: dict[str, list[tuple[int, float]]] = {}
+        #: By number of a block, the point that ended its series, and why.
+        self.ended: dict[int, tuple[Point, str]] = {}
+        self.drift: list[float] = []
+
+    @property
+    def reasons(self) -> dict[str, str]:
+        """Blocks of which no larger batch size was measured, by name, and why."""
+        return {point.block.name: f"batch {point.batch}: {reason}" for point, reason in self.ended.values()}
+
+    @property
+    def unsettled(self) -> int:
+        """How many points are not known well enough yet."""
+        return len(self._wanted())
+
+    def next_round(self) -> list[Chain]:
+        """Return the next point to try; when all are tried, every point that is wanted, in a new order.
+
+        Raises
+        ------
+        MeasurementError
+            If no block can be run.
+        """
+        while (point := self._untried()) is not None:
+            reason = self._reason_against(point)
+            if not reason:
+                return [point.chain]
+            self.ended[point.number] = (point, reason)
+        if not self.found:
+            reason = next(iter(self.reasons.values()), "there was no time")
+            raise MeasurementError(f"None of the blocks can be run: {reason}.")
+        if len(self.drift) >= _FEWEST_ROUNDS and (self.share >= 1 or not self._wanted()):
+            return []
+        wanted = self._wanted() or list(self.found)
+        random.Random(f"{self.protocol.seed}/{len(self.drift)}").shuffle(wanted)
+        return [self._points[key].chain for key in wanted]
+
+    def observe(self, records: Sequence[Record]) -> None:
+        """Take in the first run of a point, or a round."""
+        super().observe(records)
+        times = {record.subjects[-1]: quantile([run[-1] for run in record.parts], 0.5) for record in records}
+        ((key, seconds), *others) = times.items()
+        if key not in self.found and not others:
+            # The first run is cold in every respect and counts for the choice of batch sizes alone.
+            self.found[key] = seconds
+            return
+        for key, seconds in times.items():
+            self.samples.setdefault(key, []).append((len(self.drift), seconds))
+        self.drift.append(quantile([record.reference for record in records], 0.5))
+
+    def fail(self, failure: Failure) -> None:
+        """End the series of a block, and leave out the point that failed."""
+        super().fail(failure)
+        key = failure.subject.removeprefix("feeder of ")
+        point = self._points[key]
+        self.ended[point.number] = (point, failure.reason)
+        self.found.pop(key, None)
+        self.samples.pop(key, None)
+
+    def summaries(self) -> list[tuple[Point, Summary]]:
+        """Return what the samples say of every point, the drift taken out, by block and batch size."""
+        level, found = self._level(), []
+        for key in sorted(self.samples, key=lambda key: (self._points[key].number, self._points[key].batch)):
+            taken = tuple(seconds * level / self.drift[index] for index, seconds in self.samples[key])
+            found.append((self._points[key], Measurement(taken, self.protocol).summary))
+        return found
+
+    def _level(self) -> float:
+        """Return the speed to which samples are brought [s of the reference operator]: that at which most were taken.
+
+        Late rounds have few points, those that are hard to know, and would else decide for all the others.
+        """
+        return quantile([self.drift[index] for samples in self.samples.values() for index, _ in samples], 0.5)
+
+    def _untried(self) -> Point | None:
+        return next(
+            (
+                point
+                for key, point in self._points.items()
+                if key not in self.found and key not in self.failures and point.number not in self.ended
+            ),
+            None,
+        )
+
+    def _reason_against(self, point: Point) -> str:
+        """Say why a point should not even be tried; empty if it should."""
+        if self.spent > _FINDING * self.protocol.time_budget:
+            return "the time budget is spent on smaller ones"
+        free = self._free_memory()
+        if free and point.memory > _MEMORY * free:
+            return f"it needs {point.memory / 2**30:.1f} GiB at least, and {free / 2**30:.1f} GiB are free"
+        longest = _LONGEST * self.protocol.time_budget
+        smaller = [(self._points[key], seconds) for key, seconds in self.found.items()]
+        expected = max(
+            (s * point.batch / other.batch for other, s in smaller if other.number == point.number), default=0
+        )
+        if expected > longest:
+            return f"a run would take {format_seconds(expected)}, more than the {format_seconds(longest)} for one point"
+        return ""
+
+    def _wanted(self) -> list[str]:
+        """Return the points that are not known well enough yet."""
+        return [key for key in self.found if not self._settled(key)]
+
+    def _settled(self, key: str) -> bool:
+        samples = [seconds for _, seconds in self.samples.get(key, [])]
+        if len(samples) < max(_FEWEST_ROUNDS, fewest_samples(self.protocol.statistic, self.protocol.confidence)):
+            return False
+        spread = Measurement(tuple(samples), self.protocol).summary.spread
+        return bool(self.protocol.half_width) and spread <= self.protocol.half_width

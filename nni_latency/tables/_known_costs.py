@@ -1,0 +1,192 @@
+"""`KnownCosts`: what a store knows of operators and networks on one platform, so that none is measured again."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+from nni_latency.measurement import (
+    Measurement,
+    NetworkCalls,
+    Protocol,
+    Record,
+    Store,
+    StoredCampaign,
+    Summary,
+    quantile,
+)
+from nni_latency.operators import parse_op_keys
+from nni_latency.platforms import Platform
+from nni_latency.tables._operator_entries import OperatorEntry, operator_entries
+from nni_latency.tables._operator_samples import OperatorSamples, Place
+
+#: Kinds of campaigns that measure operators inside networks, and those that measure one alone.
+IN_NETWORKS, ALONE = ("operators", "on-demand"), "alone"
+
+
+@dataclass(frozen=True)
+class CachedCost:
+    """What is known of an operator or a network.
+
+    Parameters
+    ----------
+    value, low, high : float
+        Cost [s], and the interval in which it lies in another place.
+    n_places : int
+        In how many places of networks, or in how many campaigns, it was met.
+    n_samples : int
+        Timed runs.
+    alone : bool
+        Whether it was never met in a network, but measured alone.
+    """
+
+    value: float
+    low: float
+    high: float
+    n_places: int
+    n_samples: int
+    alone: bool = False
+
+
+@dataclass
+class _Index:
+    """What the campaigns say by one statistic; all times are over that of the reference operator."""
+
+    operators: dict[str, OperatorEntry] = field(default_factory=dict)
+    alone: dict[str, list[Summary]] = field(default_factory=dict)
+    networks: dict[str, list[Summary]] = field(default_factory=dict)
+
+
+class KnownCosts:
+    """What a store knows of one platform. Safe in several threads.
+
+    Times are taken over that of the reference operator, which is measured along with everything, so that a day on which
+    the machine is slower does not show. The costs of operators are those that a table of the same runs would hold.
+
+    Parameters
+    ----------
+    store : Store
+        Where records are.
+    platform : Platform
+        Whose records are read.
+    """
+
+    def __init__(self, store: Store, platform: Platform) -> None:
+        self.store, self.platform = store, platform
+        self._campaigns: list[StoredCampaign] = []
+        self._indices: dict[tuple[float, float, float], _Index] = {}
+        self._version = -1
+        self._lock = threading.RLock()
+        self.refresh()
+
+    def __repr__(self) -> str:
+        return f"KnownCosts({self.store!r}, {self.platform.id})"
+
+    @property
+    def reference(self) -> float:
+        """Median time of the reference operator over everything [s], for which all times are told.
+
+        Raises
+        ------
+        InvalidValueError
+            If nothing was measured.
+        """
+        return quantile([record.reference for item in self._campaigns for record in item.records], 0.5)
+
+    def operator(self, key: str, protocol: Protocol) -> CachedCost | None:
+        """Return what is known of an operator, by its key; what was met in networks goes before what was alone."""
+        with self._lock:
+            index = self._index(protocol)
+            if key in index.operators:
+                entry, unit = index.operators[key], self.reference
+                times = (entry.value * unit, entry.low * unit, entry.high * unit)
+                return CachedCost(*times, n_places=entry.n_places, n_samples=entry.n_samples)
+            return self._pooled(index.alone[key], alone=True) if key in index.alone else None
+
+    def network(self, digest: str, protocol: Protocol) -> CachedCost | None:
+        """Return what is known of a whole network, by the digest of its graph."""
+        with self._lock:
+            found = self._index(protocol).networks.get(digest)
+            return self._pooled(found) if found else None
+
+    @contextlib.contextmanager
+    def measuring(self) -> Iterator[None]:
+        """Be the only thread that measures for this store, and know afterwards what was measured."""
+        with self._lock:
+            self.refresh()
+            yield
+            self.refresh()
+
+    def refresh(self) -> None:
+        """Read what was added to the store."""
+        with self._lock:
+            version = self.store.version()
+            if version == self._version:
+                return
+            kinds = (*IN_NETWORKS, ALONE)
+            found = [item for kind in kinds for item in self.store.campaigns(kind=kind, platform=self.platform)]
+            self._campaigns, self._version = [item for item in found if item.records], version
+            self._indices.clear()
+
+    def _index(self, protocol: Protocol) -> _Index:
+        key = (protocol.statistic, protocol.outlier, protocol.confidence)
+        if key not in self._indices:
+            self._indices[key] = self._make_index(protocol)
+        return self._indices[key]
+
+    def _make_index(self, protocol: Protocol) -> _Index:
+        index, places = _Index(), list[Place]()
+        for campaign in self._campaigns:
+            if campaign.header.kind == ALONE:
+                _add_alone(index, campaign, protocol)
+            else:
+                places += _add_networks(index, campaign, protocol)
+        ops = {key: parse_op_keys(key)[0] for key in dict.fromkeys(place.op_key for place in places)}
+        index.operators = operator_entries(ops, places) if places else {}
+        return index
+
+    def _pooled(self, found: list[Summary], *, alone: bool = False) -> CachedCost:
+        unit = self.reference
+        value = math.fsum(item.value for item in found) / len(found)
+        low, high = min(item.low for item in found), max(item.high for item in found)
+        n_samples = sum(item.n_samples for item in found)
+        return CachedCost(value * unit, low * unit, high * unit, len(found), n_samples, alone)
+
+
+def _add_networks(index: _Index, campaign: StoredCampaign, protocol: Protocol) -> list[Place]:
+    """Add the networks of a campaign to an index, and return the places of their operators."""
+    subjects = {key: item for key, item in campaign.subjects.items() if "modules" in item["specification"]}
+    calls = {key: NetworkCalls.read(item["specification"]) for key, item in subjects.items()}
+    samples = OperatorSamples(calls, protocol, next(iter(calls), "") if campaign.header.kind == "operators" else "")
+    rounds: dict[int, list[Record]] = {}
+    failed = {failure.subject for failure in campaign.failures}
+    for record in campaign.records:
+        if record.subjects[0] in calls and record.subjects[0] not in failed:
+            rounds.setdefault(record.round, []).append(record)
+    for records in rounds.values():
+        samples.add(records)
+    found: list[Place] = []
+    for key in samples.measured:
+        whole = samples.whole(key)
+        index.networks.setdefault(subjects[key]["digest"], []).append(_over(whole, samples.unit))
+        for place in samples.places(key):
+            found.append(replace(place, network=f"{campaign.identifier}/{key}", value=place.value / samples.unit))
+    return found
+
+
+def _add_alone(index: _Index, campaign: StoredCampaign, protocol: Protocol) -> None:
+    """Add the operators that were measured alone: the last part of every run."""
+    times: dict[str, list[float]] = {}
+    for record in campaign.records:
+        key = campaign.subjects[record.subjects[-1]]["digest"]
+        times.setdefault(key, []).extend(run[-1] / record.reference for run in record.parts)
+    for key, taken in times.items():
+        index.alone.setdefault(key, []).append(Measurement(tuple(taken), protocol).summary)
+
+
+def _over(summary: Summary, reference: float) -> Summary:
+    low, value, high = (number / reference for number in (summary.low, summary.value, summary.high))
+    return Summary(value, low, high, summary.n_samples, summary.n_dropped)

@@ -1,0 +1,271 @@
+"""Tables of runtimes that run a network as one piece: whole networks are measured, and the entries solved for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nni_latency.errors import InvalidValueError, MeasurementError
+from nni_latency.measurement import (
+    Chain,
+    Failure,
+    Progress,
+    Protocol,
+    Record,
+    Schedule,
+    Subject,
+    balanced_round,
+    light_network,
+    quantile,
+)
+from nni_latency.operators import OpSpec, features_of
+from nni_latency.tables._building import Measuring, space_content
+from nni_latency.tables._entry import Entry
+from nni_latency.tables._layer_schedule import ALIGNMENTS, LayerSchedule, Network
+from nni_latency.tables._lookup_table import LookupTable, TableLayer
+from nni_latency.tables._plan import MeasurePlan
+from nni_latency.tables._solving import Solution, solve_entries
+
+#: Share of the budget for timing the candidates in the runtime that stands in, and how narrow their intervals become.
+_PRIOR_SHARE, _PRIOR_HALF_WIDTH = 0.25, 0.03
+
+#: Networks of the first batch, and the fewest of any: what they take is not known before.
+_FIRST_BATCH = 4
+
+#: Rounds over the networks of a batch.
+_VISITS = 10
+
+#: Normal quantile of a two-sided interval of 95 %.
+_NORMAL = 1.96
+
+Columns = list[NDArray[np.float64]]
+
+
+class BatchSchedule(Schedule):
+    """Batches of whole networks until the budget is spent, each on a bench of its own.
+
+    Parameters
+    ----------
+    plan : MeasurePlan
+        What to solve for.
+    protocol : Protocol
+        How to measure; its budget includes the time that the runtime takes to prepare networks.
+    prior : list of ndarray
+        By layer, what its candidates may cost.
+    failed : sequence of (int, int)
+        Layer and index of the candidates that cannot be run.
+    """
+
+    kind = "solved"
+    counts_preparation = True
+    what = "networks"
+
+    def __init__(
+        self, plan: MeasurePlan, protocol: Protocol, prior: Columns, failed: Sequence[tuple[int, int]] = ()
+    ) -> None:
+        super().__init__(protocol, isolated=False)
+        self.plan, self.prior = plan, prior
+        self._available = [
+            [choice for choice in range(size) if (layer, choice) not in failed] for layer, size in enumerate(plan.sizes)
+        ]
+        self._reference = plan.indices_of(plan.reference)
+        self._rounds: dict[int, list[Sequence[Record]]] = {}
+        self._batch: list[Network] = []
+
+    @property
+    def end(self) -> float:
+        """A session is one batch, and ends with it."""
+        return float("inf")
+
+    @property
+    def share(self) -> float:
+        """Share of the budget that is spent, or of the batches that are allowed."""
+        return max(len(self._rounds) / self.protocol.rounds, self.spent / self.protocol.time_budget)
+
+    def sessions(self) -> Iterator[int]:
+        """Yield batches until the budget is spent; one that was interrupted is measured anew."""
+        first = max(self._rounds, default=-1) + 1
+        for batch in range(first, first + self.protocol.rounds):
+            self.process = batch
+            if self.share >= 1:
+                return
+            self._batch = [*self._draw(batch)[: self._affordable()], self._reference]
+            yield batch
+
+    def next_round(self) -> list[Chain]:
+        """Return all networks of the batch in a new order, as often as a batch visits them."""
+        if len(self._rounds.get(self.process, ())) >= _VISITS:
+            return []
+        able = [network for network in self._batch if self._key(network) not in self.failures]
+        order = balanced_round([len(able)], self.next, self.protocol.seed)
+        return [(self._subject(able[place]),) for (place,) in order]
+
+    def observe(self, records: Sequence[Record]) -> None:
+        """Take in a round."""
+        super().observe(records)
+        self._rounds.setdefault(records[0].process, []).append(records)
+
+    def fail(self, failure: Failure) -> None:
+        """Leave a network out.
+
+        Raises
+        ------
+        MeasurementError
+            If it is the reference network.
+        """
+        super().fail(failure)
+        if failure.subject == self._key(self._reference):
+            raise MeasurementError(f"The reference network cannot be run: {failure.reason}.")
+
+    def rows(self) -> tuple[NDArray[np.int64], NDArray[np.float64], list[float]]:
+        """Return networks, their times at one speed [s], and the reference network's time in every batch [s]."""
+        found = [values for rounds in self._rounds.values() if (values := self._summarise(rounds))]
+        references = [values[self._key(self._reference)] for values in found]
+        unit = quantile(references, 0.5) if references else 1.0
+        rows = [
+            (_network(key), value / reference * unit)
+            for values, reference in zip(found, references, strict=True)
+            for key, value in values.items()
+        ]
+        return np.array([row[0] for row in rows]), np.array([row[1] for row in rows]), references
+
+    def _summarise(self, rounds: Sequence[Sequence[Record]]) -> dict[str, float]:
+        """Return what each network of a batch took, the drift taken out; nothing without the reference network."""
+        drift = [quantile([record.reference for record in records], 0.5) for records in rounds]
+        level, times = quantile(drift, 0.5), dict[str, list[float]]()
+        for records, reference in zip(rounds, drift, strict=True):
+            for record in records:
+                times.setdefault(record.subjects[0], []).extend(s * level / reference for s in record.whole)
+        if self._key(self._reference) not in times:
+            return {}
+        kept = {key: values for key, values in times.items() if key not in self.failures}
+        return {key: quantile(values, self.protocol.statistic) for key, values in kept.items()}
+
+    def _affordable(self) -> int:
+        """Return how many networks the rest of the budget allows for, by what they took so far."""
+        if not self._rounds:
+            return _FIRST_BATCH
+        each = self.spent / sum(len(rounds[0]) for rounds in self._rounds.values())
+        return max(_FIRST_BATCH, int((1 - self.share) * self.protocol.time_budget / each))
+
+    def _draw(self, index: int) -> list[Network]:
+        costs = [column.tolist() for column in self.prior]
+        seed, drawn = self.protocol.seed, list[Network]()
+        for place, alignment in enumerate(ALIGNMENTS):
+            number = index * len(ALIGNMENTS) + place
+            hands = self._available
+            drawn += balanced_round(self.plan.sizes, number, seed, wanted=hands, costs=costs, alignment=alignment)
+            drawn.append(light_network(hands, costs, number, seed))
+        return list(dict.fromkeys(network for network in drawn if network != self._reference))
+
+    def _key(self, network: Network) -> str:
+        return ",".join(map(str, network))
+
+    def _subject(self, network: Network) -> Subject:
+        selection = {
+            layer.name: list(layer.candidates)[choice] for layer, choice in zip(self.plan.layers, network, strict=True)
+        }
+        build = self.plan.network_of(selection)
+        return Subject(self._key(network), build, self.plan.input_shape, specification={"selection": selection})
+
+
+def solved_table(plan: MeasurePlan, measuring: Measuring) -> LookupTable:
+    """Measure whole networks and solve for the entries of their candidates.
+
+    What the candidates cost in a runtime that can be timed inside, or what they compute, is the prior of the solution.
+
+    Raises
+    ------
+    MeasurementError
+        If the reference network cannot be run.
+    InvalidValueError
+        If the budget was spent before three networks were measured.
+    """
+    budget = measuring.protocol.time_budget
+    prior, failed = _measure_prior(plan, measuring)
+    protocol = replace(measuring.protocol, time_budget=(1 - _PRIOR_SHARE) * budget)
+    schedule = BatchSchedule(plan, protocol, prior, list(failed))
+    measured = measuring.run(schedule, space_content(plan.space, plan.input_shape, _op_keys(plan)))
+    return measured.mark(_solve(schedule, failed, measuring))
+
+
+def _op_keys(plan: MeasurePlan) -> list[list[str]]:
+    return [[candidate.op.op_key for candidate in layer.candidates.values()] for layer in plan.layers]
+
+
+def _measure_prior(plan: MeasurePlan, measuring: Measuring) -> tuple[Columns, dict[tuple[int, int], str]]:
+    """Time the candidates where they can be timed inside; otherwise go by what they compute."""
+    inner = measuring.runtime.stand_in()
+    if inner is None:
+        work = [[_work(candidate.op) for candidate in layer.candidates.values()] for layer in plan.layers]
+        return [np.array(column) for column in work], {}
+    protocol = replace(
+        measuring.protocol,
+        time_budget=_PRIOR_SHARE * measuring.protocol.time_budget,
+        half_width=_PRIOR_HALF_WIDTH,
+        processes=1,
+    )
+    quiet = replace(measuring, runtime=inner, protocol=protocol, on_start=lambda _: None, on_progress=_ignore)
+    schedule = LayerSchedule(plan, protocol, isolated=quiet.benches.isolated)
+    quiet.run(schedule, space_content(plan.space, plan.input_shape, _op_keys(plan)))
+    return [np.maximum(column, 1e-12) for column in schedule.samples.costs()], schedule.failed
+
+
+def _ignore(progress: Progress) -> None:
+    """Tell nobody."""
+
+
+def _solve(schedule: BatchSchedule, failed: dict[tuple[int, int], str], measuring: Measuring) -> LookupTable:
+    plan, (architectures, times, references) = schedule.plan, schedule.rows()
+    if len(times) < 3:
+        raise InvalidValueError("The time budget is too small: it was spent before three networks were measured.")
+    features = [np.array([_counts(candidate.op) for candidate in layer.candidates.values()]) for layer in plan.layers]
+    names = [list(layer.candidates) for layer in plan.layers]
+    solution = solve_entries(architectures, times, schedule.prior, features, names)
+    return LookupTable(
+        space=plan.space,
+        platform=measuring.runtime.platform,
+        layers=_layers(plan, solution, architectures, failed),
+        input_shape=plan.input_shape,
+        protocol=measuring.protocol,
+        rounds=len(references),
+        duration=round(schedule.spent, 3),
+        reference=quantile(references, 0.5),
+        drift=tuple(float(f"{seconds:.6g}") for seconds in references),
+    )
+
+
+def _layers(
+    plan: MeasurePlan, solution: Solution, architectures: NDArray[np.int64], failed: dict[tuple[int, int], str]
+) -> tuple[TableLayer, ...]:
+    layers = []
+    for index, layer in enumerate(plan.layers):
+        entries, names = {}, tuple(layer.candidates)
+        for choice, (name, candidate) in enumerate(layer.candidates.items()):
+            count = int((architectures[:, index] == choice).sum())
+            value, deviation = float(solution.values[index][choice]), float(solution.deviations[index][choice])
+            if (index, choice) not in failed:
+                low, high = max(0.0, value - _NORMAL * deviation), value + _NORMAL * deviation
+                entries[name] = Entry(value, low, high, count, 0, candidate.op)
+        reasons = {names[choice]: reason for (place, choice), reason in failed.items() if place == index}
+        layers.append(TableLayer(layer.name, names, entries, layer.searched, layer.default, reasons))
+    return tuple(layers)
+
+
+def _network(key: str) -> Network:
+    return tuple(map(int, key.split(",")))
+
+
+def _counts(op: OpSpec) -> list[float]:
+    """Return what may explain the cost of an operator: multiply-adds, and bytes read and written."""
+    found = features_of(op)
+    return [float(found.macs), float(found.memory)]
+
+
+def _work(op: OpSpec) -> float:
+    """Return a rough guess of the cost of an operator [s], for a device of 20 GMAC/s and 10 GB/s."""
+    macs, memory = _counts(op)
+    return macs / 20e9 + memory / 10e9 + 1e-6
