@@ -14,10 +14,10 @@ from compiled_runtimes import (
     make_block,
     make_network,
 )
+from nni_latency.measurement.runtimes._prepared import PreparedStage
 from torch import nn
 
 from nni_latency.measurement.runtimes import TorchScript
-from nni_latency.measurement.runtimes._prepared import PreparedStage
 
 # Largest difference, as a share of the largest output.
 _TOLERANCE = {"fp32": 1e-5, "bf16": 5e-2, "fp16": 1e-2}
