@@ -27,8 +27,8 @@ METRIC_COMBINATIONS: dict[str, str] = {
     "throughput": "inverse",
 }
 
-_DURATION = re.compile(r"(?P<number>\d+(?:\.\d*)?|\.\d+)\s*(?P<unit>ms|s|sec|min|m|h)?")
-_SECONDS = {"ms": 1e-3, "s": 1.0, "sec": 1.0, "": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0}
+_DURATION = re.compile(r"(?P<number>\d+(?:\.\d*)?|\.\d+)\s*(?P<unit>ms|s|sec|min|m|h|d)?")
+_SECONDS = {"ms": 1e-3, "s": 1.0, "sec": 1.0, "": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 def format_seconds(value: float) -> str:
@@ -103,7 +103,9 @@ def parse_duration(text: str) -> float:
     match = _DURATION.fullmatch(text.strip().lower())
     seconds = float(match["number"]) * _SECONDS[match["unit"] or ""] if match else 0.0
     if not 0 < seconds < math.inf:
-        raise InvalidValueError(f"A duration must be a positive number with 'ms', 's', 'min' or 'h'. Got {text!r}.")
+        raise InvalidValueError(
+            f"A duration must be a positive number with 'ms', 's', 'min', 'h' or 'd'. Got {text!r}."
+        )
     return seconds
 
 

@@ -94,7 +94,16 @@ def test_format_percent_has_one_digit():
 
 @pytest.mark.parametrize(
     ("text", "seconds"),
-    [("90", 90), ("90s", 90), ("1.5min", 90), ("1.5 m", 90), ("250 ms", 0.25), (" 2H ", 7200), (".5s", 0.5)],
+    [
+        ("90", 90),
+        ("90s", 90),
+        ("1.5min", 90),
+        ("1.5 m", 90),
+        ("2d", 172800),
+        ("250 ms", 0.25),
+        (" 2H ", 7200),
+        (".5s", 0.5),
+    ],
 )
 def test_parse_duration_reads_every_unit(text, seconds):
     assert parse_duration(text) == pytest.approx(seconds)

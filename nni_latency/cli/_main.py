@@ -27,6 +27,7 @@ COMMANDS: dict[str, str] = {
     "analyze": "nni_latency.cli._analyze",
     "transfer": "nni_latency.cli._transfer",
     "adapt": "nni_latency.cli._adapt",
+    "database": "nni_latency.cli._database",
     "plugins": "nni_latency.cli._plugins",
 }
 
@@ -47,6 +48,7 @@ _SUMMARIES = {
     "analyze": "Take a network apart: what every block computes, needs and costs.",
     "transfer": "Learn a new device from a few networks and devices that are known.",
     "adapt": "Make a table of this device of a few measured networks and tables of other devices.",
+    "database": "See, share and clear what was measured: info, query, export, import, merge, prune.",
     "plugins": "List what is registered, and by which distribution.",
 }
 

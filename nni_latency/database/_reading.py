@@ -130,13 +130,13 @@ def read_failures(connection: Connection, campaign: int) -> list[Failure]:
     return [Failure(row.subject, row.reason) for row in connection.execute(statement)]
 
 
-def read_conditions(connection: Connection, campaign: int, complaints: Complaints) -> dict[str, Any]:
-    """Read what the machine was like, the latest at each moment."""
+def read_moments(connection: Connection, campaign: int, complaints: Complaints) -> list[tuple[str, float, Any]]:
+    """Read what the machine was like: moment, time and content, in the order in which they were written."""
     statement = select(conditions).where(conditions.c.campaign_id == campaign).order_by(conditions.c.id)
-    found = {}
+    found = []
     for row in connection.execute(statement):
         try:
-            found[row.moment] = json.loads(row.content)
+            found.append((row.moment, row.at, json.loads(row.content)))
         except (ValueError, RecursionError) as error:
             complaints.add(f"conditions {row.id}", error)
     return found
@@ -159,7 +159,7 @@ def read_campaign(connection: Connection, row: Row[Any], database: str) -> Store
         {subject["key"]: subject for subject in found.values()},
         tuple(read_records(connection, row.id, keys, complaints)),
         tuple(read_failures(connection, row.id)),
-        read_conditions(connection, row.id, complaints),
+        {moment: content for moment, _, content in read_moments(connection, row.id, complaints)},
     )
     complaints.warn()
     return campaign

@@ -59,7 +59,7 @@ def record_row(record: Record, numbers: Mapping[str, int]) -> dict[str, Any]:
     unknown = [key for key in record.subjects if key not in numbers]
     if unknown:
         raise InvalidValueError(f"The subject {unknown[0]!r} must be admitted before a record names it.")
-    _check_record(record)
+    check_record(record)
     return {
         "round": record.round,
         "process": record.process,
@@ -99,12 +99,20 @@ def record_of(row: Row[Any], keys: Mapping[int, str]) -> Record:
             "parts": json.loads(row.parts),
         }
         record = Record.of(content)
-        _check_record(record)
+        check_record(record)
     except InvalidValueError:
         raise
     except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError) as error:
         raise InvalidValueError(f"a field is of another type ({type(error).__name__}: {error})") from error
     return record
+
+
+def record_numbers(row: Any) -> list[int]:
+    """Return the numbers of the subjects of a record; none for a row that makes no sense."""
+    try:
+        return [int(number) for number in json.loads(row.subjects)]
+    except (ValueError, TypeError, RecursionError):
+        return []
 
 
 def n_samples(record: Record) -> int:
@@ -147,7 +155,7 @@ def failure_row(failure: Failure) -> dict[str, Any]:
     return {"subject": failure.subject, "reason": plain_text(failure.reason)}
 
 
-def _check_record(record: Record) -> None:
+def check_record(record: Record) -> None:
     """Raise `InvalidValueError` for what no measurement gives."""
     numbers = {"reference": [record.reference], "duration": [record.duration], "at": [record.at], **record.samples}
     for name, values in numbers.items():

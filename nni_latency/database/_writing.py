@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, Table, bindparam, insert, select, update
+from sqlalchemy import Connection, Table, bindparam, case, insert, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from nni_latency.database._rows import digest_of, dumped
@@ -31,7 +31,8 @@ _COUNT = (
     update(campaigns)
     .where(campaigns.c.id == bindparam("campaign"))
     .values(
-        written=bindparam("now"),
+        # What is copied from elsewhere may be older.
+        written=case((campaigns.c.written > bindparam("now"), campaigns.c.written), else_=bindparam("now")),
         changes=campaigns.c.changes + bindparam("more_changes"),
         n_records=campaigns.c.n_records + bindparam("more_records"),
         n_samples=campaigns.c.n_samples + bindparam("more_samples"),

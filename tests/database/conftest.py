@@ -11,18 +11,17 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
+from campaigns import NOBODY
 
 from nni_latency.database import DatabaseStore
 
-#: Who runs the server where the tests run as root, which PostgreSQL refuses: nobody.
-NOBODY = 65534
 
-
-def as_somebody() -> dict[str, object]:
-    """Return the arguments of a subprocess that must not run as root."""
+def _as_somebody() -> dict[str, Any]:
+    """Return the arguments of a subprocess that must not run as root, which PostgreSQL refuses."""
     return {"user": NOBODY, "group": NOBODY, "extra_groups": []} if os.geteuid() == 0 else {}
 
 
@@ -86,7 +85,7 @@ def _binaries(folder: Path) -> Path:
     assert specification is not None
     assert specification.submodule_search_locations
     installed = max(Path(specification.submodule_search_locations[0]).glob("pginstall*"))
-    if as_somebody() and not all(place.stat().st_mode & 0o001 for place in (installed, *installed.parents)):
+    if _as_somebody() and not all(place.stat().st_mode & 0o001 for place in (installed, *installed.parents)):
         copy = folder / "programs"
         shutil.copytree(installed, copy, symlinks=True)
         installed = copy
@@ -101,14 +100,14 @@ class _Running:
 
     def __enter__(self) -> None:
         initdb = [self._binaries / "initdb", "-D", self._data, "-U", "tests", "-A", "trust", "-E", "UTF8"]
-        subprocess.run([*initdb, "--locale=C", "--no-sync"], check=True, capture_output=True, cwd="/", **as_somebody())
+        subprocess.run([*initdb, "--locale=C", "--no-sync"], check=True, capture_output=True, cwd="/", **_as_somebody())
         settings = ["-c", "listen_addresses=", "-c", "fsync=off", "-c", "max_connections=60"]
         self._process = subprocess.Popen(
             [self._binaries / "postgres", "-D", self._data, "-k", self._folder, *settings],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             cwd="/",
-            **as_somebody(),
+            **_as_somebody(),
         )
         self._wait()
 

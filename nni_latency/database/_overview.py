@@ -1,0 +1,181 @@
+"""What is in a database: by platform and kind, and subject by subject."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from sqlalchemy import Connection, func, or_, select
+
+from nni_latency.database._database import Database
+from nni_latency.database._reading import Complaints, read_keys, read_records, select_campaigns
+from nni_latency.database._schema import campaigns, failures, platforms, subjects
+from nni_latency.measurement import Record, quantile
+
+
+@dataclass(frozen=True)
+class KindOverview:
+    """What there is of one kind on one platform.
+
+    Parameters
+    ----------
+    platform, kind : str
+        The platform's id, and by which schedule.
+    campaigns, subjects, records, samples, failures : int
+        How many.
+    first, last : float
+        When the first campaign began, and the last was written to [s since 1970, UTC].
+    """
+
+    platform: str
+    kind: str
+    campaigns: int
+    subjects: int
+    records: int
+    samples: int
+    failures: int
+    first: float
+    last: float
+
+
+@dataclass(frozen=True)
+class SubjectOverview:
+    """What there is of one subject in one campaign.
+
+    Parameters
+    ----------
+    platform, kind, campaign : str
+        Where, by which schedule, and the campaign's identifier.
+    subject, subject_kind, digest : str
+        What it is.
+    records : int
+        Records that it has a part in.
+    last : float
+        When the last of them ended [s since 1970, UTC].
+    latency : float or None
+        Median over its runs alone [s]; None if it never ran alone.
+    """
+
+    platform: str
+    kind: str
+    campaign: str
+    subject: str
+    subject_kind: str
+    digest: str
+    records: int
+    last: float
+    latency: float | None
+
+
+def summarise(database: Database) -> list[KindOverview]:
+    """Say what a database holds, by platform and kind."""
+    group = (platforms.c.name, campaigns.c.kind)
+    joined = campaigns.join(platforms, campaigns.c.platform_id == platforms.c.id)
+    counts = [
+        select(*group, func.count().label("count")).select_from(joined.join(table)).group_by(*group)
+        for table in (subjects, failures)
+    ]
+    columns = (
+        func.count().label("campaigns"),
+        func.sum(campaigns.c.n_records).label("records"),
+        func.sum(campaigns.c.n_samples).label("samples"),
+        func.min(campaigns.c.begun).label("first"),
+        func.max(campaigns.c.written).label("last"),
+    )
+    with database.reading() as connection:
+        rows = connection.execute(select(*group, *columns).select_from(joined).group_by(*group).order_by(*group)).all()
+        n_subjects, n_failures = (
+            {(name, kind): count for name, kind, count in connection.execute(statement)} for statement in counts
+        )
+    return [
+        KindOverview(
+            row.name,
+            row.kind,
+            row.campaigns,
+            n_subjects.get((row.name, row.kind), 0),
+            int(row.records),
+            int(row.samples),
+            n_failures.get((row.name, row.kind), 0),
+            row.first,
+            row.last,
+        )
+        for row in rows
+    ]
+
+
+def find_subjects(
+    database: Database,
+    *,
+    platform: str | None = None,
+    kind: str | None = None,
+    text: str | None = None,
+    since: float | None = None,
+) -> Iterator[SubjectOverview]:
+    """Find subjects, campaign by campaign, the oldest first.
+
+    Parameters
+    ----------
+    database : Database
+        Where they are.
+    platform, kind : str, optional
+        Those of a platform's id, or of campaigns of a kind.
+    text : str, optional
+        Those whose key or digest has it.
+    since : float, optional
+        Only records that ended later [s since 1970, UTC].
+
+    Warns
+    -----
+    DatabaseWarning
+        If rows make no sense; they are left out.
+    """
+    statement = select_campaigns()
+    criteria = ((platforms.c.name, platform), (campaigns.c.kind, kind))
+    statement = statement.where(*(column == value for column, value in criteria if value is not None))
+    if since is not None:
+        statement = statement.where(campaigns.c.written >= since)
+    with database.reading() as connection:
+        rows = connection.execute(statement).all()
+    for row in rows:
+        with database.reading() as connection:
+            found = _subjects(connection, row.id, text)
+            complaints = Complaints(database.name, row.identifier)
+            counted = _count(connection, row.id, complaints, since or 0.0) if found else {}
+        complaints.warn()
+        for key, subject_kind, digest in found:
+            tally = counted.get(key)
+            if tally is not None:
+                names = (row.platform_name, row.kind, row.identifier, key, subject_kind, digest)
+                latency = quantile(tally.latencies, 0.5) if tally.latencies else None
+                yield SubjectOverview(*names, tally.records, tally.last, latency)
+
+
+class _Tally:
+    def __init__(self) -> None:
+        self.records, self.last = 0, 0.0
+        self.latencies = array("d")
+
+    def add(self, record: Record) -> None:
+        self.records += 1
+        self.last = max(self.last, record.at)
+        if len(record.subjects) == 1:
+            self.latencies.extend(record.whole)
+
+
+def _subjects(connection: Connection, campaign: int, text: str | None) -> list[tuple[str, str, str]]:
+    columns = subjects.c
+    statement = select(columns.key, columns.kind, columns.digest).where(columns.campaign_id == campaign)
+    if text is not None:
+        has_it = or_(columns.key.contains(text, autoescape=True), columns.digest.contains(text, autoescape=True))
+        statement = statement.where(has_it)
+    return [(row.key, row.kind, row.digest) for row in connection.execute(statement.order_by(columns.number))]
+
+
+def _count(connection: Connection, campaign: int, complaints: Complaints, since: float) -> dict[str, _Tally]:
+    tallies: dict[str, _Tally] = {}
+    for record in read_records(connection, campaign, read_keys(connection, campaign), complaints):
+        if record.at >= since:
+            for key in set(record.subjects):
+                tallies.setdefault(key, _Tally()).add(record)
+    return tallies

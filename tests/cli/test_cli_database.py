@@ -1,0 +1,315 @@
+"""``nni-latency database``: what is there, sharing and clearing it."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import time
+
+import pyarrow.parquet
+import pytest
+from click.testing import CliRunner
+
+from nni_latency.cli import main
+from nni_latency.database import DatabaseStore, DatabaseWarning
+from nni_latency.measurement import CampaignHeader, Failure, Protocol, Record, Subject
+from nni_latency.platforms import Platform
+
+HERE, THERE = Platform("device-1", facts={"torch": "2.0"}), Platform("device-2")
+NOW = 1.7e9
+
+
+def _fill(path, platform=HERE, kind="networks", n_records=2, *, fresh=False, begin=0):
+    store = DatabaseStore(str(path))
+    with store.campaign(CampaignHeader(kind, {"space": "tiny"}, platform, Protocol()), fresh=fresh) as log:
+        log.admit(Subject("net", dict, digest="digest-net"))
+        log.admit(Subject("stem", dict, (1,), "candidate", "digest-stem"))
+        for number in range(begin, begin + n_records):
+            samples = {"latency": (0.001 * (number + 1),)}
+            log.append(Record(0.5, (), samples, ("net",), number, 0, 0.1, NOW + number))
+        log.append(Record(0.5, ((0.25, 0.75),), {}, ("net", "stem"), begin, 1, 0.1, NOW + begin))
+        log.fail(Failure("broken", "it raised"))
+        log.note("before", {"load": 0.5})
+    store.close()
+    return log.identifier
+
+
+@pytest.fixture
+def path(tmp_path):
+    """Make a database of two campaigns: five and four samples."""
+    path = tmp_path / "m.sqlite"
+    _fill(path)
+    _fill(path, THERE, "layers", 1)
+    return path
+
+
+def _info(run, path):
+    return {(item["platform"], item["kind"]): item for item in _json(run, path, "info")["kinds"]}
+
+
+def _json(run, path, *arguments):
+    return json.loads(run("database", "--database", path, *arguments, "--json").stdout)
+
+
+def _lines(run, path, *arguments):
+    shown = run("database", "--database", path, "query", *arguments, "--json").stdout
+    return [json.loads(line) for line in shown.splitlines()]
+
+
+def _campaigns(path):
+    store = DatabaseStore(str(path))
+    found = list(store.campaigns())
+    store.close()
+    return found
+
+
+def test_info_counts_by_platform_and_kind(run, path):
+    first = _info(run, path)[HERE.id, "networks"]
+    assert {name: first[name] for name in ("campaigns", "subjects", "records", "samples", "failures")} == {
+        "campaigns": 1,
+        "subjects": 2,
+        "records": 3,
+        "samples": 4,
+        "failures": 1,
+    }
+    assert _info(run, path)[THERE.id, "layers"]["samples"] == 3
+    shown = run("database", "--database", path, "info").stdout
+    assert HERE.id in shown
+    assert "layers" in shown
+
+
+def test_info_of_an_empty_database_says_so(run, tmp_path, monkeypatch):
+    monkeypatch.setenv("NNI_LATENCY_DATABASE", str(tmp_path / "empty.sqlite"))
+    DatabaseStore(str(tmp_path / "empty.sqlite")).close()
+    assert "Nothing has been measured yet." in run("database", "info").stdout
+
+
+def test_query_selects_by_platform_kind_subject_and_time(run, path):
+    everything = _lines(run, path)
+    assert [(line["kind"], line["subject"], line["records"]) for line in everything] == [
+        ("networks", "net", 3),
+        ("networks", "stem", 1),
+        ("layers", "net", 2),
+        ("layers", "stem", 1),
+    ]
+    assert everything[0]["latency"] == 0.0015
+    assert everything[1]["latency"] is None
+    assert [line["kind"] for line in _lines(run, path, "--subject", "digest-st")] == ["networks", "layers"]
+    assert len(_lines(run, path, "--platform", THERE.id)) == 2
+    assert len(_lines(run, path, "--kind", "networks")) == 2
+    since = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(NOW + 1))
+    assert [line["records"] for line in _lines(run, path, "--since", since)] == [1]
+    assert _lines(run, path, "--since", "7d") == []
+    assert "1.50 ms" in run("database", "--database", path, "query", "--subject", "net").stdout
+    assert "Nothing was found." in run("database", "--database", path, "query", "--subject", "%").stdout
+
+
+def test_export_writes_every_sample_once_in_both_formats(run, path, tmp_path):
+    for name in ("out.csv", "out.parquet"):
+        assert "7 samples" in run("database", "--database", path, "export", tmp_path / name).stdout
+    with (tmp_path / "out.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    table = pyarrow.parquet.read_table(tmp_path / "out.parquet").to_pylist()
+    assert [float(row["value"]) for row in rows] == [row["value"] for row in table]
+    assert [row["value"] for row in table] == [0.001, 0.002, 0.25, 0.75, 0.001, 0.25, 0.75]
+    assert table[0] == {
+        "platform": HERE.id,
+        "kind": "networks",
+        "campaign": _campaigns(path)[0].identifier,
+        "subject": "net",
+        "digest": "digest-net",
+        "metric": "latency",
+        "part": None,
+        "run": 0,
+        "round": 0,
+        "process": 0,
+        "at": NOW,
+        "reference": 0.5,
+        "value": 0.001,
+    }
+    assert [(row["subject"], row["part"]) for row in table[2:4]] == [("net", 0), ("stem", 1)]
+    run("database", "--database", path, "export", tmp_path / "one.csv", "--platform", THERE.id, "--kind", "layers")
+    assert (tmp_path / "one.csv").read_text().count("\n") == 4
+
+
+def test_export_refuses_other_endings_and_files_that_exist(fails, path, tmp_path):
+    assert "must end in .parquet or .csv" in fails("database", "--database", path, "export", tmp_path / "out.xls")
+    (tmp_path / "out.csv").touch()
+    assert "replace it with --overwrite" in fails("database", "--database", path, "export", tmp_path / "out.csv")
+
+
+def test_merge_makes_one_database_without_doubles(run, fails, path, tmp_path):
+    other, out = tmp_path / "other.sqlite", tmp_path / "all.sqlite"
+    other.write_bytes(path.read_bytes())
+    identifier = _fill(other, begin=5)
+    new = _fill(other, kind="solved")
+    shown = run("database", "merge", path, other, "--out", out).stdout
+    assert "5 records of 2 campaigns were added, 0 were there already." in shown
+    assert "6 records of 2 campaigns were added, 5 were there already." in shown
+    found = {item.identifier: item for item in _campaigns(out)}
+    assert sorted(record.round for record in found[identifier].records) == [0, 0, 1, 5, 5, 6]
+    assert found[identifier].failures == (Failure("broken", "it raised"),)
+    assert found[identifier].conditions == {"before": {"load": 0.5}}
+    assert found[new] == next(item for item in _campaigns(other) if item.identifier == new)
+    assert "exists. Choose another file" in fails("database", "merge", path, "--out", out)
+    assert sorted(_info(run, out)) == [(HERE.id, "networks"), (HERE.id, "solved"), (THERE.id, "layers")]
+    assert _info(run, out)[HERE.id, "networks"]["samples"] == 8
+
+
+def test_merge_knows_the_same_records_by_another_campaign(run, path, tmp_path):
+    copy = tmp_path / "copy.sqlite"
+    _fill(copy)
+    shown = run("database", "--database", path, "import", copy).stdout
+    assert "0 records of 0 campaigns were added, 3 were there already." in shown
+    assert len(_campaigns(path)) == 2
+
+
+def test_import_twice_changes_nothing(run, path, tmp_path):
+    mine = tmp_path / "mine.sqlite"
+    assert "5 records of 2 campaigns" in run("database", "--database", mine, "import", path).stdout
+    before = _campaigns(mine)
+    assert "0 records of 0 campaigns" in run("database", "--database", mine, "import", path).stdout
+    assert _campaigns(mine) == before == _campaigns(path)
+
+
+MEMO = [
+    {"format": "nni_latency.operator_memo", "version": 1, "platform": HERE.as_dict()},
+    {
+        "network": "net-1",
+        "reference": 0.5,
+        "whole": [0.003, 0.004],
+        "operators": ["conv", "relu"],
+        "n_calls": [2, 1],
+        "parts": [[0.002, 0.0025], [0.001, 0.0015]],
+        "protocol": Protocol(outlier=0.1).as_dict(),
+    },
+    {
+        "network": "",
+        "reference": 0.25,
+        "whole": [],
+        "operators": ["linear"],
+        "n_calls": [0],
+        "parts": [[0.007, 0.008]],
+        "protocol": None,
+    },
+]
+
+
+def _memo(path, lines):
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    os.utime(path, (NOW, NOW))
+    return path
+
+
+def test_import_takes_over_a_memo(run, tmp_path):
+    mine, memo = tmp_path / "mine.sqlite", _memo(tmp_path / "memo.jsonl", MEMO)
+    for added in (2, 0):
+        shown = run("database", "--database", mine, "import", memo).stdout
+        assert f"{added} records of {added} campaigns were added, {2 - added} were there already." in shown
+    network, alone = _campaigns(mine)
+    assert network.header.platform.facts == HERE.facts
+    assert network.header.kind == "on-demand"
+    assert network.header.protocol == Protocol(outlier=0.1)
+    (record,) = network.records
+    assert record.samples == {"latency": (0.003, 0.004)}
+    assert record.parts == ((0.002, 0.001), (0.0025, 0.0015))
+    assert network.subjects["net-1"] == {
+        "key": "net-1",
+        "kind": "network",
+        "digest": "net-1",
+        "specification": {"operators": ["conv", "relu"], "n_calls": [2, 1]},
+    }
+    assert alone.records[0].samples == {"latency": (0.007, 0.008)}
+    assert alone.subjects["linear"]["kind"] == "operator"
+
+
+def test_import_of_a_memo_that_grew_adds_the_rest(run, tmp_path):
+    mine = tmp_path / "mine.sqlite"
+    run("database", "--database", mine, "import", _memo(tmp_path / "memo.jsonl", MEMO))
+    longer = _memo(tmp_path / "memo.jsonl", [*MEMO, MEMO[2]])
+    assert "1 records of 1 campaigns were added, 2" in run("database", "--database", mine, "import", longer).stdout
+
+
+@pytest.mark.parametrize(
+    "change", [{"whole": [-1.0]}, {"parts": [[1.0]]}, {"n_calls": "x"}, {"operators": 3}, {"reference": None}]
+)
+def test_line_of_a_memo_that_makes_no_sense_is_left_out_and_named(run, tmp_path, change):
+    memo = _memo(tmp_path / "memo.jsonl", [MEMO[0], {**MEMO[1], **change}, MEMO[2], [1]])
+    with pytest.warns(DatabaseWarning, match=r"memo\.jsonl'.*left out: line 4, line 2\.") as caught:
+        shown = run("database", "--database", tmp_path / "mine.sqlite", "import", memo).stdout
+    assert len(caught) == 1
+    assert "1 records of 1 campaigns were added" in shown
+
+
+@pytest.mark.parametrize("content", ["", "{}\n", "hello\n", '{"format": "nni_latency.lookup_table"}\n'])
+def test_import_of_another_file_is_one_sentence(fails, tmp_path, content):
+    (tmp_path / "x.jsonl").write_text(content)
+    sentence = fails("database", "--database", tmp_path / "mine.sqlite", "import", tmp_path / "x.jsonl")
+    assert "is not a memo of measurements" in sentence
+
+
+@pytest.mark.parametrize(("answer", "left"), [("n\n", 2), ("y\n", 1)])
+def test_prune_lists_what_goes_and_asks(path, answer, left):
+    command = ["database", "--database", str(path), "prune", "--kind", "layers"]
+    dry = CliRunner().invoke(main, [*command, "--dry-run"])
+    assert "1 campaigns with 3 samples." in dry.stdout
+    asked = CliRunner().invoke(main, command, input=answer)
+    assert asked.stdout.startswith(dry.stdout)
+    assert "Remove 1 campaigns? [y/N]" in asked.stdout
+    assert len(_campaigns(path)) == left
+
+
+def test_prune_keeps_the_latest_and_lets_the_version_grow(run, path):
+    latest = _fill(path, fresh=True)
+    store = DatabaseStore(str(path))
+    before = store.version()
+    run("database", "--database", path, "prune", "--keep-latest", "1", "--yes")
+    assert store.version() > before
+    store.close()
+    assert [item.identifier for item in _campaigns(path) if item.header.kind == "networks"] == [latest]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "left"),
+    [
+        (["--older-than", "90d"], 2),
+        (["--platform", THERE.id], 1),
+        (["--kind", "networks"], 1),
+        (["--kind", "networks", "--platform", THERE.id], 2),
+        (["--kind", "networks", "--keep-latest", "1"], 2),
+    ],
+)
+def test_prune_removes_what_meets_every_condition(run, path, arguments, left):
+    run("database", "--database", path, "prune", *arguments, "--yes")
+    assert len(_campaigns(path)) == left
+
+
+def test_prune_leaves_what_is_being_measured(run, path):
+    store = DatabaseStore(str(path))
+    with store.campaign(CampaignHeader("networks", {"space": "tiny"}, HERE, Protocol())) as log:
+        shown = run("database", "--database", path, "prune", "--kind", "networks", "--yes").stdout
+    store.close()
+    assert f"{log.identifier} is being measured, and stays." in shown
+    assert len(_campaigns(path)) == 2
+
+
+def test_prune_takes_platforms_along(run, path):
+    run("database", "--database", path, "prune", "--platform", THERE.id, "--yes")
+    store = DatabaseStore(str(path))
+    with store.database.reading() as connection:
+        names = connection.exec_driver_sql("SELECT name FROM platforms").scalars().all()
+    store.close()
+    assert names == [HERE.id]
+
+
+def test_prune_without_a_condition_is_refused(fails, path):
+    sentence = fails("database", "--database", path, "prune", "--yes")
+    assert sentence == "Say what goes, with --older-than, --keep-latest, --platform or --kind."
+
+
+@pytest.mark.parametrize("command", [["info"], ["query"], ["prune", "--kind", "x"]])
+def test_database_that_is_not_there_is_one_sentence(fails, tmp_path, command):
+    sentence = fails("database", "--database", tmp_path / "none.sqlite", *command)
+    assert "there is no such file" in sentence
+    assert "with its process" in fails("database", "--database", "memory", *command)
