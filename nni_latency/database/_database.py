@@ -72,7 +72,11 @@ class Database:
         self.path = Path(url.database or "") if url.get_backend_name() == "sqlite" else None
         self.name = url.render_as_string(hide_password=True) if self.path is None else str(self.path)
         self._engines: dict[int, Engine] = {}
-        self._prepare(create)
+        try:
+            self._prepare(create)
+        except BaseException:
+            self.close()
+            raise
 
     def __repr__(self) -> str:
         return f"Database({self.name!r})"

@@ -34,7 +34,7 @@ def default_location() -> str:
     return str(base / "nni_latency" / "measurements.sqlite")
 
 
-def parse_location(location: str) -> URL:
+def parse_location(location: str | os.PathLike[str]) -> URL:
     """Return the URL of a database; a path without a scheme is a SQLite file.
 
     Raises
@@ -49,6 +49,7 @@ def parse_location(location: str) -> URL:
     >>> parse_location("measurements.sqlite").database
     'measurements.sqlite'
     """
+    location = os.fspath(location)
     if "://" not in location:
         return URL.create("sqlite", database=location)
     try:

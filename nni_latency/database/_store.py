@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import getpass
+import os
 import platform as machine
 import secrets
 import time
@@ -28,7 +29,7 @@ class DatabaseStore(Store):
 
     Parameters
     ----------
-    location : str
+    location : str or Path
         A file, or a URL that begins with ``sqlite:///`` or ``postgresql://``.
     create : bool, default=True
         Make a file that does not exist.
@@ -50,7 +51,7 @@ class DatabaseStore(Store):
         If the driver of PostgreSQL is absent.
     """
 
-    def __init__(self, location: str, *, create: bool = True) -> None:
+    def __init__(self, location: str | os.PathLike[str], *, create: bool = True) -> None:
         self.database = Database(parse_location(location), create=create)
 
     def __repr__(self) -> str:
@@ -132,12 +133,12 @@ class DatabaseStore(Store):
         return DatabaseLog(self.database, number, origin.identifier)
 
 
-def open_store(location: str | None = None) -> Store:
+def open_store(location: str | os.PathLike[str] | None = None) -> Store:
     """Open the store that a user asks for.
 
     Parameters
     ----------
-    location : str, optional
+    location : str or Path, optional
         A SQLite file, a URL of a database, or ``memory`` for a store that is gone with its process. Without it, what
         the environment variable ``NNI_LATENCY_DATABASE`` says, or else ``nni_latency/measurements.sqlite`` in the
         user's data folder.

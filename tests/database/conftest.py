@@ -112,7 +112,8 @@ class _Running:
         self._wait()
 
     def __exit__(self, *_: object) -> None:
-        self._process.send_signal(signal.SIGINT)
+        # At once, because nothing of it is kept.
+        self._process.send_signal(signal.SIGQUIT)
         self._process.wait(60)
 
     def _wait(self) -> None:
