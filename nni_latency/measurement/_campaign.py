@@ -131,13 +131,18 @@ class _Session:
         begin = self.campaign.clock()
         while True:
             self._round = self.schedule.next_round()
-            new = {subject.key: subject for chain in self._round for subject in chain}
             failed = False
-            for key in [key for key in new if key not in self._admitted]:
-                failed |= not self._admit(new[key])
+            for subject in self._new():
+                failed |= not self._admit(subject)
             if not failed:
                 return bool(self._round)
             self.campaign.report(self.campaign.clock() - begin)
+
+    def _new(self) -> list[Subject]:
+        """Return what the round has and the bench does not hold, the first parts of networks first."""
+        places = {subject: place for chain in self._round for place, subject in enumerate(chain)}
+        new = [subject for subject in places if subject.key not in self._admitted]
+        return sorted(new, key=lambda subject: (places[subject], subject.key))
 
     def _admit(self, subject: Subject) -> bool:
         self.campaign.log.admit(subject)

@@ -15,7 +15,7 @@ from nni_latency.tables._comparison import TableComparison, compare_tables
 from nni_latency.tables._document import FORMAT, VERSION, table_schema
 from nni_latency.tables._entry import Entry
 from nni_latency.tables._known_costs import CachedCost, KnownCosts
-from nni_latency.tables._layer_schedule import LayerSchedule
+from nni_latency.tables._layer_schedule import LayerSchedule, candidate_subjects
 from nni_latency.tables._lookup_table import LookupTable, TableLayer
 from nni_latency.tables._memory_table import COUNTED_METRICS, as_throughput, count_table
 from nni_latency.tables._networks import NetworkMeasurements, NetworkTimes, measure_networks
@@ -77,6 +77,7 @@ __all__ = [
     "as_throughput",
     "build_operator_table",
     "build_table",
+    "candidate_subjects",
     "check_new",
     "check_sees_calls",
     "compare_tables",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -52,6 +53,7 @@ class MeasuringOptions(TypedDict, total=False):
     on_progress: Callable[[Progress], None]
     on_start: Callable[[int], None]
     meters: tuple[Meter, ...]
+    timer: Callable[[], float]
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,8 @@ class Measuring:
         Called with the number of rounds that the store has, once everything is checked.
     meters : sequence of Meter, default=()
         What is read besides the clock.
+    timer : callable, default=time.perf_counter
+        Tells how much of the budget is spent [s].
     """
 
     runtime: Runtime
@@ -84,6 +88,7 @@ class Measuring:
     on_progress: Callable[[Progress], None] = lambda _progress: None
     on_start: Callable[[int], None] = lambda _rounds: None
     meters: tuple[Meter, ...] = ()
+    timer: Callable[[], float] = time.perf_counter
 
     @property
     def benches(self) -> LocalBenches:
@@ -110,7 +115,7 @@ class Measuring:
         store, benches = as_store(self.store), self.benches
         header = CampaignHeader(schedule.kind, content, benches.platform, schedule.protocol)
         with store.campaign(header, fresh=self.fresh) as log:
-            campaign = Campaign(schedule, benches, log, on_progress=self.on_progress)
+            campaign = Campaign(schedule, benches, log, self.timer, self.on_progress)
             self.on_start(campaign.resumed)
             campaign.run()
             (stored,) = store.campaigns(identifier=log.identifier)

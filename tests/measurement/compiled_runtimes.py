@@ -8,6 +8,7 @@ import weakref
 
 import torch
 from memory_in_use import memory_in_use
+from prepared import prepare
 from torch import nn
 
 from nni_latency.measurement.runtimes import TorchEager
@@ -29,7 +30,7 @@ def outputs_of(runtime, build, shape, count=1):
     """Build a module with the same weights every time; return what `count` runs of it give."""
     torch.manual_seed(0)
     with runtime.session():
-        stage, inputs = runtime.load(build()), runtime.inputs(shape)
+        stage, inputs = prepare(runtime, build(), shape)
         return [stage(inputs) for _ in range(count)]
 
 
@@ -45,8 +46,8 @@ def check_lets_go_of_weights(runtime):
     with runtime.session():
         module = nn.Sequential(nn.Conv2d(3, 4, 1), nn.ReLU())
         gone = weakref.ref(module)
-        stage = runtime.load(module)
-        stage(runtime.inputs((1, 3, 4, 4)))
+        stage, inputs = prepare(runtime, module, (1, 3, 4, 4))
+        stage(inputs)
         del module, stage
         gc.collect()
     assert gone() is None
@@ -54,10 +55,11 @@ def check_lets_go_of_weights(runtime):
 
 def check_frees_what_it_froze(runtime):
     with runtime.session():
-        inputs = runtime.inputs((1, 1024))
         for visit in range(6):
             # 40 MiB of weights.
-            runtime.load(nn.Linear(1024, 10 * 1024))(inputs)
+            stage, inputs = prepare(runtime, nn.Linear(1024, 10 * 1024), (1, 1024))
+            stage(inputs)
+            del stage
             if visit == 0:
                 before = memory_in_use()
     assert memory_in_use() - before < 100 * 2**20

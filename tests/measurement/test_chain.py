@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nni_latency.measurement import PerfClock, Protocol, time_chain, time_repeatedly
+from nni_latency.measurement import PerfClock, time_chain
 from nni_latency.testing import FakeClock
 
 
@@ -56,25 +56,6 @@ def test_time_chain_reads_the_clock_after_the_last_stage():
 def test_time_chain_lets_errors_through():
     with pytest.raises(ZeroDivisionError, match=r"division"):
         time_chain([lambda _: 1 / 0], None, FakeClock())
-
-
-def test_time_repeatedly_keeps_warmups_apart():
-    clock = FakeClock()
-    measurement = time_repeatedly(_growing(clock, 8.0, 4.0, 1.0, 2.0, 3.0), clock, Protocol(n_warmup=2, n_run=3))
-    assert measurement.warmups == (8.0, 4.0)
-    assert measurement.samples == (1.0, 2.0, 3.0)
-
-
-def test_time_repeatedly_ends_when_the_time_is_spent():
-    clock = FakeClock()
-    protocol = Protocol(n_warmup=0, n_run=100, max_measure_execution_time=2.5)
-    assert time_repeatedly(lambda: clock.advance(1.0), clock, protocol).samples == (1.0, 1.0, 1.0)
-
-
-def test_time_repeatedly_takes_at_least_one_sample():
-    clock = FakeClock()
-    protocol = Protocol(n_warmup=0, n_run=5, max_measure_execution_time=0.1)
-    assert time_repeatedly(lambda: clock.advance(9.0), clock, protocol).samples == (9.0,)
 
 
 def test_perf_clock_never_runs_backwards():

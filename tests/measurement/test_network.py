@@ -12,7 +12,7 @@ from nni_latency.measurement import measure_network
 from nni_latency.measurement.runtimes import TorchEager
 from nni_latency.testing import FakeRuntime
 
-_PROTOCOL = Protocol(n_warmup=1, n_run=3)
+_PROTOCOL = Protocol(n_warmup=1, n_run=3, rounds=1, processes=1)
 
 
 def test_network_is_measured_as_often_as_the_protocol_says():
@@ -21,20 +21,11 @@ def test_network_is_measured_as_often_as_the_protocol_says():
     assert measurement.summary.value > 0
 
 
-def test_warm_up_ends_when_two_windows_agree():
-    runtime = FakeRuntime(lambda op: 0.25)
-    steady = measure_network(nn.ReLU(), (1, 4), runtime, Protocol(n_warmup=3, n_run=2))
-    assert steady.warmups == (0.25,) * 6
+def test_network_is_warmed_up_until_two_rounds_agree():
     runs = iter(range(100))
-    runtime.noise = lambda: 1.0 if next(runs) < 4 else 0.0
-    slow_at_first = measure_network(nn.ReLU(), (1, 4), runtime, Protocol(n_warmup=2, n_run=2))
-    # Two slow windows agree as well; one slow and one fast do not.
-    runtime.noise = lambda: max(0.0, 1.0 - 0.25 * next(runs))
-    runs = iter(range(100))
-    falling = measure_network(nn.ReLU(), (1, 4), runtime, Protocol(n_warmup=1, n_run=2))
-    assert slow_at_first.warmups == (1.25,) * 4
-    assert falling.warmups == (1.25, 1.0, 0.75, 0.5, 0.25, 0.25)
-    assert falling.samples == (0.25, 0.25)
+    runtime = FakeRuntime(lambda op: 0.25, noise=lambda: max(0.0, 1.0 - 0.25 * next(runs)))
+    measured = measure_network(nn.ReLU(), (1, 4), runtime, Protocol(n_warmup=0, n_run=1, rounds=2, half_width=0.0))
+    assert measured.samples == (0.25, 0.25)
 
 
 def test_network_is_left_as_it_was():

@@ -11,6 +11,7 @@ import threading
 import cloudpickle
 import pytest
 import torch
+from prepared import prepare
 from torch import nn
 
 from nni_latency.errors import MeasurementError, UnknownNameError
@@ -84,7 +85,7 @@ def test_runtime_keeps_the_contract(make):
 )
 def test_registered_runtime_bears_its_name(name, inside):
     runtime = load_registry().find("runtime", name).make("cpu", threads=2, precision="bf16")
-    assert (runtime.name, runtime.inside, runtime.channels_last) == (name, inside, name.endswith("nhwc"))
+    assert (runtime.name, runtime.supports_layer_timing, runtime.channels_last) == (name, inside, name.endswith("nhwc"))
     assert runtime.platform.id.endswith(f".{name}.bf16.t2")
 
 
@@ -122,7 +123,7 @@ def test_torch_eager_puts_threads_back_after_an_error():
 
 
 def test_torch_eager_loads_for_inference():
-    loaded = TorchEager("cpu", precision="bf16").load(nn.Conv2d(1, 1, 1).train())
+    loaded, _ = prepare(TorchEager("cpu", precision="bf16"), nn.Conv2d(1, 1, 1).train(), (1, 1, 2, 2))
     assert not loaded.training
     assert {(parameter.dtype, parameter.requires_grad) for parameter in loaded.parameters()} == {
         (torch.bfloat16, False)
@@ -152,7 +153,8 @@ def test_channels_last_arranges_inputs_and_keeps_their_numbers(shape, layout):
 
 def test_channels_last_arranges_weights_of_four_and_five_dimensions():
     module = nn.ModuleList([nn.Conv1d(2, 3, 3), nn.Conv2d(2, 3, 3), nn.Conv3d(2, 3, 3), nn.Linear(2, 3)])
-    line, plane, volume, linear = TorchEager(channels_last=True).load(module)
+    stage, _ = prepare(TorchEager(channels_last=True), module, (1, 1))
+    line, plane, volume, linear = stage
     assert line.weight.is_contiguous()
     assert linear.weight.is_contiguous()
     assert plane.weight.is_contiguous(memory_format=torch.channels_last)
@@ -249,7 +251,7 @@ def test_reference_keeps_the_size_of_activations():
 def test_interface_of_runtimes_loads_without_torch():
     code = "import sys; from nni_latency.measurement.runtimes import Runtime; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
-    assert Runtime.inside
+    assert Runtime.supports_layer_timing
 
 
 def test_cuda_clock_reports_events_that_do_not_work():

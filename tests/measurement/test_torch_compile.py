@@ -18,6 +18,7 @@ from compiled_runtimes import (
     make_network,
     outputs_of,
 )
+from prepared import prepare
 from torch import nn
 from torch._dynamo.utils import counters
 from torch._inductor import config as inductor
@@ -50,7 +51,7 @@ def test_torch_compile_makes_constants_of_the_weights():
     runtime = TorchCompile()
     with runtime.session():
         module = nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4))
-        stage, inputs = runtime.load(module), runtime.inputs((1, 3, 4, 4))
+        stage, inputs = prepare(runtime, module, (1, 3, 4, 4))
         before = stage(inputs)
         module[0].weight.zero_()
         assert torch.equal(stage(inputs), before)
@@ -75,7 +76,7 @@ def test_torch_compile_compiles_every_module_on_its_own():
     with runtime.session(), torch._dynamo.config.patch(cache_size_limit=1):
         inputs = runtime.inputs((1, 4))
         counters.clear()
-        stages = [runtime.load(Scale(factor)) for factor in range(1, 4)]
+        stages = [prepare(runtime, Scale(factor), (1, 4))[0] for factor in range(1, 4)]
         for factor, stage in enumerate(stages, start=1):
             torch.testing.assert_close(stage(inputs), inputs * factor + factor)
         assert counters["stats"]["unique_graphs"] == 2 * len(stages)
@@ -111,7 +112,7 @@ def test_torch_compile_puts_settings_back():
 def test_torch_compile_names_the_compiler_that_it_lacks(monkeypatch):
     monkeypatch.setenv("PATH", "")
     with pytest.raises(MeasurementError, match=r"needs the C\+\+ compiler '.+' on the CPU, .* install it"):
-        TorchCompile().load(nn.ReLU())
+        prepare(TorchCompile(), nn.ReLU(), (1, 3))
 
 
 def test_torch_compile_without_a_compiler_ends_a_measurement():

@@ -14,10 +14,12 @@ from compiled_runtimes import (
     make_block,
     make_network,
 )
-from nni_latency.measurement.runtimes._prepared import PreparedStage
+from prepared import prepare
 from torch import nn
 
+from nni_latency.measurement import Subject
 from nni_latency.measurement.runtimes import TorchScript
+from nni_latency.measurement.runtimes._settling import settle
 
 # Largest difference, as a share of the largest output.
 _TOLERANCE = {"fp32": 1e-5, "bf16": 5e-2, "fp16": 1e-2}
@@ -34,18 +36,22 @@ def test_torchscript_agrees_with_eager(build, shape, precision, channels_last):
 def test_torchscript_runs_what_was_traced(monkeypatch):
     runtime = TorchScript()
     with runtime.session():
-        stage, inputs = runtime.load(nn.Sequential(nn.Conv2d(3, 4, 1), nn.ReLU())), runtime.inputs((1, 3, 4, 4))
+        stage, inputs = prepare(runtime, nn.Sequential(nn.Conv2d(3, 4, 1), nn.ReLU()), (1, 3, 4, 4))
         first = stage(inputs)
         monkeypatch.setattr(nn.Conv2d, "forward", lambda *_: pytest.fail("called from Python"))
         assert torch.equal(stage(inputs), first)
 
 
-def test_torchscript_takes_another_shape():
-    runtime = TorchScript()
+def test_torchscript_takes_several_inputs_by_position_and_name():
+    class Mixed(nn.Module):
+        def forward(self, first, pair, *, number):
+            return first + pair[0] * pair[1] + number
+
+    given = (torch.ones(2), [torch.full((2,), 2.0), torch.full((2,), 3.0)], {"number": torch.tensor(4)})
+    subject, runtime = Subject.of_module(Mixed(), given), TorchScript()
     with runtime.session():
-        stage = runtime.load(nn.Flatten())
-        assert stage(runtime.inputs((1, 3, 4, 4))).shape == (1, 48)
-        assert stage(runtime.inputs((2, 3, 2, 2))).shape == (2, 12)
+        inputs = runtime.inputs(subject.inputs)
+        assert torch.equal(runtime.prepare(subject, inputs)(inputs), torch.full((2,), 11.0))
 
 
 def test_torchscript_lets_go_of_weights():
@@ -64,36 +70,24 @@ def test_torchscript_leaves_no_tracing_behind_after_an_error():
 
     runtime = TorchScript()
     with pytest.raises(ValueError, match=r"broken on purpose"), runtime.session():
-        runtime.load(Broken())(runtime.inputs((1, 3)))
+        prepare(runtime, Broken(), (1, 3))
     assert not torch.jit.is_tracing()
 
 
-def test_prepared_stage_prepares_once_for_each_shape():
-    prepared = []
-
-    def prepare(module, example):
-        prepared.append(tuple(example.shape))
-        return module
-
-    stage = PreparedStage(nn.ReLU(), prepare)
-    for shape in [(1, 2), (3,), (1, 2)]:
-        stage(torch.zeros(shape))
-    assert prepared == [(1, 2), (3,)]
-
-
-def test_prepared_stage_writes_into_its_input_once():
-    stage = PreparedStage(nn.Identity(), lambda *_: lambda inputs: inputs.add_(1))
+def test_settling_leaves_the_input_as_it_was():
     inputs = torch.zeros(2)
-    stage(inputs)
+    ready = settle(lambda *_: lambda tensor: tensor.add_(1), nn.Identity(), (inputs,))
+    assert inputs.tolist() == [0, 0]
+    ready(inputs)
     assert inputs.tolist() == [1, 1]
 
 
-def test_prepared_stage_silences_what_torch_says_of_torchscript_alone():
-    def prepare(module, example):
+def test_settling_silences_what_torch_says_of_torchscript_alone():
+    def compile_module(module, example):
         warnings.warn("`torch.jit.trace` is deprecated. Please switch.", DeprecationWarning, stacklevel=1)
         warnings.warn("`torch.nn.fold` is deprecated.", DeprecationWarning, stacklevel=1)
         return module
 
     with pytest.warns(DeprecationWarning, match=r"torch\.nn\.fold") as seen:
-        PreparedStage(nn.ReLU(), prepare)(torch.zeros(1))
+        settle(compile_module, nn.ReLU(), (torch.zeros(1),))
     assert len(seen) == 1

@@ -23,13 +23,13 @@ class PlainRuntime(Runtime):
         """Set nothing."""
         return contextlib.nullcontext()
 
-    def load(self, module):
-        """Take it as it is."""
-        return module
+    def prepare(self, subject, inputs):
+        """Take it as it is built."""
+        return subject.build()
 
-    def inputs(self, shape):
+    def inputs(self, like):
         """Return a number."""
-        return shape[0]
+        return like[0]
 
     def reference(self):
         """Return what does nothing."""

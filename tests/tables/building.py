@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import json
+import itertools
 import random
 
 import pytest
 
-from nni_latency.measurement import Protocol
-from nni_latency.tables import build_table, journal_path
-from nni_latency.tables._journal import RoundRecord
+from nni_latency.measurement import MemoryStore, Protocol
+from nni_latency.tables import build_table
 from nni_latency.testing import FakeRuntime, fake_plan
 
 LATENCIES = {
@@ -45,16 +44,33 @@ def make_plan(**arguments):
     return fake_plan(LATENCIES, fixed=["stem"], **arguments)
 
 
+#: By path of a table, the store that its builds share, so that a second build resumes the first.
+_STORES = {}
+
+
+def store_of(path):
+    """Return the store that builds of this table share."""
+    return _STORES.setdefault(str(path), MemoryStore())
+
+
 def build(path, *, noise=None, protocol=PROTOCOL, platform=None, **options):
     plan, latencies = make_plan()
     runtime = FakeRuntime(latencies, noise=noise or (lambda: 0.0), platform=platform)
-    return build_table(plan, runtime, protocol, path, **options)
+    return build_table(plan, runtime, protocol, path, **{"store": store_of(path), **options})
 
 
-def records(path):
-    """Read the rounds of a journal or of kept samples."""
-    lines = map(json.loads, path.read_text().splitlines()[1:])
-    return [RoundRecord.of(line) for line in lines if "reason" not in line]
+def rounds_of(path, plan=None):
+    """Return the networks of every round that was measured for a table, as indices."""
+    (campaign,) = store_of(path).campaigns()
+    indices = {
+        f"{layer.name}/{choice}": index
+        for layer in (plan or make_plan()[0]).layers
+        for index, choice in enumerate(layer.candidates)
+    }
+    return [
+        [tuple(indices[key] for key in record.subjects) for record in records]
+        for _, records in itertools.groupby(campaign.records, key=lambda record: record.round)
+    ]
 
 
 def choice_runtime(plan, latencies, troubles, **arguments):
@@ -66,8 +82,8 @@ def choice_runtime(plan, latencies, troubles, **arguments):
     }
 
     class ChoiceRuntime(FakeRuntime):
-        def load(self, module):
-            run, trouble = super().load(module), troubles.get(names[module.op.op_key])
+        def prepare(self, subject, inputs):
+            run, trouble = super().prepare(subject, inputs), troubles.get(names[subject.digest])
 
             def stage(inputs):
                 if trouble is not None:
@@ -84,7 +100,7 @@ def values(table):
 
 
 def interrupt(path, *, rounds, protocol=PROTOCOL):
-    """Stop a build after so many whole rounds; return what the journal then holds."""
+    """Stop a build after so many whole rounds."""
 
     def stop(progress):
         if progress.rounds == rounds:
@@ -92,9 +108,13 @@ def interrupt(path, *, rounds, protocol=PROTOCOL):
 
     with pytest.raises(Stopped, match=r"stopped"):
         build(path, protocol=protocol, on_progress=stop)
-    return journal_path(path).read_bytes()
 
 
 def same(one, other):
-    """Compare tables apart from the time that building took, which is that of the machine."""
-    return dataclasses.replace(one, duration=0.0) == dataclasses.replace(other, duration=0.0)
+    """Compare tables apart from the campaign and the time that building took, which is that of the machine."""
+    return _plain(one) == _plain(other)
+
+
+def _plain(table):
+    fields = {"duration": 0.0, "conditions": {}, "remarks": (), "campaign": ""}
+    return dataclasses.replace(table, **{name: value for name, value in fields.items() if hasattr(table, name)})

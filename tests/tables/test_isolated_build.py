@@ -6,9 +6,9 @@ import pytest
 from building import Stopped
 from crashing import Crashing, Raising, plan_of
 
-from nni_latency.measurement import Protocol
+from nni_latency.measurement import MemoryStore, Protocol
 from nni_latency.measurement.runtimes import TorchEager
-from nni_latency.tables import LookupTable, build_table, journal_path
+from nni_latency.tables import LookupTable, build_table
 
 _PROTOCOL = Protocol(rounds=4, time_budget=1e9)
 _CRASHED = {"crash": "its process crashed (SIGSEGV)"}
@@ -25,15 +25,15 @@ def built(tmp_path_factory):
     """Build a table whose candidates crash and raise, stop in the middle, and go on."""
     path = tmp_path_factory.mktemp("isolated") / "t.json"
     plan = plan_of(b={"crash": Crashing}, c={"raise": Raising})
-    runtime = TorchEager()
+    runtime, store = TorchEager(), MemoryStore()
     with pytest.raises(Stopped, match=r"stopped"):
-        build_table(plan, runtime, _PROTOCOL, path, on_progress=_stop)
-    journal = journal_path(path).read_text()
+        build_table(plan, runtime, _PROTOCOL, path, store=store, on_progress=_stop)
+    (campaign,) = store.campaigns()
     # They would be found out again, had they got any better.
     better = plan_of(b={"crash": plan.layers[1].candidates["k1"].build}, c={"raise": Raising})
     seen = []
-    table = build_table(better, runtime, _PROTOCOL, path, on_progress=seen.append)
-    return path, table, journal, seen
+    table = build_table(better, runtime, _PROTOCOL, path, store=store, on_progress=seen.append)
+    return path, table, campaign, seen
 
 
 def test_candidates_that_crash_or_raise_leave_all_others(built):
@@ -53,9 +53,10 @@ def test_failures_are_saved_with_the_table(built):
     assert LookupTable.load(path) == table
 
 
-def test_crash_is_in_the_journal_before_anything_is_measured(built):
-    lines = built[2].splitlines()
-    assert ['"reason"' in line for line in lines] == [False, True, True, False, False]
+def test_failures_are_in_the_store_with_their_reasons(built):
+    campaign = built[2]
+    assert [failure.subject for failure in campaign.failures] == ["b/crash", "c/raise"]
+    assert len({record.round for record in campaign.records}) == 2
 
 
 def test_resumed_build_goes_on_without_the_candidate_that_crashed(built):

@@ -11,16 +11,28 @@ import subprocess
 import sys
 
 import pytest
-from building import LATENCIES, PROTOCOL, Noise, Stopped, build, interrupt, make_plan, same, values
+from building import (
+    LATENCIES,
+    PROTOCOL,
+    Noise,
+    Stopped,
+    build,
+    interrupt,
+    make_plan,
+    rounds_of,
+    same,
+    store_of,
+    values,
+)
 
-from nni_latency.errors import InvalidValueError, MeasurementError, MismatchError, OutputError
+from nni_latency.database import open_store
+from nni_latency.errors import InvalidValueError, MeasurementError, OutputError
 from nni_latency.files import reserved
 from nni_latency.measurement import Protocol
 from nni_latency.measurement.runtimes import TorchEager
 from nni_latency.platforms import Platform
 from nni_latency.spaces import FBNetSpace
-from nni_latency.tables import LookupTable, build_table, journal_path
-from nni_latency.tables._journal import Journal
+from nni_latency.tables import LookupTable, build_table
 from nni_latency.testing import FakeRuntime, fake_plan
 
 
@@ -31,7 +43,10 @@ def test_first_round_after_resuming_does_not_count_either(tmp_path):
     plan, latencies = make_plan()
     cold = iter([50.0] * (3 * len(plan.layers) * 2))
     runtime = FakeRuntime(latencies, noise=lambda: next(cold, 0.0))
-    assert values(build_table(plan, runtime, largest, tmp_path / "t.json")) == LATENCIES
+    assert (
+        values(build_table(plan, runtime, largest, tmp_path / "t.json", store=store_of(tmp_path / "t.json")))
+        == LATENCIES
+    )
 
 
 @pytest.mark.parametrize("rounds", [1, 3, 5])
@@ -57,37 +72,19 @@ def ends(tmp_path_factory):
 
 
 @pytest.mark.parametrize(("ended", "more"), [(0, 0), (0, 5), (0, 30), (1, -1), (1, 0), (1, 1), (2, 7), (5, -1), (5, 0)])
-def test_stop_in_the_middle_of_a_round_loses_that_round_alone(tmp_path, ends, ended, more):
+def test_stop_in_the_middle_of_a_round_loses_the_visit_in_flight_alone(tmp_path, ends, ended, more):
     runs = [0, *ends][ended] + more
     whole = sum(end <= runs for end in ends)
+    path = tmp_path / "t.json"
     with pytest.raises(Stopped, match=r"stopped"):
-        build(tmp_path / "t.json", noise=Noise(stop_after=runs))
-    assert journal_path(tmp_path / "t.json").read_bytes().count(b"\n") == 1 + whole
+        build(path, noise=Noise(stop_after=runs))
+    networks = rounds_of(path) if list(store_of(path).campaigns()) else []
+    assert len(networks) in (whole, whole + 1)
     seen = []
-    table = build(tmp_path / "t.json", noise=Noise(), on_progress=seen.append)
-    assert seen[0].resumed == whole
+    table = build(path, noise=Noise(), on_progress=seen.append)
+    assert seen[0].resumed == len(networks)
     assert table.rounds == 6
-
-
-def test_journal_cut_in_its_last_line_loses_that_round_alone(tmp_path):
-    path = tmp_path / "t.json"
-    content = interrupt(path, rounds=4)
-    last = content.rstrip(b"\n").rfind(b"\n") + 1
-    journal_path(path).write_bytes(content[: last + (len(content) - last) // 2])
-    seen = []
-    table = build(path, on_progress=seen.append)
-    assert [progress.resumed for progress in seen] == [3, 3, 3]
-    assert same(table, build(tmp_path / "whole.json"))
-
-
-def test_journal_cut_at_any_byte_goes_on(tmp_path):
-    """Wherever a crash cuts the journal, header included, the same command builds the same table."""
-    path = tmp_path / "t.json"
-    content = interrupt(path, rounds=2)
-    whole = build(tmp_path / "whole.json")
-    for length in {0, 1, content.index(b"\n"), content.index(b"\n") + 1, len(content) // 2, len(content) - 1}:
-        journal_path(path).write_bytes(content[:length])
-        assert same(build(path, overwrite=True), whole)
+    assert rounds_of(path)[: len(networks)] == networks
 
 
 def test_build_goes_on_after_two_interruptions(tmp_path):
@@ -96,10 +93,10 @@ def test_build_goes_on_after_two_interruptions(tmp_path):
     assert same(build(tmp_path / "t.json"), build(tmp_path / "whole.json"))
 
 
-def test_resume_false_starts_over(tmp_path):
+def test_fresh_build_starts_over(tmp_path):
     interrupt(tmp_path / "t.json", rounds=4)
     seen = []
-    build(tmp_path / "t.json", resume=False, on_progress=seen.append)
+    build(tmp_path / "t.json", fresh=True, on_progress=seen.append)
     assert [progress.resumed for progress in seen] == [0] * 6
 
 
@@ -117,17 +114,18 @@ def test_budget_that_is_spent_already_finishes_at_once(tmp_path):
     assert build(tmp_path / "t.json", protocol=shorter).rounds == 4
 
 
-def test_clock_that_fails_spoils_no_journal(tmp_path, ends):
+def test_clock_that_fails_spoils_no_record(tmp_path, ends):
     plan, latencies = make_plan()
     times = iter([0.0] * (ends[1] + 5))
     runtime = FakeRuntime(latencies, noise=lambda: next(times, math.inf))
     with pytest.raises(MeasurementError, match=r"The clock gave .*inf.*which are no times"):
-        build_table(plan, runtime, PROTOCOL, tmp_path / "t.json")
-    assert journal_path(tmp_path / "t.json").read_bytes().count(b"\n") == 3
-    assert same(build(tmp_path / "t.json"), build(tmp_path / "whole.json"))
+        build_table(plan, runtime, PROTOCOL, tmp_path / "t.json", store=store_of(tmp_path / "t.json"))
+    (campaign,) = store_of(tmp_path / "t.json").campaigns()
+    assert all(math.isfinite(seconds) for record in campaign.records for seconds in record.whole)
+    assert build(tmp_path / "t.json").rounds == 6
 
 
-def test_kill_9_loses_at_most_the_round_in_flight(tmp_path):
+def test_kill_9_loses_at_most_the_visit_in_flight(tmp_path):
     """A real process on real blocks, killed for good after two rounds; a second one finishes the table."""
     path = tmp_path / "t.json"
     code = (
@@ -152,7 +150,8 @@ def test_kill_9_loses_at_most_the_round_in_flight(tmp_path):
         seen = max([seen, *map(int, process.stdout.read().split())])
         assert process.wait() == -signal.SIGKILL
     assert not path.exists()
-    kept = journal_path(path).read_bytes().count(b"\n") - 1
+    (campaign,) = open_store().campaigns()
+    kept = len({record.round for record in campaign.records})
     assert kept >= seen
     progress = []
     plan = FBNetSpace(num_classes=4, input_size=16, width=0.5, depth=0.25).measure_plan()
@@ -161,7 +160,6 @@ def test_kill_9_loses_at_most_the_round_in_flight(tmp_path):
     assert [step.resumed for step in progress] == [kept]
     assert LookupTable.load(path) == table
     assert (table.rounds, table.coverage) == (kept + 1, 1.0)
-    assert not journal_path(path).exists()
 
 
 def test_builder_that_waited_for_another_does_not_replace_its_table(tmp_path, monkeypatch):
@@ -178,58 +176,57 @@ def test_builder_that_waited_for_another_does_not_replace_its_table(tmp_path, mo
     assert path.read_text() == "finished meanwhile"
 
 
-def test_other_space_is_refused_and_both_are_named(tmp_path):
-    interrupt(tmp_path / "t.json", rounds=1)
-    plan, latencies = make_plan(width=2)
-    with pytest.raises(MismatchError, match=r"two spaces.*'width': 2.*--no-resume") as info:
-        build_table(plan, FakeRuntime(latencies), PROTOCOL, tmp_path / "t.json")
-    assert "{'name': 'fake', 'arguments': {}}" in str(info.value)
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"protocol": dataclasses.replace(PROTOCOL, n_run=5)},
+        {"protocol": dataclasses.replace(PROTOCOL, seed=3)},
+        {"platform": Platform("pi", "fake")},
+        {"platform": Platform("fake-device", "fake", facts={"runtime.version": "2"})},
+    ],
+)
+def test_build_of_another_platform_or_protocol_never_mixes(tmp_path, other):
+    """It is another campaign: what was measured for the first one stays, and is resumed later."""
+    path = tmp_path / "t.json"
+    interrupt(path, rounds=4)
+    seen = []
+    build(path, on_progress=seen.append, **other)
+    assert seen[0].resumed == 0
+    assert len(list(store_of(path).campaigns())) == 2
+    build(path, on_progress=seen.append, overwrite=True)
+    assert [progress.resumed for progress in seen[-2:]] == [4, 4]
 
 
-def test_other_candidates_are_refused(tmp_path):
-    interrupt(tmp_path / "t.json", rounds=1)
+def test_build_of_other_candidates_never_mixes(tmp_path):
+    path, seen = tmp_path / "t.json", []
+    interrupt(path, rounds=1)
     plan, latencies = fake_plan({**LATENCIES, "c": {"small": 1.0, "huge": 9.0}}, fixed=["stem"])
-    with pytest.raises(MismatchError, match=r"would mix two spaces"):
-        build_table(plan, FakeRuntime(latencies), PROTOCOL, tmp_path / "t.json")
+    build_table(plan, FakeRuntime(latencies), PROTOCOL, path, store=store_of(path), on_progress=seen.append)
+    assert seen[0].resumed == 0
 
 
-def test_other_platform_is_refused_and_both_are_named(tmp_path):
-    interrupt(tmp_path / "t.json", rounds=1)
-    with pytest.raises(MismatchError, match=r"id: fake-device\.fake\.fp32\.t1 against pi\.fake\.fp32\.t1"):
-        build(tmp_path / "t.json", platform=Platform("pi", "fake"))
-
-
-def test_other_protocol_is_refused_and_both_values_are_named(tmp_path):
-    interrupt(tmp_path / "t.json", rounds=1)
-    with pytest.raises(MismatchError, match=r"two protocols \(n_run: 1 against 5; seed: 0 against 3\)"):
-        build(tmp_path / "t.json", protocol=dataclasses.replace(PROTOCOL, n_run=5, seed=3))
-
-
-def test_refused_journal_stays_as_it_was(tmp_path):
-    content = interrupt(tmp_path / "t.json", rounds=2)
-    with pytest.raises(MismatchError, match=r"two protocols"):
-        build(tmp_path / "t.json", protocol=dataclasses.replace(PROTOCOL, seed=3))
-    assert journal_path(tmp_path / "t.json").read_bytes() == content
+def test_finished_table_is_built_again_without_measuring(tmp_path):
+    path, seen = tmp_path / "t.json", []
+    table = build(path)
+    again = build(path, overwrite=True, on_progress=seen.append)
+    assert seen == []
+    assert again == table
 
 
 def test_full_disk_is_reported_and_nothing_is_lost(tmp_path, monkeypatch):
     path = tmp_path / "t.json"
-    write, written = Journal.append_line, []
+    kept = []
 
-    def full(self, content):
-        if len(written) == 2:
-            # The system wrote what still had room and then gave up.
-            with self.path.open("ab") as file:
-                file.write(b'{"index":2,"dura')
-            raise OutputError(f"Cannot write the journal {str(self.path)!r}: {os.strerror(errno.ENOSPC)}.")
-        written.append(content)
-        write(self, content)
+    def full(log, record):
+        if len(kept) == 7:
+            raise OutputError(f"Cannot write the database: {os.strerror(errno.ENOSPC)}.")
+        kept.append(record)
+        log.records.append(record)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Journal, "append_line", full)
+        patch.setattr("nni_latency.measurement._store._MemoryLog.append", full)
         with pytest.raises(OutputError, match=r"No space left on device"):
             build(path)
-    seen = []
-    table = build(path, on_progress=seen.append)
-    assert seen[0].resumed == 2
-    assert same(table, build(tmp_path / "whole.json"))
+    (campaign,) = store_of(path).campaigns()
+    assert list(campaign.records) == kept
+    assert build(path).rounds == 6

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from nni_latency.errors import InvalidValueError, MeasurementError
-from nni_latency.measurement import time_chain
+from nni_latency.measurement import Subject, time_chain
 from nni_latency.operators import OpSpec
 from nni_latency.platforms import Platform
 from nni_latency.spaces._fbnet_blocks import InvertedResidual
@@ -31,21 +31,25 @@ def test_clock_does_not_run_backwards(seconds):
         FakeClock().advance(seconds)
 
 
+def _prepare(runtime, module):
+    return runtime.prepare(Subject("module", lambda: module), runtime.inputs((1,)))
+
+
 def test_runtime_takes_the_time_of_every_operator():
     runtime = FakeRuntime({"relu()@1x3:float32": 0.5})
-    stage = runtime.load(nn.Sequential(nn.ReLU(), nn.ReLU()))
+    stage = _prepare(runtime, nn.Sequential(nn.ReLU(), nn.ReLU()))
     assert time_chain([stage, stage], runtime.inputs((1, 3)), runtime.clock) == [1.0, 1.0]
 
 
 def test_runtime_hands_on_true_shapes():
     runtime = FakeRuntime(lambda _op: 1.0)
-    block = runtime.load(InvertedResidual(8, 12, 3, 2, 6))
+    block = _prepare(runtime, InvertedResidual(8, 12, 3, 2, 6))
     assert block(runtime.inputs((2, 8, 9, 9))).shape == (2, 12, 5, 5)
 
 
 def test_runtime_costs_a_block_by_the_shape_of_its_input():
     runtime = FakeRuntime(lambda op: float(op.input_shapes[0][0]))
-    stage = runtime.load(nn.ReLU())
+    stage = _prepare(runtime, nn.ReLU())
     for batch in (1, 4, 1):
         stage(runtime.inputs((batch, 2)))
     assert runtime.clock.now == 6.0
@@ -54,7 +58,7 @@ def test_runtime_costs_a_block_by_the_shape_of_its_input():
 def test_runtime_adds_noise_to_every_run():
     noise = iter([0.25, 0.5])
     runtime = FakeRuntime(lambda _op: 1.0, noise=lambda: next(noise))
-    stage = runtime.load(nn.ReLU())
+    stage = _prepare(runtime, nn.ReLU())
     inputs = runtime.inputs((1,))
     assert [time_chain([stage], inputs, runtime.clock)[0] for _ in range(2)] == [1.25, 1.5]
 
@@ -62,7 +66,7 @@ def test_runtime_adds_noise_to_every_run():
 def test_runtime_names_an_operator_without_a_latency():
     runtime = FakeRuntime({})
     with pytest.raises(MeasurementError, match=r"no latency for the operator relu\(\)@1x3:float32"):
-        runtime.load(nn.ReLU())(runtime.inputs((1, 3)))
+        _prepare(runtime, nn.ReLU())(runtime.inputs((1, 3)))
 
 
 def test_runtime_says_what_it_is_told_to_be():
