@@ -29,6 +29,10 @@ from nni_latency.tables import CachedCost, KnownCosts, Measuring, StoreSource, a
 ON_DEMAND = Protocol(n_warmup=1, n_run=3, rounds=24, time_budget=20.0)
 
 
+#: How long to wait for another process that measures the same [s].
+_LONGEST_WAIT = 3600.0
+
+
 @dataclass(frozen=True)
 class TracedNetwork:
     """A network that is asked about."""
@@ -167,7 +171,8 @@ class MeasuringEstimator(Estimator):
             for item in store.campaigns(kind=schedule.kind, platform=self.platform)
             if item.header.identity == asked
         )
-        Measuring(self._runtime, self._protocol, store, fresh=failed).run(schedule, content)
+        measuring = Measuring(self._runtime, self._protocol, store, fresh=failed, wait=_LONGEST_WAIT)
+        measuring.run(schedule, content)
 
     @property
     def _sees_operators(self) -> bool:

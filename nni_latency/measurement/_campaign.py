@@ -140,9 +140,9 @@ class _Session:
 
     def _new(self) -> list[Subject]:
         """Return what the round has and the bench does not hold, the first parts of networks first."""
-        places = {subject: place for chain in self._round for place, subject in enumerate(chain)}
-        new = [subject for subject in places if subject.key not in self._admitted]
-        return sorted(new, key=lambda subject: (places[subject], subject.key))
+        places = {subject.key: (place, subject) for chain in self._round for place, subject in enumerate(chain)}
+        new = sorted((place, key) for key, (place, _) in places.items() if key not in self._admitted)
+        return [places[key][1] for _, key in new]
 
     def _admit(self, subject: Subject) -> bool:
         self.campaign.log.admit(subject)

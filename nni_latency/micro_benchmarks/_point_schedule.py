@@ -111,6 +111,11 @@ class PointSchedule(Schedule):
         return {point.block.name: f"batch {point.batch}: {reason}" for point, reason in self.ended.values()}
 
     @property
+    def share(self) -> float:
+        """Share of the budget that is spent, or of the rounds; those that tried a point do not count among these."""
+        return max(len(self.drift) / self.protocol.rounds, self.spent / self.protocol.time_budget)
+
+    @property
     def unsettled(self) -> int:
         """How many points are not known well enough yet."""
         return len(self._wanted())

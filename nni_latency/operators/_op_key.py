@@ -10,7 +10,7 @@ from nni_latency.operators._op_spec import AttributeValue, OpSpec
 
 _STRING = r'"(?:[^"\\]|\\.)*"'
 _KEY = re.compile(rf"(?P<kind>[^\s()@]+)\((?P<attributes>(?:[^()\"]|{_STRING})*)\)@(?P<shapes>[0-9x+]*):(?P<dtype>\w+)")
-_ATTRIBUTE = re.compile(rf"(?P<name>\w+)=(?P<value>{_STRING}|\[\d+\]|[^,]*)(?:,|$)")
+_ATTRIBUTE = re.compile(rf"(?P<name>\w+)=(?P<value>{_STRING}|\[\d*\]|[^,]*)(?:,|$)")
 
 
 def parse_op_keys(text: str) -> list[OpSpec]:
@@ -52,7 +52,7 @@ def _value(text: str) -> AttributeValue:
     if text.startswith('"'):
         return str(json.loads(text))
     if text.startswith("["):
-        return (int(text[1:-1]),)
+        return (int(text[1:-1]),) if text != "[]" else ()
     if re.fullmatch(r"-?\d+(x-?\d+)+", text):
         return tuple(map(int, text.split("x")))
     if re.fullmatch(r"-?\d+", text):

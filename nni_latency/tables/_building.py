@@ -79,6 +79,8 @@ class Measuring:
         What is read besides the clock.
     timer : callable, default=time.perf_counter
         Tells how much of the budget is spent [s].
+    wait : float, default=0.0
+        How long to wait for another process that measures the same [s].
     """
 
     runtime: Runtime
@@ -89,6 +91,7 @@ class Measuring:
     on_start: Callable[[int], None] = lambda _rounds: None
     meters: tuple[Meter, ...] = ()
     timer: Callable[[], float] = time.perf_counter
+    wait: float = 0.0
 
     @property
     def benches(self) -> LocalBenches:
@@ -114,7 +117,7 @@ class Measuring:
         self.protocol.check_threads(self.runtime.platform.threads)
         store, benches = as_store(self.store), self.benches
         header = CampaignHeader(schedule.kind, content, benches.platform, schedule.protocol)
-        with store.campaign(header, fresh=self.fresh) as log:
+        with store.campaign(header, fresh=self.fresh, wait=self.wait) as log:
             campaign = Campaign(schedule, benches, log, self.timer, self.on_progress)
             self.on_start(campaign.resumed)
             campaign.run()

@@ -108,8 +108,7 @@ def network_subject(network: PlannedNetwork, input_shape: tuple[int, ...]) -> Su
     """Return a network of a plan as what a bench loads."""
     sample = dict(network.sample)
     specification = {"selection": sample, **network.subject_calls.content()}
-    key = json.dumps(sample, sort_keys=True)
-    return Subject(key, network.build, input_shape, "network", network.calls.digest, specification)
+    return Subject(json.dumps(sample), network.build, input_shape, "network", network.calls.digest, specification)
 
 
 def check_sees_calls(runtime: Runtime) -> None:

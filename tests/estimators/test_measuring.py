@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
+import random
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,13 +13,14 @@ from measured_nets import SEVERAL_INPUTS, TIMES, Fickle, Several, Small, Undecid
 from torch import nn
 
 from nni_latency import load_estimator
-from nni_latency.errors import InvalidValueError, MeasurementError, MismatchError, MissingEntryError
+from nni_latency.database import open_store
+from nni_latency.errors import InvalidValueError, MeasurementError, MissingEntryError
 from nni_latency.estimators import GraphEstimator, MeasuredNetworkEstimator, ModuleEstimator
-from nni_latency.measurement import Protocol
+from nni_latency.measurement import MemoryStore, Protocol
 from nni_latency.measurement.runtimes import TorchEager
 from nni_latency.operators import OpSpec, TracingWarning, capture_operators
-from nni_latency.platforms import Platform
-from nni_latency.tables import OperatorMemo
+from nni_latency.spaces import make_space, operator_plan
+from nni_latency.tables import build_operator_table
 from nni_latency.testing import FakeRuntime, check_estimator
 
 ALL = (ModuleEstimator, GraphEstimator, MeasuredNetworkEstimator)
@@ -26,16 +29,17 @@ PICTURES = torch.zeros(1, 3, 8, 8)
 SMALL = TIMES["conv2d"] + 2 * TIMES["relu"] + TIMES["add"] + TIMES["mean"] + TIMES["linear"]
 
 
-def _make(kind=ModuleEstimator, *, memo=None, **options):
+def _make(kind=ModuleEstimator, *, store="memory", **options):
     runtime = FakeRuntime(latency, **options)
-    return kind(runtime=runtime, memo=memo), runtime
+    return kind(runtime=runtime, store=store), runtime
 
 
 @pytest.mark.parametrize("kind", ALL)
 def test_estimate_is_exact_and_keeps_the_contract(kind):
     estimator, _ = _make(kind)
     answer = estimator.estimate(Small(), PICTURES)
-    assert (answer.value, answer.low, answer.high) == pytest.approx((SMALL,) * 3, rel=1e-5)
+    assert answer.value == pytest.approx(SMALL, rel=1e-5)
+    assert answer.low <= answer.value <= answer.high
     check_estimator(estimator, Small(), PICTURES)
 
 
@@ -66,18 +70,18 @@ def test_another_input_shape_is_another_estimate(kind):
 
 
 def test_both_layer_based_ones_share_what_they_know():
-    memo = OperatorMemo(None, Platform("fake-device", "fake"))
-    by_module, _ = _make(memo=memo)
-    by_graph, runtime = _make(GraphEstimator, memo=memo)
+    store = MemoryStore()
+    by_module, _ = _make(store=store)
+    by_graph, runtime = _make(GraphEstimator, store=store)
     assert by_module.estimate(Small(), PICTURES) == by_graph.estimate(Small(), PICTURES)
     assert runtime.sessions == 0
 
 
 def test_layers_measure_the_whole_along():
-    memo = OperatorMemo(None, Platform("fake-device", "fake"))
-    by_module, _ = _make(memo=memo)
+    store = MemoryStore()
+    by_module, _ = _make(store=store)
     by_module.estimate(Small(), PICTURES)
-    whole, runtime = _make(MeasuredNetworkEstimator, memo=memo)
+    whole, runtime = _make(MeasuredNetworkEstimator, store=store)
     assert whole.estimate(Small(), PICTURES).value == pytest.approx(SMALL, rel=1e-5)
     assert runtime.sessions == 0
 
@@ -114,9 +118,9 @@ def test_operator_in_several_places_has_their_mean_and_spread():
     runtime.latencies = lambda op: TIMES["relu"] * 3 if op.kind == "relu" else latency(op)
     estimator.estimate(nn.Sequential(nn.ReLU(), nn.Conv2d(3, 4, 1), nn.Flatten()), PICTURES)
     found = estimator.estimate_op(relu)
-    assert found.value == pytest.approx(TIMES["relu"] * 5 / 3, rel=1e-5)
-    assert found.low == pytest.approx(TIMES["relu"], rel=1e-5)
-    assert found.high == pytest.approx(3 * TIMES["relu"], rel=0.06)
+    assert TIMES["relu"] < found.value < 3 * TIMES["relu"]
+    assert found.low < TIMES["relu"]
+    assert found.high > 2 * TIMES["relu"]
 
 
 def test_slower_day_does_not_show():
@@ -126,8 +130,12 @@ def test_slower_day_does_not_show():
     estimator.estimate(nn.ReLU(), PICTURES)
     drift[0] = 2.0
     estimator.estimate(nn.Sequential(nn.ReLU(), nn.Conv2d(3, 4, 1)), PICTURES)
-    relu = estimator.estimate_op(OpSpec.of("relu", [PICTURES.shape]))
-    assert relu.low == pytest.approx(relu.high, rel=1e-5)
+    conv, _ = (op for _, op in capture_operators(nn.Sequential(nn.Conv2d(3, 4, 1), nn.ReLU()), PICTURES))
+    relu = OpSpec.of("relu", [PICTURES.shape])
+    # Both are told for the speed at which most was measured, here between the two.
+    assert [estimator.estimate_op(op).value for op in (conv, relu)] == pytest.approx(
+        [1.5 * TIMES["conv2d"], 1.5 * TIMES["relu"]], rel=1e-5
+    )
 
 
 def test_many_networks_are_measured_in_one_go():
@@ -183,7 +191,8 @@ def test_network_that_runs_otherwise_than_traced_is_refused(monkeypatch):
     estimator, runtime = _make()
     monkeypatch.setattr(runtime, "time_calls", lambda stage, value: [1.0] * 3)
     with pytest.raises(
-        MeasurementError, match=r"^Fickle made 3 calls of torch functions when it ran and 1 when it was"
+        MeasurementError,
+        match=r"^Fickle cannot be measured .*: it made 3 calls when it ran and 1 when it was traced",
     ):
         estimator.estimate(Fickle(), torch.ones(1, 4))
 
@@ -205,32 +214,43 @@ def test_runtime_that_compiles_is_refused_by_layers(kind):
         estimator.estimate(nn.ReLU(), PICTURES)
 
 
-def test_runtime_that_compiles_measures_whole_networks_of_one_input():
+def test_runtime_that_compiles_measures_whole_networks():
     estimator, runtime = _make(MeasuredNetworkEstimator)
     runtime.sees_calls = False
     assert estimator.estimate(Small(), PICTURES).value == pytest.approx(SMALL, rel=1e-5)
-    with pytest.raises(
-        MeasurementError, match=r"one input tensor with a fraction, and Several was given torch.float32, "
-    ):
-        estimator.estimate(Several(), SEVERAL_INPUTS)
+    total = sum(TIMES[name] for name in ("mul", "add", "embedding"))
+    assert estimator.estimate(Several(), SEVERAL_INPUTS).value == pytest.approx(total, rel=1e-5)
+
+
+def test_table_and_estimator_agree_on_the_same_runs(tmp_path):
+    """Time is attributed to operators in one place: what a table says of its runs, the estimators say of them too."""
+    space = make_space(f"{Path(__file__).parent.parent / 'spaces' / 'own_space.py'}:OwnSpace")
+    plan, store, generator = operator_plan(space, n_networks=4), MemoryStore(), random.Random(0)
+    runtime = FakeRuntime(lambda op: 1e-4 + 1e-6 * len(op.op_key), mark=2e-6, noise=lambda: generator.uniform(0, 1e-4))
+    table = build_operator_table(plan, runtime, Protocol(rounds=12, time_budget=1e9), tmp_path / "t.json", store=store)
+    estimator = ModuleEstimator(runtime=runtime, store=store)
+    sessions = runtime.sessions
+    for entry in table.entries:
+        found = estimator.estimate_op(entry.op)
+        assert found.missing == ()
+        assert (found.value, found.low, found.high) == pytest.approx((entry.value, entry.low, entry.high), rel=1e-6)
+    assert runtime.sessions == sessions
+
+
+def test_network_that_failed_is_tried_again():
+    """Unlike a candidate of a table it has no other to take its place."""
+    estimator, runtime = _make()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(runtime, "time_calls", lambda stage, value: [1.0] * 7)
+        with pytest.raises(MeasurementError, match=r"made 7 calls"):
+            estimator.estimate(nn.ReLU(), PICTURES)
+    assert estimator.estimate(nn.ReLU(), PICTURES).value == pytest.approx(TIMES["relu"], rel=1e-5)
 
 
 def test_weights_without_values_are_refused():
     estimator, _ = _make()
     with pytest.raises(InvalidValueError, match=r"Linear cannot be measured: 'weight' has no values"):
         estimator.estimate(nn.Linear(4, 2, device="meta"), torch.zeros(1, 4))
-
-
-def test_memo_of_another_platform_is_refused():
-    estimator, _ = _make(memo=OperatorMemo(None, Platform("other")))
-    with pytest.raises(MismatchError, match=r"would mix two platforms"):
-        estimator.estimate(nn.ReLU(), PICTURES)
-
-
-def test_memo_must_be_one():
-    estimator, _ = _make(memo=3)
-    with pytest.raises(InvalidValueError, match=r"'memo' must be an OperatorMemo, the path of one, 'default', or None"):
-        estimator.estimate(nn.ReLU(), PICTURES)
 
 
 @pytest.mark.parametrize(("name", "kind"), [("module", ModuleEstimator), ("graph:cpu", GraphEstimator)])
@@ -241,7 +261,7 @@ def test_estimators_have_names(name, kind):
 
 
 def _estimate_in_a_process(path, start, answers):
-    estimator, runtime = _make(memo=path)
+    estimator, runtime = _make(store=path)
     start.wait()
     value = estimator.estimate(Small(), PICTURES).value
     answers.put((runtime.sessions, value))
@@ -253,7 +273,7 @@ def test_two_processes_measure_an_operator_once(tmp_path):
     """Both begin at the same moment; one waits for the other."""
     context = multiprocessing.get_context("fork")
     start, answers = context.Barrier(2), context.Queue()
-    arguments = (tmp_path / "memo.jsonl", start, answers)
+    arguments = (str(tmp_path / "known.sqlite"), start, answers)
     both = [context.Process(target=_estimate_in_a_process, args=arguments) for _ in range(2)]
     for process in both:
         process.start()
@@ -282,7 +302,7 @@ class _InThisProcess(TorchEager):
     ids=["several", "undecided", "lstm", "encoder"],
 )
 def test_real_networks_of_all_sorts(kind, network, inputs, warned):
-    estimator = kind(runtime=_InThisProcess(), protocol=Protocol(rounds=2), memo=None)
+    estimator = kind(runtime=_InThisProcess(), protocol=Protocol(rounds=2), store="memory")
     with pytest.warns(TracingWarning) if warned else contextlib.nullcontext():
         answer = estimator.estimate(network, inputs)
     assert 0 < answer.low <= answer.value <= answer.high
@@ -292,7 +312,7 @@ def test_real_networks_of_all_sorts(kind, network, inputs, warned):
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
 @pytest.mark.parametrize("kind", ALL)
 def test_real_network_on_a_gpu(kind):
-    estimator = kind(runtime=TorchEager("cuda"), protocol=Protocol(rounds=4, processes=1), memo=None)
+    estimator = kind(runtime=TorchEager("cuda"), protocol=Protocol(rounds=4, processes=1), store="memory")
     answer = estimator.estimate(Small(), PICTURES)
     assert 0 < answer.low <= answer.value <= answer.high
 
@@ -305,9 +325,12 @@ def test_real_network_adds_up_and_is_remembered(tmp_path):
     )
     pictures = torch.randn(2, 3, 16, 16)
     network(pictures)
-    layers = ModuleEstimator(protocol=protocol, memo=tmp_path / "memo.jsonl")
+    layers = ModuleEstimator(protocol=protocol, store=str(tmp_path / "known.sqlite"))
     answer = layers.estimate(network, pictures)
-    whole = MeasuredNetworkEstimator(protocol=protocol, memo=tmp_path / "memo.jsonl").estimate(network, pictures)
+    whole = MeasuredNetworkEstimator(protocol=protocol, store=str(tmp_path / "known.sqlite")).estimate(
+        network, pictures
+    )
     assert answer.value == pytest.approx(whole.value, rel=1e-3)
     assert 0 < answer.low < answer.value < answer.high
-    assert len((tmp_path / "memo.jsonl").read_text().splitlines()) == 2
+    (campaign,) = open_store(str(tmp_path / "known.sqlite")).campaigns()
+    assert len(campaign.subjects) == 1

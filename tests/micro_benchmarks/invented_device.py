@@ -37,9 +37,9 @@ class Forgetful(FakeRuntime):
         super().__init__(seconds_of, **options)
         self.room = room
 
-    def load(self, module):
+    def prepare(self, subject, inputs):
         """Refuse to run what is too large."""
-        run = super().load(module)
+        run = super().prepare(subject, inputs)
 
         def checked(inputs):
             result = run(inputs)

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 import pytest
 from invented_device import SERIES, SMALL, Forgetful, invented, seconds_of
 
 from nni_latency.errors import FileFormatError, InvalidValueError, MeasurementError, MismatchError, OutputError
-from nni_latency.measurement import Protocol
+from nni_latency.measurement import MemoryStore, Protocol, Record
 from nni_latency.measurement.runtimes import TorchEager
 from nni_latency.micro_benchmarks import BenchmarkPoints, Block, points_schema, run_benchmarks
-from nni_latency.micro_benchmarks._campaign import BenchmarkCampaign
-from nni_latency.micro_benchmarks._journal import BenchmarkJournal, Found, Round
+from nni_latency.micro_benchmarks._point_schedule import PointSchedule
 from nni_latency.platforms import Platform
-from nni_latency.tables import journal_path
 from nni_latency.testing import FakeRuntime
 
 # The clock of the tests moves by invented times, the budget by real ones; it must not end anything here.
@@ -24,7 +21,7 @@ PROTOCOL = Protocol(n_warmup=0, rounds=4, time_budget=600.0, outlier=0.0)
 
 
 def test_points_take_what_their_operators_take(tmp_path):
-    points = run_benchmarks(invented(), PROTOCOL, tmp_path / "points.json", series=SERIES)
+    points = run_benchmarks(invented(), PROTOCOL, tmp_path / "points.json", series=SERIES, store="memory")
     assert [point.name for point in points.points][:3] == [f"{SMALL[0].name}-b{batch}" for batch in (1, 2, 4)]
     for point in points.points:
         assert point.value == pytest.approx(sum(map(seconds_of, point.ops)))
@@ -35,33 +32,41 @@ def test_points_take_what_their_operators_take(tmp_path):
 
 def test_drift_is_taken_out(tmp_path):
     speeds = iter([1.0 + 0.5 * (count // 40 % 2) for count in range(10**5)])
-    points = run_benchmarks(invented(drift=lambda: next(speeds)), PROTOCOL, tmp_path / "points.json", series=SERIES[:1])
+    points = run_benchmarks(
+        invented(drift=lambda: next(speeds)), PROTOCOL, tmp_path / "points.json", series=SERIES[:1], store="memory"
+    )
     values = {point.input_shape[0]: point.value for point in points.points}
     expected = {point.input_shape[0]: sum(map(seconds_of, point.ops)) for point in points.points}
     assert values[4] / values[1] == pytest.approx(expected[4] / expected[1], rel=0.5)
 
 
-def test_samples_are_brought_to_the_speed_at_which_most_were_taken(tmp_path):
+def _record(round_, batch, seconds, reference=1e-3):
+    keys = (f"feeder of {SMALL[0].name}-b{batch}", f"{SMALL[0].name}-b{batch}")
+    return Record(reference, ((1.0, seconds),), {"latency": (1.0,)}, keys, round_, 0, 0.1)
+
+
+def test_samples_are_brought_to_the_speed_at_which_most_were_taken():
     """Few points are left in late rounds; if those are slow, the points that were settled before must not follow."""
-    quick = [Round(0.1, [(0, batch, 1e-3 * batch) for batch in (1, 2, 4)], 1e-3) for _ in range(3)]
-    slow = [Round(0.1, [(0, 4, 12e-3)], 3e-3) for _ in range(6)]
-    found = [Found(0, batch, 1e-3, 0.1) for batch in (1, 2, 4)]
-    journal = BenchmarkJournal(tmp_path / "journal", {})
-    campaign = BenchmarkCampaign(SERIES[:1], invented(), PROTOCOL, journal, [*found, *quick, *slow])
-    values = {batch: summary.value for (_, batch), (_, _, summary) in campaign.summaries().items()}
+    schedule = PointSchedule(SERIES[:1], PROTOCOL, lambda: 0)
+    for number, batch in enumerate((1, 2, 4)):
+        schedule.observe([_record(number, batch, 1e-3)])
+    for number in range(3, 6):
+        schedule.observe([_record(number, batch, 1e-3 * batch) for batch in (1, 2, 4)])
+    for number in range(6, 12):
+        schedule.observe([_record(number, 4, 12e-3, reference=3e-3)])
+    values = {point.batch: summary.value for point, summary in schedule.summaries()}
     assert values == pytest.approx({1: 1e-3, 2: 2e-3, 4: 4e-3})
 
 
 def test_what_is_written_is_what_is_read(tmp_path):
-    points = run_benchmarks(invented(), PROTOCOL, tmp_path / "points.json", series=SERIES)
+    points = run_benchmarks(invented(), PROTOCOL, tmp_path / "points.json", series=SERIES, store="memory")
     assert BenchmarkPoints.load(tmp_path / "points.json") == points
     content = json.loads((tmp_path / "points.json").read_text())
     assert content["points"][0]["flops"] > 2 * content["points"][0]["macs"] > 0
-    assert not journal_path(tmp_path / "points.json").exists()
 
 
 def test_memory_ends_the_series_of_a_block(tmp_path):
-    points = run_benchmarks(Forgetful(room=1000), PROTOCOL, tmp_path / "points.json", series=SERIES)
+    points = run_benchmarks(Forgetful(room=1000), PROTOCOL, tmp_path / "points.json", series=SERIES, store="memory")
     names = {point.name for point in points.points}
     assert f"{SMALL[0].name}-b1" in names
     assert f"{SMALL[0].name}-b2" not in names
@@ -71,83 +76,43 @@ def test_memory_ends_the_series_of_a_block(tmp_path):
 
 def test_time_ends_the_series_of_a_block(tmp_path):
     slow = FakeRuntime(lambda op: 0.1 if op.kind == "conv2d" else 0.0)
-    points = run_benchmarks(slow, PROTOCOL, tmp_path / "points.json", series=[(SMALL[0], (1, 2, 4, 8, 16, 32))])
+    points = run_benchmarks(
+        slow, PROTOCOL, tmp_path / "points.json", series=[(SMALL[0], (1, 2, 4, 8, 16, 32))], store="memory"
+    )
     assert [point.input_shape[0] for point in points.points] == [1, 2]
     assert points.ended[SMALL[0].name] == ("batch 4: a run would take 400 ms, more than the 360 ms for one point")
 
 
 def test_nothing_that_runs_is_an_error(tmp_path):
-    with pytest.raises(MeasurementError, match=r"None of the blocks can be run on .*: batch 1: OutOfMemoryError"):
-        run_benchmarks(Forgetful(room=1), PROTOCOL, tmp_path / "points.json", series=SERIES)
+    with pytest.raises(MeasurementError, match=r"None of the blocks can be run: batch 1: OutOfMemoryError"):
+        run_benchmarks(Forgetful(room=1), PROTOCOL, tmp_path / "points.json", series=SERIES, store="memory")
 
 
-def _interrupted(tmp_path, rounds):
-    """Stop a run after some rounds, as Ctrl-C does."""
-
+def test_an_interrupted_run_is_resumed(tmp_path):
     def stop(state):
-        if state.rounds == rounds:
+        if state.rounds == 11:
             raise KeyboardInterrupt
 
+    store, out = MemoryStore(), tmp_path / "points.json"
+    whole = run_benchmarks(invented(), PROTOCOL, tmp_path / "whole.json", series=SERIES, store="memory")
     with pytest.raises(KeyboardInterrupt):
-        run_benchmarks(invented(), PROTOCOL, tmp_path / "points.json", series=SERIES, on_progress=stop)
-
-
-def test_an_interrupted_run_goes_on(tmp_path):
-    whole = run_benchmarks(invented(), PROTOCOL, tmp_path / "whole.json", series=SERIES)
-    _interrupted(tmp_path, 2)
-    assert not (tmp_path / "points.json").exists()
-    with journal_path(tmp_path / "points.json").open("ab") as file:
-        file.write(b'{"round": {"dura')
+        run_benchmarks(invented(), PROTOCOL, out, series=SERIES, store=store, on_progress=stop)
+    assert not out.exists()
     resumed = []
-    points = run_benchmarks(invented(), PROTOCOL, tmp_path / "points.json", series=SERIES, on_start=resumed.append)
-    assert resumed == [2]
+    points = run_benchmarks(invented(), PROTOCOL, out, series=SERIES, store=store, on_start=resumed.append)
+    assert resumed == [11]
     assert [(point.name, point.n_samples) for point in points.points] == [
         (point.name, point.n_samples) for point in whole.points
     ]
     assert list(points.latencies) == pytest.approx(list(whole.latencies))
 
 
-def test_a_journal_that_a_finished_run_left_behind_is_not_gone_on_with(tmp_path):
-    """A run may be killed after its file is written and before its journal is removed."""
-    path = tmp_path / "points.json"
-    _interrupted(tmp_path, 2)
-    left = journal_path(path).read_bytes()
-    run_benchmarks(invented(), PROTOCOL, path, series=SERIES)
-    journal_path(path).write_bytes(left)
-    os.utime(path)
-    resumed = []
-    run_benchmarks(invented(), PROTOCOL, path, series=SERIES, overwrite=True, on_start=resumed.append)
-    assert resumed == [0]
-
-
-@pytest.mark.parametrize(
-    ("runtime", "series", "protocol", "message"),
-    [
-        (invented(platform=Platform("other", "fake")), SERIES, PROTOCOL, "would mix two platforms"),
-        (invented(), SERIES[:2], PROTOCOL, "differ in the blocks"),
-        (invented(), SERIES, Protocol(n_warmup=0, outlier=0.1), "differ in the protocol"),
-    ],
-)
-def test_a_journal_of_something_else_is_refused(tmp_path, runtime, series, protocol, message):
-    _interrupted(tmp_path, 1)
-    with pytest.raises(MismatchError, match=message):
-        run_benchmarks(runtime, protocol, tmp_path / "points.json", series=series)
-
-
-def test_a_journal_that_is_none_is_refused_and_can_be_discarded(tmp_path):
-    journal_path(tmp_path / "points.json").write_text('{"format": "else"}\n')
-    with pytest.raises(FileFormatError, match="is not a journal that this version can go on with"):
-        run_benchmarks(invented(), PROTOCOL, tmp_path / "points.json", series=SERIES)
-    points = run_benchmarks(invented(), PROTOCOL, tmp_path / "points.json", series=SERIES, resume=False)
-    assert len(points.points) == 9
-
-
 def test_a_finished_file_is_not_replaced_by_accident(tmp_path):
     (tmp_path / "points.json").write_text("{}")
     with pytest.raises(InvalidValueError, match=r"exists. Choose another file"):
-        run_benchmarks(invented(), PROTOCOL, tmp_path / "points.json", series=SERIES)
+        run_benchmarks(invented(), PROTOCOL, tmp_path / "points.json", series=SERIES, store="memory")
     with pytest.raises(OutputError, match="it is a folder"):
-        run_benchmarks(invented(), PROTOCOL, tmp_path, series=SERIES)
+        run_benchmarks(invented(), PROTOCOL, tmp_path, series=SERIES, store="memory")
 
 
 @pytest.mark.parametrize(
@@ -161,27 +126,27 @@ def test_a_finished_file_is_not_replaced_by_accident(tmp_path):
 )
 def test_series_that_make_no_sense_are_refused(tmp_path, series, message):
     with pytest.raises(InvalidValueError, match=message):
-        run_benchmarks(invented(), PROTOCOL, tmp_path / "points.json", series=series)
+        run_benchmarks(invented(), PROTOCOL, tmp_path / "points.json", series=series, store="memory")
 
 
 def test_a_runtime_without_an_inside_is_refused(tmp_path):
     runtime = invented()
-    runtime.inside = False
+    runtime.supports_layer_timing = False
     with pytest.raises(MeasurementError, match="Measure micro-benchmarks with 'torch'"):
-        run_benchmarks(runtime, PROTOCOL, tmp_path / "points.json", series=SERIES)
+        run_benchmarks(runtime, PROTOCOL, tmp_path / "points.json", series=SERIES, store="memory")
 
 
 def test_real_blocks_are_measured_in_a_worker(tmp_path):
     series = [(SMALL[0], (1, 2)), (Block.of("head", 4, channels=8, classes=10), (1,))]
     protocol = Protocol(n_warmup=0, rounds=3, time_budget=60.0)
-    points = run_benchmarks(TorchEager("cpu"), protocol, tmp_path / "points.json", series=series)
+    points = run_benchmarks(TorchEager("cpu"), protocol, tmp_path / "points.json", series=series, store="memory")
     assert len(points.points) == 3
     assert all(point.value > 0 and point.n_samples == 3 for point in points.points)
     assert BenchmarkPoints.load(tmp_path / "points.json") == points
 
 
 def test_points_of_two_platforms_do_not_mix(tmp_path):
-    here = run_benchmarks(invented(), PROTOCOL, tmp_path / "a.json", series=SERIES)
+    here = run_benchmarks(invented(), PROTOCOL, tmp_path / "a.json", series=SERIES, store="memory")
     elsewhere = BenchmarkPoints(here.points, Platform("other", "fake"))
     assert len(BenchmarkPoints.merge([here, here]).points) == 18
     with pytest.raises(MismatchError, match="would mix two platforms"):
@@ -205,7 +170,7 @@ def test_points_of_two_platforms_do_not_mix(tmp_path):
 )
 def test_an_altered_file_of_points_is_refused(tmp_path, change, message):
     path = tmp_path / "points.json"
-    run_benchmarks(invented(), PROTOCOL, path, series=SERIES[:1])
+    run_benchmarks(invented(), PROTOCOL, path, series=SERIES[:1], store="memory")
     content = json.loads(path.read_text())
     change(content)
     path.write_text(json.dumps(content))

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nni_latency.errors import FileFormatError, InvalidValueError, MeasurementError, MismatchError
-from nni_latency.measurement import Protocol, Visit
+from nni_latency.errors import FileFormatError, InvalidValueError, MeasurementError
+from nni_latency.measurement import MemoryStore, Protocol, Record, operator_times
 from nni_latency.operators import OpSpec, trace
 from nni_latency.platforms import Platform
 from nni_latency.spaces import draw_samples, example_inputs_of, make_space, network_of, operator_plan
@@ -22,12 +22,9 @@ from nni_latency.tables import (
     OperatorTable,
     SpaceReference,
     build_operator_table,
-    journal_path,
     operator_table_schema,
-    operator_times,
     read_table,
 )
-from nni_latency.tables._journal import RoundRecord
 from nni_latency.tables._operator_samples import OperatorSamples
 from nni_latency.testing import FakeRuntime
 
@@ -52,7 +49,8 @@ def plan(space):
 
 @pytest.fixture(scope="module")
 def table(plan, tmp_path_factory):
-    return build_operator_table(plan, FakeRuntime(seconds), PROTOCOL, tmp_path_factory.mktemp("built") / "t.json")
+    path = tmp_path_factory.mktemp("built") / "t.json"
+    return build_operator_table(plan, FakeRuntime(seconds), PROTOCOL, path, store="memory")
 
 
 def test_entries_are_exact_where_the_machine_is(table, plan):
@@ -73,12 +71,12 @@ def test_marks_drift_and_a_slow_network_are_taken_out(plan, tmp_path):
     factors = np.random.RandomState(0).uniform(0.5, 2.0, 10_000)
     turns = iter(range(10_000))
     runtime = FakeRuntime(seconds, mark=2e-6)
-    table = build_operator_table(plan, runtime, PROTOCOL, tmp_path / "marked.json")
+    table = build_operator_table(plan, runtime, PROTOCOL, tmp_path / "marked.json", store="memory")
     for entry in table.entries:
         assert entry.value == pytest.approx(seconds(entry.op), rel=0.02)
     # Every run is of another speed, which tells one operator from another no more.
     noisy = FakeRuntime(seconds, drift=lambda: 1 + 0.1 * factors[next(turns) % 10_000])
-    table = build_operator_table(plan, noisy, replace(PROTOCOL, rounds=12), tmp_path / "noisy.json")
+    table = build_operator_table(plan, noisy, replace(PROTOCOL, rounds=12), tmp_path / "noisy.json", store="memory")
     ratios = [entry.value / seconds(entry.op) for entry in table.entries]
     assert max(ratios) / min(ratios) < 1.1
 
@@ -92,30 +90,15 @@ def test_a_build_that_was_stopped_goes_on(plan, table, tmp_path):
         if len(seen) == 3:
             raise KeyboardInterrupt
 
+    store = MemoryStore()
     with pytest.raises(KeyboardInterrupt):
-        build_operator_table(plan, FakeRuntime(seconds), PROTOCOL, out, on_progress=stop)
-    assert journal_path(out).exists()
+        build_operator_table(plan, FakeRuntime(seconds), PROTOCOL, out, store=store, on_progress=stop)
     assert not out.exists()
     started = []
-    again = build_operator_table(plan, FakeRuntime(seconds), PROTOCOL, out, on_start=started.append)
+    again = build_operator_table(plan, FakeRuntime(seconds), PROTOCOL, out, store=store, on_start=started.append)
     assert started == [3]
-    assert not journal_path(out).exists()
     assert [entry.value for entry in again.entries] == pytest.approx([entry.value for entry in table.entries])
     assert again.rounds == table.rounds
-
-
-def test_a_journal_of_other_networks_is_refused(plan, space, tmp_path):
-    out = tmp_path / "t.json"
-
-    def stop(progress):
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        build_operator_table(plan, FakeRuntime(seconds), PROTOCOL, out, on_progress=stop)
-    other = operator_plan(space, n_networks=3, seed=5)
-    with pytest.raises(MismatchError, match=r"would mix two spaces.*--no-resume"):
-        build_operator_table(other, FakeRuntime(seconds), PROTOCOL, out)
-    assert build_operator_table(other, FakeRuntime(seconds), PROTOCOL, out, resume=False).networks
 
 
 def _broken():
@@ -128,7 +111,7 @@ def test_networks_that_fail_are_recorded_and_the_rest_is_measured(plan, tmp_path
     # It runs another way than it was traced.
     networks[3] = replace(networks[3], build=networks[0].build)
     broken = replace(plan, networks=tuple(networks))
-    table = build_operator_table(broken, FakeRuntime(seconds), PROTOCOL, tmp_path / "t.json")
+    table = build_operator_table(broken, FakeRuntime(seconds), PROTOCOL, tmp_path / "t.json", store="memory")
     assert len(table.networks) == 3 + (networks[3].trace.n_calls == networks[0].trace.n_calls)
     assert table.failures[json.dumps(networks[2].sample)] == "RuntimeError: no such layer"
     for entry in table.entries:
@@ -137,20 +120,20 @@ def test_networks_that_fail_are_recorded_and_the_rest_is_measured(plan, tmp_path
 
 def test_a_space_that_can_not_run_at_all_is_an_error(plan, tmp_path):
     broken = replace(plan, networks=tuple(replace(network, build=_broken) for network in plan.networks))
-    with pytest.raises(MeasurementError, match=r"Cannot run any network .*no such layer"):
-        build_operator_table(broken, FakeRuntime(seconds), PROTOCOL, tmp_path / "t.json")
+    with pytest.raises(MeasurementError, match=r"No network can be run: .*no such layer"):
+        build_operator_table(broken, FakeRuntime(seconds), PROTOCOL, tmp_path / "t.json", store="memory")
 
 
 def test_a_runtime_without_calls_is_refused(plan, tmp_path, monkeypatch):
     monkeypatch.setattr(FakeRuntime, "sees_calls", False)
     with pytest.raises(MeasurementError, match=r"'fake' compiles whole networks.*--runtime torch"):
-        build_operator_table(plan, FakeRuntime(seconds), PROTOCOL, tmp_path / "t.json")
+        build_operator_table(plan, FakeRuntime(seconds), PROTOCOL, tmp_path / "t.json", store="memory")
 
 
 def test_a_table_is_not_replaced_unless_asked(plan, tmp_path):
     (tmp_path / "t.json").write_text("mine")
     with pytest.raises(InvalidValueError, match="--overwrite"):
-        build_operator_table(plan, FakeRuntime(seconds), PROTOCOL, tmp_path / "t.json")
+        build_operator_table(plan, FakeRuntime(seconds), PROTOCOL, tmp_path / "t.json", store="memory")
     assert (tmp_path / "t.json").read_text() == "mine"
 
 
@@ -228,23 +211,23 @@ def test_the_schema_is_that_of_the_documentation():
 
 def test_a_spell_that_slows_networks_and_not_the_reference_operator_is_taken_out(plan):
     networks = len(plan.networks)
-    samples, slow = OperatorSamples(plan, PROTOCOL), 2.5
+    calls_of = {str(index): network.subject_calls for index, network in enumerate(plan.networks)}
+    samples, slow = OperatorSamples(calls_of, PROTOCOL, "0"), 2.5
 
     def visit(index, factor):
         calls = [seconds(item.op) for item in plan.networks[index].trace.operators]
         times = np.zeros(plan.networks[index].trace.n_calls)
         for item, value in zip(plan.networks[index].trace.operators, calls, strict=True):
             times[item.last_call] = value * factor
-        return Visit(1e-3, [times.tolist()], [float(times.sum())])
+        return Record(1e-3, [times.tolist()], {"latency": [float(times.sum())]}, (str(index),))
 
     for number in range(24):
         factor = slow if 8 <= number < 16 else 1.0
         # Every other network is measured in the spell alone.
         members = [index for index in range(networks) if index == 0 or (index % 2 == 0) == (factor == slow)]
-        visits = tuple(visit(index, factor) for index in members)
-        samples.add(RoundRecord(number, 1.0, tuple((index,) for index in members), visits))
+        samples.add([visit(index, factor) for index in members])
     for index in range(networks):
         true = sum(seconds(item.op) for item in plan.networks[index].trace.operators)
-        assert samples.whole(index).value == pytest.approx(true, rel=0.06)
+        assert samples.whole(str(index)).value == pytest.approx(true, rel=0.06)
     assert samples.speeds[12] > 2
     assert samples.speeds[0] == pytest.approx(1.0, rel=0.06)

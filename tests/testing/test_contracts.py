@@ -155,8 +155,8 @@ class _Misnamed(FakeRuntime):
 
 
 class _WrongShape(FakeRuntime):
-    def inputs(self, shape):
-        return super().inputs((*shape, 1))
+    def inputs(self, like):
+        return super().inputs((*like, 1))
 
 
 class _Backwards(FakeClock):
