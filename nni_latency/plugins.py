@@ -47,7 +47,7 @@ class HookSpecs:
 
     @hookspec
     def register_meters(self, register: Register) -> None:
-        """Register meters of energy or memory: ``register(name, factory)``, ``factory(device) -> Meter``."""
+        """Register meters: ``register(name, factory)``, ``factory(device) -> Meter``."""
 
     @hookspec
     def register_spaces(self, register: Register) -> None:

@@ -1,4 +1,4 @@
-"""The plugin of plugins/ installed for real and used through its entry point, next to plugins that misbehave."""
+"""The plugins of plugins/ installed for real and used through their entry points, next to plugins that misbehave."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-_FOLDER = Path(__file__).parents[1] / "plugins" / "nni_latency_roofline"
+_PLUGINS = ("nni_latency_roofline", "nni_latency_fx", "nni_latency_cpu_energy")
+_FOLDER = Path(__file__).parents[1] / "plugins"
 
 
 def _reason_to_skip():
@@ -32,12 +33,14 @@ pytestmark = [pytest.mark.installs, pytest.mark.skipif(bool(_reason_to_skip()), 
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory):
-    """Install a copy of the plugin's folder, without the network, into a folder of its own."""
+    """Install copies of the plugins' folders, without the network, into a folder of their own."""
     folder = tmp_path_factory.mktemp("plugin")
-    source, target = folder / "source", folder / "target"
-    shutil.copytree(_FOLDER, source, ignore=shutil.ignore_patterns("build", "*.egg-info", "__pycache__"))
+    sources, target = [folder / name for name in _PLUGINS], folder / "target"
+    for source in sources:
+        ignored = shutil.ignore_patterns("build", "*.egg-info", "__pycache__")
+        shutil.copytree(_FOLDER / source.name, source, ignore=ignored)
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps", "--no-build-isolation"]
-    subprocess.run([*command, "--target", str(target), str(source)], check=True, capture_output=True)
+    subprocess.run([*command, "--target", str(target), *map(str, sources)], check=True, capture_output=True)
     return target
 
 
@@ -159,3 +162,61 @@ def test_clash_of_names_is_reported_with_both_owners(run, distribution):
 def test_clash_is_settled_by_naming_the_plugins_to_load(run, distribution):
     distribution("clashing", _CLASH)
     assert run(_USE, plugins="roofline") == pytest.approx(_SECONDS)
+
+
+_RUNTIME = """
+    import json
+    from nni_latency.plugins import load_registry
+    from nni_latency.measurement import Protocol
+    from nni_latency.spaces import FBNetSpace
+    from nni_latency.tables import build_table
+    from nni_latency.testing import check_runtime
+
+    registration = load_registry().find("runtime", "torch-fx")
+    runtime = registration.make("cpu", threads=1)
+    check_runtime(runtime)
+    plan = FBNetSpace(num_classes=4, input_size=16, width=0.5, depth=0.25).measure_plan()
+    table = build_table(plan, runtime, Protocol(rounds=2, processes=1), "t.json", store="memory")
+    other = registration.make("cpu", threads=1, fold="false")
+    print(json.dumps([table.platform.id, table.coverage, other.platform.differences(runtime.platform)]))
+"""
+
+_METER = """
+    import json
+    import torch
+    from nni_latency.measurement import MemoryStore, NetworkSchedule, Protocol, Subject
+    from nni_latency.measurement.runtimes import TorchEager
+    from nni_latency.plugins import load_registry
+    from nni_latency.tables import Measuring
+    from nni_latency.testing import check_meter
+
+    meter = load_registry().find("meter", "cpu-energy").make("cpu")
+    matrix = torch.ones(256, 256)
+    check_meter(meter, lambda: matrix @ matrix)
+    protocol, store = Protocol(rounds=3, processes=1), MemoryStore()
+    subject = Subject.of_module(torch.nn.Conv2d(16, 64, 3), (1, 16, 64, 64))
+    Measuring(TorchEager(), protocol, store, meters=(meter,)).run(NetworkSchedule([subject], protocol), {})
+    (campaign,) = store.campaigns()
+    powers = [record.samples["energy"][0] / min(record.samples["latency"]) for record in campaign.records]
+    print(json.dumps([len(powers), min(powers), max(powers)]))
+"""
+
+
+def test_installed_runtime_measures_a_table(run):
+    platform, coverage, differences = run(_RUNTIME)
+    assert platform.endswith(".torch-fx.fp32.t1")
+    assert coverage == 1.0
+    assert differences == ["runtime.fold: False against True"]
+
+
+def test_installed_meter_is_read_in_the_worker_and_its_samples_are_kept(run):
+    """One busy processor is assumed to take ten watts."""
+    count, low, high = run(_METER)
+    assert count == 3
+    assert 1.0 < low <= high < 100.0
+
+
+@pytest.mark.parametrize("name", ["nni_latency_fx", "nni_latency_cpu_energy"])
+def test_example_plugin_is_one_short_module(name):
+    (module,) = (_FOLDER / name).glob("*.py")
+    assert len(module.read_text().splitlines()) <= 150

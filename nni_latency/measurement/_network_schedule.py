@@ -64,6 +64,8 @@ class NetworkSchedule(Schedule):
         self._visits: Counter[str] = Counter()
         self._settled: set[str] = set()
         self._members: list[str] = list(self.networks)
+        # By session, which networks it holds: what they are when it is resumed is what they were when it began.
+        self._drawn: dict[int, list[str]] = {}
 
     @property
     def measured(self) -> list[str]:
@@ -78,7 +80,7 @@ class NetworkSchedule(Schedule):
     def sessions(self) -> Iterator[int]:
         """Yield the sessions, each with its own share of the networks where they are divided."""
         for process in super().sessions():
-            self._members = self._draw_members()
+            self._members = self._drawn.get(process) or self._draw_members()
             if self._members:
                 yield process
         if not self.measured:
@@ -110,6 +112,9 @@ class NetworkSchedule(Schedule):
 
     def observe(self, records: Sequence[Record]) -> None:
         """Take in the records of one round."""
+        self.process = records[0].process
+        if self.process not in self._drawn:
+            self._drawn[self.process] = self._draw_members()
         super().observe(records)
         self.observed.append(records)
         for record in records:

@@ -2,6 +2,7 @@
 
 from nni_latency.micro_benchmarks._blocks import BATCHES, BLOCKS, KINDS, Block, draw_blocks
 from nni_latency.micro_benchmarks._document import points_schema
+from nni_latency.micro_benchmarks._point_schedule import PointSchedule
 from nni_latency.micro_benchmarks._points import BenchmarkPoint, BenchmarkPoints
 from nni_latency.micro_benchmarks._running import SERIES, run_benchmarks
 
@@ -13,6 +14,7 @@ __all__ = [
     "BenchmarkPoint",
     "BenchmarkPoints",
     "Block",
+    "PointSchedule",
     "draw_blocks",
     "points_schema",
     "run_benchmarks",

@@ -38,6 +38,7 @@ from nni_latency.tables._plan import (
 from nni_latency.tables._reading import read_table
 from nni_latency.tables._residency import Residency, fit_residency
 from nni_latency.tables._shipped import find_table, shipped_tables, validation_path
+from nni_latency.tables._solved import BatchSchedule
 from nni_latency.tables._solving import Solution, solve_entries
 
 __all__ = [
@@ -47,6 +48,7 @@ __all__ = [
     "OPERATORS",
     "VERSION",
     "ArgumentValue",
+    "BatchSchedule",
     "CachedCost",
     "Entry",
     "KnownCosts",

@@ -148,7 +148,7 @@ class BatchSchedule(Schedule):
         """Return how many networks the rest of the budget allows for, by what they took so far."""
         if not self._rounds:
             return _FIRST_BATCH
-        each = self.spent / sum(len(rounds[0]) for rounds in self._rounds.values())
+        each = max(1e-9, self.spent / sum(len(rounds[0]) for rounds in self._rounds.values()))
         return max(_FIRST_BATCH, int((1 - self.share) * self.protocol.time_budget / each))
 
     def _draw(self, index: int) -> list[Network]:
