@@ -17,7 +17,7 @@ import numpy as np
 
 from nni_latency import FBNetSpace
 from nni_latency.estimators import Scores, score
-from nni_latency.measurement import Stage, balanced_round, quantile, time_chain, trim
+from nni_latency.measurement import Stage, Subject, balanced_round, quantile, time_chain, trim
 from nni_latency.measurement.runtimes import TorchEager
 from nni_latency.tables import MeasurePlan, fit_residency
 from nni_latency.validation import draw_networks
@@ -72,16 +72,18 @@ class Trial:
 
     def load(self) -> None:
         """Load every candidate and every network, and find what goes into each layer."""
-        self.networks = [self.runtime.load(build()) for build in self.builds]
+        self.networks = [self._prepare(build) for build in self.builds]
         self.stages = [
-            [self.runtime.load(candidate.build()) for candidate in layer.candidates.values()]
-            for layer in self.plan.layers
+            [self._prepare(candidate.build) for candidate in layer.candidates.values()] for layer in self.plan.layers
         ]
         value = self.inputs = self.runtime.inputs(self.plan.input_shape)
         self.flow: list[Any] = []
         for column in self.stages:
             self.flow.append(value)
             value = column[0](value)
+
+    def _prepare(self, build: Callable[[], Any]) -> Stage:
+        return self.runtime.prepare(Subject("module", build), None)
 
     def time_alone(self) -> Costs:
         """Time every candidate alone, one after another: warm-ups, runs, trimmed mean."""

@@ -23,7 +23,7 @@ from nni_latency.estimators import OperatorTableEstimator
 from nni_latency.files import write_atomically
 from nni_latency.measurement.runtimes import TorchEager
 from nni_latency.spaces import HUB_SPACES, SampledSpace, check_sample, make_space, operator_plan
-from nni_latency.tables import OperatorTable, build_operator_table, measure_networks, remove_journal
+from nni_latency.tables import OperatorTable, build_operator_table, measure_networks
 from nni_latency.units import format_percent, format_seconds, parse_duration
 from nni_latency.validation import Validation, draw_networks, predict_networks, validate, validation_content
 
@@ -76,12 +76,10 @@ def hold(estimator: OperatorTableEstimator, name: str, budget: float, count: int
             networks,
             runtime,
             protocol,
-            path,
             on_progress=lambda state: bar.update(task, completed=state.share),
         )
     found = validate(estimator, source, measured, predicted=predicted)
     write_atomically(path, json.dumps(validation_content(found), indent=1) + "\n")
-    remove_journal(path)
     return found
 
 

@@ -33,7 +33,7 @@ from nni_latency.micro_benchmarks import BLOCKS, KINDS, SERIES, BenchmarkPoints,
 from nni_latency.operators import capture_operators, count_operators
 from nni_latency.plots import draw_fit, draw_predictions
 from nni_latency.spaces import HUB_SPACES, draw_samples, example_inputs_of, make_space, network_of
-from nni_latency.tables import OperatorMemo
+from nni_latency.tables import KnownCosts, as_store
 
 #: A block and the batch sizes at which it is measured.
 Series = tuple[Block, tuple[int, ...]]
@@ -74,18 +74,19 @@ def main() -> None:
     known, unknown = split(together, {point.block for point in older.points})
     groups = [] if options.skip_networks else [KNOWN]
     groups += [drawn_networks(name, PER_SPACE) for name in options.spaces]
-    memo = OperatorMemo(options.out / "networks.jsonl", runtime.platform)
-    truth = MeasuredNetworkEstimator(runtime=runtime, protocol=ON_NETWORKS, memo=memo)
+    store = as_store(str(options.out / "networks.sqlite"))
+    truth = MeasuredNetworkEstimator(runtime=runtime, protocol=ON_NETWORKS, store=store)
     for networks in groups:
         print(f"Measuring {', '.join(networks)}", flush=True)
         truth.measure(examples_of(networks).values())
     print(f"{runtime.platform.id}: {len(known.points)} points, {len(unknown.points)} test blocks")
+    reference = KnownCosts(store, runtime.platform).reference
     for variant in ("published", "refined"):
         estimator = fitted(variant, known)
         report(estimator, fitted(variant, older), known, unknown, options.out)
         for networks in groups:
             # The points hold for another speed of the machine than the networks, which the reference operator tells.
-            report_networks(estimator, truth, networks, float(np.median(known.drift)) / memo.reference)
+            report_networks(estimator, truth, networks, float(np.median(known.drift)) / reference)
 
 
 def fitted(variant: Variant, points: BenchmarkPoints) -> ActsEstimator:

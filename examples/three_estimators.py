@@ -11,10 +11,10 @@ measures the truth. Beside them stands what the operators take that are timed al
 from __future__ import annotations
 
 import argparse
-import copy
 import textwrap
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -23,11 +23,10 @@ from torch import nn
 from nni_latency import Estimate, Protocol
 from nni_latency.estimators import GraphEstimator, MeasuredNetworkEstimator, ModuleEstimator, score
 from nni_latency.imports import quiet_nni
-from nni_latency.measurement import quantile, time_chain
+from nni_latency.measurement import MemoryStore, Subject, quantile, time_chain
 from nni_latency.measurement.runtimes import Runtime, TorchEager
 from nni_latency.operators import OpSpec, build_operator, capture_operators, given_shapes
 from nni_latency.spaces import draw_samples
-from nni_latency.tables import OperatorMemo
 
 with quiet_nni():
     import nni
@@ -106,11 +105,11 @@ def main() -> None:
     drawn = [space.freeze(sample) for sample in draw_samples(space, options.networks, random_state=1)]
     runtime = TorchEager()
     protocol = Protocol(n_run=3, rounds=1000, time_budget=options.budget)
-    # Each with a memo of its own: with one memo the second would find everything measured.
-    memos = [OperatorMemo(None, runtime.platform) for _ in range(3)]
-    by_module = ModuleEstimator(runtime=runtime, protocol=protocol, memo=memos[0])
-    by_graph = GraphEstimator(runtime=runtime, protocol=protocol, memo=memos[1])
-    whole = MeasuredNetworkEstimator(runtime=runtime, protocol=protocol, memo=memos[2])
+    # Each with a store of its own: with one store the second would find everything measured.
+    stores = [MemoryStore() for _ in range(3)]
+    by_module = ModuleEstimator(runtime=runtime, protocol=protocol, store=stores[0])
+    by_graph = GraphEstimator(runtime=runtime, protocol=protocol, store=stores[1])
+    whole = MeasuredNetworkEstimator(runtime=runtime, protocol=protocol, store=stores[2])
     print(f"{options.size} px, {runtime.platform.id}, {options.budget:g} s of timed runs for each\n")
     for estimator, networks in ((by_module, known), (by_graph, known), (whole, known + drawn)):
         begin = time.monotonic()
@@ -121,10 +120,10 @@ def main() -> None:
     # has timed them as a whole.
     totals = [
         sum(
-            MeasuredNetworkEstimator(runtime=runtime, protocol=protocol, memo=memo).estimate(n, inputs).value
+            MeasuredNetworkEstimator(runtime=runtime, protocol=protocol, store=store).estimate(n, inputs).value
             for n in known
         )
-        for memo in memos
+        for store in stores
     ]
     rows = []
     alone = Alone(runtime, known, totals[2], inputs).sums(drawn)
@@ -173,12 +172,12 @@ class Alone:
         return [sum(self.times[op] for op in each) / slow for each in ops]
 
     def _known(self) -> float:
-        stages = [self.runtime.load(copy.deepcopy(network)) for network in self.known]
+        stages = [self.runtime.prepare(Subject.of_module(network, self.inputs), self.inputs) for network in self.known]
         return sum(self._quartile(lambda stage=stage: stage(self.inputs)) for stage in stages)
 
     def _time(self, op: OpSpec) -> float:
-        module = self.runtime.load(build_operator(op))
         given = [self.runtime.inputs(shape) for shape in given_shapes(op)]
+        module = self.runtime.prepare(Subject(op.op_key, partial(build_operator, op)), given[0])
         once = self._quartile(lambda: module(*given))
         loops = max(1, round(self.length / once / 2))
         return self._quartile(lambda: [module(*given) for _ in range(loops)]) / loops

@@ -82,7 +82,7 @@ def _acts(variant):
 
 
 def _measuring(kind):
-    return kind(runtime=FakeRuntime(_seconds), memo=None)
+    return kind(runtime=FakeRuntime(_seconds), store="memory")
 
 
 def _predicted_rest():

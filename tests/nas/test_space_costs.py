@@ -81,7 +81,7 @@ def test_a_space_that_can_not_be_followed_is_costed_network_by_network():
 def test_measuring_estimators_measure_networks_and_predict_the_rest():
     """With a thousandth of a second for an operator and a millionth for an input number, whatever stands around it."""
     runtime = FakeRuntime(lambda op: 1e-3 + 1e-6 * sum(math.prod(shape) for shape in op.input_shapes), by="module")
-    estimator = ModuleEstimator(runtime=runtime, protocol=Protocol(n_run=3, processes=1), memo=None)
+    estimator = ModuleEstimator(runtime=runtime, protocol=Protocol(n_run=3, processes=1), store="memory")
     space = hub_space("mobilenetv3", width_multipliers=(0.5, 1.0), expand_ratios=(1.0, 3.0), depth_range=(1, 2))
     inputs = torch.zeros(1, 3, 32, 32)
     profiler = LatencyProfiler(space, inputs, latency_estimator=estimator, n_samples=3)
