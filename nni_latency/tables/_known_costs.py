@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import math
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from nni_latency.measurement import (
     Measurement,
@@ -158,8 +159,8 @@ class KnownCosts:
 
 def _add_networks(index: _Index, campaign: StoredCampaign, protocol: Protocol) -> list[Place]:
     """Add the networks of a campaign to an index, and return the places of their operators."""
-    subjects = {key: item for key, item in campaign.subjects.items() if "modules" in item["specification"]}
-    calls = {key: NetworkCalls.read(item["specification"]) for key, item in subjects.items()}
+    subjects = {key: item for key, item in campaign.subjects.items() if item["kind"] == "network"}
+    calls = {key: _calls_of(item["specification"]) for key, item in subjects.items()}
     samples = OperatorSamples(calls, protocol, next(iter(calls), "") if campaign.header.kind == "operators" else "")
     rounds: dict[int, list[Record]] = {}
     failed = {failure.subject for failure in campaign.failures}
@@ -175,6 +176,15 @@ def _add_networks(index: _Index, campaign: StoredCampaign, protocol: Protocol) -
         for place in samples.places(key):
             found.append(replace(place, network=f"{campaign.identifier}/{key}", value=place.value / samples.unit))
     return found
+
+
+def _calls_of(specification: Mapping[str, Any]) -> NetworkCalls:
+    """Read which calls belong to which operators; a memo of earlier versions holds a time for every operator."""
+    if "modules" in specification:
+        return NetworkCalls.read(specification)
+    operators = tuple(specification.get("operators", ()))
+    calls = CallMap(operators, tuple(range(1, len(operators) + 1)))
+    return NetworkCalls(calls, calls)
 
 
 def _add_alone(index: _Index, campaign: StoredCampaign, protocol: Protocol) -> None:
