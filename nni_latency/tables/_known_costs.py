@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from nni_latency.measurement import (
+    CallMap,
     Measurement,
     NetworkCalls,
     Protocol,
