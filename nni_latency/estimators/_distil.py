@@ -16,7 +16,7 @@ from nni_latency.estimators._base import Estimator
 from nni_latency.estimators._scores import Scores, score
 from nni_latency.operators import features_of
 from nni_latency.tables import MeasurePlan, PlanLayer, solve_entries
-from nni_latency.units import METRIC_COMBINATIONS, format_percent
+from nni_latency.units import combination_of, format_percent
 
 #: Networks asked for, where nobody says how many: two for each number that is solved for, within these bounds.
 _LEAST, _MOST = 24, 400
@@ -102,8 +102,8 @@ def distil(
     >>> print(found)                                                                           # doctest: +SKIP
     >>> strategy = FBNet(latency_estimator=estimator, target=0.012)  # does it by itself       # doctest: +SKIP
     """
-    combination = METRIC_COMBINATIONS[estimator.metric]
-    if combination == "max":
+    combination = combination_of(estimator.metric)
+    if not combination.adds_up:
         raise InvalidValueError(f"A {estimator.metric} is the largest of its parts: no sum can stand for it.")
     networks = _networks_of(space, example_inputs)
     architectures = _design(networks.sizes, _number(n_samples, networks.sizes), np.random.default_rng(random_state))
@@ -114,7 +114,7 @@ def distil(
             values[index] = estimate.value
             missing.update(dict.fromkeys(estimate.missing))
             on_progress(index + 1, len(architectures))
-    sums = 1 / values if combination == "inverse" else values
+    sums = combination.counted(values)
     predicted = _cross_validated(architectures, sums, networks)
     constant, columns = _solve(architectures, sums, networks)
     costs = {
@@ -122,7 +122,7 @@ def distil(
         for (label, choices), column in zip(networks.choices.items(), columns, strict=True)
     }
     cost = AdditiveCost(constant, costs, estimator.metric, tuple(missing))
-    scores = score(1 / predicted if combination == "inverse" else predicted, values)
+    scores = score(combination.whole(predicted), values)
     return Distillation(cost, scores, len(architectures))
 
 

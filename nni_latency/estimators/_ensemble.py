@@ -17,7 +17,7 @@ from nni_latency.estimators._table import TableEstimator
 from nni_latency.operators import OpSpec
 from nni_latency.platforms import Platform, check_same_platform
 from nni_latency.tables import LookupTable, MeasurePlan, Residency
-from nni_latency.units import METRIC_COMBINATIONS
+from nni_latency.units import combination_of
 
 #: Normal quantile of a two-sided interval of 95 %.
 _NORMAL = 1.96
@@ -99,7 +99,7 @@ class _Ensemble(Estimator):
 
     def _widened(self, answer: Estimate) -> Estimate:
         low, high = self.interval_
-        return replace(answer, low=min(answer.low, answer.value * low), high=max(answer.high, answer.value * high))
+        return answer.widened(answer.value * low, answer.value * high)
 
 
 class LayerEnsemble(_Ensemble, LayerEstimator):
@@ -201,25 +201,15 @@ class LayerEnsemble(_Ensemble, LayerEstimator):
         """Combine what the members say of one part, each at its own calibration."""
         whole = any(answer is not None and not answer.missing for answer in answers)
         used = [
-            (weight, self._level(member, answer))
+            (weight, combination_of(self.metric).counted(answer, member.calibration))
             for weight, member, answer in zip(self.weights_, self.members, answers, strict=True)
             if answer is not None and not (whole and answer.missing)
         ]
         if not used:
             raise MissingEntryError(f"No member of the ensemble knows {name}.")
-        mean = _mixture(used)
-        if METRIC_COMBINATIONS[self.metric] == "inverse":
-            mean = mean.inverted()
+        mean = combination_of(self.metric).whole(_mixture(used))
         lacking = len(used) < len(self.members) or not whole
         return replace(mean, missing=(name,) if lacking else ())
-
-    def _level(self, member: LayerEstimator, answer: Estimate) -> Estimate:
-        """Return a part as the member's calibrated sum counts it; a throughput as the time of one input."""
-        combination = METRIC_COMBINATIONS[self.metric]
-        if combination == "inverse":
-            answer = answer.inverted()
-        factor = 1.0 if combination == "max" else member.calibration
-        return Estimate(factor * answer.value, factor * answer.low, factor * answer.high)
 
 
 class NetworkEnsemble(_Ensemble, NetworkEstimator):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -13,6 +12,7 @@ from numpy.typing import NDArray
 from scipy.linalg import cho_factor, cho_solve
 from scipy.optimize import nnls
 
+from nni_latency.costs import Cost
 from nni_latency.errors import UnknownNameError
 from nni_latency.operators import OpSpec, features_of
 
@@ -39,15 +39,6 @@ _UNSURE = 0.5
 
 #: An interval holds 19 of 20, as for a normal distribution.
 _WIDTH = 1.96
-
-
-@dataclass(frozen=True)
-class Prediction:
-    """A predicted cost, in the unit of what was measured, and an interval that holds 19 of 20."""
-
-    value: float
-    low: float
-    high: float
 
 
 class OperatorPredictor:
@@ -82,7 +73,7 @@ class OperatorPredictor:
     def __init__(self, ops: Sequence[OpSpec], costs: Sequence[float]) -> None:
         self.ops, self.costs = tuple(ops), tuple(costs)
 
-    def predict(self, op: OpSpec) -> Prediction | None:
+    def predict(self, op: OpSpec) -> Cost | None:
         """Predict an operator; None if none of its kind was measured."""
         family = self._families.get(family_of(op)) or self._kinds.get(op.kind)
         if family is None:
@@ -146,7 +137,7 @@ class _Family:
         """Logarithm of how far every member is off if it is left out."""
         return np.asarray(self._solved / np.diag(cho_solve(self._factor, np.eye(len(self.ops)))))
 
-    def predict(self, op: OpSpec) -> Prediction:
+    def predict(self, op: OpSpec) -> Cost:
         description = describe(op)
         point = _points([description], self.names)
         near = self._kernel(point, self.points)
@@ -156,7 +147,7 @@ class _Family:
         sigma = math.hypot(math.sqrt(max(0.0, left) + self.noise**2) * self.width, self.unsure, strange)
         value = float((_terms([op]) @ self.weights).item() * math.exp(self.offset + mean))
         reach = math.exp(_WIDTH * sigma)
-        return Prediction(value, value / reach, value * reach)
+        return Cost(value, value / reach, value * reach)
 
     def _kernel(self, one: Array, other: Array) -> Array:
         return self.deviation**2 * np.exp(-_distances(one, other) / (2 * self.scale**2))

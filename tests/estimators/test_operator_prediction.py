@@ -127,7 +127,7 @@ def network():
 def table_of(network, **options):
     ops = {op.op_key: op for _, op in capture_operators(network, torch.zeros(1, 3, 8, 8))}
     entries = tuple(
-        OperatorEntry(op, seconds(op), 0.9 * seconds(op), 1.2 * seconds(op), 4, 1, 1) for op in ops.values()
+        OperatorEntry(seconds(op), 0.9 * seconds(op), 1.2 * seconds(op), op, 4, 1, 1) for op in ops.values()
     )
     return OperatorTable(SpaceReference("mine"), Platform("a", "torch"), (1, 3, 8, 8), entries, **options)
 
