@@ -20,7 +20,7 @@ from nni_latency.estimators._layer_share import LayerShare, layer_shares
 from nni_latency.estimators._measured_layers import GraphEstimator, ModuleEstimator
 from nni_latency.estimators._measured_network import MeasuredNetworkEstimator
 from nni_latency.estimators._measuring import ON_DEMAND, MeasuringEstimator
-from nni_latency.estimators._operator_predictor import OperatorPredictor, family_of, rough_time, work_of
+from nni_latency.estimators._operator_predictor import OperatorPredictor, nominal_time
 from nni_latency.estimators._operator_table import OperatorTableEstimator
 from nni_latency.estimators._predicted_rest import PredictedRest
 from nni_latency.estimators._reading import read_estimator
@@ -78,15 +78,13 @@ __all__ = [
     "estimate_operator_table",
     "estimate_selection",
     "estimate_table",
-    "family_of",
     "layer_shares",
     "likeliest_within",
     "make_ensemble",
+    "nominal_time",
     "read_estimator",
-    "rough_time",
     "score",
     "separable_cost",
     "transfer_schema",
     "with_fallback",
-    "work_of",
 ]

@@ -144,10 +144,10 @@ class BenchmarkPoints:
         return cls(
             tuple(point for part in parts for point in part.points),
             first.platform,
-            first.protocol,
-            {name: reason for part in parts for name, reason in part.ended.items()},
-            sum(part.rounds for part in parts),
-            sum(part.duration for part in parts),
-            tuple(seconds for part in parts for seconds in part.drift),
-            tuple(remark for part in parts for remark in part.remarks),
+            protocol=first.protocol,
+            ended={name: reason for part in parts for name, reason in part.ended.items()},
+            rounds=sum(part.rounds for part in parts),
+            duration=sum(part.duration for part in parts),
+            drift=tuple(seconds for part in parts for seconds in part.drift),
+            remarks=tuple(remark for part in parts for remark in part.remarks),
         )

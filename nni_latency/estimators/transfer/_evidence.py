@@ -35,7 +35,7 @@ class Expectation:
 
 
 @dataclass(frozen=True)
-class Sight:
+class Observations:
     """Measured networks as a Gaussian process sees them, in units of the typical network.
 
     Parameters

@@ -153,11 +153,11 @@ def recover(
     table = make_table(
         encoding.space,
         platform or Platform("unknown", "unknown"),
-        device.constant * device.coefficients,
-        device.constant**2 * device.covariance[:-1, :-1],
-        device.constant,
-        indices,
-        (f"Recovered from {len(indices)} whole networks.", SHARED_OUT),
+        costs=device.constant * device.coefficients,
+        covariance=device.constant**2 * device.covariance[:-1, :-1],
+        constant=device.constant,
+        measured=indices,
+        remarks=(f"Recovered from {len(indices)} whole networks.", SHARED_OUT),
     )
     return table, Recovery(encoding, device, indices, _errors(device, features, values))
 
