@@ -1,4 +1,4 @@
-"""`distil`: what knows whole networks, as a sum over choices that a differentiable search can follow."""
+"""`distil`: a sum over choices, which a differentiable search can follow, fitted to a network-based estimator."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _FOLDS = 5
 
 @dataclass(frozen=True)
 class Distillation:
-    """A sum over choices that stands for an estimator of whole networks, and what is lost by it.
+    """A sum over choices that approximates an estimator of whole networks, and its error.
 
     Parameters
     ----------
@@ -64,17 +64,17 @@ def distil(
     random_state: int = 0,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Distillation:
-    """Make a sum over choices of an estimator that knows whole networks alone.
+    """Fit a sum over choices to an estimator of whole networks.
 
-    Networks are drawn so that every choice of every label stands in as many of them, the estimator is asked for each,
-    and the costs of the choices are solved for with what the choices compute as a prior (see `solve_entries`). What a
-    sum cannot hold, such as parts that run at the same time or share the cache, stays in the residual, which is
-    reported: look at `Distillation.scores` before trusting a search.
+    Networks are drawn so that every choice of every label stands in as many of them, each is estimated,
+    and the costs of the choices are solved for with what the choices compute as a prior (see `solve_entries`). Effects
+    that are not additive, such as parts that run at the same time or share the cache, remain in the residual. Check
+    `Distillation.scores` before you rely on a search.
 
     Parameters
     ----------
     estimator : Estimator
-        Whom to ask; a `NetworkEstimator`, or any other.
+        A `NetworkEstimator`, or any other.
     space : ModelSpace or MeasurePlan
         Whose choices they are. A space is not changed.
     example_inputs : Tensor or tuple of Tensor, optional

@@ -1,4 +1,4 @@
-"""Tables of what an estimator says: the one that a device would have given."""
+"""Tables filled with the estimates of an estimator."""
 
 from __future__ import annotations
 

@@ -17,10 +17,10 @@ from nni_latency.platforms import Platform, check_same_platform
 from nni_latency.tables import LookupTable, MeasurePlan
 from nni_latency.units import combination_of
 
-#: Operators that both must know before one is held to the other.
+#: Operators that both must know before they are compared.
 _LEAST = 8
 
-#: Quantiles of the ratios that make an interval of nine tenths.
+#: Quantiles of the ratios: the ends of a 90 % interval.
 _LOW, _HIGH = 0.05, 0.95
 
 
@@ -35,7 +35,7 @@ class Agreement:
     ratio : float
         Median of the first over the second.
     low, high : float
-        Interval of nine tenths of the ratios, as multiples of the median.
+        90 % interval of the ratios, as multiples of the median.
     """
 
     n: int

@@ -1,4 +1,4 @@
-"""`LayerShare`: what one layer of a network costs, so that all make up the network."""
+"""`LayerShare`: the cost of one layer, scaled so that all layers add up to the network."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from nni_latency.units import combination_of
 
 @dataclass(frozen=True)
 class LayerShare:
-    """What one layer of a network costs."""
+    """The cost of one layer of a network."""
 
     name: str
     choice: str

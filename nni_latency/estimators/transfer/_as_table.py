@@ -25,7 +25,7 @@ SHARED_OUT = (
     "shared out among layers follows what they compute."
 )
 
-#: An interval of 95 %.
+#: Half the width of a 95 % interval in standard deviations.
 _NORMAL = 1.96
 
 

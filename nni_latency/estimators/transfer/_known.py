@@ -1,4 +1,4 @@
-"""`KnownDevice`: what the latencies of many networks say about a device."""
+"""`KnownDevice`: a device fitted to the latencies of many networks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`Population`: how far devices lie apart, learned by leaving out one known device after another."""
+"""`Population`: how devices differ, learned by leaving out one known device after another."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _NOVEL = 0.15
 
 @dataclass(frozen=True)
 class Population:
-    """Known devices, and what is expected of a new one.
+    """Known devices, and the priors of a new one.
 
     There is a hypothesis for every known device: the new one is like it, up to a factor, a mix of all others and
     deviations of its own. One more takes the mean of all for the device that it is like, and the last one none at all.
@@ -54,7 +54,7 @@ class Population:
     devices : tuple of KnownDevice
         At least one.
     similar_prior, novel_prior : Expectation
-        Of the log variances of a device like a known one, and of one unlike all: factor, mix, parts, noise.
+        Priors of the log variances of a device like a known one, and of one unlike all: factor, mix, parts, noise.
     noises : tuple of float
         Standard deviations of the known devices' measurements, as shares of their typical network.
     """
@@ -82,7 +82,7 @@ class Population:
         return (*(device.name for device in self.devices), "their mean", "none of them")
 
     def expectations(self, hypothesis: int) -> tuple[Expectation, ...]:
-        """Return what may be expected of the log variances: as usual; of one like a known device, also a near twin."""
+        """Return priors of the log variances: the usual one; of one like a known device, also a near twin."""
         if hypothesis == len(self.devices) + 1:
             return (self.novel_prior,)
         centre, spread = self.similar_prior.centre.copy(), self.similar_prior.spread.copy()
@@ -127,7 +127,7 @@ def learn_population(
     seed: int,
     least_noise: float = 0.0,
 ) -> Population:
-    """Learn the known devices, and what is expected of a new one.
+    """Learn the known devices, and the priors of a new one.
 
     Every known device is left out in turn. The likeliest variances under which the others explain some of its networks
     are what one device says; centre and spread over the devices are what is expected of the next.
@@ -159,7 +159,7 @@ def expect(
     generator: np.random.Generator,
     least_noise: float = 0.0,
 ) -> Population:
-    """Learn what is expected of a new device from known ones that are fitted already."""
+    """Learn the priors of a new device from known ones that are fitted already."""
     noises = tuple(max(device.noise, least_noise) for device in devices)
     similar, novel = [], []
     for place, device in enumerate(devices):
@@ -182,7 +182,7 @@ def expect(
 def suggest_networks(
     population: Population, indices: NDArray[np.int64], count: int, measured: Sequence[int], seed: int
 ) -> list[int]:
-    """Choose the networks of a pool that tell most about a new device, by their places."""
+    """Choose the most informative networks of a pool for a new device, by their places."""
     features = population.encoding.features(indices)
     prior = np.zeros((features.shape[1] + 1, features.shape[1] + 1))
     prior[:-1, :-1], prior[-1, -1] = population.design_prior, CONSTANT
@@ -197,7 +197,7 @@ def suggest_networks(
 
 
 def vague(encoding: Encoding, noise: float = _NOISE) -> tuple[Expectation, Expectation]:
-    """Return what is expected before anything is learned, of a device like a known one and of one unlike all."""
+    """Return the priors before anything is learned: of a device similar to a known one, and of one unlike all."""
     n_parts = len(encoding.parts)
     spread = np.append(np.full(n_parts + 2, _VAGUE), _VAGUE)
     similar_prior, novel_prior = (
@@ -244,7 +244,7 @@ def _known_noise(expected: Expectation, noise: float) -> Expectation:
 
 
 def _summary(logs: NDArray[np.float64], start: Expectation, least_noise: float) -> Expectation:
-    """Return centre and spread over devices; the factor stays vague, for it is a matter of chance which is alike."""
+    """Return centre and spread over devices; the factor stays vague: which device is similar is chance."""
     centre, spread = np.median(logs, axis=0), np.maximum(logs.std(axis=0), _LEAST)
     centre[0], spread[0] = start.centre[0], _FACTOR_SPREAD
     centre[-1] = max(centre[-1], 2 * np.log(max(_LEAST_NOISE, least_noise)))
