@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 from nni_latency.combinations import Combination
@@ -38,7 +39,7 @@ class ChoiceCost(ABC):
     def __call__(self, sample: Mapping[str, Any]) -> float:
         """Return the cost of one sample, ``{label: choice}``."""
 
-    @property
+    @cached_property
     def combination(self) -> Combination:
         """How the costs of the choices make that of a network."""
         return combination_of(self.metric)

@@ -40,7 +40,8 @@ def family_of(op: OpSpec) -> str:
     >>> family_of(OpSpec.of("conv2d", [(1, 8, 4, 4)], out_channels=8, kernel_size=3, stride=1, groups=8))
     'conv2d depthwise'
     """
-    form = form_of(op)
+    # A block that begins with a convolution, and names no groups, is a family of its own.
+    form = form_of(op) if isinstance(op.get("groups"), int) else None
     return op.kind if form is None else f"{op.kind} {form}"
 
 
