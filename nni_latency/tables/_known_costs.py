@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
+from nni_latency.costs import Cost
 from nni_latency.measurement import (
     Measurement,
     NetworkCalls,
@@ -28,7 +29,7 @@ IN_NETWORKS, ALONE = ("operators", "on-demand"), "alone"
 
 
 @dataclass(frozen=True)
-class CachedCost:
+class CachedCost(Cost):
     """What is known of an operator or a network.
 
     Parameters
@@ -43,9 +44,6 @@ class CachedCost:
         Whether it was never met in a network, but measured alone.
     """
 
-    value: float
-    low: float
-    high: float
     n_places: int
     n_samples: int
     alone: bool = False
