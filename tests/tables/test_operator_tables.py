@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from nni_latency.tables._journal import RoundRecord
 
 from nni_latency.errors import FileFormatError, InvalidValueError, MeasurementError
 from nni_latency.measurement import MemoryStore, Protocol, Record, operator_times
