@@ -129,16 +129,11 @@ def main() -> None:
     alone = Alone(runtime, known, totals[2], inputs).sums(drawn)
     for number, network in enumerate(drawn):
         estimates = [
-            scaled(estimator.estimate(network, inputs), totals[2] / total)
+            estimator.estimate(network, inputs).scaled(totals[2] / total)
             for estimator, total in zip((by_module, by_graph, whole), totals, strict=True)
         ]
         rows.append((*estimates, alone[number]))
     report(rows)
-
-
-def scaled(estimate: Estimate, factor: float) -> Estimate:
-    """Take an estimate to another speed of the machine."""
-    return Estimate(estimate.value * factor, estimate.low * factor, estimate.high * factor)
 
 
 class Alone:

@@ -4,28 +4,11 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable
+from dataclasses import dataclass
 
+from nni_latency.combinations import INVERSE, LARGEST, SUM, Combination
 from nni_latency.errors import InvalidValueError
-
-#: Unit of every metric, as it stands in files.
-METRIC_UNITS: dict[str, str] = {
-    "latency": "s",
-    "energy": "J",
-    "peak_memory": "byte",
-    "parameter_memory": "byte",
-    "activation_memory": "byte",
-    "throughput": "1/s",
-}
-
-#: How the costs of layers make that of a network: they add up, the largest counts, or their inverses add up.
-METRIC_COMBINATIONS: dict[str, str] = {
-    "latency": "sum",
-    "energy": "sum",
-    "peak_memory": "max",
-    "parameter_memory": "sum",
-    "activation_memory": "max",
-    "throughput": "inverse",
-}
 
 _DURATION = re.compile(r"(?P<number>\d+(?:\.\d*)?|\.\d+)\s*(?P<unit>ms|s|sec|min|m|h|d)?")
 _SECONDS = {"ms": 1e-3, "s": 1.0, "sec": 1.0, "": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -66,18 +49,6 @@ def format_count(value: float) -> str:
     return f"{value:g}"
 
 
-def format_metric(value: float, metric: str) -> str:
-    """Format a value of a metric with its unit.
-
-    >>> format_metric(0.005, "latency"), format_metric(0.25, "energy")
-    ('5.00 ms', '0.25 J')
-    """
-    if metric == "latency":
-        return format_seconds(value)
-    unit = METRIC_UNITS[check_metric(metric)]
-    return f"{format_count(value)} {unit}" if abs(value) >= 1e3 else f"{value:.3g} {unit}"
-
-
 def format_percent(ratio: float) -> str:
     """Format a ratio as a percentage with one digit after the point.
 
@@ -109,13 +80,68 @@ def parse_duration(text: str) -> float:
     return seconds
 
 
-def check_metric(metric: str) -> str:
-    """Return `metric` if it is one that the package knows, else raise `InvalidValueError`."""
-    if metric not in METRIC_UNITS:
-        raise InvalidValueError(f"The 'metric' must be one of {', '.join(METRIC_UNITS)}. Got {metric!r}.")
-    return metric
-
-
 def _three_digits(value: float) -> str:
     digits = 2 if abs(value) < 10 else 1 if abs(value) < 100 else 0
     return f"{value:.{digits}f}"
+
+
+def _plainly(unit: str) -> Callable[[float], str]:
+    """Return what formats numbers of a unit: as they are, and those from a thousand on with a letter."""
+    return lambda value: f"{format_count(value)} {unit}" if abs(value) >= 1e3 else f"{value:.3g} {unit}"
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A quantity that networks cost.
+
+    Parameters
+    ----------
+    unit : str
+        Its SI unit, as it stands in files.
+    combination : Combination
+        How the costs of layers make that of a network.
+    shown : tuple of float and str
+        By what a value is multiplied where it is shown as a bare number, and the unit that it has then.
+    format : callable
+        Makes a text of a value in the SI unit.
+    """
+
+    unit: str
+    combination: Combination
+    shown: tuple[float, str]
+    format: Callable[[float], str]
+
+
+#: Every metric. A new one is one more line.
+METRICS: dict[str, Metric] = {
+    "latency": Metric("s", SUM, (1e3, "ms"), format_seconds),
+    "energy": Metric("J", SUM, (1e3, "mJ"), _plainly("J")),
+    "peak_memory": Metric("byte", LARGEST, (2**-20, "MiB"), _plainly("byte")),
+    "parameter_memory": Metric("byte", SUM, (2**-20, "MiB"), _plainly("byte")),
+    "activation_memory": Metric("byte", LARGEST, (2**-20, "MiB"), _plainly("byte")),
+    "throughput": Metric("1/s", INVERSE, (1.0, "1/s"), _plainly("1/s")),
+}
+
+#: The SI unit of every metric, as it stands in files.
+METRIC_UNITS: dict[str, str] = {name: metric.unit for name, metric in METRICS.items()}
+
+
+def check_metric(metric: str) -> str:
+    """Return `metric` if it is one that the package knows, else raise `InvalidValueError`."""
+    if metric not in METRICS:
+        raise InvalidValueError(f"The 'metric' must be one of {', '.join(METRICS)}. Got {metric!r}.")
+    return metric
+
+
+def combination_of(metric: str) -> Combination:
+    """Return how the costs of layers make that of a network, by the metric."""
+    return METRICS[check_metric(metric)].combination
+
+
+def format_metric(value: float, metric: str) -> str:
+    """Format a value of a metric with its unit.
+
+    >>> format_metric(0.005, "latency"), format_metric(0.25, "energy")
+    ('5.00 ms', '0.25 J')
+    """
+    return METRICS[check_metric(metric)].format(value)

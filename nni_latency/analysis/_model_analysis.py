@@ -134,13 +134,13 @@ class ModelAnalysis:
         flops, params = max(1, self.features.flops), max(1, self.params)
         numbers = [
             BlockNumbers(
-                block.name,
-                block.ops,
-                None if block.latency is None else block.latency.value,
-                block.share,
-                block.features.flops / flops,
-                block.params / params,
-                block.intensity,
+                name=block.name,
+                ops=block.ops,
+                latency=None if block.latency is None else block.latency.value,
+                share=block.share,
+                flops_share=block.features.flops / flops,
+                params_share=block.params / params,
+                intensity=block.intensity,
             )
             for block in self.bottlenecks
         ]
@@ -170,7 +170,16 @@ def _analyse(parts: list[BlockOperators], estimator: Estimator | None, whole: Fe
         for cost, item in zip(costs, counted, strict=True)
     ]
     return [
-        BlockAnalysis(part.name, part.kind, item.features, part.params, cost, share, item.uncounted, part.ops)
+        BlockAnalysis(
+            name=part.name,
+            kind=part.kind,
+            features=item.features,
+            params=part.params,
+            latency=cost,
+            share=share,
+            uncounted=item.uncounted,
+            ops=part.ops,
+        )
         for part, item, cost, share in zip(parts, counted, costs, shares, strict=True)
     ]
 

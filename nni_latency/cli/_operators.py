@@ -39,7 +39,7 @@ def estimate_operators(estimator: Estimator, text: str) -> tuple[Estimate, list[
     for name in _names(text):
         entry = entries.get(name)
         op = entry.op if entry is not None else _operator(name)
-        estimate = Estimate(entry.value, entry.low, entry.high) if entry is not None else _estimate(estimator, op, name)
+        estimate = Estimate.of(entry) if entry is not None else _estimate(estimator, op, name)
         parts.append((name, "", estimate))
         work += features_of(op) if op is not None else Features()
     return estimator.total(part for _, _, part in parts), layer_shares(estimator, parts), work

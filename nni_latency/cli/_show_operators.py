@@ -11,8 +11,9 @@ from rich.table import Table
 
 from nni_latency.cli._build_operators import print_operator_doubts
 from nni_latency.cli._console import facts_table, pairs_table
-from nni_latency.estimators import OperatorTableEstimator, family_of
+from nni_latency.estimators import OperatorTableEstimator
 from nni_latency.measurement import quantile
+from nni_latency.operators import family_of
 from nni_latency.tables import OperatorEntry, OperatorTable
 from nni_latency.units import format_metric, format_percent, format_seconds
 

@@ -1,4 +1,4 @@
-"""Estimators: what answers "what does this cost?"."""
+"""Cost estimators."""
 
 from nni_latency.estimators._additive import (
     AdditiveCost,
@@ -9,6 +9,7 @@ from nni_latency.estimators._additive import (
 )
 from nni_latency.estimators._base import Estimate, Estimator, LayerEstimator, NetworkEstimator
 from nni_latency.estimators._breakdown import Breakdown, OperatorShare, break_down
+from nni_latency.estimators._choice_cost import ChoiceCost
 from nni_latency.estimators._derived import Derived
 from nni_latency.estimators._distil import Distillation, distil
 from nni_latency.estimators._ensemble import LayerEnsemble, NetworkEnsemble, make_ensemble
@@ -19,7 +20,7 @@ from nni_latency.estimators._layer_share import LayerShare, layer_shares
 from nni_latency.estimators._measured_layers import GraphEstimator, ModuleEstimator
 from nni_latency.estimators._measured_network import MeasuredNetworkEstimator
 from nni_latency.estimators._measuring import ON_DEMAND, MeasuringEstimator
-from nni_latency.estimators._operator_predictor import OperatorPredictor, Prediction, family_of, rough_time, work_of
+from nni_latency.estimators._operator_predictor import OperatorPredictor, nominal_time
 from nni_latency.estimators._operator_table import OperatorTableEstimator
 from nni_latency.estimators._predicted_rest import PredictedRest
 from nni_latency.estimators._reading import read_estimator
@@ -38,6 +39,7 @@ __all__ = [
     "Agreement",
     "Breakdown",
     "CellEncoding",
+    "ChoiceCost",
     "CostTable",
     "Derived",
     "Distillation",
@@ -61,7 +63,6 @@ __all__ = [
     "OperatorShare",
     "OperatorTableEstimator",
     "PredictedRest",
-    "Prediction",
     "Recovery",
     "Scores",
     "TableEstimator",
@@ -77,15 +78,13 @@ __all__ = [
     "estimate_operator_table",
     "estimate_selection",
     "estimate_table",
-    "family_of",
     "layer_shares",
     "likeliest_within",
     "make_ensemble",
+    "nominal_time",
     "read_estimator",
-    "rough_time",
     "score",
     "separable_cost",
     "transfer_schema",
     "with_fallback",
-    "work_of",
 ]

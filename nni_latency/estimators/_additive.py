@@ -11,18 +11,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from nni_latency.errors import InvalidValueError, UnreachableTargetError
+from nni_latency.combinations import SUM
+from nni_latency.errors import InvalidValueError
 from nni_latency.estimators._base import Estimate, LayerEstimator
+from nni_latency.estimators._choice_cost import ChoiceCost
 from nni_latency.estimators._complaint import complaint_about
 from nni_latency.tables import MeasurePlan, Residency
-from nni_latency.units import METRIC_COMBINATIONS, format_metric
+from nni_latency.units import combination_of
 
 #: Architectures that `AdditiveCost.predict` adds up at a time.
 _ROWS = 8192
 
 
 @dataclass(frozen=True)
-class AdditiveCost:
+class AdditiveCost(ChoiceCost):
     """A constant and, per label, one cost for each of its choices. Immutable.
 
     The costs of a network's choices add up; where the metric says otherwise, the largest of them counts
@@ -56,6 +58,8 @@ class AdditiveCost:
     missing: tuple[str, ...] = ()
     residency: Residency | None = None
 
+    separable = True
+
     @cached_property
     def _items(self) -> tuple[tuple[str, Mapping[Any, float]], ...]:
         return tuple(self.costs.items())
@@ -69,33 +73,16 @@ class AdditiveCost:
     def range(self) -> tuple[float, float]:
         """Costs of the cheapest and the costliest network."""
         lows, highs = ([float(pick(column)) for column in self.columns] for pick in (np.min, np.max))
-        if self.combination == "max":
-            return max(self.constant, *lows), max(self.constant, *highs)
-        ends = self.of_sum(self.constant + sum(lows)), self.of_sum(self.constant + sum(highs))
-        return ends if self.combination == "sum" else (ends[1], ends[0])
+        low, high = sorted(self._whole([self.constant, *ends]) for ends in (lows, highs))
+        return low, high
 
     @property
-    def combination(self) -> str:
-        """How the costs of the choices make that of a network: ``sum``, ``max`` or ``inverse``."""
-        return METRIC_COMBINATIONS[self.metric]
+    def choices(self) -> Mapping[str, tuple[Any, ...]]:
+        """The choices of every label, in order."""
+        return {label: tuple(choices) for label, choices in self.costs.items()}
 
-    def check_additive(self) -> None:
-        """Raise `InvalidValueError` if the costs of choices do not add up to that of a network."""
-        if self.combination != "sum":
-            raise InvalidValueError(
-                f"A {self.metric} is no sum over layers, so it has no expected cost that a search could follow. "
-                "Filter samples by it; for a throughput, search with a latency table and batch size / throughput."
-            )
-
-    def of_sum(self, total: float) -> float:
-        """Return what a network costs whose parts add up to `total`; it rises with `total`, a throughput falls."""
-        whole = total if self.residency is None else float(self.residency(total))
-        return 1 / whole if self.combination == "inverse" else whole
-
-    def as_sum(self, cost: float) -> float:
-        """Return what the parts of a network add up to that costs `cost`: the inverse of `of_sum`."""
-        whole = 1 / cost if self.combination == "inverse" else cost
-        return whole if self.residency is None else self.residency.inverse(whole)
+    def _whole(self, parts: Sequence[float]) -> float:
+        return float(self.of_sum(self.combination.total(parts)))
 
     def __call__(self, sample: Mapping[str, Any]) -> float:
         """Return the cost of one sample, ``{label: choice}``.
@@ -114,12 +101,12 @@ class AdditiveCost:
             parts = [choices[sample[label]] for label, choices in self._items]
         except (KeyError, TypeError) as error:
             raise complaint_about(sample, self.costs, error) from error
-        return max(total, *parts) if self.combination == "max" else self.of_sum(total + sum(parts))
+        return self._whole([total, *parts])
 
     @cached_property
     def _plain(self) -> bool:
         """Whether a network's cost is the sum and nothing else."""
-        return self.combination == "sum" and self.residency is None
+        return self.combination is SUM and self.residency is None
 
     def predict(self, architectures: ArrayLike) -> NDArray[np.float64]:
         """Return the costs of many architectures at once.
@@ -153,22 +140,8 @@ class AdditiveCost:
         total = np.full(len(indices), self.constant)
         for (label, _), column, chosen in zip(self._items, self.columns, np.ascontiguousarray(indices.T), strict=True):
             self._check_indices(label, column, chosen)
-            total = np.maximum(total, column[chosen]) if self.combination == "max" else total + column[chosen]
-        if self.combination == "max" or self._plain:
-            return total
-        whole = total if self.residency is None else np.asarray(self.residency(total))
-        return 1 / whole if self.combination == "inverse" else whole
-
-    def check_target(self, target: float) -> None:
-        """Raise `UnreachableTargetError` if no network is as cheap as `target`."""
-        low, high = self.range
-        if not (math.isfinite(target) and target > 0):
-            raise InvalidValueError(f"The 'target' must be a positive, finite number. Got {target!r}.")
-        if target < low:
-            raise UnreachableTargetError(
-                f"No network of the space meets a {self.metric} of {format_metric(target, self.metric)}. "
-                f"Reachable is {format_metric(low, self.metric)} to {format_metric(high, self.metric)}."
-            )
+            total = self.combination.join(total, column[chosen])
+        return np.asarray(self.of_sum(total))
 
     def _check_indices(self, label: str, column: NDArray[np.float64], chosen: NDArray[Any]) -> None:
         if len(chosen) and not (chosen.min() >= 0 and chosen.max() < len(column)):
@@ -220,19 +193,14 @@ def separable_cost(
     searched : mapping of str to mapping
         ``{label: {choice: estimate}}`` of what it chooses.
     """
-    combination, factor = METRIC_COMBINATIONS[estimator.metric], estimator.calibration
+    combination = combination_of(estimator.metric)
 
     def cost(part: Estimate) -> float:
-        return (
-            part.value
-            if combination == "max"
-            else factor * (1 / part.value if combination == "inverse" else part.value)
-        )
+        return combination.counted(part.value, estimator.calibration)
 
-    constants = [cost(part) for part in fixed]
     parts = [*fixed, *(part for row in searched.values() for part in row.values())]
     return AdditiveCost(
-        max(constants, default=0.0) if combination == "max" else math.fsum(constants),
+        combination.total(map(cost, fixed)),
         {label: {choice: cost(part) for choice, part in row.items()} for label, row in searched.items()},
         estimator.metric,
         tuple(dict.fromkeys(name for part in parts for name in part.missing)),

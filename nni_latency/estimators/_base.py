@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from nni_latency.costs import Cost
 from nni_latency.errors import InvalidValueError
 from nni_latency.operators import By, OpSpec, capture_operators
 from nni_latency.platforms import Platform
 from nni_latency.tables import MeasurePlan, Residency
-from nni_latency.units import METRIC_COMBINATIONS
+from nni_latency.units import combination_of
 
 
 @dataclass(frozen=True)
-class Estimate:
+class Estimate(Cost):
     """What something costs, as far as is known.
 
     Parameters
@@ -33,46 +33,20 @@ class Estimate:
     3.5
     """
 
-    value: float
-    low: float
-    high: float
     missing: tuple[str, ...] = ()
 
     @classmethod
-    def sum(cls, parts: Iterable[Estimate], factor: float = 1.0) -> Estimate:
-        """Add up the costs of parts that were measured independently, times a factor.
-
-        The half-widths of the intervals add up like standard deviations: root of the sum of squares.
-        """
-        items = list(parts)
-        value = math.fsum(item.value for item in items)
-        below = math.sqrt(math.fsum((item.value - item.low) ** 2 for item in items))
-        above = math.sqrt(math.fsum((item.high - item.value) ** 2 for item in items))
-        missing = tuple(name for item in items for name in item.missing)
-        return cls(factor * value, factor * (value - below), factor * (value + above), missing)
+    def of(cls, cost: Cost, missing: tuple[str, ...] = ()) -> Estimate:
+        """Take over value and interval of any record of a cost."""
+        return cls(cost.value, cost.low, cost.high, missing)
 
     @classmethod
-    def largest(cls, parts: Iterable[Estimate]) -> Estimate:
-        """Return the largest of costs that do not add up, such as the memory that layers need one after another."""
-        items = list(parts)
-        missing = tuple(name for item in items for name in item.missing)
-        value, low, high = (max(getattr(item, name) for item in items) for name in ("value", "low", "high"))
-        return cls(value, low, high, missing)
-
-    def inverted(self) -> Estimate:
-        """Return one over the cost: the time of one input for a throughput, and back."""
-        return Estimate(1 / self.value, 1 / self.high, 1 / max(self.low, 1e-300), self.missing)
-
-    def through(self, residency: Residency | None) -> Estimate:
-        """Return the estimate of a network whose parts add up to this one, given what small networks save."""
-        if residency is None:
-            return self
-        value, low, high = (float(residency(number)) for number in (self.value, self.low, self.high))
-        return Estimate(value, low, high, self.missing)
+    def _joined(cls, parts: Sequence[Estimate], value: float, low: float, high: float) -> Estimate:
+        return cls(value, low, high, tuple(name for part in parts for name in part.missing))
 
 
 class Estimator(ABC):
-    """What answers "what does this network cost?" on one platform, for one metric.
+    """Estimates the cost of networks on one platform, for one metric.
 
     Safe to use from several threads. `estimate` changes neither the estimator nor the model.
     """
@@ -160,13 +134,9 @@ class LayerEstimator(Estimator):
         It is their calibrated sum, less what a small network saves; for a throughput the same of the times of one
         input; for memory that layers need one after another the largest of them.
         """
-        combination = METRIC_COMBINATIONS[self.metric]
-        if combination == "max":
-            return Estimate.largest(parts)
-        if combination == "inverse":
-            times = (part.inverted() for part in parts)
-            return Estimate.sum(times, self.calibration).through(self.residency).inverted()
-        return Estimate.sum(parts, self.calibration).through(self.residency)
+        combination = combination_of(self.metric)
+        counted = (combination.counted(part, self.calibration) for part in parts)
+        return combination.whole(combination.total_cost(Estimate, counted), self.residency)
 
     def _estimate_ops(self, ops: list[OpSpec]) -> list[Estimate]:
         return [self.estimate_op(op) for op in ops]

@@ -1,4 +1,4 @@
-"""Any estimator, asked about any network: what it costs, and which operators cost how much."""
+"""The cost of a network and of each of its operators, by any estimator."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class OperatorShare:
 
 @dataclass(frozen=True)
 class Breakdown:
-    """What a network costs, and what of it each operator.
+    """The cost of a network and of each of its operators.
 
     Parameters
     ----------

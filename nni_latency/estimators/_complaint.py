@@ -1,4 +1,4 @@
-"""What is wrong with a sample that has no cost, in one sentence."""
+"""The error message for a sample that has no cost."""
 
 from __future__ import annotations
 

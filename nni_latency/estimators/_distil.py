@@ -1,4 +1,4 @@
-"""`distil`: what knows whole networks, as a sum over choices that a differentiable search can follow."""
+"""`distil`: a sum over choices, which a differentiable search can follow, fitted to a network-based estimator."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from nni_latency.estimators._base import Estimator
 from nni_latency.estimators._scores import Scores, score
 from nni_latency.operators import features_of
 from nni_latency.tables import MeasurePlan, PlanLayer, solve_entries
-from nni_latency.units import METRIC_COMBINATIONS, format_percent
+from nni_latency.units import combination_of, format_percent
 
 #: Networks asked for, where nobody says how many: two for each number that is solved for, within these bounds.
 _LEAST, _MOST = 24, 400
@@ -30,7 +30,7 @@ _FOLDS = 5
 
 @dataclass(frozen=True)
 class Distillation:
-    """A sum over choices that stands for an estimator of whole networks, and what is lost by it.
+    """A sum over choices that approximates an estimator of whole networks, and its error.
 
     Parameters
     ----------
@@ -64,17 +64,17 @@ def distil(
     random_state: int = 0,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Distillation:
-    """Make a sum over choices of an estimator that knows whole networks alone.
+    """Fit a sum over choices to an estimator of whole networks.
 
-    Networks are drawn so that every choice of every label stands in as many of them, the estimator is asked for each,
-    and the costs of the choices are solved for with what the choices compute as a prior (see `solve_entries`). What a
-    sum cannot hold, such as parts that run at the same time or share the cache, stays in the residual, which is
-    reported: look at `Distillation.scores` before trusting a search.
+    Networks are drawn so that every choice of every label stands in as many of them, each is estimated,
+    and the costs of the choices are solved for with what the choices compute as a prior (see `solve_entries`). Effects
+    that are not additive, such as parts that run at the same time or share the cache, remain in the residual. Check
+    `Distillation.scores` before you rely on a search.
 
     Parameters
     ----------
     estimator : Estimator
-        Whom to ask; a `NetworkEstimator`, or any other.
+        A `NetworkEstimator`, or any other.
     space : ModelSpace or MeasurePlan
         Whose choices they are. A space is not changed.
     example_inputs : Tensor or tuple of Tensor, optional
@@ -102,8 +102,8 @@ def distil(
     >>> print(found)                                                                           # doctest: +SKIP
     >>> strategy = FBNet(latency_estimator=estimator, target=0.012)  # does it by itself       # doctest: +SKIP
     """
-    combination = METRIC_COMBINATIONS[estimator.metric]
-    if combination == "max":
+    combination = combination_of(estimator.metric)
+    if not combination.adds_up:
         raise InvalidValueError(f"A {estimator.metric} is the largest of its parts: no sum can stand for it.")
     networks = _networks_of(space, example_inputs)
     architectures = _design(networks.sizes, _number(n_samples, networks.sizes), np.random.default_rng(random_state))
@@ -114,7 +114,7 @@ def distil(
             values[index] = estimate.value
             missing.update(dict.fromkeys(estimate.missing))
             on_progress(index + 1, len(architectures))
-    sums = 1 / values if combination == "inverse" else values
+    sums = combination.counted(values)
     predicted = _cross_validated(architectures, sums, networks)
     constant, columns = _solve(architectures, sums, networks)
     costs = {
@@ -122,7 +122,7 @@ def distil(
         for (label, choices), column in zip(networks.choices.items(), columns, strict=True)
     }
     cost = AdditiveCost(constant, costs, estimator.metric, tuple(missing))
-    scores = score(1 / predicted if combination == "inverse" else predicted, values)
+    scores = score(combination.whole(predicted), values)
     return Distillation(cost, scores, len(architectures))
 
 

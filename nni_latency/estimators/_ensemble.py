@@ -1,4 +1,4 @@
-"""Ensembles: several estimators that answer together, each with the weight that its error allows."""
+"""Ensembles: several estimators combined, weighted by their errors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from nni_latency.estimators._table import TableEstimator
 from nni_latency.operators import OpSpec
 from nni_latency.platforms import Platform, check_same_platform
 from nni_latency.tables import LookupTable, MeasurePlan, Residency
-from nni_latency.units import METRIC_COMBINATIONS
+from nni_latency.units import combination_of
 
 #: Normal quantile of a two-sided interval of 95 %.
 _NORMAL = 1.96
@@ -25,10 +25,10 @@ _NORMAL = 1.96
 #: Fewest networks by which members are weighed.
 _LEAST = 3
 
-#: No member is known to be better than this, as a ratio.
+#: Least error of a member that is assumed, as a ratio.
 _BEST = 1e-3
 
-#: Measurements that are off from every member by more are in another unit.
+#: A larger factor between measurements and estimates means another unit.
 _ODD = 300.0
 
 Self = TypeVar("Self", bound="_Ensemble")
@@ -55,7 +55,7 @@ class _Ensemble(Estimator):
         """Weigh the members by their error on networks that were measured.
 
         A member's weight is one over its mean square error, as a ratio. The interval of every estimate becomes at least
-        as wide as nine tenths of the errors of the ensemble.
+        as wide as the 90 % interval of the ensemble's errors.
 
         Parameters
         ----------
@@ -99,13 +99,13 @@ class _Ensemble(Estimator):
 
     def _widened(self, answer: Estimate) -> Estimate:
         low, high = self.interval_
-        return replace(answer, low=min(answer.low, answer.value * low), high=max(answer.high, answer.value * high))
+        return answer.widened(answer.value * low, answer.value * high)
 
 
 class LayerEnsemble(_Ensemble, LayerEstimator):
-    """Layer-based estimators that answer together: the weighted mean of every part. Adds up like each of them.
+    """The weighted mean of layer-based estimators, part by part. Adds up like each of them.
 
-    The interval of a part holds those of the members and how far they lie apart. A member that lacks a part is named in
+    The interval of a part holds those of the members and their disagreement. A member that lacks a part is named in
     `Estimate.missing`, and the others share its weight.
 
     Parameters
@@ -150,7 +150,7 @@ class LayerEnsemble(_Ensemble, LayerEstimator):
         self._settle()
 
     def _settle(self) -> None:
-        """Find what small networks save by the mean of the members: the mean share, over the mean scale of it."""
+        """Set the residency to the mean of the members': the mean share saved, over its mean scale."""
         pairs = [
             (weight, member.residency)
             for weight, member in zip(self.weights_, self.members, strict=True)
@@ -174,11 +174,11 @@ class LayerEnsemble(_Ensemble, LayerEstimator):
         return None
 
     def estimate_op(self, op: OpSpec) -> Estimate:
-        """Return the weighted mean of what the members say."""
+        """Return the weighted mean of the members' estimates."""
         return self._mean([_ask(member.estimate_op, op) for member in self.members], op.op_key)
 
     def estimate_choice(self, layer: str, choice: str, op: OpSpec) -> Estimate:
-        """Return the weighted mean of what the members say of a candidate."""
+        """Return the weighted mean of the members' estimates of a candidate."""
         answers = [_ask(member.estimate_choice, layer, choice, op) for member in self.members]
         return self._mean(answers, f"{layer}:{choice}")
 
@@ -198,34 +198,24 @@ class LayerEnsemble(_Ensemble, LayerEstimator):
         ]
 
     def _mean(self, answers: Sequence[Estimate | None], name: str) -> Estimate:
-        """Combine what the members say of one part, each at its own calibration."""
+        """Combine the members' estimates of one part, each at its own calibration."""
         whole = any(answer is not None and not answer.missing for answer in answers)
         used = [
-            (weight, self._level(member, answer))
+            (weight, combination_of(self.metric).counted(answer, member.calibration))
             for weight, member, answer in zip(self.weights_, self.members, answers, strict=True)
             if answer is not None and not (whole and answer.missing)
         ]
         if not used:
             raise MissingEntryError(f"No member of the ensemble knows {name}.")
-        mean = _mixture(used)
-        if METRIC_COMBINATIONS[self.metric] == "inverse":
-            mean = mean.inverted()
+        mean = combination_of(self.metric).whole(_mixture(used))
         lacking = len(used) < len(self.members) or not whole
         return replace(mean, missing=(name,) if lacking else ())
 
-    def _level(self, member: LayerEstimator, answer: Estimate) -> Estimate:
-        """Return a part as the member's calibrated sum counts it; a throughput as the time of one input."""
-        combination = METRIC_COMBINATIONS[self.metric]
-        if combination == "inverse":
-            answer = answer.inverted()
-        factor = 1.0 if combination == "max" else member.calibration
-        return Estimate(factor * answer.value, factor * answer.low, factor * answer.high)
-
 
 class NetworkEnsemble(_Ensemble, NetworkEstimator):
-    """Estimators of any kind that answer together: the weighted mean of what they say of a whole network.
+    """The weighted mean of estimators of any kind, for whole networks.
 
-    The interval holds those of the members and how far they lie apart. A member that cannot answer is named in
+    The interval holds those of the members and their disagreement. A member that cannot answer is named in
     `Estimate.missing`, and the others share its weight.
 
     Parameters
@@ -249,7 +239,7 @@ class NetworkEnsemble(_Ensemble, NetworkEstimator):
     """
 
     def estimate(self, model: Any, example_inputs: Any = None) -> Estimate:
-        """Return the weighted mean of what the members say of the network."""
+        """Return the weighted mean of the members' estimates of the network."""
         answers = [_ask(member.estimate, model, example_inputs) for member in self.members]
         used = [(weight, answer) for weight, answer in zip(self.weights_, answers, strict=True) if answer is not None]
         if not used:
@@ -294,7 +284,7 @@ def _ask_all(member: LayerEstimator, ops: list[OpSpec]) -> list[Estimate | None]
 
 
 def _mixture(used: Sequence[tuple[float, Estimate]]) -> Estimate:
-    """Return the weighted mean, with an interval that holds the members' and how far they lie apart."""
+    """Return the weighted mean, with an interval that holds the members' and their disagreement."""
     given = [weight for weight, _ in used]
     # Where only members of no weight know an answer, they count alike.
     weights = _normalised(given if any(given) else None, len(used))

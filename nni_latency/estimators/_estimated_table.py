@@ -1,4 +1,4 @@
-"""Tables of what an estimator says: the one that a device would have given."""
+"""Tables filled with the estimates of an estimator."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def estimate_operator_table(estimator: LayerEstimator, plan: OperatorPlan) -> Op
         raise InvalidValueError(f"A table of operators holds latencies. Got an estimator of {estimator.metric}.")
     ops = dict.fromkeys(item.op for network in plan.networks for item in network.trace.operators)
     found: dict[OpSpec, Estimate] = {op: estimator.estimate_op(op) for op in ops}
-    entries = tuple(OperatorEntry(op, cost.value, cost.low, cost.high) for op, cost in found.items())
+    entries = tuple(OperatorEntry(cost.value, cost.low, cost.high, op) for op, cost in found.items())
     return OperatorTable(
         plan.space,
         estimator.platform,

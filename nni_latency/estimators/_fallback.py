@@ -15,12 +15,12 @@ from nni_latency.estimators._table import TableEstimator
 from nni_latency.operators import OpSpec
 from nni_latency.platforms import Platform, check_same_platform
 from nni_latency.tables import LookupTable, MeasurePlan
-from nni_latency.units import METRIC_COMBINATIONS
+from nni_latency.units import combination_of
 
-#: Operators that both must know before one is held to the other.
+#: Operators that both must know before they are compared.
 _LEAST = 8
 
-#: Quantiles of the ratios that make an interval of nine tenths.
+#: Quantiles of the ratios: the ends of a 90 % interval.
 _LOW, _HIGH = 0.05, 0.95
 
 
@@ -35,7 +35,7 @@ class Agreement:
     ratio : float
         Median of the first over the second.
     low, high : float
-        Interval of nine tenths of the ratios, as multiples of the median.
+        90 % interval of the ratios, as multiples of the median.
     """
 
     n: int
@@ -172,20 +172,16 @@ class FallbackEstimator(LayerEstimator):
     @property
     def _footing(self) -> float:
         """Factor that takes a part of the second to the calibration of the first."""
-        combination = METRIC_COMBINATIONS[self.metric]
-        ratio = self.second.calibration / self.first.calibration
-        return {"sum": ratio, "inverse": 1 / ratio, "max": 1.0}[combination]
+        return combination_of(self.metric).footing(self.second.calibration / self.first.calibration)
 
     def _stand_in(self, part: Estimate, name: str) -> Estimate:
         """Take a part of the second to the scale of the first; its interval is what both were found to differ by."""
         agreement = self.agreement
-        factor = self._footing * (agreement.ratio if self.adapt else 1.0)
-        value = factor * part.value
+        scaled = part.scaled(self._footing * (agreement.ratio if self.adapt else 1.0))
         # Not scaled, the median of the ratios is part of what the second is off by.
         off = 1.0 if self.adapt else agreement.ratio
-        low = min(factor * part.low, value * agreement.low * off, value)
-        high = max(factor * part.high, value * agreement.high * off, value)
-        return Estimate(value, low, high, (name,))
+        widened = scaled.widened(scaled.value * agreement.low * off, scaled.value * agreement.high * off)
+        return replace(widened, missing=(name,))
 
 
 class NetworkFallback(NetworkEstimator):

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nni_latency.errors import InvalidValueError, LatencyError, UnreachableTargetError
+from nni_latency.errors import InvalidValueError, LatencyError
+from nni_latency.estimators._choice_cost import ChoiceCost
 from nni_latency.estimators._complaint import complaint_about
 from nni_latency.estimators._derived import Derived
 from nni_latency.tables import Residency
-from nni_latency.units import METRIC_COMBINATIONS, format_metric
 
 #: Tables are joined as long as the result has no more entries than this.
 _LARGEST_TABLE = 4096
@@ -38,7 +38,7 @@ class CostTable:
 
 
 @dataclass(frozen=True)
-class GroupedCost:
+class GroupedCost(ChoiceCost):
     """A constant and tables, each over a few labels: the cost of a network is what they say of its choices, added up.
 
     An `AdditiveCost` has one table per label. Here a label may stand in several, so depth and kernel, or the widths of
@@ -77,10 +77,7 @@ class GroupedCost:
     missing: tuple[str, ...] = ()
     residency: Residency | None = None
 
-    @property
-    def combination(self) -> str:
-        """How the tables make the cost of a network: ``sum``, ``max`` or ``inverse``."""
-        return METRIC_COMBINATIONS[self.metric]
+    separable = False
 
     @cached_property
     def labels(self) -> tuple[str, ...]:
@@ -88,13 +85,10 @@ class GroupedCost:
         made = {label for item in self.derived for label in item.outputs}
         return tuple(label for label in self.values if label not in made)
 
-    def check_additive(self) -> None:
-        """Raise `InvalidValueError` if the tables do not add up to the cost of a network."""
-        if self.combination != "sum":
-            raise InvalidValueError(
-                f"A {self.metric} is no sum over layers, so it has no expected cost that a search could follow. "
-                "Filter samples by it; for a throughput, search with a latency table and batch size / throughput."
-            )
+    @property
+    def choices(self) -> Mapping[str, tuple[Any, ...]]:
+        """The choices of the labels that the space itself has, in order."""
+        return {label: self.values[label] for label in self.labels}
 
     def __call__(self, sample: Mapping[str, Any]) -> float:
         """Return the cost of one sample, ``{label: choice}``.
@@ -117,21 +111,16 @@ class GroupedCost:
             raise self._complaint(chosen, error) from error
         if total != total:
             raise self._complaint(chosen, "its shapes do not fit each other")
-        return self.of_sum(total)
-
-    def of_sum(self, total: float) -> float:
-        """Return what a network costs whose parts add up to `total`."""
-        whole = total if self.residency is None else float(self.residency(total))
-        return 1 / whole if self.combination == "inverse" else whole
+        return float(self.of_sum(total))
 
     def _look_up(self, chosen: Mapping[str, Any]) -> float:
-        total, largest = self.constant, self.combination == "max"
+        parts = [self.constant]
         for places, costs in self._flat:
             place = 0
             for label, steps in places:
                 place += steps[chosen[label]]
-            total = max(total, costs[place]) if largest else total + costs[place]
-        return total
+            parts.append(costs[place])
+        return self.combination.total(parts)
 
     @cached_property
     def _flat(self) -> tuple[tuple[tuple[tuple[str, dict[Any, int]], ...], list[float]], ...]:
@@ -170,14 +159,14 @@ class GroupedCost:
             order = [table.labels.index(label) for label in labels if label in table.labels]
             sizes = [len(self.values[label]) if label in table.labels else 1 for label in labels]
             parts.append(table.costs.transpose(order).reshape(sizes))
-        return CostTable(labels, np.maximum(*parts) if self.combination == "max" else parts[0] + parts[1])
+        return CostTable(labels, self.combination.join(*parts))
 
     def _look_up_the_rest(self, chosen: Mapping[str, Any], error: KeyError) -> float:
         """Return the cost of a sample that lacks labels, if they make no difference to it: those of layers left out."""
         for label, value in chosen.items():
             if label in self.values and value not in self.values[label]:
                 raise self._complaint(chosen, error) from error
-        total, largest = self.constant, self.combination == "max"
+        parts = [self.constant]
         for table in self.tables:
             places = tuple(
                 self.values[label].index(chosen[label]) if label in chosen else slice(None) for label in table.labels
@@ -185,8 +174,8 @@ class GroupedCost:
             left = np.unique(table.costs[places])
             if len(left) != 1:
                 raise self._complaint(chosen, error) from error
-            total = max(total, float(left[0])) if largest else total + float(left[0])
-        return self.of_sum(total)
+            parts.append(float(left[0]))
+        return float(self.of_sum(self.combination.total(parts)))
 
     def _complaint(self, sample: Mapping[str, Any], reason: Exception | str) -> LatencyError:
         return complaint_about(sample, self.values, reason, self.derived)
@@ -205,7 +194,7 @@ class GroupedCost:
         generator = np.random.default_rng(0)
         found: list[float] = []
         while len(found) < starts:
-            sample = {label: values[generator.integers(len(values))] for label, values in self._of_space.items()}
+            sample = {label: values[generator.integers(len(values))] for label, values in self.choices.items()}
             cost = sign * self._cost_or_worst(sample, sign)
             if math.isfinite(cost):
                 found.append(self._descend(sample, cost, sign))
@@ -215,7 +204,7 @@ class GroupedCost:
         before = math.inf
         while cost < before:
             before = cost
-            for label, values in self._of_space.items():
+            for label, values in self.choices.items():
                 costs = [sign * self._cost_or_worst({**sample, label: value}, sign) for value in values]
                 best = int(np.argmin(costs))
                 if costs[best] < cost:
@@ -227,18 +216,3 @@ class GroupedCost:
             return self(sample)
         except InvalidValueError:
             return sign * math.inf
-
-    @cached_property
-    def _of_space(self) -> dict[str, tuple[Any, ...]]:
-        return {label: self.values[label] for label in self.labels}
-
-    def check_target(self, target: float) -> None:
-        """Raise `UnreachableTargetError` if no network was found to be as cheap as `target`."""
-        if not (math.isfinite(target) and target > 0):
-            raise InvalidValueError(f"The 'target' must be a positive, finite number. Got {target!r}.")
-        low, high = self.range
-        if target < low:
-            raise UnreachableTargetError(
-                f"No network of the space meets a {self.metric} of {format_metric(target, self.metric)}. "
-                f"Found were {format_metric(low, self.metric)} to {format_metric(high, self.metric)}."
-            )

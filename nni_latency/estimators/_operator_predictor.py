@@ -1,11 +1,10 @@
-"""`OperatorPredictor`: what an operator takes that was not measured, from those of its family that were."""
+"""`OperatorPredictor`: the cost of operators that were not measured, from measured ones of the same family."""
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -13,8 +12,8 @@ from numpy.typing import NDArray
 from scipy.linalg import cho_factor, cho_solve
 from scipy.optimize import nnls
 
-from nni_latency.errors import UnknownNameError
-from nni_latency.operators import OpSpec, features_of
+from nni_latency.costs import Cost
+from nni_latency.operators import OpSpec, family_of, size_of_attribute, work_of
 
 Array = NDArray[np.float64]
 
@@ -28,26 +27,17 @@ _ENOUGH = 250
 #: Fewer operators than these share a plain model with all other kinds.
 _FEWEST = 6
 
-#: A rough machine: seconds per call, per multiply-add, per element read, written, and per parameter.
-_ROUGH = (5e-6, 3e-11, 5e-10, 5e-10, 5e-10)
+#: Nominal weights: seconds per call, per multiply-add, per element read, written, and per parameter.
+_NOMINAL = (5e-6, 3e-11, 5e-10, 5e-10, 5e-10)
 
-#: How strongly weights are drawn to those of the rough machine, where a measured operator draws with 1.
-_DRAWN = 0.2
+#: How strongly weights are regularised towards nominal weights, where a measured operator counts with 1.
+_REGULARISATION = 0.2
 
-#: How uncertain an operator of a family is of which little is known, as a standard deviation of the logarithm.
+#: Standard deviation of the logarithm added for operators of families with little data.
 _UNSURE = 0.5
 
-#: An interval holds 19 of 20, as for a normal distribution.
+#: Half the width of a 95 % interval in standard deviations.
 _WIDTH = 1.96
-
-
-@dataclass(frozen=True)
-class Prediction:
-    """A predicted cost, in the unit of what was measured, and an interval that holds 19 of 20."""
-
-    value: float
-    low: float
-    high: float
 
 
 class OperatorPredictor:
@@ -82,7 +72,7 @@ class OperatorPredictor:
     def __init__(self, ops: Sequence[OpSpec], costs: Sequence[float]) -> None:
         self.ops, self.costs = tuple(ops), tuple(costs)
 
-    def predict(self, op: OpSpec) -> Prediction | None:
+    def predict(self, op: OpSpec) -> Cost | None:
         """Predict an operator; None if none of its kind was measured."""
         family = self._families.get(family_of(op)) or self._kinds.get(op.kind)
         if family is None:
@@ -146,17 +136,17 @@ class _Family:
         """Logarithm of how far every member is off if it is left out."""
         return np.asarray(self._solved / np.diag(cho_solve(self._factor, np.eye(len(self.ops)))))
 
-    def predict(self, op: OpSpec) -> Prediction:
+    def predict(self, op: OpSpec) -> Cost:
         description = describe(op)
         point = _points([description], self.names)
         near = self._kernel(point, self.points)
         mean = (near @ self._solved).item() if len(self.ops) > 1 else 0.0
         left = self.deviation**2 - (near @ cho_solve(self._factor, near.T)).item()
-        strange = _UNSURE * bool(set(description) - set(self.names))
-        sigma = math.hypot(math.sqrt(max(0.0, left) + self.noise**2) * self.width, self.unsure, strange)
+        unseen = _UNSURE * bool(set(description) - set(self.names))
+        sigma = math.hypot(math.sqrt(max(0.0, left) + self.noise**2) * self.width, self.unsure, unseen)
         value = float((_terms([op]) @ self.weights).item() * math.exp(self.offset + mean))
         reach = math.exp(_WIDTH * sigma)
-        return Prediction(value, value / reach, value * reach)
+        return Cost(value, value / reach, value * reach)
 
     def _kernel(self, one: Array, other: Array) -> Array:
         return self.deviation**2 * np.exp(-_distances(one, other) / (2 * self.scale**2))
@@ -191,28 +181,12 @@ class _Family:
         return float(max(0.5, np.quantile(ratios, 0.95) / _WIDTH))
 
 
-def family_of(op: OpSpec) -> str:
-    """Name the family of an operator: its kind, and for convolutions what code they run through.
-
-    Examples
-    --------
-    >>> family_of(OpSpec.of("conv2d", [(1, 8, 4, 4)], out_channels=8, kernel_size=3, stride=1, groups=8))
-    'conv2d depthwise'
-    """
-    groups, window = op.get("groups"), op.get("kernel_size")
-    if not isinstance(groups, int) or window is None:
-        return op.kind
-    if groups > 1:
-        return f"{op.kind} {'depthwise' if groups == op.input_shapes[0][1] else 'grouped'}"
-    return f"{op.kind} {'pointwise' if _product(window) == 1 else 'dense'}"
-
-
 def describe(op: OpSpec) -> dict[str, float]:
     """Describe an operator by numbers: what it computes, reads and writes, its shapes and its attributes.
 
     Texts become names of their own with the value 1.
     """
-    macs, inputs, outputs, params = work_of(op)
+    macs, inputs, outputs, params = _amounts(op)
     shape = op.input_shapes[0] if op.input_shapes else ()
     found: dict[str, float] = {"macs": macs, "inputs": inputs, "outputs": outputs, "params": params}
     if len(shape) > 2:
@@ -224,44 +198,35 @@ def describe(op: OpSpec) -> dict[str, float]:
             if name not in ("calls", "weights", "learned"):
                 found[f"{name}={value}"] = 1.0
         elif name != "out":
-            found[name] = abs(float(_product(value)))
+            found[name] = abs(float(size_of_attribute(value)))
     return found
 
 
-def work_of(op: OpSpec) -> tuple[float, float, float, float]:
-    """Count multiply-adds, elements read and written, and parameters; of an unknown kind only what shapes say."""
-    try:
-        features = features_of(op)
-    except (UnknownNameError, LookupError, TypeError, ValueError, ArithmeticError):
-        inputs = sum(math.prod(shape) for shape in op.input_shapes)
-        out = op.get("out")
-        return 0.0, inputs, float(_product(out)) if out is not None else inputs, 0.0
+def nominal_time(op: OpSpec) -> float:
+    """Return the time of an operator by nominal weights [s], good enough to tell large operators from small ones."""
+    return math.fsum(weight * term for weight, term in zip(_NOMINAL, (1.0, *_amounts(op)), strict=True))
+
+
+def _amounts(op: OpSpec) -> tuple[float, float, float, float]:
+    """Return multiply-adds, elements read and written, and parameters."""
+    features, _ = work_of(op)
     return features.macs, features.inputs, features.outputs, features.params
-
-
-def rough_time(op: OpSpec) -> float:
-    """Return what an operator takes on some machine [s], good enough to tell the large ones from the small."""
-    return math.fsum(weight * term for weight, term in zip(_ROUGH, (1.0, *work_of(op)), strict=True))
-
-
-def _product(value: object) -> float:
-    return math.prod(value) if isinstance(value, tuple) else float(value)  # type: ignore[arg-type]
 
 
 def _terms(ops: Sequence[OpSpec]) -> Array:
     """Return the terms of the plain model, (n_ops, 5); the constant first."""
-    return np.array([(1.0, *work_of(op)) for op in ops])
+    return np.array([(1.0, *_amounts(op)) for op in ops])
 
 
 def _plain_weights(ops: Sequence[OpSpec], costs: Array) -> Array:
-    """Fit positive weights so that ratios are near 1, drawn to those of a rough machine of the right speed.
+    """Fit positive weights so that ratios are near 1, regularised towards nominal weights at the observed speed.
 
-    The constant is never lost, so that nothing costs nothing.
+    The constant stays positive, so that no operator costs nothing.
     """
     terms = _terms(ops)
-    usual = np.array(_ROUGH) * float(np.median(costs / (terms @ np.array(_ROUGH))))
-    rows = np.vstack([terms * usual / costs[:, None], _DRAWN * np.eye(len(usual))])
-    weights = nnls(rows, np.concatenate([np.ones(len(ops)), np.full(len(usual), _DRAWN)]))[0] * usual
+    usual = np.array(_NOMINAL) * float(np.median(costs / (terms @ np.array(_NOMINAL))))
+    rows = np.vstack([terms * usual / costs[:, None], _REGULARISATION * np.eye(len(usual))])
+    weights = nnls(rows, np.concatenate([np.ones(len(ops)), np.full(len(usual), _REGULARISATION)]))[0] * usual
     weights[0] = max(weights[0], 0.1 * float(costs.min()))
     return np.asarray(weights, dtype=np.float64)
 

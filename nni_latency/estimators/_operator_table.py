@@ -26,7 +26,7 @@ class OperatorTableEstimator(LayerEstimator):
     --------
     >>> from nni_latency.platforms import Platform
     >>> from nni_latency.tables import OperatorEntry, SpaceReference
-    >>> entries = [OperatorEntry(OpSpec.of("relu", [(1, 8 * k)]), 1e-6 * k, 9e-7 * k, 2e-6 * k) for k in (1, 2, 4)]
+    >>> entries = [OperatorEntry(1e-6 * k, 9e-7 * k, 2e-6 * k, OpSpec.of("relu", [(1, 8 * k)])) for k in (1, 2, 4)]
     >>> table = OperatorTable(SpaceReference("mine"), Platform("mine", "torch"), (1, 8), tuple(entries))
     >>> estimator = OperatorTableEstimator(table)
     >>> estimator.estimate_op(OpSpec.of("relu", [(1, 16)])).value
@@ -63,7 +63,7 @@ class OperatorTableEstimator(LayerEstimator):
         """
         entry = self.table.by_key.get(op.op_key)
         if entry is not None:
-            return Estimate(entry.value, entry.low, entry.high)
+            return Estimate.of(entry)
         if op.op_key not in self._predicted:
             self._predicted[op.op_key] = self._predict(op)
         return self._predicted[op.op_key]
@@ -80,4 +80,4 @@ class OperatorTableEstimator(LayerEstimator):
                 f"The table has no operator of the kind {op.kind!r} from which {op.op_key} could be predicted. "
                 f"It has: {', '.join(kinds)}."
             )
-        return Estimate(found.value, found.low, found.high, (f"predicted: {op.op_key}",))
+        return Estimate.of(found, (f"predicted: {op.op_key}",))

@@ -60,7 +60,7 @@ class PredictedRest(LayerEstimator):
         if found is None:
             kinds = ", ".join(sorted({item.kind for item in self.known}))
             raise MissingEntryError(f"No operator of the kind {op.kind!r} was met in a network. Met were: {kinds}.")
-        return Estimate(found.value, found.low, found.high, (f"predicted: {op.op_key}",))
+        return Estimate.of(found, (f"predicted: {op.op_key}",))
 
     @cached_property
     def _predictor(self) -> OperatorPredictor:

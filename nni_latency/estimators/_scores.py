@@ -72,14 +72,14 @@ def score(predicted: ArrayLike, measured: ArrayLike) -> Scores:
     # What is 10 % off to the last bit counts as 10 % off.
     sizes = np.abs(errors).round(12)
     return Scores(
-        len(truth),
-        float(sizes.mean()),
-        float(np.sqrt((errors**2).mean())),
-        float(errors.mean()),
-        float((sizes <= 0.05).mean()),
-        float((sizes <= 0.10).mean()),
-        float(spearmanr(guesses, truth).statistic) if can_correlate(guesses, truth) else math.nan,
-        float(sizes.max()),
+        n=len(truth),
+        mape=float(sizes.mean()),
+        rmspe=float(np.sqrt((errors**2).mean())),
+        bias=float(errors.mean()),
+        within5=float((sizes <= 0.05).mean()),
+        within10=float((sizes <= 0.10).mean()),
+        spearman=float(spearmanr(guesses, truth).statistic) if can_correlate(guesses, truth) else math.nan,
+        worst=float(sizes.max()),
     )
 
 

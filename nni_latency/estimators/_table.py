@@ -19,7 +19,7 @@ from nni_latency.estimators.transfer import Recovery, recover
 from nni_latency.operators import OpSpec, features_of
 from nni_latency.platforms import Platform
 from nni_latency.tables import OPERATORS, Entry, LookupTable, MeasurePlan, TableLayer
-from nni_latency.units import METRIC_COMBINATIONS
+from nni_latency.units import combination_of
 
 Missing = Literal["error", "nearest"]
 
@@ -118,11 +118,7 @@ class TableEstimator(LayerEstimator):
         """Return the mean cost of the entries with this operator; it may stand in several layers."""
         entries = self._by_op.get(op.op_key)
         if entries:
-            low, value, high = (
-                math.fsum(column) / len(entries)
-                for column in zip(*((entry.low, entry.value, entry.high) for entry in entries), strict=True)
-            )
-            return Estimate(value, low, high)
+            return Estimate.of(Entry.mean(entries))
         nearest = _nearest_entry(op, self._entries)
         return self._nearest(nearest, op.op_key, f"The table has no entry for the operator {op.op_key}.")
 
@@ -302,14 +298,14 @@ class TableEstimator(LayerEstimator):
         """
         entry, name = layer.entries.get(choice), f"{layer.name}:{choice}"
         if entry is not None and (layer.searched or op is None or entry.op in (None, op)):
-            return Estimate(*_triple(entry))
+            return Estimate.of(entry)
         if not layer.searched:
             if not layer.entries:
                 # As a throughput, what counts as nothing is infinite.
-                nothing = math.inf if METRIC_COMBINATIONS[self.metric] == "inverse" else 0.0
+                nothing = combination_of(self.metric).nothing
                 return Estimate(nothing, nothing, nothing, (layer.name,))
             entries = list(layer.entries.values())
-            return Estimate(*_triple(_nearest_entry(op, entries) or entries[0]), (name,))
+            return Estimate.of(_nearest_entry(op, entries) or entries[0], (name,))
         near = self._nearby(layer, choice) if op is None else _nearest_entry(op, self._entries)
         return self._nearest(near, name, f"The table has no entry for {layer.name!r}: {choice}.")
 
@@ -326,7 +322,7 @@ class TableEstimator(LayerEstimator):
     def _nearest(self, entry: Entry | None, name: str, complaint: str) -> Estimate:
         if self.missing == "error" or entry is None:
             raise MissingEntryError(f"{complaint} Measure it, or take the nearest entry with missing='nearest'.")
-        return Estimate(*_triple(entry), (name,))
+        return Estimate.of(entry, (name,))
 
     def _default(self, layer: TableLayer) -> str:
         return layer.default or layer.choices[0]
@@ -345,7 +341,7 @@ class TableEstimator(LayerEstimator):
         if count != len(self.table.layers):
             return None
         entries = self.table.layers[place].entries.values()
-        return next((Estimate(*_triple(entry)) for entry in entries if entry.op == op), None)
+        return next((Estimate.of(entry) for entry in entries if entry.op == op), None)
 
     def _estimate_ops(self, ops: list[OpSpec]) -> list[Estimate]:
         """Cost the operators of a captured network: each by its own layer where they are the space's layers."""
@@ -363,10 +359,6 @@ class TableEstimator(LayerEstimator):
                 if entry.op is not None:
                     found.setdefault(entry.op.op_key, []).append(entry)
         return found
-
-
-def _triple(entry: Entry) -> tuple[float, float, float]:
-    return entry.value, entry.low, entry.high
 
 
 def _nearest_entry(op: OpSpec | None, entries: list[Entry]) -> Entry | None:

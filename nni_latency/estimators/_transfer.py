@@ -44,7 +44,7 @@ class TransferEstimator(BaseEstimator, TransferCosts):
     """A new device from a handful of whole-network latencies, with the help of devices that are known.
 
     Each known device is fitted as a sum over what its networks are made of, so that outliers count little. Leaving out
-    one after another tells how far devices lie apart, and in what. Of a new device there are as many hypotheses as
+    one after another shows how much devices differ, and in what. Of a new device there are as many hypotheses as
     known ones, and two more: it is like that one up to a factor, with a mix of all others and deviations of its own; it
     is like their mean; it is like none. Each is a Gaussian process whose variances are the likeliest ones under the
     measurements; the answer is their mean, weighted by how well each explains what was measured. Deviations are smooth

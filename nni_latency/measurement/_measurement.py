@@ -6,13 +6,14 @@ import math
 from dataclasses import dataclass
 from functools import cached_property
 
+from nni_latency.costs import Cost
 from nni_latency.errors import MeasurementError
 from nni_latency.measurement._protocol import Protocol
 from nni_latency.measurement._trimming import quantile, quantile_interval, trim
 
 
 @dataclass(frozen=True)
-class Summary:
+class Summary(Cost):
     """What the samples of a measurement say.
 
     Parameters
@@ -23,16 +24,8 @@ class Summary:
         How many samples were taken, and how many of them were trimmed away.
     """
 
-    value: float
-    low: float
-    high: float
     n_samples: int
     n_dropped: int
-
-    @property
-    def spread(self) -> float:
-        """Half the width of the interval as a share of the value."""
-        return (self.high - self.low) / (2 * self.value)
 
 
 @dataclass(frozen=True)

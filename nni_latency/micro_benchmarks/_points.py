@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from nni_latency.costs import Cost
 from nni_latency.errors import InvalidValueError
 from nni_latency.measurement import Protocol
 from nni_latency.micro_benchmarks._document import read_points, write_points
@@ -17,11 +18,13 @@ from nni_latency.platforms import Platform, check_same_platform
 
 
 @dataclass(frozen=True)
-class BenchmarkPoint:
+class BenchmarkPoint(Cost):
     """One block at one batch size. Immutable.
 
     Parameters
     ----------
+    value, low, high : float
+        Latency and its interval [s].
     block : str
         Name of the block.
     kind : str
@@ -30,8 +33,6 @@ class BenchmarkPoint:
         Of its input, batch first.
     ops : tuple of OpSpec
         The operators that it runs.
-    value, low, high : float
-        Latency and its interval [s].
     n_samples : int
         Samples behind it.
     """
@@ -40,9 +41,6 @@ class BenchmarkPoint:
     kind: str
     input_shape: tuple[int, ...]
     ops: tuple[OpSpec, ...]
-    value: float
-    low: float
-    high: float
     n_samples: int = 0
 
     @property
@@ -146,10 +144,10 @@ class BenchmarkPoints:
         return cls(
             tuple(point for part in parts for point in part.points),
             first.platform,
-            first.protocol,
-            {name: reason for part in parts for name, reason in part.ended.items()},
-            sum(part.rounds for part in parts),
-            sum(part.duration for part in parts),
-            tuple(seconds for part in parts for seconds in part.drift),
-            tuple(remark for part in parts for remark in part.remarks),
+            protocol=first.protocol,
+            ended={name: reason for part in parts for name, reason in part.ended.items()},
+            rounds=sum(part.rounds for part in parts),
+            duration=sum(part.duration for part in parts),
+            drift=tuple(seconds for part in parts for seconds in part.drift),
+            remarks=tuple(remark for part in parts for remark in part.remarks),
         )

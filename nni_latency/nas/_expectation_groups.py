@@ -5,13 +5,14 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
 from torch import nn
 
 from nni_latency.errors import InvalidValueError
+from nni_latency.estimators import AdditiveCost, ChoiceCost
 from nni_latency.nas._expectation import ExpectedCost, check_labels, flat_softmax
 
 #: Most combinations of choices that a derived label may follow from.
@@ -83,9 +84,9 @@ class ExpectedGroups(nn.Module):
         return whole
 
 
-def expected_cost(cost: Any) -> ExpectedCost | ExpectedGroups:
+def expected_cost(cost: ChoiceCost) -> ExpectedCost | ExpectedGroups:
     """Return what computes the expected cost of a supernet, for a cost by label or by groups of labels."""
-    return ExpectedGroups(cost) if hasattr(cost, "tables") else ExpectedCost(cost)
+    return ExpectedCost(cast(AdditiveCost, cost)) if cost.separable else ExpectedGroups(cost)
 
 
 class _Following:

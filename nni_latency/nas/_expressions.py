@@ -17,7 +17,7 @@ def expression_of(cost: SpaceCost, space: Any) -> Any:
     if not isinstance(cost, AdditiveCost):
         return _WholeCost(cost, [mutable for mutable in mutables.values() if hasattr(mutable, "values")])
     terms = [MutableExpression.switch_case(mutables[label], dict(costs)) for label, costs in cost.costs.items()]
-    if cost.combination != "sum":
+    if not cost.combination.has_expectation:
         return _WholeCost(cost, terms)
     total = functools.reduce(operator.add, terms) + cost.constant
     return total if cost.residency is None else _ResidentSum(cost, total)
@@ -52,4 +52,4 @@ class _ResidentSum(MutableExpression):
         self._cost = cost
 
     def evaluate(self, values: Any) -> float:
-        return self._cost.of_sum(super().evaluate(values))
+        return float(self._cost.of_sum(super().evaluate(values)))

@@ -199,8 +199,7 @@ class FBNetLightningModule(DartsLightningModule):
 
     def export_probs(self) -> dict[str, Any]:
         """Return the probability of every choice, without noise: ``{label: {choice: probability}}``."""
-        cost: Any = self.penalty.profiler.cost
-        choices = cost.values if hasattr(cost, "tables") else cost.costs
+        choices = self.penalty.profiler.cost.choices
         return {
             label: dict(zip(choices[label], torch.softmax(alpha.detach(), -1).tolist(), strict=True))
             for label, alpha in architecture_parameters(self.model)

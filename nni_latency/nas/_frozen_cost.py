@@ -10,15 +10,15 @@ from typing import Any
 import torch
 
 from nni_latency.errors import InvalidValueError, UnreachableTargetError
-from nni_latency.estimators import Estimator
-from nni_latency.spaces import draw_samples
-from nni_latency.units import METRIC_COMBINATIONS, format_metric
+from nni_latency.estimators import ChoiceCost, Estimator
+from nni_latency.spaces import choices_of, draw_samples
+from nni_latency.units import format_metric
 
 #: Networks that are looked at to say what a space costs.
 _LOOKED_AT = 24
 
 
-class FrozenCost:
+class FrozenCost(ChoiceCost):
     """Builds, traces and estimates every network that it is asked for, once.
 
     Parameters
@@ -31,6 +31,8 @@ class FrozenCost:
         What the networks take.
     """
 
+    separable = False
+
     def __init__(self, space: Any, estimator: Estimator, example_inputs: Any) -> None:
         self.space = space
         self.estimator = estimator
@@ -40,9 +42,9 @@ class FrozenCost:
         self._known: dict[str, float] = {}
 
     @property
-    def combination(self) -> str:
-        """How the costs of parts make that of a network."""
-        return METRIC_COMBINATIONS[self.metric]
+    def choices(self) -> dict[str, list[Any]]:
+        """The choices of every label of the space."""
+        return choices_of(self.space)
 
     def __call__(self, sample: Mapping[str, Any]) -> float:
         """Return the cost of one sample."""

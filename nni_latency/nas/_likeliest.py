@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from nni_latency.errors import InvalidValueError, MismatchError, UnreachableTargetError
-from nni_latency.estimators import likeliest_within
+from nni_latency.estimators import ChoiceCost, likeliest_within
 from nni_latency.nas._penalty import architecture_logits
 from nni_latency.nas._profiler import LatencyProfiler
 
@@ -60,7 +60,7 @@ def likeliest_sample(
     >>> best = likeliest_sample(profiler, max=0.002)                                           # doctest: +SKIP
     """
     cost: Any = profiler.cost
-    labels = list(cost.labels if hasattr(cost, "tables") else cost.costs)
+    labels = list(cost.choices)
     logits = architecture_logits(profiler.space)
     lacking = [label for label in labels if label not in logits]
     if lacking:
@@ -70,7 +70,7 @@ def likeliest_sample(
         )
     with torch.no_grad():
         scores = {label: torch.log_softmax(logits[label]().double(), -1).tolist() for label in labels}
-    if not hasattr(cost, "tables"):
+    if cost.separable:
         return likeliest_within(cost, list(scores.values()), max, floor=min)
     cost.check_target(max)
     mutables = profiler.space.simplify()
@@ -80,7 +80,7 @@ def likeliest_sample(
 
 
 def likeliest_together(
-    cost: Any, scores: Mapping[str, Sequence[float]], target: float, *, floor: float = 0.0
+    cost: ChoiceCost, scores: Mapping[str, Sequence[float]], target: float, *, floor: float = 0.0
 ) -> dict[str, Any]:
     """Find a most probable network whose cost is at most `target`, where choices act together.
 
@@ -91,7 +91,7 @@ def likeliest_together(
 
     Parameters
     ----------
-    cost : GroupedCost
+    cost : ChoiceCost
         Costs of networks.
     scores : mapping of str to sequence of float
         By label the logarithm of each choice's probability.
@@ -127,7 +127,7 @@ def likeliest_together(
 class _Search:
     """Networks by the indices of their choices, with what they cost, each computed once."""
 
-    def __init__(self, cost: Any, scores: Mapping[str, Sequence[float]]) -> None:
+    def __init__(self, cost: ChoiceCost, scores: Mapping[str, Sequence[float]]) -> None:
         self.cost = cost
         self.labels = list(scores)
         self.scores = [list(row) for row in scores.values()]
@@ -135,7 +135,7 @@ class _Search:
 
     def named(self, network: Sequence[int]) -> dict[str, Any]:
         chosen = zip(self.labels, network, strict=True)
-        return {label: self.cost.values[label][index] for label, index in chosen}
+        return {label: self.cost.choices[label][index] for label, index in chosen}
 
     def score(self, network: Sequence[int]) -> float:
         return sum(row[index] for row, index in zip(self.scores, network, strict=True))

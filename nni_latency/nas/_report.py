@@ -17,16 +17,7 @@ from nni_latency.loading import EstimatorSource, load_estimator
 from nni_latency.nas import _nni
 from nni_latency.nas._filter import sample_of
 from nni_latency.nas._profiler import LatencyProfiler
-
-#: Name and factor under which a metric is reported: numbers that a person reads without a power of ten.
-_REPORTED = {
-    "latency": ("latency_ms", 1e3),
-    "energy": ("energy_mj", 1e3),
-    "peak_memory": ("peak_memory_mib", 2.0**-20),
-    "parameter_memory": ("parameter_memory_mib", 2.0**-20),
-    "activation_memory": ("activation_memory_mib", 2.0**-20),
-    "throughput": ("throughput_per_s", 1.0),
-}
+from nni_latency.units import METRICS
 
 
 def cost_report(
@@ -78,7 +69,8 @@ def cost_report(
         estimator = load_estimator(costs)
         estimate = estimator.estimate(candidate, example_inputs)
         metric, value = estimator.metric, estimate.value
-    name, factor = _REPORTED[metric]
+    factor, unit = METRICS[metric].shown
+    name = f"{metric}_{unit.lower().replace('1/', 'per_')}"
     return {name: factor * value}
 
 

@@ -1,6 +1,7 @@
 """Operators: what is computed, described apart from what it costs."""
 
 from nni_latency.operators._composites import parts_of
+from nni_latency.operators._families import family_of, form_of, group_of, size_of_attribute, work_of
 from nni_latency.operators._feature_table import Counted, count_operators, features_of, supported_kinds
 from nni_latency.operators._features import Features, given_shapes
 from nni_latency.operators._inputs import Inputs, freeze_inputs, freeze_shapes
@@ -31,14 +32,19 @@ __all__ = [
     "build_operator",
     "capture_operators",
     "count_operators",
+    "family_of",
     "features_of",
+    "form_of",
     "freeze_inputs",
     "freeze_shapes",
     "given_shapes",
+    "group_of",
     "parse_op_keys",
     "parts_of",
     "read_onnx",
+    "size_of_attribute",
     "supported_kinds",
     "trace",
     "trace_both",
+    "work_of",
 ]

@@ -10,7 +10,6 @@ from typing import Any, Literal
 from matplotlib.figure import Figure
 
 from nni_latency.files import write_atomically
-from nni_latency.units import METRIC_UNITS
 
 # Of the palette of Okabe and Ito, which colour-blind people tell apart, and greys.
 BLUE, ORANGE, GREEN, VERMILION = "#0072B2", "#E69F00", "#009E73", "#D55E00"
@@ -18,14 +17,6 @@ GREY, DARK = "#999999", "#666666"
 
 #: Colours for as many kinds of things, the ones that differ most first.
 PALETTE = (BLUE, VERMILION, GREEN, "#CC79A7", ORANGE, "#56B4E9", "#000000", "#F0E442", GREY)
-
-#: What is shown of each unit: factor and name.
-_SHOWN = {"s": (1e3, "ms"), "byte": (2**-20, "MiB"), "J": (1e3, "mJ"), "1/s": (1.0, "1/s")}
-
-
-def shown_unit(metric: str) -> tuple[float, str]:
-    """Return by what a value of a metric is multiplied to be shown, and the unit that it has then."""
-    return _SHOWN[METRIC_UNITS[metric]]
 
 
 def plain(axes: Any, grid: Literal["both", "x", "y"] = "both") -> None:

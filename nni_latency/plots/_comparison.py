@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from nni_latency.plots._canvas import BLUE, DARK, plain, save_png, shown_unit
+from nni_latency.plots._canvas import BLUE, DARK, plain, save_png
 from nni_latency.tables import TableComparison
+from nni_latency.units import METRICS
 
 
 def draw_comparison(comparison: TableComparison, out: str | Path) -> Path:
@@ -63,7 +64,7 @@ def _draw_ratios(figure: Figure, axes: Any, comparison: TableComparison) -> None
 
 
 def _draw_costs(axes: Any, comparison: TableComparison) -> None:
-    factor, unit = shown_unit(comparison.first.metric)
+    factor, unit = METRICS[comparison.first.metric].shown
     pairs = [pair for row in comparison.costs.values() for pair in row.values() if min(pair) > 0]
     firsts, seconds = ([pair[side] * factor for pair in pairs] for side in (0, 1))
     axes.scatter(firsts, seconds, s=10, color=BLUE)

@@ -8,7 +8,8 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from nni_latency.estimators import OperatorTableEstimator, family_of
+from nni_latency.estimators import OperatorTableEstimator
+from nni_latency.operators import family_of
 from nni_latency.plots._canvas import BLUE, draw_drift, draw_ideal, plain, save_png
 from nni_latency.tables import OperatorTable
 

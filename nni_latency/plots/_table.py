@@ -10,8 +10,9 @@ from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from nni_latency.plots._canvas import BLUE, DARK, draw_drift, plain, save_png, shown_unit
+from nni_latency.plots._canvas import BLUE, DARK, draw_drift, plain, save_png
 from nni_latency.tables import LookupTable
+from nni_latency.units import METRICS
 
 #: The costliest candidate over the cheapest that has a colour of its own.
 _COLOURS = 50.0
@@ -47,7 +48,7 @@ def draw_table(table: LookupTable, out: str | Path) -> Path:
 
 def _draw_costs(figure: Figure, axes: Any, table: LookupTable) -> None:
     names = list(dict.fromkeys(choice for layer in table.searched for choice in layer.choices))
-    factor, unit = shown_unit(table.metric)
+    factor, unit = METRICS[table.metric].shown
     costs = _costs(table, names) * factor
     positive = costs[np.nan_to_num(costs) > 0]
     # What does nothing takes a thousandth of the rest, and would leave the rest one colour.
@@ -82,7 +83,7 @@ def _costs(table: LookupTable, names: list[str]) -> NDArray[np.float64]:
 
 def _draw_intervals(axes: Any, table: LookupTable) -> None:
     entries = [entry for layer in table.layers for entry in layer.entries.values() if entry.value > 0]
-    factor, unit = shown_unit(table.metric)
+    factor, unit = METRICS[table.metric].shown
     axes.scatter(
         [entry.value * factor for entry in entries],
         [entry.half_width / entry.value * 100 for entry in entries],

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from nni_latency.errors import InvalidValueError, LatencyError
-from nni_latency.estimators import rough_time
+from nni_latency.estimators import nominal_time
 from nni_latency.operators import Trace, trace_both
 from nni_latency.spaces._finding import reference_of
 from nni_latency.spaces._networks import example_inputs_of, network_of
@@ -106,7 +106,7 @@ def _weights(traced: Trace) -> dict[str, float]:
     """Return by operator how long it may take in a network, all its places together."""
     found: dict[str, float] = {}
     for item in traced.operators:
-        found[item.op.op_key] = found.get(item.op.op_key, 0.0) + rough_time(item.op)
+        found[item.op.op_key] = found.get(item.op.op_key, 0.0) + nominal_time(item.op)
     return found
 
 

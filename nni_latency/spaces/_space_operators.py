@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from nni_latency.estimators import CostTable, Derived, Estimate, GroupedCost, LayerEstimator
+from nni_latency.combinations import Combination
+from nni_latency.estimators import CostTable, Derived, GroupedCost, LayerEstimator
 from nni_latency.estimators._complaint import complaint_about
 from nni_latency.operators import By, OpSpec, freeze_inputs
 from nni_latency.spaces._cells import CellRunner, handlers_of, is_elastic
@@ -21,7 +22,7 @@ from nni_latency.spaces._nni import NDS, NasBench101Cell
 from nni_latency.spaces._symbolic_tensor import NotSymbolicError
 from nni_latency.spaces._varying import Choices, Poison, TooManyChoicesError, Varying, as_key
 from nni_latency.spaces._walker import Handler, Walker
-from nni_latency.units import METRIC_COMBINATIONS
+from nni_latency.units import combination_of
 
 
 @dataclass(frozen=True)
@@ -80,17 +81,24 @@ class SpaceOperators:
             If the estimator does not know one of them.
         """
         prices = {op: estimator.estimate_op(op) for op in self.distinct}
-        combination = METRIC_COMBINATIONS[estimator.metric]
-        constant, tables = 0.0, []
+        combination = combination_of(estimator.metric)
+        constants, tables = [], []
+        counted = {op: combination.counted(price.value, estimator.calibration) for op, price in prices.items()}
         for part in self.parts:
-            costs = np.array([_price(ops, prices, combination, estimator.calibration) for ops in part.values])
+            costs = np.array([_price(ops, counted, combination) for ops in part.values])
             if part.labels:
                 tables.append(CostTable(part.labels, costs[part.ids]))
             else:
-                constant = max(constant, float(costs[0])) if combination == "max" else constant + float(costs[0])
+                constants.append(float(costs[0]))
         missing = dict.fromkeys(name for price in prices.values() for name in price.missing)
         return GroupedCost(
-            constant, tuple(tables), self.values, self.derived, estimator.metric, tuple(missing), estimator.residency
+            combination.total(constants),
+            tuple(tables),
+            self.values,
+            derived=self.derived,
+            metric=estimator.metric,
+            missing=tuple(missing),
+            residency=estimator.residency,
         )
 
     def _indices(self, sample: Mapping[str, Any]) -> dict[str, int]:
@@ -103,18 +111,9 @@ class SpaceOperators:
             raise complaint_about(plain, self.values, error, self.derived) from error
 
 
-def _price(ops: Any, prices: Mapping[OpSpec, Estimate], combination: str, calibration: float) -> float:
-    """Return the cost of some operators; not a number where no network has them."""
-    if isinstance(ops, Poison):
-        return math.nan
-    costs = [prices[op].value for op in ops]
-    if combination == "max":
-        return max(costs, default=0.0)
-    return (
-        calibration * math.fsum(1 / cost for cost in costs)
-        if combination == "inverse"
-        else calibration * math.fsum(costs)
-    )
+def _price(ops: Any, counted: Mapping[OpSpec, float], combination: Combination) -> float:
+    """Return what some operators count for; not a number where no network has them."""
+    return math.nan if isinstance(ops, Poison) else combination.total(counted[op] for op in ops)
 
 
 def operators_of_space(space: Any, example_inputs: Any, by: By = "module") -> SpaceOperators:

@@ -10,7 +10,7 @@ from nni_latency.errors import InvalidValueError, MismatchError, UnknownNameErro
 from nni_latency.platforms import check_same_platform
 from nni_latency.tables._entry import Entry
 from nni_latency.tables._lookup_table import LookupTable, TableLayer
-from nni_latency.units import METRIC_COMBINATIONS
+from nni_latency.units import combination_of
 
 Conflict = Literal["error", "first", "last", "mean"]
 
@@ -46,10 +46,10 @@ def scale_table(table: LookupTable, factor: float) -> LookupTable:
     """
     if not 0 < factor < float("inf"):
         raise InvalidValueError(f"The 'factor' of a table must be a positive, finite number. Got {factor!r}.")
-    slower = 1 / factor if METRIC_COMBINATIONS[table.metric] == "inverse" else factor
+    slower = combination_of(table.metric).counted(factor)
     timed = table.metric in ("latency", "throughput")
     return replace(
-        _with_entries(table, lambda entry: _scaled(entry, factor)),
+        _with_entries(table, lambda entry: entry.scaled(factor)),
         residency=table.residency and table.residency.scaled(slower),
         reference=table.reference * slower if timed and table.reference is not None else table.reference,
         remarks=(*table.remarks, f"Scaled by {factor:g}."),
@@ -58,11 +58,7 @@ def scale_table(table: LookupTable, factor: float) -> LookupTable:
 
 def fold_calibration(table: LookupTable) -> LookupTable:
     """Return a table of calibration 1 whose networks cost the same: its entries are multiplied by the calibration."""
-    combination = METRIC_COMBINATIONS[table.metric]
-    if table.calibration == 1 or combination == "max":
-        return replace(table, calibration=1.0)
-    factor = 1 / table.calibration if combination == "inverse" else table.calibration
-    return replace(_with_entries(table, lambda entry: _scaled(entry, factor)), calibration=1.0)
+    return replace(_at_calibration(table, 1.0), calibration=1.0)
 
 
 def subset_table(
@@ -149,12 +145,6 @@ def merge_tables(tables: Sequence[LookupTable], *, conflict: Conflict = "error")
     return replace(first, layers=layers, remarks=_merged_remarks(tables, clashes, conflict))
 
 
-def _scaled(entry: Entry, factor: float) -> Entry:
-    value = entry.value * factor
-    # Rounding must not put the value outside its interval.
-    return replace(entry, value=value, low=min(entry.low * factor, value), high=max(entry.high * factor, value))
-
-
 def _with_entries(table: LookupTable, change: Callable[[Entry], Entry]) -> LookupTable:
     layers = (
         replace(layer, entries={choice: change(entry) for choice, entry in layer.entries.items()})
@@ -193,12 +183,8 @@ def _outline(layer: TableLayer) -> tuple[str, tuple[str, ...], bool, str | None]
 
 def _at_calibration(table: LookupTable, calibration: float) -> LookupTable:
     """Return a table whose networks cost the same at another calibration."""
-    if table.calibration == calibration or METRIC_COMBINATIONS[table.metric] == "max":
-        return table
-    factor = table.calibration / calibration
-    if METRIC_COMBINATIONS[table.metric] == "inverse":
-        factor = 1 / factor
-    return _with_entries(table, lambda entry: _scaled(entry, factor))
+    factor = combination_of(table.metric).footing(table.calibration / calibration)
+    return table if factor == 1 else _with_entries(table, lambda entry: entry.scaled(factor))
 
 
 def _merged_layer(index: int, tables: Sequence[LookupTable], conflict: Conflict, clashes: list[str]) -> TableLayer:
@@ -224,10 +210,7 @@ def _merged_layer(index: int, tables: Sequence[LookupTable], conflict: Conflict,
 def _resolved(entries: Sequence[Entry], conflict: Conflict) -> Entry:
     if conflict != "mean" or len(entries) == 1:
         return entries[-1 if conflict == "last" else 0]
-    count = len(entries)
-    value, low, high = (sum(getattr(entry, name) for entry in entries) / count for name in ("value", "low", "high"))
-    samples, dropped = (sum(getattr(entry, name) for entry in entries) for name in ("n_samples", "n_dropped"))
-    return Entry(value, min(low, value), max(high, value), samples, dropped, entries[0].op)
+    return Entry.mean(entries)
 
 
 def _merged_remarks(tables: Sequence[LookupTable], clashes: Sequence[str], conflict: Conflict) -> tuple[str, ...]:

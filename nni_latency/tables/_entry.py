@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 
-from nni_latency.errors import InvalidValueError
+from nni_latency.costs import Cost
 from nni_latency.operators import Features, OpSpec, features_of
 
 
 @dataclass(frozen=True)
-class Entry:
+class Entry(Cost):
     """What one candidate of one layer costs. Immutable.
 
     Parameters
@@ -28,32 +28,18 @@ class Entry:
         If the value is negative or not finite, or lies outside its interval.
     """
 
-    value: float
-    low: float
-    high: float
     n_samples: int = 0
     n_dropped: int = 0
     op: OpSpec | None = None
 
-    def __post_init__(self) -> None:
-        if not (math.isfinite(self.value) and self.value >= 0):
-            raise InvalidValueError(f"The value of an entry must be a finite number >= 0. Got {self.value!r}.")
-        if not (math.isfinite(self.high) and 0 <= self.low <= self.value <= self.high):
-            raise InvalidValueError(
-                f"The interval of an entry must enclose its value {self.value!r}. Got {self.low!r} to {self.high!r}."
-            )
-
-    @property
-    def half_width(self) -> float:
-        """Half the width of the interval."""
-        return (self.high - self.low) / 2
-
-    def inverted(self, of: float = 1.0) -> Entry:
-        """Return `of` over the cost, as throughput is the batch size over the latency."""
-        # An interval that reaches down to no time at all has no upper end; a huge one is as good.
-        return replace(self, value=of / self.value, low=of / self.high, high=of / max(self.low, 1e-12))
+    _finite = True
 
     @property
     def features(self) -> Features | None:
         """Features of the operator, where it is known."""
         return None if self.op is None else features_of(self.op)
+
+    @classmethod
+    def _joined(cls, parts: Sequence[Entry], value: float, low: float, high: float) -> Entry:
+        n_samples, n_dropped = sum(part.n_samples for part in parts), sum(part.n_dropped for part in parts)
+        return cls(value, low, high, n_samples, n_dropped, parts[0].op)

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from nni_latency.costs import Cost
 from nni_latency.measurement import (
     CallMap,
     Measurement,
@@ -30,7 +31,7 @@ IN_NETWORKS, ALONE = ("operators", "on-demand"), "alone"
 
 
 @dataclass(frozen=True)
-class CachedCost:
+class CachedCost(Cost):
     """What is known of an operator or a network.
 
     Parameters
@@ -45,9 +46,6 @@ class CachedCost:
         Whether it was never met in a network, but measured alone.
     """
 
-    value: float
-    low: float
-    high: float
     n_places: int
     n_samples: int
     alone: bool = False

@@ -119,6 +119,6 @@ def render_operator_table(table: OperatorTable) -> str:
         "failures": dict(table.failures),
     }
     networks = [{**vars(network), "sample": dict(network.sample)} for network in table.networks]
-    entries = [{**vars(entry), "op": entry.op.as_dict()} for entry in table.entries]
+    entries = [{"op": None} | vars(entry) | {"op": entry.op.as_dict()} for entry in table.entries]
     lists = {"networks": networks, "entries": entries}
     return render(head, {name: [json.dumps(item, allow_nan=False) for item in items] for name, items in lists.items()})

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from nni_latency.costs import Cost
 from nni_latency.errors import InvalidValueError
 from nni_latency.operators import OpSpec
-from nni_latency.tables._entry import Entry
 from nni_latency.tables._operator_samples import Place
 
 #: How often entries and factors are found from each other.
@@ -27,20 +27,20 @@ _PRIOR_PLACES = 4
 #: Spread of an operator between networks, as a standard deviation of the logarithm, until more is known, and at least.
 _USUAL_SPREAD, _LEAST_SPREAD = 0.1, 0.005
 
-#: An interval holds 19 of 20, as for a normal distribution.
+#: Half the width of a 95 % interval in standard deviations.
 _WIDTH = 1.96
 
 
 @dataclass(frozen=True)
-class OperatorEntry:
+class OperatorEntry(Cost):
     """What one operator costs inside a network. Immutable.
 
     Parameters
     ----------
-    op : OpSpec
-        The operator.
     value, low, high : float
         Its cost, and the interval in which it lies in another network, in the unit of the table's metric.
+    op : OpSpec
+        The operator.
     n_samples : int
         Timed runs behind it, over all places.
     n_places, n_networks : int
@@ -53,22 +53,16 @@ class OperatorEntry:
     """
 
     op: OpSpec
-    value: float
-    low: float
-    high: float
     n_samples: int = 0
     n_places: int = 0
     n_networks: int = 0
 
+    _finite = True
+
     def __post_init__(self) -> None:
-        Entry(self.value, self.low, self.high)
+        super().__post_init__()
         if not self.value > 0:
             raise InvalidValueError(f"The value of an operator's entry must be positive. Got {self.value!r}.")
-
-    @property
-    def half_width(self) -> float:
-        """Half the width of the interval."""
-        return (self.high - self.low) / 2
 
 
 def operator_entries(ops: Mapping[str, OpSpec], places: Sequence[Place]) -> dict[str, OperatorEntry]:
@@ -146,7 +140,13 @@ def _entries(
         reach = math.exp(_WIDTH * max(_LEAST_SPREAD, spread) * math.sqrt(1 + 1 / count))
         value = math.exp(costs[number])
         entries[key] = OperatorEntry(
-            ops[key], value, value / reach, value * reach, runs[key], count, len(networks[key])
+            value,
+            value / reach,
+            value * reach,
+            op=ops[key],
+            n_samples=runs[key],
+            n_places=count,
+            n_networks=len(networks[key]),
         )
     return entries
 

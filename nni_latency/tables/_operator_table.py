@@ -163,7 +163,7 @@ class OperatorTable:
                 document.platform.to_platform(),
                 tuple(document.input_shape),
                 tuple(
-                    OperatorEntry(item.op.to_op(), item.value, item.low, item.high, *item.counts)
+                    OperatorEntry(item.value, item.low, item.high, item.op.to_op(), *item.counts)
                     for item in document.entries
                 ),
                 tuple(

@@ -10,7 +10,7 @@ from matplotlib.image import imread
 
 from nni_latency.cli import _build_lut, _validate
 from nni_latency.cli._build_operators import default_name
-from nni_latency.estimators import work_of
+from nni_latency.operators import work_of
 from nni_latency.platforms import Platform, current_platform
 from nni_latency.tables import OperatorTable
 from nni_latency.testing import FakeRuntime
@@ -21,8 +21,8 @@ NEEDY = OWN.replace("OwnSpace", "NeedsArguments")
 
 def seconds(op):
     """Return the time of an operator on the invented machine."""
-    macs, inputs, outputs, params = work_of(op)
-    return 1e-5 + 1e-9 * (macs + inputs + outputs + params)
+    work, _ = work_of(op)
+    return 1e-5 + 1e-9 * (work.macs + work.inputs + work.outputs + work.params)
 
 
 @pytest.fixture(scope="module")

@@ -205,7 +205,7 @@ def operators(tmp_path_factory):
     space = make_space("nasbench201", json.loads(SMALL[3]))
     inputs = torch.zeros(1, 3, 32, 32)
     costs = {op: _seconds(op) for op in operators_of_space(space, inputs).distinct}
-    entries = tuple(OperatorEntry(op, cost, 0.9 * cost, 1.1 * cost) for op, cost in costs.items())
+    entries = tuple(OperatorEntry(cost, 0.9 * cost, 1.1 * cost, op) for op, cost in costs.items())
     table = OperatorTable(reference_of(space), current_platform("cpu"), tuple(inputs.shape), entries)
     return table.save(tmp_path_factory.mktemp("operators") / "table.json")
 

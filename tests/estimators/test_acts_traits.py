@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from nni_latency.estimators import ActsEstimator
 from nni_latency.estimators.acts._model import draw_folds
-from nni_latency.estimators.acts._traits import AMOUNTS, N_TOTALS, N_TRAITS, START, start_of_workload, work_of
-from nni_latency.estimators.acts._traits import work_of_totals as totals_work
+from nni_latency.estimators.acts._traits import AMOUNTS, N_TOTALS, N_TRAITS, START, describe_work, start_of_workload
+from nni_latency.estimators.acts._traits import describe_totals as totals_work
 from nni_latency.operators import OpSpec, features_of
 
 CHANNELS = st.integers(1, 70)
@@ -32,13 +32,13 @@ def _amount(work, name):
 @given(CHANNELS, CHANNELS)
 def test_flops_are_those_of_the_channels_that_are_computed_at_once(before, after):
     full = _conv(8 * math.ceil(before / 8), 8 * math.ceil(after / 8))
-    assert _amount(work_of(_conv(before, after))[0], "flops") == pytest.approx(features_of(full).flops)
-    assert _amount(work_of(full)[0], "flops") == features_of(full).flops
+    assert _amount(describe_work(_conv(before, after))[0], "flops") == pytest.approx(features_of(full).flops)
+    assert _amount(describe_work(full)[0], "flops") == features_of(full).flops
 
 
 def test_channels_are_filled_up_by_group_and_those_of_a_depthwise_convolution_together():
     def factor(op):
-        return _amount(work_of(op)[0], "flops") / features_of(op).flops
+        return _amount(describe_work(op)[0], "flops") / features_of(op).flops
 
     assert factor(_conv(72, 72, groups=9)) == 1
     assert factor(_conv(72, 72, groups=8)) == pytest.approx((16 / 9) ** 2)
@@ -48,7 +48,7 @@ def test_channels_are_filled_up_by_group_and_those_of_a_depthwise_convolution_to
 
 
 def test_all_work_has_the_same_numbers():
-    conv = work_of(_conv(3, 5))[0]
+    conv = describe_work(_conv(3, 5))[0]
     assert len(conv.traits) == len(start_of_workload().traits) == N_TRAITS
     assert len(totals_work(1, 2, 3).traits) == N_TOTALS
     assert {len(work.amounts) for work in (conv, start_of_workload(), totals_work(1, 2, 3))} == {len(AMOUNTS)}
@@ -59,7 +59,8 @@ def test_a_device_that_fills_its_lanes_is_learned():
     def seconds(op):
         outputs, inputs, flops, call = SPEEDS["dense"]
         features = features_of(op)
-        return outputs * features.outputs + inputs * features.inputs + flops * _amount(work_of(op)[0], "flops") + call
+        counted = flops * _amount(describe_work(op)[0], "flops")
+        return outputs * features.outputs + inputs * features.inputs + counted + call
 
     generator = np.random.default_rng(0)
     ops = [_conv(*map(int, generator.integers(1, 90, 2)), size=int(generator.choice([7, 14, 28]))) for _ in range(160)]

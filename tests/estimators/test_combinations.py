@@ -10,11 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nni_latency.combinations import INVERSE, LARGEST
 from nni_latency.errors import InvalidValueError
 from nni_latency.estimators import AdditiveCost, Estimate, TableEstimator, likeliest_within
 from nni_latency.platforms import Platform
 from nni_latency.tables import Entry, LookupTable, Residency, SpaceReference, TableLayer
-from nni_latency.units import METRIC_COMBINATIONS
+from nni_latency.units import METRICS, combination_of
 
 _residencies = st.none() | st.builds(Residency, st.floats(0.0, 0.9), st.floats(1e-2, 1e2))
 _costs = st.floats(1e-3, 1e1)
@@ -27,7 +28,7 @@ def _table(metric, values=None):
 
 
 @st.composite
-def _tables(draw, metrics=tuple(METRIC_COMBINATIONS)):
+def _tables(draw, metrics=tuple(METRICS)):
     """Make a table of any metric with a fixed layer, a calibration and perhaps a residency."""
     metric = draw(st.sampled_from(metrics))
     layers = []
@@ -39,7 +40,7 @@ def _tables(draw, metrics=tuple(METRIC_COMBINATIONS)):
         layers.append(TableLayer(f"layer{number}", tuple(entries), entries))
     stem = draw(_costs)
     fixed = TableLayer("stem", ("conv",), {"conv": Entry(stem, stem, stem)}, searched=False, default="conv")
-    summed = METRIC_COMBINATIONS[metric] != "max"
+    summed = combination_of(metric) is not LARGEST
     return LookupTable(
         SpaceReference("fake"),
         Platform("pi"),
@@ -62,9 +63,9 @@ def _sample(table, network):
 def _by_hand(table, network):
     """Combine the entries of a network as the metric says."""
     values = [layer.entries[choice].value for layer, choice in zip(table.layers, ("conv", *network), strict=True)]
-    if METRIC_COMBINATIONS[table.metric] == "max":
+    if combination_of(table.metric) is LARGEST:
         return max(values)
-    inverse = METRIC_COMBINATIONS[table.metric] == "inverse"
+    inverse = combination_of(table.metric) is INVERSE
     total = table.calibration * sum(1 / value if inverse else value for value in values)
     if table.residency is not None:
         total *= 1 - table.residency.saving * math.exp(-total / table.residency.scale)
@@ -103,7 +104,7 @@ def test_breakdown_of_every_metric_has_shares_that_add_up_to_one(table):
     parts = TableEstimator(table).breakdown([0] * len(table.searched))
     shares = [part.share for part in parts]
     # Of memory that layers need one after another, each is compared with the layer that needs most.
-    together = max if METRIC_COMBINATIONS[table.metric] == "max" else sum
+    together = max if combination_of(table.metric) is LARGEST else sum
     assert together(shares) == pytest.approx(1.0)
 
 

@@ -13,9 +13,9 @@ from torch import nn
 
 from nni_latency import load_estimator
 from nni_latency.errors import MissingEntryError
-from nni_latency.estimators import OperatorPredictor, OperatorTableEstimator, family_of, work_of
+from nni_latency.estimators import OperatorPredictor, OperatorTableEstimator
 from nni_latency.estimators._operator_predictor import describe
-from nni_latency.operators import OpSpec, capture_operators
+from nni_latency.operators import Features, OpSpec, capture_operators, family_of, work_of
 from nni_latency.platforms import Platform
 from nni_latency.tables import OperatorEntry, OperatorTable, SpaceReference
 
@@ -28,9 +28,9 @@ def conv(channels, out, size, kernel=1, groups=1):
 
 def seconds(op):
     """Return the time of a machine that has a bend: large windows run faster per multiply-add."""
-    macs, inputs, outputs, params = work_of(op)
+    work, _ = work_of(op)
     bend = 0.6 if op.get("kernel_size", 1) == 5 else 1.0
-    return 4e-6 + bend * macs * 2e-11 + 3e-10 * (inputs + outputs + params)
+    return 4e-6 + bend * work.macs * 2e-11 + 3e-10 * (work.inputs + work.outputs + work.params)
 
 
 def some_convs(generator, count):
@@ -99,7 +99,7 @@ def test_a_kind_that_was_never_seen_is_not_predicted(predictor):
 
 
 def test_strange_operators_are_described_by_their_shapes():
-    assert work_of(OpSpec.of("mystery", [(2, 3), (4,)], out=(5, 6))) == (0.0, 10, 30.0, 0.0)
+    assert work_of(OpSpec.of("mystery", [(2, 3), (4,)], out=(5, 6))) == (Features(inputs=10, outputs=30), False)
     ops = [OpSpec.of("mystery", [(2, 2**k)], mode="up", factor=2.0, sizes=(2, 3)) for k in range(4)]
     strange = OperatorPredictor(ops, [1e-6 * (k + 1) for k in range(4)])
     known, other = (strange.predict(OpSpec.of("mystery", [(2, 6)], mode=mode)) for mode in ("up", "down"))
@@ -127,7 +127,7 @@ def network():
 def table_of(network, **options):
     ops = {op.op_key: op for _, op in capture_operators(network, torch.zeros(1, 3, 8, 8))}
     entries = tuple(
-        OperatorEntry(op, seconds(op), 0.9 * seconds(op), 1.2 * seconds(op), 4, 1, 1) for op in ops.values()
+        OperatorEntry(seconds(op), 0.9 * seconds(op), 1.2 * seconds(op), op, 4, 1, 1) for op in ops.values()
     )
     return OperatorTable(SpaceReference("mine"), Platform("a", "torch"), (1, 3, 8, 8), entries, **options)
 

@@ -23,7 +23,7 @@ def _points(count, seed):
         seconds = (1e-4 + 1e-8 * side * side * channels) * float(generator.uniform(0.9, 1.1))
         kind = ("conv", "stem")[index % 2]
         points.append(
-            BenchmarkPoint(f"{kind}-{index}", kind, (1, channels, side, side), (op,), seconds, seconds, seconds)
+            BenchmarkPoint(seconds, seconds, seconds, f"{kind}-{index}", kind, (1, channels, side, side), (op,))
         )
     return BenchmarkPoints(tuple(points), Platform("pi", "torch"))
 

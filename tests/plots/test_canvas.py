@@ -7,8 +7,8 @@ from matplotlib.figure import Figure
 from matplotlib.image import imread
 
 from nni_latency.errors import OutputError
-from nni_latency.plots._canvas import draw_drift, draw_ideal, plain, save_png, shown_unit
-from nni_latency.units import METRIC_UNITS
+from nni_latency.plots._canvas import draw_drift, draw_ideal, plain, save_png
+from nni_latency.units import METRICS
 
 
 @pytest.fixture
@@ -16,15 +16,15 @@ def axes():
     return Figure().subplots()
 
 
-@pytest.mark.parametrize("metric", METRIC_UNITS)
+@pytest.mark.parametrize("metric", METRICS)
 def test_every_metric_can_be_shown(metric):
-    factor, unit = shown_unit(metric)
+    factor, unit = METRICS[metric].shown
     assert factor > 0
     assert unit
 
 
 def test_latency_is_shown_in_milliseconds():
-    assert shown_unit("latency") == (1e3, "ms")
+    assert METRICS["latency"].shown == (1e3, "ms")
 
 
 def test_plain_axes_have_two_sides_and_a_grid_behind(axes):

@@ -188,7 +188,7 @@ def test_a_file_cut_off_is_refused(table, tmp_path):
 def test_numbers_that_can_not_be_are_refused():
     op = OpSpec.of("relu", [(1, 4)])
     with pytest.raises(InvalidValueError, match="must be positive"):
-        OperatorEntry(op, 0.0, 0.0, 1.0)
+        OperatorEntry(0.0, 0.0, 1.0, op)
     with pytest.raises(InvalidValueError, match="in order"):
         MeasuredNetwork({}, 1.0, 2.0, 3.0, 1.0)
     with pytest.raises(InvalidValueError, match="at least one entry"):

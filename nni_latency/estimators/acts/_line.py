@@ -80,7 +80,7 @@ def fit_line(totals: NDArray[np.float64], seconds: NDArray[np.float64], *, relat
         # Through the height at d, the least that the first line can be, so that no prediction is negative.
         design = np.column_stack([plane[below] - d, np.ones(below.sum())])
         slope, height = _not_negative(design, seconds[below], weights[below])
-        line = ActsLine(a, b, c, d, float(limit), slope, height - slope * d)
+        line = ActsLine(a, b, c, d, breakpoint=float(limit), slope=slope, offset=height - slope * d)
         error = _error(line, totals, seconds, weights)
         if error < least * (1 - 1e-9):
             best, least = line, error

@@ -64,13 +64,13 @@ def score_blocks(predicted: ArrayLike, measured: ArrayLike) -> BlockScores:
     errors, short = np.abs(guesses / truth - 1), truth < SHORT
     varied = can_correlate(guesses, truth)
     return BlockScores(
-        len(truth),
-        int(short.sum()),
-        float(np.median(errors)),
-        _median(errors[short]),
-        _median(errors[~short]),
-        float(np.corrcoef(guesses, truth)[0, 1]) if varied else math.nan,
-        float(1 - ((guesses - truth) ** 2).sum() / ((truth - truth.mean()) ** 2).sum()) if varied else math.nan,
+        n=len(truth),
+        n_short=int(short.sum()),
+        median=float(np.median(errors)),
+        median_short=_median(errors[short]),
+        median_long=_median(errors[~short]),
+        correlation=float(np.corrcoef(guesses, truth)[0, 1]) if varied else math.nan,
+        r2=float(1 - ((guesses - truth) ** 2).sum() / ((truth - truth.mean()) ** 2).sum()) if varied else math.nan,
     )
 
 

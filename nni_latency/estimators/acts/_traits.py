@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from nni_latency.errors import UnknownNameError
-from nni_latency.operators import Features, OpSpec, features_of
+from nni_latency.operators import Features, OpSpec, group_of, work_of
 
 #: What is counted of every piece of work, in the order of its amounts; the last one is 1 for each.
 AMOUNTS = ("outputs", "inputs", "flops", "params", "calls")
@@ -28,18 +27,6 @@ OTHER = "other"
 #: Group of what a workload takes once, however much is in it: a block that is timed alone begins with cold caches.
 START = "start"
 
-_GROUPS = {
-    "matrix product": ("linear", "matmul", "bmm", "mm", "addmm", "baddbmm", "einsum", "bilinear"),
-    "attention": ("scaled_dot_product_attention", "multi_head_attention", "multi_head_attention_forward"),
-    "normalisation": ("batch_norm", "layer_norm", "group_norm", "instance_norm", "rms_norm", "local_response_norm"),
-    "softmax": ("softmax", "log_softmax", "softmin"),
-    "reduction": ("mean", "sum", "amax", "amin", "var", "std", "norm", "argmax", "argmin", "global_average_pool"),
-    "lookup": ("index", "index_select", "embedding", "embedding_bag", "gather", "take_along_dim"),
-    "movement": ("cat", "stack", "copy", "pad", "channel_shuffle", "pixel_shuffle", "pixel_unshuffle", "roll", "flip"),
-}
-
-_GROUP_OF = {kind: group for group, kinds in _GROUPS.items() for kind in kinds}
-
 
 @dataclass(frozen=True)
 class Work:
@@ -60,7 +47,7 @@ class Work:
     traits: tuple[float, ...]
 
 
-def work_of(op: OpSpec) -> tuple[Work, Features, bool]:
+def describe_work(op: OpSpec) -> tuple[Work, Features, bool]:
     """Describe an operator that has no parts.
 
     Returns
@@ -72,18 +59,14 @@ def work_of(op: OpSpec) -> tuple[Work, Features, bool]:
     counted : bool
         Whether its kind has a feature function. One that has none is costed by the elements that it reads.
     """
-    try:
-        features, counted = features_of(op), True
-    except UnknownNameError:
-        elements = sum(math.prod(shape) for shape in op.input_shapes)
-        features, counted = Features(inputs=elements, outputs=elements), False
+    features, counted = work_of(op)
     flops = features.flops * (_padding(op, _LANES) if counted else 1)
     amounts = (features.outputs, features.inputs, flops, features.params, 1)
     group = group_of(op) if counted else OTHER
     return Work(group, tuple(map(float, amounts)), _traits(op, features)), features, counted
 
 
-def work_of_totals(acts: float, inp: float, flops: float) -> Work:
+def describe_totals(acts: float, inp: float, flops: float) -> Work:
     """Describe a block by its totals alone."""
     traits = tuple(map(math.log1p, (acts, inp, flops)))
     return Work(WHOLE, (float(acts), float(inp), float(flops), 0.0, 1.0), traits)
@@ -92,36 +75,6 @@ def work_of_totals(acts: float, inp: float, flops: float) -> Work:
 def start_of_workload() -> Work:
     """Describe the beginning of a workload."""
     return Work(START, (0.0,) * (len(AMOUNTS) - 1) + (1.0,), (0.0,) * N_TRAITS)
-
-
-def group_of(op: OpSpec) -> str:
-    """Name the group of an operator: work of one group keeps a device busy in the same way.
-
-    Examples
-    --------
-    >>> group_of(OpSpec.of("conv2d", [(1, 8, 4, 4)], out_channels=8, kernel_size=3, stride=1, groups=8))
-    'depthwise convolution'
-    """
-    if op.kind.startswith("conv_transpose"):
-        return "transposed convolution"
-    if op.kind.startswith("conv"):
-        return _convolution_group(op)
-    if "pool" in op.kind and op.kind != "global_average_pool":
-        return _pooling_group(op.kind)
-    return _GROUP_OF.get(op.kind, "elementwise")
-
-
-def _pooling_group(kind: str) -> str:
-    if kind.startswith("adaptive"):
-        return "reduction"
-    return "max pooling" if kind.startswith("max") else "average pooling"
-
-
-def _convolution_group(op: OpSpec) -> str:
-    groups, channels = op.get("groups", 1), op.input_shapes[0][1]
-    if groups > 1:
-        return "depthwise convolution" if groups == channels else "grouped convolution"
-    return "pointwise convolution" if _product(op["kernel_size"], op) == 1 else "dense convolution"
 
 
 def _traits(op: OpSpec, features: Features) -> tuple[float, ...]:

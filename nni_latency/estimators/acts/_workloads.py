@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import nn
 
 from nni_latency.errors import InvalidValueError
-from nni_latency.estimators.acts._traits import Work, start_of_workload, work_of, work_of_totals
+from nni_latency.estimators.acts._traits import Work, describe_totals, describe_work, start_of_workload
 from nni_latency.operators import Features, OpSpec, capture_operators, parts_of
 
 _EXPECTED = "an (n, 3) array of ACTS, INP and FLOPs, or a list of (module, input_shape)"
@@ -135,14 +135,14 @@ def _as_totals(source: Any) -> NDArray[np.float64]:
 
 
 def _of_totals(totals: NDArray[np.float64]) -> Workloads:
-    work, counts = _distinct([[work_of_totals(*row)] for row in totals])
+    work, counts = _distinct([[describe_totals(*row)] for row in totals])
     return Workloads(totals, work, counts, False, ((),) * len(totals))
 
 
 def _of_operators(workloads: list[list[OpSpec]]) -> Workloads:
     found, totals, uncounted = [], [], []
     for ops in workloads:
-        described = [(op.kind, *work_of(op)) for whole in ops for op in parts_of(whole)]
+        described = [(op.kind, *describe_work(op)) for whole in ops for op in parts_of(whole)]
         features = sum((item[2] for item in described), Features())
         totals.append((features.acts, features.inp, features.flops))
         found.append([item[1] for item in described])

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from nni_latency.estimators.transfer._evidence import CONSTANT, Expectation, Sight, student_weights, weight_prior
+from nni_latency.estimators.transfer._evidence import CONSTANT, Expectation, Observations, student_weights, weight_prior
 from nni_latency.estimators.transfer._population import Population
 
 #: Turns of finding variances and the reliability of each measurement.
@@ -69,7 +69,7 @@ class _Belief:
 
     evidence: float
     logs: NDArray[np.float64]
-    sight: Sight
+    observed: Observations
 
 
 def adapt(
@@ -116,7 +116,7 @@ def adapt(
         covariance,
         float(np.sqrt(noise + floor)),
         probabilities,
-        best.sight.weights,
+        best.observed.weights,
     )
 
 
@@ -128,7 +128,7 @@ def _believe(
     One measurement that is far off can make all of them look noisy, so that nothing seems far off any more.
     """
     parts = population.parts(features, place)
-    good = Sight(parts, values, np.ones(len(values)), floor)
+    good = Observations(parts, values, np.ones(len(values)), floor)
     beliefs = []
     for expected in population.expectations(place):
         doubtful = good
@@ -139,13 +139,13 @@ def _believe(
     return max(beliefs, key=lambda belief: belief.evidence)
 
 
-def _settle(sight: Sight, expected: Expectation) -> _Belief:
+def _settle(observed: Observations, expected: Expectation) -> _Belief:
     """Find variances and weights in turns."""
-    logs, evidence = sight.likeliest(expected)
+    logs, evidence = observed.likeliest(expected)
     for _ in range(_TURNS):
-        sight = replace(sight, weights=student_weights(sight.surprise(logs)))
-        logs, evidence = sight.likeliest(expected, logs, steps=_STEPS)
-    return _Belief(evidence + weight_prior(sight.weights), logs, sight)
+        observed = replace(observed, weights=student_weights(observed.surprise(logs)))
+        logs, evidence = observed.likeliest(expected, logs, steps=_STEPS)
+    return _Belief(evidence + weight_prior(observed.weights), logs, observed)
 
 
 def _posterior(
@@ -156,6 +156,6 @@ def _posterior(
     prior = np.zeros((n_features + 1, n_features + 1))
     prior[:-1, :-1], prior[-1, -1] = population.prior(belief.logs, place), CONSTANT
     gain = prior @ np.hstack([features, np.ones((len(features), 1))]).T
-    inner = belief.sight.covariance(belief.logs)
-    mean = gain @ np.linalg.solve(inner, belief.sight.values)
+    inner = belief.observed.covariance(belief.logs)
+    mean = gain @ np.linalg.solve(inner, belief.observed.values)
     return mean, prior - gain @ np.linalg.solve(inner, gain.T)

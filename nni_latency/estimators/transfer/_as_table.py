@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nni_latency.estimators.transfer._adaptation import Adaptation
-from nni_latency.estimators.transfer._layers import EncodedLayer, LayeredSpace, LayerEncoding, work_of
+from nni_latency.estimators.transfer._layers import EncodedLayer, LayeredSpace, LayerEncoding
+from nni_latency.operators import OpSpec, work_of
 from nni_latency.platforms import Platform
 from nni_latency.tables import Entry, LookupTable, TableLayer
 
@@ -24,7 +25,7 @@ SHARED_OUT = (
     "shared out among layers follows what they compute."
 )
 
-#: An interval of 95 %.
+#: Half the width of a 95 % interval in standard deviations.
 _NORMAL = 1.96
 
 
@@ -47,11 +48,11 @@ def table_of(
     return make_table(
         encoding.space,
         platform,
-        unit * costs,
-        unit**2 * adaptation.covariance[:-1, :-1],
-        unit * float(adaptation.mean[-1]),
-        measured,
-        remarks,
+        costs=unit * costs,
+        covariance=unit**2 * adaptation.covariance[:-1, :-1],
+        constant=unit * float(adaptation.mean[-1]),
+        measured=measured,
+        remarks=remarks,
     )
 
 
@@ -127,7 +128,7 @@ def _share_out(
 
 
 def _works(layer: EncodedLayer) -> list[float]:
-    return [work_of(op) for op in layer.ops] if layer.ops else [1.0] * len(layer.choices)
+    return [_rough_share(op) for op in layer.ops] if layer.ops else [1.0] * len(layer.choices)
 
 
 def _default(layer: EncodedLayer) -> int:
@@ -151,3 +152,9 @@ def _entries(
         )
         for place, choice in enumerate(layer.choices)
     }
+
+
+def _rough_share(op: OpSpec) -> float:
+    """Return a rough share of the cost: multiply-adds and bytes in the proportion of usual devices."""
+    features, counted = work_of(op)
+    return features.macs / 20 + features.memory / 10 + 1e3 if counted else 1.0

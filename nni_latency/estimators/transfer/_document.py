@@ -2,7 +2,7 @@
 
 History of the format:
 
-1. The first version.
+1. The first version. Its fields ``kin`` and ``stranger`` hold the similar and the novel prior.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ def write_transfer(path: Path, state: State) -> Path:
         ],
         **{
             name: {"centre": expected.centre.tolist(), "spread": expected.spread.tolist()}
-            for name, expected in (("kin", population.kin), ("stranger", population.stranger))
+            for name, expected in (("kin", population.similar_prior), ("stranger", population.novel_prior))
         },
         "noises": list(population.noises),
         "errors": state.errors.tolist(),
@@ -182,8 +182,8 @@ def _state(document: TransferDocument) -> State:
                 f"device {item.name!r} has {len(coefficients)} of {len(encoding.centre)} coefficients"
             )
         devices.append(KnownDevice(item.name, coefficients, item.constant, item.noise))
-    kin, stranger = (_expectation(item, len(encoding.parts) + 3) for item in (document.kin, document.stranger))
-    population = Population(encoding, tuple(devices), kin, stranger, tuple(document.noises))
+    similar, novel = (_expectation(item, len(encoding.parts) + 3) for item in (document.kin, document.stranger))
+    population = Population(encoding, tuple(devices), similar, novel, tuple(document.noises))
     if document.measured and len(document.measured[0]) != len(encoding.labels):
         raise FileFormatError(f"a measured network has {len(document.measured[0])} of {len(encoding.labels)} choices")
     measured = np.array(document.measured, dtype=np.int64).reshape(len(document.measured), len(encoding.labels))

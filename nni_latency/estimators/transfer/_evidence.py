@@ -22,7 +22,7 @@ _JITTER = 1e-10
 
 @dataclass(frozen=True)
 class Expectation:
-    """What is expected of the logarithms of variances, those of the parts first, that of the noise last.
+    """A prior of the logarithms of variances, those of the parts first, that of the noise last.
 
     Parameters
     ----------
@@ -35,8 +35,8 @@ class Expectation:
 
 
 @dataclass(frozen=True)
-class Sight:
-    """Measured networks as a Gaussian process sees them, in units of the typical network.
+class Observations:
+    """Measured networks as observations of a Gaussian process, in units of the typical network.
 
     Parameters
     ----------
@@ -98,7 +98,7 @@ class Sight:
         return np.asarray(found.x, dtype=np.float64), -float(found.fun)
 
     def surprise(self, logs: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return how far each value lies from what the others say, squared, in variances of a usual one, (n,)."""
+        """Return the squared leave-one-out residual of each value, in variances of a usual one, (n,)."""
         inverse = np.linalg.inv(self.covariance(logs))
         spread = 1.0 / np.diag(inverse)
         off = (inverse @ self.values) * spread

@@ -135,11 +135,11 @@ def latencies_of(
             f"The file {str(content.path)!r} has no series {unknown[0]!r}. There is: {', '.join(content.columns)}."
         )
     places = {name: place for place, name in enumerate(index)}
-    strangers = [name for name in content.index if name not in places]
-    if strangers:
+    unknown = [name for name in content.index if name not in places]
+    if unknown:
         raise InvalidValueError(
             f"The file {str(content.path)!r} has latencies of networks that are not among the architectures, first "
-            f"{strangers[0]!r}."
+            f"{unknown[0]!r}."
         )
     rows = [places[name] for name in content.index]
     found = {}

@@ -1,4 +1,4 @@
-"""From whatever a user calls a space to its encoding."""
+"""The encoding of a space, however the space is given."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`KnownDevice`: what the latencies of many networks say about a device."""
+"""`KnownDevice`: a device fitted to the latencies of many networks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nni_latency.estimators.transfer._encoding import Encoding
-from nni_latency.estimators.transfer._evidence import FREEDOM, Expectation, Sight
+from nni_latency.estimators.transfer._evidence import FREEDOM, Expectation, Observations
 
 #: Networks from which the variances of the parts are found; the weights then come from all.
 _SUBSET = 192
@@ -112,8 +112,10 @@ def _prior(
     expected = Expectation(
         np.append(np.full(n_parts, np.log(0.003)), np.log(0.03**2)), np.append(np.full(n_parts, 3.0), 1.5)
     )
-    sight = Sight(seen(encoding, features[chosen]), np.clip(values[chosen], *_PLAUSIBLE) - 1.0, np.ones(len(chosen)))
-    logs, _ = sight.likeliest(expected, steps=40)
+    observed = Observations(
+        seen(encoding, features[chosen]), np.clip(values[chosen], *_PLAUSIBLE) - 1.0, np.ones(len(chosen))
+    )
+    logs, _ = observed.likeliest(expected, steps=40)
     prior: NDArray[np.float64] = np.tensordot(np.exp(logs[:-1]), encoding.stack, 1)
     return prior
 

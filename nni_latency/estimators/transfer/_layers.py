@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from nni_latency.errors import UnknownNameError
 from nni_latency.estimators.transfer._encoding import Encoding, one_hot
-from nni_latency.operators import OpSpec, features_of, parts_of
+from nni_latency.operators import OpSpec, features_of, form_of, parts_of
 from nni_latency.tables import LookupTable, MeasurePlan, SpaceReference
 
 #: What may make an operator slow, each with its columns among `_amounts`; what one device is short of, another has.
@@ -25,6 +25,9 @@ _CAUSES = {
     "launches": (7, 8),
     "rearrangements": (9,),
 }
+
+#: Columns among `_amounts` of the multiply-adds of convolutions by form; all others are in the first.
+_WORK_COLUMNS = {"depthwise": 1, "grouped": 2}
 
 #: Over how many natural logarithms of amounts the cost of an operator changes smoothly.
 _SMOOTHNESS = 1.5
@@ -176,17 +179,6 @@ class LayerEncoding(Encoding):
         return scaled
 
 
-def work_of(op: OpSpec | None) -> float:
-    """Return a rough share of what an operator costs: multiply-adds and bytes in the proportion of usual devices."""
-    if op is None:
-        return 1.0
-    try:
-        found = features_of(op)
-    except UnknownNameError:
-        return 1.0
-    return found.macs / 20 + found.memory / 10 + 1e3
-
-
 def _amounts(op: OpSpec | None) -> list[float]:
     """Count what may cost time: dense, depthwise and grouped multiply-adds, traffic, parameters, operators run."""
     row = [0.0] * 10
@@ -194,7 +186,7 @@ def _amounts(op: OpSpec | None) -> list[float]:
         found = features_of(part)
         if part.kind == "identity":
             continue
-        row[_kind_of_work(part)] += found.macs
+        row[_WORK_COLUMNS.get(form_of(part) or "", 0)] += found.macs
         row[3] += found.acts
         row[4] += found.inp
         row[5] += found.memory - 4 * found.params
@@ -203,10 +195,3 @@ def _amounts(op: OpSpec | None) -> list[float]:
         row[8] += part.kind in _CONVOLUTIONS
         row[9] += not found.flops and not found.macs
     return row
-
-
-def _kind_of_work(part: OpSpec) -> int:
-    groups = part.get("groups", 1) if part.kind == "conv2d" else 1
-    if groups == 1:
-        return 0
-    return 1 if groups == part.input_shapes[0][1] else 2

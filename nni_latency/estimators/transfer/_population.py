@@ -1,4 +1,4 @@
-"""`Population`: how far devices lie apart, learned by leaving out one known device after another."""
+"""`Population`: how devices differ, learned by leaving out one known device after another."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from nni_latency.estimators.transfer._design import choose_networks
 from nni_latency.estimators.transfer._encoding import Encoding
-from nni_latency.estimators.transfer._evidence import CONSTANT, Expectation, Sight, student_weights
+from nni_latency.estimators.transfer._evidence import CONSTANT, Expectation, Observations, student_weights
 from nni_latency.estimators.transfer._known import KnownDevice, learn_device, seen
 
 #: Networks of the device left out, from which its variances are found.
@@ -42,7 +42,7 @@ _NOVEL = 0.15
 
 @dataclass(frozen=True)
 class Population:
-    """Known devices, and what is expected of a new one.
+    """Known devices, and the priors of a new one.
 
     There is a hypothesis for every known device: the new one is like it, up to a factor, a mix of all others and
     deviations of its own. One more takes the mean of all for the device that it is like, and the last one none at all.
@@ -53,16 +53,16 @@ class Population:
         The space.
     devices : tuple of KnownDevice
         At least one.
-    kin, stranger : Expectation
-        Of the log variances of a device like a known one, and of one unlike all: factor, mix, parts, noise.
+    similar_prior, novel_prior : Expectation
+        Priors of the log variances of a device like a known one, and of one unlike all: factor, mix, parts, noise.
     noises : tuple of float
         Standard deviations of the known devices' measurements, as shares of their typical network.
     """
 
     encoding: Encoding
     devices: tuple[KnownDevice, ...]
-    kin: Expectation
-    stranger: Expectation
+    similar_prior: Expectation
+    novel_prior: Expectation
     noises: tuple[float, ...]
 
     def without(self, place: int) -> Population:
@@ -82,13 +82,13 @@ class Population:
         return (*(device.name for device in self.devices), "their mean", "none of them")
 
     def expectations(self, hypothesis: int) -> tuple[Expectation, ...]:
-        """Return what may be expected of the log variances: as usual; of one like a known device, also a near twin."""
+        """Return priors of the log variances: the usual one; of one like a known device, also a near twin."""
         if hypothesis == len(self.devices) + 1:
-            return (self.stranger,)
-        centre, spread = self.kin.centre.copy(), self.kin.spread.copy()
+            return (self.novel_prior,)
+        centre, spread = self.similar_prior.centre.copy(), self.similar_prior.spread.copy()
         centre[2:-1] -= 2 * np.log(_TWIN)
         spread[2:-1] = np.minimum(spread[2:-1], _TWIN_SPREAD)
-        return self.kin, Expectation(centre, spread)
+        return self.similar_prior, Expectation(centre, spread)
 
     def parts(self, features: NDArray[np.float64], hypothesis: int) -> NDArray[np.float64]:
         """Return the covariance of networks by part: factor, mix, and those of the encoding, (n_parts + 2, n, n)."""
@@ -107,9 +107,11 @@ class Population:
     @property
     def design_prior(self) -> NDArray[np.float64]:
         """Covariance of a new device's coefficients under all hypotheses, before anything is measured."""
-        n_kin = len(self.devices) + 1
-        kin = sum((self.prior(self.kin.centre, place) for place in range(n_kin)), np.zeros(())) / n_kin
-        mixed: NDArray[np.float64] = (1 - _NOVEL) * kin + _NOVEL * self.prior(self.stranger.centre, n_kin)
+        n_similar = len(self.devices) + 1
+        similar = (
+            sum((self.prior(self.similar_prior.centre, place) for place in range(n_similar)), np.zeros(())) / n_similar
+        )
+        mixed: NDArray[np.float64] = (1 - _NOVEL) * similar + _NOVEL * self.prior(self.novel_prior.centre, n_similar)
         return mixed
 
     @property
@@ -125,7 +127,7 @@ def learn_population(
     seed: int,
     least_noise: float = 0.0,
 ) -> Population:
-    """Learn the known devices, and what is expected of a new one.
+    """Learn the known devices, and the priors of a new one.
 
     Every known device is left out in turn. The likeliest variances under which the others explain some of its networks
     are what one device says; centre and spread over the devices are what is expected of the next.
@@ -157,22 +159,22 @@ def expect(
     generator: np.random.Generator,
     least_noise: float = 0.0,
 ) -> Population:
-    """Learn what is expected of a new device from known ones that are fitted already."""
+    """Learn the priors of a new device from known ones that are fitted already."""
     noises = tuple(max(device.noise, least_noise) for device in devices)
-    kin, strangers = [], []
+    similar, novel = [], []
     for place, device in enumerate(devices):
         chosen = generator.permutation(len(features))[:_NETWORKS]
         others = np.array([item.coefficients for item in devices if item is not device])
-        sight = _sight(device, features[chosen], latencies[place][chosen])
+        observed = _observe(device, features[chosen], latencies[place][chosen])
         if len(others):
-            kin.append(_like_one(encoding, others, sight, features[chosen], device.noise))
-        strangers.append(_like_none(encoding, sight, features[chosen], device.noise))
+            similar.append(_like_one(encoding, others, observed, features[chosen], device.noise))
+        novel.append(_like_none(encoding, observed, features[chosen], device.noise))
     start = vague(encoding, noise=float(np.median(noises)))
     return Population(
         encoding,
         tuple(devices),
-        _summary(np.array(kin), start[0], least_noise) if len(kin) > 1 else start[0],
-        _summary(np.array(strangers), start[1], least_noise) if len(strangers) > 1 else start[1],
+        _summary(np.array(similar), start[0], least_noise) if len(similar) > 1 else start[0],
+        _summary(np.array(novel), start[1], least_noise) if len(novel) > 1 else start[1],
         noises,
     )
 
@@ -180,7 +182,7 @@ def expect(
 def suggest_networks(
     population: Population, indices: NDArray[np.int64], count: int, measured: Sequence[int], seed: int
 ) -> list[int]:
-    """Choose the networks of a pool that tell most about a new device, by their places."""
+    """Choose the most informative networks of a pool for a new device, by their places."""
     features = population.encoding.features(indices)
     prior = np.zeros((features.shape[1] + 1, features.shape[1] + 1))
     prior[:-1, :-1], prior[-1, -1] = population.design_prior, CONSTANT
@@ -195,44 +197,46 @@ def suggest_networks(
 
 
 def vague(encoding: Encoding, noise: float = _NOISE) -> tuple[Expectation, Expectation]:
-    """Return what is expected before anything is learned, of a device like a known one and of one unlike all."""
+    """Return the priors before anything is learned: of a device similar to a known one, and of one unlike all."""
     n_parts = len(encoding.parts)
     spread = np.append(np.full(n_parts + 2, _VAGUE), _VAGUE)
-    kin, stranger = (
+    similar_prior, novel_prior = (
         Expectation(2 * np.log([_LIKE, _MIXED, *[size] * n_parts, max(noise, 0.005)]), spread)
         for size in (_DEVIATION, _ALONE)
     )
-    return kin, stranger
+    return similar_prior, novel_prior
 
 
-def _sight(device: KnownDevice, features: NDArray[np.float64], latencies: NDArray[np.float64]) -> Sight:
+def _observe(device: KnownDevice, features: NDArray[np.float64], latencies: NDArray[np.float64]) -> Observations:
     values = latencies / device.constant - 1.0
     errors = (values - features @ device.coefficients) / device.noise
-    return Sight(np.zeros((0, len(values), len(values))), values, student_weights(errors**2))
+    return Observations(np.zeros((0, len(values), len(values))), values, student_weights(errors**2))
 
 
 def _like_one(
     encoding: Encoding,
     others: NDArray[np.float64],
-    sight: Sight,
+    observed: Observations,
     features: NDArray[np.float64],
     noise: float,
 ) -> NDArray[np.float64]:
     """Return the likeliest log variances of a device, given that it is like one of the others or their mean."""
     expected = _known_noise(vague(encoding)[0], noise)
-    sights = [
-        Sight(_parts(encoding, others, features, place), sight.values, sight.weights)
+    candidates = [
+        Observations(_parts(encoding, others, features, place), observed.values, observed.weights)
         for place in range(len(others) + 1)
     ]
-    best = sorted(sights, key=lambda item: -item.evidence(expected.centre)[0])[:_TRIED]
+    best = sorted(candidates, key=lambda item: -item.evidence(expected.centre)[0])[:_TRIED]
     logs, _ = max((item.likeliest(expected) for item in best), key=lambda found: found[1])
     return logs
 
 
-def _like_none(encoding: Encoding, sight: Sight, features: NDArray[np.float64], noise: float) -> NDArray[np.float64]:
+def _like_none(
+    encoding: Encoding, observed: Observations, features: NDArray[np.float64], noise: float
+) -> NDArray[np.float64]:
     expected = _known_noise(vague(encoding)[1], noise)
     parts = np.concatenate([np.zeros((2, len(features), len(features))), seen(encoding, features)])
-    return Sight(parts, sight.values, sight.weights).likeliest(expected)[0]
+    return Observations(parts, observed.values, observed.weights).likeliest(expected)[0]
 
 
 def _known_noise(expected: Expectation, noise: float) -> Expectation:
@@ -240,7 +244,7 @@ def _known_noise(expected: Expectation, noise: float) -> Expectation:
 
 
 def _summary(logs: NDArray[np.float64], start: Expectation, least_noise: float) -> Expectation:
-    """Return centre and spread over devices; the factor stays vague, for it is a matter of chance which is alike."""
+    """Return centre and spread over devices; the factor stays vague: which device is similar is chance."""
     centre, spread = np.median(logs, axis=0), np.maximum(logs.std(axis=0), _LEAST)
     centre[0], spread[0] = start.centre[0], _FACTOR_SPREAD
     centre[-1] = max(centre[-1], 2 * np.log(max(_LEAST_NOISE, least_noise)))

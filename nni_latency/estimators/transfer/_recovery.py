@@ -22,7 +22,7 @@ from nni_latency.tables import LookupTable
 #: Networks below which no table can be told from noise.
 FEWEST = 10
 
-#: Random networks among which the most telling ones are looked for.
+#: Random networks among which the most informative ones are chosen.
 _POOL = 2000
 
 
@@ -153,17 +153,17 @@ def recover(
     table = make_table(
         encoding.space,
         platform or Platform("unknown", "unknown"),
-        device.constant * device.coefficients,
-        device.constant**2 * device.covariance[:-1, :-1],
-        device.constant,
-        indices,
-        (f"Recovered from {len(indices)} whole networks.", SHARED_OUT),
+        costs=device.constant * device.coefficients,
+        covariance=device.constant**2 * device.covariance[:-1, :-1],
+        constant=device.constant,
+        measured=indices,
+        remarks=(f"Recovered from {len(indices)} whole networks.", SHARED_OUT),
     )
     return table, Recovery(encoding, device, indices, _errors(device, features, values))
 
 
 def _errors(device: KnownDevice, features: NDArray[np.float64], latencies: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return how far each measurement is from what the others say, in standard deviations, (n,)."""
+    """Return the leave-one-out residual of each measurement, in standard deviations, (n,)."""
     assert device.covariance is not None
     extended = np.hstack([features, np.ones((len(features), 1))])
     off = np.abs(latencies - device.predict(features)) / device.constant

@@ -1,4 +1,4 @@
-"""Latencies that a user hands over: what cannot be one is said, with the row."""
+"""Checks of latencies given by a user; errors name the row."""
 
 from __future__ import annotations
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
 from nni_latency.errors import InvalidValueError
@@ -71,9 +70,4 @@ def listing(names: list[str]) -> str:
 def _mean(entries: list[Entry]) -> Entry:
     if len({(entry.low, entry.value, entry.high) for entry in entries}) == 1:
         return entries[0]
-    low, value, high = (
-        math.fsum(column) / len(entries)
-        for column in zip(*((entry.low, entry.value, entry.high) for entry in entries), strict=True)
-    )
-    samples, dropped = (sum(getattr(entry, name) for entry in entries) for name in ("n_samples", "n_dropped"))
-    return Entry(value, min(low, value), max(high, value), samples, dropped, entries[0].op)
+    return Entry.mean(entries)
