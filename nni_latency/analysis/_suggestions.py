@@ -6,8 +6,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from nni_latency.operators import OpSpec
-from nni_latency.operators._features import learned_shapes
+from nni_latency.operators import OpSpec, learned_shapes
 from nni_latency.units import format_percent, format_seconds
 
 #: Costs the operators of a block [s].

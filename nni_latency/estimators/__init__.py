@@ -24,6 +24,7 @@ from nni_latency.estimators._operator_predictor import OperatorPredictor, nomina
 from nni_latency.estimators._operator_table import OperatorTableEstimator
 from nni_latency.estimators._predicted_rest import PredictedRest
 from nni_latency.estimators._reading import read_estimator
+from nni_latency.estimators._sample_error import sample_error
 from nni_latency.estimators._scores import Scores, score
 from nni_latency.estimators._selection import estimate_layers, estimate_selection
 from nni_latency.estimators._table import Missing, TableEstimator
@@ -83,6 +84,7 @@ __all__ = [
     "make_ensemble",
     "nominal_time",
     "read_estimator",
+    "sample_error",
     "score",
     "separable_cost",
     "transfer_schema",

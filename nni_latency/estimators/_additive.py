@@ -15,7 +15,7 @@ from nni_latency.combinations import SUM
 from nni_latency.errors import InvalidValueError
 from nni_latency.estimators._base import Estimate, LayerEstimator
 from nni_latency.estimators._choice_cost import ChoiceCost
-from nni_latency.estimators._complaint import complaint_about
+from nni_latency.estimators._sample_error import sample_error
 from nni_latency.tables import MeasurePlan, Residency
 from nni_latency.units import combination_of
 
@@ -100,7 +100,7 @@ class AdditiveCost(ChoiceCost):
                 return total
             parts = [choices[sample[label]] for label, choices in self._items]
         except (KeyError, TypeError) as error:
-            raise complaint_about(sample, self.costs, error) from error
+            raise sample_error(sample, self.costs, error) from error
         return self._whole([total, *parts])
 
     @cached_property

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from nni_latency.errors import InvalidValueError, LatencyError
 from nni_latency.estimators._choice_cost import ChoiceCost
-from nni_latency.estimators._complaint import complaint_about
 from nni_latency.estimators._derived import Derived
+from nni_latency.estimators._sample_error import sample_error
 from nni_latency.tables import Residency
 
 #: Tables are joined as long as the result has no more entries than this.
@@ -108,9 +108,9 @@ class GroupedCost(ChoiceCost):
         except KeyError as error:
             return self._look_up_the_rest(chosen, error)
         except (ValueError, TypeError) as error:
-            raise self._complaint(chosen, error) from error
+            raise self._sample_error(chosen, error) from error
         if total != total:
-            raise self._complaint(chosen, "its shapes do not fit each other")
+            raise self._sample_error(chosen, "its shapes do not fit each other")
         return float(self.of_sum(total))
 
     def _look_up(self, chosen: Mapping[str, Any]) -> float:
@@ -165,7 +165,7 @@ class GroupedCost(ChoiceCost):
         """Return the cost of a sample that lacks labels, if they make no difference to it: those of layers left out."""
         for label, value in chosen.items():
             if label in self.values and value not in self.values[label]:
-                raise self._complaint(chosen, error) from error
+                raise self._sample_error(chosen, error) from error
         parts = [self.constant]
         for table in self.tables:
             places = tuple(
@@ -173,12 +173,12 @@ class GroupedCost(ChoiceCost):
             )
             left = np.unique(table.costs[places])
             if len(left) != 1:
-                raise self._complaint(chosen, error) from error
+                raise self._sample_error(chosen, error) from error
             parts.append(float(left[0]))
         return float(self.of_sum(self.combination.total(parts)))
 
-    def _complaint(self, sample: Mapping[str, Any], reason: Exception | str) -> LatencyError:
-        return complaint_about(sample, self.values, reason, self.derived)
+    def _sample_error(self, sample: Mapping[str, Any], reason: Exception | str) -> LatencyError:
+        return sample_error(sample, self.values, reason, self.derived)
 
     def predict(self, samples: Sequence[Mapping[str, Any]]) -> NDArray[np.float64]:
         """Return the costs of many samples, (n_samples,)."""

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from nni_latency.errors import InvalidValueError, MissingEntryError
-from nni_latency.estimators import AdditiveCost, CostTable, Derived, GroupedCost
-from nni_latency.estimators._complaint import complaint_about
+from nni_latency.estimators import AdditiveCost, CostTable, Derived, GroupedCost, sample_error
 
 CHOICES = {"a": (1, 2), "b": ("x", "y"), "made": ((1,), (2,))}
 DERIVED = (Derived(("made",), ("a",), lambda sample: ((sample["a"],),)),)
@@ -25,20 +24,20 @@ DERIVED = (Derived(("made",), ("a",), lambda sample: ((sample["a"],),)),)
     ],
 )
 def test_one_sentence_says_what_is_wrong(sample, kind, said):
-    error = complaint_about(sample, CHOICES, ValueError("they clash."), DERIVED)
+    error = sample_error(sample, CHOICES, ValueError("they clash."), DERIVED)
     assert type(error) is kind
     assert str(error) == said
 
 
 def test_what_was_looked_up_in_vain_is_no_reason():
-    error = complaint_about({"a": 1, "b": "x"}, CHOICES, KeyError((3,)), DERIVED)
+    error = sample_error({"a": 1, "b": "x"}, CHOICES, KeyError((3,)), DERIVED)
     assert str(error) == "The sample is no network of the space: its choices do not go together."
 
 
 def test_long_lists_are_cut():
     many = {f"l{index}": range(30) for index in range(9)}
-    assert str(complaint_about({}, many)).endswith("for 'l0', 'l1', 'l2', 'l3', 'l4' and 4 more.")
-    assert "18, 19 and 10 more. Got 99" in str(complaint_about({"l0": 99}, many))
+    assert str(sample_error({}, many)).endswith("for 'l0', 'l1', 'l2', 'l3', 'l4' and 4 more.")
+    assert "18, 19 and 10 more. Got 99" in str(sample_error({"l0": 99}, many))
 
 
 def test_all_costs_say_the_same():

@@ -14,7 +14,7 @@ _CHOICES, _LABELS = 20, 5
 _CLASH = "its choices do not go together"
 
 
-def complaint_about(
+def sample_error(
     sample: object,
     choices: Mapping[str, Collection[Any]],
     reason: Exception | str = _CLASH,
@@ -40,9 +40,9 @@ def complaint_about(
 
     Examples
     --------
-    >>> str(complaint_about({"a": 3}, {"a": (1, 2), "b": (1, 2)}))
+    >>> str(sample_error({"a": 3}, {"a": (1, 2), "b": (1, 2)}))
     "The choice of 'a' must be one of 1, 2. Got 3."
-    >>> str(complaint_about({"a": 2}, {"a": (1, 2), "b": (1, 2)}))
+    >>> str(sample_error({"a": 2}, {"a": (1, 2), "b": (1, 2)}))
     "The sample has no choice for 'b'."
     """
     if not isinstance(sample, Mapping):
