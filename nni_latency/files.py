@@ -1,9 +1,10 @@
-"""Whole files or none: writing that can be interrupted at any moment, and locks that die with their process."""
+"""Whole files or none: writing that can be interrupted at any moment, locks that die with their process, the cache."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import stat
 import sys
 import tempfile
 import time
@@ -16,6 +17,9 @@ if sys.platform == "win32":
     import msvcrt
 else:
     import fcntl
+
+#: Names the folder of the cache, where it is not the user's own.
+CACHE_VARIABLE = "NNI_LATENCY_CACHE"
 
 #: How often a lock is tried again while it is waited for [s].
 _PATIENCE = 0.05
@@ -77,6 +81,49 @@ def replacing(path: Path) -> Iterator[Path]:
     finally:
         if temporary is not None:
             temporary.unlink(missing_ok=True)
+
+
+def cache_folder() -> Path:
+    """Return the cache's folder: `CACHE_VARIABLE`, ``$XDG_CACHE_HOME/nni_latency`` or ``~/.cache/nni_latency``."""
+    named = os.environ.get(CACHE_VARIABLE)
+    return Path(named) if named else user_folder("XDG_CACHE_HOME", ".cache")
+
+
+def user_folder(variable: str, usual: str) -> Path:
+    """Return the package's own folder in the one that a variable of XDG names, or in the usual one of the home."""
+    named = os.environ.get(variable)
+    # The specification of XDG asks to ignore what is not absolute.
+    return (Path(named) if named and Path(named).is_absolute() else Path.home() / usual) / "nni_latency"
+
+
+def make_private(folder: Path) -> bool:
+    """Make a folder that nobody but the user can read or write, and return whether it is one.
+
+    An older folder is left as it is. False if it belongs to another user, or others have access to it, may replace it,
+    or if the operating system does not say.
+
+    Examples
+    --------
+    >>> with tempfile.TemporaryDirectory() as parent:
+    ...     make_private(Path(parent) / "new")
+    True
+    """
+    if sys.platform == "win32":
+        return False
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(FileExistsError):
+            folder.mkdir(mode=0o700)
+        own, above = folder.lstat(), folder.parent.stat()
+    except OSError:
+        return False
+    return (
+        stat.S_ISDIR(own.st_mode)
+        and own.st_uid == os.getuid()
+        and not own.st_mode & 0o077
+        and above.st_uid in (0, os.getuid())
+        and not above.st_mode & 0o022
+    )
 
 
 def check_writable(path: Path) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from nni_latency.errors import BusyError, OutputError
-from nni_latency.files import check_writable, locked, reserved, write_atomically
+from nni_latency.files import cache_folder, check_writable, locked, make_private, reserved, write_atomically
 
 
 def test_write_atomically_writes_text_as_utf8(tmp_path):
@@ -163,3 +163,32 @@ def test_reserved_keeps_a_second_process_away_from_a_file(tmp_path):
 def test_reserved_refuses_what_can_not_be_written(tmp_path):
     with pytest.raises(OutputError, match=r"it is a folder"), reserved(tmp_path, "building"):
         pass
+
+
+def test_cache_folder_is_named_or_the_users_own(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", "relative")
+    assert cache_folder() == tmp_path / ".cache" / "nni_latency"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    assert cache_folder() == tmp_path / "cache" / "nni_latency"
+    monkeypatch.setenv("NNI_LATENCY_CACHE", str(tmp_path / "mine"))
+    assert cache_folder() == tmp_path / "mine"
+
+
+def test_make_private_makes_a_folder_for_its_owner_alone(tmp_path):
+    assert make_private(tmp_path / "a" / "b")
+    assert make_private(tmp_path / "a" / "b")
+    assert (tmp_path / "a" / "b").stat().st_mode & 0o777 == 0o700
+
+
+def test_make_private_refuses_what_cannot_be_made(tmp_path):
+    (tmp_path / "file").touch()
+    assert not make_private(tmp_path / "file" / "folder")
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a folder away")
+@pytest.mark.parametrize("given", ["a", "a/b"])
+def test_make_private_refuses_the_folder_of_another_user(tmp_path, given):
+    (tmp_path / "a" / "b").mkdir(parents=True, mode=0o700)
+    os.chown(tmp_path / given, 12345, -1)
+    assert not make_private(tmp_path / "a" / "b")

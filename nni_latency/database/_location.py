@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 from sqlalchemy import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
 from nni_latency.errors import InvalidValueError
+from nni_latency.files import user_folder
 from nni_latency.imports import require
 
 #: Names the database, where it is not the one in the user's data folder.
@@ -28,10 +28,7 @@ def default_location() -> str:
     named = os.environ.get(DATABASE_VARIABLE)
     if named:
         return named
-    data = os.environ.get("XDG_DATA_HOME")
-    # The specification of XDG asks to ignore what is not absolute.
-    base = Path(data) if data and Path(data).is_absolute() else Path.home() / ".local" / "share"
-    return str(base / "nni_latency" / "measurements.sqlite")
+    return str(user_folder("XDG_DATA_HOME", ".local/share") / "measurements.sqlite")
 
 
 def parse_location(location: str | os.PathLike[str]) -> URL:
