@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import ast
+import graphlib
 import importlib
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+import nni_latency
 from nni_latency.errors import MissingDependencyError
 from nni_latency.imports import FILE_PREFIX, import_place, lazy_exports, require
 
@@ -100,3 +104,37 @@ def test_module_of_the_current_folder_is_imported(tmp_path, monkeypatch):
 def test_file_that_is_not_there_is_an_error(tmp_path):
     with pytest.raises(FileNotFoundError):
         import_place(str(tmp_path / "file.py"))
+
+
+def _imports():
+    """Yield (importing module, imported module, name) for the whole package, imports for type checkers included."""
+    root = Path(nni_latency.__file__).parent
+    for path in root.rglob("*.py"):
+        own = ".".join(path.relative_to(root.parent).with_suffix("").parts)
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("nni_latency"):
+                yield from ((own, node.module, item.name) for item in node.names)
+            elif isinstance(node, ast.Import):
+                yield from ((own, item.name, "") for item in node.names if item.name.startswith("nni_latency."))
+
+
+def _is_private(name):
+    return name.startswith("_") and not name.startswith("__")
+
+
+def test_no_room_imports_private_names_of_another():
+    wrong = [
+        f"{own}: {module} {name}"
+        for own, module, name in _imports()
+        if own.split(".")[1:2] != module.split(".")[1:2] and any(map(_is_private, [*module.split("."), name]))
+    ]
+    assert wrong == []
+
+
+def test_imports_of_spaces_make_no_circle():
+    graph = {}
+    for own, module, _ in _imports():
+        if own.startswith("nni_latency.spaces._") and not own.endswith("__init__"):
+            graph.setdefault(own, set()).add(module)
+    graphlib.TopologicalSorter(graph).prepare()
+    assert "nni_latency.spaces._symbolic_tensor" in graph["nni_latency.spaces._walker"]

@@ -239,7 +239,7 @@ def _group_norm(op: OpSpec) -> nn.Module:
 
 
 def _instance_norm(op: OpSpec) -> nn.Module:
-    """Normalise every channel of every picture; one with known statistics is built if it has no weights."""
+    """Normalise every channel of every image; one with known statistics is built if it has no weights."""
     if op.get("weights") is None:
         return _plain(op)
     shape = op.input_shapes[0]

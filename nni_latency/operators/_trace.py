@@ -168,7 +168,7 @@ def _trace_ways(model: nn.Module, example_inputs: Any, ways: Sequence[By]) -> li
     inputs = freeze_inputs(example_inputs)
     try:
         return _run(copy.deepcopy(model).to("meta").eval(), inputs, ways)
-    except Exception as error:  # a stranger's forward may raise anything
+    except Exception as error:  # user code may raise anything
         real = freeze_inputs(example_inputs, device=None)
         if any(tensor.is_meta for tensor in (*real.tensors, *model.parameters())):
             raise _misfit(model, inputs, error) from error
@@ -205,7 +205,7 @@ def _on_data(model: nn.Module, inputs: Inputs, reason: Exception) -> Trace:
     first = next(iter(str(reason).splitlines()), type(reason).__name__)
     warnings.warn(
         f"{type(model).__name__} cannot be traced without data ({first}). It was run on the example inputs and traced "
-        "by modules; other data may take another way through it.",
+        "by modules; its control flow depends on the data, and other data may run other operators.",
         TracingWarning,
         stacklevel=5,
     )

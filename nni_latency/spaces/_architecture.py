@@ -59,11 +59,11 @@ def complete_selection(sample: dict[str, Any], plan: MeasurePlan) -> dict[str, s
     Raises
     ------
     InvalidValueError
-        If it lacks a layer, or has a layer or a choice that the plan has not.
+        If it lacks a layer, or has a layer or a choice that the plan does not have.
     """
     unknown = [str(name) for name in sample if name not in {layer.name for layer in plan.layers}]
     if unknown:
-        raise InvalidValueError(f"The architecture has labels that the space has not: {', '.join(unknown)}.")
+        raise InvalidValueError(f"The architecture has labels that the space does not have: {', '.join(unknown)}.")
     selection = {}
     for layer in plan.layers:
         if layer.name not in sample and layer.searched:

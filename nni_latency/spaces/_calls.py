@@ -1,8 +1,9 @@
-"""Who takes the call of a module while a space is walked."""
+"""Calls of the modules of a space while it is walked."""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -10,24 +11,31 @@ from torch import nn
 
 from nni_latency.spaces._symbolic_tensor import symbols_in
 
-_plain_call = nn.Module.__call__
+#: Where torch looks for another way to call one module (`nn.Module.compile` sets it). Copies of the module lose it.
+_SLOT = "_compiled_call_impl"
+
+_Call = Callable[..., Any]
 
 
 @contextlib.contextmanager
-def calls_to(run: Callable[..., Any]) -> Iterator[None]:
-    """Let `run` take every module that is called with a symbolic tensor, as `torch.fx` does when it traces."""
-
-    def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        if next(symbols_in([args, kwargs]), None) is not None:
-            return run(module, args, kwargs)
-        return _plain_call(module, *args, **kwargs)
-
-    before = nn.Module.__call__
-    nn.Module.__call__ = call  # type: ignore[method-assign]
+def calls_to(run: _Call, root: nn.Module) -> Iterator[None]:
+    """Let ``run(module, args, kwargs)`` take the calls of the modules in `root` that are given a symbolic tensor."""
+    before = [(module, vars(module).get(_SLOT)) for module in root.modules()]
+    for module, own in before:
+        vars(module)[_SLOT] = functools.partial(_call, run, module, own or module._call_impl)
     try:
         yield
     finally:
-        nn.Module.__call__ = before  # type: ignore[method-assign]
+        for module, own in before:
+            del vars(module)[_SLOT]
+            if own is not None:
+                vars(module)[_SLOT] = own
+
+
+def _call(run: _Call, module: nn.Module, plain: _Call, *args: Any, **kwargs: Any) -> Any:
+    if next(symbols_in([args, kwargs]), None) is not None:
+        return run(module, args, kwargs)
+    return plain(*args, **kwargs)
 
 
 @contextlib.contextmanager

@@ -5,16 +5,19 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 
 from nni_latency.errors import InvalidValueError, LatencyError
 from nni_latency.estimators import nominal_time
-from nni_latency.operators import Trace, trace_both
+from nni_latency.operators import Trace, freeze_inputs, trace_both
+from nni_latency.spaces._cache import cached
 from nni_latency.spaces._finding import reference_of
 from nni_latency.spaces._networks import example_inputs_of, network_of
-from nni_latency.spaces._samples import Sample, draw_samples
+from nni_latency.spaces._samples import Sample, canonical, draw_samples
+from nni_latency.spaces._space_key import space_key
 from nni_latency.tables import OperatorPlan, PlannedNetwork
 
 #: Networks that are measured unless another number is asked for.
@@ -52,9 +55,9 @@ def operator_plan(
     n_networks : int, default=30
         How many networks are measured. A small space may have fewer.
     batch_size : int, default=1
-        Pictures.
+        Images.
     input_size : int, optional
-        Side of the pictures [pixel]; see `example_inputs_of`.
+        Input image size [pixel]; see `example_inputs_of`.
     seed : int, default=0
         Seed of what is drawn.
     on_progress : callable, optional
@@ -86,11 +89,13 @@ def _trace_all(
     """Trace every network that can be built, in both ways while it is there; only if none can, that is an error."""
     drawn: list[PlannedNetwork] = []
     reason: Exception | None = None
+    key = space_key(space, freeze_inputs(inputs))
     for index, sample in enumerate(samples):
         build = network_of(space, sample)
         try:
-            drawn.append(PlannedNetwork(sample, build, *trace_both(build(), inputs)))
-        except Exception as error:  # a stranger's space may raise anything
+            traces = cached("traces", key and f"{key} {canonical(sample)}", partial(_trace, build, inputs))
+            drawn.append(PlannedNetwork(sample, build, *traces))
+        except Exception as error:  # user code may raise anything
             reason = error
         on_progress((index + 1) / len(samples))
     if drawn:
@@ -100,6 +105,10 @@ def _trace_all(
     raise InvalidValueError(
         f"No network of {type(space).__name__} can be built: {type(reason).__name__}: {reason}"
     ) from reason
+
+
+def _trace(build: Callable[[], Any], inputs: torch.Tensor) -> tuple[Trace, Trace]:
+    return trace_both(build(), inputs)
 
 
 def _weights(traced: Trace) -> dict[str, float]:

@@ -36,7 +36,7 @@ class FBNetSpace(ModelSpace):
     num_classes : int, optional
         Classes; 1000 for ImageNet, 100 for CIFAR.
     input_size : int, optional
-        Side of the square input [pixel]; 224 for ImageNet, 32 for CIFAR.
+        Input image size [pixel]; 224 for ImageNet, 32 for CIFAR.
     preset : {"imagenet", "cifar"}, optional
         Strides of the stages. Without it, inputs of up to 64 pixels take those of CIFAR.
     width : float, default=1.0
@@ -95,7 +95,7 @@ class FBNetSpace(ModelSpace):
         self.head = _build_head(self.geometry, head_channels)
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        """Return the logits, (batch, num_classes), of pictures, (batch, 3, size, size)."""
+        """Return the logits, (batch, num_classes), of images, (batch, 3, size, size)."""
         logits: torch.Tensor = self.head(self.blocks(self.stem(inputs)))
         return logits
 

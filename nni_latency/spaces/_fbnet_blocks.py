@@ -117,7 +117,7 @@ class InvertedResidual(nn.Module):
 
 
 class ClassificationHead(nn.Module):
-    """1x1 convolution, average over the picture, linear classifier."""
+    """1x1 convolution, average over the image, linear classifier."""
 
     def __init__(self, in_channels: int, channels: int, num_classes: int) -> None:
         super().__init__()

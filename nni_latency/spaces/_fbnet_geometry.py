@@ -71,7 +71,7 @@ class FBNetGeometry:
     preset : str
         ``imagenet`` or ``cifar``.
     input_size, num_classes, head_channels : int
-        Side of the square input [pixel], classes, channels before the classifier.
+        Input image size [pixel], classes, channels before the classifier.
     width : float
         Factor on all channels, rounded to a multiple of 8.
     depth : float

@@ -162,7 +162,7 @@ def _instantiate(kind: type[Any], arguments: Mapping[str, Any], name: str) -> An
             return kind(**arguments)
     except LatencyError:
         raise
-    except Exception as error:  # a stranger's constructor may raise anything
+    except Exception as error:  # user code may raise anything
         raise InvalidValueError(
             f"The space {name!r} cannot be made with {dict(arguments)}: {type(error).__name__}: {error}"
         ) from error
@@ -181,5 +181,5 @@ def _import(place: str, name: str) -> ModuleType:
     try:
         with quiet_nni():
             return import_place(place)
-    except Exception as error:  # a stranger's module may raise anything
+    except Exception as error:  # user code may raise anything
         raise InvalidValueError(f"Cannot import the space {name!r}: {type(error).__name__}: {error}") from error

@@ -24,7 +24,7 @@ class HubSpace:
     class_name : str
         Its class in ``nni.nas.hub.pytorch``.
     input_size : int
-        Side of the square input that it is made for [pixel].
+        Input image size that it is made for [pixel].
     defaults : mapping
         Arguments that are given unless others are.
     size_argument : str or None
@@ -37,7 +37,7 @@ class HubSpace:
     size_argument: str | None = None
 
     def size_for(self, arguments: Mapping[str, Any]) -> int:
-        """Return the side of the input [pixel] that the space has with these arguments."""
+        """Return the input image size [pixel] that the space has with these arguments."""
         if self.size_argument in arguments:
             return int(arguments[str(self.size_argument)])
         return 224 if arguments.get("dataset") == "imagenet" else self.input_size

@@ -14,6 +14,7 @@ from torch import nn
 from nni_latency.estimators import Derived
 from nni_latency.operators import OpSpec
 from nni_latency.spaces._symbolic_tensor import SymbolicTensor, TensorSpec
+from nni_latency.spaces._varying import user_code
 from nni_latency.spaces._walker import Walker
 
 
@@ -206,8 +207,9 @@ class _CellParts:
 
     def _part(self, key: Any, make: Callable[[], nn.Module], spec: TensorSpec) -> tuple[OpSpec, ...]:
         if key not in self._known:
-            with torch.device("meta"):
-                self._known[key] = self._walker.operators(make(), [spec])
+            with user_code(), torch.device("meta"):
+                module = make()
+            self._known[key] = self._walker.operators(module, [spec])
         return self._known[key]
 
 

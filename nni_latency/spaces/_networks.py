@@ -89,9 +89,9 @@ def example_inputs_of(space: Any, batch_size: int = 1, input_size: int | None = 
     space : ModelSpace
         One of NNI's hub, or one with a method ``example_inputs(batch_size)``; others need `input_size`.
     batch_size : int, default=1
-        Pictures.
+        Images.
     input_size : int, optional
-        Side of the square pictures [pixel]; without it, what the space is made for.
+        Input image size [pixel]; without it, what the space is made for.
 
     Returns
     -------
@@ -110,7 +110,7 @@ def example_inputs_of(space: Any, batch_size: int = 1, input_size: int | None = 
     if input_size is None:
         if reference.name not in HUB_SPACES:
             raise InvalidValueError(
-                f"It is not known what the space {reference.name!r} takes. Give the side of the pictures with "
+                f"It is not known what the space {reference.name!r} takes. Give the input image size with "
                 "--input-size, or the class a method example_inputs(batch_size)."
             )
         input_size = HUB_SPACES[reference.name].size_for(reference.arguments)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from nni_latency.imports import quiet_nni
 
 with quiet_nni():
+    from nni import __version__ as nni_version
     from nni.mutable import LabeledMutable, Mutable, SampleValidationError, label_scope
     from nni.nas.hub.pytorch.modules.nasbench101 import NasBench101Cell
     from nni.nas.hub.pytorch.nasnet import NDS, CellBuilder
@@ -40,6 +41,7 @@ __all__ = [
     "create_cell_op_candidates",
     "label_scope",
     "model_context",
+    "nni_version",
     "preprocess_cell_inputs",
     "recursive_freeze",
 ]

@@ -36,7 +36,7 @@ class SampledSpace:
 
     @classmethod
     def of(cls, model_space: Any, batch_size: int = 1, input_size: int | None = None) -> SampledSpace:
-        """Take the input that a space is made for, or pictures of another size."""
+        """Take the input that a space is made for, or images of another size."""
         return cls(model_space, tuple(example_inputs_of(model_space, batch_size, input_size).shape))
 
     @cached_property

@@ -84,7 +84,8 @@ def check_sample(space: Any, sample: Mapping[str, Any]) -> Sample:
     unknown = [str(label) for label in sample if label not in mutables]
     if unknown:
         raise InvalidValueError(
-            f"The sample has labels that {type(space).__name__} has not: {_some(unknown)}. It has: {_some(mutables)}."
+            f"The sample has labels that {type(space).__name__} does not have: {_some(unknown)}. "
+            f"It has: {_some(mutables)}."
         )
     missing = [label for label, mutable in mutables.items() if label not in sample and _is_drawn(mutable)]
     if missing:

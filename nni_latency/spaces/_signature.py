@@ -38,9 +38,12 @@ class Signatures:
         if id(module) not in self._modules:
             self._kept.append(module)
             # A cycle of modules ends here.
-            self._modules[id(module)] = ("itself", id(module))
+            self._modules[id(module)] = ("itself", len(self._modules))
             attributes = [
-                (name, self.of_value(value)) for name, value in sorted(vars(module).items()) if name not in _NEEDLESS
+                (name, self.of_value(value))
+                for name, value in sorted(vars(module).items())
+                # NNI makes an empty list of mutables when it is asked for one.
+                if name not in _NEEDLESS and (name != "_mutables" or value)
             ]
             tensors = [
                 (name, None if tensor is None else (tuple(tensor.shape), tensor.dtype))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,14 +13,17 @@ import numpy as np
 import torch
 
 from nni_latency.combinations import Combination
-from nni_latency.estimators import CostTable, Derived, GroupedCost, LayerEstimator
-from nni_latency.estimators._complaint import complaint_about
-from nni_latency.operators import By, OpSpec, freeze_inputs
+from nni_latency.estimators import CostTable, Derived, GroupedCost, LayerEstimator, sample_error
+from nni_latency.operators import By, Inputs, OpSpec, freeze_inputs
+from nni_latency.spaces._cache import cached
+from nni_latency.spaces._calls import calls_to
 from nni_latency.spaces._cells import CellRunner, handlers_of, is_elastic
 from nni_latency.spaces._nasbench101 import run_nasbench101_cell
 from nni_latency.spaces._nni import NDS, NasBench101Cell
+from nni_latency.spaces._space_key import space_key
 from nni_latency.spaces._symbolic_tensor import NotSymbolicError
-from nni_latency.spaces._varying import Choices, Poison, TooManyChoicesError, Varying, as_key
+from nni_latency.spaces._varying import Choices, ImpossibleError, Poison, TooManyChoicesError, Varying, as_key
+from nni_latency.spaces._walk import list_choices
 from nni_latency.spaces._walker import Handler, Walker
 from nni_latency.units import combination_of
 
@@ -68,7 +71,7 @@ class SpaceOperators:
         for part in self.parts:
             ops = part.at(indices)
             if isinstance(ops, Poison):
-                raise complaint_about(sample, {}, ops.reason)
+                raise sample_error(sample, {}, ops.reason)
             found.update(ops)
         return found
 
@@ -108,7 +111,7 @@ class SpaceOperators:
                 plain.update(zip(item.outputs, item.function(plain), strict=True))
             return {label: values.index(plain[label]) for label, values in self.values.items()}
         except (KeyError, ValueError, TypeError) as error:
-            raise complaint_about(plain, self.values, error, self.derived) from error
+            raise sample_error(plain, self.values, error, self.derived) from error
 
 
 def _price(ops: Any, counted: Mapping[OpSpec, float], combination: Combination) -> float:
@@ -116,7 +119,7 @@ def _price(ops: Any, counted: Mapping[OpSpec, float], combination: Combination) 
     return math.nan if isinstance(ops, Poison) else combination.total(counted[op] for op in ops)
 
 
-def operators_of_space(space: Any, example_inputs: Any, by: By = "module") -> SpaceOperators:
+def operators_of_space(space: Any, example_inputs: Any, by: By = "module", *, fresh: bool = False) -> SpaceOperators:
     """Find the operators of all networks of a space in one symbolic forward pass.
 
     Nothing is computed: shapes are worked out on meta tensors, once for every distinct combination of choices that
@@ -131,6 +134,8 @@ def operators_of_space(space: Any, example_inputs: Any, by: By = "module") -> Sp
         What the forward pass takes.
     by : {"module", "graph"}, default="module"
         What counts as one operator, as for `nni_latency.operators.trace`.
+    fresh : bool, default=False
+        Walk the space even if the result of the same walk is in the user's cache.
 
     Raises
     ------
@@ -140,6 +145,10 @@ def operators_of_space(space: Any, example_inputs: Any, by: By = "module") -> Sp
         If the inputs do not fit.
     """
     inputs = freeze_inputs(example_inputs)
+    return cached("walk", space_key(space, inputs, by), lambda: _walk(space, inputs, by), fresh=fresh)
+
+
+def _walk(space: Any, inputs: Inputs, by: By) -> SpaceOperators:
     values, raw = list_choices(space)
     choices = Choices(values)
     cells = CellRunner(space.op_candidates if isinstance(space, NDS) else None)
@@ -151,7 +160,7 @@ def operators_of_space(space: Any, example_inputs: Any, by: By = "module") -> Sp
     walker = Walker(choices, raw, by, handlers, elastic=is_elastic(space))
     try:
         walker.walk(space, inputs.args, inputs.kwargs)
-    except NotSymbolicError as error:
+    except (NotSymbolicError, ImpossibleError) as error:
         raise TooManyChoicesError(f"The networks of {type(space).__name__} cannot be followed: {error}") from error
     return SpaceOperators(choices.values, tuple(cells.derived), tuple(choices.joined(walker.records)))
 
@@ -168,7 +177,8 @@ def _run_nds(walker: Walker, space: Any, inputs: Any) -> Any:
                 auxiliary_loss=space.auxiliary_loss,
                 drop_path_prob=space.drop_path_prob,
             )
-        return fixed.eval().forward(inputs)
+        with calls_to(walker.run, fixed.eval()):
+            return fixed.forward(inputs)
 
     def run_width(width: int) -> Any:
         if isinstance(space.num_cells, int):
@@ -180,32 +190,3 @@ def _run_nds(walker: Walker, space: Any, inputs: Any) -> Any:
         return run_width(space.width)
     widths = walker.choices.label("width")
     return walker.select(widths, {value: functools.partial(run_width, value) for value in widths.values})
-
-
-def list_choices(space: Any) -> tuple[dict[str, tuple[Any, ...]], Callable[[dict[str, Any]], dict[str, Any]]]:
-    """List the choices of every label, hashable, and return what turns such a sample into NNI's form.
-
-    Labels without values, such as constraints, are left out.
-
-    Raises
-    ------
-    TooManyChoicesError
-        If a label has no finite list of values.
-    """
-    values: dict[str, tuple[Any, ...]] = {}
-    raws: dict[str, dict[Any, Any]] = {}
-    for label, mutable in space.simplify().items():
-        if not hasattr(mutable, "values"):
-            if hasattr(mutable, "low") or not hasattr(mutable, "freeze"):
-                raise TooManyChoicesError(
-                    f"The label {label!r} is no choice among values but a {type(mutable).__name__}."
-                )
-            continue
-        listed = list(mutable.grid()) if hasattr(mutable, "n_chosen") else list(mutable.values)
-        raws[label] = {as_key(value): value for value in listed}
-        values[label] = tuple(raws[label])
-
-    def raw(sample: dict[str, Any]) -> dict[str, Any]:
-        return {label: raws[label][value] for label, value in sample.items()}
-
-    return values, raw

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, NoReturn, Protocol
 
 import torch
 
-from nni_latency.operators._tensors import Learned, is_parameter
-from nni_latency.spaces._varying import Poison, Varying
-
-if TYPE_CHECKING:
-    from nni_latency.spaces._walker import Walker
+from nni_latency.operators import Learned, is_parameter
+from nni_latency.spaces._varying import ImpossibleError, Poison, Varying
 
 
 class NotSymbolicError(Exception):
     """Raised when code asks for something that differs between networks, such as a size that is searched."""
+
+
+class Caller(Protocol):
+    """Calls functions of torch with symbolic tensors."""
+
+    def call(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call a function for all networks at once."""
 
 
 @dataclass(frozen=True)
@@ -46,16 +50,23 @@ class SymbolicTensor:
     the walker notes which operators they are. What cannot be said for all networks at once raises `NotSymbolicError`.
     """
 
-    def __init__(self, walker: Walker, spec: Varying) -> None:
-        self._walker = walker
+    def __init__(self, caller: Caller, spec: Varying) -> None:
+        self._caller = caller
         self.spec = spec
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
+        # Code that checks its inputs with isinstance takes it for a tensor.
+        return torch.Tensor
+
+    __hash__ = object.__hash__
 
     @classmethod
     def __torch_function__(
         cls, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        walker = next(item for item in symbols_in([args, kwargs or {}]))._walker
-        return walker.call(func, args, dict(kwargs or {}))
+        caller = next(item for item in symbols_in([args, kwargs or {}]))._caller
+        return caller.call(func, args, dict(kwargs or {}))
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or not hasattr(torch.Tensor, name):
@@ -63,7 +74,7 @@ class SymbolicTensor:
         attribute = getattr(torch.Tensor, name)
         if not callable(attribute):
             return self._known(lambda spec: getattr(spec.make(), name))
-        return lambda *args, **kwargs: self._walker.call(attribute, (self, *args), kwargs)
+        return lambda *args, **kwargs: self._caller.call(attribute, (self, *args), kwargs)
 
     @property
     def shape(self) -> Sizes:
@@ -103,9 +114,6 @@ class SymbolicTensor:
         take = _operator("__getitem__")
         return iter([take(self, index) for index in range(len(self))])
 
-    def __bool__(self) -> bool:
-        raise NotSymbolicError("A tensor has no truth before it has data.")
-
     def _known(self, look: Callable[[TensorSpec], Any]) -> Any:
         """Return what is the same for all networks."""
         found = {look(spec) for spec in self.spec.values if not isinstance(spec, Poison)}
@@ -116,16 +124,24 @@ class SymbolicTensor:
 
 def _operator(name: str) -> Callable[..., Any]:
     def apply(self: SymbolicTensor, *args: Any) -> Any:
-        return self._walker.call(getattr(torch.Tensor, name), (self, *args), {})
+        return self._caller.call(getattr(torch.Tensor, name), (self, *args), {})
 
     return apply
 
 
+def _needs_data(self: SymbolicTensor, *_: Any) -> NoReturn:
+    raise ImpossibleError("its control flow depends on the data")
+
+
 for _name in (
     *("add", "radd", "iadd", "sub", "rsub", "isub", "mul", "rmul", "imul", "truediv", "rtruediv", "itruediv"),
-    *("matmul", "rmatmul", "pow", "rpow", "neg", "abs", "getitem", "floordiv", "mod", "gt", "lt", "ge", "le"),
+    *("matmul", "rmatmul", "pow", "rpow", "neg", "abs", "getitem", "setitem", "floordiv", "rfloordiv", "mod", "rmod"),
+    *("gt", "lt", "ge", "le", "eq", "ne", "and", "or", "xor", "invert"),
 ):
     setattr(SymbolicTensor, f"__{_name}__", _operator(f"__{_name}__"))
+
+for _name in ("bool", "int", "float", "complex", "index", "contains", "array"):
+    setattr(SymbolicTensor, f"__{_name}__", _needs_data)
 
 
 class Sizes(Sequence[int]):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +20,19 @@ MOST_CASES = 2_000_000
 
 class TooManyChoicesError(InvalidValueError):
     """Raised when something depends on more combinations of choices than can be listed."""
+
+
+class ImpossibleError(Exception):
+    """Raised when user code fails without data for a combination of choices, or for all of them."""
+
+
+@contextlib.contextmanager
+def user_code() -> Iterator[None]:
+    """Raise `ImpossibleError` for whatever a module, a function of torch or an expression of the space raises."""
+    try:
+        yield
+    except Exception as error:  # user code may raise anything
+        raise ImpossibleError(f"{type(error).__name__}: {error}") from error
 
 
 @dataclass(frozen=True)
@@ -92,7 +106,7 @@ class Choices:
     def combine(self, parts: Sequence[Varying], function: Callable[..., Any]) -> Varying:
         """Apply a function to varying values, once for every distinct combination of them.
 
-        Where the function fails, or a value is a `Poison`, the result is one.
+        Where the function raises `ImpossibleError`, or a value is a `Poison`, the result is one.
 
         Raises
         ------
@@ -180,10 +194,8 @@ def _apply(function: Callable[..., Any], items: list[Any]) -> Any:
             return item
     try:
         return function(*items)
-    except TooManyChoicesError:
-        raise
-    except Exception as error:  # a combination that no network has may fail in any way
-        return Poison(f"{type(error).__name__}: {error}")
+    except ImpossibleError as error:
+        return Poison(str(error))
 
 
 def _reduce(labels: tuple[str, ...], ids: NDArray[np.int64], values: tuple[Any, ...]) -> Varying:

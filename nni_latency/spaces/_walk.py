@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from nni_latency.errors import InvalidValueError, MismatchError
 from nni_latency.operators import freeze_shapes
+from nni_latency.spaces._varying import TooManyChoicesError, as_key
 from nni_latency.tables import MeasurePlan
 
 
@@ -54,3 +56,32 @@ def choices_of(space: Any) -> dict[str, list[Any]]:
         if not hasattr(mutable, "values") or hasattr(mutable, "n_chosen"):
             raise InvalidValueError(f"The label {label!r} is no choice among values but a {type(mutable).__name__}.")
     return {label: list(mutable.values) for label, mutable in mutables.items()}
+
+
+def list_choices(space: Any) -> tuple[dict[str, tuple[Any, ...]], Callable[[dict[str, Any]], dict[str, Any]]]:
+    """List the choices of every label, hashable, and return what turns such a sample into NNI's form.
+
+    Labels without values, such as constraints, are left out.
+
+    Raises
+    ------
+    TooManyChoicesError
+        If a label has no finite list of values.
+    """
+    values: dict[str, tuple[Any, ...]] = {}
+    raws: dict[str, dict[Any, Any]] = {}
+    for label, mutable in space.simplify().items():
+        if not hasattr(mutable, "values"):
+            if hasattr(mutable, "low") or not hasattr(mutable, "freeze"):
+                raise TooManyChoicesError(
+                    f"The label {label!r} is no choice among values but a {type(mutable).__name__}."
+                )
+            continue
+        listed = list(mutable.grid()) if hasattr(mutable, "n_chosen") else list(mutable.values)
+        raws[label] = {as_key(value): value for value in listed}
+        values[label] = tuple(raws[label])
+
+    def raw(sample: dict[str, Any]) -> dict[str, Any]:
+        return {label: raws[label][value] for label, value in sample.items()}
+
+    return values, raw

@@ -4,17 +4,26 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import nn
 
-from nni_latency.operators import By, OpSpec
-from nni_latency.operators._calls import describe_call
-from nni_latency.operators._tensors import Learned, is_parameter, shares_memory_of, tensors_in
-from nni_latency.operators._trace import run_traced
+from nni_latency.operators import (
+    By,
+    Learned,
+    OpSpec,
+    Trace,
+    describe_call,
+    is_parameter,
+    run_traced,
+    shares_memory_of,
+    tensors_in,
+)
 from nni_latency.spaces._calls import calls_to, in_evaluation
+from nni_latency.spaces._nested import Nested, open_nested, pack
 from nni_latency.spaces._nni import Mutable, MutableModule, ParametrizedModule, model_context, recursive_freeze
 from nni_latency.spaces._signature import Signatures
 from nni_latency.spaces._symbolic_tensor import (
@@ -24,7 +33,7 @@ from nni_latency.spaces._symbolic_tensor import (
     replace_symbols,
     symbols_in,
 )
-from nni_latency.spaces._varying import Choices, Poison, Varying, as_key
+from nni_latency.spaces._varying import Choices, ImpossibleError, Poison, Varying, as_key, user_code
 
 #: Runs a module of a certain class symbolically, instead of its forward.
 Handler = Callable[..., Any]
@@ -34,9 +43,9 @@ class Walker:
     """Runs the modules of a space on symbolic tensors and notes the operators of all its networks.
 
     A module without choices runs once for every distinct shape of its inputs. One whose arguments are searched is made
-    for every distinct combination of them. The forward of one that merely holds others runs as it is written, on
-    symbolic tensors; where that cannot be said for all networks at once, and where a module freezes itself in its own
-    way, it is frozen and run for every combination of its choices.
+    for every distinct combination of them. The forward of a module that only contains others runs as it is written, on
+    symbolic tensors. A module is frozen and run for every combination of its choices where its code asks for something
+    that differs between networks, or where it has a `freeze` of its own. Any other error in it surfaces.
 
     Parameters
     ----------
@@ -81,7 +90,7 @@ class Walker:
         """Run the whole space on meta tensors of the inputs' shapes."""
         given = [self.symbol(item) for item in args], {name: self.symbol(item) for name, item in kwargs.items()}
         self._learned = shares_memory_of([*space.parameters()])
-        with in_evaluation(space), calls_to(self.run), torch.inference_mode():
+        with in_evaluation(space), calls_to(self.run, space), torch.inference_mode():
             return self.run(space, tuple(given[0]), given[1])
 
     def symbol(self, tensor: torch.Tensor) -> SymbolicTensor:
@@ -106,8 +115,9 @@ class Walker:
     def call(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call a function of torch once for every distinct combination of shapes."""
         symbols = list(symbols_in([args, kwargs]))
-        plain = self._signatures.of_value(replace_symbols([args, kwargs], iter(range(len(symbols)))))
-        real = tuple(TensorSpec.of(tensor, self._learned) for tensor in tensors_in([args, kwargs]))
+        bare = replace_symbols([args, kwargs], iter(range(len(symbols))))
+        plain = self._signatures.of_value(bare)
+        real = tuple(TensorSpec.of(tensor, self._learned) for tensor in tensors_in(bare))
 
         def once(*specs: TensorSpec) -> tuple[tuple[OpSpec, ...], Any]:
             key = (function, plain, real, specs)
@@ -115,10 +125,11 @@ class Walker:
                 self._kept.append(function)
                 given = _on_meta(replace_symbols([args, kwargs], iter([spec.make() for spec in specs])), self._learned)
                 learned = shares_memory_of([tensor for tensor in tensors_in(given) if is_parameter(tensor)])
-                result = function(*given[0], **given[1])
+                with user_code():
+                    result = function(*given[0], **given[1])
                 name = getattr(function, "__name__", str(function))
                 op = describe_call(name, tuple(given[0]), given[1], result, learned)
-                self._traces[key] = ((op,) if op else (), _pack(result, learned))
+                self._traces[key] = ((op,) if op else (), pack(result, learned))
             return self._traces[key]
 
         return self.note(self.choices.combine([symbol.spec for symbol in symbols], once))
@@ -155,7 +166,11 @@ class Walker:
         noted: dict[tuple[str, ...], dict[Any, Varying]] = {}
         for value, run in cases.items():
             with self.aside() as records:
-                results[value] = run()
+                try:
+                    results[value] = run()
+                except ImpossibleError as error:
+                    results[value] = Poison(str(error))
+                    records[:] = [Varying.constant(results[value])]
             for ops in self.choices.joined(records):
                 noted.setdefault(ops.labels, {})[value] = ops
         nothing = dict.fromkeys(cases, Varying.constant(()))
@@ -170,10 +185,12 @@ class Walker:
         if id(value) not in self._expressions:
             self._kept.append(value)
             labels = list(value.simplify())
-            self._expressions[id(value)] = self.choices.enumerated(
-                labels, lambda sample: as_key(value.freeze(self._raw(sample)))
-            )
+            self._expressions[id(value)] = self.choices.enumerated(labels, functools.partial(self._freeze, value))
         return self._expressions[id(value)]
+
+    def _freeze(self, value: Any, sample: dict[str, Any]) -> Any:
+        with user_code():
+            return as_key(value.freeze(self._raw(sample)))
 
     def _dispatch(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         for kind, handler in self._handlers:
@@ -188,7 +205,7 @@ class Walker:
         try:
             with self.aside() as records:
                 result = module.forward(*args, **kwargs)
-        except (NotSymbolicError, AttributeError, TypeError, ValueError, IndexError, LookupError, RuntimeError):
+        except NotSymbolicError:
             return self._enumerated(module, args, kwargs)
         self.records.extend(records)
         return result
@@ -220,7 +237,7 @@ class Walker:
             positional = [given[name] for name in names if isinstance(name, int)]
             keywords = {name: value for name, value in given.items() if isinstance(name, str)}
             kind = module._bound_type or type(module)
-            with torch.device("meta"), model_context({}):
+            with user_code(), torch.device("meta"), model_context({}):
                 made: nn.Module = kind(*positional, **keywords)
             return made
 
@@ -232,7 +249,7 @@ class Walker:
         shadow = copy.deepcopy(module).to("meta")
 
         def make(*chosen: Any) -> nn.Module:
-            with torch.device("meta"):
+            with user_code(), torch.device("meta"):
                 frozen: nn.Module = recursive_freeze(shadow, self._raw(dict(zip(labels, chosen, strict=True))))[0]
             return frozen
 
@@ -272,77 +289,66 @@ class Walker:
             self._shadows[signature] = copy.deepcopy(module).to("meta").eval()
         args, kwargs = replace_symbols(given, iter([spec.make() for spec in specs]))
         shadow = self._shadows[signature]
+        with user_code():
+            found, result = self._run(shadow, tuple(args), kwargs, by or self._by)
+        own = [tensor for tensor in (*shadow.parameters(), *tensors_in([args, kwargs])) if is_parameter(tensor)]
+        return tuple(item.op for item in found.operators), pack(result, shares_memory_of(own))
+
+    def _run(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], by: By) -> tuple[Trace, Any]:
         try:
-            found, result = run_traced(shadow, tuple(args), kwargs, by or self._by)
-        except RuntimeError:
+            return run_traced(module, args, kwargs, by)
+        except RuntimeError:  # torch has no other class for channels that do not fit
             if not self._elastic:
                 raise
-            _stretch(shadow, args, kwargs)
-            found, result = run_traced(shadow, tuple(args), kwargs, by or self._by)
-        own = [tensor for tensor in (*shadow.parameters(), *tensors_in([args, kwargs])) if is_parameter(tensor)]
-        return tuple(item.op for item in found.operators), _pack(result, shares_memory_of(own))
+        _stretch(module, args, kwargs)
+        return run_traced(module, args, kwargs, by)
 
     def _unpack(self, packed: Varying) -> Any:
         """Turn a varying structure of specs into a structure of symbolic tensors."""
         known = [value for value in packed.values if not isinstance(value, Poison)]
         if not known:
-            raise NotSymbolicError(packed.values[0].reason)
+            raise ImpossibleError(packed.values[0].reason)
         first = known[0]
         if isinstance(first, TensorSpec):
             return SymbolicTensor(self, packed)
-        if isinstance(first, _Nested):
-            if any(value.kind is not first.kind or len(value.items) != len(first.items) for value in known):
-                raise NotSymbolicError("It returns differently many tensors.")
-            items = [
-                self._unpack(self.choices.combine([packed], lambda value, place=place: value.items[place]))
-                for place in range(len(first.items))
-            ]
-            return first.kind(items)
+        if isinstance(first, Nested):
+            if any(not first.is_like(value) for value in known):
+                raise NotSymbolicError("It returns different structures.")
+            return first.made(
+                [
+                    self._unpack(self.choices.combine([packed], lambda value, place=place: value.items[place]))
+                    for place in range(len(first.items))
+                ]
+            )
         if len(known) > 1:
             raise NotSymbolicError(f"It depends on {', '.join(packed.labels)}.")
         return first
 
     def _merge(self, choice: Varying, results: Mapping[Any, Any]) -> Any:
         """Return the result of the case that is chosen."""
-        first = next(iter(results.values()))
-        if isinstance(first, (list, tuple)):
-            if any(type(other) is not type(first) or len(other) != len(first) for other in results.values()):
-                raise NotSymbolicError("The candidates return differently many tensors.")
-            places = range(len(first))
-            return type(first)(
-                [self._merge(choice, {value: other[place] for value, other in results.items()}) for place in places]
+        possible = {value: other for value, other in results.items() if not isinstance(other, Poison)}
+        if not possible:
+            raise ImpossibleError(next(iter(results.values())).reason)
+        opened = {value: open_nested(other) for value, other in possible.items()}
+        first = next(iter(possible.values()))
+        nested = open_nested(first)
+        if nested is not None:
+            if any(not nested.is_like(other) for other in opened.values()):
+                raise NotSymbolicError("The candidates return different structures.")
+            parts = (
+                {value: other.items[place] for value, other in opened.items() if other}
+                for place in range(len(nested.items))
             )
-        if all(isinstance(other, SymbolicTensor) for other in results.values()):
-            specs = {value: other.spec for value, other in results.items()}
-            return SymbolicTensor(self, self.choices.switch(choice, specs))
+            return nested.made([self._merge(choice, {**results, **part}) for part in parts])
+        if all(isinstance(other, SymbolicTensor) for other in possible.values()):
+            impossible = {value: Varying.constant(other) for value, other in results.items() if value not in possible}
+            specs = {value: other.spec for value, other in possible.items()}
+            return SymbolicTensor(self, self.choices.switch(choice, impossible | specs))
         if all(
-            other is first or (not isinstance(other, SymbolicTensor) and other == first) for other in results.values()
+            other is first or (not isinstance(other, SymbolicTensor) and other == first) for other in possible.values()
         ):
             return first
         raise NotSymbolicError("The candidates return different kinds of things.")
-
-
-class _Nested:
-    """A list or tuple of what a module returned."""
-
-    def __init__(self, kind: type, items: tuple[Any, ...]) -> None:
-        self.kind, self.items = kind, items
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Nested) and (self.kind, self.items) == (other.kind, other.items)
-
-    def __hash__(self) -> int:
-        return hash((self.kind, self.items))
-
-
-def _pack(result: Any, learned: Learned) -> Any:
-    """Describe what a module returned, so that equal descriptions mean the same."""
-    if isinstance(result, torch.Tensor):
-        return TensorSpec.of(result, learned)
-    if isinstance(result, (list, tuple)) and not isinstance(result, torch.Size):
-        kind = list if isinstance(result, list) else tuple
-        return _Nested(kind, tuple(_pack(item, learned) for item in result))
-    return result
 
 
 def _labels_of(module: nn.Module) -> dict[str, Any]:

@@ -44,8 +44,16 @@ def _cost(name: str) -> GroupedCost:
 @pytest.mark.parametrize("name", HUB_SPACES)
 def test_walk(benchmark: Any, name: str) -> None:
     inputs = example_inputs_of(_space(name))
-    found = benchmark.pedantic(lambda: operators_of_space(_space(name), inputs).priced(Free()), rounds=3)
+    found = benchmark.pedantic(lambda: operators_of_space(_space(name), inputs, fresh=True).priced(Free()), rounds=3)
     assert found.tables
+
+
+@pytest.mark.benchmark(group="walk of a space of the hub that is in the cache")
+@pytest.mark.parametrize("name", HUB_SPACES)
+def test_cached_walk(benchmark: Any, name: str) -> None:
+    inputs = example_inputs_of(_space(name))
+    operators_of_space(_space(name), inputs)
+    assert benchmark.pedantic(lambda: operators_of_space(_space(name), inputs), rounds=3).parts
 
 
 @pytest.mark.benchmark(group="profile of one sample of the hub")

@@ -206,7 +206,7 @@ def test_table_is_asked_for_the_operators_of_a_class(run, tables):
         (["space.py:Space"], "Say what to estimate"),
         (["space.py:Space", "--architecture", "absent"], "must be the file of a saved sample, or a JSON object"),
         (["space.py:Space", "--architecture", '{"width": 16}'], "The sample has no choice for: end."),
-        (["space.py:Space", "--architecture", '{"width": 8, "end": 0, "x": 1}'], "labels that Space has not: x."),
+        (["space.py:Space", "--architecture", '{"width": 8, "end": 0, "x": 1}'], "labels that Space does not have: x."),
         (["space.py:Space", "--architecture", "{"], "The architecture is not whole JSON"),
         (
             ["space.py:Space", "--architecture", '{"width": 8, "end": 0}'],

@@ -274,12 +274,122 @@ def test_loose_ends_are_counted():
 
 def test_the_space_is_not_changed():
     space = Widths().train()
+    space.stem._compiled_call_impl = own = space.stem._call_impl
     before = {name: value.clone() for name, value in space.state_dict().items()}
-    call = nn.Module.__call__
+    attributes = [set(vars(module)) for module in space.modules()]
     operators_of_space(space, torch.zeros(1, 3, 8, 8))
     assert all(torch.equal(value, before[name]) for name, value in space.state_dict().items())
     assert all(module.training for module in space.modules())
-    assert nn.Module.__call__ is call
+    assert [set(vars(module)) - {"_mutables"} for module in space.modules()] == [
+        names - {"_mutables"} for names in attributes
+    ]
+    assert space.stem._compiled_call_impl is own
+
+
+def test_modules_of_others_are_called_as_ever_while_a_space_is_walked():
+    call, other = nn.Module.__call__, nn.Sequential(nn.Linear(4, 2))
+
+    class Calling(Keywords):
+        def forward(self, inputs, *, mask):
+            assert nn.Module.__call__ is call
+            assert other(torch.ones(1, 4)).shape == (1, 2)
+            return super().forward(inputs, mask=mask)
+
+    assert operators_of_space(Calling(), (torch.zeros(3, 4), {"mask": torch.zeros(3, 4)})).distinct
+
+
+class Forward(ModelSpace):
+    """Two linear layers to choose from, and a forward that is given."""
+
+    def __init__(self, forward):
+        super().__init__()
+        self.layer = LayerChoice([nn.Linear(4, 4), nn.Linear(4, 4, bias=False)], label="layer")
+        self.run = forward
+
+    def forward(self, inputs):
+        return self.run(self.layer(inputs))
+
+
+def test_a_bug_in_a_forward_surfaces():
+    def forward(inputs):
+        return {"left": inputs}["right"]
+
+    with pytest.raises(KeyError, match="right"):
+        operators_of_space(Forward(forward), torch.zeros(1, 4))
+
+
+@pytest.mark.parametrize(
+    ("forward", "said"),
+    [
+        (lambda inputs: inputs if inputs.sum() > 0 else -inputs, "its control flow depends on the data"),
+        (lambda inputs: inputs * float(inputs.sum()), "its control flow depends on the data"),
+        (lambda inputs: inputs * inputs.sum().item(), r"RuntimeError: .*meta"),
+    ],
+)
+def test_control_flow_that_depends_on_the_data_is_named(forward, said):
+    with pytest.raises(TooManyChoicesError, match=said):
+        operators_of_space(Forward(forward), torch.zeros(1, 4))
+
+
+class Ending(nn.Module):
+    """A module that returns what a function makes of its input."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def forward(self, inputs):
+        return self.function(inputs)
+
+
+def _filled(inputs):
+    inputs = inputs * 1
+    inputs[:, :1] = 0
+    return inputs
+
+
+@pytest.mark.parametrize(
+    "forward",
+    [
+        lambda inputs: inputs if isinstance(inputs, torch.Tensor) else inputs["none"],
+        lambda inputs: inputs * (inputs == 1),
+        lambda inputs: inputs * ~(inputs != 1),
+        _filled,
+        lambda inputs: Ending(lambda value: {"one": value, "two": [-value]})(inputs)["two"][0],
+    ],
+    ids=["isinstance", "equal", "invert", "assign", "mapping"],
+)
+def test_forwards_run_on_symbolic_tensors_as_on_others(forward):
+    _check(Forward(forward), torch.zeros(1, 4), 2)
+
+
+def test_candidates_may_return_mappings():
+    class Mappings(ModelSpace):
+        def __init__(self):
+            super().__init__()
+            one = Ending(lambda value: {"one": value, "two": -value})
+            self.ends = LayerChoice([one, Ending(lambda value: {"one": -value, "two": value})], label="ends")
+
+        def forward(self, inputs):
+            ends = self.ends(inputs)
+            return ends["one"] + ends["two"]
+
+    _check(Mappings(), torch.zeros(1, 4), 2)
+
+
+def test_a_candidate_that_never_fits_is_an_error_of_its_networks_alone():
+    class Unfit(ModelSpace):
+        def __init__(self):
+            super().__init__()
+            self.layer = LayerChoice({"good": nn.Linear(4, 4), "bad": nn.Linear(3, 4)}, label="layer")
+
+        def forward(self, inputs):
+            return torch.relu(self.layer(inputs))
+
+    found = operators_of_space(Unfit(), torch.zeros(1, 4))
+    assert sorted(op.kind for op in found.operators_of({"layer": "good"})) == ["linear", "relu"]
+    with pytest.raises(InvalidValueError, match="no network of the space: RuntimeError: "):
+        found.operators_of({"layer": "bad"})
 
 
 def test_another_input_size_gives_other_operators():

@@ -1,0 +1,160 @@
+"""What a walk of a space depends on, as a short key that is the same in every process."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+import sysconfig
+import types
+from collections.abc import Hashable, Iterator
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from nni_latency.operators import Inputs
+from nni_latency.spaces._finding import reference_of
+from nni_latency.spaces._hub import hub_name
+from nni_latency.spaces._nni import Mutable, nni_version
+from nni_latency.spaces._signature import Signatures
+from nni_latency.spaces._symbolic_tensor import TensorSpec
+from nni_latency.spaces._walk import list_choices
+
+#: Where installed packages and the standard library lie: what they import is not looked at.
+_INSTALLED = tuple(sysconfig.get_path(name) for name in ("purelib", "platlib", "stdlib"))
+
+
+class UnstableError(Exception):
+    """Raised for a space that another process could not recognise."""
+
+
+def space_key(space: Any, inputs: Inputs, *more: str) -> str | None:
+    """Return a key of a space with its inputs, or None if the space cannot be recognised in another process.
+
+    It covers the source of this package, the versions of torch and NNI, and for a space of NNI's hub its class with
+    the source file, its arguments, and its modules with the shapes of their parameters. For any other space it covers
+    all attributes of its modules, and the source files of their classes with what these import from the user's own.
+
+    Parameters
+    ----------
+    space : ModelSpace
+    inputs : Inputs
+        Only shapes and dtypes matter.
+    *more : str
+        What else the result depends on.
+    """
+    signatures = _StableSignatures()
+    try:
+        given = signatures.of_value([inputs.args, dict(inputs.kwargs)]), [*map(TensorSpec.of, inputs.tensors)]
+        if hub_name(type(space)) is None:
+            # What is kept is pickled, and choices may be anything.
+            content: Any = json.dumps(list_choices(space)[0]), signatures.content(space)
+        else:
+            content = signatures.of_value(dict(reference_of(space).arguments)), _outline(space)
+        for kind in type(space).__mro__:
+            signatures.name(kind)
+        sources = [_digest(path) for path in sorted(_files(signatures.modules))]
+    except (UnstableError, TypeError, ValueError, OSError):  # json refuses a choice, or a source file is not there
+        return None
+    facts = (given, content, sources, torch.__version__, nni_version, _own_source(), torch.get_default_dtype(), more)
+    return hashlib.sha256(repr(facts).encode()).hexdigest()
+
+
+def _outline(space: nn.Module) -> list[tuple[Any, ...]]:
+    """List the modules of a space by class, parts, and shapes of parameters; a tenth of the time of a signature."""
+    found, waiting = [], [space]
+    while waiting:
+        module = waiting.pop()
+        parts = [part for part in module._modules.values() if part is not None]
+        shapes = [tuple(tensor.shape) for tensor in module._parameters.values() if tensor is not None]
+        found.append((type(module).__qualname__, *module._modules, *shapes))
+        waiting += parts
+    return found
+
+
+class _StableSignatures(Signatures):
+    """Signatures that say nothing of addresses in memory."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.modules: set[str] = set()
+        self._open: set[int] = set()
+
+    def content(self, module: nn.Module) -> tuple[Hashable, ...]:
+        """Return everything that goes into the signature of a module."""
+        self.of(module)
+        for kind in {kind for known in self._kept if isinstance(known, nn.Module) for kind in type(known).__mro__}:
+            self.name(kind)
+        return tuple(self._numbers)
+
+    def name(self, value: Any) -> str:
+        """Name a class or function, and remember its module."""
+        if isinstance(value, type) and "<locals>" in value.__qualname__:
+            raise UnstableError(value.__qualname__)
+        self.modules.add(str(value.__module__))
+        return f"{value.__module__}.{value.__qualname__}"
+
+    def _identity(self, value: Any) -> Hashable:
+        if isinstance(value, nn.Module):
+            return "module", self.of(value)
+        if isinstance(value, Mutable):
+            return "mutable", repr(value)
+        if isinstance(value, (type, types.BuiltinFunctionType)):
+            return "name", self.name(value)
+        if id(value) in self._open:
+            raise UnstableError(f"A {type(value).__name__} that holds itself.")
+        self._open.add(id(value))
+        try:
+            return self._parts(value)
+        finally:
+            self._open.discard(id(value))
+
+    def _parts(self, value: Any) -> Hashable:
+        if isinstance(value, types.FunctionType):
+            cells = [cell.cell_contents for cell in value.__closure__ or ()]
+            return "function", self.name(value), self.of_value([value.__defaults__, value.__kwdefaults__, cells])
+        if not hasattr(value, "__dict__") or isinstance(value, types.ModuleType):
+            raise UnstableError(type(value).__name__)
+        return "object", self.name(type(value)), self.of_value(vars(value))
+
+
+def _files(names: set[str]) -> set[Path]:
+    """Return the source files of modules, and of those of the user's own that they import."""
+    files: dict[str, Path] = {}
+    waiting = [*names]
+    while waiting:
+        name = waiting.pop()
+        module = sys.modules.get(name)
+        if name in files or name == "builtins" or name.partition(".")[0] in ("nni_latency", "torch"):
+            continue
+        path = getattr(module, "__file__", None)
+        if path is None:
+            raise UnstableError(f"The module {name} has no file.")
+        files[name] = Path(path)
+        if not path.startswith(_INSTALLED):
+            waiting += _imported(module)
+    return set(files.values())
+
+
+def _imported(module: Any) -> Iterator[str]:
+    """Yield the modules that a module of the user's own takes things from, if they are the user's own as well."""
+    for value in list(vars(module).values()):
+        name = value.__name__ if isinstance(value, types.ModuleType) else getattr(value, "__module__", None)
+        path = getattr(sys.modules.get(name), "__file__", None) if isinstance(name, str) else None
+        if path is not None and not path.startswith(_INSTALLED):
+            yield str(name)
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+@lru_cache(maxsize=1)
+def _own_source() -> str:
+    """Return a digest of the source that walks are made by."""
+    root = Path(__file__).parent.parent
+    paths = sorted(path for room in ("spaces", "operators", "estimators") for path in (root / room).rglob("*.py"))
+    return "".join(_digest(path) for path in paths)
