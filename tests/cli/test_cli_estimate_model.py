@@ -210,7 +210,7 @@ def test_table_is_asked_for_the_operators_of_a_class(run, tables):
         (["space.py:Space", "--architecture", "{"], "The architecture is not whole JSON"),
         (
             ["space.py:Space", "--architecture", '{"width": 8, "end": 0}'],
-            "Give the side of the pictures with --input-size",
+            "Give the input image size with --input-size",
         ),
     ],
 )

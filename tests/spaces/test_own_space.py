@@ -69,7 +69,7 @@ def test_a_bad_name_or_argument_is_told_in_one_sentence(name, arguments, message
 
 def test_an_unknown_input_size_has_to_be_given():
     space = make_space("own_space:NeedsArguments", {"width": 4})
-    with pytest.raises(InvalidValueError, match="Give the side of the pictures with --input-size"):
+    with pytest.raises(InvalidValueError, match="Give the input image size with --input-size"):
         example_inputs_of(space)
     assert example_inputs_of(space, 1, 8).shape == (1, 3, 8, 8)
 
