@@ -110,21 +110,26 @@ def ending_options(
         click.option(
             "--rounds", type=click.IntRange(1), default=Protocol().rounds, show_default=True, help="Most rounds."
         ),
-        click.option("--fresh", is_flag=True, help="Measure again what the database has."),
-        click.option(
-            "--database",
-            metavar="URL|FILE",
-            envvar="NNI_LATENCY_DATABASE",
-            help="Where measurements are kept.  [default: the user's own database]",
-        ),
     )
 
     def add(command: Command) -> Command:
+        command = store_options(command)
         for option in reversed(options):
             command = option(command)
         return command
 
     return add
+
+
+def store_options(command: Command) -> Command:
+    """Add the options that say where measurements are kept."""
+    database = click.option(
+        "--database",
+        metavar="URL|FILE",
+        envvar="NNI_LATENCY_DATABASE",
+        help="Where measurements are kept.  [default: the user's own database]",
+    )
+    return click.option("--fresh", is_flag=True, help="Measure again what the database has.")(database(command))
 
 
 def space_options(command: Command) -> Command:

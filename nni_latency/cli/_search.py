@@ -10,10 +10,11 @@ import torch
 from rich.markup import escape
 
 from nni_latency.cli._console import progress, remarks
-from nni_latency.cli._options import check_device, estimator_option, space_options
-from nni_latency.cli._search_report import FILES, Found, Measured, print_found, write_found
-from nni_latency.cli._searched import Searched, choose_strategy, few_pictures, searched_space
-from nni_latency.cli._worker import MeasureTask, measure_apart
+from nni_latency.cli._options import Duration, check_device, estimator_option, space_options, store_options
+from nni_latency.cli._progress import Measuring
+from nni_latency.cli._search_measure import measure_found, runtime_of
+from nni_latency.cli._search_report import FILES, Found, print_found, write_found, write_network
+from nni_latency.cli._searched import Searched, choose_strategy, few_images, searched_space
 from nni_latency.errors import InvalidValueError, LatencyError, MismatchError
 from nni_latency.estimators import AdditiveCost, Estimator, GroupedCost
 from nni_latency.files import check_writable
@@ -27,16 +28,15 @@ from nni_latency.nas import (
     SearchResult,
     SearchSettings,
     Trial,
-    check_pictures,
+    check_images,
     is_one_shot,
     load_dataset,
     make_strategy,
     run_search,
     run_trials,
 )
-from nni_latency.platforms import Platform
-from nni_latency.plugins import load_registry
 from nni_latency.units import format_percent, format_seconds
+from nni_latency.validation import Validation
 
 _SETTINGS = SearchSettings()
 
@@ -52,6 +52,7 @@ _SETTINGS = SearchSettings()
     show_default=True,
     help="Share of the target kept free for the estimate's error.",
 )
+@click.option("--fill", type=float, help="Least share of the target, less its margin, to be used, such as 0.95.")
 @click.option(
     "--strategy",
     type=click.Choice(STRATEGIES),
@@ -85,7 +86,7 @@ _SETTINGS = SearchSettings()
     help="Epochs that the network found learns on.",
 )
 @click.option(
-    "--train-batch-size", type=int, default=_SETTINGS.batch_size, show_default=True, help="Pictures per training step."
+    "--train-batch-size", type=int, default=_SETTINGS.batch_size, show_default=True, help="Images per training step."
 )
 @click.option(
     "--learning-rate", type=float, default=_SETTINGS.learning_rate, show_default=True, help="Of the weights (Adam)."
@@ -98,24 +99,26 @@ _SETTINGS = SearchSettings()
     help="Of the architecture parameters, or of the controller (Adam).",
 )
 @click.option("--weight", type=float, default=1.0, show_default=True, help="Weight of the latency in the loss.")
-@click.option("--batch-size", type=click.IntRange(1), help="Pictures per run on the device; must be that of the table.")
+@click.option("--batch-size", type=click.IntRange(1), help="Images per run on the device; must be that of the table.")
 @click.option("--device", help="Ask for this machine's device: the estimator must be of it.")
 @click.option("--measure/--no-measure", default=True, show_default=True, help="Measure the network found.")
+@click.option("--budget", type=Duration(), default="10s", show_default=True, help="Most time spent measuring it.")
+@store_options
 @click.option(
     "--threads",
     type=int,
     default=_SETTINGS.threads,
     show_default=True,
-    help="Threads that learn; small pictures gain little from more.",
+    help="Threads that learn; small images gain little from more.",
 )
 @click.option("--seed", type=int, default=0, show_default=True)
 @click.option(
     "--out", type=click.Path(path_type=Path), default=Path("search"), show_default=True, help="Folder for the results."
 )
 def command(**options: Any) -> None:
-    """Search a network that meets a latency target, and check it on this device.
+    """Search a network that meets a latency target, and measure it on this device.
 
-    The supernet learns from the data set's own pictures; latency counts for the input size of the estimator. Writes
+    The supernet learns from the data set's own images; latency counts for the input size of the estimator. Writes
     result.json (an NNI sample), weights.safetensors, search.json and search.png.
 
     Any space will do: fbnet, those of NNI's hub, and your own as package.module:Class. fbnet, darts, gumbel-darts,
@@ -135,7 +138,7 @@ def command(**options: Any) -> None:
     )
     dataset = load_dataset(options["dataset"], options["data_folder"], seed=options["seed"])
     searched = searched_space(estimator, options, dataset)
-    check_pictures(searched.make(), few_pictures(dataset), dataset.num_classes)
+    check_images(searched.make(), few_images(dataset), dataset.num_classes)
     torch.manual_seed(settings.seed)
     space = searched.make()
     target = options["target_ms"] / 1e3
@@ -147,17 +150,10 @@ def command(**options: Any) -> None:
         check_writable(out / file)
     _announce(space, searched, dataset, name, aim, target)
     result = _run(space, dataset, strategy, aim, settings, one_shot=is_one_shot(name))
-    measured = None
-    if options["measure"]:
-        measured = _measure(
-            estimator.platform,
-            options["device"],
-            searched.name,
-            dict(searched.arguments),
-            result.sample,
-            searched.input_shape,
-        )
-    found = Found(searched, name, aim.profiler, result, measured, target, aim.limit, options)
+    # So that nothing that happens while it is measured costs the network.
+    write_network(result, out)
+    measured = _measure(estimator, searched, result, options) if options["measure"] else "--no-measure was given."
+    found = Found(searched, name, aim, result, measured, target, options)
     write_found(found, out)
     print_found(found, out)
 
@@ -175,7 +171,13 @@ def _aim(estimator: Estimator, space: Any, searched: Searched, target: float, op
             "Raise --target-ms or lower --margin."
         )
     return SearchAim(
-        profiler, limit, options["weight"], options["arc_learning_rate"], options["trials"], options["seed"]
+        profiler,
+        limit,
+        options["weight"],
+        options["arc_learning_rate"],
+        options["trials"],
+        options["seed"],
+        options["fill"],
     )
 
 
@@ -217,7 +219,9 @@ def _run(
 
         costs: dict[str, Any] = {"profiler": aim.profiler, "on_final_epoch": on_final_epoch}
         if one_shot:
-            return run_search(space, dataset, strategy, settings, limit=aim.limit, on_epoch=on_step, **costs)
+            return run_search(
+                space, dataset, strategy, settings, limit=aim.limit, fill=aim.fill, on_epoch=on_step, **costs
+            )
         return run_trials(space, dataset, strategy, settings, trials=aim.trials, on_trial=on_step, **costs)
 
 
@@ -234,28 +238,13 @@ def _told(step: Epoch | Trial) -> str:
 
 
 def _measure(
-    platform: Platform,
-    asked: str | None,
-    space: str,
-    arguments: dict[str, Any],
-    sample: dict[str, Any],
-    shape: tuple[int, ...],
-) -> Measured | None:
-    """Measure the network found where the estimator's platform is at hand; say why not otherwise."""
-    device = asked or ("cuda" if platform.facts.get("device_kind") == "cuda" else "cpu")
-    task = MeasureTask(space, arguments, sample, shape, platform.runtime, device, platform.threads, platform.precision)
+    estimator: Estimator, searched: Searched, result: SearchResult, options: dict[str, Any]
+) -> Validation | str:
+    """Measure the network found where the estimator's platform is at hand; return why not otherwise."""
     try:
-        here: Platform = (
-            load_registry()
-            .find("runtime", task.runtime)
-            .make(device, threads=task.threads, precision=task.precision)
-            .platform
-        )
+        runtime = runtime_of(estimator.platform, options["device"])
+        what = "the network found and its space's reference networks"
+        with Measuring(what, runtime, options["database"], fresh=options["fresh"]) as measuring:
+            return measure_found(estimator, searched, result, runtime, options["budget"], **measuring.how)
     except LatencyError as error:
-        remarks().print(f"Not measured: {escape(str(error))}")
-        return None
-    differences = platform.differences(here)
-    if differences:
-        remarks().print(f"Not measured: the estimator is of another platform ({'; '.join(differences)}).")
-        return None
-    return measure_apart(task), here
+        return str(error)

@@ -17,24 +17,26 @@ from safetensors.torch import save as safetensors_bytes
 
 from nni_latency.cli._console import results
 from nni_latency.cli._searched import Searched
+from nni_latency.documents import DocumentFormat
 from nni_latency.estimators import (
     AdditiveCost,
     LayerEstimator,
     MeasuringEstimator,
+    OperatorTableEstimator,
     TableEstimator,
     break_down,
 )
 from nni_latency.files import write_atomically
-from nni_latency.measurement import Measurement
-from nni_latency.nas import LatencyProfiler, SearchResult, Trial
-from nni_latency.platforms import Platform
+from nni_latency.nas import SearchAim, SearchResult, Trial
 from nni_latency.plots import SearchPicture, draw_search
 from nni_latency.units import format_metric, format_percent, format_seconds
+from nni_latency.validation import NetworkResult, Validation, validation_content
 
 FILES = ("result.json", "weights.safetensors", "search.json", "search.png")
 
-#: A measurement and where it was taken.
-Measured = tuple[Measurement, Platform]
+SEARCH = DocumentFormat(
+    "nni_latency.search", 1, "search", "the record of a search", "search again with: nni-latency search"
+)
 
 #: How deep in the tree of modules the parts are that a network is reported by, and how many are listed.
 _DEPTH, _LISTED = 2, 40
@@ -50,26 +52,40 @@ class Found:
         The space.
     strategy : str
         Name of the strategy.
-    profiler : LatencyProfiler
-        The costs that it obeyed.
+    aim : SearchAim
+        The costs, the limit and the fill that it obeyed.
     result : SearchResult
         What it found.
-    measured : Measured or None
-        What the network found takes on this device, if that was measured.
-    target, aim : float
-        Highest latency asked for, and that less the margin [s].
+    measured : Validation or str
+        What the network found takes on this device, or the reason why that was not measured.
+    target : float
+        Highest latency asked for [s]; less the margin it is the limit of the aim.
     options : mapping
         Of the command.
     """
 
     searched: Searched
     strategy: str
-    profiler: LatencyProfiler
+    aim: SearchAim
     result: SearchResult
-    measured: Measured | None
+    measured: Validation | str
     target: float
-    aim: float
     options: Mapping[str, Any]
+
+    @property
+    def used(self) -> float:
+        """Share of the target, less its margin, that the predicted latency is."""
+        return self.result.latency / self.aim.limit
+
+    @property
+    def network(self) -> NetworkResult | None:
+        """What was measured of the network, at the speed that the machine had when the estimator was made."""
+        return None if isinstance(self.measured, str) else self.measured.results[0]
+
+    @property
+    def raw(self) -> float | None:
+        """What the network took when it was measured [s]."""
+        return None if isinstance(self.measured, str) else self.measured.results[0].measured / self.measured.speed
 
     @cached_property
     def parts(self) -> list[tuple[str, str, float]]:
@@ -77,47 +93,64 @@ class Found:
         return _parts(self)
 
 
-def write_found(found: Found, out: Path) -> None:
-    """Write the sample, the weights, the record and the picture."""
-    result, options = found.result, found.options
+def write_network(result: SearchResult, out: Path) -> None:
+    """Write the sample and the weights."""
     write_atomically(out / "result.json", json.dumps(result.sample, indent=1) + "\n")
     state = {name: tensor.contiguous().cpu() for name, tensor in result.network.state_dict().items()}
     write_atomically(out / "weights.safetensors", safetensors_bytes(state))
-    content = {
-        "space": found.searched.name,
-        "space_arguments": dict(found.searched.arguments),
-        "input_shape": found.searched.input_shape,
-        "strategy": found.strategy,
-        "seed": options["seed"],
-        "estimator": options["latency_estimator"],
-        "platform": found.profiler.estimator.platform.id,
-        "dataset": options["dataset"],
-        "target_s": found.target,
-        "aim_s": found.aim,
-        "predicted_s": result.latency,
-        "missing": found.profiler.cost.missing,
-        "measured_s": _record(found.measured),
-        "accuracy": result.accuracy,
-        "sample": result.sample,
-        "history": [dataclasses.asdict(step) for step in result.history],
-    }
-    write_atomically(out / "search.json", json.dumps(content, indent=1) + "\n")
+
+
+def write_found(found: Found, out: Path) -> None:
+    """Write the record and the picture."""
+    write_atomically(out / "search.json", json.dumps(search_content(found), indent=1) + "\n")
+    result, network = found.result, found.network
     picture = SearchPicture(
         found.parts,
         [(step.latency, step.accuracy) for step in result.history],
         result.latency,
         result.accuracy,
         found.target,
-        None if found.measured is None else found.measured[0].summary.value,
-        f"{found.searched.name} on {options['dataset']}, {found.profiler.estimator.platform.id}",
+        None if network is None else network.measured,
+        f"{found.searched.name} on {found.options['dataset']}, {found.aim.profiler.estimator.platform.id}",
         trials=any(isinstance(step, Trial) for step in result.history),
+        raw=found.raw,
     )
     draw_search(picture, out / "search.png")
 
 
+def search_content(found: Found) -> dict[str, Any]:
+    """Return a search as plain values, in SI units."""
+    result, options, aim, network = found.result, found.options, found.aim, found.network
+    return {
+        **SEARCH.head,
+        "space": found.searched.name,
+        "space_arguments": dict(found.searched.arguments),
+        "input_shape": found.searched.input_shape,
+        "strategy": found.strategy,
+        "seed": options["seed"],
+        "estimator": options["latency_estimator"],
+        "platform": aim.profiler.estimator.platform.id,
+        "dataset": options["dataset"],
+        "target_s": found.target,
+        "aim_s": aim.limit,
+        "fill": aim.fill,
+        "predicted_s": result.latency,
+        "used": found.used,
+        "missing": aim.profiler.cost.missing,
+        "measured_s": found.raw,
+        "measured_at_speed_s": None if network is None else network.measured,
+        "meets_target": None if network is None else network.measured <= found.target,
+        "validation": None if isinstance(found.measured, str) else validation_content(found.measured),
+        "not_measured": found.measured if isinstance(found.measured, str) else None,
+        "accuracy": result.accuracy,
+        "sample": result.sample,
+        "history": [dataclasses.asdict(step) for step in result.history],
+    }
+
+
 def print_found(found: Found, out: Path) -> None:
     """Print the parts of the network, what was predicted and measured, and its accuracy."""
-    result, metric = found.result, found.profiler.cost.metric
+    result, metric = found.result, found.aim.profiler.cost.metric
     grid = Table(padding=(0, 1))
     grid.add_column("layer")
     grid.add_column("choice")
@@ -127,40 +160,60 @@ def print_found(found: Found, out: Path) -> None:
         grid.add_row(escape(name), escape(choice), format_metric(cost, metric), format_percent(cost / result.latency))
     console = results()
     console.print(grid)
-    console.print(f"predicted  {format_seconds(result.latency)} (target {format_seconds(found.target)})")
-    if found.measured is not None:
-        measured = found.measured[0].summary
-        error = result.latency / measured.value - 1
-        verdict = (
-            "meets the target"
-            if measured.value <= found.target
-            else f"[red]misses the target by {format_percent(measured.value / found.target - 1)}[/]"
-        )
-        console.print(
-            f"measured   {format_seconds(measured.value)} ({format_seconds(measured.low)} to "
-            f"{format_seconds(measured.high)}): {verdict}; the prediction is {error * 100:+.1f} % off"
-        )
-    console.print(f"accuracy   {format_percent(result.accuracy)} on held-back pictures")
+    for line in (*_predicted(found), *_measured(found)):
+        console.print(line, markup=False, soft_wrap=True)
+    console.print(f"accuracy   {format_percent(result.accuracy)} on held-out images")
     console.print(f"Wrote {escape(', '.join(str(out / name) for name in FILES))}", soft_wrap=True)
 
 
-def _record(measured: Measured | None) -> dict[str, Any] | None:
-    """Return a measurement with all that belongs to it: samples, protocol and platform."""
-    if measured is None:
-        return None
-    measurement, platform = measured
-    return {
-        **dataclasses.asdict(measurement.summary),
-        "platform": {"id": platform.id, "facts": dict(platform.facts)},
-        "protocol": measurement.protocol.as_dict(),
-        "samples": measurement.samples,
-        "warmups": measurement.warmups,
-    }
+def _predicted(found: Found) -> list[str]:
+    """Say what was predicted, and how much of the target that is."""
+    margin = 1 - found.aim.limit / found.target
+    less = f" less its margin of {format_percent(margin)}" if margin > 0 else ""
+    lines = [
+        f"predicted  {format_seconds(found.result.latency)}; uses {format_percent(found.used)} of the target of "
+        f"{format_seconds(found.target)}{less}"
+    ]
+    if found.aim.fill is not None and found.used < found.aim.fill:
+        lines.append(f"           No network was found that uses {format_percent(found.aim.fill)} or more.")
+    return lines
+
+
+def _measured(found: Found) -> list[str]:
+    """Say what was measured, as it was and at the speed that the machine had when the estimator was made."""
+    network, validation = found.network, found.measured
+    if network is None or isinstance(validation, str) or found.raw is None:
+        return [f"measured   no: {validation}"]
+    is_table = isinstance(found.aim.profiler.estimator, TableEstimator | OperatorTableEstimator)
+    error = f"prediction {network.error:+.1%}".replace("%", " %")
+    at_speed = (
+        f"{format_seconds(network.measured)} ({format_seconds(network.low)} to {format_seconds(network.high)}), {error}"
+    )
+    whose = "table" if is_table else "estimator"
+    if network.measured <= found.target:
+        verdict = "meets the target"
+    else:
+        verdict = f"misses the target by {format_percent(network.measured / found.target - 1)}"
+    return [
+        f"measured   {format_seconds(found.raw)}; {_speed(validation.speed, is_table=is_table)}; "
+        f"at the {whose}'s speed {at_speed}",
+        f"verdict    {verdict}, judged at the {whose}'s speed",
+    ]
+
+
+def _speed(speed: float, *, is_table: bool) -> str:
+    """Say how fast the machine was while it measured."""
+    if speed == 1:
+        return "no reference network tells how fast the machine was"
+    much, how = format_percent(abs(1 / speed - 1)), "slower" if speed < 1 else "faster"
+    if is_table:
+        return f"the machine is {much} {how} than when the table was built"
+    return f"the space's reference networks are {much} {how} than the estimator predicts"
 
 
 def _parts(found: Found) -> list[tuple[str, str, float]]:
     """List name, choice and latency of every layer of the network found, or of every block of its modules."""
-    cost, estimator = found.profiler.cost, found.profiler.estimator
+    cost, estimator = found.aim.profiler.cost, found.aim.profiler.estimator
     if isinstance(cost, AdditiveCost):
         return _layers(found, cost)
     if isinstance(estimator, MeasuringEstimator) or not isinstance(estimator, LayerEstimator):
@@ -187,7 +240,7 @@ def _layers(found: Found, cost: AdditiveCost) -> list[tuple[str, str, float]]:
     # So that the layers make up the latency, less what a small network saves.
     factor = cost(sample) / (cost.constant + sum(parts.values()))
     searched = [(label, str(sample[label]), factor * part) for label, part in parts.items()]
-    estimator = found.profiler.estimator
+    estimator = found.aim.profiler.estimator
     fixed = (
         len([layer for layer in estimator.table.layers if not layer.searched])
         if isinstance(estimator, TableEstimator)

@@ -79,8 +79,8 @@ def searched_space(estimator: Estimator, options: dict[str, Any], dataset: Datas
     return Searched(name, arguments, tuple(inputs.shape))
 
 
-def few_pictures(dataset: Dataset) -> torch.Tensor:
-    """Return two pictures of a data set, (2, 3, size, size)."""
+def few_images(dataset: Dataset) -> torch.Tensor:
+    """Return two images of a data set, (2, 3, size, size)."""
     return torch.stack([torch.as_tensor(dataset.train[index][0]) for index in range(2)])
 
 
@@ -92,11 +92,11 @@ def choose_strategy(asked: str | None, searched: Searched, cost: Any, dataset: D
     InvalidValueError
         If the one asked for cannot search it; the message names one that can.
     """
-    pictures = few_pictures(dataset)
+    images = few_images(dataset)
 
     def complaint(name: str) -> InvalidValueError | None:
         try:
-            check_strategy(name, cost, searched.make, pictures)
+            check_strategy(name, cost, searched.make, images)
         except InvalidValueError as error:
             return error
         return None
@@ -170,7 +170,7 @@ def _check_classes(asked: Mapping[str, Any], dataset: Dataset) -> None:
 
 
 def _for_data_set(name: str, arguments: Mapping[str, Any], dataset: Dataset) -> dict[str, Any]:
-    """Return the arguments that the data set decides: the classes, and the size of its pictures where one is asked."""
+    """Return the arguments that the data set decides: the classes, and the size of its images where one is asked."""
     found: dict[str, Any] = {}
     known = _parameters(name)
     found.update(dict.fromkeys([parameter for parameter in _CLASSES if parameter in known], dataset.num_classes))

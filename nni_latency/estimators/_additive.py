@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -224,8 +223,8 @@ def likeliest_within(
     """Find the most probable network whose cost is at most `target`, and at least `floor` if there is one.
 
     The product of independent probabilities under a sum of costs is a multiple-choice knapsack problem, solved by
-    dynamic programming [1]_. Costs are rounded up to `resolution` steps, so the result never exceeds the target; a
-    network within ``n_labels / resolution`` of it may be passed over.
+    dynamic programming [1]_ on costs in whole steps. Of its networks, those are kept whose unrounded cost is within the
+    limits, so the result keeps both; a network within ``n_labels / resolution`` of either may be passed over.
 
     Parameters
     ----------
@@ -266,45 +265,52 @@ def likeliest_within(
     likeliest = [max(range(len(row)), key=row.__getitem__) for row in map(list, log_probabilities)]
     if floor <= float(cost.predict([likeliest])[0]) <= target:
         return _name(cost, likeliest)
-    cheapest = cost.as_sum(cost.range[0])
-    slack = max(0.0, cost.as_sum(target) - cheapest)
-    steps = [_steps(column - column.min(), slack, resolution) for column in cost.columns]
-    scores, choices = _knapsack(log_probabilities, steps, resolution)
-    lowest = max(0, math.ceil((cost.as_sum(floor) - cheapest) / slack * resolution)) if slack and floor > 0 else 0
-    if lowest > resolution or np.isneginf(scores[lowest:]).all():
-        lowest = 0
-    return _name(cost, _walk_back(choices, steps, lowest + int(scores[lowest:].argmax())))
+    slack = max(0.0, cost.as_sum(target) - cost.as_sum(cost.range[0]))
+    most = resolution + len(cost.columns)
+    steps = [_steps(column - column.min(), slack / resolution, most) for column in cost.columns]
+    scores, choices = _knapsack(log_probabilities, steps, most)
+    totals = np.flatnonzero(scores > -np.inf)
+    networks = _walk_back(choices, steps, totals)
+    values = cost.predict(networks)
+    # The network of zero steps keeps the target, but for rounding errors.
+    allowed = values <= max(target, values[0])
+    wanted = allowed & (values >= floor)
+    best = np.where(wanted if wanted.any() else allowed, scores[totals], -np.inf).argmax()
+    return _name(cost, networks[best].tolist())
 
 
-def _steps(extra: NDArray[np.float64], slack: float, resolution: int) -> NDArray[Any]:
-    """Round costs above the cheapest one up to steps; those beyond the slack are one step too many."""
-    shares = np.minimum(extra, 2 * slack) / slack if slack else 2.0 * (extra > 0)
-    return np.minimum(np.ceil(shares * resolution - 1e-9), resolution + 1).astype(int)
+def _steps(extra: NDArray[np.float64], step: float, most: int) -> NDArray[Any]:
+    """Round costs above the cheapest one to steps; those that no network can afford are one step more than `most`."""
+    too_costly = extra > step * most
+    return np.where(too_costly, most + 1, np.rint(np.where(too_costly, 0, extra) / (step or 1))).astype(int)
 
 
 def _knapsack(
-    log_probabilities: Sequence[Sequence[float]], steps: Sequence[NDArray[Any]], resolution: int
+    log_probabilities: Sequence[Sequence[float]], steps: Sequence[NDArray[Any]], most: int
 ) -> tuple[NDArray[np.float64], list[NDArray[Any]]]:
     """Return the best score for every total number of steps, and by label the choice that led to each total."""
-    best = np.full(resolution + 1, -np.inf)
+    best = np.full(most + 1, -np.inf)
     best[0] = 0.0
     choices = []
     for row, extra in zip(log_probabilities, steps, strict=True):
-        options = np.full((len(extra), resolution + 1), -np.inf)
+        options = np.full((len(extra), most + 1), -np.inf)
         for choice, (score, step) in enumerate(zip(row, extra, strict=True)):
-            if step <= resolution:
-                options[choice, step:] = best[: resolution + 1 - step] + max(score, _IMPOSSIBLE)
+            if step <= most:
+                options[choice, step:] = best[: most + 1 - step] + max(score, _IMPOSSIBLE)
         choices.append(options.argmax(axis=0))
         best = options.max(axis=0)
     return best, choices
 
 
-def _walk_back(choices: Sequence[NDArray[Any]], steps: Sequence[NDArray[Any]], total: int) -> list[int]:
-    picked: list[int] = []
+def _walk_back(
+    choices: Sequence[NDArray[Any]], steps: Sequence[NDArray[Any]], totals: NDArray[Any]
+) -> NDArray[np.int64]:
+    """Return the network that led to each total, (n_totals, n_labels)."""
+    picked = []
     for column_steps, by_total in zip(reversed(steps), reversed(choices), strict=True):
-        picked.append(int(by_total[total]))
-        total -= int(column_steps[picked[-1]])
-    return picked[::-1]
+        picked.append(by_total[totals])
+        totals = totals - column_steps[picked[-1]]
+    return np.stack(picked[::-1], axis=1)
 
 
 def _name(cost: AdditiveCost, indices: Sequence[int]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from nni_latency.nas._enas import ENAS
     from nni_latency.nas._fbnet import FBNet
     from nni_latency.nas._filter import LatencyFilter
-    from nni_latency.nas._likeliest import likeliest_sample
+    from nni_latency.nas._likeliest import found_sample, likeliest_sample
     from nni_latency.nas._loss import FBNetLoss
     from nni_latency.nas._mask import SharedGumbelSoftmax
     from nni_latency.nas._multi_trial import TPE, GridSearch
@@ -21,11 +21,12 @@ if TYPE_CHECKING:
     from nni_latency.nas._strategies import (
         STRATEGIES,
         SearchAim,
-        check_pictures,
+        check_images,
         check_strategy,
         is_one_shot,
         make_strategy,
     )
+    from nni_latency.nas._target import TargetPenalty
     from nni_latency.nas._training import SearchSettings
     from nni_latency.nas._trials import run_trials
 
@@ -47,10 +48,12 @@ __all__ = [
     "SearchResult",
     "SearchSettings",
     "SharedGumbelSoftmax",
+    "TargetPenalty",
     "Trial",
-    "check_pictures",
+    "check_images",
     "check_strategy",
     "cost_report",
+    "found_sample",
     "is_one_shot",
     "likeliest_sample",
     "load_dataset",
@@ -65,7 +68,7 @@ __getattr__, __dir__ = lazy_exports(
     {
         "STRATEGIES": "nni_latency.nas._strategies",
         "SearchAim": "nni_latency.nas._strategies",
-        "check_pictures": "nni_latency.nas._strategies",
+        "check_images": "nni_latency.nas._strategies",
         "check_strategy": "nni_latency.nas._strategies",
         "is_one_shot": "nni_latency.nas._strategies",
         "make_strategy": "nni_latency.nas._strategies",
@@ -86,7 +89,9 @@ __getattr__, __dir__ = lazy_exports(
         "SearchSettings": "nni_latency.nas._training",
         "SharedGumbelSoftmax": "nni_latency.nas._mask",
         "TPE": "nni_latency.nas._multi_trial",
+        "TargetPenalty": "nni_latency.nas._target",
         "cost_report": "nni_latency.nas._report",
+        "found_sample": "nni_latency.nas._likeliest",
         "likeliest_sample": "nni_latency.nas._likeliest",
         "load_dataset": "nni_latency.nas._datasets",
         "report_with_cost": "nni_latency.nas._report",

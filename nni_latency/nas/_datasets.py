@@ -19,18 +19,18 @@ VISION = "torchvision>=0.17"
 
 @dataclass(frozen=True)
 class Dataset:
-    """Pictures to learn from and pictures to judge by.
+    """Images to train on and images to validate on.
 
     Parameters
     ----------
     name : str
         Its name.
     train, valid : torch Dataset
-        Pairs of a picture, (3, size, size), and its class.
+        Pairs of an image, (3, size, size), and its class.
     num_classes : int
         Classes.
     input_size : int
-        Side of the pictures [pixel].
+        Input image size [pixel].
     """
 
     name: str
@@ -46,12 +46,12 @@ def load_dataset(name: str, folder: str | Path = "data", *, seed: int = 0) -> Da
     Parameters
     ----------
     name : str
-        ``digits`` (scikit-learn's 1,797 pictures of handwritten digits, enlarged to 32x32), ``cifar10``, or
-        ``folder:PATH`` with one folder of pictures per class. The last two need torchvision.
+        ``digits`` (scikit-learn's 1,797 images of handwritten digits, enlarged to 32x32), ``cifar10``, or
+        ``folder:PATH`` with one folder of images per class. The last two need torchvision.
     folder : str or Path, default="data"
         Where ``cifar10`` is kept; it is downloaded if it is not there.
     seed : int, default=0
-        Seed of the split into a fifth to judge by and the rest to learn from.
+        Seed of the split into a fifth for validation and the rest for training.
 
     Raises
     ------
@@ -60,7 +60,7 @@ def load_dataset(name: str, folder: str | Path = "data", *, seed: int = 0) -> Da
     MissingDependencyError
         If torchvision is needed and not installed.
     InvalidValueError
-        If the folder holds no pictures.
+        If the folder holds no images.
     """
     kind, _, argument = name.partition(":")
     if kind == "digits":
@@ -76,8 +76,8 @@ def _digits(seed: int) -> Dataset:
     from sklearn.datasets import load_digits
 
     raw = load_digits()
-    pictures = torch.from_numpy(raw.images).float().unsqueeze(1) / 16.0
-    enlarged = torch.nn.functional.interpolate(pictures, size=(32, 32), mode="bilinear", align_corners=False)
+    images = torch.from_numpy(raw.images).float().unsqueeze(1) / 16.0
+    enlarged = torch.nn.functional.interpolate(images, size=(32, 32), mode="bilinear", align_corners=False)
     normal = ((enlarged - enlarged.mean()) / enlarged.std()).expand(-1, 3, -1, -1)
     train, valid = split(TensorDataset(normal, torch.from_numpy(raw.target).long()), seed)
     return Dataset("digits", train, valid, 10, 32)
@@ -99,17 +99,17 @@ def _cifar10(folder: Path) -> Dataset:
 def _folder(path: Path, seed: int, size: int = 64) -> Dataset:
     datasets = require("torchvision.datasets", "A data set from a folder", VISION)
     try:
-        pictures = datasets.ImageFolder(str(path), transform=_transform(size))
+        images = datasets.ImageFolder(str(path), transform=_transform(size))
     except (OSError, RuntimeError) as error:
         raise InvalidValueError(
-            f"The folder {str(path)!r} must hold one folder of pictures per class: {error}"
+            f"The folder {str(path)!r} must hold one folder of images per class: {error}"
         ) from error
-    train, valid = split(pictures, seed)
-    return Dataset(f"folder:{path}", train, valid, len(pictures.classes), size)
+    train, valid = split(images, seed)
+    return Dataset(f"folder:{path}", train, valid, len(images.classes), size)
 
 
 def _transform(size: int) -> Callable[[Any], Any]:
-    transforms = require("torchvision.transforms", "A data set of pictures", VISION)
+    transforms = require("torchvision.transforms", "A data set of images", VISION)
     steps: Callable[[Any], Any] = transforms.Compose(
         [
             transforms.Resize((size, size)),
@@ -121,7 +121,7 @@ def _transform(size: int) -> Callable[[Any], Any]:
 
 
 def split(dataset: Any, seed: int) -> tuple[TorchDataset[Any], TorchDataset[Any]]:
-    """Split pictures into four fifths and one fifth.
+    """Split images into four fifths and one fifth.
 
     Raises
     ------
@@ -129,7 +129,7 @@ def split(dataset: Any, seed: int) -> tuple[TorchDataset[Any], TorchDataset[Any]
         If there are too few for one on each side.
     """
     order = torch.randperm(len(dataset), generator=torch.Generator().manual_seed(seed)).tolist()
-    held_back = len(order) // 5
-    if held_back == 0:
-        raise InvalidValueError(f"A data set needs at least 5 pictures to be split. Got {len(order)}.")
-    return Subset(dataset, order[held_back:]), Subset(dataset, order[:held_back])
+    held_out = len(order) // 5
+    if held_out == 0:
+        raise InvalidValueError(f"A data set needs at least 5 images to be split. Got {len(order)}.")
+    return Subset(dataset, order[held_out:]), Subset(dataset, order[:held_out])

@@ -11,28 +11,26 @@ from torch import nn
 from nni_latency.errors import InvalidValueError
 from nni_latency.estimators import Missing
 from nni_latency.loading import EstimatorSource
-from nni_latency.nas._likeliest import likeliest_sample
+from nni_latency.nas._likeliest import found_sample
 from nni_latency.nas._loss import FBNetLoss
 from nni_latency.nas._mask import SharedGumbelSoftmax
 from nni_latency.nas._nni import DARTS, DartsLightningModule, ModelSpace
 from nni_latency.nas._penalty import architecture_parameters
 from nni_latency.nas._profiler import LatencyProfiler
+from nni_latency.nas._target import TargetPenalty, check_fill
 
 #: Epochs of the paper's search, and those of them in which only weights learn.
 PAPER_EPOCHS = 90
 PAPER_WARMUP = 10
-
-#: How far below the expected cost the exported network may be.
-EXPORT_TOLERANCE = 0.05
 
 
 class FBNet(DARTS):
     """Differentiable search that obeys the cost of a real device.
 
     One supernet holds all candidates; a Gumbel-softmax mask weighs them, and gets sharper as the temperature falls.
-    Weights and architecture parameters learn in turns. The loss of the architecture step is the paper's [1]_, plus a
-    Lagrange multiplier that drives the expected cost to the target (see `FBNetLoss`). What is exported meets the target
-    and is, among the networks that cost about as much as expected, the most probable one, found by exact search.
+    Weights and architecture parameters learn in turns. Without a target, the loss of the architecture step is the
+    paper's [1]_ (see `FBNetLoss`). With one, multipliers bring the expected cost to the target (see `TargetPenalty`),
+    and the network exported is the one that `found_sample` takes: the most probable that fills the target.
 
     Parameters
     ----------
@@ -40,10 +38,12 @@ class FBNet(DARTS):
         Whatever `load_estimator` takes: a table's file, a plugin's name, ...
     target : float, optional
         Highest cost of the network to be found, in the SI unit of the metric: seconds for latency.
+    fill : float, optional
+        Least share of the target that the network is to use, in (0, 1].
     example_inputs : Tensor, optional
         Input of the network on the device; without it, a batch of one of the space's own size.
     alpha, beta : float, default=0.2, 0.6
-        Of the paper's loss.
+        Of the paper's loss; with a target they are not used.
     weight : float, default=1.0
         Weight of the cost in the loss; with 0 the costs change nothing at all.
     temperature : float, default=5.0
@@ -65,7 +65,7 @@ class FBNet(DARTS):
     MismatchError
         When the experiment starts, if the estimator belongs to another space, input or batch size.
     UnreachableTargetError
-        When the experiment starts, if no network of the space meets the target.
+        When the experiment starts, if no network of the space meets the target, or none uses that share of it.
 
     References
     ----------
@@ -83,6 +83,7 @@ class FBNet(DARTS):
         latency_estimator: EstimatorSource,
         *,
         target: float | None = None,
+        fill: float | None = None,
         example_inputs: Any = None,
         alpha: float = 0.2,
         beta: float = 0.6,
@@ -96,11 +97,14 @@ class FBNet(DARTS):
     ) -> None:
         if "penalty" in kwargs:
             raise InvalidValueError("FBNet has its own loss and takes no 'penalty'; use 'target' and 'weight'.")
+        if fill is not None and target is None:
+            raise InvalidValueError("The 'fill' of FBNet is a share of its target. Give a 'target', too.")
         if not temperature > 0:
             raise InvalidValueError(f"The 'temperature' of FBNet must be a number > 0. Got {temperature!r}.")
         super().__init__(arc_learning_rate=arc_learning_rate, warmup_epochs=warmup_epochs, **kwargs)
         self.latency_estimator = latency_estimator
         self.target = target
+        self.fill = fill
         self.example_inputs = example_inputs
         self.alpha = alpha
         self.beta = beta
@@ -123,13 +127,18 @@ class FBNet(DARTS):
         self.profiler.cost.check_additive()
         if self.target is not None:
             self.profiler.cost.check_target(self.target)
+            check_fill(self.fill, self.profiler.cost, self.target)
         return super().mutate_model(model)
 
     def configure_oneshot_module(self, training_module: Any) -> FBNetLightningModule:
         """Make the module that searches."""
         if self.profiler is None:
             raise InvalidValueError("FBNet must mutate the model space before it makes the module that searches.")
-        loss = FBNetLoss(self.profiler, self.mask, self.target, alpha=self.alpha, beta=self.beta, weight=self.weight)
+        loss: FBNetLoss | TargetPenalty
+        if self.target is None:
+            loss = FBNetLoss(self.profiler, self.mask, alpha=self.alpha, beta=self.beta, weight=self.weight)
+        else:
+            loss = TargetPenalty(self.profiler, self.target, fill=self.fill, weight=self.weight)
         return FBNetLightningModule(
             training_module,
             mask=self.mask,
@@ -158,7 +167,7 @@ class FBNetLightningModule(DartsLightningModule):
         Parameters of NNI's `DartsLightningModule`.
     """
 
-    penalty: FBNetLoss
+    penalty: FBNetLoss | TargetPenalty
 
     def __init__(
         self,
@@ -208,21 +217,14 @@ class FBNetLightningModule(DartsLightningModule):
     def export(self) -> dict[str, Any]:
         """Return the network that the probabilities stand for.
 
-        With a target: the most probable network that meets it and costs about what the probabilities expect, or the
-        target if that is less. The most probable network of all would be no fair choice: where the probabilities are
-        still flat, a slight lead of the fastest candidate in every layer makes a network far below the target.
-        Without a target or with weight 0: the most probable choice of every layer.
+        With a target it is that of `found_sample`; without one, or with weight 0, the most probable choice of every
+        layer.
         """
-        target = self.penalty.target
-        if target is None or self.penalty.scale == 0:
-            result: dict[str, Any] = super().export()
-            return result
-        with torch.no_grad():
-            alphas = dict(architecture_parameters(self.model))
-            known = [alphas[label].detach().double() for label in self.penalty.expected.labels]
-            expected = float(self.penalty.expected(self.penalty.expected.softmax(known)))
-        floor = (1 - EXPORT_TOLERANCE) * min(target, expected)
-        return likeliest_sample(self.penalty.profiler, max=target, min=floor)
+        penalty = self.penalty
+        if isinstance(penalty, TargetPenalty) and penalty.scale > 0:
+            return found_sample(penalty.profiler, penalty.baseline, penalty.fill)
+        result: dict[str, Any] = super().export()
+        return result
 
 
 def default_warmup(epochs: int) -> int:

@@ -12,11 +12,15 @@ import torch
 
 from nni_latency.errors import InvalidValueError, MismatchError, UnreachableTargetError
 from nni_latency.estimators import ChoiceCost, likeliest_within
+from nni_latency.nas._expectation_groups import expected_cost
 from nni_latency.nas._penalty import architecture_logits
 from nni_latency.nas._profiler import LatencyProfiler
 
 #: Spaces with at most so many networks are gone through.
 SMALL_SPACE = 4096
+
+#: How far below the expected cost the network found may be.
+_TOLERANCE = 0.05
 
 #: Of the local search: prices of cost, random networks to start from, and draws to find them.
 _PRICES, _STARTS, _DRAWS = 12, 4, 1000
@@ -77,6 +81,38 @@ def likeliest_sample(
     found = likeliest_together(cost, scores, max, floor=min)
     # Choices of several values stand as tuples in a cost and as lists in a sample.
     return {label: list(value) if hasattr(mutables[label], "n_chosen") else value for label, value in found.items()}
+
+
+def found_sample(profiler: LatencyProfiler, target: float, fill: float | None = None) -> dict[str, Any]:
+    """Return the network that a differentiable search stands for, of all that cost at most `target`.
+
+    With a `fill` it is the most probable of those that use at least this share of the target. Without one it is the
+    most probable of those that cost about what the probabilities expect, or the target if that is less. The most
+    probable of all would be a poor choice: where the probabilities are still flat, a slight lead of the cheapest
+    candidate in every layer makes a network far below the target, which is hardly more probable than any other.
+
+    Parameters
+    ----------
+    profiler : LatencyProfiler
+        Made with the very space object that was searched.
+    target : float
+        Highest cost, in the SI unit of the metric.
+    fill : float, optional
+        Least share of the target to be used, in (0, 1]; given up where no network is found that does.
+
+    Returns
+    -------
+    dict
+        The sample, ``{label: choice}``.
+    """
+    if fill is not None:
+        return likeliest_sample(profiler, max=target, min=fill * target)
+    expected = expected_cost(profiler.cost)
+    logits = architecture_logits(profiler.space)
+    with torch.no_grad():
+        rows = [logits[label]().double() for label in expected.labels]
+        mean = float(expected(expected.softmax(rows)))
+    return likeliest_sample(profiler, max=target, min=(1 - _TOLERANCE) * min(target, mean))
 
 
 def likeliest_together(

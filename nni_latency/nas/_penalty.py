@@ -72,6 +72,11 @@ class LatencyPenalty(ExpectationProfilerPenalty):
         self._alphas: list[torch.Tensor] | None = None
         self._logits: list[Callable[[], torch.Tensor]] | None = None
 
+    def forward(self, loss: torch.Tensor, sample: Mapping[str, Any]) -> tuple[torch.Tensor, dict[str, Any]]:
+        """Join the cost with the loss; also return what NNI logs, without gradients."""
+        joined, details = super().forward(loss, sample)
+        return joined, {name: value.detach() for name, value in details.items()}
+
     def profile(self, sample: Mapping[str, Any]) -> torch.Tensor:
         """Return the expected cost of the supernet, a scalar with a gradient.
 

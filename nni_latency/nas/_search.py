@@ -17,7 +17,7 @@ from nni_latency.errors import InvalidValueError
 from nni_latency.nas._datasets import Dataset, split
 from nni_latency.nas._fbnet import FBNet
 from nni_latency.nas._freezing import freeze_trained
-from nni_latency.nas._likeliest import likeliest_sample
+from nni_latency.nas._likeliest import found_sample
 from nni_latency.nas._nni import Classification, ModelSpace, NasExperiment
 from nni_latency.nas._penalty import LatencyPenalty
 from nni_latency.nas._profiler import LatencyProfiler
@@ -44,7 +44,7 @@ class Epoch:
     loss : float
         Mean cross entropy of the weight steps.
     accuracy : float
-        Share of the held-back pictures that the supernet classifies rightly, under freshly drawn masks or paths where
+        Share of the held-out images that the supernet classifies correctly, under freshly drawn masks or paths where
         the strategy draws any.
     latency : float
         Expected cost of the probabilities, in the SI unit of the metric; of a strategy that draws paths, the mean of
@@ -72,7 +72,7 @@ class Trial:
     index : int
         Number of the trial, from 0.
     accuracy : float
-        Share of the pictures kept for choosing that the network classifies rightly.
+        Share of the images kept for selection that the network classifies correctly.
     latency : float
         Its estimated cost, in the SI unit of the metric.
     duration : float
@@ -101,7 +101,7 @@ class SearchResult:
     latency : float
         Its estimated cost, in the SI unit of the metric.
     accuracy : float
-        Share of the held-back pictures that it classifies rightly.
+        Share of the held-out images that it classifies correctly.
     history : tuple of Epoch or of Trial
         The epochs of a search in a supernet, or the trials of one in many.
     """
@@ -121,20 +121,21 @@ def run_search(
     *,
     profiler: LatencyProfiler | None = None,
     limit: float | None = None,
+    fill: float | None = None,
     on_epoch: Callable[[Epoch], None] = lambda epoch: None,
     on_final_epoch: Callable[[int], None] = lambda index: None,
 ) -> SearchResult:
     """Search a network with a one-shot strategy in an NNI experiment and train it.
 
-    Of the pictures to learn from, weights take four fifths and architecture parameters the rest, as in the FBNet paper;
-    the network found learns from all of them. Neither ever sees the pictures to judge by.
+    Of the training images, weights take four fifths and architecture parameters the rest, as in the FBNet paper; the
+    network found is trained on all of them. Neither ever sees the validation images.
 
     Parameters
     ----------
     space : ModelSpace
         The space; it is turned into a supernet in place.
     dataset : Dataset
-        What to learn from and to judge by.
+        Training and validation images.
     strategy : FBNet, or another one-shot strategy
         How to search: `FBNet`, `ENAS` with a `LatencyFilter`, or DARTS, GumbelDARTS or Proxyless of NNI with a
         `LatencyPenalty`.
@@ -144,7 +145,9 @@ def run_search(
         The costs of this very space object. `FBNet` has its own, every other strategy needs it.
     limit : float, optional
         Highest cost of the network found, for strategies with a `LatencyPenalty`, which itself only draws towards its
-        baseline: the most probable network that keeps it is taken.
+        baseline: the network is the one that `found_sample` takes.
+    fill : float, optional
+        Least share of the limit that the network found is to use, for the same strategies.
     on_epoch, on_final_epoch : callable, optional
         Called after every epoch of the search, and of the final training.
 
@@ -182,7 +185,7 @@ def run_search(
         experiment.config.experiment_working_directory = Path(folder)
         try:
             experiment.run()
-            sample = _found(experiment, strategy, profiler, limit)
+            sample = _found(experiment, strategy, profiler, limit, fill)
         finally:
             experiment.stop()
         network = freeze_trained(space, sample)
@@ -192,10 +195,12 @@ def run_search(
     return SearchResult(sample, network, costs.profile(sample), accuracy, tuple(recorder.history))
 
 
-def _found(experiment: Any, strategy: Any, profiler: LatencyProfiler | None, limit: float | None) -> dict[str, Any]:
-    """Return what the strategy exports, or the most probable network that keeps the limit."""
+def _found(
+    experiment: Any, strategy: Any, profiler: LatencyProfiler | None, limit: float | None, fill: float | None
+) -> dict[str, Any]:
+    """Return what the strategy exports, or the network that its probabilities stand for within the limit."""
     if profiler is not None and limit is not None and isinstance(getattr(strategy, "penalty", None), LatencyPenalty):
-        return likeliest_sample(profiler, max=limit)
+        return found_sample(profiler, limit, fill)
     return dict(experiment.export_top_models(1, formatter="dict")[0])
 
 

@@ -14,15 +14,16 @@ from nni_latency.nas._enas import ENAS
 from nni_latency.nas._expectation_groups import expected_cost
 from nni_latency.nas._fbnet import FBNet
 from nni_latency.nas._filter import LatencyFilter
-from nni_latency.nas._penalty import LatencyPenalty, architecture_logits
+from nni_latency.nas._penalty import architecture_logits
 from nni_latency.nas._profiler import LatencyProfiler
+from nni_latency.nas._target import TargetPenalty, check_fill
 from nni_latency.nas._training import quiet_lightning
 from nni_latency.spaces import draw_samples, network_of
 
 #: Rewards between two steps of the controller: an epoch of a small data set has few.
 _REWARDS = 4
 
-#: Letters that are quoted of what NNI or a network of a stranger complains about.
+#: Letters that are quoted of what NNI or a network of the user complains about.
 _LONGEST = 200
 
 #: Networks in a row that may be too slow before a multi-trial strategy gives up.
@@ -47,6 +48,15 @@ class SearchAim:
         Trials of a multi-trial strategy.
     seed : int, default=0
         Seed of what a multi-trial strategy draws.
+    fill : float, optional
+        Least share of the limit that the network is to use, in (0, 1].
+
+    Raises
+    ------
+    InvalidValueError
+        If the fill is outside (0, 1].
+    UnreachableTargetError
+        If no network of the space uses that share of the limit.
     """
 
     profiler: LatencyProfiler
@@ -55,12 +65,23 @@ class SearchAim:
     learning_rate: float = 0.05
     trials: int = 20
     seed: int = 0
+    fill: float | None = None
+
+    def __post_init__(self) -> None:
+        check_fill(self.fill, self.profiler.cost, self.limit)
+
+    @property
+    def filter(self) -> LatencyFilter:
+        """What lets through networks within the limit, and of those, the ones that use enough of it."""
+        least = None if self.fill is None else self.fill * self.limit
+        return LatencyFilter(self.profiler, max=self.limit, min=least)
 
 
 def _fbnet(aim: SearchAim) -> Any:
     return FBNet(
         aim.profiler.estimator,
         target=aim.limit,
+        fill=aim.fill,
         example_inputs=aim.profiler.example_inputs,
         weight=aim.weight,
         arc_learning_rate=aim.learning_rate,
@@ -69,15 +90,14 @@ def _fbnet(aim: SearchAim) -> Any:
 
 def _penalised(kind: Callable[..., Any]) -> Callable[[SearchAim], Any]:
     def make(aim: SearchAim) -> Any:
-        penalty = LatencyPenalty(aim.profiler, aim.limit, aim.weight, nonlinear="positive")
+        penalty = TargetPenalty(aim.profiler, aim.limit, fill=aim.fill, weight=aim.weight)
         return kind(penalty=penalty, arc_learning_rate=aim.learning_rate)
 
     return make
 
 
 def _enas(aim: SearchAim) -> Any:
-    in_time = LatencyFilter(aim.profiler, max=aim.limit)
-    return ENAS(filter=in_time, batches_per_update=_REWARDS, controller_learning_rate=aim.learning_rate)
+    return ENAS(filter=aim.filter, batches_per_update=_REWARDS, controller_learning_rate=aim.learning_rate)
 
 
 def _evolution(aim: SearchAim) -> Any:
@@ -93,10 +113,8 @@ def _evolution(aim: SearchAim) -> Any:
 
 def _filtered(make: Callable[[SearchAim], Any]) -> Callable[[SearchAim], Any]:
     def filtered(aim: SearchAim) -> Any:
-        in_time = LatencyFilter(aim.profiler, max=aim.limit)
-        return _nni.Chain(
-            make(aim), _nni.Filter(in_time, metric_for_invalid=0.0, patience=_PATIENCE, retain_history=False)
-        )
+        kept = _nni.Filter(aim.filter, metric_for_invalid=0.0, patience=_PATIENCE, retain_history=False)
+        return _nni.Chain(make(aim), kept)
 
     return filtered
 
@@ -113,7 +131,7 @@ _MULTI_TRIAL: Mapping[str, Callable[[SearchAim], Any]] = {
     "random": _filtered(lambda aim: _nni.Random(seed=aim.seed)),
 }
 
-#: Names of strategies, those first that learn most of every picture.
+#: Names of strategies, those first that learn most from every image.
 STRATEGIES = (*_ONE_SHOT, *_MULTI_TRIAL)
 
 
@@ -151,10 +169,10 @@ def is_one_shot(name: str) -> bool:
     return name in _ONE_SHOT
 
 
-def check_strategy(name: str, cost: Any, make_space: Callable[[], Any], pictures: torch.Tensor) -> None:
-    """Raise unless a strategy can search a space; it is tried on a space of its own, with a few pictures.
+def check_strategy(name: str, cost: Any, make_space: Callable[[], Any], images: torch.Tensor) -> None:
+    """Raise unless a strategy can search a space; it is tried on a space of its own, with a few images.
 
-    Multi-trial strategies can search every space whose networks take the pictures, see `check_pictures`.
+    Multi-trial strategies can search every space whose networks take the images, see `check_images`.
 
     Parameters
     ----------
@@ -164,7 +182,7 @@ def check_strategy(name: str, cost: Any, make_space: Callable[[], Any], pictures
         Costs of the space.
     make_space : callable
         Makes the space anew.
-    pictures : Tensor of shape (n_pictures, 3, size, size)
+    images : Tensor of shape (n_images, 3, size, size)
         At least two.
 
     Raises
@@ -183,35 +201,35 @@ def check_strategy(name: str, cost: Any, make_space: Callable[[], Any], pictures
             raise InvalidValueError(f"NNI can make no supernet for it: {_line(error)}") from error
         if name in _DIFFERENTIABLE:
             _check_expectation(cost, supernet)
-        _check_supernet(supernet, pictures)
+        _check_supernet(supernet, images)
 
 
-def check_pictures(space: Any, pictures: torch.Tensor, num_classes: int) -> None:
-    """Raise `InvalidValueError` unless the networks of a space classify pictures: one of them is tried.
+def check_images(space: Any, images: torch.Tensor, num_classes: int) -> None:
+    """Raise `InvalidValueError` unless the networks of a space classify images: one of them is tried.
 
     Parameters
     ----------
     space : ModelSpace
         Any space.
-    pictures : Tensor of shape (n_pictures, 3, size, size)
+    images : Tensor of shape (n_images, 3, size, size)
         At least two.
     num_classes : int
-        Classes of the pictures.
+        Classes of the images.
     """
     with torch.random.fork_rng(), torch.no_grad():
         network = network_of(space, draw_samples(space, 1)[0])()
         try:
-            found = network(pictures)
-        except Exception as error:  # whatever a stranger's network raises
+            found = network(images)
+        except Exception as error:  # user code may raise anything
             raise InvalidValueError(
-                f"The networks of {type(space).__name__} do not take the data set's pictures, "
-                f"{'x'.join(map(str, pictures.shape[1:]))}: {_line(error)}"
+                f"The networks of {type(space).__name__} do not take the data set's images, "
+                f"{'x'.join(map(str, images.shape[1:]))}: {_line(error)}"
             ) from error
     if not (isinstance(found, torch.Tensor) and found.ndim == 2 and found.shape[1] >= num_classes):
         shape = f"a tensor of shape {tuple(found.shape)}" if isinstance(found, torch.Tensor) else type(found).__name__
         raise InvalidValueError(
             f"The networks of {type(space).__name__} must return a number for each of the data set's {num_classes} "
-            f"classes and each picture. Got {shape} for {len(pictures)} pictures."
+            f"classes and each image. Got {shape} for {len(images)} images."
         )
 
 
@@ -227,14 +245,14 @@ def _check_expectation(cost: Any, supernet: Any) -> None:
         ) from error
 
 
-def _check_supernet(supernet: Any, pictures: torch.Tensor) -> None:
+def _check_supernet(supernet: Any, images: torch.Tensor) -> None:
     memo: dict[str, Any] = {}
     for module in supernet.modules():
         if isinstance(module, _nni.BaseSuperNetModule):
             memo.update(module.resample(memo=memo))
     try:
         with torch.no_grad():
-            supernet(pictures)
+            supernet(images)
     except Exception as error:  # whatever NNI raises about shapes that do not fit each other
         raise InvalidValueError(f"NNI cannot run its supernet: {_line(error)}") from error
 

@@ -28,13 +28,13 @@ class SearchSettings:
     final_epochs : int, default=10
         Epochs in which the network found learns on, with the weights that it inherits from the supernet.
     batch_size : int, default=64
-        Pictures a step.
+        Images per step.
     learning_rate : float, default=0.003
         Of the weights (Adam).
     seed : int, default=0
         Seed of everything random.
     threads : int, default=1
-        Threads of torch while it learns on the CPU. Small pictures gain little from more, and threads that wait for one
+        Threads of torch while it learns on the CPU. Small images gain little from more, and threads that wait for one
         another make a step tens of times slower where other processes want the cores.
     """
 
@@ -54,23 +54,23 @@ class SearchSettings:
             raise InvalidValueError(f"The 'learning_rate' of a search must be > 0. Got {self.learning_rate!r}.")
 
 
-def accuracy_of(network: nn.Module, pictures: Any, batch_size: int = 64) -> float:
-    """Return the share of the pictures that a network classifies rightly, in evaluation mode."""
+def accuracy_of(network: nn.Module, images: Any, batch_size: int = 64) -> float:
+    """Return the share of the images that a network classifies correctly, in evaluation mode."""
     was_training = network.training
     network.eval()
-    share = accuracy(network, pictures, batch_size)
+    share = accuracy(network, images, batch_size)
     network.train(was_training)
     return share
 
 
 def accuracy(
-    network: nn.Module, pictures: Any, batch_size: int, before_batch: Callable[[], object] = lambda: None
+    network: nn.Module, images: Any, batch_size: int, before_batch: Callable[[], object] = lambda: None
 ) -> float:
-    """Return the share of the pictures that a network classifies rightly, in the mode that it is in."""
+    """Return the share of the images that a network classifies correctly, in the mode that it is in."""
     device = next(network.parameters()).device
     right = total = 0
     with torch.no_grad():
-        for inputs, classes in torch.utils.data.DataLoader(pictures, batch_size):
+        for inputs, classes in torch.utils.data.DataLoader(images, batch_size):
             before_batch()
             guesses = network(inputs.to(device)).argmax(1)
             right += int((guesses == classes.to(device)).sum())
@@ -98,7 +98,7 @@ def batch_statistics(network: nn.Module) -> Iterator[None]:
 def train_on(
     network: nn.Module, dataset: Dataset, settings: SearchSettings, on_final_epoch: Callable[[int], None]
 ) -> float:
-    """Let the network found learn on, and return its accuracy on the held-back pictures."""
+    """Let the network found learn on, and return its accuracy on the held-out images."""
     network.requires_grad_(True)
     device = next(network.parameters()).device
     loader = loader_of(dataset.train, settings)
@@ -116,10 +116,10 @@ def train_on(
     return accuracy_of(network, dataset.valid, settings.batch_size)
 
 
-def loader_of(pictures: Any, settings: SearchSettings) -> Any:
-    """Return shuffled batches of pictures."""
-    # A last batch of one picture would break batch normalisation.
-    return DataLoader(pictures, settings.batch_size, shuffle=True, drop_last=len(pictures) >= settings.batch_size)
+def loader_of(images: Any, settings: SearchSettings) -> Any:
+    """Return shuffled batches of images."""
+    # A last batch of one image would break batch normalisation.
+    return DataLoader(images, settings.batch_size, shuffle=True, drop_last=len(images) >= settings.batch_size)
 
 
 def bare_trainer(folder: str) -> dict[str, Any]:

@@ -36,7 +36,7 @@ def run_trials(
     """Search a network with a multi-trial strategy in an NNI experiment and train it.
 
     Every trial makes a network with weights of its own and trains it for `settings.epochs` on four fifths of the
-    pictures to learn from; the rest say how good it is. The best network learns on from all of them. Trials run one
+    training images; the rest say how good it is. The best network learns on from all of them. Trials run one
     after the other in this process.
 
     Parameters
@@ -44,7 +44,7 @@ def run_trials(
     space : ModelSpace
         The space; it is not changed.
     dataset : Dataset
-        What to learn from and to judge by.
+        Training and validation images.
     strategy : Strategy
         A multi-trial strategy of NNI with its filter.
     settings : SearchSettings
@@ -87,7 +87,7 @@ def run_trials(
             raise judge.error
         if judge.best is None:
             raise UnreachableTargetError(
-                "The strategy ended without a network that is fast enough. Raise the limit, or try another strategy."
+                "The strategy ended without a network in the range asked for. Widen the range, or try another strategy."
             )
         found, network = judge.best
         torch.manual_seed(settings.seed)
@@ -106,12 +106,12 @@ class _Judge:
         settings: SearchSettings,
         on_trial: Callable[[Trial], None],
     ) -> None:
-        learned, held_back = split(dataset.train, settings.seed)
+        learned, held_out = split(dataset.train, settings.seed)
         self.history: list[Trial] = []
         self.best: tuple[Trial, nn.Module] | None = None
         self.error: BaseException | None = None
         self._space = space
-        self._dataset = replace(dataset, train=learned, valid=held_back)
+        self._dataset = replace(dataset, train=learned, valid=held_out)
         self._profiler = profiler
         self._settings = replace(settings, final_epochs=settings.epochs)
         self._on_trial = on_trial

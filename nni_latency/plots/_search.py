@@ -29,11 +29,13 @@ class SearchPicture:
     target : float or None
         Latency target.
     measured : float or None
-        Measured latency of the network found.
+        Measured latency of the network found, at the speed that the machine had when the estimator was made.
     title : str
         What was searched where.
     trials : bool, default=False
         Whether the path is of trials, each a network of its own.
+    raw : float or None
+        The latency as it was measured.
     """
 
     layers: Sequence[tuple[str, str, float]]
@@ -44,6 +46,7 @@ class SearchPicture:
     measured: float | None
     title: str
     trials: bool = False
+    raw: float | None = None
 
 
 def draw_search(picture: SearchPicture, out: str | Path) -> Path:
@@ -92,12 +95,14 @@ def _draw_path(axes: Any, picture: SearchPicture) -> None:
             markerfacecolor="none",
             markeredgecolor=GREEN,
             markeredgewidth=2,
-            label="network found, measured",
+            label="network found, measured, at the estimator's speed",
         )
+    if picture.raw is not None:
+        axes.plot(picture.raw * 1e3, height, "x", markersize=7, color=DARK, label="network found, as measured")
     if picture.target is not None:
         axes.axvline(picture.target * 1e3, color=DARK, linestyle="--", label=f"target {picture.target * 1e3:.3g} ms")
     axes.set_xlabel("latency [ms]")
-    axes.set_ylabel("accuracy on held-back pictures [%]")
+    axes.set_ylabel("accuracy on held-out images [%]")
     axes.set_title("Trials of the search" if picture.trials else "Path of the search", fontsize=10)
     plain(axes)
     axes.legend(fontsize=8, loc="best")

@@ -78,7 +78,7 @@ def test_penalty_ours(benchmark: Any, strategy: FBNet) -> None:
 @pytest.mark.benchmark(group="penalty step, forward and backward, 22 x 9")
 def test_penalty_fbnet_loss(benchmark: Any, strategy: FBNet) -> None:
     # The noise is there already: the forward pass has drawn it.
-    benchmark(_step, FBNetLoss(strategy.profiler, strategy.mask, 0.012), {}, torch.tensor(2.0))
+    benchmark(_step, FBNetLoss(strategy.profiler, strategy.mask), {}, torch.tensor(2.0))
 
 
 @pytest.mark.benchmark(group="penalty step, forward and backward, 22 x 9")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,13 +12,16 @@ from matplotlib.image import imread
 from safetensors.torch import load_file
 from tiny import TINY
 
-from nni_latency.cli._search import FILES, _measure
-from nni_latency.cli._worker import MeasureTask, measure_apart
-from nni_latency.errors import MeasurementError
+from nni_latency.cli._search_measure import measure_found, runtime_of
+from nni_latency.cli._search_report import FILES
+from nni_latency.cli._searched import Searched
+from nni_latency.errors import MeasurementError, MismatchError
 from nni_latency.estimators import TableEstimator
+from nni_latency.nas import SearchResult
 from nni_latency.platforms import current_platform
 from nni_latency.spaces import FBNetSpace
 from nni_latency.tables import LookupTable
+from nni_latency.units import format_seconds
 
 
 def _range(path):
@@ -32,7 +37,7 @@ def searched(run, built, tmp_path_factory, _few_digits):
     torch.set_num_threads(1)
     result = run(
         "search", "--latency-estimator", built[0], "--target-ms", f"{target:.4f}", "--epochs", 2, "--final-epochs", 1,
-        "--train-batch-size", 32, "--out", out,
+        "--train-batch-size", 32, "--budget", "4s", "--out", out,
     )  # fmt: skip
     return out, result, target
 
@@ -80,8 +85,20 @@ def test_record_tells_what_was_found(searched, built):
     assert content["sample"] == _content(searched, "result.json")
     estimator = TableEstimator(LookupTable.load(built[0]))
     assert content["predicted_s"] == pytest.approx(estimator.estimate_sample(content["sample"]).value)
-    assert content["measured_s"]["value"] > 0
+    assert content["used"] == pytest.approx(content["predicted_s"] / content["aim_s"])
     assert 0 <= content["accuracy"] <= 1
+
+
+def test_record_tells_what_was_measured(searched):
+    """As it was, and at the speed of the table: the validation of one network."""
+    content = _content(searched)
+    assert (content["format"], content["version"]) == ("nni_latency.search", 1)
+    (network,) = content["validation"]["networks"]
+    assert network["predicted"] == content["predicted_s"]
+    assert network["measured"] == content["measured_at_speed_s"]
+    assert content["measured_s"] * content["validation"]["speed"] == pytest.approx(content["measured_at_speed_s"])
+    assert content["meets_target"] == (content["measured_at_speed_s"] <= content["target_s"])
+    assert content["not_measured"] is None
 
 
 def test_record_tells_every_epoch(searched):
@@ -96,10 +113,24 @@ def test_progress_is_told_for_every_epoch(searched):
         assert text in stderr
 
 
-def test_summary_compares_prediction_and_measurement(searched):
+def test_summary_lists_layers_and_files(searched):
     stdout = searched[1].stdout
-    for text in ("layer0", "layer6", "rest", "predicted", "measured", "accuracy", "Wrote"):
+    for text in ("layer0", "layer6", "rest", "accuracy", "on held-out images", "Wrote"):
         assert text in stdout
+
+
+def test_summary_compares_prediction_and_measurement(searched):
+    stdout, content = searched[1].stdout, _content(searched)
+    used = f"uses {content['used'] * 100:.1f} % of the target of {format_seconds(content['target_s'])} less its margin"
+    assert f"predicted  {format_seconds(content['predicted_s'])}; {used} of 5.0 %" in stdout
+    speed = content["validation"]["speed"]
+    how = f"{abs(1 / speed - 1) * 100:.1f} % {'slower' if speed < 1 else 'faster'} than when the table was built"
+    assert f"measured   {format_seconds(content['measured_s'])}; the machine is {how}; at the table's speed" in stdout
+    error = content["predicted_s"] / content["measured_at_speed_s"] - 1
+    assert f"prediction {error * 100:+.1f} %" in stdout
+    verdict = "meets the target" if content["meets_target"] else "misses the target by"
+    assert f"verdict    {verdict}" in stdout
+    assert "judged at the table's speed" in stdout
 
 
 def test_found_network_can_be_estimated_from_its_file(searched, built, run):
@@ -107,19 +138,49 @@ def test_found_network_can_be_estimated_from_its_file(searched, built, run):
     assert json.loads(run(*command).stdout)["latency_s"] == pytest.approx(_content(searched)["predicted_s"])
 
 
-def test_network_is_measured_in_a_process_of_its_own():
+@pytest.fixture
+def found():
+    """Make what a search found: a network of the tiny space with nothing but skips."""
     sample = dict.fromkeys(FBNetSpace(**TINY).simplify(), "skip")
-    platform = current_platform("cpu")
-    measurement, where = _measure(platform, None, "fbnet", TINY, sample, (1, 3, 32, 32))
-    assert measurement.summary.value > 0
-    assert where.id == platform.id
+    return SearchResult(sample, torch.nn.Identity(), 1e-3, 0.9, ())
 
 
-def test_network_that_can_not_be_run_in_its_process_is_reported():
-    sample = dict.fromkeys(FBNetSpace(**TINY).simplify(), "skip")
-    task = MeasureTask("fbnet", TINY, sample, (1, 4, 32, 32), "torch", "cpu", 1, "fp32")
-    with pytest.raises(MeasurementError, match=r"network cannot be run on"):
-        measure_apart(task)
+def test_network_is_measured_with_the_reference_of_its_space(found, built, tmp_path):
+    estimator = TableEstimator(LookupTable.load(built[0]))
+    runtime = runtime_of(estimator.platform, None)
+    made = measure_found(estimator, Searched("fbnet", TINY, (1, 3, 32, 32)), found, runtime, 4.0, store="memory")
+    assert [item.name for item in made.results] == ["found"]
+    assert made.results[0].predicted.value == 1e-3
+    assert made.speed not in (0.0, 1.0)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_network_that_fails_to_run_is_reported(found, built, tmp_path):
+    estimator = TableEstimator(LookupTable.load(built[0]))
+    searched = Searched(f"{Path(__file__).with_name('tiny.py')}:Failing", {}, (1, 3, 8, 8))
+    result = replace(found, sample={"layer": "broken"})
+    with pytest.raises(MeasurementError, match=r"The network found failed to run: .*no such kernel"):
+        measure_found(estimator, searched, result, runtime_of(estimator.platform, None), 4.0, store="memory")
+
+
+def test_estimator_of_another_platform_cannot_be_held_to_this_one(tables):
+    platform = LookupTable.load(tables["elsewhere"]).platform
+    with pytest.raises(MismatchError, match=r"The estimator belongs to another platform \("):
+        runtime_of(replace(platform, runtime="torch"), "cpu")
+
+
+def test_result_is_written_although_it_cannot_be_measured(run, tables, tmp_path, _few_digits):
+    """The table is of a device that is not here."""
+    run(
+        "search", "--latency-estimator", tables["elsewhere"], "--target-ms", 4, "--fill", 0.9, "--epochs", 1,
+        "--final-epochs", 0, "--train-batch-size", 32, "--margin", 0, "--out", "out",
+    )  # fmt: skip
+    content = json.loads((tmp_path / "out" / "search.json").read_text())
+    assert content["validation"] is None
+    assert content["measured_s"] is None
+    assert "Unknown runtime 'unknown'" in content["not_measured"]
+    assert 0.9 <= content["used"] <= 1
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == sorted(FILES)
 
 
 @pytest.fixture
@@ -142,6 +203,12 @@ def test_target_out_of_reach_tells_the_reachable_range(refused, tables):
     assert "No network of the space meets a latency of 100 us" in complaint
     assert f"Reachable is {low * 1e3:.3g}"[:16] in complaint
     assert f"{high * 1e3:.2f} ms" in complaint
+
+
+def test_fill_out_of_reach_tells_the_costliest(refused, tables):
+    complaint = refused("--fill", "0.95", "--margin", "0", target=100)
+    assert "No network of the space uses 95.0 % of a latency of 100 ms: the costliest has " in complaint
+    assert f"{_range(tables['tiny'])[1] * 1e3:.2f} ms" in complaint
 
 
 def test_target_without_room_for_the_margin_tells_the_fastest(refused, tables):
@@ -167,6 +234,8 @@ def test_target_that_is_no_positive_number_is_refused(refused, target):
         (["--epochs", "0"], "The 'epochs' of a search must be an int >= 1. Got 0."),
         (["--train-batch-size", "1"], "The 'batch_size' of a search must be an int >= 2. Got 1."),
         (["--learning-rate", "0"], "The 'learning_rate' of a search must be > 0. Got 0.0."),
+        (["--fill", "1.2"], "The 'fill' of a search must be a share of the target in (0, 1]. Got 1.2."),
+        (["--fill", "0"], "The 'fill' of a search must be a share of the target in (0, 1]. Got 0.0."),
         (["--margin", "0.6"], "0.6 is not in the range 0<=x<=0.5"),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",

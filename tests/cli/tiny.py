@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import random
 
+import torch
+from torch import nn
+
+from nni_latency.imports import quiet_nni
 from nni_latency.tables import LookupTable
+
+with quiet_nni():
+    from nni.nas.nn.pytorch import LayerChoice, ModelSpace
 
 #: Arguments of the space, and the same as options.
 TINY = {"num_classes": 10, "input_size": 32, "width": 0.25, "depth": 0.25}
@@ -22,3 +29,24 @@ def make_table(space, *, leave_out=(), seed=0, **options):
         for layer in plan.layers
     }
     return LookupTable.from_latencies(space, latencies, **options)
+
+
+class Broken(nn.Module):
+    """A layer that its device does not have."""
+
+    def forward(self, inputs):
+        raise RuntimeError("no such kernel")
+
+
+class Failing(ModelSpace):
+    """A space, one of whose two networks fails to run."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = LayerChoice({"broken": Broken(), "plain": nn.Identity()}, label="layer")
+
+    def forward(self, inputs):
+        return self.layer(inputs)
+
+    def example_inputs(self):
+        return torch.zeros(1, 3, 8, 8)

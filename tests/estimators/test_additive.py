@@ -133,18 +133,17 @@ def test_likeliest_never_exceeds_the_target(problem):
     assert cost(likeliest_within(cost, scores, target)) <= target * (1 + 1e-9)
 
 
-@given(_problems())
-def test_likeliest_is_at_least_as_likely_as_any_network_well_within_the_target(problem):
-    """Against all networks: only those nearer to the target than the documented resolution may be passed over."""
+@given(_problems(), st.floats(0.0, 1.0))
+def test_likeliest_is_at_least_as_likely_as_any_network_well_within_the_range(problem, fill):
+    """Against all networks: only those nearer to an end than the documented resolution may be passed over."""
     cost, scores, target = problem
-    resolution = 400
-    picked = _indices(cost, likeliest_within(cost, scores, target, resolution=resolution))
-    low = cost.range[0]
-    margin = len(scores) / resolution * (target - low)
-    best = max(
-        (_score(scores, network) for network in _all(cost) if cost.predict([network])[0] <= target - margin),
-        default=-math.inf,
-    )
+    resolution, floor = 400, fill * target
+    picked = _indices(cost, likeliest_within(cost, scores, target, floor=floor, resolution=resolution))
+    margin = len(scores) / resolution * (target - cost.range[0])
+    inside = [network for network in _all(cost) if floor + margin <= cost.predict([network])[0] <= target - margin]
+    if inside:
+        assert floor <= cost.predict([picked])[0]
+    best = max((_score(scores, network) for network in inside), default=-math.inf)
     assert _score(scores, picked) >= best - 1e-9
 
 

@@ -43,7 +43,7 @@ def test_digits_hold_every_class_on_both_sides(digits):
 
 
 def test_data_set_too_small_to_split_is_refused():
-    with pytest.raises(InvalidValueError, match=r"at least 5 pictures to be split\. Got 4"):
+    with pytest.raises(InvalidValueError, match=r"at least 5 images to be split\. Got 4"):
         split(range(4), 0)
 
 
@@ -86,5 +86,5 @@ def test_folder_loads_one_class_a_folder(tmp_path):
 
 @with_vision
 def test_folder_without_pictures_is_refused(tmp_path):
-    with pytest.raises(InvalidValueError, match=r"must hold one folder of pictures per class"):
+    with pytest.raises(InvalidValueError, match=r"must hold one folder of images per class"):
         load_dataset(f"folder:{tmp_path}")

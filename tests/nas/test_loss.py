@@ -8,7 +8,7 @@ import pytest
 import torch
 from toys import LATENCIES, Toy, profiler_of
 
-from nni_latency.errors import InvalidValueError, UnreachableTargetError
+from nni_latency.errors import InvalidValueError
 from nni_latency.imports import quiet_nni
 from nni_latency.nas import FBNetLoss, SharedGumbelSoftmax
 from nni_latency.nas._penalty import architecture_parameters
@@ -21,10 +21,10 @@ with quiet_nni():
 def made():
     """Make a loss over a supernet with uneven probabilities; return it with the live parameters."""
 
-    def make(target=None, *, tau=1.0, latencies=None, **options):
+    def make(*, tau=1.0, latencies=None, **options):
         torch.manual_seed(0)
         space, mask = Toy(), SharedGumbelSoftmax(tau)
-        loss = FBNetLoss(profiler_of(space, latencies), mask, target, **options)
+        loss = FBNetLoss(profiler_of(space, latencies), mask, **options)
         DARTS().mutate_model(space)
         alphas = dict(architecture_parameters(space))
         with torch.no_grad():
@@ -55,14 +55,14 @@ def test_profile_is_the_expected_cost_in_evaluation(made):
 
 
 @pytest.mark.parametrize(("alpha", "beta", "weight"), [(0.2, 0.6, 1.0), (0.7, 1.5, 1.0), (0.2, 0.6, 3.0)])
-def test_loss_without_a_target_is_that_of_the_paper(made, alpha, beta, weight):
+def test_loss_is_that_of_the_paper(made, alpha, beta, weight):
     loss, alphas = made(alpha=alpha, beta=beta, weight=weight)
     joined, _ = loss(torch.tensor(1.7), {})
     expected = 1.7 * alpha * math.log(float(_latency(loss, alphas).detach()) / 1e-6) ** (weight * beta)
     assert float(joined.detach()) == pytest.approx(expected, rel=1e-5)
 
 
-def test_gradient_without_a_target_is_that_of_the_paper(made):
+def test_gradient_is_that_of_the_paper(made):
     loss, alphas = made()
     joined, _ = loss(torch.tensor(1.7), {})
     by_hand = 1.7 * 0.2 * torch.log(_latency(loss, alphas) / 1e-6) ** 0.6
@@ -72,49 +72,15 @@ def test_gradient_without_a_target_is_that_of_the_paper(made):
         torch.testing.assert_close(mine, other)
 
 
-def test_loss_above_the_target_adds_the_multiplier_times_the_excess(made):
-    loss, alphas = made(target=3.5e-3, weight=2.0)
-    latency = float(_latency(loss, alphas).detach())
-    assert latency > 3.5e-3
-    joined, _ = loss(torch.tensor(1.7), {})
-    expected = 1.7 * 0.2 * math.log(latency / 1e-6) ** 1.2 + 2.0 * 1.0 * (latency / 3.5e-3 - 1)
-    assert float(joined.detach()) == pytest.approx(expected, rel=1e-5)
-
-
-def test_loss_below_the_target_does_not_press(made):
-    loss, alphas = made(target=8.9e-3)
-    assert float(_latency(loss, alphas).detach()) < 8.9e-3
-    joined, _ = loss(torch.tensor(1.7, requires_grad=True), {})
-    assert float(joined.detach()) == pytest.approx(1.7 * 0.2 * math.log(8.9e-3 / 1e-6) ** 0.6, rel=1e-5)
-    assert all(not grad.any() for grad in torch.autograd.grad(joined, list(alphas.values())))
-
-
-def test_multiplier_grows_while_the_mask_costs_too_much(made):
-    loss, alphas = made(target=3.5e-3, multiplier_rate=0.1)
-    excess = float(_latency(loss, alphas).detach()) / 3.5e-3 - 1
-    for _ in range(3):
-        loss(torch.tensor(1.0), {})
-    assert float(loss.multiplier) == pytest.approx(1 + 3 * 0.1 * excess, rel=1e-5)
-
-
-def test_multiplier_shrinks_to_zero_at_least(made):
-    loss, _ = made(target=8.9e-3, multiplier_rate=1.0)
-    for _ in range(9):
-        loss(torch.tensor(1.0), {})
-    assert float(loss.multiplier) == 0.0
-
-
-@pytest.mark.parametrize("target", [None, 3.5e-3])
-def test_loss_without_weight_is_the_cross_entropy(made, target):
-    loss, _ = made(target=target, weight=0.0)
+def test_loss_without_weight_is_the_cross_entropy(made):
+    loss, _ = made(weight=0.0)
     cross_entropy = torch.tensor(1.7)
     assert loss(cross_entropy, {})[0] is cross_entropy
 
 
-@pytest.mark.parametrize("target", [None, 3.5e-3])
-def test_gradient_of_an_overwhelming_weight_is_finite(made, target):
+def test_gradient_of_an_overwhelming_weight_is_finite(made):
     """The paper's factor alone would be infinite in 32 bits."""
-    loss, alphas = made(target=target, weight=1e4)
+    loss, alphas = made(weight=1e4)
     joined, _ = loss(torch.tensor(1.7), {})
     for grad in torch.autograd.grad(joined, list(alphas.values())):
         assert torch.isfinite(grad).all()
@@ -136,19 +102,11 @@ def test_loss_reports_what_it_joined(made):
         ({"alpha": float("nan")}, r"'alpha' of FBNet must be a number > 0\. Got nan"),
         ({"beta": -0.1}, r"'beta' of FBNet must be a number >= 0\. Got -0\.1"),
         ({"weight": -1.0}, r"'weight' of FBNet must be a number >= 0\. Got -1\.0"),
-        ({"multiplier_rate": -1.0}, r"'multiplier_rate' of FBNet must be a number >= 0"),
-        ({"target": 0.0}, r"must be .*Got 0\.0"),
-        ({"target": float("nan")}, r"must be .*Got nan"),
     ],
 )
 def test_loss_refuses_numbers_out_of_range(options, complaint):
     with pytest.raises(InvalidValueError, match=complaint):
         FBNetLoss(profiler_of(Toy()), SharedGumbelSoftmax(), **options)
-
-
-def test_loss_refuses_a_target_out_of_reach():
-    with pytest.raises(UnreachableTargetError, match=r"latency of 2\.00 ms\. Reachable is 3\.00 ms to 9\.00 ms"):
-        FBNetLoss(profiler_of(Toy()), SharedGumbelSoftmax(), 2e-3)
 
 
 def test_loss_refuses_costs_that_its_logarithm_can_not_take():

@@ -20,7 +20,7 @@ from nni_latency.nas import (
     LatencyProfiler,
     SearchAim,
     SearchSettings,
-    check_pictures,
+    check_images,
     check_strategy,
     is_one_shot,
     make_strategy,
@@ -214,15 +214,15 @@ def test_strategy_that_can_not_search_is_refused(name, space, arguments, complai
 
 def test_network_that_does_not_take_the_pictures_is_refused():
     with pytest.raises(
-        InvalidValueError, match=r"Layers do not take the data set's pictures, 5x8x8: .* \(RuntimeError\)"
+        InvalidValueError, match=r"Layers do not take the data set's images, 5x8x8: .* \(RuntimeError\)"
     ):
-        check_pictures(Layers(), torch.zeros(2, 5, 8, 8), 2)
+        check_images(Layers(), torch.zeros(2, 5, 8, 8), 2)
 
 
 def test_network_with_too_few_classes_is_refused():
-    complaint = r"for each of the data set's 3 classes and each picture\. Got a tensor of shape \(2, 2\) for 2 pictures"
+    complaint = r"for each of the data set's 3 classes and each image\. Got a tensor of shape \(2, 2\) for 2 images"
     with pytest.raises(InvalidValueError, match=complaint):
-        check_pictures(Layers(), torch.zeros(2, 3, 8, 8), 3)
+        check_images(Layers(), torch.zeros(2, 3, 8, 8), 3)
 
 
 @pytest.mark.parametrize("kind", [DARTS, NniRandomOneShot])

@@ -168,7 +168,7 @@ def module_of(space, strategy, folder):
 
 def with_scores(module, target, scores):
     """Set the target and the architecture parameters of a training module; return it."""
-    module.penalty.target = target
+    module.penalty.baseline = target
     with torch.no_grad():
         for alpha, row in zip(dict(architecture_parameters(module.model)).values(), scores, strict=True):
             alpha.copy_(torch.tensor(row))

@@ -17,6 +17,7 @@ PICTURE = SearchPicture(
     accuracy=0.9,
     target=1.5e-3,
     measured=1.45e-3,
+    raw=1.6e-3,
     title="fbnet on digits",
 )
 
@@ -37,6 +38,7 @@ def test_picture_is_a_png_of_readable_size(tmp_path):
     [
         {"target": None},
         {"measured": None},
+        {"raw": None},
         {"path": [(3e-3, 0.2)]},
         {"layers": [("layer0", "k3_e1", 2e-3)]},
         {"title": "another"},
