@@ -10,7 +10,9 @@ import torch
 from rich.markup import escape
 
 from nni_latency.cli._console import progress, remarks
-from nni_latency.cli._options import Duration, check_device, estimator_option, space_options, store_options
+from nni_latency.cli._measuring_options import StoreOptions
+from nni_latency.cli._option import DURATION
+from nni_latency.cli._options import check_device, estimator_option, space_options
 from nni_latency.cli._progress import Measuring
 from nni_latency.cli._search_measure import measure_found, runtime_of
 from nni_latency.cli._search_report import FILES, Found, print_found, write_found, write_network
@@ -102,8 +104,9 @@ _SETTINGS = SearchSettings()
 @click.option("--batch-size", type=click.IntRange(1), help="Images per run on the device; must be that of the table.")
 @click.option("--device", help="Ask for this machine's device: the estimator must be of it.")
 @click.option("--measure/--no-measure", default=True, show_default=True, help="Measure the network found.")
-@click.option("--budget", type=Duration(), default="10s", show_default=True, help="Most time spent measuring it.")
-@store_options
+@click.option("--budget", type=DURATION, default="10s", show_default=True, help="Most time spent measuring it.")
+@click.option("--fresh", is_flag=True, help="Measure again what the database has.")
+@click.option("--database", metavar="URL|FILE", envvar="NNI_LATENCY_DATABASE", help="Where measurements are kept.")
 @click.option(
     "--threads",
     type=int,
@@ -244,7 +247,7 @@ def _measure(
     try:
         runtime = runtime_of(estimator.platform, options["device"])
         what = "the network found and its space's reference networks"
-        with Measuring(what, runtime, options["database"], fresh=options["fresh"]) as measuring:
+        with Measuring(what, runtime, StoreOptions(database=options["database"], fresh=options["fresh"])) as measuring:
             return measure_found(estimator, searched, result, runtime, options["budget"], **measuring.how)
     except LatencyError as error:
         return str(error)

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from nni_latency.tables._journal import RoundRecord
 
 from nni_latency.errors import InvalidValueError
 from nni_latency.measurement import Protocol, Visit, balanced_round, light_network
 from nni_latency.platforms import Platform
 from nni_latency.tables import Residency, fit_residency
-from nni_latency.tables._journal import RoundRecord
 from nni_latency.tables._samples import Samples
 from nni_latency.tables._summary import summarise
 from nni_latency.testing import fake_plan
