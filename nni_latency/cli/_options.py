@@ -9,7 +9,7 @@ import click
 
 import nni_latency.spaces as spaces
 from nni_latency.cli._spaces import JsonObject, own_arguments
-from nni_latency.errors import InvalidValueError, MismatchError
+from nni_latency.errors import InvalidValueError, MismatchError, UnknownNameError
 from nni_latency.estimators import Estimator, FallbackEstimator, LayerEnsemble, TableEstimator
 from nni_latency.measurement import Protocol
 from nni_latency.measurement.runtimes import Runtime
@@ -254,5 +254,11 @@ def check_device(estimator: Estimator, device: str | None) -> None:
     if device is None:
         return
     platform = estimator.platform
-    here = current_platform(device, runtime=platform.runtime, precision=platform.precision, threads=platform.threads)
+    try:
+        here = make_runtime(platform.runtime, device, platform.threads, platform.precision).platform
+    except UnknownNameError:
+        # The estimator may come from a runtime that is not installed here.
+        here = current_platform(
+            device, runtime=platform.runtime, precision=platform.precision, threads=platform.threads
+        )
     check_same_platform(platform, here, f"Using an estimator of {platform.id} for {here.id}")
