@@ -66,10 +66,8 @@ class _TorchRuntime(Runtime):
             facts["cpu_affinity"] = ",".join(map(str, self._processors))
         if self.allocator != ALLOCATORS[0]:
             facts["runtime.allocator"] = self.allocator
-=======
         if self._on_gpu and self.precision == "fp32":
             facts[f"{RUNTIME_FACT}tf32"] = _tf32(self.device)
->>>>>>> 049f15c (BUG: what a kernel does wrong is the candidate's failure, and workers are no other users of the GPU)
         return dataclasses.replace(found, facts=facts)
 
     @cached_property
@@ -152,7 +150,6 @@ class _TorchRuntime(Runtime):
         return tensor
 
 
-<<<<<<< HEAD
 def _is_plain(inputs: Inputs) -> bool:
     return len(inputs.args) == 1 and not inputs.kwargs and isinstance(inputs.args[0], torch.Tensor)
 
