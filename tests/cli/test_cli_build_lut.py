@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -16,6 +15,9 @@ from nni_latency.platforms import current_platform
 from nni_latency.spaces import FBNetSpace
 from nni_latency.tables import LookupTable, journal_path
 
+#: A build that does not end by itself, in one process.
+_LONG = ["--budget", "10min", "--processes", "1"]
+
 
 def test_build_writes_a_whole_table(built):
     out, _ = built
@@ -25,11 +27,11 @@ def test_build_writes_a_whole_table(built):
     assert table.platform.id == current_platform("cpu").id
 
 
-def test_build_keeps_to_the_budget(built):
+def test_build_keeps_to_the_budget_and_the_rounds(built):
     table = LookupTable.load(built[0])
-    assert table.protocol.time_budget == 1.0
-    # A round that has begun is finished.
-    assert 1.0 <= table.duration < 1.0 + 2 * table.duration / table.rounds
+    assert table.protocol.time_budget == 600.0
+    assert (table.protocol.rounds, table.rounds) == (4, 4)
+    assert 0 < table.duration < 600
 
 
 def test_build_leaves_no_journal(built):
@@ -51,8 +53,8 @@ def test_build_shows_its_progress_on_standard_error(built):
 
 def test_build_takes_the_protocol_from_its_options(run):
     run(
-        "build-lut", *TINY_OPTIONS, "--rounds", 2, "--n-warmup", 0, "--n-run", 2, "--outlier", 0.1, "--seed", 3,
-        "--out", "t.json",
+        "build-lut", *TINY_OPTIONS, "--rounds", 2, "--processes", 1, "--n-warmup", 0, "--n-run", 2, "--outlier", 0.1,
+        "--seed", 3, "--out", "t.json",
     )  # fmt: skip
     protocol = LookupTable.load("t.json").protocol
     assert (protocol.rounds, protocol.n_warmup, protocol.n_run, protocol.outlier, protocol.seed) == (2, 0, 2, 0.1, 3)
@@ -149,11 +151,6 @@ def test_build_refuses_a_table_that_another_process_builds(fails, run, tmp_path)
     run("build-lut", *TINY_OPTIONS, "--rounds", 1, "--out", out)
 
 
-def _start(out, budget):
-    command = [sys.executable, "-m", "nni_latency", "build-lut", *TINY_OPTIONS, "--budget", budget, "--out", str(out)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=dict(os.environ))
-
-
 def _wait_for_rounds(process, journal, count):
     """Wait until the journal holds so many rounds after its header."""
     end = time.monotonic() + 60
@@ -164,36 +161,44 @@ def _wait_for_rounds(process, journal, count):
     raise AssertionError(f"no {count} rounds: {process.communicate()}")
 
 
-def test_interrupted_build_goes_on_where_it_was(run, tmp_path):
-    out = tmp_path / "t.json"
-    journal = journal_path(out)
-    with _start(out, "10min") as process:
-        _wait_for_rounds(process, journal, 3)
+@pytest.fixture(scope="module")
+def interrupted(tmp_path_factory):
+    """Interrupt a build after three rounds; return its journal, its exit status and what it said."""
+    out = tmp_path_factory.mktemp("interrupted") / "t.json"
+    command = [sys.executable, "-m", "nni_latency", "build-lut", *TINY_OPTIONS, *_LONG, "--out", str(out)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        _wait_for_rounds(process, journal_path(out), 3)
         process.send_signal(signal.SIGINT)
         _, stderr = process.communicate(timeout=60)
-    assert process.returncode == 130
+    assert not out.exists()
+    return journal_path(out).read_bytes(), process.returncode, stderr
+
+
+@pytest.fixture
+def out(interrupted, tmp_path):
+    """Return where the table of the interrupted build goes, with its journal beside it."""
+    journal_path(tmp_path / "t.json").write_bytes(interrupted[0])
+    return tmp_path / "t.json"
+
+
+def test_interrupted_build_goes_on_where_it_was(run, interrupted, out):
+    journal, status, stderr = interrupted
+    assert status == 130
     assert "Traceback" not in stderr
     assert "the same command goes on" in stderr
-    assert not out.exists()
-    kept = journal.read_bytes().count(b"\n") - 1
+    kept = journal.count(b"\n") - 1
     assert kept >= 3
-    result = run("build-lut", *TINY_OPTIONS, "--budget", "10min", "--rounds", kept + 2, "--out", out)
+    result = run("build-lut", *TINY_OPTIONS, *_LONG, "--rounds", kept + 2, "--out", out)
     assert f"going on after {kept} rounds" in result.stderr
     assert LookupTable.load(out).rounds == kept + 2
-    assert not journal.exists()
+    assert not journal_path(out).exists()
 
 
-def test_build_does_not_mix_two_spaces(fails, tmp_path):
-    out = tmp_path / "t.json"
-    with _start(out, "10min") as process:
-        _wait_for_rounds(process, journal_path(out), 1)
-        process.send_signal(signal.SIGINT)
-        process.communicate(timeout=60)
-    before = journal_path(out).read_bytes()
-    complaint = fails("build-lut", *TINY_OPTIONS[:-1], "0.5", "--out", out)
+def test_build_does_not_mix_two_spaces(fails, interrupted, out):
+    complaint = fails("build-lut", *TINY_OPTIONS[:-1], "0.5", *_LONG, "--out", out)
     assert "would mix two spaces" in complaint
     assert "--no-resume" in complaint
-    assert journal_path(out).read_bytes() == before
+    assert journal_path(out).read_bytes() == interrupted[0]
 
 
 def test_show_prints_the_table(run, built):
@@ -214,7 +219,7 @@ def test_show_prints_json(run, built):
     assert facts["platform"] == current_platform("cpu").id
     assert facts["coverage"] == 1.0
     assert facts["missing"] == []
-    assert facts["protocol"]["time_budget"] == 1.0
+    assert facts["protocol"]["time_budget"] == 600.0
 
 
 def test_show_names_missing_candidates_in_json(run, tables):
