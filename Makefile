@@ -1,4 +1,5 @@
 # Everything runs in .venv, which is made when it is absent; only Python 3.11 (or later), git and make need to be there.
+# Tests with the lowest versions that setup.cfg allows run in .venv-lowest.
 # Packages are installed again only when one of the files that name them has changed.
 
 SHELL := /bin/bash
@@ -7,23 +8,35 @@ MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
 
 VENV := .venv
+LOWEST := .venv-lowest
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 NAMED_IN := setup.cfg pyproject.toml constraints.txt
+PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile
 # Passed on to pytest or to the demo, as in: make test ARGS="-k table"
 ARGS ?=
 
-.PHONY: help demo test lint docs benchmarks venv clean
+.PHONY: help demo test test-slow test-lowest gpu lint docs benchmarks venv clean
 
 help: ## Say what can be made
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | \
-	    while IFS='|' read -r name text; do printf '  make %-11s %s\n' "$$name" "$$text"; done
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | \
+	    while IFS='|' read -r name text; do printf '  make %-12s %s\n' "$$name" "$$text"; done
 
 demo: $(VENV)/.installed ## Build a table of this device, search with it, show what was found; output in demo/
 	@$(BIN)/python examples/demo.py $(ARGS)
 
-test: $(VENV)/.installed-test ## Run the tests, in two processes
-	@$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
+test: $(VENV)/.installed-test ## Run the tests, in two processes, without the slow ones
+	@$(PYTEST) -m "not slow" $(ARGS)
+
+test-slow: $(VENV)/.installed-test ## Run the slow tests: real budgets, whole searches
+	@$(PYTEST) -m slow $(ARGS)
+
+# Old packages warn about the new ones that they meet, which is no fault of this one.
+test-lowest: $(LOWEST)/.installed-test ## Run the tests with the lowest versions that setup.cfg allows
+	@$(LOWEST)/bin/python -m pytest -n 2 --dist loadfile -m "not slow and not installs" -W default tests $(ARGS)
+
+gpu: $(VENV)/.installed-test ## Run what needs a GPU, ten minutes at most; the report goes to report-gpu/
+	@$(BIN)/python examples/gpu_report.py $(ARGS)
 
 lint: $(VENV)/.installed-test ## Check style, format, types and the imports between the rooms
 	@$(BIN)/ruff check
@@ -42,16 +55,16 @@ benchmarks: $(VENV)/.installed-test ## Run the benchmarks
 venv: $(VENV)/.installed ## Make .venv and install the package in it
 
 clean: ## Remove everything that was made, .venv included
-	@rm -rf $(VENV) demo build dist docs/_build docs/generated *.egg-info .benchmarks .hypothesis
+	@rm -rf $(VENV) $(LOWEST) demo report-gpu build dist docs/_build docs/generated *.egg-info .benchmarks .hypothesis
 	@rm -rf .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	@find . -name __pycache__ -not -path './.git/*' -prune -exec rm -rf {} +
 
 # pip is the last thing that goes into a new environment, so it stands for a whole one.
-$(BIN)/pip:
+$(BIN)/pip $(LOWEST)/bin/pip:
 	@for python in python3.11 python3 python; do \
 	    if "$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
-	        echo "Making $(VENV) with $$python"; \
-	        exec "$$python" -m venv $(VENV); \
+	        echo "Making $(@:/bin/pip=) with $$python"; \
+	        exec "$$python" -m venv $(@:/bin/pip=); \
 	    fi; \
 	done; \
 	echo "Python 3.11 or later is needed, and neither python3.11 nor python3 is one." >&2; exit 1
@@ -70,3 +83,8 @@ $(VENV)/.installed-docs: $(NAMED_IN) | $(BIN)/pip
 	@echo "Installing nni_latency and what its documentation needs in $(VENV) (a few minutes the first time)"
 	@$(INSTALL) -e '.[docs]'
 	@touch $@ $(VENV)/.installed
+
+$(LOWEST)/.installed-test: setup.cfg pyproject.toml constraints-lowest.txt | $(LOWEST)/bin/pip
+	@echo "Installing nni_latency and the lowest versions that it allows in $(LOWEST) (a few minutes the first time)"
+	@$(LOWEST)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-lowest.txt -e '.[test]'
+	@touch $@

@@ -93,75 +93,58 @@ _USE = """
     import json
     import torch
     from nni_latency import LatencyError, load_estimator
+    from nni_latency.plugins import load_registry
 
     model = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 1, bias=False), torch.nn.ReLU())
     try:
         result = load_estimator("roofline:100,20").estimate(model, torch.zeros(1, 3, 32, 32)).value
+        plugins = {item.name: [item.distribution, item.version, item.error] for item in load_registry().plugins}
+        estimators = sorted(load_registry().estimators)
     except LatencyError as error:
-        result = str(error)
-    print(json.dumps(result))
+        result, plugins, estimators = str(error), {}, []
+"""
+_PRINT = """
+    print(json.dumps({"result": result, "plugins": plugins, "estimators": estimators}))
 """
 
 # 1024 pixels: the convolution reads 3, writes 8, holds 24 weights; the activation reads 8, writes 8; 4 bytes each.
 _SECONDS = 4 * (1024 * (3 + 8) + 24 + 1024 * 16) / 20e9
 
-_LIST = """
-    import json
-    from nni_latency.plugins import load_registry
 
-    registry = load_registry()
-    print(json.dumps({
-        "estimators": sorted(registry.estimators),
-        "plugins": {plugin.name: [plugin.distribution, plugin.version, plugin.error] for plugin in registry.plugins},
-    }))
-"""
-
-
-def test_installed_plugin_is_used_through_its_entry_point(run):
-    assert run(_USE) == pytest.approx(_SECONDS)
-
-
-def test_installed_plugin_is_the_one_that_was_installed(run, installed):
-    found = run("import json, nni_latency_roofline; print(json.dumps(nni_latency_roofline.__file__))")
-    assert Path(found).is_relative_to(installed)
-    assert (installed / "nni_latency_roofline" / "py.typed").exists()
-
-
-def test_installed_plugin_keeps_the_contract(run):
+def test_installed_plugin_keeps_the_contract_and_is_used_through_its_entry_point(run, installed):
     code = """
-        import json
-        import nni_latency_roofline.plugin
-        from nni_latency.testing import check_plugin
+    import nni_latency_roofline.plugin
+    from nni_latency.testing import check_plugin
 
-        print(json.dumps(check_plugin(nni_latency_roofline.plugin)))
+    check_plugin(nni_latency_roofline.plugin)
+    print(json.dumps([nni_latency_roofline.__file__, result, plugins, estimators]))
     """
-    assert run(code) is None
-
-
-def test_installed_plugin_is_listed_with_its_distribution(run):
-    found = run(_LIST)
-    assert "roofline" in found["estimators"]
-    assert found["plugins"]["roofline"] == ["nni_latency_roofline", "0.1.0", None]
+    place, result, plugins, estimators = run(_USE + code)
+    assert Path(place).is_relative_to(installed)
+    assert (installed / "nni_latency_roofline" / "py.typed").exists()
+    assert result == pytest.approx(_SECONDS)
+    assert "roofline" in estimators
+    assert plugins["roofline"] == ["nni_latency_roofline", "0.1.0", None]
 
 
 def test_broken_plugin_is_reported_by_name_and_the_rest_work(run, distribution):
     distribution("crumbling", "raise ZeroDivisionError('on import')")
-    found = run(_LIST)
+    found = run(_USE + _PRINT)
     assert found["plugins"]["crumbling_point"] == ["crumbling", "1.0", "ZeroDivisionError: on import"]
     assert {"roofline", "table"} <= set(found["estimators"])
-    assert run(_USE) == pytest.approx(_SECONDS)
+    assert found["result"] == pytest.approx(_SECONDS)
 
 
 def test_clash_of_names_is_reported_with_both_owners(run, distribution):
     distribution("clashing", _CLASH)
-    message = run(_USE)
+    message = run(_USE + _PRINT)["result"]
     assert "Two plugins register the estimator 'roofline': 'clashing_point' and 'roofline'" in message
     assert "NNI_LATENCY_PLUGINS" in message
 
 
 def test_clash_is_settled_by_naming_the_plugins_to_load(run, distribution):
     distribution("clashing", _CLASH)
-    assert run(_USE, plugins="roofline") == pytest.approx(_SECONDS)
+    assert run(_USE + _PRINT, plugins="roofline")["result"] == pytest.approx(_SECONDS)
 
 
 _RUNTIME = """

@@ -11,6 +11,8 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.version import Version
 
 from nni_latency import LookupTable, TableEstimator
 from nni_latency.loading import load_estimator
@@ -30,6 +32,18 @@ def test_setup_lists_every_package():
     folders = {path.parent.relative_to(ROOT) for path in (ROOT / "nni_latency").rglob("__init__.py")}
     found = {".".join(folder.parts) for folder in folders} | {"nni_latency.lut"}
     assert set(_setup()["options"]["packages"].split()) == found
+
+
+def test_lowest_versions_are_those_that_setup_allows():
+    setup = _setup()
+    extras = [text for name, text in setup["options.extras_require"].items() if name != "docs"]
+    lines = "\n".join([setup["options"]["install_requires"], *extras]).splitlines()
+    requirements = [Requirement(line) for line in lines if line and not line.startswith("#")]
+    pinned = (ROOT / "constraints-lowest.txt").read_text(encoding="utf-8").partition("# What they need.")[0]
+    lowest = dict(line.split("==") for line in pinned.splitlines() if "==" in line)
+    for requirement in requirements:
+        (allowed_from,) = [item.version for item in requirement.specifier if item.operator == ">="]
+        assert Version(lowest[requirement.name.lower()]) == Version(allowed_from), requirement
 
 
 @pytest.fixture(scope="module")

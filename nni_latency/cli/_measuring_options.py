@@ -36,6 +36,11 @@ class PlatformOptions:
     runtime_options: tuple[tuple[str, Any], ...] = _runtime_options()
     precision: str = option("Numeric precision.", type=click.Choice(PRECISIONS), default="fp32")
     threads: int = option("Number of CPU threads.", type=click.IntRange(1), default=1)
+    allocator: str = option(
+        "Freed memory is kept for the next run, or left to the system as in a plain script.",
+        type=click.Choice(["kept", "system"]),
+        default="kept",
+    )
 
 
 @dataclass(frozen=True)
@@ -48,7 +53,12 @@ class DeviceOptions:
     def of(self, platform: Platform) -> PlatformOptions:
         """Return the options with runtime, precision and threads of a platform."""
         return PlatformOptions(
-            self.device, platform.runtime, self.runtime_options, platform.precision, platform.threads
+            self.device,
+            platform.runtime,
+            self.runtime_options,
+            platform.precision,
+            platform.threads,
+            str(platform.facts.get("runtime.allocator", "kept")),
         )
 
 
@@ -95,6 +105,8 @@ def make_runtime(options: PlatformOptions) -> Runtime:
     """
     registration = load_registry().find("runtime", options.runtime)
     given = dict(options.runtime_options)
+    if options.allocator != "kept":
+        given["allocator"] = options.allocator
     _check_options(options.runtime, registration.factory, given)
     made: Runtime = registration.make(options.device, threads=options.threads, precision=options.precision, **given)
     return made

@@ -8,9 +8,10 @@ from typing import Any, TypeVar
 import click
 
 import nni_latency.spaces as spaces
+from nni_latency.cli._measuring_options import DeviceOptions, make_runtime
 from nni_latency.cli._option import JSON_OBJECT
 from nni_latency.cli._space_options import SpaceOptions
-from nni_latency.errors import MismatchError
+from nni_latency.errors import MismatchError, UnknownNameError
 from nni_latency.estimators import Estimator, FallbackEstimator, LayerEnsemble, TableEstimator
 from nni_latency.platforms import check_same_platform, current_platform
 from nni_latency.tables import OPERATORS, LookupTable
@@ -132,5 +133,11 @@ def check_device(estimator: Estimator, device: str | None) -> None:
     if device is None:
         return
     platform = estimator.platform
-    here = current_platform(device, runtime=platform.runtime, precision=platform.precision, threads=platform.threads)
+    try:
+        here = make_runtime(DeviceOptions(device, ()).of(platform)).platform
+    except UnknownNameError:
+        # The estimator may come from a runtime that is not installed here.
+        here = current_platform(
+            device, runtime=platform.runtime, precision=platform.precision, threads=platform.threads
+        )
     check_same_platform(platform, here, f"Using an estimator of {platform.id} for {here.id}")

@@ -144,7 +144,7 @@ def _gpu_facts(index: int) -> Iterator[tuple[str, FactValue]]:
         yield "cuda", torch.version.cuda
     if torch.backends.cudnn.version() is not None:
         yield "cudnn", str(torch.backends.cudnn.version())
-    yield from _nvml_facts(nvml_index(index))
+    yield from _nvml_facts(index)
 
 
 def nvml_index(index: int) -> int:
@@ -162,11 +162,13 @@ def _nvml_facts(index: int) -> Iterator[tuple[str, FactValue]]:
     except pynvml.NVMLError:
         return
     try:
-        handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+        handle = pynvml.nvmlDeviceGetHandleByIndex(nvml_index(index))
         yield "gpu_driver", pynvml.nvmlSystemGetDriverVersion()
         yield "gpu_power_limit", pynvml.nvmlDeviceGetEnforcedPowerLimit(handle) / 1e3
         yield "gpu_clock_max", pynvml.nvmlDeviceGetMaxClockInfo(handle, pynvml.NVML_CLOCK_SM) * 1_000_000
-    except pynvml.NVMLError:
+    except (pynvml.NVMLError, RuntimeError):
+        # torch answers with a RuntimeError where it cannot tell which of the driver's GPUs this is, such as a part of
+        # one.
         return
     finally:
         pynvml.nvmlShutdown()

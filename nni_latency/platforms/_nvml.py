@@ -101,12 +101,24 @@ def reasons_in_words(bits: int) -> tuple[str, ...]:
 
 
 def _others(ids: set[int], root: Path) -> set[int]:
-    """Take this process out of those on the GPU."""
+    """Take this process and those that it started out of those on the GPU."""
     import torch
 
-    if os.getpid() in ids or not torch.cuda.is_initialized():
-        return ids - {os.getpid()}
+    own = {each for each in ids if _descends(each, root)}
+    if own or not torch.cuda.is_initialized():
+        return ids - own
     # In a container the driver tells the ids of the host. This process is on the GPU, so one foreign id is its own;
     # of several nobody can say which, and they are others all the same.
     foreign = {each for each in ids if not (root / "proc" / str(each)).exists()}
     return ids - foreign if len(foreign) == 1 else ids
+
+
+def _descends(process: int, root: Path) -> bool:
+    """Say whether a process is this one, or one that it started, such as a worker that measures."""
+    while process > 1 and process != os.getpid():
+        try:
+            # The second field, a name in brackets, may hold anything.
+            process = int((root / "proc" / str(process) / "stat").read_text().rpartition(")")[2].split()[1])
+        except (OSError, ValueError, IndexError):
+            return False
+    return process == os.getpid()

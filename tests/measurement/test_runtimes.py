@@ -15,7 +15,7 @@ from prepared import prepare
 from torch import nn
 
 from nni_latency.errors import MeasurementError, UnknownNameError
-from nni_latency.measurement import time_chain
+from nni_latency.measurement import CandidateError, time_chain
 from nni_latency.measurement.runtimes import Runtime, TorchCompile, TorchEager, TorchScript
 from nni_latency.measurement.runtimes._affinity import choose_processors, pinned
 from nni_latency.measurement.runtimes._cuda_clock import CudaClock
@@ -257,9 +257,21 @@ def test_interface_of_runtimes_loads_without_torch():
 def test_cuda_clock_reports_events_that_do_not_work():
     class Event:
         def synchronize(self):
-            raise RuntimeError("device lost")
+            pass
 
-    with pytest.raises(MeasurementError, match=r"clock events do not work: device lost"):
+        def elapsed_time(self, after):
+            raise RuntimeError("not recorded")
+
+    with pytest.raises(MeasurementError, match=r"clock events do not work: not recorded"):
+        CudaClock().intervals([Event(), Event()])
+
+
+def test_cuda_clock_blames_what_ran_for_its_failure():
+    class Event:
+        def synchronize(self):
+            raise RuntimeError("CUDA error: an illegal memory access was encountered\nFor debugging, pass ...")
+
+    with pytest.raises(CandidateError, match=r"^CUDA error: an illegal memory access was encountered$"):
         CudaClock().intervals([Event(), Event()])
 
 

@@ -37,8 +37,8 @@ _compiler = pytest.mark.skipif(shutil.which(os.environ.get("CXX", "g++")) is Non
     [
         (make_block, (2, 16, 8, 8), "fp32", False, 1e-5),
         (make_block, (2, 16, 8, 8), "bf16", True, 5e-2),
-        (make_block, (2, 16, 8, 8), "fp16", False, 1e-2),
-        (make_network, (1, 3, 32, 32), "fp32", True, 1e-5),
+        pytest.param(make_block, (2, 16, 8, 8), "fp16", False, 1e-2, marks=pytest.mark.slow),
+        pytest.param(make_network, (1, 3, 32, 32), "fp32", True, 1e-5, marks=pytest.mark.slow),
     ],
 )
 def test_torch_compile_agrees_with_eager(build, shape, precision, channels_last, tolerance):
@@ -76,7 +76,7 @@ def test_torch_compile_compiles_every_module_on_its_own():
     with runtime.session(), torch._dynamo.config.patch(cache_size_limit=1):
         inputs = runtime.inputs((1, 4))
         counters.clear()
-        stages = [prepare(runtime, Scale(factor), (1, 4))[0] for factor in range(1, 4)]
+        stages = [prepare(runtime, Scale(factor), (1, 4))[0] for factor in (1, 2)]
         for factor, stage in enumerate(stages, start=1):
             torch.testing.assert_close(stage(inputs), inputs * factor + factor)
         assert counters["stats"]["unique_graphs"] == 2 * len(stages)

@@ -306,6 +306,17 @@ def test_read_conditions_of_a_gpu_does_not_mistake_another_process_for_its_own(g
     assert gpu(processes(os.getpid(), 900001)).gpu_other_processes == (900001,)
 
 
+def test_read_conditions_of_a_gpu_leaves_out_processes_that_this_one_started(gpu):
+    """The worker (7) of a process (6) that this one started; and one (8) that another started."""
+    here = {
+        "proc/6/stat": f"6 (a) name) S {os.getpid()} 6",
+        "proc/7/stat": "7 (python) R 6 7",
+        "proc/8/stat": "8 (python) R 5 8",
+        "proc/5/stat": "5 (sh) S 1 5",
+    }
+    assert gpu(processes(7, 8), here).gpu_other_processes == (8,)
+
+
 def test_read_conditions_of_a_gpu_goes_without_a_driver(machine):
     driver = FakeDriver()
 

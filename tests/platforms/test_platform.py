@@ -30,7 +30,7 @@ def test_platform_refuses_a_device_that_would_spoil_the_id(device):
 
 
 def test_platform_refuses_an_unknown_precision():
-    with pytest.raises(InvalidValueError, match=r"one of fp32, bf16, fp16. Got 'int3'"):
+    with pytest.raises(InvalidValueError, match=r"one of fp32, bf16, fp16, int8\. Got 'int3'"):
         Platform("x", precision="int3")
 
 

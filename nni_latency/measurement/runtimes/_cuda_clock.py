@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from nni_latency.errors import MeasurementError
+from nni_latency.measurement._bench import CandidateError
 
 
 class CudaClock:
@@ -28,11 +29,16 @@ class CudaClock:
 
         Raises
         ------
+        CandidateError
+            If what ran failed: kernels run after their calls have returned, so it shows here.
         MeasurementError
             If the device cannot tell the time between events.
         """
         try:
             marks[-1].synchronize()
+        except RuntimeError as error:
+            raise CandidateError(str(error).partition("\n")[0]) from error
+        try:
             return [before.elapsed_time(after) / 1e3 for before, after in itertools.pairwise(marks)]
         except RuntimeError as error:
             raise MeasurementError(f"The GPU's clock events do not work: {error}") from error

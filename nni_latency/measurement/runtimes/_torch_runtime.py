@@ -20,7 +20,7 @@ from nni_latency.measurement.runtimes._base import Runtime
 from nni_latency.measurement.runtimes._cuda_clock import CudaClock
 from nni_latency.measurement.runtimes._settling import Unpacking, with_values
 from nni_latency.operators import Inputs
-from nni_latency.platforms import Conditions, Platform, current_platform, read_conditions, resolve_device
+from nni_latency.platforms import RUNTIME_FACT, Conditions, Platform, current_platform, read_conditions, resolve_device
 
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -66,6 +66,8 @@ class _TorchRuntime(Runtime):
             facts["cpu_affinity"] = ",".join(map(str, self._processors))
         if self.allocator != ALLOCATORS[0]:
             facts["runtime.allocator"] = self.allocator
+        if self._on_gpu and self.precision == "fp32":
+            facts[f"{RUNTIME_FACT}tf32"] = _tf32(self.device)
         return dataclasses.replace(found, facts=facts)
 
     @cached_property
@@ -150,3 +152,13 @@ class _TorchRuntime(Runtime):
 
 def _is_plain(inputs: Inputs) -> bool:
     return len(inputs.args) == 1 and not inputs.kwargs and isinstance(inputs.args[0], torch.Tensor)
+
+
+def _tf32(device: str) -> str:
+    """Name the operators that a GPU computes in TF32 although their numbers are fp32: by default its convolutions."""
+    settings = {
+        "convolutions": torch.backends.cudnn.conv.fp32_precision,
+        "matrix products": torch.backends.cuda.matmul.fp32_precision,
+    }
+    able = torch.cuda.get_device_capability(device) >= (8, 0)
+    return ", ".join(name for name, setting in settings.items() if able and setting == "tf32") or "none"

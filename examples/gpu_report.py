@@ -1,0 +1,246 @@
+"""Everything that needs a GPU, in ten minutes at most, and one report of it.
+
+Run it with ``make gpu``. It runs the tests marked gpu, builds an FBNet table at batch 1 and 32 and validates each, runs
+the micro-benchmarks and fits them, and holds the memory that is counted to what CUDA's allocator says. The folder of
+--out then holds ``report.json`` and ``report.md`` with the pictures. A step that fails is reported, the others go on,
+and the exit code is 1. Without a GPU it says so and exits with 0.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+import torch
+
+from nni_latency import FBNetSpace, LookupTable, TableEstimator
+from nni_latency.errors import LatencyError
+from nni_latency.files import write_atomically
+from nni_latency.measurement import activation_memory, cuda_activation_memory, parameter_memory
+from nni_latency.platforms import current_platform, list_devices, resolve_device
+from nni_latency.spaces import choices_of
+from nni_latency.units import format_metric, format_percent, format_seconds
+
+#: All of it together [s].
+LIMIT = 600.0
+
+#: Seconds that each measuring step may spend, and options of the space.
+FULL: dict[str, Any] = {"build": 60, "validate": 40, "micro-benchmark": 90, "batches": (1, 32), "space": {}}
+_SMALL = {"input_size": 32, "num_classes": 10, "width": 0.25, "depth": 0.25}
+TINY: dict[str, Any] = {"build": 2, "validate": 2, "micro-benchmark": 10, "batches": (1, 2), "space": _SMALL}
+
+Step = dict[str, Any]
+
+
+class StepError(Exception):
+    """Raised when a step cannot be done; the message is one sentence."""
+
+
+class Report:
+    """Runs the steps one after another, each into the same folder, and remembers what came of them."""
+
+    def __init__(self, device: str, settings: dict[str, Any], out: Path) -> None:
+        self.device, self.settings, self.out = device, settings, out
+        self.started = time.monotonic()
+        self.steps: dict[str, Step] = {}
+
+    def run(self, name: str, step: Callable[[], Step]) -> None:
+        """Do a step and keep its figures, or why it failed."""
+        click.echo(f"\n== {name}")
+        begun = time.monotonic()
+        try:
+            figures = step()
+        except (StepError, LatencyError, torch.OutOfMemoryError) as error:
+            figures = {"error": str(error)}
+            click.echo(str(error), err=True)
+        self.steps[name] = {**figures, "seconds": round(time.monotonic() - begun, 1)}
+
+    def command(self, *arguments: str) -> str:
+        """Print a command of Python and run it in the time that is left; return what it printed."""
+        click.echo(f"$ python -m {shlex.join(arguments)}")
+        left = LIMIT - (time.monotonic() - self.started)
+        try:
+            done = subprocess.run(
+                [sys.executable, "-m", *arguments], capture_output=True, text=True, timeout=max(left, 1.0), check=False
+            )
+        except subprocess.TimeoutExpired as error:
+            raise StepError(f"The ten minutes were over before '{shlex.join(arguments[:3])}' had ended.") from error
+        if done.returncode:
+            last = (done.stderr.strip() or done.stdout.strip()).splitlines()[-12:]
+            raise StepError(f"'{shlex.join(arguments[:3])}' ended with code {done.returncode}: " + "\n".join(last))
+        return done.stdout
+
+    def tests(self) -> Step:
+        """Run the tests marked gpu."""
+        files = [str(path) for path in sorted(Path("tests").rglob("test_*.py")) if "mark.gpu" in path.read_text()]
+        # Nothing that setup.cfg adds, such as the doctests of the package.
+        options = ("-q", "-m", "gpu", "-o", "addopts=--strict-markers", "-p", "no:cacheprovider")
+        return {"summary": self.command("pytest", *options, *files).strip().splitlines()[-1]}
+
+    def table(self, batch_size: int) -> Step:
+        """Build a table of FBNet and hold it to whole networks."""
+        path = self.out / f"fbnet-b{batch_size}.json"
+        validation = path.with_suffix(".validation.json")
+        options = [word for name, value in self.space.items() for word in (f"--{name.replace('_', '-')}", str(value))]
+        self.command(
+            *("nni_latency", "build-lut", "--device", self.device, "--batch-size", str(batch_size), *options),
+            *("--budget", f"{self.settings['build']}s", "--out", str(path), "--overwrite", "--no-resume"),
+        )
+        printed = self.command(
+            *("nni_latency", "validate", str(path), "--device", self.device, "--networks", "12", "--json"),
+            *("--budget", f"{self.settings['validate']}s", "--out", str(validation), "--no-resume"),
+        )
+        table, found = LookupTable.load(path), json.loads(printed)
+        return {
+            "table": path.name,
+            "platform": table.platform.id,
+            "coverage": table.coverage,
+            "rounds": table.rounds,
+            "range": TableEstimator(table).cost.range,
+            "remarks": table.remarks,
+            **{name: found[name] for name in ("scores", "repeatability", "speed", "failures")},
+            "picture": validation.with_suffix(".png").name,
+        }
+
+    def micro_benchmarks(self) -> Step:
+        """Run the micro-benchmarks and fit them."""
+        points, picture = self.out / "micro-benchmark.json", self.out / "acts.png"
+        self.command(
+            *("nni_latency", "micro-benchmark", "--device", self.device, "--out", str(points), "--overwrite"),
+            *("--budget", f"{self.settings['micro-benchmark']}s", "--no-resume"),
+        )
+        out = self.out / "acts.json"
+        printed = self.command(
+            *("nni_latency", "fit", "acts", str(points), "--out", str(out), "--overwrite"),
+            *("--plot", str(picture), "--json"),
+        )
+        return {**json.loads(printed), "picture": picture.name}
+
+    def memory(self) -> Step:
+        """Compare the memory that is counted with what the device's allocator gives out."""
+        space = FBNetSpace(**self.space)
+        draw = random.Random(0)
+        rows = []
+        for batch_size in self.settings["batches"]:
+            sample = {label: draw.choice(choices) for label, choices in choices_of(space).items()}
+            rows.append({"batch_size": batch_size, **self._memory_of(space.freeze(sample), batch_size)})
+        return {"networks": rows}
+
+    def _memory_of(self, network: torch.nn.Module, batch_size: int) -> dict[str, int]:
+        inputs = FBNetSpace(**self.space).example_inputs(batch_size)
+        counted = {
+            "parameters_counted": parameter_memory(network),
+            "activations_counted": activation_memory(network, inputs),
+        }
+        if self.device == "cpu":
+            # It has no counters; the pass that is computed stands in for them.
+            measured = counted["parameters_counted"], activation_memory(network, inputs, compute=True)
+        else:
+            measured = _allocated(network, self.device), cuda_activation_memory(network, inputs.to(self.device))
+        return {**counted, "parameters_allocated": measured[0], "activations_allocated": measured[1]}
+
+    @property
+    def space(self) -> dict[str, Any]:
+        """Options of the space."""
+        options: dict[str, Any] = self.settings["space"]
+        return options
+
+    @property
+    def failed(self) -> list[str]:
+        """Names of the steps that failed."""
+        return [name for name, step in self.steps.items() if "error" in step]
+
+    def write(self) -> None:
+        """Write both files of the report."""
+        platform = current_platform(self.device)
+        content = {
+            "device": self.device,
+            "platform": {"id": platform.id, "facts": dict(platform.facts)},
+            "seconds": round(time.monotonic() - self.started, 1),
+            "steps": self.steps,
+        }
+        write_atomically(self.out / "report.json", json.dumps(content, indent=1) + "\n")
+        write_atomically(self.out / "report.md", _page(content))
+
+
+def _allocated(network: torch.nn.Module, device: str) -> int:
+    """Return what a network's parameters raise the allocator's counter by [byte]."""
+    before = torch.cuda.memory_allocated(device)
+    placed = network.to(device)
+    after = torch.cuda.memory_allocated(device)
+    placed.cpu()
+    return after - before
+
+
+def _page(content: dict[str, Any]) -> str:
+    """Write the report for a person."""
+    facts = [f"| {name} | {value} |" for name, value in content["platform"]["facts"].items()]
+    lines = [f"# {content['platform']['id']}", "", f"All steps took {format_seconds(content['seconds'])}.", ""]
+    lines += ["| fact | value |", "| --- | --- |", *facts]
+    for name, step in content["steps"].items():
+        lines += ["", f"## {name}", "", *_section(step), "", f"It took {format_seconds(step['seconds'])}."]
+    return "\n".join(lines) + "\n"
+
+
+def _section(step: Step) -> list[str]:
+    if "error" in step:
+        return ["**It failed:**", "", "```", step["error"], "```"]
+    lines = [f"{name}: {step[name]}" for name in ("summary",) if name in step]
+    if "scores" in step:
+        low, high = map(format_seconds, step["range"])
+        lines += [f"{step['rounds']} rounds, coverage {format_percent(step['coverage'])}; networks of {low} to {high}."]
+        lines += ["", "| | MAPE | bias | within 10 % | Spearman |", "| --- | ---: | ---: | ---: | ---: |"]
+        lines += [
+            f"| {name} | {format_percent(row['mape'])} | {row['bias']:+.1%} | {format_percent(row['within10'])} "
+            f"| {row['spearman']:.4f} |"
+            for name, row in (("predicted", step["scores"]), ("repeatability", step["repeatability"]))
+        ]
+        lines += ["", *(f"- {remark}" for remark in step["remarks"])]
+    if "held_out" in step:
+        lines.append(f"{step['points']} points, median error of blocks held out {step['held_out']['median']:.1%}.")
+    if "networks" in step:
+        lines += ["| batch | what | counted | allocated | ratio |", "| ---: | --- | ---: | ---: | ---: |"]
+        lines += [_memory_row(row, what) for row in step["networks"] for what in ("parameters", "activations")]
+    return [*lines, "", f"![]({step['picture']})"] if "picture" in step else lines
+
+
+def _memory_row(row: dict[str, int], what: str) -> str:
+    counted, allocated = row[f"{what}_counted"], row[f"{what}_allocated"]
+    amounts = " | ".join(format_metric(amount, "activation_memory") for amount in (counted, allocated))
+    return f"| {row['batch_size']} | {what} | {amounts} | {allocated / counted:.3f} |"
+
+
+@click.command(help=(__doc__ or "").partition("\n")[0])
+@click.option("--out", type=click.Path(path_type=Path), default=Path("report-gpu"), show_default=True, help="Folder.")
+@click.option("--device", default="cuda", hidden=True)
+@click.option("--tiny", is_flag=True, hidden=True)
+def main(out: Path, device: str, tiny: bool) -> None:
+    """Run every step and write the report."""
+    if device == "cuda" and len(list_devices()) == 1:
+        click.echo("There is no GPU here that torch can use, so there is nothing to report.")
+        return
+    out.mkdir(parents=True, exist_ok=True)
+    report = Report(resolve_device(device), TINY if tiny else FULL, out)
+    report.run("tests marked gpu", report.tests)
+    for batch_size in report.settings["batches"]:
+        report.run(f"FBNet at batch {batch_size}", lambda size=batch_size: report.table(size))
+    report.run("micro-benchmarks", report.micro_benchmarks)
+    # Last, because it is in this process, which then holds memory of the GPU.
+    report.run("memory", report.memory)
+    report.write()
+    click.echo(f"\nWrote {out / 'report.md'} and {out / 'report.json'}")
+    if report.failed:
+        click.echo(f"Failed: {', '.join(report.failed)}.", err=True)
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()
