@@ -11,7 +11,7 @@ from rich.markup import escape
 
 from nni_latency.cli._console import remarks, results
 from nni_latency.files import check_writable
-from nni_latency.tables import LookupTable, check_new
+from nni_latency.tables import LookupTable, OperatorTable, check_new
 from nni_latency.units import format_percent
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -31,7 +31,7 @@ def check_output(out: Path, overwrite: bool) -> None:
     check_writable(out)
 
 
-def write_result(table: LookupTable, out: Path, *, known: tuple[str, ...] = ()) -> None:
+def write_result(table: LookupTable | OperatorTable, out: Path, *, known: tuple[str, ...] = ()) -> None:
     """Write the table, and say what is to be said about it that was not `known` before."""
     table.save(out)
     for remark in table.remarks:

@@ -148,7 +148,7 @@ def _ask_space(estimator: Estimator, architecture: str, options: dict[str, Any])
 
 def _with_the_table_s_space(estimator: Estimator, options: dict[str, Any]) -> dict[str, Any]:
     """Take space and input from a table of operators where the command does not say them."""
-    if not isinstance(estimator, OperatorTableEstimator):
+    if not isinstance(estimator, OperatorTableEstimator) or estimator.table.space.name == OPERATORS:
         return options
     table = estimator.table
     context = click.get_current_context()

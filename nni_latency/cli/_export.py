@@ -9,7 +9,7 @@ from rich.markup import escape
 
 from nni_latency.cli._console import remarks, results
 from nni_latency.files import check_writable
-from nni_latency.tables import LookupTable, check_new, find_table
+from nni_latency.tables import check_new, find_table, read_table
 from nni_latency.tables.formats import FORMATS, export_table
 
 
@@ -24,7 +24,7 @@ def command(table: str, file_format: str, unit: str, out: Path, overwrite: bool)
 
     TABLE is a file, or the name of a table that ships with the package. What the format has no place for is said.
     """
-    loaded = LookupTable.load(find_table(table))
+    loaded = read_table(find_table(table))
     check_new(out, overwrite=overwrite)
     check_writable(out)
     for remark in export_table(loaded, file_format, unit=unit, out=out):

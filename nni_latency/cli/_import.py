@@ -13,7 +13,7 @@ from nni_latency.cli._options import SPACE_OPTIONS, given_arguments, make_space,
 from nni_latency.errors import InvalidValueError
 from nni_latency.files import check_writable
 from nni_latency.platforms import Platform
-from nni_latency.tables import MeasurePlan, check_new
+from nni_latency.tables import LookupTable, MeasurePlan, check_new
 from nni_latency.tables.formats import FORMATS, Imported, import_table
 from nni_latency.units import METRIC_UNITS, format_percent
 
@@ -85,7 +85,7 @@ def _plan(options: dict[str, Any]) -> MeasurePlan | None:
 
 def _report(imported: Imported, source: Path) -> None:
     table = imported.table
-    entries = sum(len(layer.entries) for layer in table.layers)
+    entries = len(list(table.places()))
     results().print(
         f"{escape(source.name)}: format {imported.format}, unit {imported.unit}; {entries} entries of {table.space}, "
         f"coverage {format_percent(table.coverage)}",
@@ -94,4 +94,5 @@ def _report(imported: Imported, source: Path) -> None:
     console = remarks()
     print_names(console, "rows belong to no candidate of the space", imported.unmatched)
     print_names(console, "costs are no positive numbers and were left out", imported.left_out)
-    print_names(console, "candidates have no entry", [f"{layer}:{choice}" for layer, choice in table.missing])
+    if isinstance(table, LookupTable):
+        print_names(console, "candidates have no entry", [f"{layer}:{choice}" for layer, choice in table.missing])

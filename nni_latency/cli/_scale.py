@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from nni_latency.cli._arithmetic import check_output, output_options, write_result
-from nni_latency.tables import LookupTable, find_table, scale_table
+from nni_latency.tables import find_table, read_table, scale_table
 
 
 @click.command("scale")
@@ -20,5 +20,5 @@ def command(table: str, factor: float, out: Path, overwrite: bool) -> None:
     TABLE is a file, or the name of a table that ships with the package.
     """
     check_output(out, overwrite)
-    loaded = LookupTable.load(find_table(table))
+    loaded = read_table(find_table(table))
     write_result(scale_table(loaded, factor), out, known=loaded.remarks)

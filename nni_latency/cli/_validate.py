@@ -33,7 +33,7 @@ from nni_latency.files import check_writable, write_atomically
 from nni_latency.loading import load_estimator
 from nni_latency.measurement import Protocol
 from nni_latency.plots import draw_validation
-from nni_latency.tables import MeasurePlan, measure_networks
+from nni_latency.tables import OPERATORS, MeasurePlan, measure_networks
 from nni_latency.units import format_metric, format_percent
 from nni_latency.validation import (
     Requirement,
@@ -127,7 +127,7 @@ def _source(estimator: Estimator, options: dict[str, Any]) -> MeasurePlan | spac
     """Return the space whose networks are measured: the estimator's own, or the one asked for."""
     source = click.get_current_context().get_parameter_source("space")
     asked = None if source is ParameterSource.DEFAULT else options["space"]
-    if isinstance(estimator, OperatorTableEstimator):
+    if isinstance(estimator, OperatorTableEstimator) and estimator.table.space.name != OPERATORS:
         given = given_arguments({**options, "space": asked or estimator.table.space.name})
         return sampled_space(estimator.table, asked, given, options["input_size"], options["batch_size"])
     batch_size = check_batch_size(estimator, options["batch_size"])

@@ -190,9 +190,9 @@ def test_numbers_that_can_not_be_are_refused():
     with pytest.raises(InvalidValueError, match="must be positive"):
         OperatorEntry(0.0, 0.0, 1.0, op)
     with pytest.raises(InvalidValueError, match="in order"):
-        MeasuredNetwork({}, 1.0, 2.0, 3.0, 1.0)
+        MeasuredNetwork(1.0, 2.0, 3.0, sample={}, entries=1.0)
     with pytest.raises(InvalidValueError, match="at least one entry"):
-        OperatorTable(SpaceReference("mine"), Platform("a", "torch"), (1, 4), ())
+        OperatorTable(space=SpaceReference("mine"), platform=Platform("a", "torch"), input_shape=(1, 4), entries=())
 
 
 def test_times_of_calls_add_up_by_operator(space):
