@@ -54,7 +54,7 @@ _SPOILT = {
     "zero": (_ENTRY, {"value": 0.0, "low": 0.0, "high": 1.0}, r"The latency of 'a': x must be positive\. Got 0"),
     "zero below its interval": ((*_ENTRY, "value"), 0.0, r"layer 'a', entry 'x': .* enclose its value 0\.0"),
     "text": ((*_ENTRY, "value"), "0.5", r"entries\.x\.value: Input should be a valid number"),
-    "bare interval": ((*_ENTRY, "low"), 0.75, r"layer 'a', entry 'x': The interval of an entry must enclose"),
+    "bare interval": ((*_ENTRY, "low"), 0.75, r"layer 'a', entry 'x': The interval of Entry must enclose"),
     "unknown field": ((*_ENTRY, "mean"), 0.5, r"entries\.x\.mean: Extra inputs are not permitted"),
     "stranger": (
         ("layers", 0, "entries", "q"),

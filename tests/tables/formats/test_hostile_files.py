@@ -227,7 +227,7 @@ def test_yaml_that_is_no_table_is_refused(refused, content, complaint):
         ("layer,choice,latency_ms,low_us\na,x,1,1\n", "all in one unit"),
         ("layer,choice,latency_us\na,x,1\n", "The file says that its unit is 'us', asked is 'ms'"),
         ("layer,choice,latency_ms,n_samples\na,x,1,-4\n", "'n_samples' must be a whole number"),
-        ("layer,choice,latency_ms,low_ms\na,x,1,5\n", "line 2: The interval of an entry must enclose"),
+        ("layer,choice,latency_ms,low_ms\na,x,1,5\n", "line 2: The interval of Entry must enclose"),
         ("layer,choice,latency_ms\na,x,1\na,x,2\n", "disagree: line 2 says 1, line 3 says 2"),
         ("{'op_name': 'a', 'op_data_shape': (1, 1, 1, 1, 1), 'op_dty", "line 1 is no dictionary"),
         ("{'op_name': __import__('os').system('true'), 'op_data_shape': 1}", "no dictionary of plain values"),
