@@ -13,6 +13,7 @@ from nni_latency.estimators import (
     TableEstimator,
     TransferEstimator,
     read_estimator,
+    table_estimator,
     with_fallback,
 )
 from nni_latency.plugins import load_registry
@@ -56,10 +57,8 @@ def load_estimator(source: EstimatorSource, *, missing: Missing = "error") -> Es
         return source.settled()
     if isinstance(source, Estimator):
         return source
-    if isinstance(source, LookupTable):
-        return TableEstimator(source, missing=missing)
-    if isinstance(source, OperatorTable):
-        return OperatorTableEstimator(source)
+    if isinstance(source, (LookupTable, OperatorTable)):
+        return table_estimator(source, missing=missing)
     if not isinstance(source, (str, os.PathLike)):
         raise InvalidValueError(
             "The 'latency_estimator' must be an Estimator, a LookupTable, the path of a saved one, or the name of a "
@@ -95,7 +94,7 @@ def load_fallback(argument: str) -> Estimator:
             f"'fallback:table.json,roofline:100,20{ACROSS}'. Got {argument!r}."
         )
     table, other = load_estimator(first.strip()), load_estimator(behind.strip())
-    if not isinstance(table, TableEstimator):
+    if not isinstance(table, (TableEstimator, OperatorTableEstimator)):
         raise InvalidValueError(f"The first of a fallback must be a table. Got {table!r} for {first!r}.")
     return with_fallback(table, other, across_platforms=second.endswith(ACROSS))
 
@@ -119,6 +118,6 @@ def _from_plugin(source: str, missing: Missing) -> Estimator:
         raise PluginError(
             f"The plugin {registration.owner!r} must make an Estimator for {source!r}. Got {type(estimator).__name__}."
         )
-    if missing != "error" and isinstance(estimator, TableEstimator):
-        return TableEstimator(estimator.table, missing=missing)
+    if missing != "error" and isinstance(estimator, (TableEstimator, OperatorTableEstimator)):
+        return table_estimator(estimator.table, missing=missing)
     return estimator

@@ -14,7 +14,7 @@ from rich.table import Table
 
 from nni_latency.cli._console import pairs_table, print_names, remarks, results
 from nni_latency.plots import draw_comparison
-from nni_latency.tables import LookupTable, TableComparison, compare_tables, find_table
+from nni_latency.tables import TableComparison, compare_tables, find_table, read_table
 from nni_latency.units import format_percent
 
 #: Candidates that fit side by side.
@@ -31,7 +31,7 @@ def command(first: str, second: str, as_json: bool, plot: Path | None) -> None:
 
     FIRST and SECOND are files, or names of tables that ship with the package. Their platforms may differ.
     """
-    comparison = compare_tables(*(LookupTable.load(find_table(name)) for name in (first, second)))
+    comparison = compare_tables(*(read_table(find_table(name)) for name in (first, second)))
     if plot is not None:
         draw_comparison(comparison, plot)
     if as_json:

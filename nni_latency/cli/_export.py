@@ -8,7 +8,7 @@ from rich.markup import escape
 from nni_latency.cli._console import remarks, results
 from nni_latency.cli._option import grouped
 from nni_latency.cli._output_options import OutputOptions
-from nni_latency.tables import LookupTable, find_table
+from nni_latency.tables import find_table, read_table
 from nni_latency.tables.formats import FORMATS, export_table
 
 
@@ -23,7 +23,7 @@ def command(table: str, file_format: str, unit: str, output: OutputOptions) -> N
     TABLE is a file, or the name of a table that ships with the package. Prints what the
     format cannot hold.
     """
-    loaded = LookupTable.load(find_table(table))
+    loaded = read_table(find_table(table))
     out = output.path()
     for remark in export_table(loaded, file_format, unit=unit, out=out):
         remarks().print(escape(remark), soft_wrap=True)

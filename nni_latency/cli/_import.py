@@ -15,7 +15,7 @@ from nni_latency.cli._output_options import OutputOptions
 from nni_latency.cli._space_options import SpaceOptions, plan_for
 from nni_latency.errors import InvalidValueError
 from nni_latency.platforms import Platform
-from nni_latency.tables import MeasurePlan
+from nni_latency.tables import LookupTable, MeasurePlan
 from nni_latency.tables.formats import FORMATS, Imported, import_table
 from nni_latency.units import METRIC_UNITS, format_percent
 
@@ -83,7 +83,7 @@ def _plan(asked: SpaceOptions, batch_size: int) -> MeasurePlan | None:
 
 def _report(imported: Imported, source: Path) -> None:
     table = imported.table
-    entries = sum(len(layer.entries) for layer in table.layers)
+    entries = len(list(table.places()))
     results().print(
         f"{escape(source.name)}: format {imported.format}, unit {imported.unit}; {entries} entries of {table.space}, "
         f"coverage {format_percent(table.coverage)}",
@@ -92,4 +92,5 @@ def _report(imported: Imported, source: Path) -> None:
     console = remarks()
     print_names(console, "rows belong to no candidate of the space", imported.unmatched)
     print_names(console, "costs are not positive numbers and were left out", imported.left_out)
-    print_names(console, "candidates have no entry", [f"{layer}:{choice}" for layer, choice in table.missing])
+    if isinstance(table, LookupTable):
+        print_names(console, "candidates have no entry", [f"{layer}:{choice}" for layer, choice in table.missing])

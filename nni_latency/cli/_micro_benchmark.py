@@ -72,7 +72,7 @@ def _report(points: BenchmarkPoints, out: Path) -> None:
         f"{format_seconds(high)}; {points.rounds} rounds in {format_seconds(points.duration)}, median half-width of "
         f"the intervals {format_percent(spreads[len(spreads) // 2])}"
     )
-    for block, reason in points.ended.items():
+    for block, reason in points.failures.items():
         remarks().print(f"{escape(block)} ends before {escape(reason)}", soft_wrap=True)
     for remark in points.remarks:
         remarks().print(escape(remark), soft_wrap=True)

@@ -6,9 +6,17 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from nni_latency.errors import InvalidValueError, MissingEntryError
-from nni_latency.estimators import Estimate, Estimator, LayerEstimator, LayerShare, TableEstimator, layer_shares
+from nni_latency.estimators import (
+    Estimate,
+    Estimator,
+    LayerEstimator,
+    LayerShare,
+    OperatorTableEstimator,
+    TableEstimator,
+    layer_shares,
+)
 from nni_latency.operators import Features, OpSpec, features_of
-from nni_latency.tables import Entry
+from nni_latency.tables import Entry, OperatorEntry
 from nni_latency.tables.formats import OperatorKey
 
 #: Longest file of operators [byte].
@@ -38,10 +46,13 @@ def estimate_operators(estimator: Estimator, text: str) -> tuple[Estimate, list[
     parts, work = [], Features()
     for name in _names(text):
         entry = entries.get(name)
-        op = entry.op if entry is not None else _operator(name)
-        estimate = Estimate.of(entry) if entry is not None else _estimate(estimator, op, name)
+        if entry is not None:
+            estimate, features = Estimate.of(entry), entry.features
+        else:
+            op = _operator(name)
+            estimate, features = estimator.estimate_op(op), features_of(op)
         parts.append((name, "", estimate))
-        work += features_of(op) if op is not None else Features()
+        work += features or Features()
     return estimator.total(part for _, _, part in parts), layer_shares(estimator, parts), work
 
 
@@ -66,29 +77,24 @@ def _is_file(text: str) -> bool:
         return False
 
 
-def _entries(estimator: Estimator) -> Mapping[str, Entry]:
-    """Name the entries of a table as the files of other projects do."""
-    if not isinstance(estimator, TableEstimator):
-        return {}
-    found: dict[str, Entry] = {}
-    for layer in estimator.table.layers:
-        for choice, entry in layer.entries.items():
-            found |= {f"{layer.name}-{choice}": entry, f"{layer.name}:{choice}": entry}
-            found |= {layer.name: entry} if len(layer.choices) == 1 else {}
-    return found
+def _entries(estimator: Estimator) -> Mapping[str, Entry | OperatorEntry]:
+    """Name the entries of a table: those of operators as the files of other projects do."""
+    if isinstance(estimator, OperatorTableEstimator):
+        return {name: entry for entry in estimator.table.entries for name in entry.names}
+    if isinstance(estimator, TableEstimator):
+        return {f"{layer}:{choice}": entry for (layer, choice), entry in estimator.table.places()}
+    return {}
 
 
-def _operator(name: str) -> OpSpec | None:
+def _operator(name: str) -> OpSpec:
     try:
-        return OperatorKey.parse(name).operator()
+        op = OperatorKey.parse(name).operator()
     except InvalidValueError as error:
         raise InvalidValueError(
             f"The table has no entry {name!r}, and it is no key such as "
             "'Conv-input:224x224x3-output:112x112x24' either."
         ) from error
 
-
-def _estimate(estimator: LayerEstimator, op: OpSpec | None, name: str) -> Estimate:
     if op is None:
         raise MissingEntryError(f"The table has no entry {name!r}, and what it computes is not known.")
-    return estimator.estimate_op(op)
+    return op

@@ -14,7 +14,7 @@ from nni_latency.cli._space_options import SpaceOptions
 from nni_latency.errors import MismatchError, UnknownNameError
 from nni_latency.estimators import Estimator, FallbackEstimator, LayerEnsemble, TableEstimator
 from nni_latency.platforms import check_same_platform, current_platform
-from nni_latency.tables import OPERATORS, LookupTable
+from nni_latency.tables import LookupTable
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -95,7 +95,7 @@ def arguments_for(
     """
     given = given_arguments(options)
     table = _table_of(estimator)
-    if table is None or table.space.name == OPERATORS:
+    if table is None:
         return given
     reference = table.space
     if reference.name != space:
@@ -115,10 +115,9 @@ def check_batch_size(estimator: Estimator, batch_size: int | None) -> int:
     table = _table_of(estimator)
     if table is None:
         return batch_size or 1
-    measured = table.batch_size
-    if batch_size not in (None, measured):
-        raise MismatchError(f"The table was measured with batch size {measured}, asked is batch size {batch_size}.")
-    return measured
+    if batch_size is not None:
+        table.check_batch_size(batch_size)
+    return table.batch_size
 
 
 def _table_of(estimator: Estimator) -> LookupTable | None:

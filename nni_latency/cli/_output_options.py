@@ -10,7 +10,7 @@ from rich.markup import escape
 from nni_latency.cli._console import remarks, results
 from nni_latency.cli._option import option
 from nni_latency.files import check_writable
-from nni_latency.tables import LookupTable, check_new
+from nni_latency.tables import LookupTable, OperatorTable, check_new
 from nni_latency.units import format_percent
 
 
@@ -29,7 +29,7 @@ class OutputOptions:
         return path
 
 
-def write_result(table: LookupTable, out: Path, *, known: tuple[str, ...] = ()) -> None:
+def write_result(table: LookupTable | OperatorTable, out: Path, *, known: tuple[str, ...] = ()) -> None:
     """Write a table made from others; print its remarks that were not `known` before."""
     table.save(out)
     for remark in table.remarks:

@@ -6,7 +6,7 @@ import click
 
 from nni_latency.cli._option import grouped
 from nni_latency.cli._output_options import OutputOptions, write_result
-from nni_latency.tables import LookupTable, find_table, scale_table
+from nni_latency.tables import find_table, read_table, scale_table
 
 
 @click.command("scale")
@@ -19,5 +19,5 @@ def command(table: str, factor: float, output: OutputOptions) -> None:
     TABLE is a file, or the name of a table that ships with the package.
     """
     out = output.path()
-    loaded = LookupTable.load(find_table(table))
+    loaded = read_table(find_table(table))
     write_result(scale_table(loaded, factor), out, known=loaded.remarks)

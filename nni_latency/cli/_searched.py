@@ -21,6 +21,7 @@ from nni_latency.errors import InvalidValueError, MismatchError
 from nni_latency.estimators import Estimator, OperatorTableEstimator
 from nni_latency.nas import Dataset, check_strategy
 from nni_latency.plugins import load_registry
+from nni_latency.tables import OPERATORS
 
 #: Names under which spaces take the number of their classes.
 _CLASSES = ("num_classes", "num_labels")
@@ -62,7 +63,7 @@ def searched_space(estimator: Estimator, options: dict[str, Any], dataset: Datas
     MismatchError
         If the table, or the data set, belongs to another space than the options ask for.
     """
-    if isinstance(estimator, OperatorTableEstimator):
+    if isinstance(estimator, OperatorTableEstimator) and estimator.table.space.name != OPERATORS:
         options = _with_the_table_s_space(estimator, options)
     name = options["space"]
     batch_size = check_batch_size(estimator, options["batch_size"])

@@ -11,11 +11,11 @@ from rich.table import Table
 
 from nni_latency.cli._console import facts_table, pairs_table, print_doubts, results
 from nni_latency.cli._show_operators import operator_facts, show_operator_table
+from nni_latency.cli._table_facts import header_facts, header_summary
 from nni_latency.estimators import TableEstimator
-from nni_latency.measurement import quantile
 from nni_latency.plots import draw_operator_table, draw_table
 from nni_latency.tables import LookupTable, OperatorTable, TableLayer, find_table, read_table, validation_path
-from nni_latency.units import METRIC_UNITS, format_metric, format_percent, format_seconds
+from nni_latency.units import METRIC_UNITS, format_metric, format_percent
 from nni_latency.validation import read_summary
 
 #: What a table in the terminal shows of each metric: factor and unit.
@@ -67,23 +67,7 @@ def _show_operators(table: OperatorTable, path: Path, as_json: bool, plot: Path 
 
 
 def _summary(table: LookupTable) -> dict[str, str]:
-    summary = {
-        "space": str(table.space),
-        "input": "x".join(map(str, table.input_shape)),
-        "metric": f"{table.metric} [{METRIC_UNITS[table.metric]}]",
-        "coverage": format_percent(table.coverage),
-        "rounds": f"{table.rounds} in {format_seconds(table.duration)}" if table.rounds else "numbers from elsewhere",
-        "calibration": f"{table.calibration:.3f} (factor on the sum of entries)",
-    }
-    if table.residency is not None:
-        saving, scale = table.residency.saving, table.residency.scale
-        summary["residency"] = (
-            f"small networks save up to {format_percent(saving)}, which fades over {format_metric(scale, table.metric)}"
-        )
-    if table.drift:
-        middle = quantile(table.drift, 0.5)
-        low, high = (quantile(table.drift, level) / middle - 1 for level in (0.05, 0.95))
-        summary["drift"] = f"{low:+.1%} to {high:+.1%} in nine of ten rounds, taken out"
+    summary = header_summary(table)
     if not table.missing:
         low, high = TableEstimator(table).cost.range
         summary["networks"] = f"{format_metric(low, table.metric)} to {format_metric(high, table.metric)}"
@@ -142,20 +126,8 @@ def _cell(layer: TableLayer, choice: str, factor: float) -> str:
 
 def _facts(table: LookupTable) -> dict[str, object]:
     return {
-        "space": {"name": table.space.name, "arguments": dict(table.space.arguments)},
-        "input_shape": table.input_shape,
-        "metric": table.metric,
-        "unit": METRIC_UNITS[table.metric],
-        "platform": table.platform.id,
-        "facts": dict(table.platform.facts),
-        "protocol": table.protocol and table.protocol.as_dict(),
-        "coverage": table.coverage,
+        **header_facts(table),
         "missing": [f"{layer}:{choice}" for layer, choice in table.missing],
-        "rounds": table.rounds,
-        "duration": table.duration,
-        "calibration": table.calibration,
-        "residency": table.residency and vars(table.residency),
         "failures": {f"{layer.name}:{choice}": why for layer in table.layers for choice, why in layer.failures.items()},
         "unsettled": [f"{layer}:{choice}" for layer, choice in table.unsettled],
-        "remarks": list(table.remarks),
     }

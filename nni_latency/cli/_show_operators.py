@@ -11,11 +11,12 @@ from rich.table import Table
 
 from nni_latency.cli._build_operators import print_operator_doubts
 from nni_latency.cli._console import facts_table, pairs_table
+from nni_latency.cli._table_facts import header_facts, header_summary
 from nni_latency.estimators import OperatorTableEstimator
 from nni_latency.measurement import quantile
 from nni_latency.operators import family_of
 from nni_latency.tables import OperatorEntry, OperatorTable
-from nni_latency.units import format_metric, format_percent, format_seconds
+from nni_latency.units import format_metric, format_percent
 
 #: Operators that are listed by name.
 _LISTED = 12
@@ -45,49 +46,21 @@ def show_operator_table(table: OperatorTable, more: dict[str, str], console: Con
 def operator_facts(table: OperatorTable) -> dict[str, Any]:
     """Return the main facts as plain values."""
     return {
-        "space": {"name": table.space.name, "arguments": dict(table.space.arguments)},
-        "input_shape": table.input_shape,
-        "metric": table.metric,
-        "unit": "s",
-        "platform": table.platform.id,
-        "facts": dict(table.platform.facts),
-        "protocol": table.protocol and table.protocol.as_dict(),
+        **header_facts(table),
         "operators": len(table.entries),
         "networks": len(table.networks),
-        "coverage": table.coverage,
-        "rounds": table.rounds,
-        "duration": table.duration,
-        "calibration": table.calibration,
-        "residency": table.residency and vars(table.residency),
         "spreads": {
             name: {"operators": count, "left_out": spread}
             for name, (count, spread) in OperatorTableEstimator(table).predictor.spreads.items()
         },
         "failures": dict(table.failures),
-        "remarks": list(table.remarks),
     }
 
 
 def _summary(table: OperatorTable) -> dict[str, str]:
-    arguments = ", ".join(f"{name}={value}" for name, value in table.space.arguments.items())
-    summary = {
-        "space": f"{table.space.name} ({arguments})",
-        "input": "x".join(map(str, table.input_shape)),
-        "metric": f"{table.metric} [s], of operators inside networks",
-        "operators": f"{len(table.entries)} in {len(table.networks)} networks",
-        "coverage": f"{format_percent(table.coverage)} of the operators of other networks; the rest is predicted",
-        "rounds": f"{table.rounds} in {format_seconds(table.duration)}" if table.rounds else "numbers from elsewhere",
-        "calibration": f"{table.calibration:.3f} (factor on the sum of entries)",
-    }
-    if table.residency is not None:
-        summary["residency"] = (
-            f"small networks save up to {format_percent(table.residency.saving)}, which fades over "
-            f"{format_metric(table.residency.scale, table.metric)}"
-        )
-    if table.drift:
-        middle = quantile(table.drift, 0.5)
-        low, high = (quantile(table.drift, level) / middle - 1 for level in (0.05, 0.95))
-        summary["drift"] = f"{low:+.1%} to {high:+.1%} in nine of ten rounds, taken out"
+    summary = header_summary(table)
+    summary["operators"] = f"{len(table.entries)} in {len(table.networks)} networks"
+    summary["coverage"] += " of the operators of other networks; the rest is predicted"
     if table.networks:
         times = [network.value for network in table.networks]
         summary["networks"] = f"{format_metric(min(times), 'latency')} to {format_metric(max(times), 'latency')}"
@@ -112,8 +85,8 @@ def _families(table: OperatorTable) -> Table:
         grid.add_row(
             escape(name),
             str(len(entries)),
-            format_metric(min(values), "latency"),
-            format_metric(max(values), "latency"),
+            format_metric(min(values), table.metric),
+            format_metric(max(values), table.metric),
             off,
         )
     return grid
@@ -121,11 +94,14 @@ def _families(table: OperatorTable) -> Table:
 
 def _costliest(table: OperatorTable) -> Table:
     grid = Table(title="The costliest operators", title_justify="left", padding=(0, 1))
-    for name in ("operator", "latency", "interval", "networks"):
+    for name in ("operator", table.metric, "interval", "networks"):
         grid.add_column(name, justify="left" if name == "operator" else "right", overflow="fold")
     for entry in sorted(table.entries, key=lambda entry: -entry.value)[:_LISTED]:
-        low, high = (format_metric(number, "latency") for number in (entry.low, entry.high))
+        low, high = (format_metric(number, table.metric) for number in (entry.low, entry.high))
         grid.add_row(
-            escape(entry.op.op_key), format_metric(entry.value, "latency"), f"{low} to {high}", str(entry.n_networks)
+            escape(", ".join(entry.names) or entry.op.op_key),
+            format_metric(entry.value, table.metric),
+            f"{low} to {high}",
+            str(entry.n_networks),
         )
     return grid

@@ -23,7 +23,7 @@ from nni_latency.estimators import Estimator, OperatorTableEstimator, Scores
 from nni_latency.files import check_writable, write_atomically
 from nni_latency.loading import load_estimator
 from nni_latency.plots import draw_validation
-from nni_latency.tables import MeasurePlan, measure_networks
+from nni_latency.tables import OPERATORS, MeasurePlan, measure_networks
 from nni_latency.units import format_metric, format_percent
 from nni_latency.validation import (
     Requirement,
@@ -110,7 +110,7 @@ def _source(estimator: Estimator, asked: SpaceOptions, batch_size: int | None) -
     """Return the space whose networks are measured: the estimator's own, or the one asked for."""
     chosen = choose_space(estimator, asked, batch_size)
     space = chosen.make()
-    if isinstance(estimator, OperatorTableEstimator):
+    if isinstance(estimator, OperatorTableEstimator) and estimator.table.space.name != OPERATORS:
         table = estimator.table
         if chosen.name != table.space.name:
             raise MismatchError(f"The table belongs to the space {table.space.name!r}, not to {chosen.name!r}.")

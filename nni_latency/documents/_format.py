@@ -5,14 +5,18 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
 from nni_latency.errors import FileFormatError, LatencyError
+from nni_latency.files import write_atomically
+
+Content = dict[str, Any]
+Made = TypeVar("Made")
 
 _FORMAT = re.compile(r'"format"\s*:\s*"(?P<name>nni_latency\.\w+)"')
 
@@ -36,12 +40,20 @@ class DocumentFormat:
         The same with an article, in full.
     remedy : str
         How to come by another one, to end a sentence.
+    model : type of BaseModel, optional
+        What the content must be, in the newest version; without it a file is not read as a whole.
+    steps : tuple of callable, optional
+        What brings the content of version 1 to version 2, that of version 2 to version 3, and so on.
 
     Examples
     --------
-    >>> letters = DocumentFormat("nni_latency.letter", 2, "letter", "a letter of ours", "write one")
-    >>> letters.check({"format": "nni_latency.letter", "version": 1}, "a.json")["version"]
-    1
+    >>> from pydantic import BaseModel
+    >>> class Letter(BaseModel):
+    ...     pages: int
+    >>> to_2 = lambda content: {**content, "pages": 1}
+    >>> letters = DocumentFormat("nni_latency.letter", 2, "letter", "a letter", "write it", model=Letter, steps=[to_2])
+    >>> letters.parse({"format": "nni_latency.letter", "version": 1})
+    Letter(pages=1)
     """
 
     name: str
@@ -49,13 +61,61 @@ class DocumentFormat:
     noun: str
     what: str
     remedy: str
+    model: Any = field(default=None, kw_only=True)
+    steps: tuple[Callable[[Content], Content], ...] = field(default=(), kw_only=True)
 
     @property
-    def head(self) -> dict[str, Any]:
+    def head(self) -> Content:
         """The fields that every such file begins with."""
         return {"format": self.name, "version": self.version}
 
-    def read(self, path: Path) -> dict[str, Any]:
+    def schema(self) -> Content:
+        """Return the JSON schema of the newest version."""
+        schema: Content = self.model.model_json_schema()
+        return schema
+
+    def load(self, path: str | Path, make: Callable[[Any], Made]) -> Made:
+        """Read and check a file, and make something of it.
+
+        Parameters
+        ----------
+        path : str or Path
+            The file.
+        make : callable
+            Makes it; what is wrong with a value is a fault of the file.
+
+        Raises
+        ------
+        FileFormatError
+            If the file is absent, truncated, altered, of another kind or of a newer version.
+        """
+        content = self.read(Path(path))
+        with self.valid(str(path)):
+            return make(self.parse(content))
+
+    def parse(self, content: Content) -> Any:
+        """Bring the content of a file up to date, step by step, and check it."""
+        version = content.get("version")
+        if type(version) is int and 1 <= version < self.version:
+            for step in self.steps[version - 1 :]:
+                content = step(content)
+            content = {**content, "version": self.version}
+        return self.model.model_validate(content)
+
+    def save(
+        self, path: str | Path, fields: Mapping[str, Any], lists: Mapping[str, Iterable[str]] | None = None
+    ) -> Path:
+        """Write a file, whole or not at all; `render` says how.
+
+        Raises
+        ------
+        OutputError
+            If it cannot be written.
+        """
+        write_atomically(Path(path), render({**self.head, **fields}, lists))
+        return Path(path)
+
+    def read(self, path: Path) -> Content:
         """Read a file and check what it is.
 
         Raises
@@ -65,7 +125,7 @@ class DocumentFormat:
         """
         return self.check(self._load(path), str(path))
 
-    def check(self, content: Any, origin: str) -> dict[str, Any]:
+    def check(self, content: Any, origin: str) -> Content:
         """Return the content of a file if its format is this one, and its version none to come.
 
         Parameters

@@ -23,7 +23,7 @@ from nni_latency.estimators._measuring import ON_DEMAND, MeasuringEstimator
 from nni_latency.estimators._operator_predictor import OperatorPredictor, nominal_time
 from nni_latency.estimators._operator_table import OperatorTableEstimator
 from nni_latency.estimators._predicted_rest import PredictedRest
-from nni_latency.estimators._reading import read_estimator
+from nni_latency.estimators._reading import read_estimator, table_estimator
 from nni_latency.estimators._sample_error import sample_error
 from nni_latency.estimators._scores import Scores, score
 from nni_latency.estimators._selection import estimate_layers, estimate_selection
@@ -87,6 +87,7 @@ __all__ = [
     "sample_error",
     "score",
     "separable_cost",
+    "table_estimator",
     "transfer_schema",
     "with_fallback",
 ]

@@ -52,11 +52,11 @@ def estimate_table(estimator: LayerEstimator, plan: MeasurePlan) -> LookupTable:
             entries[choice] = Entry(found.value, found.low, found.high, op=candidate.op)
         layers.append(TableLayer(layer.name, tuple(layer.candidates), entries, layer.searched, layer.default))
     return LookupTable(
-        plan.space,
-        estimator.platform,
-        tuple(layers),
-        plan.input_shape,
-        estimator.metric,
+        space=plan.space,
+        platform=estimator.platform,
+        layers=tuple(layers),
+        input_shape=plan.input_shape,
+        metric=estimator.metric,
         calibration=estimator.calibration,
         residency=estimator.residency,
         remarks=_remarks(estimator, uncounted),
@@ -87,10 +87,10 @@ def estimate_operator_table(estimator: LayerEstimator, plan: OperatorPlan) -> Op
     found: dict[OpSpec, Estimate] = {op: estimator.estimate_op(op) for op in ops}
     entries = tuple(OperatorEntry(cost.value, cost.low, cost.high, op) for op, cost in found.items())
     return OperatorTable(
-        plan.space,
-        estimator.platform,
-        plan.input_shape,
-        entries,
+        space=plan.space,
+        platform=estimator.platform,
+        input_shape=plan.input_shape,
+        entries=entries,
         calibration=estimator.calibration,
         residency=estimator.residency,
         coverage=plan.coverage,

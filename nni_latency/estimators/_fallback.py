@@ -11,11 +11,16 @@ import numpy as np
 
 from nni_latency.errors import InvalidValueError, LatencyError, MismatchError, MissingEntryError
 from nni_latency.estimators._base import Estimate, Estimator, LayerEstimator, NetworkEstimator
+from nni_latency.estimators._operator_table import OperatorTableEstimator
 from nni_latency.estimators._table import TableEstimator
 from nni_latency.operators import OpSpec
 from nni_latency.platforms import Platform, check_same_platform
-from nni_latency.tables import LookupTable, MeasurePlan
+from nni_latency.tables import LookupTable, MeasurePlan, OperatorTable
 from nni_latency.units import combination_of
+
+TableSource = TableEstimator | OperatorTableEstimator | LookupTable | OperatorTable
+
+_TABLES = (TableEstimator, OperatorTableEstimator, LookupTable, OperatorTable)
 
 #: Operators that both must know before they are compared.
 _LEAST = 8
@@ -52,8 +57,8 @@ class FallbackEstimator(LayerEstimator):
 
     Parameters
     ----------
-    first : TableEstimator or LookupTable
-        Asked first. What it would take from a nearest entry is missing here.
+    first : TableEstimator, OperatorTableEstimator, LookupTable or OperatorTable
+        Asked first. What it would predict or take from a nearest entry is missing here.
     second : LayerEstimator
         Asked for the rest.
     adapt : bool, default=True
@@ -80,7 +85,7 @@ class FallbackEstimator(LayerEstimator):
 
     def __init__(
         self,
-        first: TableEstimator | LookupTable,
+        first: TableSource,
         second: LayerEstimator,
         *,
         adapt: bool = True,
@@ -112,9 +117,9 @@ class FallbackEstimator(LayerEstimator):
         return f"FallbackEstimator({self.first!r}, {self.second!r})"
 
     @property
-    def base_table(self) -> LookupTable:
-        """The table that is asked first."""
-        return self.first.table
+    def base_table(self) -> LookupTable | None:
+        """The table that is asked first, if it belongs to the layers of a space."""
+        return self.first.table if isinstance(self.first, TableEstimator) else None
 
     @cached_property
     def agreement(self) -> Agreement:
@@ -159,14 +164,14 @@ class FallbackEstimator(LayerEstimator):
         self.second.check_plan(plan)
 
     def _estimate_ops(self, ops: list[OpSpec]) -> list[Estimate]:
+        if isinstance(self.first, OperatorTableEstimator):
+            return super()._estimate_ops(ops)
         return [self.first.placed(place, op, len(ops)) or self.estimate_op(op) for place, op in enumerate(ops)]
 
     @cached_property
     def _known_ops(self) -> dict[OpSpec, float]:
         """Operators of the table, each with its mean cost."""
-        ops = {
-            entry.op for layer in self.first.table.layers for entry in layer.entries.values() if entry.op is not None
-        }
+        ops = {entry.op for _, entry in self.first.table.places() if entry.op is not None}
         return {op: self.first.estimate_op(op).value for op in sorted(ops, key=lambda op: op.op_key)}
 
     @property
@@ -198,8 +203,8 @@ class NetworkFallback(NetworkEstimator):
         If they are of different metrics or platforms.
     """
 
-    def __init__(self, first: Estimator | LookupTable, second: Estimator) -> None:
-        self.first: Estimator = _strict(first) if isinstance(first, (TableEstimator, LookupTable)) else first
+    def __init__(self, first: Estimator | LookupTable | OperatorTable, second: Estimator) -> None:
+        self.first: Estimator = _strict(first) if isinstance(first, _TABLES) else first
         self.second = second
         _check_pair(self.first, second, across_platforms=False)
         self.metric = self.first.metric
@@ -223,7 +228,7 @@ class NetworkFallback(NetworkEstimator):
 
 
 def with_fallback(
-    first: TableEstimator | LookupTable, second: Estimator, *, across_platforms: bool = False
+    first: TableSource, second: Estimator, *, across_platforms: bool = False
 ) -> FallbackEstimator | NetworkFallback:
     """Put an estimator behind a table: by layer where both allow it, else for whole networks.
 
@@ -237,13 +242,15 @@ def with_fallback(
     return NetworkFallback(first, second)
 
 
-def _strict(first: TableEstimator | LookupTable) -> TableEstimator:
-    """Return the table as an estimator that takes nothing from the nearest entry."""
-    if isinstance(first, LookupTable):
-        return TableEstimator(first)
-    if not isinstance(first, TableEstimator):
+def _strict(first: TableSource) -> TableEstimator | OperatorTableEstimator:
+    """Return the table as an estimator that raises where it has no entry."""
+    if not isinstance(first, _TABLES):
         raise InvalidValueError(f"The first of a fallback must be a table. Got {type(first).__name__}.")
-    return first if first.missing == "error" else TableEstimator(first.table)
+    if isinstance(first, (TableEstimator, OperatorTableEstimator)):
+        if first.missing == "error":
+            return first
+        first = first.table
+    return TableEstimator(first) if isinstance(first, LookupTable) else OperatorTableEstimator(first, missing="error")
 
 
 def _check_pair(first: Estimator, second: Estimator, *, across_platforms: bool) -> None:

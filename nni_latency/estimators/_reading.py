@@ -11,13 +11,12 @@ from nni_latency.estimators._operator_table import OperatorTableEstimator
 from nni_latency.estimators._table import Missing, TableEstimator
 from nni_latency.estimators._transfer import TransferEstimator
 from nni_latency.estimators.acts import ActsEstimator
-from nni_latency.tables import LookupTable, OperatorTable
+from nni_latency.tables import LookupTable, OperatorTable, read_table
 
-#: What reads a file by its 'format'; anything else is taken for a table, which says what is wrong with it.
+#: What reads a file by its 'format': a new kind is one line here. Anything else is taken for a table.
 READERS: dict[str, Callable[[Path], Estimator]] = {
     "nni_latency.acts": ActsEstimator.load,
     "nni_latency.transfer": TransferEstimator.load,
-    "nni_latency.operator_table": lambda path: OperatorTableEstimator(OperatorTable.load(path)),
 }
 
 
@@ -29,7 +28,8 @@ def read_estimator(path: str | Path, *, missing: Missing = "error") -> Estimator
     path : str or Path
         The file.
     missing : {"error", "nearest"}, default="error"
-        What a table does about candidates without an entry.
+        What a table does about candidates without an entry. One of operators predicts them; with "nearest", those of
+        a kind that it does not have have the cost of the operator that is most alike.
 
     Raises
     ------
@@ -37,4 +37,13 @@ def read_estimator(path: str | Path, *, missing: Missing = "error") -> Estimator
         If the file is absent, truncated, altered, of another kind or of a newer version.
     """
     reader = READERS.get(format_of(path))
-    return TableEstimator(LookupTable.load(path), missing=missing) if reader is None else reader(Path(path))
+    return table_estimator(read_table(path), missing=missing) if reader is None else reader(Path(path))
+
+
+def table_estimator(
+    table: LookupTable | OperatorTable, *, missing: Missing = "error"
+) -> TableEstimator | OperatorTableEstimator:
+    """Return a table of either kind as an estimator; one of operators predicts them rather than raise."""
+    if isinstance(table, LookupTable):
+        return TableEstimator(table, missing=missing)
+    return OperatorTableEstimator(table, missing="nearest" if missing == "nearest" else "predict")

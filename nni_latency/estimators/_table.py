@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from nni_latency.errors import InvalidValueError, MismatchError, MissingEntryError, UnknownNameError
-from nni_latency.estimators._additive import AdditiveCost, additive_cost, separable_cost
+from nni_latency.errors import InvalidValueError, MismatchError, MissingEntryError
+from nni_latency.estimators._additive import AdditiveCost, separable_cost
 from nni_latency.estimators._base import Estimate, LayerEstimator
 from nni_latency.estimators._layer_share import LayerShare, layer_shares
+from nni_latency.estimators._nearest import nearest_entry
 from nni_latency.estimators.transfer import Recovery, recover
-from nni_latency.operators import OpSpec, features_of
+from nni_latency.operators import OpSpec
 from nni_latency.platforms import Platform
-from nni_latency.tables import OPERATORS, Entry, LookupTable, MeasurePlan, TableLayer
+from nni_latency.tables import Entry, LookupTable, MeasurePlan, TableLayer
 from nni_latency.units import combination_of
 
 Missing = Literal["error", "nearest"]
@@ -119,7 +118,7 @@ class TableEstimator(LayerEstimator):
         entries = self._by_op.get(op.op_key)
         if entries:
             return Estimate.of(Entry.mean(entries))
-        nearest = _nearest_entry(op, self._entries)
+        nearest = nearest_entry(op, self._entries)
         return self._nearest(nearest, op.op_key, f"The table has no entry for the operator {op.op_key}.")
 
     def estimate_sample(self, sample: Mapping[str, Any] | Sequence[int]) -> Estimate:
@@ -159,15 +158,7 @@ class TableEstimator(LayerEstimator):
         MissingEntryError
             If a searched layer has no entry for it, and `missing` is "error".
         """
-        if not self.by_operator:
-            return self._part(self._layer(layer), choice, op)
-        found = self.estimate_op(op)
-        return replace(found, missing=(f"{layer}:{choice}",)) if found.missing else found
-
-    @property
-    def by_operator(self) -> bool:
-        """Whether the table is one of operators, which are looked up by what they compute in any space."""
-        return self.table.space.name == OPERATORS
+        return self._part(self._layer(layer), choice, op)
 
     def predict(self, architectures: ArrayLike) -> NDArray[np.float64]:
         """Estimate many networks at once.
@@ -209,13 +200,7 @@ class TableEstimator(LayerEstimator):
             If candidates have no entry, and `missing` is "error".
         """
         self.check_plan(plan)
-        if self.by_operator:
-            return additive_cost(self, plan)
-        layers = {
-            layer.name: {choice: candidate.op for choice, candidate in layer.candidates.items()}
-            for layer in plan.layers
-        }
-        return self._additive(layers, {layer.name: layer.default or "" for layer in plan.layers})
+        return self._additive(plan.ops, {layer.name: layer.default or "" for layer in plan.layers})
 
     def _additive(self, layers: Mapping[str, Mapping[str, OpSpec | None]], defaults: Mapping[str, str]) -> AdditiveCost:
         """Cost layers by their choices, with the operators of those where they are known."""
@@ -231,12 +216,8 @@ class TableEstimator(LayerEstimator):
 
     def check_plan(self, plan: MeasurePlan) -> None:
         """Raise `MismatchError` if the table belongs to another space, input size or batch size than the plan."""
-        if self.table.batch_size != plan.batch_size:
-            raise MismatchError(
-                f"The table was measured with batch size {self.table.batch_size}, "
-                f"asked is batch size {plan.batch_size}."
-            )
-        differences = [] if self.by_operator else self.table.space.differences(plan.space, ignore=_HEAD_ONLY)
+        self.table.check_batch_size(plan.batch_size)
+        differences = self.table.space.differences(plan.space, ignore=_HEAD_ONLY)
         if differences:
             raise MismatchError(
                 f"The table belongs to another space than asked ({'; '.join(differences)}): "
@@ -305,8 +286,8 @@ class TableEstimator(LayerEstimator):
                 nothing = combination_of(self.metric).nothing
                 return Estimate(nothing, nothing, nothing, (layer.name,))
             entries = list(layer.entries.values())
-            return Estimate.of(_nearest_entry(op, entries) or entries[0], (name,))
-        near = self._nearby(layer, choice) if op is None else _nearest_entry(op, self._entries)
+            return Estimate.of(nearest_entry(op, entries) or entries[0], (name,))
+        near = self._nearby(layer, choice) if op is None else nearest_entry(op, self._entries)
         return self._nearest(near, name, f"The table has no entry for {layer.name!r}: {choice}.")
 
     def _nearby(self, layer: TableLayer, choice: str) -> Entry | None:
@@ -349,35 +330,12 @@ class TableEstimator(LayerEstimator):
 
     @cached_property
     def _entries(self) -> list[Entry]:
-        return [entry for layer in self.table.layers for entry in layer.entries.values()]
+        return [entry for _, entry in self.table.places()]
 
     @cached_property
     def _by_op(self) -> dict[str, list[Entry]]:
         found: dict[str, list[Entry]] = {}
-        for layer in self.table.layers:
-            for entry in layer.entries.values():
-                if entry.op is not None:
-                    found.setdefault(entry.op.op_key, []).append(entry)
+        for entry in self._entries:
+            if entry.op is not None:
+                found.setdefault(entry.op.op_key, []).append(entry)
         return found
-
-
-def _nearest_entry(op: OpSpec | None, entries: list[Entry]) -> Entry | None:
-    """Return the entry whose operator is most alike: of the same kind if there is one, and of the closest counts."""
-    alike = [entry for entry in entries if entry.op is not None]
-    if op is None or not alike:
-        return None
-    try:
-        wanted = features_of(op)
-    except UnknownNameError:
-        return None
-
-    def distance(entry: Entry) -> tuple[bool, float]:
-        have = entry.features
-        logs = (abs(math.log((getattr(wanted, n) + 1) / (getattr(have, n) + 1))) for n in _COUNTS)
-        return entry.op is None or entry.op.kind != op.kind, sum(logs)
-
-    return min(alike, key=distance)
-
-
-#: Counts by which operators are alike.
-_COUNTS = ("macs", "acts", "inp", "params", "memory")

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from nni_latency.costs import Cost
 from nni_latency.errors import InvalidValueError
-from nni_latency.measurement import Protocol
-from nni_latency.micro_benchmarks._document import read_points, write_points
+from nni_latency.micro_benchmarks._document import BLOCK_SET, POINTS, PointDocument, PointsDocument
 from nni_latency.operators import Features, OpSpec, count_operators
-from nni_latency.platforms import Platform, check_same_platform
+from nni_latency.platforms import check_same_platform
+from nni_latency.tables import SpaceReference, TableHeader, counts_content
+
+#: Fields of a point that stand in the file as they are.
+_PLAIN = ("block", "kind", "input_shape", "value", "low", "high", "n_samples")
 
 
 @dataclass(frozen=True)
@@ -54,38 +59,23 @@ class BenchmarkPoint(Cost):
         return count_operators(self.ops).features
 
 
-@dataclass(frozen=True)
-class BenchmarkPoints:
+@dataclass(frozen=True, kw_only=True)
+class BenchmarkPoints(TableHeader):
     """Points of one platform. Immutable.
 
     Parameters
     ----------
     points : tuple of BenchmarkPoint
         What was measured.
-    platform : Platform
-        Where.
-    protocol : Protocol or None
-        How.
-    ended : mapping of str to str
+    failures : mapping of str to str
         Blocks whose larger batch sizes were not measured, each with the reason.
-    rounds : int
-        Rounds over all points.
-    duration : float
-        Time spent measuring [s].
-    drift : tuple of float
-        Median time of the reference operator in every round [s].
-    remarks : tuple of str
-        What was unsteady, and what to do about it.
+    **header
+        What `nni_latency.tables.TableHeader` takes; the space is the set of blocks.
     """
 
+    space: SpaceReference = field(default_factory=lambda: SpaceReference(BLOCK_SET))
     points: tuple[BenchmarkPoint, ...]
-    platform: Platform
-    protocol: Protocol | None = None
-    ended: Mapping[str, str] = field(default_factory=dict)
-    rounds: int = 0
-    duration: float = 0.0
-    drift: tuple[float, ...] = ()
-    remarks: tuple[str, ...] = ()
+    failures: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def workloads(self) -> list[tuple[OpSpec, ...]]:
@@ -110,7 +100,8 @@ class BenchmarkPoints:
 
     def save(self, path: str | Path) -> Path:
         """Write the points to a JSON file, whole or not at all."""
-        return write_points(Path(path), self)
+        content = {**self.header_content(), "failures": dict(self.failures)}
+        return POINTS.save(path, content, {"points": (json.dumps(_content(point)) for point in self.points)})
 
     @classmethod
     def load(cls, path: str | Path) -> BenchmarkPoints:
@@ -121,9 +112,11 @@ class BenchmarkPoints:
         FileFormatError
             If it is absent, truncated, altered, of another kind or of a newer version.
         """
-        document = read_points(Path(path))
-        points = tuple(BenchmarkPoint(**item) for item in document.pop("points"))
-        return cls(points, **document)
+        return POINTS.load(path, cls._of_document)
+
+    @classmethod
+    def _of_document(cls, document: PointsDocument) -> BenchmarkPoints:
+        return cls(**document.header(), points=tuple(map(_point, document.points)), failures=document.failures)
 
     @classmethod
     def merge(cls, parts: Sequence[BenchmarkPoints]) -> BenchmarkPoints:
@@ -141,13 +134,24 @@ class BenchmarkPoints:
         first = parts[0]
         for other in parts[1:]:
             check_same_platform(first.platform, other.platform, "Fitting one device to these points")
-        return cls(
-            tuple(point for part in parts for point in part.points),
-            first.platform,
-            protocol=first.protocol,
-            ended={name: reason for part in parts for name, reason in part.ended.items()},
+        return replace(
+            first,
+            points=tuple(point for part in parts for point in part.points),
+            failures={name: reason for part in parts for name, reason in part.failures.items()},
             rounds=sum(part.rounds for part in parts),
             duration=sum(part.duration for part in parts),
             drift=tuple(seconds for part in parts for seconds in part.drift),
             remarks=tuple(remark for part in parts for remark in part.remarks),
         )
+
+
+def _content(point: BenchmarkPoint) -> dict[str, Any]:
+    fields = {name: getattr(point, name) for name in _PLAIN}
+    return {**fields, **counts_content(point.features), "ops": [op.as_dict() for op in point.ops]}
+
+
+def _point(document: PointDocument) -> BenchmarkPoint:
+    fields = {name: getattr(document, name) for name in _PLAIN}
+    return BenchmarkPoint(
+        **{**fields, "input_shape": tuple(document.input_shape)}, ops=tuple(op.to_op() for op in document.ops)
+    )

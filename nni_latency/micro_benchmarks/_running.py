@@ -116,7 +116,7 @@ def _summarise(schedule: PointSchedule, platform: Platform) -> BenchmarkPoints:
         points=points,
         platform=platform,
         protocol=schedule.protocol,
-        ended=schedule.reasons,
+        failures=schedule.reasons,
         rounds=len(schedule.drift),
         duration=round(schedule.spent, 3),
         drift=tuple(schedule.drift),

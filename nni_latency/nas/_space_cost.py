@@ -117,8 +117,4 @@ def _check_table(estimator: TableEstimator, space: Any, example_inputs: Any) -> 
     if table.space.name not in ("unknown", asked.name):
         raise MismatchError(f"The table belongs to another space than asked: {table.space} against {asked}.")
     if example_inputs is not None:
-        batch_size = freeze_shapes(example_inputs)[0].shape[0]
-        if batch_size != table.batch_size:
-            raise MismatchError(
-                f"The table was measured with batch size {table.batch_size}, asked is batch size {batch_size}."
-            )
+        table.check_batch_size(freeze_shapes(example_inputs)[0].shape[0])

@@ -12,6 +12,7 @@ from nni_latency.estimators import OperatorTableEstimator
 from nni_latency.operators import family_of
 from nni_latency.plots._canvas import BLUE, draw_drift, draw_ideal, plain, save_png
 from nni_latency.tables import OperatorTable
+from nni_latency.units import METRICS
 
 
 def draw_operator_table(table: OperatorTable, out: str | Path) -> Path:
@@ -40,23 +41,25 @@ def draw_operator_table(table: OperatorTable, out: str | Path) -> Path:
 
 def _draw_networks(axes: Any, table: OperatorTable) -> None:
     estimator = OperatorTableEstimator(table)
-    measured = [network.value * 1e3 for network in table.networks]
-    summed = [estimator.of_sum(network.entries) * 1e3 for network in table.networks]
+    factor, unit = METRICS[table.metric].shown
+    measured = [network.value * factor for network in table.networks]
+    summed = [estimator.of_sum(network.entries) * factor for network in table.networks]
     if measured:
         draw_ideal(axes, [*measured, *summed], [0.10])
     axes.plot(measured, summed, "o", color=BLUE, markersize=4)
-    axes.set(xlabel="measured whole [ms]", ylabel="sum of its operators, calibrated [ms]")
+    axes.set(xlabel=f"measured whole [{unit}]", ylabel=f"sum of its operators, calibrated [{unit}]")
     axes.set_title("Networks measured", fontsize=10)
     plain(axes)
 
 
 def _draw_families(axes: Any, table: OperatorTable) -> None:
+    factor, unit = METRICS[table.metric].shown
     values: dict[str, list[float]] = defaultdict(list)
     for entry in table.entries:
-        values[family_of(entry.op)].append(entry.value * 1e3)
+        values[family_of(entry.op)].append(entry.value * factor)
     names = sorted(values, key=lambda name: max(values[name]))
     for row, name in enumerate(names):
         axes.plot(values[name], [row] * len(values[name]), "|", color=BLUE, markersize=7)
     axes.set_yticks(range(len(names)), names, fontsize=7)
-    axes.set(xscale="log", xlabel="operator [ms]")
+    axes.set(xscale="log", xlabel=f"operator [{unit}]")
     plain(axes)

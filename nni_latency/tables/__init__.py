@@ -12,18 +12,19 @@ from nni_latency.tables._building import (
     new_file,
 )
 from nni_latency.tables._comparison import TableComparison, compare_tables
-from nni_latency.tables._document import FORMAT, VERSION, table_schema
+from nni_latency.tables._document import table_schema
 from nni_latency.tables._entry import Entry
+from nni_latency.tables._header import CountedDocument, HeaderDocument, TableHeader, counts_content
 from nni_latency.tables._known_costs import CachedCost, KnownCosts
 from nni_latency.tables._layer_schedule import LayerSchedule, candidate_subjects
-from nni_latency.tables._lookup_table import LookupTable, TableLayer
+from nni_latency.tables._lookup_table import LookupTable
 from nni_latency.tables._memory_table import COUNTED_METRICS, as_throughput, count_table
 from nni_latency.tables._networks import NetworkMeasurements, NetworkTimes, measure_networks
 from nni_latency.tables._operator_builder import build_operator_table, check_sees_calls
 from nni_latency.tables._operator_document import operator_table_schema
 from nni_latency.tables._operator_entries import OperatorEntry
 from nni_latency.tables._operator_plan import OperatorPlan, PlannedNetwork
-from nni_latency.tables._operator_table import MeasuredNetwork, OperatorTable
+from nni_latency.tables._operator_table import UNKNOWN, MeasuredNetwork, OperatorTable, named_operators
 from nni_latency.tables._plan import (
     OPERATORS,
     ArgumentValue,
@@ -40,17 +41,19 @@ from nni_latency.tables._residency import Residency, fit_residency
 from nni_latency.tables._shipped import find_table, shipped_tables, validation_path
 from nni_latency.tables._solved import BatchSchedule
 from nni_latency.tables._solving import Solution, solve_entries
+from nni_latency.tables._table_layer import TableLayer
 
 __all__ = [
     "CONFLICTS",
     "COUNTED_METRICS",
-    "FORMAT",
     "OPERATORS",
-    "VERSION",
+    "UNKNOWN",
     "ArgumentValue",
     "BatchSchedule",
     "CachedCost",
+    "CountedDocument",
     "Entry",
+    "HeaderDocument",
     "KnownCosts",
     "LayerSchedule",
     "LookupTable",
@@ -74,6 +77,7 @@ __all__ = [
     "SpaceReference",
     "StoreSource",
     "TableComparison",
+    "TableHeader",
     "TableLayer",
     "as_store",
     "as_throughput",
@@ -84,11 +88,13 @@ __all__ = [
     "check_sees_calls",
     "compare_tables",
     "count_table",
+    "counts_content",
     "find_table",
     "fit_residency",
     "fold_calibration",
     "measure_networks",
     "merge_tables",
+    "named_operators",
     "network_plan",
     "new_file",
     "operator_table_schema",

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal, TypeVar
 
 from nni_latency.errors import InvalidValueError, MismatchError, UnknownNameError
 from nni_latency.platforms import check_same_platform
 from nni_latency.tables._entry import Entry
-from nni_latency.tables._lookup_table import LookupTable, TableLayer
+from nni_latency.tables._lookup_table import LookupTable
+from nni_latency.tables._operator_table import OperatorTable
+from nni_latency.tables._table_layer import TableLayer
 from nni_latency.units import combination_of
 
+AnyTable = TypeVar("AnyTable", bound=LookupTable | OperatorTable)
 Conflict = Literal["error", "first", "last", "mean"]
 
 CONFLICTS = ("error", "first", "last", "mean")
@@ -23,12 +26,12 @@ _LISTED = 8
 _SPEED = 0.05
 
 
-def scale_table(table: LookupTable, factor: float) -> LookupTable:
+def scale_table(table: AnyTable, factor: float) -> AnyTable:
     """Multiply the cost of every network by a factor.
 
     Parameters
     ----------
-    table : LookupTable
+    table : LookupTable or OperatorTable
         The table.
     factor : float
         By how much.
@@ -47,16 +50,18 @@ def scale_table(table: LookupTable, factor: float) -> LookupTable:
     if not 0 < factor < float("inf"):
         raise InvalidValueError(f"The 'factor' of a table must be a positive, finite number. Got {factor!r}.")
     slower = combination_of(table.metric).counted(factor)
-    timed = table.metric in ("latency", "throughput")
-    return replace(
-        _with_entries(table, lambda entry: entry.scaled(factor)),
-        residency=table.residency and table.residency.scaled(slower),
-        reference=table.reference * slower if timed and table.reference is not None else table.reference,
-        remarks=(*table.remarks, f"Scaled by {factor:g}."),
-    )
+    rest: dict[str, Any] = {
+        "residency": table.residency and table.residency.scaled(slower),
+        "remarks": (*table.remarks, f"Scaled by {factor:g}."),
+    }
+    if isinstance(table, OperatorTable):
+        rest["networks"] = tuple(network.scaled(factor) for network in table.networks)
+    elif table.reference is not None and table.metric in ("latency", "throughput"):
+        rest["reference"] = table.reference * slower
+    return table.with_entries(lambda entry: entry.scaled(factor), **rest)  # type: ignore[return-value]
 
 
-def fold_calibration(table: LookupTable) -> LookupTable:
+def fold_calibration(table: AnyTable) -> AnyTable:
     """Return a table of calibration 1 whose networks cost the same: its entries are multiplied by the calibration."""
     return replace(_at_calibration(table, 1.0), calibration=1.0)
 
@@ -145,14 +150,6 @@ def merge_tables(tables: Sequence[LookupTable], *, conflict: Conflict = "error")
     return replace(first, layers=layers, remarks=_merged_remarks(tables, clashes, conflict))
 
 
-def _with_entries(table: LookupTable, change: Callable[[Entry], Entry]) -> LookupTable:
-    layers = (
-        replace(layer, entries={choice: change(entry) for choice, entry in layer.entries.items()})
-        for layer in table.layers
-    )
-    return replace(table, layers=tuple(layers))
-
-
 def _part(layer: TableLayer, layers: Collection[str] | None, choices: Collection[str] | None) -> TableLayer:
     if layers is not None and layer.name not in layers and layer.searched:
         return replace(layer, entries={}, failures={})
@@ -181,10 +178,10 @@ def _outline(layer: TableLayer) -> tuple[str, tuple[str, ...], bool, str | None]
     return layer.name, layer.choices, layer.searched, layer.default
 
 
-def _at_calibration(table: LookupTable, calibration: float) -> LookupTable:
+def _at_calibration(table: AnyTable, calibration: float) -> AnyTable:
     """Return a table whose networks cost the same at another calibration."""
     factor = combination_of(table.metric).footing(table.calibration / calibration)
-    return table if factor == 1 else _with_entries(table, lambda entry: entry.scaled(factor))
+    return table if factor == 1 else table.with_entries(lambda entry: entry.scaled(factor))  # type: ignore[return-value]
 
 
 def _merged_layer(index: int, tables: Sequence[LookupTable], conflict: Conflict, clashes: list[str]) -> TableLayer:

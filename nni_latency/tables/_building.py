@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -25,13 +24,14 @@ from nni_latency.measurement import (
 )
 from nni_latency.measurement.runtimes import Runtime
 from nni_latency.platforms import Conditions, remarks_on
+from nni_latency.tables._header import TableHeader
 from nni_latency.tables._plan import SpaceReference, plain_arguments
 
 #: Where records are kept: a store, the URL or file of one, or None for the user's own.
 StoreSource = Store | str | None
 
 #: Something whose fields `conditions`, `remarks` and `campaign` say how it was measured.
-Result = TypeVar("Result")
+Result = TypeVar("Result", bound=TableHeader)
 
 
 def check_new(target: Path, *, overwrite: bool = False) -> None:
@@ -138,9 +138,8 @@ class Measured:
         if set(self.conditions) >= {"before", "after"}:
             before, after = (Conditions.from_dict(self.conditions[moment]) for moment in ("before", "after"))
             fields["conditions"] = {"before": before.as_dict(), "after": after.as_dict()}
-            fields["remarks"] = (*result.remarks, *map(str, remarks_on(before, after)))  # type: ignore[attr-defined]
-        known = {item.name for item in dataclasses.fields(result)}  # type: ignore[arg-type]
-        return replace(result, **{name: value for name, value in fields.items() if name in known})  # type: ignore[type-var]
+            fields["remarks"] = (*result.remarks, *map(str, remarks_on(before, after)))
+        return replace(result, **fields)
 
 
 @contextlib.contextmanager

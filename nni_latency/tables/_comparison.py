@@ -12,6 +12,9 @@ from scipy.stats import spearmanr
 from nni_latency.errors import MismatchError
 from nni_latency.tables._arithmetic import fold_calibration
 from nni_latency.tables._lookup_table import LookupTable
+from nni_latency.tables._operator_table import OperatorTable
+
+AnyTable = LookupTable | OperatorTable
 
 
 @dataclass(frozen=True)
@@ -20,10 +23,11 @@ class TableComparison:
 
     Parameters
     ----------
-    first, second : LookupTable
+    first, second : LookupTable or OperatorTable
         The tables, with their calibration multiplied in.
     costs : mapping of str to mapping
-        ``{layer: {choice: (cost in the first, cost in the second)}}`` of the candidates that both have.
+        ``{layer: {choice: (cost in the first, cost in the second)}}`` of the candidates that both have; of tables of
+        operators by kind and key.
     only_first, only_second : tuple of (str, str)
         Layer and choice of candidates that one alone has.
     differences : tuple of str
@@ -36,8 +40,8 @@ class TableComparison:
     1.0
     """
 
-    first: LookupTable
-    second: LookupTable
+    first: AnyTable
+    second: AnyTable
     costs: Mapping[str, Mapping[str, tuple[float, float]]]
     only_first: tuple[tuple[str, str], ...]
     only_second: tuple[tuple[str, str], ...]
@@ -83,12 +87,12 @@ class TableComparison:
         return float(spearmanr(firsts, seconds).statistic)
 
 
-def compare_tables(first: LookupTable, second: LookupTable) -> TableComparison:
+def compare_tables(first: AnyTable, second: AnyTable) -> TableComparison:
     """Compare two tables. They may be of different platforms; that is what a comparison is for.
 
     Parameters
     ----------
-    first, second : LookupTable
+    first, second : LookupTable or OperatorTable
         Tables of one metric, with candidates in common by layer and name.
 
     Raises
@@ -98,7 +102,7 @@ def compare_tables(first: LookupTable, second: LookupTable) -> TableComparison:
     """
     if first.metric != second.metric:
         raise MismatchError(f"A table of {first.metric} cannot be compared with one of {second.metric}.")
-    folded = fold_calibration(first), fold_calibration(second)
+    folded: list[AnyTable] = [fold_calibration(table) for table in (first, second)]
     mine, theirs = (_costs(table) for table in folded)
     common = _common(mine, theirs)
     if not common:
@@ -110,16 +114,17 @@ def compare_tables(first: LookupTable, second: LookupTable) -> TableComparison:
     if first.input_shape != second.input_shape:
         differences.append(f"input {_shape(first)} against {_shape(second)}")
     return TableComparison(
-        *folded,
-        common,
-        tuple(place for place in mine if place not in theirs),
-        tuple(place for place in theirs if place not in mine),
-        tuple(differences),
+        first=folded[0],
+        second=folded[1],
+        costs=common,
+        only_first=tuple(place for place in mine if place not in theirs),
+        only_second=tuple(place for place in theirs if place not in mine),
+        differences=tuple(differences),
     )
 
 
-def _costs(table: LookupTable) -> dict[tuple[str, str], float]:
-    return {(layer.name, choice): entry.value for layer in table.layers for choice, entry in layer.entries.items()}
+def _costs(table: AnyTable) -> dict[tuple[str, str], float]:
+    return {place: entry.value for place, entry in table.places()}
 
 
 def _common(
@@ -132,10 +137,10 @@ def _common(
     return found
 
 
-def _few(table: LookupTable) -> str:
-    names = [layer.name for layer in table.layers]
+def _few(table: AnyTable) -> str:
+    names = list(dict.fromkeys(layer for (layer, _), _ in table.places()))
     return f"{', '.join(names[:3])}{' ...' if len(names) > 3 else ''}"
 
 
-def _shape(table: LookupTable) -> str:
+def _shape(table: AnyTable) -> str:
     return "x".join(map(str, table.input_shape))

@@ -3,92 +3,39 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from nni_latency.errors import InvalidValueError, UnknownNameError
-from nni_latency.files import write_atomically
-from nni_latency.measurement import Protocol
+from nni_latency.errors import FileFormatError, InvalidValueError, UnknownNameError
+from nni_latency.operators import OpSpec
 from nni_latency.platforms import Platform
-from nni_latency.tables._document import TABLE, read_document, render_document
+from nni_latency.tables._document import TABLE, TableDocument
 from nni_latency.tables._entry import Entry
-from nni_latency.tables._plan import MeasurePlan, SpaceReference
-from nni_latency.tables._residency import Residency
+from nni_latency.tables._header import SpaceTable
+from nni_latency.tables._plan import OPERATORS, MeasurePlan, SpaceReference
 from nni_latency.tables._samples import NEGLIGIBLE
-from nni_latency.units import METRIC_UNITS, check_metric
+from nni_latency.tables._table_layer import TableLayer
+from nni_latency.units import METRIC_UNITS
 
 
-@dataclass(frozen=True)
-class TableLayer:
-    """One layer of a table.
-
-    Parameters
-    ----------
-    name : str
-        Label of the layer in the space.
-    choices : tuple of str
-        Every candidate of the space, in the order of its indices, measured or not.
-    entries : mapping of str to Entry
-        The candidates that have a cost.
-    searched : bool, default=True
-        Whether the space chooses.
-    default : str or None
-        Candidate of a fixed layer.
-    failures : mapping of str to str
-        Candidates that could not be measured, each with the reason.
-    """
-
-    name: str
-    choices: tuple[str, ...]
-    entries: Mapping[str, Entry]
-    searched: bool = True
-    default: str | None = None
-    failures: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def missing(self) -> tuple[str, ...]:
-        """Candidates without an entry."""
-        return tuple(choice for choice in self.choices if choice not in self.entries)
-
-
-@dataclass(frozen=True)
-class LookupTable:
+@dataclass(frozen=True, kw_only=True)
+class LookupTable(SpaceTable):
     """Costs of the candidates of a space on one platform. Immutable.
 
     Parameters
     ----------
-    space : SpaceReference
-        Whose candidates they are.
-    platform : Platform
-        Where they were measured.
     layers : tuple of TableLayer
         From the input to the output.
     input_shape : tuple of int
         Shape of the network's input, batch first.
-    metric : str, default="latency"
-        Quantity; its SI unit is in `nni_latency.units.METRIC_UNITS`.
-    protocol : Protocol or None
-        How they were measured; None for numbers from elsewhere.
-    calibration : float, default=1.0
-        Factor on the sum of entries. Lower quartiles of parts add up to less than the lower quartile of the whole,
-        because the parts are seldom all undisturbed at once; the factor makes up for that.
-    rounds : int, default=0
-        Rounds that were measured.
-    duration : float, default=0.0
-        Time spent measuring [s].
-    residency : Residency or None
-        What small networks save because their data stay in the cache, for the calibrated sum.
     reference : float or None
         Time of the space's reference network [s], which tells how fast the machine was.
-    drift : tuple of float
-        Median time of the reference operator in every round [s]; of a runtime that is timed from the outside, the time
-        of the reference network in every batch.
-    conditions : mapping
-        What the machine was like before and after, as ``{"before": {...}, "after": {...}}``.
-    remarks : tuple of str
-        What was unstable while it was measured, and what to do about it.
+    **header
+        What `TableHeader` takes: space, platform, metric, protocol, calibration and so on. The calibration makes up
+        for this: lower quartiles of parts add up to less than the lower quartile of the whole, because the parts are
+        seldom all undisturbed at once.
 
     Raises
     ------
@@ -102,32 +49,17 @@ class LookupTable:
     (1.0, 0.002)
     """
 
-    space: SpaceReference
-    platform: Platform
     layers: tuple[TableLayer, ...]
-    input_shape: tuple[int, ...]
-    metric: str = "latency"
-    protocol: Protocol | None = None
-    calibration: float = 1.0
-    rounds: int = 0
-    duration: float = 0.0
-    residency: Residency | None = None
     reference: float | None = None
-    drift: tuple[float, ...] = ()
-    conditions: Mapping[str, Any] = field(default_factory=dict)
-    remarks: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        check_metric(self.metric)
+        super().__post_init__()
         names = [layer.name for layer in self.layers]
         if not names or len(names) != len(set(names)):
             raise InvalidValueError(f"The layers of a table must have different names, at least one. Got {names}.")
-        for layer in self.layers:
-            for choice, entry in layer.entries.items():
-                if entry.value == 0 and METRIC_UNITS[self.metric] != "byte":
-                    raise InvalidValueError(f"The {self.metric} of {layer.name!r}: {choice} must be positive. Got 0.")
-        if not (math.isfinite(self.calibration) and self.calibration > 0):
-            raise InvalidValueError(f"The 'calibration' of a table must be positive. Got {self.calibration!r}.")
+        for (layer, choice), entry in self.places():
+            if entry.value == 0 and METRIC_UNITS[self.metric] != "byte":
+                raise InvalidValueError(f"The {self.metric} of {layer!r}: {choice} must be positive. Got 0.")
 
     @classmethod
     def from_latencies(
@@ -162,29 +94,29 @@ class LookupTable:
         UnknownNameError
             If the space has no such layer or choice.
         """
-        outline = _outline(space, batch_size)
+        header, empty, ops = _outline(space, batch_size)
+        layers = {layer.name: layer for layer in empty}
         for name, given in latencies.items():
-            if name not in outline.choices:
-                raise UnknownNameError.of("layer", name, list(outline.choices))
+            if name not in layers:
+                raise UnknownNameError.of("layer", name, list(layers))
             for choice in given:
-                if str(choice) not in outline.choices[name]:
-                    raise UnknownNameError.of(f"choice of {name!r}", choice, list(outline.choices[name]))
-        layers = tuple(
-            TableLayer(
-                name,
-                choices,
-                _hand_entries(name, latencies.get(name, {}), outline),
-                name in outline.searched,
-                outline.defaults.get(name),
-            )
-            for name, choices in outline.choices.items()
-        )
-        return cls(outline.space, platform or Platform("unknown", "unknown"), layers, outline.input_shape, metric)
+                if str(choice) not in layers[name].choices:
+                    raise UnknownNameError.of(f"choice of {name!r}", choice, list(layers[name].choices))
+            layers[name] = replace(layers[name], entries=_hand_entries(name, given, ops.get(name, {})))
+        platform = platform or Platform("unknown", "unknown")
+        return cls(**header, platform=platform, layers=tuple(layers.values()), metric=metric)
 
-    @property
-    def batch_size(self) -> int:
-        """First number of the input shape."""
-        return self.input_shape[0]
+    def places(self) -> Iterator[tuple[tuple[str, str], Entry]]:
+        """Go through the entries, each with the name of its layer and its choice."""
+        return (((layer.name, choice), entry) for layer in self.layers for choice, entry in layer.entries.items())
+
+    def with_entries(self, change: Callable[[Entry], Entry], **fields: Any) -> LookupTable:
+        """Return the table with every entry changed, and with other values of `fields`."""
+        layers = (
+            replace(layer, entries={choice: change(entry) for choice, entry in layer.entries.items()})
+            for layer in self.layers
+        )
+        return replace(self, layers=tuple(layers), **fields)
 
     @property
     def searched(self) -> tuple[TableLayer, ...]:
@@ -208,7 +140,7 @@ class LookupTable:
         if self.protocol is None or not self.protocol.half_width or not self.rounds:
             return ()
         # A throughput is as well known as the time that it stands for.
-        times = self if self.metric != "throughput" else replace(self, layers=_inverted(self.layers), metric="latency")
+        times = self if self.metric != "throughput" else self.with_entries(Entry.inverted, metric="latency")
         visible = NEGLIGIBLE * times._typical
         return tuple(
             (layer.name, choice)
@@ -245,9 +177,8 @@ class LookupTable:
         OutputError
             If it cannot be written.
         """
-        target = Path(path)
-        write_atomically(target, render_document(self))
-        return target
+        content = {**self.header_content(), "input_shape": list(self.input_shape), "reference": self.reference}
+        return TABLE.save(path, content, {"layers": (layer.as_json() for layer in self.layers)})
 
     @classmethod
     def load(cls, path: str | Path) -> LookupTable:
@@ -258,97 +189,51 @@ class LookupTable:
         FileFormatError
             If the file is absent, truncated, altered, of another kind or of a newer version.
         """
-        document = read_document(Path(path))
-        with TABLE.valid(str(path)):
-            return _from_document(document)
+        return TABLE.load(path, cls._of_document)
+
+    @classmethod
+    def _of_document(cls, document: TableDocument) -> LookupTable:
+        if document.space.name == OPERATORS:
+            raise FileFormatError("it is a table of operators, which OperatorTable.load and read_table read")
+        return cls(
+            **document.header(),
+            layers=tuple(map(TableLayer.of_document, document.layers)),
+            input_shape=tuple(document.input_shape),
+            reference=document.reference,
+        )
 
 
-def _inverted(layers: tuple[TableLayer, ...]) -> tuple[TableLayer, ...]:
-    """Turn the throughputs of layers into times of one input, or back."""
-    return tuple(
-        replace(layer, entries={choice: entry.inverted() for choice, entry in layer.entries.items()})
-        for layer in layers
-    )
+_Ops = Mapping[str, Mapping[str, OpSpec]]
 
 
-@dataclass(frozen=True)
-class _Outline:
-    """Layers and choices of a space, however it was given."""
-
-    space: SpaceReference
-    input_shape: tuple[int, ...]
-    choices: Mapping[str, tuple[str, ...]]
-    searched: frozenset[str]
-    defaults: Mapping[str, str | None]
-    plan: MeasurePlan | None = None
-
-
-def _outline(space: Any, batch_size: int) -> _Outline:
+def _outline(space: Any, batch_size: int) -> tuple[dict[str, Any], list[TableLayer], _Ops]:
+    """Return space and input shape, the layers without entries, and their operators, however the space was given."""
     if hasattr(space, "measure_plan"):
         plan: MeasurePlan = space.measure_plan(batch_size)
-        return _Outline(
-            plan.space,
-            plan.input_shape,
-            {layer.name: tuple(layer.candidates) for layer in plan.layers},
-            frozenset(layer.name for layer in plan.searched),
-            {layer.name: layer.default for layer in plan.layers},
-            plan,
-        )
+        header = {"space": plan.space, "input_shape": plan.input_shape}
+        return header, [TableLayer.of_plan(layer) for layer in plan.layers], plan.ops
     if hasattr(space, "simplify"):
-        labels = {label: [str(value) for value in mutable.values] for label, mutable in space.simplify().items()}
+        labels = {label: mutable.values for label, mutable in space.simplify().items()}
         reference = SpaceReference.of_class(type(space))
     elif isinstance(space, Mapping):
-        labels = {label: [str(value) for value in values] for label, values in space.items()}
-        reference = SpaceReference("unknown")
+        labels, reference = dict(space), SpaceReference("unknown")
     else:
         raise InvalidValueError(
             f"The 'space' must be an NNI model space or a mapping of labels to choices. Got {type(space).__name__}."
         )
     if not labels:
         raise InvalidValueError(f"The space {reference} has no choices: there is nothing to search.")
-    return _Outline(
-        reference, (batch_size,), {name: tuple(values) for name, values in labels.items()}, frozenset(labels), {}
-    )
+    layers = [TableLayer(name, tuple(map(str, values)), {}) for name, values in labels.items()]
+    return {"space": reference, "input_shape": (batch_size,)}, layers, {}
 
 
-def _hand_entries(layer: str, given: Mapping[Any, float], outline: _Outline) -> dict[str, Entry]:
-    ops = {item.name: item.candidates for item in outline.plan.layers} if outline.plan else {}
+def _hand_entries(layer: str, given: Mapping[Any, float], ops: Mapping[str, OpSpec]) -> dict[str, Entry]:
     entries = {}
     for choice, cost in given.items():
-        op = ops[layer][str(choice)].op if layer in ops else None
         try:
-            entries[str(choice)] = Entry(float(cost), float(cost), float(cost), op=op)
+            entries[str(choice)] = Entry(float(cost), float(cost), float(cost), op=ops.get(str(choice)))
         except (TypeError, ValueError) as error:
             raise InvalidValueError(
                 f"The cost of {layer!r}, choice {choice!r} must be a positive, finite number. Got {cost!r}."
             ) from error
     return entries
-
-
-def _from_document(document: Any) -> LookupTable:
-    return LookupTable(
-        SpaceReference(document.space.name, document.space.arguments),
-        document.platform.to_platform(),
-        tuple(
-            TableLayer(
-                layer.name,
-                tuple(layer.choices),
-                {choice: entry.to_entry() for choice, entry in layer.entries.items()},
-                layer.searched,
-                layer.default,
-                layer.failures,
-            )
-            for layer in document.layers
-        ),
-        tuple(document.input_shape),
-        document.metric,
-        Protocol(**document.protocol) if document.protocol else None,
-        document.calibration,
-        document.rounds,
-        document.duration,
-        Residency(document.residency.saving, document.residency.scale) if document.residency else None,
-        document.reference,
-        tuple(document.drift),
-        document.conditions,
-        tuple(document.remarks),
-    )

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import nni_latency.measurement as measurement
 from nni_latency.errors import InvalidValueError, MeasurementError
 from nni_latency.platforms import Platform
 from nni_latency.tables._entry import Entry
-from nni_latency.tables._lookup_table import LookupTable, TableLayer
+from nni_latency.tables._lookup_table import LookupTable
 from nni_latency.tables._plan import MeasurePlan
+from nni_latency.tables._table_layer import TableLayer
 
 #: Metrics that are counted.
 COUNTED_METRICS = ("parameter_memory", "activation_memory")
@@ -56,7 +56,9 @@ def count_table(plan: MeasurePlan, metric: str, platform: Platform) -> LookupTab
             entries[name] = Entry(count, count, count, op=candidate.op)
         layers.append(TableLayer(layer.name, tuple(layer.candidates), entries, layer.searched, layer.default))
         inputs = outputs
-    return LookupTable(plan.space, platform, tuple(layers), plan.input_shape, metric)
+    return LookupTable(
+        space=plan.space, platform=platform, layers=tuple(layers), input_shape=plan.input_shape, metric=metric
+    )
 
 
 def as_throughput(table: LookupTable) -> LookupTable:
@@ -70,15 +72,8 @@ def as_throughput(table: LookupTable) -> LookupTable:
     if table.metric != "latency":
         raise InvalidValueError(f"Only latencies become throughput. The table is one of {table.metric}.")
     batch = table.batch_size
-    layers = tuple(
-        replace(
-            layer,
-            entries={name: entry.inverted(batch) for name, entry in layer.entries.items()},
-        )
-        for layer in table.layers
-    )
     residency = table.residency and table.residency.scaled(1 / batch)
-    return replace(table, metric="throughput", layers=layers, residency=residency)
+    return table.with_entries(lambda entry: entry.inverted(batch), metric="throughput", residency=residency)
 
 
 def _count(metric: str, module: Any, inputs: Any) -> int:

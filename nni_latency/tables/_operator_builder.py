@@ -130,7 +130,14 @@ def _summarise(schedule: OperatorSchedule, platform: Platform) -> OperatorTable:
     wholes = [samples.whole(network) for network in measured]
     calibration, residency = fit_residency(sums, [whole.value for whole in wholes], 0.5, least_gain=_LEAST_GAIN)
     networks = tuple(
-        MeasuredNetwork(schedule.planned[network].sample, whole.value, whole.low, whole.high, total, whole.n_samples)
+        MeasuredNetwork(
+            value=whole.value,
+            low=whole.low,
+            high=whole.high,
+            sample=schedule.planned[network].sample,
+            entries=total,
+            n_samples=whole.n_samples,
+        )
         for network, whole, total in zip(measured, wholes, sums, strict=True)
     )
     return OperatorTable(

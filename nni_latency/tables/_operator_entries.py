@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nni_latency.costs import Cost
-from nni_latency.errors import InvalidValueError
-from nni_latency.operators import OpSpec
+from nni_latency.errors import InvalidValueError, UnknownNameError
+from nni_latency.operators import Features, OpSpec, features_of
 from nni_latency.tables._operator_samples import Place
 
 #: How often entries and factors are found from each other.
@@ -45,6 +45,8 @@ class OperatorEntry(Cost):
         Timed runs behind it, over all places.
     n_places, n_networks : int
         Places where it was timed, and networks that have such a place.
+    names : tuple of str
+        What files of other projects call it, for one that comes from there.
 
     Raises
     ------
@@ -56,6 +58,7 @@ class OperatorEntry(Cost):
     n_samples: int = 0
     n_places: int = 0
     n_networks: int = 0
+    names: tuple[str, ...] = ()
 
     _finite = True
 
@@ -63,6 +66,14 @@ class OperatorEntry(Cost):
         super().__post_init__()
         if not self.value > 0:
             raise InvalidValueError(f"The value of an operator's entry must be positive. Got {self.value!r}.")
+
+    @property
+    def features(self) -> Features | None:
+        """Features of the operator; None for a kind that cannot be counted."""
+        try:
+            return features_of(self.op)
+        except UnknownNameError:
+            return None
 
 
 def operator_entries(ops: Mapping[str, OpSpec], places: Sequence[Place]) -> dict[str, OperatorEntry]:

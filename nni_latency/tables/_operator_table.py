@@ -1,90 +1,88 @@
-"""`OperatorTable`: what the operators of a space cost inside its networks, on one platform."""
+"""`OperatorTable`: what operators cost on one platform, inside the networks of a space or as another project says."""
 
 from __future__ import annotations
 
+import contextlib
+import json
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from nni_latency.errors import InvalidValueError
-from nni_latency.files import write_atomically
-from nni_latency.measurement import Protocol
-from nni_latency.platforms import Platform
-from nni_latency.tables._operator_document import OPERATOR_TABLE, read_operator_document, render_operator_table
+from nni_latency.costs import Cost
+from nni_latency.documents import format_of
+from nni_latency.errors import FileFormatError, InvalidValueError
+from nni_latency.operators import OpSpec
+from nni_latency.tables._document import TABLE, TableDocument
+from nni_latency.tables._entry import Entry
+from nni_latency.tables._header import SpaceTable
+from nni_latency.tables._operator_document import OPERATOR_TABLE, OperatorTableDocument
 from nni_latency.tables._operator_entries import OperatorEntry
-from nni_latency.tables._plan import SpaceReference
-from nni_latency.tables._residency import Residency
+from nni_latency.tables._plan import OPERATORS
+from nni_latency.tables._table_layer import TableLayer
+
+#: Kind of an operator from elsewhere that is only known by its name.
+UNKNOWN = "unknown"
 
 
-@dataclass(frozen=True)
-class MeasuredNetwork:
-    """One network that was measured for a table of operators.
+@dataclass(frozen=True, kw_only=True)
+class MeasuredNetwork(Cost):
+    """One network that was measured for a table of operators. Immutable.
 
     Parameters
     ----------
+    value, low, high : float
+        Cost of unmarked runs of the whole network and its interval, in the unit of the table's metric.
     sample : mapping
         Its choices, ``{label: choice}``.
-    value, low, high : float
-        Time of unmarked runs of the whole network and its interval [s].
     entries : float
-        Sum of its operators' entries [s], before calibration.
+        Sum of its operators' entries, before calibration.
     n_samples : int
         Timed runs.
     """
 
     sample: Mapping[str, Any]
-    value: float
-    low: float
-    high: float
     entries: float
     n_samples: int = 0
 
+    _finite = True
+
     def __post_init__(self) -> None:
-        numbers = (self.value, self.low, self.high, self.entries)
-        if not (all(map(math.isfinite, numbers)) and 0 < self.low <= self.value <= self.high and self.entries > 0):
-            raise InvalidValueError(f"The times of a network must be positive, finite and in order. Got {numbers}.")
+        super().__post_init__()
+        if not (self.low > 0 and 0 < self.entries < math.inf):
+            raise InvalidValueError(f"The costs of a network must be positive and finite. Got {self}.")
+
+    def scaled(self, factor: float) -> MeasuredNetwork:
+        """Return the same network at costs that are `factor` times as large."""
+        return replace(super().scaled(factor), entries=factor * self.entries)
 
 
-@dataclass(frozen=True)
-class OperatorTable:
-    """What the operators of a space cost inside its networks, on one platform. Immutable.
+@dataclass(frozen=True, kw_only=True)
+class OperatorTable(SpaceTable):
+    """What operators cost on one platform, each once. Immutable.
 
     For a space whose networks cannot be divided into layers with a few candidates each: a covering sample of its
     networks was measured, with every operator timed inside them. Operators that no such network has are predicted from
-    these (`nni_latency.estimators.OperatorTableEstimator`).
+    these (`nni_latency.estimators.OperatorTableEstimator`). Operators that another project has measured make such a
+    table too, of the space "operators".
 
     Parameters
     ----------
-    space : SpaceReference
-        Whose operators they are.
-    platform : Platform
-        Where they were measured.
     input_shape : tuple of int
-        Shape of the networks' input, batch first.
+        Shape of the networks' input, batch first; of operators from elsewhere the batch size alone.
     entries : tuple of OperatorEntry
-        The operators, each once [s].
+        The operators, each once.
     networks : tuple of MeasuredNetwork
         The networks that were measured whole. The first one is the space's reference network.
-    protocol : Protocol or None
-        How it was measured.
-    calibration : float, default=1.0
-        Factor on the sum of entries.
-    residency : Residency or None
-        What small networks save, for the calibrated sum.
-    rounds, duration : int, float
-        Rounds measured, and time spent on them [s].
     coverage : float, default=1.0
         Share of the operators of other random networks that have an entry, in [0, 1].
-    drift : tuple of float
-        Median time of the reference operator in every round [s].
-    conditions, remarks
-        What the machine was like before and after, and what was unstable.
     failures : mapping of str to str
         Networks that could not be measured, as JSON, each with the reason.
+    **header
+        What `TableHeader` takes: space, platform, metric, protocol, calibration and so on.
 
     Raises
     ------
@@ -92,33 +90,18 @@ class OperatorTable:
         If there is no entry, or an operator has two.
     """
 
-    space: SpaceReference
-    platform: Platform
-    input_shape: tuple[int, ...]
     entries: tuple[OperatorEntry, ...]
     networks: tuple[MeasuredNetwork, ...] = ()
-    protocol: Protocol | None = None
-    calibration: float = 1.0
-    residency: Residency | None = None
-    rounds: int = 0
-    duration: float = 0.0
     coverage: float = 1.0
-    drift: tuple[float, ...] = ()
-    conditions: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    remarks: tuple[str, ...] = ()
     failures: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not self.entries:
             raise InvalidValueError("A table of operators needs at least one entry. Got none.")
         if len(self.by_key) != len(self.entries):
             raise InvalidValueError("A table of operators must hold every operator once.")
-        if not (math.isfinite(self.calibration) and self.calibration > 0):
-            raise InvalidValueError(f"The calibration must be positive and finite. Got {self.calibration!r}.")
         object.__setattr__(self, "failures", MappingProxyType(dict(self.failures)))
-
-    #: What the entries are.
-    metric = "latency"
 
     @cached_property
     def by_key(self) -> Mapping[str, OperatorEntry]:
@@ -126,14 +109,17 @@ class OperatorTable:
         return MappingProxyType({entry.op.op_key: entry for entry in self.entries})
 
     @property
-    def batch_size(self) -> int:
-        """First number of the input shape."""
-        return self.input_shape[0]
-
-    @property
     def reference(self) -> float | None:
-        """Time of the space's reference network [s], which tells how fast the machine was."""
+        """Cost of the space's reference network, which tells how fast the machine was."""
         return self.networks[0].value if self.networks else None
+
+    def places(self) -> Iterator[tuple[tuple[str, str], OperatorEntry]]:
+        """Go through the entries, each with the kind of its operator and with its key."""
+        return (((entry.op.kind, entry.op.op_key), entry) for entry in self.entries)
+
+    def with_entries(self, change: Callable[[OperatorEntry], OperatorEntry], **fields: Any) -> OperatorTable:
+        """Return the table with every entry changed, and with other values of `fields`."""
+        return replace(self, entries=tuple(map(change, self.entries)), **fields)
 
     def save(self, path: str | Path) -> Path:
         """Write the table as JSON, whole or not at all.
@@ -143,41 +129,99 @@ class OperatorTable:
         OutputError
             If it cannot be written.
         """
-        target = Path(path)
-        write_atomically(target, render_operator_table(self))
-        return target
+        content = {
+            **self.header_content(),
+            "input_shape": list(self.input_shape),
+            "coverage": self.coverage,
+            "failures": dict(self.failures),
+        }
+        networks = [{**vars(network), "sample": dict(network.sample)} for network in self.networks]
+        return OPERATOR_TABLE.save(
+            path, content, {"networks": map(_line, networks), "entries": map(_line, map(_entry_content, self.entries))}
+        )
 
     @classmethod
     def load(cls, path: str | Path) -> OperatorTable:
-        """Read a table.
+        """Read a table; also one that was written as a lookup table of the space "operators".
 
         Raises
         ------
         FileFormatError
             If the file is absent, truncated, altered, of another kind or of a newer version.
         """
-        document: Any = read_operator_document(Path(path))
-        with OPERATOR_TABLE.valid(str(path)):
-            return cls(
-                SpaceReference(document.space.name, document.space.arguments),
-                document.platform.to_platform(),
-                tuple(document.input_shape),
-                tuple(
-                    OperatorEntry(item.value, item.low, item.high, item.op.to_op(), *item.counts)
-                    for item in document.entries
-                ),
-                tuple(
-                    MeasuredNetwork(item.sample, item.value, item.low, item.high, item.entries, item.n_samples)
-                    for item in document.networks
-                ),
-                None if document.protocol is None else Protocol(**document.protocol),
-                document.calibration,
-                document.residency and Residency(document.residency.saving, document.residency.scale),
-                document.rounds,
-                document.duration,
-                document.coverage,
-                tuple(document.drift),
-                document.conditions,
-                tuple(document.remarks),
-                document.failures,
-            )
+        if format_of(path) == TABLE.name:
+            return TABLE.load(path, cls._of_layers)
+        return OPERATOR_TABLE.load(path, cls._of_document)
+
+    @classmethod
+    def _of_document(cls, document: OperatorTableDocument) -> OperatorTable:
+        return cls(
+            **document.header(),
+            input_shape=tuple(document.input_shape),
+            entries=tuple(
+                OperatorEntry(**{**dict(item), "op": item.op.to_op(), "names": tuple(item.names)})
+                for item in document.entries
+            ),
+            networks=tuple(MeasuredNetwork(**dict(item)) for item in document.networks),
+            coverage=document.coverage,
+            failures=document.failures,
+        )
+
+    @classmethod
+    def _of_layers(cls, document: TableDocument) -> OperatorTable:
+        """Make a table of a lookup table's entries, as versions 1 and 2 wrote those of operators."""
+        if document.space.name != OPERATORS:
+            raise FileFormatError(f"it is a lookup table of the space {document.space.name!r}, not one of operators")
+        layers = map(TableLayer.of_document, document.layers)
+        rows = (
+            (operator_name(layer.name, choice), entry) for layer in layers for choice, entry in layer.entries.items()
+        )
+        return cls(**document.header(), input_shape=tuple(document.input_shape), entries=named_operators(rows))
+
+
+def _line(content: Mapping[str, Any]) -> str:
+    return json.dumps(content, allow_nan=False)
+
+
+def _entry_content(entry: OperatorEntry) -> dict[str, Any]:
+    content = {"op": None, **vars(entry)} | {"op": entry.op.as_dict()}
+    return content if entry.names else {name: value for name, value in content.items() if name != "names"}
+
+
+def holds_operators(path: str | Path) -> bool:
+    """Whether a file is a table of operators, in its own format or as earlier versions wrote those from elsewhere."""
+    if format_of(path) != TABLE.name:
+        return format_of(path) == OPERATOR_TABLE.name
+    with contextlib.suppress(FileFormatError):
+        space = TABLE.read(Path(path)).get("space")
+        return isinstance(space, dict) and space.get("name") == OPERATORS
+    return False
+
+
+def operator_name(place: str, choice: str) -> str:
+    """Return what a file of another project calls an operator, from the two parts in which formats read it.
+
+    Examples
+    --------
+    >>> operator_name("Conv-input:8x8x3-output:8x8x4", "Conv"), operator_name("8x8x4-4-s1", "skip")
+    ('Conv-input:8x8x3-output:8x8x4', '8x8x4-4-s1:skip')
+    """
+    if "-input:" not in place:
+        return f"{place}:{choice}"
+    return place if place.startswith(f"{choice}-input:") else f"{place}-{choice}"
+
+
+def named_operators(rows: Iterable[tuple[str, Entry]]) -> tuple[OperatorEntry, ...]:
+    """Make entries of operators from those of a file by their names; what several names mean gets their mean.
+
+    An operator that is not known has the kind `UNKNOWN` and is told by its name.
+    """
+    found: dict[OpSpec, list[tuple[str, Entry]]] = {}
+    for name, entry in rows:
+        found.setdefault(entry.op or OpSpec.of(UNKNOWN, [], name=name), []).append((name, entry))
+    made = []
+    for op, named in found.items():
+        names, entries = zip(*named, strict=True)
+        cost = Entry.mean(entries)
+        made.append(OperatorEntry(cost.value, cost.low, cost.high, op, n_samples=cost.n_samples, names=names))
+    return tuple(made)

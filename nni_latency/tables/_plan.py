@@ -178,6 +178,11 @@ class MeasurePlan:
         """The layers that the space chooses, in order."""
         return tuple(layer for layer in self.layers if layer.searched)
 
+    @property
+    def ops(self) -> dict[str, dict[str, OpSpec]]:
+        """The operators of the candidates, by layer and choice."""
+        return {layer.name: {name: item.op for name, item in layer.candidates.items()} for layer in self.layers}
+
     def ops_of(self, selection: Mapping[str, str]) -> list[OpSpec]:
         """Return the operators of a network, ``{layer: choice}`` with every layer, in order."""
         return [layer.candidates[selection[layer.name]].op for layer in self.layers]

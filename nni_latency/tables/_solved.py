@@ -25,9 +25,10 @@ from nni_latency.operators import OpSpec, features_of
 from nni_latency.tables._building import Measuring, space_content
 from nni_latency.tables._entry import Entry
 from nni_latency.tables._layer_schedule import ALIGNMENTS, LayerSchedule, Network
-from nni_latency.tables._lookup_table import LookupTable, TableLayer
+from nni_latency.tables._lookup_table import LookupTable
 from nni_latency.tables._plan import MeasurePlan
 from nni_latency.tables._solving import Solution, solve_entries
+from nni_latency.tables._table_layer import TableLayer
 
 #: Share of the budget for timing the candidates in the runtime that stands in, and how narrow their intervals become.
 _PRIOR_SHARE, _PRIOR_HALF_WIDTH = 0.25, 0.03

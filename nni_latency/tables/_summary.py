@@ -12,10 +12,11 @@ from nni_latency.measurement import Measurement, Protocol
 from nni_latency.operators import OpSpec
 from nni_latency.platforms import Platform
 from nni_latency.tables._entry import Entry
-from nni_latency.tables._lookup_table import LookupTable, TableLayer
+from nni_latency.tables._lookup_table import LookupTable
 from nni_latency.tables._plan import MeasurePlan
 from nni_latency.tables._residency import fit_residency
 from nni_latency.tables._samples import Samples
+from nni_latency.tables._table_layer import TableLayer
 
 #: Entries and curve depend on each other; after so many turns neither changes any more.
 _TURNS = 4
@@ -48,15 +49,14 @@ def summarise(
         sums = _sums(seen, entries) * calibration
         relative = residency(sums) / sums
     return LookupTable(
-        plan.space,
-        platform,
-        _layers(plan, entries, failures),
-        plan.input_shape,
-        "latency",
-        protocol,
-        calibration,
-        len(samples.drift),
-        round(duration, 3),
+        space=plan.space,
+        platform=platform,
+        layers=_layers(plan, entries, failures),
+        input_shape=plan.input_shape,
+        protocol=protocol,
+        calibration=calibration,
+        rounds=len(samples.drift),
+        duration=round(duration, 3),
         residency=residency,
         reference=samples.reference(protocol),
         drift=tuple(float(f"{seconds:.6g}") for seconds in samples.drift),

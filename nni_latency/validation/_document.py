@@ -13,12 +13,38 @@ from nni_latency.estimators import Scores
 from nni_latency.units import METRIC_UNITS
 from nni_latency.validation._validation import NetworkResult, Validation
 
+
+class ScoresDocument(BaseModel):
+    """The scores in a file."""
+
+    model_config = ConfigDict(strict=True)
+
+    n: int
+    mape: float
+    rmspe: float
+    bias: float
+    within5: float
+    within10: float
+    spearman: float | None
+    worst: float
+
+
+class ValidationSummary(BaseModel):
+    """What the file of a validation says in short."""
+
+    model_config = ConfigDict(strict=True)
+
+    scores: ScoresDocument
+    repeatability: ScoresDocument
+
+
 VALIDATION = DocumentFormat(
     "nni_latency.validation",
     1,
     "validation",
     "the file of a validation",
     "validate the table anew with: nni-latency validate",
+    model=ValidationSummary,
 )
 
 
@@ -51,30 +77,6 @@ def validation_content(validation: Validation) -> dict[str, Any]:
     }
 
 
-class ScoresDocument(BaseModel):
-    """The scores in a file."""
-
-    model_config = ConfigDict(strict=True)
-
-    n: int
-    mape: float
-    rmspe: float
-    bias: float
-    within5: float
-    within10: float
-    spearman: float | None
-    worst: float
-
-
-class ValidationSummary(BaseModel):
-    """What the file of a validation says in short."""
-
-    model_config = ConfigDict(strict=True)
-
-    scores: ScoresDocument
-    repeatability: ScoresDocument
-
-
 def read_summary(path: Path) -> ValidationSummary:
     """Read the scores of a validation that was saved.
 
@@ -83,9 +85,8 @@ def read_summary(path: Path) -> ValidationSummary:
     FileFormatError
         If the file cannot be read, or is no validation.
     """
-    content = VALIDATION.read(path)
-    with VALIDATION.valid(str(path)):
-        return ValidationSummary.model_validate(content)
+    summary: ValidationSummary = VALIDATION.load(path, ValidationSummary.model_copy)
+    return summary
 
 
 def _scores(scores: Scores) -> dict[str, float | None]:

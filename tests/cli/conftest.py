@@ -81,7 +81,7 @@ def tables(tmp_path_factory):
         "batch": make_table(tiny, platform=here),
     }
     plan = tiny.measure_plan(4)
-    batch = LookupTable(plan.space, here, made["tiny"].layers, plan.input_shape)
+    batch = LookupTable(space=plan.space, platform=here, layers=made["tiny"].layers, input_shape=plan.input_shape)
     made["batch"] = batch
     return {name: table.save(folder / f"{name}.json") for name, table in made.items()}
 

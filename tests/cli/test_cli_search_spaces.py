@@ -207,7 +207,9 @@ def operators(tmp_path_factory):
     inputs = torch.zeros(1, 3, 32, 32)
     costs = {op: _seconds(op) for op in operators_of_space(space, inputs).distinct}
     entries = tuple(OperatorEntry(cost, 0.9 * cost, 1.1 * cost, op) for op, cost in costs.items())
-    table = OperatorTable(reference_of(space), current_platform("cpu"), tuple(inputs.shape), entries)
+    table = OperatorTable(
+        space=reference_of(space), platform=current_platform("cpu"), input_shape=tuple(inputs.shape), entries=entries
+    )
     return table.save(tmp_path_factory.mktemp("operators") / "table.json")
 
 

@@ -42,11 +42,11 @@ def _tables(draw, metrics=tuple(METRICS)):
     fixed = TableLayer("stem", ("conv",), {"conv": Entry(stem, stem, stem)}, searched=False, default="conv")
     summed = combination_of(metric) is not LARGEST
     return LookupTable(
-        SpaceReference("fake"),
-        Platform("pi"),
-        (fixed, *layers),
-        (1,),
-        metric,
+        space=SpaceReference("fake"),
+        platform=Platform("pi"),
+        layers=(fixed, *layers),
+        input_shape=(1,),
+        metric=metric,
         calibration=draw(st.floats(0.5, 2.0)) if summed else 1.0,
         residency=draw(_residencies) if summed else None,
     )
@@ -243,7 +243,9 @@ def test_breakdown_of_memory_that_is_zero_is_zero():
 
 def test_interval_of_a_throughput_is_that_of_the_time_turned_round():
     layer = TableLayer("a", ("x",), {"x": Entry(4.0, 2.0, 5.0)})
-    table = LookupTable(SpaceReference("s"), Platform("pi"), (layer,), (1,), "throughput")
+    table = LookupTable(
+        space=SpaceReference("s"), platform=Platform("pi"), layers=(layer,), input_shape=(1,), metric="throughput"
+    )
     answer = TableEstimator(table).estimate_sample([0])
     assert (answer.value, answer.low, answer.high) == pytest.approx((4.0, 2.0, 5.0))
 

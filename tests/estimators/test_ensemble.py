@@ -51,7 +51,15 @@ def _make(plan, metric="latency", residency=None):
         )
         for place, layer in enumerate(plan.layers)
     )
-    return LookupTable(plan.space, PI, layers, plan.input_shape, metric, calibration=1.2, residency=residency)
+    return LookupTable(
+        space=plan.space,
+        platform=PI,
+        layers=layers,
+        input_shape=plan.input_shape,
+        metric=metric,
+        calibration=1.2,
+        residency=residency,
+    )
 
 
 @pytest.fixture(scope="module")

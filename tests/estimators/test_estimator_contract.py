@@ -71,7 +71,12 @@ def _operator_table():
     ops = {op.op_key: op for _, op in capture_operators(_OTHER, _INPUTS)}
     entries = tuple(OperatorEntry(s := _seconds(op), 0.9 * s, 1.2 * s, op, 4, 1, 1) for op in ops.values())
     table = OperatorTable(
-        SpaceReference("mine"), _HERE, (1, 3, 32, 32), entries, calibration=1.1, residency=Residency(0.3, 1e-4)
+        space=SpaceReference("mine"),
+        platform=_HERE,
+        input_shape=(1, 3, 32, 32),
+        entries=entries,
+        calibration=1.1,
+        residency=Residency(0.3, 1e-4),
     )
     return load_estimator(table)
 

@@ -62,7 +62,9 @@ def table(plan):
             value = work.estimate_op(candidate.op).value * 2 * (1 + 0.05 * (index % 5 - 2))
             entries[choice] = Entry(value, value * 0.99, value * 1.01, 9, 0, candidate.op)
         layers.append(TableLayer(layer.name, tuple(layer.candidates), entries, layer.searched, layer.default))
-    return LookupTable(plan.space, PI, tuple(layers), plan.input_shape, calibration=1.25)
+    return LookupTable(
+        space=plan.space, platform=PI, layers=tuple(layers), input_shape=plan.input_shape, calibration=1.25
+    )
 
 
 @pytest.fixture(scope="module")

@@ -129,7 +129,13 @@ def table_of(network, **options):
     entries = tuple(
         OperatorEntry(seconds(op), 0.9 * seconds(op), 1.2 * seconds(op), op, 4, 1, 1) for op in ops.values()
     )
-    return OperatorTable(SpaceReference("mine"), Platform("a", "torch"), (1, 3, 8, 8), entries, **options)
+    return OperatorTable(
+        space=SpaceReference("mine"),
+        platform=Platform("a", "torch"),
+        input_shape=(1, 3, 8, 8),
+        entries=entries,
+        **options,
+    )
 
 
 def test_measured_operators_have_their_entries_and_others_are_named(network, tmp_path):

@@ -40,7 +40,9 @@ def _table(plan, calibration=1.0, leave_out=()):
         )
         for layer in plan.layers
     )
-    return LookupTable(plan.space, Platform("pi"), layers, plan.input_shape, calibration=calibration)
+    return LookupTable(
+        space=plan.space, platform=Platform("pi"), layers=layers, input_shape=plan.input_shape, calibration=calibration
+    )
 
 
 def test_table_estimates_a_selection_as_it_does_a_sample(plan):

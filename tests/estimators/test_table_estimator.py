@@ -66,7 +66,11 @@ def _costed(draw):
     value = draw(values)
     fixed = TableLayer("stem", ("conv",), {"conv": Entry(value, value, value)}, searched=False, default="conv")
     table = LookupTable(
-        SpaceReference("fake"), Platform("pi"), (fixed, *layers), (1,), calibration=draw(st.floats(0.5, 2.0))
+        space=SpaceReference("fake"),
+        platform=Platform("pi"),
+        layers=(fixed, *layers),
+        input_shape=(1,),
+        calibration=draw(st.floats(0.5, 2.0)),
     )
     return table, [draw(st.integers(0, size - 1)) for size in sizes]
 
@@ -137,7 +141,9 @@ def test_estimate_op_is_the_mean_of_equal_operators_in_different_places():
         TableLayer(name, ("skip",), {"skip": Entry(value, value / 2, value * 2, op=op)})
         for name, value in {"a": 1.0, "b": 3.0}.items()
     )
-    answer = TableEstimator(LookupTable(SpaceReference("s"), Platform("pi"), layers, (1, 8))).estimate_op(op)
+    answer = TableEstimator(
+        LookupTable(space=SpaceReference("s"), platform=Platform("pi"), layers=layers, input_shape=(1, 8))
+    ).estimate_op(op)
     assert (answer.value, answer.low, answer.high) == (2.0, 1.0, 4.0)
 
 
@@ -147,7 +153,9 @@ def test_estimate_costs_equal_operators_by_their_own_layer():
         TableLayer(name, ("relu",), {"relu": Entry(value, value, value, op=op)})
         for name, value in {"a": 1.0, "b": 3.0}.items()
     )
-    estimator = TableEstimator(LookupTable(SpaceReference("s"), Platform("pi"), layers, (1, 8)))
+    estimator = TableEstimator(
+        LookupTable(space=SpaceReference("s"), platform=Platform("pi"), layers=layers, input_shape=(1, 8))
+    )
     model = torch.nn.Sequential(torch.nn.ReLU(), torch.nn.ReLU())
     assert estimator.estimate(model, torch.zeros(1, 8)).value == 4.0
 

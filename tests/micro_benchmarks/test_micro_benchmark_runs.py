@@ -27,7 +27,7 @@ def test_points_take_what_their_operators_take(tmp_path):
         assert point.value == pytest.approx(sum(map(seconds_of, point.ops)))
         assert point.low <= point.value <= point.high
     assert points.rounds == 4
-    assert not points.ended
+    assert not points.failures
 
 
 def test_drift_is_taken_out(tmp_path):
@@ -70,8 +70,8 @@ def test_memory_ends_the_series_of_a_block(tmp_path):
     names = {point.name for point in points.points}
     assert f"{SMALL[0].name}-b1" in names
     assert f"{SMALL[0].name}-b2" not in names
-    assert points.ended[SMALL[0].name] == "batch 2: OutOfMemoryError: out of memory"
-    assert SMALL[2].name not in points.ended
+    assert points.failures[SMALL[0].name] == "batch 2: OutOfMemoryError: out of memory"
+    assert SMALL[2].name not in points.failures
 
 
 def test_time_ends_the_series_of_a_block(tmp_path):
@@ -80,7 +80,7 @@ def test_time_ends_the_series_of_a_block(tmp_path):
         slow, PROTOCOL, tmp_path / "points.json", series=[(SMALL[0], (1, 2, 4, 8, 16, 32))], store="memory"
     )
     assert [point.input_shape[0] for point in points.points] == [1, 2]
-    assert points.ended[SMALL[0].name] == ("batch 4: a run would take 400 ms, more than the 360 ms for one point")
+    assert points.failures[SMALL[0].name] == ("batch 4: a run would take 400 ms, more than the 360 ms for one point")
 
 
 def test_nothing_that_runs_is_an_error(tmp_path):
@@ -147,7 +147,7 @@ def test_real_blocks_are_measured_in_a_worker(tmp_path):
 
 def test_points_of_two_platforms_do_not_mix(tmp_path):
     here = run_benchmarks(invented(), PROTOCOL, tmp_path / "a.json", series=SERIES, store="memory")
-    elsewhere = BenchmarkPoints(here.points, Platform("other", "fake"))
+    elsewhere = BenchmarkPoints(points=here.points, platform=Platform("other", "fake"))
     assert len(BenchmarkPoints.merge([here, here]).points) == 18
     with pytest.raises(MismatchError, match="would mix two platforms"):
         BenchmarkPoints.merge([here, elsewhere])
@@ -159,7 +159,7 @@ def test_points_of_two_platforms_do_not_mix(tmp_path):
     ("change", "message"),
     [
         (lambda content: content.update(format="x"), "is not a file of benchmark points"),
-        (lambda content: content.update(version=2), "has version 2, this nni_latency reads up to 1"),
+        (lambda content: content.update(version=3), "has version 3, this nni_latency reads up to 2"),
         (lambda content: content["points"][0].update(value=-1.0), "points.0.value: "),
         (lambda content: content["points"][0].update(low=9.0), "does not enclose its value"),
         (lambda content: content["points"][0].update(ops=[]), "points.0.ops: "),

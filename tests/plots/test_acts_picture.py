@@ -25,7 +25,7 @@ def _points(count, seed):
         points.append(
             BenchmarkPoint(seconds, seconds, seconds, f"{kind}-{index}", kind, (1, channels, side, side), (op,))
         )
-    return BenchmarkPoints(tuple(points), Platform("pi", "torch"))
+    return BenchmarkPoints(points=tuple(points), platform=Platform("pi", "torch"))
 
 
 @pytest.fixture(scope="module")

@@ -33,7 +33,14 @@ def _table(costs, **changes):
         TableLayer(name, _CHOICES, {c: Entry(v, 0.9 * v, 1.2 * v, 5) for c, v in zip(_CHOICES, row, strict=True)})
         for name, row in zip("abc", (costs[:3], costs[3:6], costs[6:]), strict=True)
     )
-    table = LookupTable(SpaceReference("fake"), Platform("pi"), layers, (1, 3), calibration=1.1, reference=0.5)
+    table = LookupTable(
+        space=SpaceReference("fake"),
+        platform=Platform("pi"),
+        layers=layers,
+        input_shape=(1, 3),
+        calibration=1.1,
+        reference=0.5,
+    )
     return replace(table, **changes)
 
 

@@ -59,22 +59,22 @@ def _tables(draw):
     )
     facts = st.one_of(st.booleans(), st.integers(), st.floats(allow_nan=False, allow_infinity=False), _names)
     return LookupTable(
-        SpaceReference(draw(_names), draw(st.dictionaries(_names, scalars, max_size=3))),
-        Platform(
+        space=SpaceReference(draw(_names), draw(st.dictionaries(_names, scalars, max_size=3))),
+        platform=Platform(
             "pi", "torch", threads=draw(st.integers(1, 64)), facts=draw(st.dictionaries(_names, facts, max_size=3))
         ),
-        tuple(draw(_layers(name)) for name in names),
-        tuple(draw(st.lists(st.integers(1, 999), min_size=1, max_size=4))),
-        draw(st.sampled_from(list(METRIC_UNITS))),
-        draw(st.one_of(st.none(), st.builds(Protocol, n_run=st.integers(1, 99), outlier=st.floats(0, 0.4)))),
-        draw(_costs),
-        draw(st.integers(0, 9999)),
-        draw(st.floats(0, 1e6)),
-        draw(st.one_of(st.none(), st.builds(Residency, st.floats(0, 0.99), _costs))),
-        draw(st.one_of(st.none(), _costs)),
-        tuple(draw(st.lists(_costs, max_size=3))),
-        {"before": draw(st.dictionaries(_names, facts, max_size=2))},
-        tuple(draw(st.lists(_names, max_size=2))),
+        layers=tuple(draw(_layers(name)) for name in names),
+        input_shape=tuple(draw(st.lists(st.integers(1, 999), min_size=1, max_size=4))),
+        metric=draw(st.sampled_from(list(METRIC_UNITS))),
+        protocol=draw(st.one_of(st.none(), st.builds(Protocol, n_run=st.integers(1, 99), outlier=st.floats(0, 0.4)))),
+        calibration=draw(_costs),
+        rounds=draw(st.integers(0, 9999)),
+        duration=draw(st.floats(0, 1e6)),
+        residency=draw(st.one_of(st.none(), st.builds(Residency, st.floats(0, 0.99), _costs))),
+        reference=draw(st.one_of(st.none(), _costs)),
+        drift=tuple(draw(st.lists(_costs, max_size=3))),
+        conditions={"before": draw(st.dictionaries(_names, facts, max_size=2))},
+        remarks=tuple(draw(st.lists(_names, max_size=2))),
     )
 
 
@@ -174,13 +174,19 @@ def test_from_latencies_refuses_what_is_no_space():
 def test_table_refuses_a_layer_twice():
     layer = _TABLE.layers[0]
     with pytest.raises(InvalidValueError, match=r"must have different names, at least one\. Got \['a', 'a'\]"):
-        LookupTable(_TABLE.space, _TABLE.platform, (layer, layer), (1,))
+        LookupTable(space=_TABLE.space, platform=_TABLE.platform, layers=(layer, layer), input_shape=(1,))
 
 
 @pytest.mark.parametrize("calibration", [0.0, -1.0, math.nan, math.inf])
 def test_table_refuses_a_calibration_that_is_no_factor(calibration):
     with pytest.raises(InvalidValueError, match=r"'calibration' of a table must be positive"):
-        LookupTable(_TABLE.space, _TABLE.platform, _TABLE.layers, (1,), calibration=calibration)
+        LookupTable(
+            space=_TABLE.space,
+            platform=_TABLE.platform,
+            layers=_TABLE.layers,
+            input_shape=(1,),
+            calibration=calibration,
+        )
 
 
 def test_layer_and_entry_list_what_there_is():

@@ -167,13 +167,13 @@ def test_counting_needs_the_operators_of_no_layer_before():
 
 
 _LATENCY = LookupTable(
-    SpaceReference("fake"),
-    _PLATFORM,
-    (
+    space=SpaceReference("fake"),
+    platform=_PLATFORM,
+    layers=(
         TableLayer("a", ("x", "y"), {"x": Entry(0.5, 0.25, 1.0, 9, 1), "y": Entry(2.0, 0.0, 4.0)}),
         TableLayer("b", ("x",), {"x": Entry(1.0, 1.0, 1.0)}),
     ),
-    (4, 3, 8, 8),
+    input_shape=(4, 3, 8, 8),
     calibration=1.125,
     residency=Residency(0.25, 2.0),
 )

@@ -148,8 +148,8 @@ def test_a_table_survives_its_file(table, tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"format": "nni_latency.lookup_table"}, "'format' must be 'nni_latency.operator_table'"),
-        ({"version": 2}, "has version 2, this nni_latency reads up to 1"),
+        ({"format": "nni_latency.transfer"}, "'format' must be 'nni_latency.operator_table'"),
+        ({"version": 3}, "has version 3, this nni_latency reads up to 2"),
         ({"entries": []}, "entries"),
         ({"calibration": -1.0}, "calibration"),
         ({"something": 1}, "something"),
@@ -189,10 +189,10 @@ def test_numbers_that_can_not_be_are_refused():
     op = OpSpec.of("relu", [(1, 4)])
     with pytest.raises(InvalidValueError, match="must be positive"):
         OperatorEntry(0.0, 0.0, 1.0, op)
-    with pytest.raises(InvalidValueError, match="in order"):
-        MeasuredNetwork({}, 1.0, 2.0, 3.0, 1.0)
+    with pytest.raises(InvalidValueError, match="enclose its value"):
+        MeasuredNetwork(1.0, 2.0, 3.0, sample={}, entries=1.0)
     with pytest.raises(InvalidValueError, match="at least one entry"):
-        OperatorTable(SpaceReference("mine"), Platform("a", "torch"), (1, 4), ())
+        OperatorTable(space=SpaceReference("mine"), platform=Platform("a", "torch"), input_shape=(1, 4), entries=())
 
 
 def test_times_of_calls_add_up_by_operator(space):

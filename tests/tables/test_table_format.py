@@ -14,13 +14,13 @@ from nni_latency.platforms import Platform
 from nni_latency.tables import Entry, LookupTable, SpaceReference, TableLayer, table_schema
 
 _SCHEMA = Path(__file__).parents[2] / "docs" / "reference" / "lookup_table.schema.json"
-_VERSION_1 = Path(__file__).parent / "data" / "version_1.json"
+_VERSION_1 = Path(__file__).parent / "data" / "lookup_table_1.json"
 _OP = OpSpec.of("conv2d", [(1, 3, 8, 8)], out_channels=4, kernel_size=3, stride=1, groups=1, bias=False)
 _TABLE = LookupTable(
-    SpaceReference("fake", {"width": 1.0}),
-    Platform("pi", "torch"),
-    (TableLayer("a", ("x", "y"), {"x": Entry(0.5, 0.25, 1.0, 9, 1, _OP)}),),
-    (1, 3, 8, 8),
+    space=SpaceReference("fake", {"width": 1.0}),
+    platform=Platform("pi", "torch"),
+    layers=(TableLayer("a", ("x", "y"), {"x": Entry(0.5, 0.25, 1.0, 9, 1, _OP)}),),
+    input_shape=(1, 3, 8, 8),
     protocol=Protocol(),
 )
 
@@ -54,7 +54,7 @@ _SPOILT = {
     "zero": (_ENTRY, {"value": 0.0, "low": 0.0, "high": 1.0}, r"The latency of 'a': x must be positive\. Got 0"),
     "zero below its interval": ((*_ENTRY, "value"), 0.0, r"layer 'a', entry 'x': .* enclose its value 0\.0"),
     "text": ((*_ENTRY, "value"), "0.5", r"entries\.x\.value: Input should be a valid number"),
-    "bare interval": ((*_ENTRY, "low"), 0.75, r"layer 'a', entry 'x': The interval of an entry must enclose"),
+    "bare interval": ((*_ENTRY, "low"), 0.75, r"layer 'a', entry 'x': The interval of Entry must enclose"),
     "unknown field": ((*_ENTRY, "mean"), 0.5, r"entries\.x\.mean: Extra inputs are not permitted"),
     "stranger": (
         ("layers", 0, "entries", "q"),
@@ -76,8 +76,8 @@ _SPOILT = {
     "protocol field": (("protocol", "n_runs"), 3, r"n_runs"),
     "calibration": (("calibration",), 0.0, r"calibration: Input should be greater than 0"),
     "input shape": (("input_shape",), [], r"input_shape: List should have at least 1 item"),
-    "version 0": (("version",), 0, r"version: Input should be 2\. Got '0'"),
-    "version text": (("version",), "2", r"version: Input should be 2\. Got '2'"),
+    "version 0": (("version",), 0, r"version: Input should be 3\. Got '0'"),
+    "version text": (("version",), "2", r"version: Input should be 3\. Got '2'"),
     "failed stranger": (("layers", 0, "failures"), {"q": "why"}, r"\['q'\] are not among the choi"),
     "failed and measured": (("layers", 0, "failures"), {"x": "why"}, r"\['x'\] have both an entry and a failure"),
     "residency": (("residency",), {"saving": 1.0, "scale": 1.0}, r"residency\.saving: Input should be less than 1"),
@@ -118,8 +118,8 @@ def test_empty_file_is_not_whole(path):
 
 
 def test_newer_version_says_how_to_update(path):
-    _change(path, "version", to=3)
-    with pytest.raises(FileFormatError, match=r"has version 3, this nni_latency reads up to 2\. Update it with: pip"):
+    _change(path, "version", to=4)
+    with pytest.raises(FileFormatError, match=r"has version 4, this nni_latency reads up to 3\. Update it with: pip"):
         LookupTable.load(path)
 
 
@@ -157,12 +157,12 @@ def test_hostile_json_is_refused_like_any_other(path, content):
         LookupTable.load(path)
 
 
-def test_table_of_version_1_is_read_as_the_same_table_in_version_2(tmp_path):
+def test_table_of_version_1_is_read_as_the_same_table_in_version_3(tmp_path):
     """The file is one that the first version wrote."""
     old = LookupTable.load(_VERSION_1)
     assert json.loads(_VERSION_1.read_text())["version"] == 1
     assert old == LookupTable.load(old.save(tmp_path / "new.json"))
-    assert json.loads((tmp_path / "new.json").read_text())["version"] == 2
+    assert json.loads((tmp_path / "new.json").read_text())["version"] == 3
 
 
 def test_table_of_version_1_keeps_what_it_said():

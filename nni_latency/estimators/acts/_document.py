@@ -7,11 +7,13 @@ History of the format:
 
 from __future__ import annotations
 
-import json
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field, PositiveFloat, model_validator
 
 from nni_latency.documents import DocumentFormat, PlatformDocument, StrictDocument
@@ -21,15 +23,28 @@ from nni_latency.estimators.acts._line import ActsLine
 from nni_latency.estimators.acts._model import CostModel
 from nni_latency.estimators.acts._residual import KERNELS, Residual
 from nni_latency.estimators.acts._traits import AMOUNTS, N_TOTALS, N_TRAITS, Work
-from nni_latency.files import write_atomically
-
-if TYPE_CHECKING:
-    from nni_latency.estimators.acts._estimator import ActsEstimator
-
-FIT = DocumentFormat("nni_latency.acts", 1, "fit", "an ACTS fit", "fit one with: nni-latency fit acts")
+from nni_latency.platforms import Platform
 
 NotNegative = Annotated[float, Field(ge=0)]
 Amounts = Annotated[list[NotNegative], Field(min_length=len(AMOUNTS), max_length=len(AMOUNTS))]
+
+
+@dataclass(frozen=True)
+class ActsFit:
+    """Everything that makes an estimator: its parameters, and what it has learned, by the names of its attributes."""
+
+    settings: Mapping[str, Any]
+    platform: Platform
+    line: ActsLine
+    shares: Mapping[str, float]
+    bound: str
+    correction: str
+    operators: bool
+    start: bool
+    totals_range: tuple[NDArray[np.float64], NDArray[np.float64]]
+    interval_factor: float
+    held_out_errors: NDArray[np.float64]
+    model: CostModel | None
 
 
 class SettingsDocument(StrictDocument):
@@ -139,50 +154,48 @@ class ActsDocument(StrictDocument):
         return self
 
 
-def acts_schema() -> dict[str, Any]:
-    """Return the JSON schema of the file format."""
-    return ActsDocument.model_json_schema()
+FIT = DocumentFormat(
+    "nni_latency.acts",
+    1,
+    "fit",
+    "an ACTS fit",
+    "fit one with: nni-latency fit acts",
+    model=ActsDocument,
+)
+
+#: Returns the JSON schema of the file format.
+acts_schema = FIT.schema
 
 
-def write_acts(path: Path, estimator: ActsEstimator) -> Path:
+def write_acts(path: Path, fit: ActsFit) -> Path:
     """Write a fit, whole or not at all."""
-    write_atomically(path, json.dumps(_content(estimator), indent=1, allow_nan=False) + "\n")
-    return path
+    low, high = fit.totals_range
+    plain = ("bound", "correction", "operators", "start", "interval_factor")
+    content = {
+        "metric": "latency",
+        "unit": "s",
+        "platform": fit.platform.as_dict(),
+        "settings": dict(fit.settings),
+        "line": vars(fit.line),
+        "shares": dict(fit.shares),
+        **{name: getattr(fit, name) for name in plain},
+        "totals_low": low.tolist(),
+        "totals_high": high.tolist(),
+        "held_out_errors": fit.held_out_errors.tolist(),
+        "model": fit.model and _model_content(fit.model),
+    }
+    return FIT.save(path, content)
 
 
-def read_acts(path: Path, estimator: ActsEstimator) -> ActsEstimator:
-    """Read a fit into a new estimator.
+def read_acts(path: Path) -> ActsFit:
+    """Read a fit.
 
     Raises
     ------
     FileFormatError
         If the file is absent, truncated, altered, of another kind or of a newer version.
     """
-    content = FIT.read(path)
-    with FIT.valid(str(path)):
-        return _fill(estimator, ActsDocument.model_validate(content))
-
-
-def _content(estimator: ActsEstimator) -> dict[str, Any]:
-    low, high = estimator.totals_range_
-    return {
-        **FIT.head,
-        "metric": "latency",
-        "unit": "s",
-        "platform": estimator.platform.as_dict(),
-        "settings": estimator.get_params(),
-        "line": vars(estimator.line_),
-        "shares": estimator.shares_,
-        "bound": estimator.bound_,
-        "correction": estimator.correction_,
-        "operators": estimator.operators_,
-        "start": estimator.start_,
-        "totals_low": low.tolist(),
-        "totals_high": high.tolist(),
-        "interval_factor": estimator.interval_factor_,
-        "held_out_errors": estimator.held_out_errors_.tolist(),
-        "model": estimator.model_ and _model_content(estimator.model_),
-    }
+    return FIT.load(path, _fit)
 
 
 def _model_content(model: CostModel) -> dict[str, Any]:
@@ -201,18 +214,21 @@ def _model_content(model: CostModel) -> dict[str, Any]:
     }
 
 
-def _fill(estimator: ActsEstimator, document: ActsDocument) -> ActsEstimator:
-    estimator.set_params(**document.settings.model_dump())
-    estimator.platform_ = document.platform.to_platform()
-    estimator.take_line(ActsLine(**document.line.model_dump()))
-    estimator.shares_, estimator.bound_ = {str(name): share for name, share in document.shares.items()}, document.bound
-    estimator.correction_, estimator.operators_ = document.correction, document.operators
-    estimator.start_ = document.start
-    estimator.totals_range_ = (np.array(document.totals_low), np.array(document.totals_high))
-    estimator.held_out_errors_ = np.array(document.held_out_errors)
-    estimator.interval_factor_ = document.interval_factor
-    estimator.model_ = None if document.model is None else _model(document.model)
-    return estimator
+def _fit(document: ActsDocument) -> ActsFit:
+    return ActsFit(
+        settings=document.settings.model_dump(),
+        platform=document.platform.to_platform(),
+        line=ActsLine(**document.line.model_dump()),
+        shares={str(name): share for name, share in document.shares.items()},
+        bound=document.bound,
+        correction=document.correction,
+        operators=document.operators,
+        start=document.start,
+        totals_range=(np.array(document.totals_low), np.array(document.totals_high)),
+        interval_factor=document.interval_factor,
+        held_out_errors=np.array(document.held_out_errors),
+        model=None if document.model is None else _model(document.model),
+    )
 
 
 def _model(document: ModelDocument) -> CostModel:

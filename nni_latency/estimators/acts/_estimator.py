@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,7 +17,7 @@ from nni_latency.errors import InvalidValueError
 from nni_latency.estimators._base import Estimate, LayerEstimator
 from nni_latency.estimators.acts._checks import check_points, check_settings, one_platform
 from nni_latency.estimators.acts._conformal import conformal_factor
-from nni_latency.estimators.acts._document import read_acts, write_acts
+from nni_latency.estimators.acts._document import ActsFit, read_acts, write_acts
 from nni_latency.estimators.acts._line import ActsLine, fit_line
 from nni_latency.estimators.acts._model import (
     CORRECTIONS,
@@ -35,6 +36,9 @@ from nni_latency.platforms import Platform
 Variant = Literal["refined", "published"]
 
 _NOWHERE = Platform("unknown", "unknown")
+
+#: What a file keeps of what was learned; the attributes have a "_" at the end.
+_LEARNED = tuple(field.name for field in fields(ActsFit) if field.name != "settings")
 
 
 class ActsEstimator(RegressorMixin, BaseEstimator, LayerEstimator):
@@ -159,7 +163,7 @@ class ActsEstimator(RegressorMixin, BaseEstimator, LayerEstimator):
         self.platform_ = one_platform(platform, len(seconds)) or _NOWHERE
         folds = self._draw_folds(workloads, groups)
         relative = self.variant == "refined"
-        self.take_line(fit_line(workloads.totals, seconds, relative=relative))
+        self._take_line(fit_line(workloads.totals, seconds, relative=relative))
         self.shares_ = self.line_.shares(workloads.totals)
         self.bound_ = "memory" if self.shares_["acts"] + self.shares_["inp"] > self.shares_["flops"] else "compute"
         self.operators_ = workloads.operators and relative
@@ -181,7 +185,7 @@ class ActsEstimator(RegressorMixin, BaseEstimator, LayerEstimator):
             raise InvalidValueError("The 'groups' of ActsEstimator must be one for each point, at least two different.")
         return draw_folds(alike, self.n_folds, self.random_state, workloads.mixtures())
 
-    def take_line(self, line: ActsLine) -> None:
+    def _take_line(self, line: ActsLine) -> None:
         """Take over the formula, with a name for each of its numbers."""
         self.line_ = line
         self.a_, self.b_, self.c_, self.d_ = line.a, line.b, line.c, line.d
@@ -293,7 +297,8 @@ class ActsEstimator(RegressorMixin, BaseEstimator, LayerEstimator):
             If it cannot be written.
         """
         check_is_fitted(self, "line_")
-        return write_acts(Path(path), self)
+        learned = {name: getattr(self, f"{name}_") for name in _LEARNED}
+        return write_acts(Path(path), ActsFit(settings=self.get_params(), **learned))
 
     @classmethod
     def load(cls, path: str | Path) -> ActsEstimator:
@@ -304,4 +309,9 @@ class ActsEstimator(RegressorMixin, BaseEstimator, LayerEstimator):
         FileFormatError
             If it is absent, truncated, altered, of another kind or of a newer version.
         """
-        return read_acts(Path(path), cls())
+        fit = read_acts(Path(path))
+        estimator = cls(**fit.settings)
+        for name in _LEARNED:
+            setattr(estimator, f"{name}_", getattr(fit, name))
+        estimator._take_line(fit.line)
+        return estimator

@@ -107,7 +107,13 @@ def make_table(
         else:
             entries = _entries(layer, np.array(fixed[layer.name]), np.zeros(len(layer.choices)), None)
         layers.append(TableLayer(layer.name, layer.choices, entries, layer.searched, layer.default))
-    return LookupTable(space.reference, platform, tuple(layers), space.input_shape, remarks=tuple(remarks))
+    return LookupTable(
+        space=space.reference,
+        platform=platform,
+        layers=tuple(layers),
+        input_shape=space.input_shape,
+        remarks=tuple(remarks),
+    )
 
 
 def _share_out(

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, PositiveFloat, model_validator
 
-from nni_latency.documents import DocumentFormat, OperatorDocument, PlatformDocument, StrictDocument, render
+from nni_latency.documents import DocumentFormat, OperatorDocument, PlatformDocument, StrictDocument
 from nni_latency.errors import FileFormatError
 from nni_latency.estimators.transfer._cell import CellEncoding
 from nni_latency.estimators.transfer._encoding import Encoding
@@ -23,14 +23,9 @@ from nni_latency.estimators.transfer._evidence import Expectation
 from nni_latency.estimators.transfer._known import KnownDevice
 from nni_latency.estimators.transfer._layers import EncodedLayer, LayeredSpace, LayerEncoding
 from nni_latency.estimators.transfer._population import Population
-from nni_latency.files import write_atomically
 from nni_latency.operators import OpSpec
 from nni_latency.platforms import Platform
 from nni_latency.tables import SpaceReference
-
-TRANSFER = DocumentFormat(
-    "nni_latency.transfer", 1, "transfer", "a saved transfer", "fit one with: nni-latency transfer or adapt"
-)
 
 Settings = tuple[float, bool, int]
 Scalar = bool | int | float | str | None
@@ -122,16 +117,23 @@ class TransferDocument(StrictDocument):
         return self
 
 
-def transfer_schema() -> dict[str, Any]:
-    """Return the JSON schema of the file format."""
-    return TransferDocument.model_json_schema()
+TRANSFER = DocumentFormat(
+    "nni_latency.transfer",
+    1,
+    "transfer",
+    "a saved transfer",
+    "fit one with: nni-latency transfer or adapt",
+    model=TransferDocument,
+)
+
+#: Returns the JSON schema of the file format.
+transfer_schema = TRANSFER.schema
 
 
 def write_transfer(path: Path, state: State) -> Path:
     """Write an estimator."""
     settings, platform, population = state.settings, state.platform, state.population
     content = {
-        **TRANSFER.head,
         "confidence": settings[0],
         "check_units": settings[1],
         "random_state": settings[2],
@@ -155,8 +157,7 @@ def write_transfer(path: Path, state: State) -> Path:
         "measured": state.measured.tolist(),
         "latencies": state.latencies.tolist(),
     }
-    write_atomically(path, render(content))
-    return path
+    return TRANSFER.save(path, content)
 
 
 def read_transfer(path: Path) -> State:
@@ -167,9 +168,7 @@ def read_transfer(path: Path) -> State:
     FileFormatError
         If the file is absent, truncated, altered, of another kind or of a newer version.
     """
-    content = TRANSFER.read(path)
-    with TRANSFER.valid(str(path)):
-        return _state(TransferDocument.model_validate(content))
+    return TRANSFER.load(path, _state)
 
 
 def _state(document: TransferDocument) -> State:

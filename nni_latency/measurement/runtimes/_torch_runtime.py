@@ -157,7 +157,7 @@ def _is_plain(inputs: Inputs) -> bool:
 def _tf32(device: str) -> str:
     """Name the operators that a GPU computes in TF32 although their numbers are fp32: by default its convolutions."""
     settings = {
-        "convolutions": torch.backends.cudnn.conv.fp32_precision,
+        "convolutions": torch.backends.cudnn.conv.fp32_precision,  # type: ignore[attr-defined]
         "matrix products": torch.backends.cuda.matmul.fp32_precision,
     }
     able = torch.cuda.get_device_capability(device) >= (8, 0)

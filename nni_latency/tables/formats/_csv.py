@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 from nni_latency.errors import FileFormatError
 from nni_latency.tables._lookup_table import LookupTable
+from nni_latency.tables._operator_table import OperatorTable
 from nni_latency.tables.formats._numbers import UNITS, from_si, power_of, read_number
 from nni_latency.tables.formats._sheet import Row, Sheet, Written
 from nni_latency.tables.formats._text import decode
@@ -111,15 +112,14 @@ def _count(given: dict[str, str], name: str, place: str) -> int:
     return int(text)
 
 
-def write_csv(table: LookupTable, unit: str) -> Written:
+def write_csv(table: LookupTable | OperatorTable, unit: str) -> Written:
     """Write every entry as a line: layer, choice, cost, interval, samples."""
     power = power_of(unit, table.metric)
     suffix = unit.replace("1/s", "per_s")
     file = io.StringIO(newline="")
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(["layer", "choice", f"{table.metric}_{suffix}", f"low_{suffix}", f"high_{suffix}", *_EXTRA[2:]])
-    for layer in table.layers:
-        for choice, entry in layer.entries.items():
-            numbers = [from_si(number, power) for number in (entry.value, entry.low, entry.high)]
-            writer.writerow([layer.name, choice, *numbers, entry.n_samples, entry.n_dropped])
+    for place, entry in table.places():
+        numbers = [from_si(number, power) for number in (entry.value, entry.low, entry.high)]
+        writer.writerow([*place, *numbers, entry.n_samples, getattr(entry, "n_dropped", 0)])
     return Written(file.getvalue().encode())

@@ -6,19 +6,20 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from nni_latency.errors import InvalidValueError
 from nni_latency.files import write_atomically
 from nni_latency.platforms import Platform
 from nni_latency.tables._arithmetic import fold_calibration
 from nni_latency.tables._entry import Entry
-from nni_latency.tables._lookup_table import LookupTable, TableLayer
+from nni_latency.tables._lookup_table import LookupTable
+from nni_latency.tables._operator_table import OperatorTable, named_operators, operator_name
 from nni_latency.tables._plan import MeasurePlan
 from nni_latency.tables.formats._matching import Matching, Place, match_sheet
 from nni_latency.tables.formats._numbers import UNITS, power_of, to_si
 from nni_latency.tables.formats._plausibility import implausible, odd_layers
-from nni_latency.tables.formats._registry import TableFormat, find_format, read_sheet, recognise_format
+from nni_latency.tables.formats._registry import FORMATS, TableFormat, find_format, read_sheet, recognise_format
 from nni_latency.tables.formats._sheet import NORMAL, Row, Sheet
 from nni_latency.tables.formats._text import read_bytes
 from nni_latency.units import METRIC_UNITS
@@ -35,8 +36,8 @@ class Imported:
 
     Parameters
     ----------
-    table : LookupTable
-        What was understood.
+    table : LookupTable or OperatorTable
+        What was understood; operator keys without a space make a table of operators.
     format : str
         Format of the file.
     unit : str
@@ -47,7 +48,7 @@ class Imported:
         Rows whose cost is no positive number, each with what it says.
     """
 
-    table: LookupTable
+    table: LookupTable | OperatorTable
     format: str
     unit: str
     unmatched: tuple[str, ...] = ()
@@ -115,20 +116,22 @@ def import_table(
     matching = match_sheet(sheet, plan, choices=choices, batch_size=batch_size)
     good, bad = _costs(matching, power_of(unit, metric), zero=METRIC_UNITS[metric] == "byte")
     _check_invalid(bad, good, invalid, source)
-    table = LookupTable(
-        matching.space,
-        platform or Platform("unknown", "unknown"),
-        _layers(matching, good),
-        matching.input_shape,
-        metric,
-        remarks=(f"Imported from {source.name}, format {kind.name}, unit {unit}.",),
-    )
+    header: dict[str, Any] = {
+        "space": matching.space,
+        "platform": platform or Platform("unknown", "unknown"),
+        "input_shape": matching.input_shape,
+        "metric": metric,
+        "remarks": (f"Imported from {source.name}, format {kind.name}, unit {unit}.",),
+    }
+    table = _operators(good, header) if plan is None and sheet.keyed else _lookup_table(matching, good, header)
     if check_unit:
         _check_unit(table, source, unit)
     return Imported(table, kind.name, unit, matching.unmatched, tuple(bad))
 
 
-def export_table(table: LookupTable, file_format: str, *, unit: str, out: str | Path | None = None) -> tuple[str, ...]:
+def export_table(
+    table: LookupTable | OperatorTable, file_format: str, *, unit: str, out: str | Path | None = None
+) -> tuple[str, ...]:
     """Write a table for another project.
 
     These formats have no calibration, so each number is multiplied by it; what else they have no place for is
@@ -136,7 +139,7 @@ def export_table(table: LookupTable, file_format: str, *, unit: str, out: str | 
 
     Parameters
     ----------
-    table : LookupTable
+    table : LookupTable or OperatorTable
         The table.
     file_format : str
         Name in `FORMATS`.
@@ -161,7 +164,12 @@ def export_table(table: LookupTable, file_format: str, *, unit: str, out: str | 
     """
     kind = find_format(file_format)
     power_of(unit, table.metric)
-    if not any(layer.entries for layer in table.layers):
+    if isinstance(table, OperatorTable) and not kind.takes_operators:
+        able = ", ".join(item.name for item in FORMATS.values() if item.takes_operators)
+        raise InvalidValueError(
+            f"The format {kind.name!r} holds layers of candidates, and the table is one of operators. Use {able}."
+        )
+    if not any(table.places()):
         raise InvalidValueError("The table has no entries: there is nothing to export.")
     written = kind.write(fold_calibration(table), unit)
     if out is not None:
@@ -169,7 +177,7 @@ def export_table(table: LookupTable, file_format: str, *, unit: str, out: str | 
     return (*written.remarks, *_unsaid(table))
 
 
-def _unsaid(table: LookupTable) -> list[str]:
+def _unsaid(table: LookupTable | OperatorTable) -> list[str]:
     remarks = []
     if table.calibration != 1:
         remarks.append(f"Every number was multiplied by the calibration, {table.calibration:.4g}.")
@@ -228,7 +236,7 @@ def _check_invalid(bad: list[str], good: dict[Place, Entry], invalid: Invalid, s
         )
 
 
-def _check_unit(table: LookupTable, source: Path, unit: str) -> None:
+def _check_unit(table: LookupTable | OperatorTable, source: Path, unit: str) -> None:
     reason = implausible(table)
     if reason is not None:
         known, power = UNITS[METRIC_UNITS[table.metric]], power_of(unit, table.metric)
@@ -254,8 +262,13 @@ def _compare_units(unit: str, power: int) -> str:
     return f"{unit}, {10 ** abs(power):,} times {'more' if power > 0 else 'less'}"
 
 
-def _layers(matching: Matching, entries: dict[Place, Entry]) -> tuple[TableLayer, ...]:
-    return tuple(
+def _operators(entries: dict[Place, Entry], header: dict[str, Any]) -> LookupTable | OperatorTable:
+    rows = ((operator_name(*place), entry) for place, entry in entries.items())
+    return OperatorTable(entries=named_operators(rows), **header)
+
+
+def _lookup_table(matching: Matching, entries: dict[Place, Entry], header: dict[str, Any]) -> LookupTable:
+    layers = tuple(
         replace(
             layer,
             entries={
@@ -264,3 +277,4 @@ def _layers(matching: Matching, entries: dict[Place, Entry]) -> tuple[TableLayer
         )
         for layer in matching.layers
     )
+    return LookupTable(layers=layers, **header)

@@ -6,7 +6,8 @@ import json
 from typing import Any
 
 from nni_latency.errors import FileFormatError
-from nni_latency.tables._lookup_table import LookupTable, TableLayer
+from nni_latency.tables._lookup_table import LookupTable
+from nni_latency.tables._table_layer import TableLayer
 from nni_latency.tables.formats._numbers import from_si, power_of, read_number
 from nni_latency.tables.formats._positions import fixed_remarks
 from nni_latency.tables.formats._sheet import Row, Sheet, Written

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 from nni_latency.errors import FileFormatError, InvalidValueError
 from nni_latency.operators import OpSpec
-from nni_latency.tables._lookup_table import TableLayer
 from nni_latency.tables._plan import OPERATORS, MeasurePlan, SpaceReference
+from nni_latency.tables._table_layer import TableLayer
 from nni_latency.tables.formats._names import own_name
 from nni_latency.tables.formats._sheet import Row, Sheet
 
@@ -67,9 +67,12 @@ def match_sheet(
     InvalidValueError
         If two rows of one place disagree, or no row belongs to the space.
     """
-    layers = _layers_of_plan(plan) if plan is not None else _layers_of_rows(sheet, choices)
+    layers = tuple(map(TableLayer.of_plan, plan.layers)) if plan is not None else _layers_of_rows(sheet, choices)
     _check_layers(sheet, layers)
-    ops = _ops_of_plan(plan) if plan is not None else _ops_of_rows(sheet, batch_size)
+    if plan is None:
+        ops = _ops_of_rows(sheet, batch_size)
+    else:
+        ops = {(layer, choice): op for layer, row in plan.ops.items() for choice, op in row.items()}
     places = _places_by_op(ops) if plan is not None and sheet.keyed else {}
     rows: dict[Place, Row] = {}
     unmatched = list(sheet.unread)
@@ -88,12 +91,6 @@ def match_sheet(
     space = plan.space if plan is not None else SpaceReference(OPERATORS if sheet.keyed else "unknown")
     shape = plan.input_shape if plan is not None else (batch_size,)
     return Matching(space, shape, layers, rows, ops, tuple(unmatched))
-
-
-def _layers_of_plan(plan: MeasurePlan) -> tuple[TableLayer, ...]:
-    return tuple(
-        TableLayer(layer.name, tuple(layer.candidates), {}, layer.searched, layer.default) for layer in plan.layers
-    )
 
 
 def _layers_of_rows(sheet: Sheet, names: Sequence[str]) -> tuple[TableLayer, ...]:
@@ -158,12 +155,6 @@ def _by_op(row: Row, places: Mapping[OpSpec, list[Place]], plan: MeasurePlan | N
     if row.op is None or plan is None:
         return []
     return places.get(_for_batch(row.op, plan.batch_size), [])
-
-
-def _ops_of_plan(plan: MeasurePlan) -> dict[Place, OpSpec]:
-    return {
-        (layer.name, choice): candidate.op for layer in plan.layers for choice, candidate in layer.candidates.items()
-    }
 
 
 def _ops_of_rows(sheet: Sheet, batch_size: int) -> dict[Place, OpSpec]:

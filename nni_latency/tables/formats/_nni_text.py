@@ -9,6 +9,7 @@ from typing import Any
 from nni_latency.errors import FileFormatError
 from nni_latency.operators import OpSpec
 from nni_latency.tables._lookup_table import LookupTable
+from nni_latency.tables._operator_table import OperatorTable
 from nni_latency.tables.formats._names import foreign_name, own_name
 from nni_latency.tables.formats._numbers import from_si, power_of, read_number
 from nni_latency.tables.formats._shared import shared_entries
@@ -99,7 +100,7 @@ def _operator(name: str, shape: tuple[int, ...], dtype: str) -> OpSpec | None:
     return OpSpec.of("inverted_residual", shapes, dtype=dtype, out_channels=out, stride=stride, **numbers)
 
 
-def write_nni_text(table: LookupTable, unit: str) -> Written:
+def write_nni_text(table: LookupTable | OperatorTable, unit: str) -> Written:
     """Write a dictionary a line."""
     power = power_of(unit, table.metric)
     entries, remarks = shared_entries(table, _key_of)
@@ -107,8 +108,9 @@ def write_nni_text(table: LookupTable, unit: str) -> Written:
     return Written("".join(lines).encode(), remarks)
 
 
-def _key_of(layer: str, choice: str, op: OpSpec | None) -> str | None:
+def _key_of(name: str, op: OpSpec | None) -> str | None:
     """Return the dictionary without the latency: the one it came with, or that of the operator."""
+    layer, _, choice = name.partition(":")
     match = _PLACE.fullmatch(layer)
     if match is not None:
         name, _, dtype = choice.partition(":")

@@ -11,6 +11,7 @@ from nni_latency.errors import FileFormatError, InvalidValueError
 from nni_latency.operators import OpSpec
 from nni_latency.tables._entry import Entry
 from nni_latency.tables._lookup_table import LookupTable
+from nni_latency.tables._operator_table import OperatorTable
 from nni_latency.tables.formats._numbers import from_si, power_of, read_number
 from nni_latency.tables.formats._operator_key import OperatorKey, operator_key
 from nni_latency.tables.formats._shared import shared_entries
@@ -67,32 +68,32 @@ def _row(key: OperatorKey, text: str, value: Any) -> Row:
     )
 
 
-def write_ofa(table: LookupTable, unit: str) -> Written:
+def write_ofa(table: LookupTable | OperatorTable, unit: str) -> Written:
     """Write a table as JSON by operator key."""
     return _write(table, unit, _render_json)
 
 
-def write_ofa_yaml(table: LookupTable, unit: str) -> Written:
+def write_ofa_yaml(table: LookupTable | OperatorTable, unit: str) -> Written:
     """Write a table as YAML by operator key."""
     return _write(table, unit, _render_yaml)
 
 
-def _write(table: LookupTable, unit: str, render: Callable[[Iterable[tuple[str, dict[str, str]]]], str]) -> Written:
+def _write(
+    table: LookupTable | OperatorTable, unit: str, render: Callable[[Iterable[tuple[str, dict[str, str]]]], str]
+) -> Written:
     power = power_of(unit, table.metric)
     entries, remarks = shared_entries(table, _key_of)
     rows = [(key, _numbers(entry, power)) for key, entry in entries.items()]
     return Written(render(rows).encode(), remarks)
 
 
-def _key_of(layer: str, choice: str, op: OpSpec | None) -> str | None:
+def _key_of(name: str, op: OpSpec | None) -> str | None:
     """Return the key of an entry: the one it came with, or that of its operator."""
-    for key in (f"{layer}-{choice}", layer):
-        try:
-            OperatorKey.parse(key)
-        except InvalidValueError:
-            continue
-        return key
-    return None if op is None else operator_key(op)
+    try:
+        OperatorKey.parse(name)
+    except InvalidValueError:
+        return None if op is None else operator_key(op)
+    return name
 
 
 def _numbers(entry: Entry, power: int) -> dict[str, str]:

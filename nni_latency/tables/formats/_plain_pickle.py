@@ -26,6 +26,9 @@ _KNOWN = {
     ("collections", "OrderedDict"): "dict",
 }
 
+#: Lists and dictionaries that may stand in each other.
+_DEEPEST = 20
+
 #: Formats of numpy's numbers.
 _NUMBERS = {"f8": "d", "f4": "f", "f2": "e", "i8": "q", "i4": "i", "i2": "h", "i1": "b", "u8": "Q", "u4": "I"}
 
@@ -58,7 +61,7 @@ class _Mark:
 
 
 def read_plain_pickle(data: bytes) -> Any:
-    """Return the plain value that a pickle holds: None, booleans, numbers, text, lists, tuples, dictionaries, arrays.
+    """Return what a pickle holds: None, booleans, numbers, text, bytes, lists, tuples, dictionaries, arrays.
 
     Raises
     ------
@@ -72,11 +75,25 @@ def read_plain_pickle(data: bytes) -> Any:
     [{'skip': 1.5}]
     """
     try:
-        return _Machine().run(data)
+        value = _Machine().run(data)
+        _check_plain(value, _DEEPEST, set())
+        return value
     except FileFormatError:
         raise
     except (ValueError, IndexError, KeyError, TypeError, ArithmeticError, struct.error) as error:
         raise FileFormatError(f"its pickle is not whole or not plain ({type(error).__name__})") from error
+
+
+def _check_plain(value: Any, depth: int, done: set[int]) -> None:
+    """Raise `ValueError` if something else than plain values has come out, or a value that holds itself."""
+    if value is None or isinstance(value, (bool, int, float, str, bytes)) or id(value) in done:
+        return
+    if not isinstance(value, (list, tuple, dict, PlainArray)) or not depth:
+        raise ValueError("a value that no table needs")
+    items = value.items if isinstance(value, PlainArray) else value
+    for item in [*items, *items.values()] if isinstance(items, dict) else items:
+        _check_plain(item, depth - 1, done)
+    done.add(id(value))
 
 
 class _Machine:

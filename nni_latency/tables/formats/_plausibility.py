@@ -5,7 +5,10 @@ from __future__ import annotations
 import math
 import statistics
 
+from nni_latency.tables._entry import Entry
 from nni_latency.tables._lookup_table import LookupTable
+from nni_latency.tables._operator_entries import OperatorEntry
+from nni_latency.tables._operator_table import OperatorTable
 from nni_latency.units import format_count, format_seconds
 
 #: Multiply-adds a second: less than a single-board computer of 2012, and more than any accelerator reaches with a block
@@ -25,7 +28,7 @@ _LEAST_WORK = 1e6
 _ODD = 300.0
 
 
-def implausible(table: LookupTable, *, factor: float = 1.0) -> str | None:
+def implausible(table: LookupTable | OperatorTable, *, factor: float = 1.0) -> str | None:
     """Say what latencies mean that cannot be true; None if they can, or are of another metric.
 
     They are held to their multiply-adds where those are known: a device that computes fewer than 20 million a second,
@@ -33,7 +36,7 @@ def implausible(table: LookupTable, *, factor: float = 1.0) -> str | None:
 
     Parameters
     ----------
-    table : LookupTable
+    table : LookupTable or OperatorTable
         The table.
     factor : float, default=1.0
         Ask about latencies that are so many times as long.
@@ -51,22 +54,23 @@ def implausible(table: LookupTable, *, factor: float = 1.0) -> str | None:
             f"they mean {_short(rate)} multiply-adds a second, {_short(off)} times too "
             f"{'few' if rate < _SLOWEST else 'many'} for any device that runs such networks"
         )
-    typical = factor * statistics.median(entry.value for layer in table.layers for entry in layer.entries.values())
+    typical = factor * statistics.median(entry.value for _, entry in table.places())
     if _SHORTEST <= typical <= _LONGEST:
         return None
     word = "long" if typical > _LONGEST else "short"
     return f"they mean {format_seconds(typical)} for a typical candidate, too {word} for any device"
 
 
-def odd_layers(table: LookupTable) -> list[str]:
+def odd_layers(table: LookupTable | OperatorTable) -> list[str]:
     """Name layers that are off from the others by so much that they may be in another unit."""
-    typical = {
-        layer.name: statistics.median(costs)
-        for layer in table.searched
-        if (costs := [_effort(entry.value, entry) for entry in layer.entries.values() if _counts(table, entry)])
-    }
-    if len(typical) < 3:
+    fixed = () if isinstance(table, OperatorTable) else {layer.name for layer in table.layers if not layer.searched}
+    efforts: dict[str, list[float]] = {}
+    for (layer, name), entry in table.places():
+        if layer not in fixed and _counts(entry):
+            efforts.setdefault(name if isinstance(table, OperatorTable) else layer, []).append(_effort(entry))
+    if len(efforts) < 3:
         return []
+    typical = {name: statistics.median(costs) for name, costs in efforts.items()}
     middle = statistics.median(typical.values())
     return [
         f"{name} is {max(cost / middle, middle / cost):.0f} times {'above' if cost > middle else 'below'} the others"
@@ -75,21 +79,18 @@ def odd_layers(table: LookupTable) -> list[str]:
     ]
 
 
-def _rates(table: LookupTable) -> list[float]:
+def _rates(table: LookupTable | OperatorTable) -> list[float]:
     """Return multiply-adds a second of every entry with enough of them."""
-    entries = (entry for layer in table.layers for entry in layer.entries.values())
-    work = ((entry.features.macs, entry.value) for entry in entries if entry.features is not None)
+    work = ((entry.features.macs, entry.value) for _, entry in table.places() if entry.features is not None)
     return [macs / seconds for macs, seconds in work if macs >= _LEAST_WORK and seconds > 0]
 
 
-def _counts(table: LookupTable, entry: object) -> bool:
-    features = getattr(entry, "features", None)
-    return features is None or features.macs >= _LEAST_WORK
+def _counts(entry: Entry | OperatorEntry) -> bool:
+    return entry.features is None or entry.features.macs >= _LEAST_WORK
 
 
-def _effort(value: float, entry: object) -> float:
-    features = getattr(entry, "features", None)
-    return value if features is None else value / features.macs
+def _effort(entry: Entry | OperatorEntry) -> float:
+    return entry.value if entry.features is None else entry.value / entry.features.macs
 
 
 def _short(value: float) -> str:

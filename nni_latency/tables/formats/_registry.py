@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Any
 
 from nni_latency.errors import FileFormatError, InvalidValueError, UnknownNameError
-from nni_latency.tables._lookup_table import LookupTable
 from nni_latency.tables.formats._csv import is_csv, read_csv, write_csv
 from nni_latency.tables.formats._grid import is_grid, read_grid, write_grid
 from nni_latency.tables.formats._lists import is_lists, read_lists, write_lists
@@ -29,8 +29,6 @@ class TableFormat:
         One line for a person.
     usual_unit : str
         Unit of published files; they do not say it.
-    suffix : str
-        How its files end.
     recognise : callable
         Whether the bytes of a file look like it.
     read : callable
@@ -42,29 +40,33 @@ class TableFormat:
     name: str
     meaning: str
     usual_unit: str
-    suffix: str
     recognise: Callable[[bytes], bool]
     read: Callable[[bytes], Sheet]
-    write: Callable[[LookupTable, str], Written]
+    write: Callable[[Any, str], Written]
+
+    @property
+    def takes_operators(self) -> bool:
+        """Whether it has a place for a table of operators."""
+        return self.name in _FOR_OPERATORS
 
 
+def _never(_data: bytes) -> bool:
+    return False
+
+
+#: A new format is one line here.
 _ALL = (
-    TableFormat(
-        "ofa", "Once-for-All and ProxylessNAS: operator keys, JSON", "ms", ".json", is_ofa, read_ofa, write_ofa
-    ),
-    TableFormat("ofa-yaml", "the same as YAML", "ms", ".yaml", lambda _data: False, read_ofa, write_ofa_yaml),
-    TableFormat(
-        "lists", "JSON: a list by layer of lists by candidate", "us", ".json", is_lists, read_lists, write_lists
-    ),
-    TableFormat(
-        "nni", "lut.txt of NNI 2.x: a dictionary a line", "us", ".txt", is_nni_text, read_nni_text, write_nni_text
-    ),
-    TableFormat("npy", "lut.npy of NNI 2.x: dictionaries by layer", "us", ".npy", is_numpy, read_numpy, write_numpy),
-    TableFormat("csv", "CSV: a line an entry, or layers by candidates", "ms", ".csv", is_csv, read_csv, write_csv),
-    TableFormat(
-        "text", "text: a line of candidates, then a line a layer", "us", ".txt", is_grid, read_grid, write_grid
-    ),
+    TableFormat("ofa", "Once-for-All and ProxylessNAS: operator keys, JSON", "ms", is_ofa, read_ofa, write_ofa),
+    TableFormat("ofa-yaml", "the same as YAML", "ms", _never, read_ofa, write_ofa_yaml),
+    TableFormat("lists", "JSON: a list by layer of lists by candidate", "us", is_lists, read_lists, write_lists),
+    TableFormat("nni", "lut.txt of NNI 2.x: a dictionary a line", "us", is_nni_text, read_nni_text, write_nni_text),
+    TableFormat("npy", "lut.npy of NNI 2.x: dictionaries by layer", "us", is_numpy, read_numpy, write_numpy),
+    TableFormat("csv", "CSV: a line an entry, or layers by candidates", "ms", is_csv, read_csv, write_csv),
+    TableFormat("text", "text: a line of candidates, then a line a layer", "us", is_grid, read_grid, write_grid),
 )
+
+#: Those that do not tell entries by their layers alone.
+_FOR_OPERATORS = ("ofa", "ofa-yaml", "nni", "csv")
 
 #: The formats by name.
 FORMATS: Mapping[str, TableFormat] = MappingProxyType({item.name: item for item in _ALL})

@@ -2,28 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from nni_latency.errors import InvalidValueError
 from nni_latency.operators import OpSpec
 from nni_latency.tables._entry import Entry
 from nni_latency.tables._lookup_table import LookupTable
+from nni_latency.tables._operator_table import OperatorTable
 
 #: Names of entries in one remark, at most.
 _LISTED = 8
 
-KeyFunction = Callable[[str, str, OpSpec | None], str | None]
+KeyFunction = Callable[[str, OpSpec | None], str | None]
 
 
-def shared_entries(table: LookupTable, key_of: KeyFunction) -> tuple[dict[str, Entry], tuple[str, ...]]:
+def shared_entries(table: LookupTable | OperatorTable, key_of: KeyFunction) -> tuple[dict[str, Entry], tuple[str, ...]]:
     """Sort the entries of a table by the keys of a format.
 
     Parameters
     ----------
-    table : LookupTable
+    table : LookupTable or OperatorTable
         The table.
     key_of : callable
-        ``key_of(layer, choice, op)`` returns the key, or None where the format has none.
+        ``key_of(name, op)`` returns the key, or None where the format has none. An operator has the name that it came
+        with; an entry of a layer is called ``layer:choice``.
 
     Returns
     -------
@@ -39,14 +41,12 @@ def shared_entries(table: LookupTable, key_of: KeyFunction) -> tuple[dict[str, E
     """
     found: dict[str, list[tuple[str, Entry]]] = {}
     nameless = []
-    for layer in table.layers:
-        for choice, entry in layer.entries.items():
-            key = key_of(layer.name, choice, entry.op)
-            name = f"{layer.name}:{choice}"
-            if key is None:
-                nameless.append(name)
-            else:
-                found.setdefault(key, []).append((name, entry))
+    for name, entry in _named(table):
+        key = key_of(name, entry.op)
+        if key is None:
+            nameless.append(name)
+        else:
+            found.setdefault(key, []).append((name, entry))
     if not found:
         raise InvalidValueError(
             "The format is keyed by operators, and the table has no entry whose operator it has a key for. "
@@ -65,6 +65,15 @@ def listing(names: list[str]) -> str:
     """Name a few of them, and say how many more there are."""
     more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
     return f"{', '.join(names[:_LISTED])}{more}"
+
+
+def _named(table: LookupTable | OperatorTable) -> Iterator[tuple[str, Entry]]:
+    if isinstance(table, LookupTable):
+        yield from ((f"{layer}:{choice}", entry) for (layer, choice), entry in table.places())
+        return
+    for item in table.entries:
+        entry = Entry(item.value, item.low, item.high, item.n_samples, op=item.op)
+        yield from ((name, entry) for name in item.names or (item.op.op_key,))
 
 
 def _mean(entries: list[Entry]) -> Entry:

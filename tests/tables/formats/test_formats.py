@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nni_latency.errors import FileFormatError, InvalidValueError, UnknownNameError
+from nni_latency.errors import FileFormatError, InvalidValueError, MissingEntryError, UnknownNameError
+from nni_latency.estimators import OperatorTableEstimator
 from nni_latency.operators import OpSpec
 from nni_latency.platforms import Platform
 from nni_latency.spaces import CANDIDATES, FBNetSpace
-from nni_latency.tables import Entry, LookupTable, Residency, SpaceReference, TableLayer
+from nni_latency.tables import Entry, LookupTable, OperatorTable, Residency, SpaceReference, TableLayer, named_operators
 from nni_latency.tables.formats import FORMATS, OperatorKey, export_table, import_table, operator_key
 
 TINY = {"num_classes": 10, "input_size": 32, "width": 0.25, "depth": 0.25}
@@ -38,7 +41,7 @@ def _table(plan, costs):
                 if cost is not None:
                     entries[choice] = Entry(cost, cost, cost, op=candidate.op)
         layers.append(TableLayer(layer.name, tuple(layer.candidates), entries, layer.searched, layer.default))
-    return LookupTable(plan.space, Platform("pi"), tuple(layers), plan.input_shape)
+    return LookupTable(space=plan.space, platform=Platform("pi"), layers=tuple(layers), input_shape=plan.input_shape)
 
 
 def _costs(plan):
@@ -71,12 +74,13 @@ def test_operator_keys_come_back(tmp_path_factory, name, value, spread, count, u
     op = OpSpec.of("linear", [(1, 96)], out_features=7, bias=True)
     width = spread * value if count else 0.0
     entry = Entry(value, value - width, value + width, count, 0, op)
-    layer = TableLayer("Logits-input:1x1x96-output:7", ("Logits",), {"Logits": entry})
-    table = LookupTable(SpaceReference("operators"), Platform("unknown", "unknown"), (layer,), (1,))
+    entries = named_operators([("Logits-input:1x1x96-output:7", entry)])
+    table = OperatorTable(
+        space=SpaceReference("operators"), platform=Platform("unknown", "unknown"), entries=entries, input_shape=(1,)
+    )
     export_table(table, name, unit=unit, out=path)
-    (back,) = import_table(path, file_format=name, unit=unit, check_unit=False).table.layers
-    found = back.entries["Logits"]
-    assert (found.value, found.n_samples, found.op) == (value, count, op)
+    (found,) = import_table(path, file_format=name, unit=unit, check_unit=False).table.entries
+    assert (found.value, found.n_samples, found.op, found.names) == (value, count, op, entries[0].names)
     assert (found.low, found.high) == pytest.approx((entry.low, entry.high), rel=1e-9, abs=1e-20)
 
 
@@ -110,7 +114,12 @@ def test_entries_that_share_a_key_are_named(tmp_path, plan):
 def test_calibration_goes_into_the_numbers(tmp_path):
     table = LookupTable.from_latencies({"a": ["x", "y"]}, {"a": {"x": 0.001, "y": 0.002}})
     measured = LookupTable(
-        table.space, table.platform, table.layers, (4,), calibration=1.25, residency=Residency(0.1, 0.01)
+        space=table.space,
+        platform=table.platform,
+        layers=table.layers,
+        input_shape=(4,),
+        calibration=1.25,
+        residency=Residency(0.1, 0.01),
     )
     remarks = export_table(measured, "csv", unit="ms", out=tmp_path / "t.csv")
     assert "1.25" in remarks[0]
@@ -123,9 +132,9 @@ def test_csv_keeps_intervals_samples_and_fixed_layers(tmp_path, plan):
     head = plan.layers[-1]
     entry = Entry(0.003, 0.0025, 0.0035, 40, 3, head.candidates[head.default].op)
     table = LookupTable(
-        plan.space,
-        Platform("pi"),
-        tuple(
+        space=plan.space,
+        platform=Platform("pi"),
+        layers=tuple(
             TableLayer(
                 layer.name,
                 tuple(layer.candidates),
@@ -135,7 +144,7 @@ def test_csv_keeps_intervals_samples_and_fixed_layers(tmp_path, plan):
             )
             for layer in plan.layers
         ),
-        plan.input_shape,
+        input_shape=plan.input_shape,
     )
     export_table(table, "csv", unit="us", out=tmp_path / "t.csv")
     assert import_table(tmp_path / "t.csv", plan).table.layers == table.layers
@@ -176,7 +185,8 @@ def test_one_row_of_lut_txt_serves_every_layer_of_that_shape(tmp_path):
 def test_lut_npy_may_hold_the_dictionaries_of_lut_txt(tmp_path):
     rows = [{"op_name": "a", "op_data_shape": (8, 8, 4, 4, 1), "op_dtype": "float", "op_latency": 2.5}]
     np.save(tmp_path / "lut.npy", np.array(rows, dtype=object), allow_pickle=True)
-    assert import_table(tmp_path / "lut.npy", unit="ms").table.entry("8x8x4-4-s1", "a").value == 0.0025
+    (entry,) = import_table(tmp_path / "lut.npy", unit="ms").table.entries
+    assert (entry.names, entry.value) == (("8x8x4-4-s1:a",), 0.0025)
 
 
 def test_lut_npy_may_be_an_array_of_numbers(tmp_path, plan):
@@ -230,8 +240,34 @@ def test_rows_whose_key_says_nothing_are_named_and_the_rest_is_read(tmp_path):
 
 def test_an_operator_of_another_name_keeps_its_entry(tmp_path):
     (tmp_path / "t.json").write_text('{"Mystery-input:8x8x3-output:8x8x4-kernel:3": 1}')
-    entry = import_table(tmp_path / "t.json", unit="ms").table.entry("Mystery-input:8x8x3-output:8x8x4", "kernel:3")
-    assert entry.op is None
+    table = import_table(tmp_path / "t.json", unit="ms").table
+    (entry,) = table.entries
+    assert (entry.op.kind, entry.features) == ("unknown", None)
+    assert entry.names == ("Mystery-input:8x8x3-output:8x8x4-kernel:3",)
+    with pytest.raises(MissingEntryError, match=r"no operator of the kind 'relu' from which"):
+        OperatorTableEstimator(table).estimate_op(OpSpec.of("relu", [(1, 8)]))
+
+
+def test_names_of_one_operator_have_their_mean(tmp_path):
+    key = "expanded_conv-input:8x8x16-output:4x4x24-expand:{}-kernel:3-stride:2-idskip:0"
+    (tmp_path / "t.json").write_text(json.dumps({key.format(6): 2, key.format(96): 4}))
+    table = import_table(tmp_path / "t.json", unit="ms").table
+    assert [(entry.value, entry.names) for entry in table.entries] == [(0.003, (key.format(6), key.format(96)))]
+    export_table(table, "ofa", unit="ms", out=tmp_path / "out.json")
+    assert json.loads((tmp_path / "out.json").read_text()) == {
+        key.format(6): {"mean": 3.0},
+        key.format(96): {"mean": 3.0},
+    }
+
+
+@pytest.mark.parametrize("name", ["lists", "text", "npy"])
+def test_a_table_of_operators_goes_into_no_format_of_layers(tmp_path, name):
+    (tmp_path / "t.json").write_text('{"Conv-input:8x8x3-output:8x8x4": 1}')
+    table = import_table(tmp_path / "t.json", unit="ms").table
+    with pytest.raises(InvalidValueError, match=rf"The format '{name}' holds layers .* Use ofa, ofa-yaml, nni, csv\."):
+        export_table(table, name, unit="ms")
+    export_table(table, "csv", unit="ms", out=tmp_path / "t.csv")
+    assert import_table(tmp_path / "t.csv").table.layers[0].name == "conv_block"
 
 
 def test_unknown_format_lists_what_there_is():

@@ -11,7 +11,7 @@ import time
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from nni_latency.errors import FileFormatError, InvalidValueError, LatencyError
@@ -106,10 +106,40 @@ def test_pickles_that_make_no_table_are_refused(refused, body):
     assert "file" in refused(_npy(body))
 
 
-@given(st.binary(max_size=60))
+#: Instructions of a pickle, of which many random sequences are a program.
+_INSTRUCTIONS = [
+    *(b"N", b"\x88", b"K\x07", b"G?\xf8\0\0\0\0\0\0", b"X\1\0\0\0a", b"C\1a", b"]", b"}", b")", b"(", b"a", b"e"),
+    *(b"s", b"u", b"t", b"l", b"d", b"\x85", b"\x86", b"\x87", b"q\0", b"h\0", b"\x94", b"R", b"b"),
+    *(b"cnumpy\ndtype\n", b"cnumpy\nndarray\n", b"ccollections\nOrderedDict\n"),
+    *(b"cnumpy.core.multiarray\nscalar\n", b"cnumpy.core.multiarray\n_reconstruct\n"),
+]
+
+
+def _is_plain(value, depth=30):
+    if depth and isinstance(value, (list, tuple)):
+        return all(_is_plain(item, depth - 1) for item in value)
+    if depth and isinstance(value, dict):
+        return _is_plain([*value, *value.values()], depth - 1)
+    if depth and type(value).__name__ == "PlainArray":
+        return _is_plain(value.items, depth - 1)
+    return value is None or type(value) in (bool, int, float, str, bytes)
+
+
+@given(st.binary(max_size=60) | st.lists(st.sampled_from(_INSTRUCTIONS), max_size=14).map(b"".join))
+@example(b"cnumpy\ndtype\n")
+@example(b"((t")
+@example(b"]q\x00h\x00a")
+@example(b"}q\x00K\x01h\x00s")
 def test_no_pickle_does_anything_but_fail_or_give_plain_values(body):
     with contextlib.suppress(FileFormatError):
-        read_plain_pickle(body)
+        assert _is_plain(read_plain_pickle(body + b"."))
+
+
+def test_values_that_stand_in_many_places_are_looked_at_once():
+    body = b"]q\x00K\x01a" + b"".join(b"(" + bytes([104, n]) * 40 + b"lq" + bytes([n + 1]) for n in range(18)) + b"."
+    begin = time.monotonic()
+    assert len(read_plain_pickle(body)) == 40
+    assert time.monotonic() - begin < 5
 
 
 @pytest.mark.parametrize("protocol", range(6))
@@ -197,7 +227,7 @@ def test_yaml_that_is_no_table_is_refused(refused, content, complaint):
         ("layer,choice,latency_ms,low_us\na,x,1,1\n", "all in one unit"),
         ("layer,choice,latency_us\na,x,1\n", "The file says that its unit is 'us', asked is 'ms'"),
         ("layer,choice,latency_ms,n_samples\na,x,1,-4\n", "'n_samples' must be a whole number"),
-        ("layer,choice,latency_ms,low_ms\na,x,1,5\n", "line 2: The interval of an entry must enclose"),
+        ("layer,choice,latency_ms,low_ms\na,x,1,5\n", "line 2: The interval of Entry must enclose"),
         ("layer,choice,latency_ms\na,x,1\na,x,2\n", "disagree: line 2 says 1, line 3 says 2"),
         ("{'op_name': 'a', 'op_data_shape': (1, 1, 1, 1, 1), 'op_dty", "line 1 is no dictionary"),
         ("{'op_name': __import__('os').system('true'), 'op_data_shape': 1}", "no dictionary of plain values"),

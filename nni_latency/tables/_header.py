@@ -1,0 +1,210 @@
+"""`TableHeader`: what every kind of table says about its numbers, in the program and in the file."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from typing import Any
+
+from pydantic import Field, JsonValue, PositiveFloat, model_validator
+
+from nni_latency.documents import NamedPlatformDocument, StrictDocument
+from nni_latency.errors import InvalidValueError, MismatchError
+from nni_latency.measurement import Protocol
+from nni_latency.operators import Features
+from nni_latency.platforms import Platform
+from nni_latency.tables._plan import SpaceReference, plain_arguments
+from nni_latency.tables._residency import Residency
+from nni_latency.units import METRIC_UNITS, check_metric
+
+#: An argument of a space; a list for a tuple.
+Argument = bool | int | float | str | None | list[JsonValue]
+
+#: Fields that stand in the file as they are.
+_PLAIN = ("rounds", "duration", "calibration", "campaign")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableHeader:
+    """What the numbers of a table are, where they are from and how they were taken. Immutable.
+
+    Parameters
+    ----------
+    space : SpaceReference
+        Which space or set of blocks was measured.
+    platform : Platform
+        Where.
+    metric : str, default="latency"
+        What; its SI unit is in `nni_latency.units.METRIC_UNITS`.
+    protocol : Protocol or None
+        How; None for numbers from elsewhere.
+    rounds : int, default=0
+        Rounds that were measured.
+    duration : float, default=0.0
+        Time spent measuring [s].
+    calibration : float, default=1.0
+        Factor on the sum of entries.
+    residency : Residency or None
+        What small networks save because their data stay in the cache, for the calibrated sum.
+    drift : tuple of float
+        Median time of the reference operator in every round [s].
+    conditions : mapping
+        What the machine was like before and after, as ``{"before": {...}, "after": {...}}``.
+    remarks : tuple of str
+        What was unstable while it was measured, and what to do about it.
+    campaign : str or None
+        The measuring campaign in the database from which the table was derived.
+    package_version : str or None
+        Version of nni_latency that made it: this one by default; None where a file does not say.
+
+    Raises
+    ------
+    InvalidValueError
+        If the metric is not known, or the calibration not a positive, finite number.
+    """
+
+    space: SpaceReference
+    platform: Platform
+    metric: str = "latency"
+    protocol: Protocol | None = None
+    rounds: int = 0
+    duration: float = 0.0
+    calibration: float = 1.0
+    residency: Residency | None = None
+    drift: tuple[float, ...] = ()
+    conditions: Mapping[str, Any] = field(default_factory=dict)
+    remarks: tuple[str, ...] = ()
+    campaign: str | None = None
+    package_version: str | None = field(default_factory=lambda: version("nni_latency"))
+
+    def __post_init__(self) -> None:
+        check_metric(self.metric)
+        if not (math.isfinite(self.calibration) and self.calibration > 0):
+            raise InvalidValueError(f"The 'calibration' of a table must be positive. Got {self.calibration!r}.")
+
+    def header_content(self) -> dict[str, Any]:
+        """Return the header as plain values, as `HeaderDocument` reads them."""
+        return {
+            "nni_latency": self.package_version,
+            "metric": self.metric,
+            "unit": METRIC_UNITS[self.metric],
+            "space": {"name": self.space.name, "arguments": plain_arguments(self.space)},
+            "platform": {"id": self.platform.id, **self.platform.as_dict()},
+            "protocol": self.protocol and self.protocol.as_dict(),
+            **{name: getattr(self, name) for name in _PLAIN},
+            "residency": self.residency and vars(self.residency),
+            "drift": list(self.drift),
+            "conditions": dict(self.conditions),
+            "remarks": list(self.remarks),
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpaceTable(TableHeader):
+    """A table of a space's candidates or operators, which all belong to one input. Immutable.
+
+    Parameters
+    ----------
+    input_shape : tuple of int
+        Shape of the networks' input, batch first.
+    **header
+        What `TableHeader` takes.
+    """
+
+    input_shape: tuple[int, ...]
+
+    @property
+    def batch_size(self) -> int:
+        """First number of the input shape."""
+        return self.input_shape[0]
+
+    def check_batch_size(self, asked: int) -> None:
+        """Raise `MismatchError` if the table was measured with another batch size than asked."""
+        if asked != self.batch_size:
+            raise MismatchError(
+                f"The table was measured with batch size {self.batch_size}, asked is batch size {asked}."
+            )
+
+
+class SpaceDocument(StrictDocument):
+    """Which space a table belongs to."""
+
+    name: str
+    arguments: dict[str, Argument] = Field(default_factory=dict, description="all arguments that make the space")
+
+
+class ResidencyDocument(StrictDocument):
+    """What small networks save because their data stay in the cache."""
+
+    saving: float = Field(ge=0, lt=1, description="share saved by a network that takes no time at all")
+    scale: PositiveFloat = Field(description="sum over which the saving fades, in the table's unit")
+
+
+class CostDocument(StrictDocument):
+    """What something costs."""
+
+    value: float = Field(ge=0, description="cost in the table's unit; only a count of bytes may be 0")
+    low: float = Field(ge=0, description="lower end of the confidence interval")
+    high: float = Field(ge=0, description="upper end of the confidence interval")
+    n_samples: int = Field(0, ge=0)
+
+
+class CountedDocument(CostDocument):
+    """What something costs, with counts of its work, which stand there for readers of the file."""
+
+    macs: int | None = Field(None, ge=0, description="multiply-adds")
+    flops: int | None = Field(None, ge=0, description="floating-point operations, two a multiply-add")
+    acts: int | None = Field(None, ge=0, description="ACTS: output elements of the convolutions")
+    inp: int | None = Field(None, ge=0, description="INP: input elements of the convolutions")
+    params: int | None = Field(None, ge=0, description="parameters")
+
+
+def counts_content(features: Features) -> dict[str, Any]:
+    """Return those counts as plain values."""
+    return {name: getattr(features, name) for name in ("macs", "flops", "acts", "inp", "params")}
+
+
+class HeaderDocument(StrictDocument):
+    """The fields that the files of all kinds of table have."""
+
+    nni_latency: str | None = Field(None, description="version of the package that made the table")
+    metric: str
+    unit: str = Field(description="SI unit of every value")
+    space: SpaceDocument
+    platform: NamedPlatformDocument
+    protocol: dict[str, int | float] | None = Field(None, description="how it was measured; null for other numbers")
+    rounds: int = Field(0, ge=0)
+    duration: float = Field(0.0, ge=0, description="time spent measuring [s]")
+    calibration: PositiveFloat = Field(1.0, description="factor on the sum of entries")
+    campaign: str | None = Field(None, description="measuring campaign in the database that the table is derived from")
+    residency: ResidencyDocument | None = Field(None, description="for the calibrated sum; null for none")
+    drift: list[PositiveFloat] = Field(
+        default_factory=list, description="median time of the reference operator in every round [s]"
+    )
+    conditions: dict[str, dict[str, bool | int | float | str | list[int | float | str]]] = Field(
+        default_factory=dict, description="what the machine was like before and after"
+    )
+    remarks: list[str] = Field(default_factory=list, description="what was unstable, and what to do about it")
+
+    @model_validator(mode="after")
+    def _unit_fits_metric(self) -> HeaderDocument:
+        if METRIC_UNITS.get(self.metric) != self.unit:
+            raise ValueError(f"metric {self.metric!r} does not go with unit {self.unit!r}")
+        return self
+
+    def header(self) -> dict[str, Any]:
+        """Return what `TableHeader` takes."""
+        return {
+            "package_version": self.nni_latency,
+            "metric": self.metric,
+            "space": SpaceReference(self.space.name, self.space.arguments),  # type: ignore[arg-type]
+            "platform": self.platform.to_platform(),
+            "protocol": None if self.protocol is None else Protocol(**self.protocol),  # type: ignore[arg-type]
+            **{name: getattr(self, name) for name in _PLAIN},
+            "residency": self.residency and Residency(self.residency.saving, self.residency.scale),
+            "drift": tuple(self.drift),
+            "conditions": self.conditions,
+            "remarks": tuple(self.remarks),
+        }
