@@ -3,7 +3,8 @@
 History of the format:
 
 1. The first version.
-2. ``residency``, ``reference``, ``drift``, ``conditions`` and ``remarks`` of a table, ``failures`` of a layer.
+2. ``residency``, ``reference``, ``drift``, ``conditions`` and ``remarks`` of a table, ``failures`` of a layer;
+   later ``network_error``, which may be left out.
 """
 
 from __future__ import annotations
@@ -114,6 +115,9 @@ class TableDocument(StrictDocument):
         default_factory=dict, description="what the machine was like before and after"
     )
     remarks: list[str] = Field(default_factory=list, description="what was unstable, and what to do about it")
+    network_error: PositiveFloat | None = Field(
+        None, description="relative standard deviation of whole networks from what the table says, beyond chance"
+    )
     layers: list[LayerDocument] = Field(min_length=1)
 
     @model_validator(mode="after")
@@ -172,6 +176,7 @@ def render_document(table: LookupTable) -> str:
         "drift": list(table.drift),
         "conditions": dict(table.conditions),
         "remarks": list(table.remarks),
+        "network_error": table.network_error,
     }
     return render(head, {"layers": map(_render_layer, table.layers)})
 

@@ -89,6 +89,9 @@ class LookupTable:
         What the machine was like before and after, as ``{"before": {...}, "after": {...}}``.
     remarks : tuple of str
         What was unstable while it was measured, and what to do about it.
+    network_error : float or None
+        By how much whole networks differ from what the table says of them, beyond chance in the samples: a standard
+        deviation as a share.
 
     Raises
     ------
@@ -116,6 +119,7 @@ class LookupTable:
     drift: tuple[float, ...] = ()
     conditions: Mapping[str, Any] = field(default_factory=dict)
     remarks: tuple[str, ...] = ()
+    network_error: float | None = None
 
     def __post_init__(self) -> None:
         check_metric(self.metric)
@@ -351,4 +355,5 @@ def _from_document(document: Any) -> LookupTable:
         tuple(document.drift),
         document.conditions,
         tuple(document.remarks),
+        document.network_error,
     )
