@@ -11,6 +11,9 @@ from nni_latency.errors import InvalidValueError
 
 Self = TypeVar("Self", bound="Cost")
 
+#: Half the width of a 95 % interval of a normal quantity, in standard deviations.
+NORMAL = 1.96
+
 #: Stands for zero in a divisor, so that the inverse of an interval that begins at zero has an upper end.
 _TINY = 1e-300
 
@@ -93,6 +96,15 @@ class Cost:
     def widened(self: Self, low: float, high: float) -> Self:
         """Return the cost with an interval that reaches from `low` to `high` at least."""
         return replace(self, low=max(0.0, min(self.low, low)), high=max(self.high, high))
+
+    def with_error(self: Self, error: float) -> Self:
+        """Return the cost with an interval that holds a relative standard deviation `error` besides, at 95 %."""
+        below, above = (math.hypot(width, NORMAL * error * self.value) for width in self._widths)
+        return replace(self, low=max(0.0, self.value - below), high=self.value + above) if error else self
+
+    @property
+    def _widths(self) -> tuple[float, float]:
+        return self.value - self.low, self.high - self.value
 
     @classmethod
     def sum(cls: type[Self], parts: Iterable[Self], factor: float = 1.0) -> Self:

@@ -23,13 +23,14 @@ from nni_latency.estimators import Estimator, OperatorTableEstimator, Scores
 from nni_latency.files import check_writable, write_atomically
 from nni_latency.loading import load_estimator
 from nni_latency.plots import draw_validation
-from nni_latency.tables import OPERATORS, MeasurePlan, measure_networks
+from nni_latency.tables import OPERATORS, MeasurePlan, measure_networks, reference_networks
 from nni_latency.units import format_metric, format_percent
 from nni_latency.validation import (
     Requirement,
     Validation,
     draw_networks,
     predict_networks,
+    predict_references,
     validate,
     validation_content,
 )
@@ -91,6 +92,8 @@ def command(
     networks = draw_networks(plan, wanted.networks, seed=wanted.seed)
     # Before measuring, so that a mismatch is reported at once.
     predicted = predict_networks(made, plan, networks, runtime.platform)
+    if wanted.normalise:
+        predicted |= predict_references(made, plan, reference_networks(plan, networks))
     title = str(plan.space) if isinstance(plan, MeasurePlan) else plan.space.name
     with Measuring(f"{len(networks)} networks of {title}", runtime, store) as measuring:
         measured = measure_networks(plan, networks, runtime, ending.protocol(platform.threads), **measuring.how)
@@ -144,13 +147,16 @@ def _print(validation: Validation) -> None:
     ):
         table.add_row(name, *_row(scores))
     console.print(table)
+    console.print(
+        f"{format_percent(validation.coverage)} of the networks lie in the 95 % interval of their prediction."
+    )
     for name, reason in validation.failures.items():
         remarks().print(f"Could not be run: {escape(name)}: {escape(reason)}")
     if abs(validation.speed - 1) > 0.02:
         slower = "slower" if validation.speed < 1 else "faster"
         console.print(
-            f"The machine is {abs(1 / validation.speed - 1):.1%} {slower} than when the table was built, "
-            "judged by the space's reference network; the measured times are corrected for this."
+            f"The machine is {abs(1 / validation.speed - 1):.1%} {slower} than the predictions say of the space's "
+            "reference networks; measured times are taken to the speed that the predictions stand for."
         )
 
 

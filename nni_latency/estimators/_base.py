@@ -88,6 +88,8 @@ class LayerEstimator(Estimator):
     calibration: float = 1.0
     #: What small networks save, for the calibrated sum.
     residency: Residency | None = None
+    #: By how much networks differ from what their parts say, beyond chance: a standard deviation, as a share.
+    network_error: float = 0.0
 
     @abstractmethod
     def estimate_op(self, op: OpSpec) -> Estimate:
@@ -136,7 +138,8 @@ class LayerEstimator(Estimator):
         """
         combination = combination_of(self.metric)
         counted = (combination.counted(part, self.calibration) for part in parts)
-        return combination.whole(combination.total_cost(Estimate, counted), self.residency)
+        whole = combination.whole(combination.total_cost(Estimate, counted), self.residency)
+        return whole.with_error(self.network_error)
 
     def _estimate_ops(self, ops: list[OpSpec]) -> list[Estimate]:
         return [self.estimate_op(op) for op in ops]

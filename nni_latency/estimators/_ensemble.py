@@ -158,6 +158,10 @@ class LayerEnsemble(_Ensemble, LayerEstimator):
         ]
         saving = math.fsum(weight * residency.saving for weight, residency in pairs)
         self.residency = None
+        # Members err in the same places, so their errors do not cancel out.
+        self.network_error = math.fsum(
+            weight * member.network_error for weight, member in zip(self.weights_, self.members, strict=True)
+        )
         if saving:
             scale = math.fsum(weight * residency.saving * residency.scale for weight, residency in pairs) / saving
             self.residency = Residency(saving, scale)

@@ -60,6 +60,7 @@ def estimate_table(estimator: LayerEstimator, plan: MeasurePlan) -> LookupTable:
         calibration=estimator.calibration,
         residency=estimator.residency,
         remarks=_remarks(estimator, uncounted),
+        network_error=estimator.network_error or None,
     )
 
 

@@ -105,6 +105,7 @@ class FallbackEstimator(LayerEstimator):
         self.platform: Platform = self.first.platform
         self.calibration = self.first.calibration
         self.residency = self.first.residency
+        self.network_error = self.first.network_error
         self.by = self.first.by
         foreign = self.first.platform.differences(second.platform)
         if foreign and self.agreement.n < _LEAST:

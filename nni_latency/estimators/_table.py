@@ -62,6 +62,7 @@ class TableEstimator(LayerEstimator):
         self.platform: Platform = table.platform
         self.calibration = table.calibration
         self.residency = table.residency
+        self.network_error = table.network_error or 0.0
 
     @classmethod
     def from_networks(

@@ -12,6 +12,9 @@ from nni_latency.spaces._networks import example_inputs_of, network_of
 from nni_latency.spaces._samples import Sample, canonical, draw_samples
 from nni_latency.tables import SpaceReference
 
+#: Networks that are timed in every round.
+_REFERENCES = 4
+
 #: Added to the seed, so that what is drawn to check a table is not what it was measured with.
 _OFFSET = 1_000_003
 
@@ -27,7 +30,7 @@ class SampledSpace:
     input_shape : tuple of int
         Shape of the networks' input, batch first.
     known : sequence of mapping, default=()
-        Samples that a table was measured with. The first one is the reference network; none of them is drawn.
+        Samples that a table was measured with. Reference networks are among them; none of them is drawn.
     """
 
     model_space: Any = field(repr=False)
@@ -44,10 +47,17 @@ class SampledSpace:
         """Which space it is."""
         return reference_of(self.model_space)
 
-    @cached_property
+    @property
     def reference(self) -> Mapping[str, Any]:
-        """A network that is fixed for the space."""
-        return self.known[0] if self.known else draw_samples(self.model_space, 1)[0]
+        """The first of the reference networks."""
+        return self.references[0]
+
+    @cached_property
+    def references(self) -> tuple[Mapping[str, Any], ...]:
+        """Four networks that are fixed for the space: of those known, spread over them, or else drawn."""
+        known = list(self.known) or draw_samples(self.model_space, _REFERENCES)
+        places = dict.fromkeys(place * len(known) // _REFERENCES for place in range(_REFERENCES))
+        return tuple(known[place] for place in places)
 
     def network_of(self, selection: Mapping[str, Any]) -> Callable[[], Any]:
         """Return what makes a network; it can be sent to another process."""

@@ -19,7 +19,7 @@ from nni_latency.tables._known_costs import CachedCost, KnownCosts
 from nni_latency.tables._layer_schedule import LayerSchedule, candidate_subjects
 from nni_latency.tables._lookup_table import LookupTable
 from nni_latency.tables._memory_table import COUNTED_METRICS, as_throughput, count_table
-from nni_latency.tables._networks import NetworkMeasurements, NetworkTimes, measure_networks
+from nni_latency.tables._networks import NetworkMeasurements, NetworkTimes, measure_networks, reference_networks
 from nni_latency.tables._operator_builder import build_operator_table, check_sees_calls
 from nni_latency.tables._operator_document import operator_table_schema
 from nni_latency.tables._operator_entries import OperatorEntry
@@ -99,6 +99,7 @@ __all__ = [
     "new_file",
     "operator_table_schema",
     "read_table",
+    "reference_networks",
     "scale_table",
     "shipped_tables",
     "solve_entries",

@@ -4,8 +4,8 @@ History of the format:
 
 1. The first version.
 2. ``residency``, ``reference``, ``drift``, ``conditions`` and ``remarks`` of a table, ``failures`` of a layer.
-3. ``campaign`` and ``nni_latency``. A table of operators has a format of its own, and is no lookup table any more whose
-   space is called "operators".
+3. ``campaign``, ``nni_latency`` and ``network_error``. A table of operators has a format of its own, and is no lookup
+   table any more whose space is called "operators".
 """
 
 from __future__ import annotations
@@ -57,6 +57,9 @@ class TableDocument(HeaderDocument):
     version: Literal[3]
     input_shape: list[PositiveInt] = Field(min_length=1, description="of the network's input, batch first")
     reference: PositiveFloat | None = Field(None, description="time of the space's reference network [s]")
+    network_error: PositiveFloat | None = Field(
+        None, description="relative standard deviation of whole networks from what the table says, beyond chance"
+    )
     layers: list[LayerDocument] = Field(min_length=1)
 
 

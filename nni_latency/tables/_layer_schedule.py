@@ -44,8 +44,8 @@ class LayerSchedule(Schedule):
     def __init__(self, plan: MeasurePlan, protocol: Protocol, *, isolated: bool = True) -> None:
         super().__init__(protocol, isolated=isolated)
         self.plan = plan
-        self.references = [plan.indices_of(reference) for reference in (plan.reference,)]
-        self.samples = Samples(plan.sizes, self.references[0])
+        self.references = [plan.indices_of(reference) for reference in plan.references]
+        self.samples = Samples(plan.sizes)
         self._subjects = candidate_subjects(plan)
         self._places = {
             subject.key: (layer, choice)

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-import itertools
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Unpack
 
+import numpy as np
+
+from nni_latency.costs import NORMAL
 from nni_latency.errors import InvalidValueError
-from nni_latency.measurement import Measurement, NetworkSchedule, Protocol, Subject, Summary
+from nni_latency.measurement import NetworkSchedule, Protocol, Subject, Summary
 from nni_latency.measurement.runtimes import Runtime
 from nni_latency.platforms import Platform
 from nni_latency.tables._building import Measuring, MeasuringOptions, space_content
 from nni_latency.tables._layer_schedule import Round
 from nni_latency.tables._plan import NetworkSource
-from nni_latency.tables._samples import Samples
+from nni_latency.tables._samples import Runs, Samples
+from nni_latency.tables._speed import group_means, huber_locations, locate
+
+#: Name of the first of the reference networks among those that are measured; the others have a number.
+REFERENCE = "reference"
 
 
 @dataclass(frozen=True)
@@ -26,14 +33,20 @@ class NetworkTimes:
     selection : mapping
         The network, ``{layer: choice}`` or ``{label: choice}``.
     summary : Summary
-        Time of all runs [s].
+        Time of all runs at the speed that the machine usually had [s].
     halves : tuple of float
         Time [s] by the runs of every other round alone, and by the others.
+    runs : tuple of float
+        Time of every run as it was measured [s].
+    speeds : tuple of float
+        How much slower than usual the machine was at each of them, as a factor.
     """
 
     selection: Mapping[str, Any]
     summary: Summary
     halves: tuple[float, float]
+    runs: tuple[float, ...] = ()
+    speeds: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -46,8 +59,8 @@ class NetworkMeasurements:
         By name.
     platform : Platform
         Where.
-    reference : float or None
-        Time of the space's reference network [s], which was visited in every round besides.
+    references : mapping of str to NetworkTimes
+        The space's reference networks, which were visited besides; those that could be run.
     drift : tuple of float
         Median time of the reference operator in every round [s].
     duration : float
@@ -58,10 +71,16 @@ class NetworkMeasurements:
 
     networks: Mapping[str, NetworkTimes]
     platform: Platform
-    reference: float | None
+    references: Mapping[str, NetworkTimes]
     drift: tuple[float, ...]
     duration: float
     failures: Mapping[str, str]
+
+    @property
+    def reference(self) -> float | None:
+        """Time of the first of the reference networks [s]; None if it could not be run."""
+        found = (item.summary.value for name, item in self.references.items() if name.rstrip("'") == REFERENCE)
+        return next(found, None)
 
 
 def measure_networks(
@@ -96,7 +115,7 @@ def measure_networks(
         raise InvalidValueError("There is no network to measure.")
     measuring = Measuring(runtime, protocol, **how)
     networks = {f"network {name}": selection for name, selection in selections.items()}
-    references = {f"reference {number}": network for number, network in enumerate(_references(plan))}
+    references = {f"reference {name}": network for name, network in reference_networks(plan, selections).items()}
     schedule = NetworkSchedule(
         [_subject(plan, key, selection) for key, selection in networks.items()],
         protocol,
@@ -105,11 +124,18 @@ def measure_networks(
     )
     content = {name: dict(selection) for name, selection in {**networks, **references}.items()}
     measuring.run(schedule, space_content(plan.space, plan.input_shape, content))
-    return _summarise(selections, runtime.platform, protocol, schedule)
+    return _summarise(selections, reference_networks(plan, selections), runtime.platform, protocol, schedule)
 
 
-def _references(plan: NetworkSource) -> list[Mapping[str, Any]]:
-    return [plan.reference]
+def reference_networks(plan: NetworkSource, selections: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """Name the reference networks of a space as none of the other networks is named."""
+    named: dict[str, Mapping[str, Any]] = {}
+    for number, reference in enumerate(plan.references, 1):
+        name = REFERENCE if number == 1 else f"{REFERENCE} {number}"
+        while name in selections:
+            name += "'"
+        named[name] = reference
+    return named
 
 
 def _subject(plan: NetworkSource, key: str, selection: Mapping[str, Any]) -> Subject:
@@ -117,26 +143,55 @@ def _subject(plan: NetworkSource, key: str, selection: Mapping[str, Any]) -> Sub
 
 
 def _summarise(
-    selections: Mapping[str, Mapping[str, Any]], platform: Platform, protocol: Protocol, schedule: NetworkSchedule
+    selections: Mapping[str, Mapping[str, Any]],
+    references: Mapping[str, Mapping[str, Any]],
+    platform: Platform,
+    protocol: Protocol,
+    schedule: NetworkSchedule,
 ) -> NetworkMeasurements:
-    keys = [f"network {name}" for name in selections]
-    places = {key: place for place, key in enumerate(schedule.networks)}
-    samples = Samples((len(places),), (places["reference 0"],))
+    """Summarise all networks together."""
+    everything = {**selections, **references}
+    named = dict(zip([f"network {name}" for name in selections], selections, strict=True))
+    named |= dict(zip([f"reference {name}" for name in references], references, strict=True))
+    places = {key: list(everything).index(name) for key, name in named.items()}
+    samples = Samples((len(places),))
     for records in schedule.observed:
         samples.add(Round(tuple((places[record.subjects[0]],) for record in records), tuple(records)))
-    times = {}
-    for key, (name, selection) in zip(keys, selections.items(), strict=True):
-        if key not in schedule.failures and samples.of(0, places[key]):
-            taken = tuple(samples.of(0, places[key]))
-            rounds = [taken[start : start + protocol.n_run] for start in range(0, len(taken), protocol.n_run)]
-            first, second = (
-                Measurement(tuple(itertools.chain(*half)), protocol).summary.value
-                for half in (rounds[::2], rounds[1::2] or rounds)
-            )
-            times[name] = NetworkTimes(selection, Measurement(taken, protocol).summary, (first, second))
-    failed = {
-        name: schedule.failures[key] for key, name in zip(keys, selections, strict=True) if key in schedule.failures
-    }
+    failed = {named[key]: reason for key, reason in schedule.failures.items()}
+    found = network_times(everything, samples.runs, protocol) if samples.drift else {}
+    measured = {name: times for name, times in found.items() if name not in failed}
     return NetworkMeasurements(
-        times, platform, samples.reference(protocol), tuple(samples.drift), round(schedule.spent, 3), failed
+        {name: times for name, times in measured.items() if name in selections},
+        platform,
+        {name: times for name, times in measured.items() if name in references},
+        tuple(samples.drift),
+        round(schedule.spent, 3),
+        {name: reason for name, reason in failed.items() if name in selections},
     )
+
+
+def network_times(
+    selections: Mapping[str, Mapping[str, Any]], runs: Runs, protocol: Protocol
+) -> dict[str, NetworkTimes]:
+    """Find what every network takes, with how fast the machine was at each visit taken out."""
+    network, count = runs.networks[:, 0], len(selections)
+    logs = np.log(runs.whole)
+    visits = group_means(logs, runs.visits, len(runs.reference))
+    found = locate(visits, runs.reference, network[runs.first], count, protocol.statistic)
+    speed = found.speed[runs.visits]
+    odd = runs.rounds[runs.visits] % 2
+    halves = [huber_locations((logs - speed)[odd == half], network[odd == half], count) for half in (0, 1)]
+    times = {}
+    for index, (name, selection) in enumerate(selections.items()):
+        own, value, width = network == index, found.values[index], NORMAL * found.errors[index]
+        if own.any():
+            first, second = (math.exp(value if np.isnan(half[index]) else half[index]) for half in halves)
+            low, middle, high = np.exp([value - width, value, value + width]).tolist()
+            times[name] = NetworkTimes(
+                selection,
+                Summary(middle, low, high, int(own.sum()), 0),
+                (first, second),
+                tuple(runs.whole[own].tolist()),
+                tuple(np.exp(speed[own]).tolist()),
+            )
+    return times

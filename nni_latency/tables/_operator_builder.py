@@ -19,9 +19,6 @@ from nni_latency.tables._operator_samples import OperatorSamples
 from nni_latency.tables._operator_table import MeasuredNetwork, OperatorTable
 from nni_latency.tables._residency import fit_residency
 
-#: What small networks save is believed only if it explains the networks better by this share: there are few.
-_LEAST_GAIN = 0.1
-
 
 def build_operator_table(
     plan: OperatorPlan,
@@ -128,7 +125,7 @@ def _summarise(schedule: OperatorSchedule, platform: Platform) -> OperatorTable:
     keys = [schedule.planned[network].op_keys for network in measured]
     sums = [math.fsum(entries[key].value for key in names if key in entries) for names in keys]
     wholes = [samples.whole(network) for network in measured]
-    calibration, residency = fit_residency(sums, [whole.value for whole in wholes], 0.5, least_gain=_LEAST_GAIN)
+    calibration, residency = fit_residency(sums, [whole.value for whole in wholes])
     networks = tuple(
         MeasuredNetwork(
             value=whole.value,

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, lru_cache, partial
 from types import MappingProxyType
 from typing import Any, Protocol
 
-from nni_latency.errors import InvalidValueError
+from nni_latency.errors import InvalidValueError, UnknownNameError
 from nni_latency.measurement import compose
-from nni_latency.operators import OpSpec
+from nni_latency.operators import OpSpec, features_of
 
 #: Name of the space of a table that is keyed by operators and belongs to the layers of no space.
 OPERATORS = "operators"
@@ -99,7 +99,11 @@ class NetworkSource(Protocol):
 
     @property
     def reference(self) -> Mapping[str, Any]:
-        """A network that is fixed for the space, which is timed in every round."""
+        """The first of the reference networks."""
+
+    @property
+    def references(self) -> Sequence[Mapping[str, Any]]:
+        """Different networks that are fixed for the space, up to four, which are timed in every round."""
 
     def network_of(self, selection: Mapping[str, Any]) -> Callable[[], Any]:
         """Return what makes a network; it can be sent to another process."""
@@ -209,19 +213,61 @@ class MeasurePlan:
 
     @property
     def reference(self) -> dict[str, str]:
-        """A network that is fixed for the space, with candidates of all kinds, ``{layer: choice}``.
+        """The first of the reference networks, with candidates of all kinds, ``{layer: choice}``."""
+        return self.references[0]
 
-        It is timed in every round of everything that is measured in the space, and so tells how fast the machine was.
+    @cached_property
+    def references(self) -> tuple[dict[str, str], ...]:
+        """Different networks that are fixed for the space, ``{layer: choice}``; four, or fewer in a small space.
+
+        They are timed in every round of everything that is measured in the space, and so tell how fast the machine was.
+        Two hold candidates of all kinds, one the lighter and one the heavier half of each layer's.
         """
-        return {
-            layer.name: layer.default or list(layer.candidates)[index % len(layer.candidates)]
-            for index, layer in enumerate(self.layers)
-        }
+        found: list[dict[str, str]] = []
+        for pick in _PICKS:
+            network = {layer.name: layer.default or pick(index, layer) for index, layer in enumerate(self.layers)}
+            if network not in found:
+                found.append(network)
+        return tuple(found)
 
     @property
     def sizes(self) -> tuple[int, ...]:
         """Candidates per layer."""
         return tuple(len(layer.candidates) for layer in self.layers)
+
+
+def _in_turn(index: int, layer: PlanLayer) -> str:
+    return list(layer.candidates)[index % len(layer.candidates)]
+
+
+def _by_twos(index: int, layer: PlanLayer) -> str:
+    return list(layer.candidates)[(2 * index + len(layer.candidates) // 2) % len(layer.candidates)]
+
+
+def _lighter(index: int, layer: PlanLayer) -> str:
+    return _by_work(layer)[index % ((len(layer.candidates) + 1) // 2)]
+
+
+def _heavier(index: int, layer: PlanLayer) -> str:
+    return _by_work(layer)[-1 - index % ((len(layer.candidates) + 1) // 2)]
+
+
+def _by_work(layer: PlanLayer) -> list[str]:
+    """Return the candidates, those that compute least first; as they stand where that cannot be counted."""
+    try:
+        return sorted(layer.candidates, key=lambda name: _work(layer.candidates[name].op))
+    except UnknownNameError:
+        return list(layer.candidates)
+
+
+@lru_cache(maxsize=4096)
+def _work(op: OpSpec) -> tuple[int, int]:
+    features = features_of(op)
+    return features.macs, features.memory
+
+
+#: How the reference networks choose: a function of the index of a layer and the layer.
+_PICKS: tuple[Callable[[int, PlanLayer], str], ...] = (_in_turn, _lighter, _heavier, _by_twos)
 
 
 def network_plan(plan: NetworkSource, selections: Mapping[str, Mapping[str, Any]]) -> MeasurePlan:

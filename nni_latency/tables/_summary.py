@@ -6,20 +6,24 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 import numpy as np
-from numpy.typing import NDArray
 
-from nni_latency.measurement import Measurement, Protocol
-from nni_latency.operators import OpSpec
+from nni_latency.costs import NORMAL
+from nni_latency.measurement import Protocol, Summary
 from nni_latency.platforms import Platform
 from nni_latency.tables._entry import Entry
 from nni_latency.tables._lookup_table import LookupTable
+from nni_latency.tables._network_error import network_error
 from nni_latency.tables._plan import MeasurePlan
-from nni_latency.tables._residency import fit_residency
-from nni_latency.tables._samples import Samples
+from nni_latency.tables._samples import Runs, Samples
+from nni_latency.tables._speed import huber_locations, location_errors
+from nni_latency.tables._table_fit import Places, TableFit
 from nni_latency.tables._table_layer import TableLayer
 
-#: Entries and curve depend on each other; after so many turns neither changes any more.
-_TURNS = 4
+#: Networks lighter than this share of the median one lie at the end of the curve and say little of the others.
+_LIGHTEST = 0.25
+
+#: Runs of a network from which its own deviation is told, and rounds that can be divided into halves.
+_FEWEST_RUNS, _FEWEST_ROUNDS = 6, 4
 
 
 def summarise(
@@ -33,76 +37,76 @@ def summarise(
 ) -> LookupTable:
     """Make the table of what was measured.
 
-    An entry is what a candidate costs in a network that is too large for the cache. A sample taken in a smaller network
-    is first divided by what the network's size saves there, and that is found from the same runs: entries and curve are
-    found in turns.
+    An entry is what a candidate costs in a network that is too large for the cache, at the machine's usual speed. A
+    sample is divided by how slow the machine was just then, and by what the size of its network saves.
     """
-    seen, times = samples.parts
-    networks, totals = samples.runs
-    relative = np.ones(len(seen))
-    excess = samples.reference_excess(protocol)
-    for _ in range(_TURNS):
-        entries = _entries(plan, protocol, seen, times / relative[:, None])
-        calibration, residency = fit_residency(_sums(networks, entries), totals / excess, 0.5)
-        if residency is None:
-            break
-        sums = _sums(seen, entries) * calibration
-        relative = residency(sums) / sums
+    runs = samples.runs
+    places = Places.of([[candidate.op.op_key for candidate in layer.candidates.values()] for layer in plan.layers])
+    fit = TableFit.of(runs, places, protocol)
+    summaries = fit.summaries(runs, protocol)
     return LookupTable(
         space=plan.space,
         platform=platform,
-        layers=_layers(plan, entries, failures),
+        layers=_layers(plan, places, summaries, failures),
         input_shape=plan.input_shape,
         protocol=protocol,
-        calibration=calibration,
+        calibration=fit.calibration,
         rounds=len(samples.drift),
         duration=round(duration, 3),
-        residency=residency,
-        reference=samples.reference(protocol),
+        residency=fit.residency,
+        reference=_reference(runs, fit, plan.indices_of(plan.reference)),
         drift=tuple(float(f"{seconds:.6g}") for seconds in samples.drift),
+        network_error=_network_error(runs, fit, summaries, protocol),
     )
 
 
-def _entries(
-    plan: MeasurePlan, protocol: Protocol, networks: NDArray[np.int64], times: NDArray[np.float64]
-) -> list[dict[int, Entry]]:
-    """Make the entries of every layer, by index of the candidate."""
-    entries: list[dict[int, Entry]] = []
-    for layer, column, chosen in zip(plan.layers, times.T, networks.T, strict=True):
-        ops = [candidate.op for candidate in layer.candidates.values()]
-        entries.append(
-            {
-                choice: _entry(ops[choice], Measurement(tuple(column[chosen == choice].tolist()), protocol))
-                for choice in np.unique(chosen).tolist()
-            }
+def _reference(runs: Runs, fit: TableFit, network: tuple[int, ...]) -> float | None:
+    """Return the time of the reference network [s] at the usual speed; None if it was never visited."""
+    taken = np.log(runs.whole / fit.slowness)[(runs.networks == network).all(axis=1)]
+    if not len(taken):
+        return None
+    return float(np.exp(huber_locations(taken, np.zeros(len(taken), dtype=np.int64), 1)[0]))
+
+
+def _network_error(runs: Runs, fit: TableFit, summaries: Sequence[Summary | None], protocol: Protocol) -> float | None:
+    """Return by how much networks differ from their sums beyond chance; None if too few were run again and again.
+
+    The runs of every other round are held to the entries of the rest, so that no network is held to itself.
+    """
+    repeated = runs.counts >= _FEWEST_RUNS
+    if len(np.unique(runs.rounds)) < _FEWEST_ROUNDS or not repeated.any():
+        return None
+    rest = np.log(runs.whole / fit.slowness)
+    for half in (0, 1):
+        trained, held_out = (
+            TableFit.of(runs.of_rounds(1 - half), fit.places, protocol),
+            runs.rounds[runs.visits] % 2 == half,
         )
-    return entries
-
-
-def _entry(op: OpSpec, measurement: Measurement) -> Entry:
-    summary = measurement.summary
-    return Entry(summary.value, summary.low, summary.high, summary.n_samples, summary.n_dropped, op)
-
-
-def _sums(networks: NDArray[np.int64], entries: Sequence[Mapping[int, Entry]]) -> NDArray[np.float64]:
-    """Add up the entries of networks."""
-    total = np.zeros(len(networks))
-    for chosen, layer in zip(networks.T, entries, strict=True):
-        values = np.zeros(int(chosen.max()) + 1)
-        for choice, entry in layer.items():
-            values[choice : choice + 1] = entry.value
-        total += values[chosen]
-    return total
+        rest[held_out] -= np.log(trained.predict(runs.networks[held_out]))
+    known = np.isfinite(rest)
+    rest = rest - np.median(rest[known])
+    groups, count = runs.ids[known], len(runs.distinct)
+    locations = huber_locations(rest[known], groups, count)
+    errors = location_errors(rest[known] - locations[groups], groups, count)
+    costs = fit.predict(runs.distinct)
+    taken = repeated & np.isfinite(locations) & (costs > _LIGHTEST * np.median(costs))
+    widths = np.array([0.0 if item is None else (item.high - item.low) / (2 * NORMAL) for item in summaries])
+    index = runs.distinct[taken] + fit.places.starts
+    chance = np.sqrt((widths[index] ** 2).sum(axis=1)) / fit.values[index].sum(axis=1)
+    return float(f"{network_error(locations[taken], np.hypot(errors[taken], chance)):.4g}")
 
 
 def _layers(
-    plan: MeasurePlan, entries: Sequence[Mapping[int, Entry]], failures: Mapping[tuple[int, int], str]
+    plan: MeasurePlan, places: Places, summaries: Sequence[Summary | None], failures: Mapping[tuple[int, int], str]
 ) -> tuple[TableLayer, ...]:
     layers = []
-    for index, (layer, measured) in enumerate(zip(plan.layers, entries, strict=True)):
+    for index, (layer, start) in enumerate(zip(plan.layers, places.starts.tolist(), strict=True)):
         names = tuple(layer.candidates)
         failed = {names[choice]: reason for (place, choice), reason in failures.items() if place == index}
-        # What has failed in the end has no entry, even if it was measured before.
-        kept = {names[choice]: entry for choice, entry in sorted(measured.items()) if names[choice] not in failed}
-        layers.append(TableLayer(layer.name, names, kept, layer.searched, layer.default, failed))
+        entries = {}
+        for (name, candidate), item in zip(layer.candidates.items(), summaries[start:], strict=False):
+            # What has failed in the end has no entry, even if it was measured before.
+            if item is not None and name not in failed:
+                entries[name] = Entry(item.value, item.low, item.high, item.n_samples, item.n_dropped, candidate.op)
+        layers.append(TableLayer(layer.name, names, entries, layer.searched, layer.default, failed))
     return tuple(layers)

@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from nni_latency.errors import MeasurementError, MismatchError
+import numpy as np
+
+from nni_latency.costs import NORMAL
+from nni_latency.errors import MeasurementError, MismatchError, MissingEntryError
 from nni_latency.estimators import (
     Estimate,
     Estimator,
-    OperatorTableEstimator,
     Scores,
-    TableEstimator,
     estimate_selection,
     score,
 )
 from nni_latency.platforms import Platform, check_same_platform
-from nni_latency.tables import MeasurePlan, NetworkMeasurements, NetworkSource
+from nni_latency.tables import MeasurePlan, NetworkMeasurements, NetworkSource, NetworkTimes
+
+#: Numbers are equal that differ by less than this share.
+_ROUNDING = 1e-9
+
+#: Standard error of the median of four normal quantities over that of their mean.
+_MEDIAN = 1.09
 
 
 @dataclass(frozen=True)
@@ -34,7 +43,8 @@ class NetworkResult:
     predicted : Estimate
         By the estimator, for the machine as it was when the estimator was made.
     measured, low, high : float
-        Measured value and its interval, at the speed that the machine had then.
+        Measured value and its interval, at the speed that the machine had then. The interval holds how well that speed
+        is known, too.
     halves : tuple of float
         The same from the two halves of the run.
     n_samples : int
@@ -55,6 +65,17 @@ class NetworkResult:
         """Predicted over measured, less one."""
         return self.predicted.value / self.measured - 1
 
+    @property
+    def inside(self) -> bool:
+        """Whether the measurement lies in the prediction's interval, as far as the measurement's own lets tell."""
+        more = self.measured > self.predicted.value
+        margins = (
+            (self.predicted.high - self.predicted.value, self.measured - self.low)
+            if more
+            else (self.predicted.value - self.predicted.low, self.high - self.measured)
+        )
+        return abs(self.predicted.value - self.measured) <= math.hypot(*margins) + _ROUNDING * self.measured
+
 
 @dataclass(frozen=True)
 class Validation:
@@ -71,8 +92,9 @@ class Validation:
     results : tuple of NetworkResult
         By network.
     speed : float
-        Time of the space's reference network when the estimator was made over that in this run: below 1 the machine is
-        slower now. Measured times are multiplied by it. 1 where the estimator does not know.
+        What the estimator predicts for the space's reference networks over what was measured of them, the median: below
+        1 the machine is slower now than the estimator says. Measured times are multiplied by it. 1 where nothing was
+        normalised.
     drift : tuple of float
         Median time of the reference operator in every round [s].
     duration : float
@@ -99,6 +121,11 @@ class Validation:
     def repeatability(self) -> Scores:
         """How well one half of the measurements agrees with the other: what no prediction can be better than."""
         return score([item.halves[0] for item in self.results], [item.halves[1] for item in self.results])
+
+    @property
+    def coverage(self) -> float:
+        """Share of the networks that lie in their prediction's interval; 0.95 of them should."""
+        return sum(item.inside for item in self.results) / len(self.results)
 
     @property
     def worst(self) -> list[NetworkResult]:
@@ -135,6 +162,17 @@ def predict_networks(
     return {name: _predict(estimator, plan, selection) for name, selection in selections.items()}
 
 
+def predict_references(
+    estimator: Estimator, plan: NetworkSource, references: Mapping[str, Mapping[str, Any]]
+) -> dict[str, Estimate]:
+    """Predict reference networks as `predict_networks` does others, without those that the estimator cannot cost."""
+    found = {}
+    for name, selection in references.items():
+        with contextlib.suppress(MissingEntryError):
+            found[name] = _predict(estimator, plan, selection)
+    return found
+
+
 def _predict(estimator: Estimator, plan: NetworkSource, selection: Mapping[str, Any]) -> Estimate:
     if isinstance(plan, MeasurePlan):
         return estimate_selection(estimator, plan, selection)
@@ -162,10 +200,11 @@ def validate(
     measured : NetworkMeasurements
         By `nni_latency.tables.measure_networks`.
     normalise : bool, default=True
-        Take the measurements to the speed that the machine had when the estimator was made, by the space's reference
-        network.
+        Take the measurements to the speed of the machine that the estimator's predictions stand for, by the space's
+        reference networks. What the estimator has wrong by one factor for all networks shows in `Validation.speed`
+        then, and not in the scores.
     predicted : mapping of str to Estimate, optional
-        What `predict_networks` said of them before.
+        What `predict_networks` said of them, and of reference networks by name, before.
 
     Returns
     -------
@@ -180,30 +219,39 @@ def validate(
     """
     selections = {name: times.selection for name, times in measured.networks.items()}
     predicted = predicted or predict_networks(estimator, plan, selections, measured.platform)
+    references = {name: times.selection for name, times in measured.references.items() if name not in predicted}
+    if normalise:
+        predicted = {**predicted, **predict_references(estimator, plan, references)}
     if not measured.networks:
         raise MeasurementError(f"No network could be measured: {next(iter(measured.failures.values()), 'none given')}.")
-    before = estimator.table.reference if isinstance(estimator, (TableEstimator, OperatorTableEstimator)) else None
-    speed = before / measured.reference if normalise and before and measured.reference else 1.0
-    results = tuple(
-        NetworkResult(
-            name,
-            times.selection,
-            predicted[name],
-            times.summary.value * speed,
-            times.summary.low * speed,
-            times.summary.high * speed,
-            (times.halves[0] * speed, times.halves[1] * speed),
-            times.summary.n_samples,
-        )
-        for name, times in measured.networks.items()
-    )
+    speed, error = _speed(measured, predicted) if normalise else (1.0, 0.0)
     return Validation(
         repr(estimator),
         estimator.metric,
         measured.platform,
-        results,
+        tuple(_result(name, times, predicted[name], speed, error) for name, times in measured.networks.items()),
         speed,
         measured.drift,
         measured.duration,
         measured.failures,
+    )
+
+
+def _speed(measured: NetworkMeasurements, predicted: Mapping[str, Estimate]) -> tuple[float, float]:
+    """Return the machine's speed by the reference networks, and its relative standard error; 1 where none is known."""
+    pairs = [(predicted[name], times.summary) for name, times in measured.references.items() if name in predicted]
+    if not pairs:
+        return 1.0, 0.0
+    variances = [sum((item.spread / NORMAL) ** 2 for item in pair) for pair in pairs]
+    factor = _MEDIAN if len(pairs) > 2 else 1.0
+    speed = float(np.median([estimate.value / summary.value for estimate, summary in pairs]))
+    return speed, factor * float(np.sqrt(np.mean(variances) / len(pairs)))
+
+
+def _result(name: str, times: NetworkTimes, predicted: Estimate, speed: float, error: float) -> NetworkResult:
+    """Take what was measured of a network to the speed that the estimator stands for."""
+    taken = times.summary.with_error(error).scaled(speed)
+    halves = (times.halves[0] * speed, times.halves[1] * speed)
+    return NetworkResult(
+        name, times.selection, predicted, taken.value, taken.low, taken.high, halves, times.summary.n_samples
     )

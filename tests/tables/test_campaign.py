@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import random
-from collections import Counter
 
 import pytest
 from building import LATENCIES, PROTOCOL, Stopped, build, choice_runtime, make_plan, rounds_of, store_of, values
@@ -58,21 +57,24 @@ def test_build_of_a_half_width_of_zero_spends_all_rounds(tmp_path, noise):
     assert table.rounds == 30
 
 
+_EIGHT = dict.fromkeys(["one", "two", "three", "four", "noisy", "six", "seven", "eight"], 1.0)
+
+
 def test_later_rounds_deal_only_what_is_not_settled(tmp_path):
     clock = FakeClock()
     protocol = dataclasses.replace(_LONG, rounds=60)
-    latencies = {"a": {"quiet": 1.0, "calm": 2.0, "noisy": 1.0}}
+    latencies = {"a": _EIGHT}
     table = _build(tmp_path / "t.json", latencies, troubles={"a:noisy": _noisy(clock)}, clock=clock, protocol=protocol)
     assert table.rounds == 60
-    assert table.entry("a", "calm").n_samples == 16
+    assert table.entry("a", "two").n_samples == 16
     assert table.entry("a", "noisy").n_samples == 60
-    # The first candidate is the reference network of this plan of one layer, which every round visits.
-    assert table.entry("a", "quiet").n_samples == 60
+    # The first candidate is a reference network of this plan of one layer, which every round visits.
+    assert table.entry("a", "one").n_samples == 60
 
 
 def test_later_rounds_are_as_short_as_what_is_left(tmp_path):
     clock = FakeClock()
-    latencies = {"a": {"quiet": 1.0, "calm": 2.0, "noisy": 1.0}}
+    latencies = {"a": _EIGHT}
     _build(
         tmp_path / "t.json",
         latencies,
@@ -81,7 +83,8 @@ def test_later_rounds_are_as_short_as_what_is_left(tmp_path):
         protocol=dataclasses.replace(_LONG, rounds=20),
     )
     sizes = [len(networks) for networks in rounds_of(tmp_path / "t.json", fake_plan(latencies)[0])]
-    assert sizes == [3] * 16 + [2] * 4
+    # The noisy one is one of the three reference networks, which are visited in every round.
+    assert sizes == [8] * 16 + [3] * 4
 
 
 def test_what_did_not_settle_is_listed(tmp_path):
@@ -181,20 +184,19 @@ def test_slow_first_rounds_leave_no_trace(tmp_path):
 # The reference network
 
 
-def test_every_round_visits_the_reference_network_in_its_middle(tmp_path):
+def test_every_round_visits_the_reference_networks(tmp_path):
     plan, _ = make_plan()
     build(tmp_path / "t.json")
-    reference = plan.indices_of(plan.reference)
+    references = [plan.indices_of(reference) for reference in plan.references]
+    assert len(set(references)) == len(references) == 3
     for networks in rounds_of(tmp_path / "t.json"):
-        assert Counter(networks)[reference] >= 1
-        if len(networks) == 5:
-            assert networks[2] == reference
+        assert set(references) <= set(networks)
 
 
 def test_table_tells_the_time_of_the_reference_network(tmp_path):
     table = build(tmp_path / "t.json")
     assert make_plan()[0].reference == {"stem": "conv", "a": "y", "b": "z", "c": "large"}
-    assert table.reference == 0.5 + 0.25 + 0.0625 + 8.0
+    assert table.reference == pytest.approx(0.5 + 0.25 + 0.0625 + 8.0)
 
 
 def test_reference_network_that_can_not_run_is_left_out(tmp_path):
@@ -213,7 +215,7 @@ def test_rounds_after_the_first_visit_a_light_network(tmp_path):
     noise = {"noise": lambda: 0.01 * generator.random()}
     _build(tmp_path / "t.json", layers, protocol=protocol, **noise)
     taken = rounds_of(tmp_path / "t.json", fake_plan(layers)[0])
-    assert len(taken[0]) <= 4
+    assert len(taken[0]) <= 7
     lightest = sum((0,) * 6 in networks for networks in taken)
     # A third of the rounds is sorted, where it is the first network dealt.
     assert lightest > 40 / 3
@@ -236,22 +238,22 @@ def _flat(table):
 
 
 def test_machine_that_slows_down_gives_the_same_table(tmp_path):
-    """The time of the reference operator tells; the speed that the table is of is that of most rounds."""
+    """The time of the reference operator tells; the speed that the table is of is that of the faster rounds."""
     slow, steady = _slowing_down(tmp_path / "slow.json", after=5), _slowing_down(tmp_path / "steady.json", after=8)
-    assert _flat(slow) == pytest.approx(_flat(steady), rel=1e-9)
-    assert slow.reference == pytest.approx(steady.reference, rel=1e-9)
-    assert slow.calibration == pytest.approx(steady.calibration, rel=1e-9)
+    assert _flat(slow) == pytest.approx(_flat(steady), rel=1e-3)
+    assert slow.reference == pytest.approx(steady.reference, rel=5e-3)
+    assert slow.calibration == pytest.approx(steady.calibration, rel=5e-3)
 
 
-def test_machine_that_slows_down_half_way_changes_no_ratio(tmp_path):
-    slow, steady = _slowing_down(tmp_path / "slow.json", after=4), _slowing_down(tmp_path / "steady.json", after=8)
-    assert _flat(slow) == pytest.approx([1.25 * value for value in _flat(steady)], rel=1e-9)
+def test_machine_that_is_slow_most_of_the_time_changes_no_ratio(tmp_path):
+    slow, steady = _slowing_down(tmp_path / "slow.json", after=1), _slowing_down(tmp_path / "steady.json", after=8)
+    assert _flat(slow) == pytest.approx([1.5 * value for value in _flat(steady)], rel=5e-3)
 
 
 def test_machine_that_slows_down_widens_no_interval(tmp_path):
     table = _slowing_down(tmp_path / "t.json", after=4)
     widths = [entry.half_width / entry.value for layer in table.layers for entry in layer.entries.values()]
-    assert max(widths) < 1e-9
+    assert max(widths) < 0.005
 
 
 def test_drift_is_recorded_by_round(tmp_path):

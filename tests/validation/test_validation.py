@@ -11,11 +11,11 @@ from whole_network import WholeNetwork
 
 from nni_latency.errors import FileFormatError, MeasurementError, MismatchError
 from nni_latency.estimators import Estimate, LayerEstimator, TableEstimator
-from nni_latency.measurement import Protocol
+from nni_latency.measurement import MemoryStore, Protocol
 from nni_latency.platforms import Platform
-from nni_latency.tables import build_table, measure_networks
+from nni_latency.tables import build_table, measure_networks, subset_table
 from nni_latency.testing import FakeRuntime, fake_plan
-from nni_latency.validation import draw_networks, read_summary, validate, validation_content
+from nni_latency.validation import draw_networks, predict_references, read_summary, validate, validation_content
 
 _TIMES = {
     "stem": {"conv": 4e-3},
@@ -28,17 +28,17 @@ _PLATFORM = FakeRuntime({}).platform
 _PROTOCOL = Protocol(n_warmup=0, rounds=9, time_budget=1e9)
 
 
-def _measure(folder, networks=None, latencies=None, **options):
+def _measure(_folder, networks=None, latencies=None, **options):
     """Measure networks of the plan on an invented machine; `drift` makes all of it slower, `noise` each run."""
     runtime = FakeRuntime(_BY_OP_KEY if latencies is None else latencies, **options)
-    return measure_networks(_PLAN, networks or draw_networks(_PLAN, 16), runtime, _PROTOCOL, folder / "v.json")
+    return measure_networks(_PLAN, networks or draw_networks(_PLAN, 16), runtime, _PROTOCOL, store=MemoryStore())
 
 
 @pytest.fixture(scope="module")
 def table(tmp_path_factory):
     """Build a table of the invented machine, which is exact."""
     out = tmp_path_factory.mktemp("tables") / "t.json"
-    return build_table(_PLAN, FakeRuntime(_BY_OP_KEY), _PROTOCOL, out)
+    return build_table(_PLAN, FakeRuntime(_BY_OP_KEY), _PROTOCOL, out, store=MemoryStore())
 
 
 @pytest.fixture(scope="module")
@@ -93,16 +93,24 @@ def test_results_hold_what_was_predicted_and_measured(table, measured):
 @pytest.mark.parametrize("kind", ["table", "layers", "network"])
 def test_prediction_of_twice_the_time_is_a_bias_of_one(table, measured, kind):
     made = {"table": TableEstimator(_slower(table, 2.0)), "layers": _Layers(2.0), "network": _whole(2.0)}[kind]
-    found = validate(made, _PLAN, measured)
+    found = validate(made, _PLAN, measured, normalise=False)
     assert (found.scores.bias, found.scores.mape) == pytest.approx((1.0, 1.0))
     assert [result.error for result in found.results] == pytest.approx([1.0] * len(measured.networks))
+
+
+@pytest.mark.parametrize("kind", ["table", "layers", "network"])
+def test_one_factor_on_all_predictions_is_the_speed_of_the_machine(table, measured, kind):
+    made = {"table": TableEstimator(_slower(table, 2.0)), "layers": _Layers(2.0), "network": _whole(2.0)}[kind]
+    found = validate(made, _PLAN, measured)
+    assert found.speed == pytest.approx(2.0)
+    assert found.scores.worst == pytest.approx(0.0, abs=1e-9)
 
 
 @pytest.mark.parametrize("estimator", [_Layers(), _whole()], ids=lambda estimator: type(estimator).__name__)
 def test_every_estimator_can_be_validated(measured, estimator):
     found = validate(estimator, _PLAN, measured)
     assert found.scores.worst == pytest.approx(0.0, abs=1e-9)
-    assert (found.speed, found.estimator) == (1.0, repr(estimator))
+    assert (found.speed, found.estimator) == (pytest.approx(1.0), repr(estimator))
 
 
 def test_machine_that_is_slower_all_over_is_taken_out(table, tmp_path):
@@ -129,15 +137,46 @@ def test_speed_takes_intervals_and_halves_along(table, tmp_path):
     plain = validate(TableEstimator(table), _PLAN, slower, normalise=False)
     found = validate(TableEstimator(table), _PLAN, slower)
     for one, other in zip(found.results, plain.results, strict=True):
-        assert (one.low, one.high, *one.halves) == pytest.approx(
-            tuple(found.speed * value for value in (other.low, other.high, *other.halves))
+        assert (one.measured, *one.halves) == pytest.approx(
+            tuple(found.speed * value for value in (other.measured, *other.halves))
         )
-        assert one.low < one.high
+        # The interval holds how well the speed is known, too.
+        assert one.low < found.speed * other.low < found.speed * other.high < one.high
 
 
-def test_table_that_knows_no_reference_is_not_normalised(table, measured):
-    found = validate(TableEstimator(dataclasses.replace(table, reference=None)), _PLAN, measured)
+def test_run_without_reference_networks_is_not_normalised(table, measured):
+    found = validate(TableEstimator(_slower(table, 1.3)), _PLAN, dataclasses.replace(measured, references={}))
     assert found.speed == 1.0
+
+
+def test_speed_is_that_of_most_reference_networks(table, measured):
+    """One that was measured far too slow does not count."""
+    name, times = next(iter(measured.references.items()))
+    wrong = dataclasses.replace(times, summary=times.summary.scaled(3.0))
+    found = validate(
+        TableEstimator(table), _PLAN, dataclasses.replace(measured, references={**measured.references, name: wrong})
+    )
+    assert found.speed == pytest.approx(1.0)
+
+
+def test_reference_network_that_cannot_be_predicted_is_left_out(table, measured):
+    odd = {**_PLAN.reference, "a": "z"}
+    partial = TableEstimator(subset_table(table, layers=["b", "c"]), missing="error")
+    assert list(predict_references(partial, _PLAN, {"odd": odd})) == []
+    assert list(predict_references(TableEstimator(table), _PLAN, {"odd": odd})) == ["odd"]
+
+
+def test_network_is_inside_an_interval_that_it_reaches(table, measured):
+    near, far = (
+        dataclasses.replace(table, network_error=error, calibration=table.calibration) for error in (0.2, 1e-4)
+    )
+    shifted = {
+        name: dataclasses.replace(times, summary=times.summary.scaled(1.1)) for name, times in measured.networks.items()
+    }
+    slow = dataclasses.replace(measured, networks=shifted)
+    assert validate(TableEstimator(near), _PLAN, slow).coverage == 1.0
+    assert validate(TableEstimator(far), _PLAN, slow).coverage < 0.1
+    assert validate(TableEstimator(far), _PLAN, measured).coverage == 1.0
 
 
 def test_drift_within_the_run_is_no_error(table, tmp_path):
@@ -179,7 +218,7 @@ def test_networks_that_could_not_be_run_are_listed(table, tmp_path):
     without = [name for name, network in networks.items() if network["b"] != "x"]
     found = validate(TableEstimator(table), _PLAN, _measure(tmp_path, networks, seconds))
     assert [result.name for result in found.results] == without
-    assert set(found.failures) == set(networks) - set(without)
+    assert {name for name in found.failures if name in networks} == set(networks) - set(without)
     assert set(found.failures.values()) == {"RuntimeError: no kernel for it"}
 
 

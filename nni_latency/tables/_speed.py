@@ -1,0 +1,196 @@
+"""How fast the machine was from visit to visit, and robust locations of what was measured meanwhile."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+#: Over how many visits the weight of a neighbour fades, and the share and reach of a slower fading beside it.
+_REACH, _FAR_SHARE, _FAR_REACH = 2.0, 0.02, 30.0
+
+#: Neighbours farther away than this count for nothing.
+_FARTHEST = 300
+
+#: A visit counts as no further off the others than this logarithm, or as this many of their standard deviations.
+_LARGEST_EXCESS, _MOST_DEVIATIONS = 0.4, 3.0
+
+#: What the speed is made of before anything was seen, the reference operator alone, and how much that counts [visits].
+_PRIOR_WEIGHTS, _PRIOR_COUNT = (0.0, 1.0, 0.0), 2.0
+
+#: Where Huber's loss changes from squares to absolute values [standard deviations].
+HUBER = 1.345
+
+#: Turns after which speeds and locations no longer change.
+_TURNS = 4
+
+#: Pieces of a run whose means tell how far visits that lie close together agree by more than chance.
+_PIECES = 6
+
+#: Visits for which the noise of all networks counts beside the noise of each.
+_COMMON_COUNT = 6.0
+
+
+def local_speed(excess: Floats, reference: Floats, usual: float) -> Floats:
+    """Return how slow the machine was at each visit, as a logarithm, from its neighbours and the reference operator.
+
+    The visit itself does not count: what it took longer than expected may be its network's own.
+
+    Parameters
+    ----------
+    excess : ndarray of shape (n_visits,)
+        Logarithm of what each visit took over what its network takes, in the order of the visits.
+    reference : ndarray of shape (n_visits,)
+        Logarithm of the time of the reference operator before each visit.
+    usual : float
+        Which quantile of the speeds is 0.
+    """
+    centred, operator = excess - np.median(excess), reference - np.median(reference)
+    limit = max(_LARGEST_EXCESS, _MOST_DEVIATIONS * deviation(centred))
+    clipped = np.clip(centred, -limit, limit)
+    columns = np.column_stack([_neighbours(clipped), operator, _neighbours(operator)])
+    columns -= columns.mean(axis=0)
+    prior, target = np.array(_PRIOR_WEIGHTS), clipped - clipped.mean()
+    # A ridge towards the prior: with few visits the regression would explain their noise.
+    ridge = _PRIOR_COUNT * float(target @ target) / len(target) * np.eye(3)
+    weights = (
+        prior + np.linalg.lstsq(columns.T @ columns + ridge, columns.T @ (target - columns @ prior), rcond=None)[0]
+    )
+    speed: Floats = columns @ weights
+    return speed - float(np.quantile(speed, usual))
+
+
+def _neighbours(values: Floats) -> Floats:
+    """Return the weighted mean of the neighbours of every value, without itself."""
+    gaps = np.abs(np.arange(-_FARTHEST, _FARTHEST + 1))
+    kernel = np.exp(-gaps / _REACH) + _FAR_SHARE * np.exp(-gaps / _FAR_REACH)
+    kernel[_FARTHEST] = 0.0
+    sums, weights = (
+        np.convolve(column, kernel)[_FARTHEST : _FARTHEST + len(values)] for column in (values, np.ones(len(values)))
+    )
+    mean: Floats = sums / np.maximum(weights, 1e-300)
+    return mean
+
+
+def deviation(values: Floats) -> float:
+    """Return the standard deviation by the median of absolute values, so that few that are far off do not count."""
+    return float(np.median(np.abs(values))) / 0.6745
+
+
+def group_means(values: Floats, groups: Ints, count: int, weights: Floats | None = None) -> Floats:
+    """Return the weighted mean of the values of each of `count` groups; nan for an empty one."""
+    shares = np.ones(len(values)) if weights is None else weights
+    with np.errstate(invalid="ignore"):
+        mean: Floats = np.bincount(groups, shares * values, count) / np.bincount(groups, shares, count)
+    return mean
+
+
+def group_quantiles(values: Floats, groups: Ints, count: int, level: float, outlier: float = 0.0) -> Floats:
+    """Return a quantile of the values of each of `count` groups after trimming, as `quantile` of `trim` does of one.
+
+    That of an empty group is nan.
+    """
+    ordered = np.append(values[np.lexsort((values, groups))], np.nan)
+    sizes = np.bincount(groups, minlength=count)
+    trimmed = (sizes * outlier).astype(np.int64)
+    position = trimmed + level * np.maximum(sizes - 2 * trimmed - 1, 0)
+    lower = np.floor(position).astype(np.int64)
+    starts = np.where(sizes > 0, np.cumsum(sizes) - sizes, len(values))
+    below, above = ordered[starts + lower], ordered[starts + np.minimum(lower + 1, np.maximum(sizes - 1, 0))]
+    found: Floats = below + (position - lower) * (above - below)
+    return found
+
+
+def huber_locations(values: Floats, groups: Ints, count: int) -> Floats:
+    """Return the Huber location [1]_ of the values of each of `count` groups, with the deviation of all in common.
+
+    References
+    ----------
+    .. [1] P. J. Huber, "Robust Estimation of a Location Parameter", Ann. Math. Statist. 35 (1964).
+       https://doi.org/10.1214/aoms/1177703732
+    """
+    found = group_quantiles(values, groups, count, 0.5)
+    for _ in range(10 if len(values) else 0):
+        rest = values - found[groups]
+        found = group_means(values, groups, count, huber_weights(rest, deviation(rest)))
+    return found
+
+
+def huber_weights(rest: Floats, scale: float) -> Floats:
+    """Return the weights that make a weighted mean a Huber location."""
+    weights: Floats = 1 / np.maximum(1.0, np.abs(rest) / max(HUBER * scale, 1e-12))
+    return weights
+
+
+@dataclass(frozen=True)
+class Locations:
+    """What networks take at the speed that the machine usually had, and how well that is known.
+
+    Parameters
+    ----------
+    values : ndarray of shape (n_networks,)
+        Logarithm of each network's time; nan for one that was never visited.
+    errors : ndarray of shape (n_networks,)
+        Standard errors of those.
+    speed : ndarray of shape (n_visits,)
+        Logarithm of how slow the machine was at each visit.
+    """
+
+    values: Floats
+    errors: Floats
+    speed: Floats
+
+
+def locate(times: Floats, reference: Floats, networks: Ints, count: int, usual: float) -> Locations:
+    """Find in turns what networks take and how fast the machine was.
+
+    Parameters
+    ----------
+    times, reference : ndarray of shape (n_visits,)
+        Logarithms of what each visit took, and of the reference operator before it, in the order of the visits.
+    networks : ndarray of int of shape (n_visits,)
+        Which of `count` networks was visited.
+    usual : float
+        Which quantile of the machine's speeds counts as its usual one.
+    """
+    values = group_quantiles(times, networks, count, 0.5)
+    for _ in range(_TURNS):
+        speed = local_speed(times - values[networks], reference, usual)
+        values = huber_locations(times - speed, networks, count)
+    return Locations(values, location_errors(times - speed - values[networks], networks, count), speed)
+
+
+def location_errors(rest: Floats, groups: Ints, count: int) -> Floats:
+    """Return the standard errors of Huber locations, given what is left after they are taken off.
+
+    Visits close to each other in time have more in common than chance. So the means of pieces of the run say by how
+    much more the location of a network varies than if its visits were independent.
+    """
+    sizes = np.maximum(np.bincount(groups, minlength=count), 1)
+    scale = max(deviation(rest), 1e-12)
+    limited = np.clip(rest, -3 * scale, 3 * scale)
+    common = float(np.mean(limited**2))
+    own = np.bincount(groups, limited**2, count)
+    variance = (own + _COMMON_COUNT * common) / (sizes + _COMMON_COUNT - 1)
+    errors: Floats = np.sqrt(variance * _clustering(limited, groups, sizes, common) / sizes)
+    return errors
+
+
+def _clustering(rest: Floats, groups: Ints, sizes: Ints, common: float) -> float:
+    """Return the variance of means of pieces over that of independent visits, of all groups together; 1 at least."""
+    order, rank = np.argsort(groups, kind="stable"), np.empty(len(rest), dtype=np.int64)
+    starts = np.searchsorted(groups[order], np.arange(len(sizes)))
+    rank[order] = np.arange(len(rest)) - starts[groups[order]]
+    pieces = groups * _PIECES + rank * _PIECES // sizes[groups]
+    counts = np.bincount(pieces, minlength=len(sizes) * _PIECES)
+    sums = np.bincount(pieces, rest, len(sizes) * _PIECES)
+    many = np.repeat(sizes >= 2 * _PIECES, _PIECES)
+    if not many.any() or not common:
+        return 1.0
+    # Means of pieces scatter about the group's own mean, which takes one degree of freedom away.
+    scatter = float(np.sum(sums[many] ** 2 / counts[many])) / (many.sum() * (1 - 1 / _PIECES))
+    return max(1.0, float(scatter / common))
