@@ -36,9 +36,9 @@ def register_estimators(register: Register) -> None:
 @hookimpl
 def register_runtimes(register: Register) -> None:
     """Register the runtimes of torch, each as it is and, with ``-nhwc``, with the channels last in memory."""
-    for name, make in {"torch": _torch_eager, "torchscript": _torchscript, "torch-compile": _torch_compile}.items():
-        register(name, make)
-        register(f"{name}-nhwc", partial(make, channels_last=True))
+    for name, kind in {"torch": "TorchEager", "torchscript": "TorchScript", "torch-compile": "TorchCompile"}.items():
+        register(name, partial(_torch_runtime, kind))
+        register(f"{name}-nhwc", partial(_torch_runtime, kind, channels_last=True))
 
 
 @hookimpl
@@ -85,16 +85,10 @@ def _measuring(kind: str, device: str) -> Any:
     return getattr(estimators, kind)(runtime=runtimes.TorchEager(device or "cpu"))
 
 
-def _torch_eager(device: str = "cpu", **options: Any) -> Any:
-    return runtimes.TorchEager(device, **options)
-
-
-def _torchscript(device: str = "cpu", **options: Any) -> Any:
-    return runtimes.TorchScript(device, **options)
-
-
-def _torch_compile(device: str = "cpu", **options: Any) -> Any:
-    return runtimes.TorchCompile(device, **options)
+def _torch_runtime(
+    kind: str, device: str = "cpu", *, threads: int = 1, precision: str = "fp32", channels_last: bool = False
+) -> Any:
+    return getattr(runtimes, kind)(device, threads=threads, precision=precision, channels_last=channels_last)
 
 
 def _fbnet_space(**arguments: Any) -> Any:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import click
 import numpy as np
 from rich.markup import escape
 
-from nni_latency.cli._build_lut import default_name
+import nni_latency.spaces as spaces
 from nni_latency.cli._console import remarks, results
-from nni_latency.cli._options import ending_options, make_runtime, make_space, plan_for, platform_options
+from nni_latency.cli._measuring_options import EndingOptions, PlatformOptions, StoreOptions, make_runtime
+from nni_latency.cli._option import grouped, option
+from nni_latency.cli._output_options import OutputOptions
 from nni_latency.cli._progress import Measuring
+from nni_latency.cli._space_options import plan_for, table_name
 from nni_latency.errors import InvalidValueError, MeasurementError, MismatchError
 from nni_latency.estimators import FewSourcesWarning, TransferEstimator
 from nni_latency.files import check_writable
@@ -22,7 +25,6 @@ from nni_latency.tables import (
     LookupTable,
     MeasurePlan,
     NetworkMeasurements,
-    check_new,
     find_table,
     measure_networks,
     write_table,
@@ -33,65 +35,60 @@ from nni_latency.units import format_percent, format_seconds
 _POOL = 2000
 
 
+@dataclass(frozen=True)
+class _AdaptOptions:
+    """What a table is adapted from."""
+
+    sources: tuple[str, ...] = option(
+        "Table of a known device: a file or a shipped table; more may follow.",
+        "--from",
+        multiple=True,
+        required=True,
+        metavar="TABLE",
+    )
+    samples: int = option("Number of networks to measure.", type=click.IntRange(3), default=10)
+    seed: int = option("Random seed for the choice of networks.", type=click.IntRange(0), default=0)
+    save: Path | None = option("Also write the fitted estimator to this file.")
+
+
 @click.command("adapt")
 @click.argument("more", nargs=-1, metavar="[TABLE]...")
-@click.option(
-    "--from",
-    "sources",
-    multiple=True,
-    required=True,
-    metavar="TABLE",
-    help="Table of a known device: a file, or one that ships; several may follow.",
-)
-@click.option("--samples", type=click.IntRange(3), default=10, show_default=True, help="Networks that are measured.")
-@platform_options("networks", "network")
-@ending_options("30s", "Most time spent measuring.")
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of what is drawn.")
-@click.option("--out", type=click.Path(path_type=Path), help="File of the table.  [default: as build-lut names it]")
-@click.option("--save", type=click.Path(path_type=Path), help="Write the fitted estimator, too.")
-@click.option("--overwrite", is_flag=True, help="Replace a finished table.")
-def command(**options: Any) -> None:
-    """Make a lookup table of this device of a few measured networks and the tables of other devices.
+@grouped(budget={"default": "30s"}, out={"help": "File of the table.  [default: as build-lut names it]"})
+def command(
+    more: tuple[str, ...],
+    adapt: _AdaptOptions,
+    platform: PlatformOptions,
+    ending: EndingOptions,
+    output: OutputOptions,
+    store: StoreOptions,
+) -> None:
+    """Make a lookup table of this device from a few measurements and the tables of other devices.
 
-    The networks that tell most are measured whole, in interleaved rounds; devices that are known, given by --from, say
-    what is usual. With one table alone nothing is known about how devices differ: the errors are larger.
+    Measures the most informative networks in interleaved rounds. The tables given by --from show which costs are
+    typical. With only one table, the errors are larger, because nothing is known about how devices differ.
+
+    An interrupted run can be resumed: run the same command again.
     """
-    tables = _tables([*options["sources"], *options["more"]])
+    tables = _tables([*adapt.sources, *more])
     plan = _plan(next(iter(tables.values())))
-    runtime = make_runtime(options["runtime"], options["device"], options["threads"], options["precision"])
-    out = options["out"] or Path(default_name(plan, runtime.platform))
-    check_new(out, overwrite=options["overwrite"])
-    check_writable(out)
-    if options["save"]:
-        check_writable(options["save"])
-    estimator = TransferEstimator(plan, platform=runtime.platform, random_state=options["seed"])
+    runtime = make_runtime(platform)
+    out = output.path(table_name(plan, runtime.platform))
+    if adapt.save:
+        check_writable(adapt.save)
+    estimator = TransferEstimator(plan, platform=runtime.platform, random_state=adapt.seed)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", FewSourcesWarning)
         estimator.fit_tables(tables)
     for warning in caught:
         remarks().print(escape(str(warning.message)), soft_wrap=True)
-    protocol = Protocol(
-        rounds=options["rounds"],
-        threads=options["threads"],
-        time_budget=options["budget"],
-        half_width=options["half_width"],
-        seed=options["seed"],
-    )
-    networks = _networks(estimator, plan, options["samples"], options["seed"])
-    with Measuring(
-        f"{len(networks)} networks of {plan.space}", runtime, options["database"], fresh=options["fresh"]
-    ) as measuring:
-        measured = measure_networks(
-            plan,
-            networks,
-            runtime,
-            protocol,
-            **measuring.how,
-        )
+    protocol = ending.protocol(platform.threads, adapt.seed)
+    networks = _networks(estimator, plan, adapt.samples, adapt.seed)
+    with Measuring(f"{len(networks)} networks of {plan.space}", runtime, store) as measuring:
+        measured = measure_networks(plan, networks, runtime, protocol, **measuring.how)
     table = _fit(estimator, measured, protocol)
-    write_table(table, out, overwrite=options["overwrite"])
-    if options["save"]:
-        estimator.save(options["save"])
+    write_table(table, out, overwrite=output.overwrite)
+    if adapt.save:
+        estimator.save(adapt.save)
     _report(estimator, table, measured, out)
 
 
@@ -102,17 +99,17 @@ def _tables(names: list[str]) -> dict[str, LookupTable]:
         table = LookupTable.load(find_table(name))
         key = table.platform.id if table.platform.id not in tables else str(name)
         if key in tables:
-            raise InvalidValueError(f"The table {name!r} is given twice. Give every known device once.")
+            raise InvalidValueError(f"The table {name!r} is given twice. Name each known device once.")
         tables[key] = table
     return tables
 
 
 def _plan(table: LookupTable) -> MeasurePlan:
     arguments = {name: value for name, value in table.space.arguments.items() if value is not None}
-    plan = plan_for(make_space(table.space.name, arguments), table.space.name, table.batch_size)
+    plan = plan_for(spaces.make_space(table.space.name, arguments), table.space.name, table.batch_size)
     differences = table.space.differences(plan.space)
     if differences:
-        raise MismatchError(f"The table's space cannot be made any more: {'; '.join(differences)}.")
+        raise MismatchError(f"The space of the table cannot be made as it was: {'; '.join(differences)}.")
     return plan
 
 
@@ -151,8 +148,8 @@ def _report(estimator: TransferEstimator, table: LookupTable, measured: NetworkM
     entries = [entry for layer in table.searched for entry in layer.entries.values()]
     seen = sum(entry.n_samples > 0 for entry in entries)
     console.print(
-        f"{len(measured.networks)} networks in {format_seconds(measured.duration)}; of {len(entries)} entries {seen} "
-        "stand in one of them, the others rest on known devices; noise of a measurement "
+        f"{len(measured.networks)} networks in {format_seconds(measured.duration)}; {seen} of {len(entries)} "
+        "entries occur in one of them, the others are inferred from known devices; measurement noise "
         f"{format_percent(estimator.noise_)}",
         soft_wrap=True,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from typing import Any
 
 import click
@@ -12,8 +13,9 @@ from torch import nn
 
 from nni_latency.analysis import BlockAnalysis, ModelAnalysis
 from nni_latency.cli._console import remarks, results
-from nni_latency.cli._model import load_class, make_inputs, make_network, names_a_class
-from nni_latency.cli._spaces import JsonObject
+from nni_latency.cli._estimator_options import ESTIMATOR
+from nni_latency.cli._model import inputs_option, load_class, make_inputs, make_network, names_a_class
+from nni_latency.cli._option import JSON_OBJECT, grouped, option
 from nni_latency.errors import InvalidValueError, UnknownNameError
 from nni_latency.estimators import Estimator
 from nni_latency.loading import load_estimator
@@ -24,57 +26,60 @@ from nni_latency.units import format_count, format_percent, format_seconds
 _ROWS = 20
 
 
-@click.command("analyze")
-@click.option("--file", help="Python file with the network's class; it is run.")
-@click.option(
-    "--model", required=True, help="Class in --file, package.module:Class, an .onnx file, or a built-in name."
-)
-@click.option("--kwargs", type=JsonObject(), help="Arguments of the class, as JSON.")
-@click.option(
-    "--input",
-    "inputs",
-    multiple=True,
-    metavar="[NAME=]SIZES[:DTYPE]",
-    help="Input without the batch, such as 3,224,224; again for each further one.",
-)
-@click.option("--batch", type=click.IntRange(1), default=1, show_default=True, help="Inputs per run.")
-@click.option(
-    "--latency-estimator", metavar="FILE|NAME[:ARGUMENT]", help="What says how long a block takes, such as acts:FILE."
-)
-@click.option("--depth", type=click.IntRange(1), help="How deep in the tree of modules the blocks are.")
-@click.option("--top", type=click.IntRange(1), default=_ROWS, show_default=True, help="How many blocks to list.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON: all blocks in order, totals and suggestions.")
-def command(**options: Any) -> None:
-    """Take a network apart: what every block computes, needs and costs, the costliest first.
+@dataclass(frozen=True)
+class _NetworkOptions:
+    """The network that is analysed."""
 
-    Built in are fbnet-a, fbnet-b, fbnet-b1, fbnet-c and fbnet-c1.
+    file: str | None = option("Python file with the network's class. The file is executed.")
+    model: str = option(
+        "Class in --file, package.module:Class, an .onnx file, or the name of a built-in network.", required=True
+    )
+    kwargs: dict[str, Any] | None = option("Arguments of the class as a JSON object.", type=JSON_OBJECT)
+    inputs: tuple[str, ...] = inputs_option()
+    batch: int = option("Inputs per run.", type=click.IntRange(1), default=1)
+
+
+@dataclass(frozen=True)
+class _AnalysisOptions:
+    """What is said about it."""
+
+    latency_estimator: str | None = option("Estimator of the latency, such as acts:FILE.", metavar=ESTIMATOR)
+    depth: int | None = option("Depth of the blocks in the module tree.", type=click.IntRange(1))
+    top: int = option("Number of blocks to list.", type=click.IntRange(1), default=_ROWS)
+    as_json: bool = option("Print all blocks in order, totals and suggestions as JSON.", "--json", default=False)
+
+
+@click.command("analyze")
+@grouped()
+def command(asked: _NetworkOptions, wanted: _AnalysisOptions) -> None:
+    """Analyze a network: the work, memory traffic and cost of every block, most expensive first.
+
+    Built-in networks are fbnet-a, fbnet-b, fbnet-b1, fbnet-c and fbnet-c1.
     """
-    source = options["latency_estimator"]
-    estimator = None if source is None else load_estimator(source)
-    analysis = _analyse(options, estimator)
-    if options["as_json"]:
+    estimator = None if wanted.latency_estimator is None else load_estimator(wanted.latency_estimator)
+    analysis = _analyse(asked, wanted.depth, estimator)
+    if wanted.as_json:
         click.echo(json.dumps(_content(analysis), indent=1))
     else:
-        _print(analysis, options["top"])
+        _print(analysis, wanted.top)
     if analysis.uncounted:
         remarks().print(f"Not counted: {escape(', '.join(analysis.uncounted))}", soft_wrap=True)
 
 
-def _analyse(options: dict[str, Any], estimator: Estimator | None) -> ModelAnalysis:
-    """Take apart what the options name: an ONNX file, or a network that is made."""
-    batch = options["batch"]
-    if options["model"].endswith(".onnx"):
-        if options["file"] or options["kwargs"] or options["inputs"]:
-            raise InvalidValueError("An ONNX file knows its inputs: leave out --file, --kwargs and --input.")
-        return ModelAnalysis(options["model"], batch_size=batch, estimator=estimator)
-    network, shape = _network(options)
-    inputs = make_inputs(options["inputs"] or shape, batch)
-    return ModelAnalysis(network, batch_size=batch, estimator=estimator, depth=options["depth"], example_inputs=inputs)
+def _analyse(asked: _NetworkOptions, depth: int | None, estimator: Estimator | None) -> ModelAnalysis:
+    """Analyse what the options name: an ONNX file, or a network that is made."""
+    if asked.model.endswith(".onnx"):
+        if asked.file or asked.kwargs or asked.inputs:
+            raise InvalidValueError("An ONNX file defines its inputs: omit --file, --kwargs and --input.")
+        return ModelAnalysis(asked.model, batch_size=asked.batch, estimator=estimator)
+    network, shape = _network(asked)
+    inputs = make_inputs(asked.inputs or shape, asked.batch)
+    return ModelAnalysis(network, batch_size=asked.batch, estimator=estimator, depth=depth, example_inputs=inputs)
 
 
-def _network(options: dict[str, Any]) -> tuple[nn.Module, tuple[str, ...]]:
+def _network(asked: _NetworkOptions) -> tuple[nn.Module, tuple[str, ...]]:
     """Make the network that the options name; with the input that a built-in one takes."""
-    model, file = options["model"], options["file"]
+    model, file = asked.model, asked.file
     if file is not None:
         if not (file.endswith(".py") and model.isidentifier()):
             raise InvalidValueError(
@@ -82,13 +87,13 @@ def _network(options: dict[str, Any]) -> tuple[nn.Module, tuple[str, ...]]:
             )
         model = f"{file}:{model}"
     if names_a_class(model):
-        return make_network(model, load_class(model), options["kwargs"] or {}), ()
-    if options["kwargs"]:
-        raise InvalidValueError(f"--kwargs are for a class of your own. Got them for the built-in network {model!r}.")
+        return make_network(model, load_class(model), asked.kwargs or {}), ()
+    if asked.kwargs:
+        raise InvalidValueError(f"--kwargs is for a class of your own, and {model!r} is a built-in network.")
     plan = FBNetSpace().measure_plan()
     if model not in plan.published:
         raise UnknownNameError(
-            f"{UnknownNameError.of('network', model, sorted(plan.published))} A class of your own is named with "
+            f"{UnknownNameError.of('network', model, sorted(plan.published))} Name a class of your own with "
             "--file net.py --model Net."
         )
     return plan.network_of(plan.published[model])(), (",".join(map(str, plan.input_shape[1:])),)
@@ -128,7 +133,7 @@ def _block_content(block: BlockAnalysis) -> dict[str, Any]:
 
 def _print(analysis: ModelAnalysis, top: int) -> None:
     console, timed = results(), analysis.blocks and analysis.blocks[0].latency is not None
-    grid = Table(padding=(0, 1), title="Blocks, the costliest first", title_justify="left")
+    grid = Table(padding=(0, 1), title="Blocks, most expensive first", title_justify="left")
     for name in ("block", "kind"):
         grid.add_column(name, overflow="fold")
     for name in ("ACTS", "INP", "FLOPs", "parameters", "bytes moved", *(("latency",) if timed else ()), "share"):
@@ -143,7 +148,7 @@ def _print(analysis: ModelAnalysis, top: int) -> None:
     features = analysis.features
     console.print(
         f"{format_count(features.acts)} ACTS, {format_count(features.inp)} INP, {format_count(features.flops)} FLOPs "
-        f"({format_count(features.macs)} multiply-adds), {format_count(analysis.params)} parameters; the share is that "
+        f"({format_count(features.macs)} multiply-adds), {format_count(analysis.params)} parameters; shares are "
         f"of the {'latency' if timed else 'FLOPs'}",
         soft_wrap=True,
     )

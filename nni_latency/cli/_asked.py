@@ -1,36 +1,55 @@
-"""What ``nni-latency estimate`` is asked about: an architecture of a space, or a network of the user's own."""
+"""What ``nni-latency estimate`` estimates: an architecture of a space, or a network of the user's own."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import click
 import torch
-from click.core import ParameterSource
 from torch import nn
 
 import nni_latency.spaces as spaces
-from nni_latency.cli._model import load_class, make_inputs, make_network, names_a_class, send_by_value
+from nni_latency.cli._model import inputs_option, load_class, make_inputs, make_network, names_a_class, send_by_value
 from nni_latency.cli._operators import estimate_operators
-from nni_latency.cli._options import arguments_for, check_batch_size, given_arguments, make_space, plan_for
-from nni_latency.errors import InvalidValueError, MismatchError
+from nni_latency.cli._option import JSON_OBJECT, option
+from nni_latency.cli._space_options import CLASSES, SpaceOptions, choose_space, plan_for
+from nni_latency.errors import InvalidValueError
 from nni_latency.estimators import (
     Estimate,
     Estimator,
     LayerEstimator,
     LayerShare,
     MeasuringEstimator,
-    OperatorTableEstimator,
     break_down,
     estimate_layers,
     estimate_selection,
 )
 from nni_latency.operators import Features, features_of
 from nni_latency.tables import OPERATORS, MeasurePlan
+
+
+@dataclass(frozen=True)
+class NetworkOptions:
+    """The network that is estimated: an architecture of a space, or a class of the user's own."""
+
+    architecture: str | None = option(
+        "Architecture in the space: a published name, indices or names separated by commas, or a saved sample."
+    )
+    kwargs: dict[str, Any] | None = option("Arguments of a class of your own as a JSON object.", type=JSON_OBJECT)
+    inputs: tuple[str, ...] = inputs_option()
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is to be estimated."""
+
+    model: str | None
+    space: SpaceOptions
+    network: NetworkOptions
+    batch_size: int | None
 
 
 @dataclass(frozen=True)
@@ -83,46 +102,42 @@ class Answer:
     uncounted: tuple[str, ...] = ()
 
 
-def ask(estimator: Estimator, model: str | None, options: dict[str, Any]) -> Answer:
+def ask(estimator: Estimator, question: Question) -> Answer:
     """Estimate what the options of the command name.
 
     Raises
     ------
     InvalidValueError
-        If they name nothing, or something that is not there or does not fit.
+        If they name nothing, or something that does not exist or fit.
     """
+    network, model = question.network, question.model
     if model is not None and names_a_class(model):
         made_of = load_class(model)
         # What every model space of NNI has.
         if not (isinstance(made_of, type) and hasattr(made_of, "frozen_factory")):
-            _refuse(options, "architecture", "It is for spaces, and a class of your own is one network")
-            return _ask_network(estimator, make_network(model, made_of, options["kwargs"] or {}), options)
-        options = {**options, "space": model, "space_args": options["kwargs"] or options.get("space_args")}
-        model = None
-    for name in ("kwargs", "inputs"):
-        _refuse(options, name, "It is for a class of your own, such as net.py:Net")
-    if model is not None and options["architecture"] is not None:
-        raise InvalidValueError(f"MODEL and --architecture both name one: {model!r} and {options['architecture']!r}.")
-    architecture = model if model is not None else options["architecture"]
+            if network.architecture:
+                raise InvalidValueError("--architecture is for spaces, and a class of your own is a single network.")
+            inputs = make_inputs(network.inputs, question.batch_size or 1)
+            return _break_down(estimator, make_network(model, made_of, network.kwargs or {}), inputs)
+        space = replace(question.space, space=model, space_args=network.kwargs or question.space.space_args)
+        network = replace(network, kwargs=None)
+        question, model = replace(question, space=space), None
+    for name, value in (("kwargs", network.kwargs), ("input", network.inputs)):
+        if value:
+            raise InvalidValueError(f"--{name} is for a class of your own, such as net.py:Net.")
+    if model is not None and network.architecture is not None:
+        raise InvalidValueError(
+            f"MODEL and --architecture both name an architecture: {model!r} and {network.architecture!r}."
+        )
+    architecture = model if model is not None else network.architecture
     if architecture is None:
         raise InvalidValueError(
             "Say what to estimate: a class such as net.py:Net with --input 3,224,224, or a space with --architecture."
         )
-    if options["space"] == OPERATORS:
+    if question.space.space == OPERATORS:
         total, layers, features = estimate_operators(estimator, architecture)
         return Answer(total, _rows(layers), features, estimator.metric)
-    return _ask_space(estimator, architecture, options)
-
-
-def _refuse(options: dict[str, Any], name: str, why: str) -> None:
-    if options[name]:
-        option = {"inputs": "input"}.get(name, name)
-        raise InvalidValueError(f"--{option} cannot be given here. {why}.")
-
-
-def _ask_network(estimator: Estimator, network: nn.Module, options: dict[str, Any]) -> Answer:
-    inputs = make_inputs(options["inputs"], options["batch_size"] or 1)
-    return _break_down(estimator, network, inputs)
+    return _ask_space(estimator, architecture, question)
 
 
 def _break_down(estimator: Estimator, network: nn.Module, inputs: Any) -> Answer:
@@ -131,37 +146,17 @@ def _break_down(estimator: Estimator, network: nn.Module, inputs: Any) -> Answer
     return Answer(found.total, rows, found.features, estimator.metric, "operator", found.uncounted)
 
 
-def _ask_space(estimator: Estimator, architecture: str, options: dict[str, Any]) -> Answer:
-    options = _with_the_table_s_space(estimator, options)
-    batch_size = check_batch_size(estimator, options["batch_size"])
-    arguments = arguments_for(estimator, options["space"], options, ignore=("num_classes",))
-    space = make_space(options["space"], arguments)
+def _ask_space(estimator: Estimator, architecture: str, question: Question) -> Answer:
+    chosen = choose_space(estimator, question.space, question.batch_size, ignore=CLASSES)
+    space = chosen.make()
     if not hasattr(space, "measure_plan"):
-        sample = _sample_of(space, options["space"], architecture)
+        sample = _sample_of(space, chosen.name, architecture)
         network = spaces.network_of(space, sample)()
         send_by_value(network)
-        inputs = spaces.example_inputs_of(space, batch_size, options["input_size"])
+        inputs = spaces.example_inputs_of(space, chosen.batch_size, chosen.input_size)
         return _break_down(estimator, network, _random(inputs))
-    plan = plan_for(space, options["space"], batch_size)
+    plan = plan_for(space, chosen.name, chosen.batch_size)
     return _ask_plan(estimator, plan, spaces.parse_architecture(architecture, plan))
-
-
-def _with_the_table_s_space(estimator: Estimator, options: dict[str, Any]) -> dict[str, Any]:
-    """Take space and input from a table of operators where the command does not say them."""
-    if not isinstance(estimator, OperatorTableEstimator):
-        return options
-    table = estimator.table
-    context = click.get_current_context()
-    if context.get_parameter_source("space") is ParameterSource.DEFAULT:
-        options = {**options, "space": table.space.name}
-    if options["space"] != table.space.name:
-        return options
-    given = given_arguments(options)
-    strange = [name for name, value in given.items() if table.space.arguments.get(name) != value]
-    if strange:
-        raise MismatchError(f"The table belongs to another space than asked, by {', '.join(strange)}: {table.space}.")
-    size = options["input_size"] or table.input_shape[-1]
-    return {**options, "space_args": dict(table.space.arguments), "input_size": size}
 
 
 def _sample_of(space: Any, name: str, text: str) -> Mapping[str, Any]:
@@ -176,7 +171,7 @@ def _sample_of(space: Any, name: str, text: str) -> Mapping[str, Any]:
     try:
         content = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise InvalidValueError(f"The architecture is not whole JSON: {error}. Got {text[:60]!r}.") from error
+        raise InvalidValueError(f"The architecture is not valid JSON: {error}. Got {text[:60]!r}.") from error
     return spaces.check_sample(space, content)
 
 

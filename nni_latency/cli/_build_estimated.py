@@ -1,4 +1,4 @@
-"""``nni-latency build-lut --from``: the table that a device would have given, out of an estimator."""
+"""``nni-latency build-lut --from``: a table of the costs that an estimator gives."""
 
 from __future__ import annotations
 
@@ -7,65 +7,51 @@ from typing import Any
 
 from rich.markup import escape
 
-from nni_latency.cli._build_operators import default_name as operators_name
 from nni_latency.cli._build_operators import plan_operators
+from nni_latency.cli._build_options import TableJob
 from nni_latency.cli._console import remarks, results
-from nni_latency.cli._options import plan_for
+from nni_latency.cli._space_options import operator_table_name, plan_for, table_name
 from nni_latency.errors import InvalidValueError
 from nni_latency.estimators import LayerEstimator, estimate_operator_table, estimate_table
-from nni_latency.files import check_writable
 from nni_latency.loading import load_estimator
-from nni_latency.tables import LookupTable, OperatorTable, check_new
+from nni_latency.tables import LookupTable, OperatorTable
 from nni_latency.units import format_percent
 
 
-def build_estimated(space: Any, options: dict[str, Any], default_name: Any) -> None:
-    """Write a table of estimates for each batch size, and say what came of it.
+def build_estimated(space: Any, source: str, job: TableJob) -> None:
+    """Write a table of estimates for each batch size, and report on it.
 
     Parameters
     ----------
     space : ModelSpace
         The space.
-    options : dict
-        Those of the command.
-    default_name : callable
-        Names the file of a table by plan, platform and metric.
+    source : str
+        Names the estimator.
+    job : TableJob
+        The tables to be made.
 
     Raises
     ------
     InvalidValueError
-        If the estimator cannot be taken apart, is of another metric, or a file exists.
+        If the estimator knows no layers, is of another metric, or a file exists.
     """
-    estimator = load_estimator(options["source"])
+    estimator, metric = load_estimator(source), job.wanted.metric
     if not isinstance(estimator, LayerEstimator):
-        raise InvalidValueError(
-            f"--from needs an estimator that can be taken apart by layer. Got {options['source']!r}, which estimates "
-            "whole networks."
-        )
-    if estimator.metric != options["metric"]:
-        raise InvalidValueError(
-            f"The estimator {options['source']!r} is of {estimator.metric}. Got --metric {options['metric']}."
-        )
-    for batch_size in options["batch_sizes"]:
+        raise InvalidValueError(f"--from needs a layer-based estimator, but {source!r} estimates whole networks.")
+    if estimator.metric != metric:
+        raise InvalidValueError(f"The estimator {source!r} gives {estimator.metric}, but --metric is {metric}.")
+    for batch_size in job.wanted.batch_sizes:
         made: LookupTable | OperatorTable
         if hasattr(space, "measure_plan"):
-            plan = plan_for(space, options["space"], batch_size)
-            out = options["out"] or Path(default_name(plan, estimator.platform, options["metric"]))
-            _check(out, options)
+            plan = plan_for(space, job.asked.name, batch_size)
+            out = job.output.path(table_name(plan, estimator.platform, metric))
             made = estimate_table(estimator, plan)
         else:
-            operators = plan_operators(space, batch_size, options)
-            name = operators_name(options["space"], operators.input_shape, estimator.platform)
-            out = options["out"] or Path(name)
-            _check(out, options)
+            operators = plan_operators(space, batch_size, job)
+            out = job.output.path(operator_table_name(job.asked.name, operators.input_shape, estimator.platform))
             made = estimate_operator_table(estimator, operators)
         made.save(out)
         _report(made, out)
-
-
-def _check(out: Path, options: dict[str, Any]) -> None:
-    check_writable(out)
-    check_new(out, overwrite=options["overwrite"])
 
 
 def _report(table: LookupTable | OperatorTable, out: Path) -> None:

@@ -8,20 +8,19 @@ from typing import Any
 from rich.markup import escape
 
 import nni_latency.spaces as spaces
+from nni_latency.cli._build_options import TableJob
 from nni_latency.cli._console import progress, remarks, results
 from nni_latency.cli._progress import Measuring
-from nni_latency.cli._spaces import file_stem
+from nni_latency.cli._space_options import operator_table_name
 from nni_latency.errors import InvalidValueError
-from nni_latency.files import check_writable
 from nni_latency.measurement import Protocol
 from nni_latency.measurement.runtimes import Runtime
-from nni_latency.platforms import Platform
-from nni_latency.tables import OperatorPlan, OperatorTable, build_operator_table, check_new, check_sees_calls
+from nni_latency.tables import OperatorPlan, OperatorTable, build_operator_table, check_sees_calls
 from nni_latency.units import format_percent, format_seconds
 
 
-def build_operator_tables(space: Any, runtime: Runtime, protocol: Protocol, options: dict[str, Any]) -> None:
-    """Build a table of operators for each batch size, and say what came of it.
+def build_operator_tables(space: Any, runtime: Runtime, protocol: Protocol, job: TableJob) -> None:
+    """Build a table of operators for each batch size, and report on it.
 
     Parameters
     ----------
@@ -31,8 +30,8 @@ def build_operator_tables(space: Any, runtime: Runtime, protocol: Protocol, opti
         What executes its networks.
     protocol : Protocol
         How to measure.
-    options : dict
-        Those of the command.
+    job : TableJob
+        The tables to be made.
 
     Raises
     ------
@@ -41,57 +40,38 @@ def build_operator_tables(space: Any, runtime: Runtime, protocol: Protocol, opti
     MeasurementError
         If the runtime has no operators that could be timed, or nothing can be run.
     """
-    if options["metric"] != "latency":
+    asked, wanted = job.asked, job.wanted
+    if wanted.metric != "latency":
         raise InvalidValueError(
-            f"A table of operators holds latencies. Got --metric {options['metric']} for {options['space']!r}, which "
-            "has no measure plan."
+            f"A table of operators holds latencies: --metric {wanted.metric} is not available for {asked.name!r}."
         )
     check_sees_calls(runtime)
-    shapes = [_shape(space, batch_size, options) for batch_size in options["batch_sizes"]]
-    outs = [options["out"] or Path(default_name(options["space"], shape, runtime.platform)) for shape in shapes]
-    for out in outs:
-        # All of them, before the first is measured.
-        check_writable(out)
-        check_new(out, overwrite=options["overwrite"])
-    for batch_size, out in zip(options["batch_sizes"], outs, strict=True):
-        _report(_build(space, batch_size, runtime, protocol, out, options), out)
+    shapes = [
+        tuple(spaces.example_inputs_of(space, batch_size, asked.input_size).shape) for batch_size in wanted.batch_sizes
+    ]
+    # All files are checked before the first table is measured.
+    outs = [job.output.path(operator_table_name(asked.name, shape, runtime.platform)) for shape in shapes]
+    for batch_size, out in zip(wanted.batch_sizes, outs, strict=True):
+        plan = plan_operators(space, batch_size, job)
+        _report(_build(plan, runtime, protocol, out, job), out)
 
 
-def default_name(space: str, shape: tuple[int, ...], platform: Platform) -> str:
-    """Name a table's file after its space, input and platform."""
-    return f"{file_stem(space)}-{'x'.join(map(str, shape[2:] or shape))}-b{shape[0]}.{platform.id}.json"
+def _build(plan: OperatorPlan, runtime: Runtime, protocol: Protocol, out: Path, job: TableJob) -> OperatorTable:
+    what = f"{len(plan.networks)} networks of {job.asked.name} with {len(plan.ops)} different operators"
+    with Measuring(what, runtime, job.store) as measuring:
+        return build_operator_table(plan, runtime, protocol, out, overwrite=job.output.overwrite, **measuring.how)
 
 
-def _shape(space: Any, batch_size: int, options: dict[str, Any]) -> tuple[int, ...]:
-    return tuple(spaces.example_inputs_of(space, batch_size, options["input_size"]).shape)
-
-
-def _build(
-    space: Any, batch_size: int, runtime: Runtime, protocol: Protocol, out: Path, options: dict[str, Any]
-) -> OperatorTable:
-    plan = plan_operators(space, batch_size, options)
-    what = f"{len(plan.networks)} networks of {options['space']} with {len(plan.ops)} different operators"
-    with Measuring(what, runtime, options["database"], fresh=options["fresh"]) as measuring:
-        return build_operator_table(
-            plan,
-            runtime,
-            protocol,
-            out,
-            overwrite=options["overwrite"],
-            **measuring.how,
-        )
-
-
-def plan_operators(space: Any, batch_size: int, options: dict[str, Any]) -> OperatorPlan:
+def plan_operators(space: Any, batch_size: int, job: TableJob) -> OperatorPlan:
     """Draw the networks whose operators a table is to hold, behind a progress bar."""
     with progress(remarks()) as bar:
-        task = bar.add_task(f"drawing networks of {escape(options['space'])}", total=1.0, left="")
+        task = bar.add_task(f"drawing networks of {escape(job.asked.name)}", total=1.0, left="")
         return spaces.operator_plan(
             space,
-            n_networks=options["networks"] or spaces.N_NETWORKS,
+            n_networks=job.wanted.networks or spaces.N_NETWORKS,
             batch_size=batch_size,
-            input_size=options["input_size"],
-            seed=options["seed"],
+            input_size=job.asked.input_size,
+            seed=job.wanted.seed,
             on_progress=lambda share: bar.update(task, completed=share),
         )
 
@@ -103,7 +83,7 @@ def _report(table: OperatorTable, out: Path) -> None:
     console.print(
         f"{len(table.entries)} operators in {len(table.networks)} networks, {table.rounds} rounds in "
         f"{format_seconds(table.duration)}; {format_percent(table.coverage)} of the operators of other networks are "
-        f"among them, the rest is predicted; median half-width of the intervals "
+        f"among them, the rest are predicted; median half-width of the intervals "
         f"{format_percent(spreads[len(spreads) // 2])}"
     )
     print_operator_doubts(table)

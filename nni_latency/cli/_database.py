@@ -6,10 +6,9 @@ import contextlib
 import json
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import click
 from rich.console import Console
@@ -17,7 +16,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from nni_latency.cli._console import results
-from nni_latency.cli._options import Command, Duration
+from nni_latency.cli._option import DURATION, grouped, option, parsed
 from nni_latency.database import (
     DATABASE_VARIABLE,
     MEMORY,
@@ -38,7 +37,7 @@ from nni_latency.database import (
 from nni_latency.errors import InvalidValueError
 from nni_latency.files import check_writable, replacing
 from nni_latency.tables import check_new
-from nni_latency.units import format_count, format_seconds
+from nni_latency.units import format_count, format_seconds, parse_duration
 
 _SQLITE = b"SQLite format 3\0"
 
@@ -46,24 +45,39 @@ _SQLITE = b"SQLite format 3\0"
 _SHOWN = 50
 
 
-class Moment(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.4
-    """A date such as ``2026-11-01``, or how long ago, such as ``7d``, in seconds since 1970."""
-
-    name = "date|duration"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Read it, or fail with a sentence."""
-        try:
-            moment = datetime.fromisoformat(str(value))
-        except ValueError:
-            return time.time() - Duration().convert(value, param, ctx)
-        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+def _parse_moment(text: str) -> float:
+    """Return a date such as ``2026-11-01``, or how long ago, such as ``7d``, in seconds since 1970."""
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        return time.time() - parse_duration(text)
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
 
 
-def _filters(command: Command) -> Command:
-    platform = click.option("--platform", metavar="ID", help="Only this platform, such as epyc-7763.torch.fp32.t1.")
-    kind = click.option("--kind", metavar="NAME", help="Only campaigns of this kind, such as layers.")
-    return platform(kind(command))
+@dataclass(frozen=True)
+class _FilterOptions:
+    """Which campaigns are meant."""
+
+    platform: str | None = option("Only this platform, such as epyc-7763.torch.fp32.t1.", metavar="ID")
+    kind: str | None = option("Only campaigns of this kind, such as layers.", metavar="NAME")
+
+
+@dataclass(frozen=True)
+class _QueryOptions(_FilterOptions):
+    text: str | None = option("Only subjects whose key or digest contains this text.", "--subject", metavar="TEXT")
+    since: float | None = option(
+        "Only records since a date, or within a duration such as 7d.", type=parsed("date|duration", _parse_moment)
+    )
+
+
+@dataclass(frozen=True)
+class _PruneOptions(_FilterOptions):
+    older_than: float | None = option("Only campaigns not written to for this long, such as 90d.", type=DURATION)
+    keep_latest: int | None = option(
+        "Keep the latest N campaigns that measure the same.", type=click.IntRange(1), metavar="N"
+    )
+    dry_run: bool = option("List what would be removed, and stop.", default=False)
+    yes: bool = option("Do not ask for confirmation.", default=False)
 
 
 _as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -78,9 +92,9 @@ _as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 )
 @click.pass_context
 def command(context: click.Context, location: str | None) -> None:
-    """See, share and clear what was measured.
+    """Inspect, share and clean up the database of measurements.
 
-    Everything that is measured on this machine is kept in one database, with all raw samples.
+    It holds everything that was measured on this machine, with all raw samples.
     """
     context.obj = location or default_location()
 
@@ -89,7 +103,7 @@ def command(context: click.Context, location: str | None) -> None:
 @_as_json
 @click.pass_obj
 def info(location: str, as_json: bool) -> None:
-    """Say what is there, by platform and kind."""
+    """Summarise the database by platform and kind."""
     with _opened(location) as database:
         found = summarise(database)
         size = database.size
@@ -109,17 +123,15 @@ def info(location: str, as_json: bool) -> None:
 
 
 @command.command("query")
-@_filters
-@click.option("--subject", "text", metavar="TEXT", help="Only subjects whose key or digest has this text.")
-@click.option("--since", type=Moment(), help="Only records after a date, or of the last time, such as 7d.")
 @_as_json
 @click.pass_obj
-def query(
-    location: str, platform: str | None, kind: str | None, text: str | None, since: float | None, as_json: bool
-) -> None:
-    """List subjects, campaign by campaign."""
+@grouped()
+def query(location: str, wanted: _QueryOptions, as_json: bool) -> None:
+    """List the subjects of every campaign."""
     with _opened(location) as database:
-        found = find_subjects(database, platform=platform, kind=kind, text=text, since=since)
+        found = find_subjects(
+            database, platform=wanted.platform, kind=wanted.kind, text=wanted.text, since=wanted.since
+        )
         if as_json:
             for item in found:
                 click.echo(json.dumps(asdict(item)))
@@ -135,14 +147,14 @@ def query(
 
 @command.command("export")
 @click.argument("out", type=click.Path(path_type=Path))
-@_filters
-@click.option("--overwrite", is_flag=True, help="Replace the file.")
+@click.option("--overwrite", is_flag=True, help="Replace an existing file.")
 @click.pass_obj
-def export(location: str, out: Path, platform: str | None, kind: str | None, overwrite: bool) -> None:
-    """Write raw samples, one row a sample, into the file OUT that ends in .parquet or .csv."""
+@grouped()
+def export(location: str, out: Path, wanted: _FilterOptions, overwrite: bool) -> None:
+    """Write the raw samples to the .parquet or .csv file OUT, one row per sample."""
     check_new(out, overwrite=overwrite)
     with _opened(location) as database:
-        n_samples = export_samples(database, out, platform=platform, kind=kind)
+        n_samples = export_samples(database, out, platform=wanted.platform, kind=wanted.kind)
     results().print(f"Wrote {escape(str(out))}: {n_samples} samples", soft_wrap=True)
 
 
@@ -150,9 +162,9 @@ def export(location: str, out: Path, platform: str | None, kind: str | None, ove
 @click.argument("sources", nargs=-1, required=True, metavar="SOURCE...")
 @click.pass_obj
 def import_(location: str, sources: tuple[str, ...]) -> None:
-    """Take over what other databases, or memo files of older versions, hold.
+    """Add the records of other databases, or of memo files of older versions.
 
-    A SOURCE is a SQLite file, the URL of a server, or a memo (.jsonl). What is there already is left out.
+    A SOURCE is a SQLite file, the URL of a server, or a memo file (.jsonl). Duplicates are skipped.
     """
     with _opened(location, create=True) as database:
         for source in sources:
@@ -161,9 +173,9 @@ def import_(location: str, sources: tuple[str, ...]) -> None:
 
 @command.command("merge")
 @click.argument("sources", nargs=-1, required=True, metavar="SOURCE...")
-@click.option("--out", required=True, metavar="FILE|URL", help="The database that is made.")
+@click.option("--out", required=True, metavar="FILE|URL", help="The new database.")
 def merge(sources: tuple[str, ...], out: str) -> None:
-    """Make one database of several, without doubles; the sources stay as they are."""
+    """Merge several databases into a new one, without duplicates. The sources are not changed."""
     with _made(out) as database:
         for source in sources:
             with _opened(source) as opened:
@@ -172,40 +184,28 @@ def merge(sources: tuple[str, ...], out: str) -> None:
 
 
 @command.command("prune")
-@_filters
-@click.option("--older-than", type=Duration(), help="Only campaigns that were last written to so long ago, as 90d.")
-@click.option(
-    "--keep-latest", type=click.IntRange(1), metavar="N", help="The latest N campaigns that measure the same stay."
-)
-@click.option("--dry-run", is_flag=True, help="List what would go, and end.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
 @click.pass_obj
-def prune(
-    location: str,
-    *,
-    platform: str | None,
-    kind: str | None,
-    older_than: float | None,
-    keep_latest: int | None,
-    dry_run: bool,
-    yes: bool,
-) -> None:
-    """Remove campaigns that meet every condition given, with all their samples."""
-    if (platform, kind, older_than, keep_latest) == (None,) * 4:
-        raise InvalidValueError("Say what goes, with --older-than, --keep-latest, --platform or --kind.")
+@grouped()
+def prune(location: str, wanted: _PruneOptions) -> None:
+    """Remove the campaigns that meet all conditions, with all their samples."""
+    if (wanted.platform, wanted.kind, wanted.older_than, wanted.keep_latest) == (None,) * 4:
+        raise InvalidValueError("Say what to remove, with --older-than, --keep-latest, --platform or --kind.")
     with _opened(location) as database:
-        before = None if older_than is None else time.time() - older_than
         stale = stale_campaigns(
-            database, written_before=before, platform=platform, kind=kind, keep_latest=keep_latest or 0
+            database,
+            written_before=None if wanted.older_than is None else time.time() - wanted.older_than,
+            platform=wanted.platform,
+            kind=wanted.kind,
+            keep_latest=wanted.keep_latest or 0,
         )
         _list_stale(stale)
-        if not stale or dry_run or not (yes or click.confirm(f"Remove {len(stale)} campaigns?")):
+        if not stale or wanted.dry_run or not (wanted.yes or click.confirm(f"Remove {len(stale)} campaigns?")):
             return
         n_removed, kept = remove_campaigns(database, stale)
     console = results()
     console.print(f"Removed {n_removed} campaigns.")
     for item in kept:
-        console.print(f"{escape(item.identifier)} is being measured, and stays.", soft_wrap=True)
+        console.print(f"{escape(item.identifier)} is being measured and was kept.", soft_wrap=True)
 
 
 @contextlib.contextmanager

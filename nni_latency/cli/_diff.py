@@ -24,12 +24,12 @@ _COLUMNS = 12
 @click.command("diff")
 @click.argument("first")
 @click.argument("second")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON: ratios by layer and candidate, and the summary.")
-@click.option("--plot", type=click.Path(path_type=Path), help="Draw the ratios into a PNG file.")
+@click.option("--json", "as_json", is_flag=True, help="Print ratios by layer and candidate, and a summary, as JSON.")
+@click.option("--plot", type=click.Path(path_type=Path), help="PNG file of the ratios.")
 def command(first: str, second: str, as_json: bool, plot: Path | None) -> None:
     """Compare two tables candidate by candidate: SECOND over FIRST.
 
-    FIRST and SECOND are files, or names of tables that ship with the package; they may be of different platforms.
+    FIRST and SECOND are files, or names of tables that ship with the package. Their platforms may differ.
     """
     comparison = compare_tables(*(LookupTable.load(find_table(name)) for name in (first, second)))
     if plot is not None:
@@ -70,7 +70,7 @@ def _summary(comparison: TableComparison) -> dict[str, str]:
         "second": f"{comparison.second.space} on {comparison.second.platform.id}",
         "candidates in both": str(sum(map(len, comparison.costs.values()))),
         "median ratio": f"{comparison.ratio:.4g}",
-        "spread": f"nine of ten ratios within {format_percent(comparison.spread)} of the median",
+        "spread": f"90 % of the ratios within {format_percent(comparison.spread)} of the median",
         "Spearman": f"{comparison.spearman:.4f}",
     }
 
@@ -80,7 +80,7 @@ def _print_rest(comparison: TableComparison, console: Console) -> None:
         console.print(escape(f"The tables also differ in: {'; '.join(comparison.differences)}."), soft_wrap=True)
     for which, places in (("first", comparison.only_first), ("second", comparison.only_second)):
         print_names(
-            console, f"entries are in the {which} table alone", [f"{layer}:{choice}" for layer, choice in places]
+            console, f"entries are only in the {which} table", [f"{layer}:{choice}" for layer, choice in places]
         )
 
 

@@ -6,67 +6,66 @@ import contextlib
 import json
 import sys
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Any
 
 import click
 from rich.markup import escape
 from rich.table import Table
 
-from nni_latency.cli._asked import Answer, Row, ask
+from nni_latency.cli._asked import Answer, NetworkOptions, Question, Row, ask
 from nni_latency.cli._console import remarks, results
-from nni_latency.cli._options import check_device, estimator_option, space_options
-from nni_latency.cli._spaces import JsonObject
+from nni_latency.cli._estimator_options import EstimatorOptions
+from nni_latency.cli._option import grouped, option
+from nni_latency.cli._space_options import SPACE_OF_TABLE, SpaceOptions
 from nni_latency.estimators import Estimator, MeasuringEstimator, TableEstimator
-from nni_latency.loading import load_estimator
 from nni_latency.units import format_count, format_metric, format_percent
 
 #: Rows that are printed without --top, and names that are listed.
 _ROWS, _LISTED = 30, 8
 
 
+@dataclass(frozen=True)
+class _ReportOptions:
+    """What is shown of the answer."""
+
+    top: int | None = option(f"Number of layers to list.  [default: {_ROWS}; with --json all]", type=click.IntRange(1))
+    as_json: bool = option(
+        "Print JSON with latency_s, low_s, high_s, macs, params and layers.", "--json", default=False
+    )
+
+
 @click.command("estimate")
 @click.argument("model", required=False)
-@space_options
-@click.option(
-    "--architecture",
-    help="Of a space: published name, indices or names separated by commas, or a saved sample.",
-)
-@click.option("--kwargs", type=JsonObject(), help="Arguments of a class of your own, as JSON.")
-@click.option(
-    "--input",
-    "inputs",
-    multiple=True,
-    metavar="[NAME=]SIZES[:DTYPE]",
-    help="Input of a class of your own, without the batch, such as 3,224,224; again for each further one.",
-)
-@estimator_option
-@click.option("--batch-size", "--batch", type=click.IntRange(1), help="Inputs per run; must be that of a table.")
-@click.option("--device", help="Ask for an estimate of this machine's device: the estimator must be of it.")
-@click.option("--top", type=click.IntRange(1), help=f"How many layers to list.  [default: {_ROWS}; all as JSON]")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON: latency_s, low_s, high_s, macs, params, layers.")
-def command(model: str | None, **options: Any) -> None:
-    """Estimate what MODEL costs, the costliest layers first.
+@grouped(space=SPACE_OF_TABLE)
+def command(
+    model: str | None,
+    space: SpaceOptions,
+    network: NetworkOptions,
+    estimator: EstimatorOptions,
+    report: _ReportOptions,
+) -> None:
+    """Estimate the cost of a network, most expensive layers first.
 
     MODEL is an architecture of --space, as for --architecture, or a class of your own, such as net.py:Net with --input
-    3,224,224: its file is run. With --space operators it is a list of operator keys, or a file of them, for tables of
-    no space.
+    3,224,224. The file of a class is executed. With --space operators, MODEL is a list of operator keys, or a file of
+    them, for tables without a space.
     """
-    estimator = load_estimator(options["latency_estimator"], missing=options["missing"])
-    check_device(estimator, options["device"])
-    # What the code of a user prints is no result.
-    with contextlib.redirect_stdout(sys.stderr), _waiting(estimator):
-        answer = ask(estimator, model, options)
-    if options["as_json"]:
-        click.echo(json.dumps(_content(answer, estimator, options["top"]), indent=1))
+    made = estimator.load()
+    # What user code prints is not part of the result.
+    with contextlib.redirect_stdout(sys.stderr), _waiting(made):
+        answer = ask(made, Question(model, space, network, estimator.batch_size))
+    if report.as_json:
+        click.echo(json.dumps(_content(answer, made, report.top), indent=1))
     else:
-        _print(answer, estimator, options["top"] or _ROWS)
-    _print_doubts(answer, estimator)
+        _print(answer, made, report.top or _ROWS)
+    _print_doubts(answer, made)
 
 
 def _waiting(estimator: Estimator) -> AbstractContextManager[object]:
     if not isinstance(estimator, MeasuringEstimator):
         return contextlib.nullcontext()
-    return remarks().status("Measuring what was never measured before")
+    return remarks().status("Measuring what has not been measured yet")
 
 
 def _content(answer: Answer, estimator: Estimator, top: int | None) -> dict[str, Any]:

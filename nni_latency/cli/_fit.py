@@ -3,85 +3,82 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import click
 from rich.markup import escape
 from rich.table import Table
 
 from nni_latency.cli._console import remarks, results
+from nni_latency.cli._option import grouped, option
+from nni_latency.cli._output_options import OutputOptions
 from nni_latency.errors import InvalidValueError
 from nni_latency.estimators.acts import ActsEstimator, BlockScores, score_blocks
 from nni_latency.files import check_writable
 from nni_latency.micro_benchmarks import BenchmarkPoints
 from nni_latency.platforms import check_same_platform
 from nni_latency.plots import draw_fit, draw_predictions
-from nni_latency.tables import check_new
 from nni_latency.units import format_percent, format_seconds
 
 
 @click.group("fit")
 def command() -> None:
-    """Fit an estimator to what was measured."""
+    """Fit an estimator to measurements."""
+
+
+@dataclass(frozen=True)
+class _ActsOptions:
+    """How a fit is made, and what is shown of it."""
+
+    variant: Literal["refined", "published"] = option(
+        "A refined fit by operator, or the published formula.", default="refined"
+    )
+    confidence: float = option(
+        "Confidence level of the intervals.", type=click.FloatRange(0, 1, min_open=True, max_open=True), default=0.9
+    )
+    tests: tuple[Path, ...] = option(
+        "Points held out from the fit, to score it on; repeat for several files.", "--test", multiple=True
+    )
+    plot: Path | None = option("PNG file of the fit and its residuals.")
+    test_plot: Path | None = option("PNG file of predicted against measured latency.")
+    as_json: bool = option("Print JSON instead of the report.", "--json", default=False)
 
 
 @command.command("acts")
 @click.argument("points", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--out", type=click.Path(path_type=Path), help="JSON file of the fit.  [default: acts.<platform>.json]")
-@click.option(
-    "--variant",
-    type=click.Choice(["refined", "published"]),
-    default="refined",
-    show_default=True,
-    help="Our fit by operators, or the published formula as it stands.",
-)
-@click.option(
-    "--confidence",
-    type=click.FloatRange(0, 1, min_open=True, max_open=True),
-    default=0.9,
-    show_default=True,
-    help="Level of the intervals.",
-)
-@click.option(
-    "--test",
-    "tests",
-    multiple=True,
-    type=click.Path(path_type=Path),
-    help="Points of blocks that the fit must not see, to score it on; may be given again.",
-)
-@click.option("--plot", type=click.Path(path_type=Path), help="PNG file of both lines and the residuals.")
-@click.option("--test-plot", type=click.Path(path_type=Path), help="PNG file of predicted against measured.")
-@click.option("--overwrite", is_flag=True, help="Replace a finished file.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of the report.")
-def acts(points: tuple[Path, ...], tests: tuple[Path, ...], **options: Any) -> None:
-    """Fit latencies to ACTS, INP and FLOPs: POINTS are files of nni-latency micro-benchmark, of one platform."""
+@grouped(out={"help": "JSON file of the fit.  [default: acts.<platform>.json]"})
+def acts(points: tuple[Path, ...], fit: _ActsOptions, output: OutputOptions) -> None:
+    """Fit latency to activations (ACTS), inputs (INP) and FLOPs.
+
+    POINTS are files written by 'nni-latency micro-benchmark' on one platform.
+    """
     known = BenchmarkPoints.merge([BenchmarkPoints.load(path) for path in points])
-    unknown = BenchmarkPoints.merge([BenchmarkPoints.load(path) for path in tests]) if tests else None
-    out = options["out"] or Path(f"acts.{known.platform.id}.json")
-    pictures = [options[name] for name in ("plot", "test_plot") if options[name]]
-    if len({out, *pictures}) <= len(pictures):
-        raise InvalidValueError(f"Fit and pictures need a file each. Got {', '.join(map(str, [out, *pictures]))}.")
+    unknown = BenchmarkPoints.merge([BenchmarkPoints.load(path) for path in fit.tests]) if fit.tests else None
+    out = output.path(f"acts.{known.platform.id}.json")
+    plots = [path for path in (fit.plot, fit.test_plot) if path]
+    if len({out, *plots}) <= len(plots):
+        raise InvalidValueError(f"The fit and the plots need a file each. Got {', '.join(map(str, [out, *plots]))}.")
     if unknown is not None:
         check_same_platform(known.platform, unknown.platform, "Scoring a fit on these points")
-    elif options["test_plot"]:
+    elif fit.test_plot:
         raise InvalidValueError("--test-plot needs points to predict. Name a file of them with --test.")
-    for path in (out, *pictures):
+    for path in plots:
         check_writable(path)
-    check_new(out, overwrite=options["overwrite"])
-    estimator = ActsEstimator(variant=options["variant"], confidence=options["confidence"])
+    estimator = ActsEstimator(variant=fit.variant, confidence=fit.confidence)
     estimator.fit(known.workloads, known.latencies, groups=known.blocks, platform=known.platform)
     scores = None if unknown is None else score_blocks(estimator.predict(unknown.workloads), unknown.latencies)
     estimator.save(out)
-    if options["plot"]:
-        draw_fit(estimator, known, options["plot"])
-    if options["test_plot"] and unknown is not None:
-        draw_predictions(estimator, unknown, options["test_plot"])
-    if options["as_json"]:
+    if fit.plot:
+        draw_fit(estimator, known, fit.plot)
+    if fit.test_plot and unknown is not None:
+        draw_predictions(estimator, unknown, fit.test_plot)
+    if fit.as_json:
         click.echo(json.dumps(_content(estimator, known, scores), indent=1))
         return
     _print(estimator, known, scores)
-    results().print(f"Wrote {escape(', '.join(map(str, [out, *pictures])))}", soft_wrap=True)
+    results().print(f"Wrote {escape(', '.join(map(str, [out, *plots])))}", soft_wrap=True)
 
 
 def _content(estimator: ActsEstimator, points: BenchmarkPoints, scores: BlockScores | None) -> dict[str, Any]:
@@ -98,7 +95,7 @@ def _content(estimator: ActsEstimator, points: BenchmarkPoints, scores: BlockSco
 
 
 def _plain(scores: BlockScores) -> dict[str, float | None]:
-    # nan is the one number that is not equal to itself, and JSON has no word for it.
+    # NaN, which JSON lacks, is the only number that differs from itself.
     return {name: value if value == value else None for name, value in vars(scores).items()}
 
 
@@ -110,7 +107,7 @@ def _print(estimator: ActsEstimator, points: BenchmarkPoints, scores: BlockScore
     console = results()
     console.print(
         f"latency = {estimator.a_:.4g} s x ACTS + {estimator.b_:.4g} s x INP + {estimator.c_:.4g} s x FLOPs "
-        f"+ {format_seconds(estimator.d_)}   (two FLOPs a multiply-add)"
+        f"+ {format_seconds(estimator.d_)}   (two FLOPs per multiply-add)"
     )
     if estimator.breakpoint_:
         sign = "-" if estimator.offset_ < 0 else "+"
@@ -122,11 +119,11 @@ def _print(estimator: ActsEstimator, points: BenchmarkPoints, scores: BlockScore
     console.print(f"The device is bound by {estimator.bound_}: {shares} of the latency on average.")
     if estimator.variant == "refined":
         what = {
-            "none": "no correction beat efficiencies by group of operators",
+            "none": "no correction of the efficiencies by operator group",
             "curve": "a monotone curve on the costs of operators",
             "residual": "factors by operator, learned from the residuals",
         }
-        console.print(f"Cross-validation chose: {what[estimator.correction_]}.")
+        console.print(f"Chosen by cross-validation: {what[estimator.correction_]}.")
     table = Table(padding=(0, 1))
     for name in ("", "blocks", "median error", "below 2 ms", "above", "corr.", "R2"):
         table.add_column(name, justify="left" if not name else "right")
@@ -134,9 +131,9 @@ def _print(estimator: ActsEstimator, points: BenchmarkPoints, scores: BlockScore
     if scores is not None:
         table.add_row("test points", *_row(scores))
     console.print(table)
-    console.print("Held out: the points, each predicted by a fit that had not seen its block.")
+    console.print("Held out: each point predicted by a fit without its block.")
     level = format_percent(estimator.confidence)
-    console.print(f"{level} of the estimates are off by a factor of {estimator.interval_factor_:.3f} at most.")
+    console.print(f"{level} of the estimates are within a factor of {estimator.interval_factor_:.3f}.")
     doubts = [
         f"{point.name}: {', '.join(names)}"
         for point, names in zip(points.points, estimator.uncounted(points.workloads), strict=True)

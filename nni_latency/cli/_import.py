@@ -2,85 +2,83 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Literal
 
 import click
 from rich.markup import escape
 
 from nni_latency.cli._console import print_names, remarks, results
-from nni_latency.cli._options import SPACE_OPTIONS, given_arguments, make_space, plan_for, space_options
+from nni_latency.cli._option import grouped, option
+from nni_latency.cli._output_options import OutputOptions
+from nni_latency.cli._space_options import SpaceOptions, plan_for
 from nni_latency.errors import InvalidValueError
-from nni_latency.files import check_writable
 from nni_latency.platforms import Platform
-from nni_latency.tables import MeasurePlan, check_new
+from nni_latency.tables import MeasurePlan
 from nni_latency.tables.formats import FORMATS, Imported, import_table
 from nni_latency.units import METRIC_UNITS, format_percent
 
 
+@dataclass(frozen=True)
+class _SourceOptions:
+    """What a file holds."""
+
+    file_format: str | None = option(
+        f"Format: {', '.join(FORMATS)}.  [default: detected from the file]", "--format", metavar="NAME"
+    )
+    unit: str | None = option(
+        "Unit of the numbers, such as ms; required if the file does not state it.", metavar="UNIT"
+    )
+    metric: str = option("Metric of the numbers.", type=click.Choice(list(METRIC_UNITS)), default="latency")
+    platform: str | None = option("Where the numbers were measured, such as raspberry-pi-4.", metavar="DEVICE|ID")
+    batch_size: int = option("Images per run.", type=click.IntRange(1), default=1)
+    choices: str | None = option("Candidates in order, for files that do not name them.", metavar="NAME,...")
+    invalid: Literal["error", "leave-out"] = option(
+        "How to treat costs that are not positive numbers.", default="error"
+    )
+    strict: bool = option("Fail if a row belongs to no candidate of the space.", default=False)
+    check_unit: bool = option("Refuse implausible latencies, or accept them.", default=True)
+
+
 @click.command("import")
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option(
-    "--format",
-    "file_format",
-    metavar="NAME",
-    help=f"Format: {', '.join(FORMATS)}.  [default: what the file looks like]",
-)
-@space_options
-@click.option("--unit", metavar="UNIT", help="Unit of the numbers, such as ms; needed where the file does not say it.")
-@click.option("--metric", type=click.Choice(list(METRIC_UNITS)), default="latency", show_default=True, help="Quantity.")
-@click.option("--platform", metavar="DEVICE|ID", help="Where they were taken, such as raspberry-pi-4.")
-@click.option("--batch-size", type=click.IntRange(1), default=1, show_default=True, help="Inputs of a run.")
-@click.option("--choices", metavar="NAME,...", help="Candidates in order, for files without names.")
-@click.option(
-    "--invalid",
-    type=click.Choice(["error", "leave-out"]),
-    default="error",
-    show_default=True,
-    help="What to do about costs that are no positive numbers.",
-)
-@click.option("--strict", is_flag=True, help="Fail where a row belongs to no candidate of the space.")
-@click.option("--check-unit/--no-check-unit", default=True, show_default=True, help="Refuse impossible latencies.")
-@click.option("--out", required=True, type=click.Path(path_type=Path), help="The table that is written.")
-@click.option("--overwrite", is_flag=True, help="Replace the table.")
-def command(**options: Any) -> None:
-    """Read a table of another project, and write it as a lookup table.
+@grouped(out={"required": True})
+def command(file: Path, source: _SourceOptions, asked: SpaceOptions, output: OutputOptions) -> None:
+    """Convert a table of another project into a lookup table.
 
-    FILE may be of any of the formats that 'nni-latency export' writes. Without a space (--space none), operator keys
-    make a table that is looked up by operators.
+    FILE may have any format that 'nni-latency export' writes. With --space none, a file of operator keys becomes a
+    table that is looked up by operator.
     """
-    out = options["out"]
-    check_new(out, overwrite=options["overwrite"])
-    check_writable(out)
+    out = output.path()
     imported = import_table(
-        options["file"],
-        _plan(options),
-        file_format=options["file_format"],
-        unit=options["unit"],
-        metric=options["metric"],
-        platform=Platform.parse(options["platform"]) if options["platform"] else None,
-        choices=[name.strip() for name in options["choices"].split(",")] if options["choices"] else (),
-        batch_size=options["batch_size"],
-        invalid=options["invalid"],
-        check_unit=options["check_unit"],
+        file,
+        _plan(asked, source.batch_size),
+        file_format=source.file_format,
+        unit=source.unit,
+        metric=source.metric,
+        platform=Platform.parse(source.platform) if source.platform else None,
+        choices=[name.strip() for name in source.choices.split(",")] if source.choices else (),
+        batch_size=source.batch_size,
+        invalid=source.invalid,
+        check_unit=source.check_unit,
     )
-    if options["strict"] and imported.unmatched:
+    if source.strict and imported.unmatched:
         raise InvalidValueError(
             f"{len(imported.unmatched)} rows belong to no candidate of the space: {'; '.join(imported.unmatched)}. "
             "Nothing was written."
         )
     imported.table.save(out)
-    _report(imported, options["file"])
+    _report(imported, file)
     results().print(f"Wrote {escape(str(out))}", soft_wrap=True)
 
 
-def _plan(options: dict[str, Any]) -> MeasurePlan | None:
-    if options["space"] == "none":
-        given = [name for name in (*SPACE_OPTIONS, "space_args") if options.get(name) is not None]
-        if given:
-            raise InvalidValueError(f"Without a space there is nothing that {', '.join(given)} could be of.")
-        return None
-    return plan_for(make_space(options["space"], given_arguments(options)), options["space"], options["batch_size"])
+def _plan(asked: SpaceOptions, batch_size: int) -> MeasurePlan | None:
+    if asked.space != "none":
+        return plan_for(asked.make(), asked.name, batch_size)
+    if asked.given:
+        raise InvalidValueError(f"--space none takes no arguments of a space. Got {', '.join(asked.given)}.")
+    return None
 
 
 def _report(imported: Imported, source: Path) -> None:
@@ -93,5 +91,5 @@ def _report(imported: Imported, source: Path) -> None:
     )
     console = remarks()
     print_names(console, "rows belong to no candidate of the space", imported.unmatched)
-    print_names(console, "costs are no positive numbers and were left out", imported.left_out)
+    print_names(console, "costs are not positive numbers and were left out", imported.left_out)
     print_names(console, "candidates have no entry", [f"{layer}:{choice}" for layer, choice in table.missing])

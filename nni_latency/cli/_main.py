@@ -33,28 +33,28 @@ COMMANDS: dict[str, str] = {
 
 _SUMMARIES = {
     "build-lut": "Measure the candidates of a space on this device and write a lookup table.",
-    "validate": "Hold a table, or any estimator, to networks that nobody measured before.",
+    "validate": "Validate a table, or any other estimator, on unseen networks.",
     "show": "Show a lookup table: layers, candidates, coverage, platform, protocol.",
-    "estimate": "Estimate the cost of one architecture, layer by layer.",
-    "search": "Search a network that meets a latency target, and check it on this device.",
-    "import": "Read a table of another project, such as Once-for-All or NNI 2.x.",
+    "estimate": "Estimate the cost of a network, layer by layer.",
+    "search": "Search for a network that meets a latency target, and measure it on this device.",
+    "import": "Convert a table of another project, such as Once-for-All or NNI 2.x.",
     "export": "Write a lookup table in the format of another project.",
     "diff": "Compare two tables candidate by candidate.",
-    "merge": "Put tables of one space and platform together.",
+    "merge": "Merge tables of one space and platform.",
     "scale": "Multiply every cost of a table by a factor.",
     "subset": "Keep some entries of a table.",
-    "micro-benchmark": "Measure about a hundred blocks that tell what this device is like.",
-    "fit": "Fit an estimator to what was measured.",
-    "analyze": "Take a network apart: what every block computes, needs and costs.",
-    "transfer": "Learn a new device from a few networks and devices that are known.",
-    "adapt": "Make a table of this device of a few measured networks and tables of other devices.",
-    "database": "See, share and clear what was measured: info, query, export, import, merge, prune.",
-    "plugins": "List what is registered, and by which distribution.",
+    "micro-benchmark": "Measure about a hundred blocks that characterise this device.",
+    "fit": "Fit an estimator to measurements.",
+    "analyze": "Analyze a network: work, memory traffic and cost of every block.",
+    "transfer": "Learn the latencies of a new device from a few networks and known devices.",
+    "adapt": "Make a table of this device from a few measurements and tables of other devices.",
+    "database": "Inspect, share and clean up the database of measurements.",
+    "plugins": "List registered estimators, runtimes, meters and spaces.",
 }
 
 
 class Failure(click.ClickException):
-    """A mistake that a person can mend: one sentence, exit code 2."""
+    """A mistake of the user: one sentence, exit code 2."""
 
     exit_code = 2
 
@@ -89,7 +89,7 @@ class LazyGroup(click.Group):
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="nni_latency")
 def main() -> None:
-    """Give NNI's architecture search the true cost of every candidate.
+    """Measure and predict the cost of networks for NNI's architecture search.
 
     Start with: nni-latency build-lut --space fbnet
     """

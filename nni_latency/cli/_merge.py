@@ -2,30 +2,34 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from dataclasses import dataclass
+from typing import Literal
 
 import click
 
-from nni_latency.cli._arithmetic import check_output, output_options, write_result
-from nni_latency.tables import CONFLICTS, LookupTable, find_table, merge_tables
+from nni_latency.cli._option import grouped, option
+from nni_latency.cli._output_options import OutputOptions, write_result
+from nni_latency.tables import LookupTable, find_table, merge_tables
+
+
+@dataclass(frozen=True)
+class _MergeOptions(OutputOptions):
+    """How tables are merged."""
+
+    conflict: Literal["error", "first", "last", "mean"] = option(
+        "Which entry to keep where tables disagree.", default="error"
+    )
 
 
 @click.command("merge")
 @click.argument("tables", nargs=-1, required=True)
-@click.option(
-    "--conflict",
-    type=click.Choice(CONFLICTS),
-    default="error",
-    show_default=True,
-    help="Which entry counts where tables disagree.",
-)
-@output_options
-def command(tables: tuple[str, ...], conflict: str, out: Path, overwrite: bool) -> None:
-    """Put tables of one space and platform together.
+@grouped(out={"required": True})
+def command(tables: tuple[str, ...], merge: _MergeOptions) -> None:
+    """Merge tables of one space and platform.
 
-    TABLES are files, or names of tables that ship with the package. The first gives everything but entries.
+    TABLES are files, or names of tables that ship with the package. Everything but the entries is taken from the first.
     """
-    check_output(out, overwrite)
+    out = merge.path()
     loaded = [LookupTable.load(find_table(name)) for name in tables]
     known = tuple(remark for table in loaded for remark in table.remarks)
-    write_result(merge_tables(loaded, conflict=conflict), out, known=known)  # type: ignore[arg-type]
+    write_result(merge_tables(loaded, conflict=merge.conflict), out, known=known)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 import sys
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -12,10 +13,19 @@ import cloudpickle
 import torch
 from torch import nn
 
+from nni_latency.cli._option import option
 from nni_latency.errors import InvalidValueError, LatencyError
 from nni_latency.imports import FILE_PREFIX, import_place, quiet_nni
 
 _INPUT = re.compile(r"(?:(?P<name>[A-Za-z_]\w*)=)?(?P<sizes>\d+(?:,\d+)*)?(?::(?P<dtype>\w+))?")
+
+inputs_option = partial(
+    option,
+    "Shape of an input of your class without the batch, such as 3,224,224; repeat for further inputs.",
+    "--input",
+    multiple=True,
+    metavar="[NAME=]SIZES[:DTYPE]",
+)
 
 
 def names_a_class(text: str) -> bool:
@@ -40,7 +50,7 @@ def load_class(text: str) -> Any:
         raise InvalidValueError(f"There is no file {place!r}.") from None
     except LatencyError:
         raise
-    except (Exception, SystemExit) as error:  # a stranger's module may raise anything
+    except (Exception, SystemExit) as error:  # user code may raise anything
         raise InvalidValueError(f"Cannot import {place!r}: {_reason(error)}") from error
     if not hasattr(module, name):
         found = [key for key, value in vars(module).items() if _is_network_class(value, module)]
@@ -64,7 +74,7 @@ def make_network(text: str, made_of: Any, kwargs: dict[str, Any]) -> nn.Module:
     try:
         with quiet_nni():
             network = made_of(**kwargs)
-    except Exception as error:  # a stranger's constructor may raise anything
+    except Exception as error:  # user code may raise anything
         raise InvalidValueError(f"{text!r} cannot be made with {kwargs}: {_reason(error)}") from error
     if not isinstance(network, nn.Module):
         raise InvalidValueError(f"{text!r} must make a torch.nn.Module. Got {type(network).__name__}.")
@@ -94,7 +104,7 @@ def make_inputs(texts: tuple[str, ...], batch_size: int) -> Any:
     """
     if not texts:
         raise InvalidValueError(
-            "The shape of the network's input is needed: give it without the batch, as in --input 3,224,224."
+            "The network needs the shape of its input: give it without the batch, as in --input 3,224,224."
         )
     generator = torch.Generator().manual_seed(0)
     args, kwargs = [], {}
@@ -103,8 +113,8 @@ def make_inputs(texts: tuple[str, ...], batch_size: int) -> Any:
         dtype = getattr(torch, (match and match["dtype"]) or "float32", None)
         if not text.strip() or match is None or not isinstance(dtype, torch.dtype):
             raise InvalidValueError(
-                "An --input must be sizes separated by commas, without the batch, such as 3,224,224, with a name in "
-                f"front and an element type behind where they are needed, such as words=16:int64. Got {text!r}."
+                "An --input must be sizes separated by commas, without the batch, such as 3,224,224, optionally with a "
+                f"name before and an element type after them, such as words=16:int64. Got {text!r}."
             )
         shape = (batch_size, *map(int, match["sizes"].split(",") if match["sizes"] else ()))
         fraction = dtype.is_floating_point

@@ -18,7 +18,7 @@ _KINDS = ("estimators", "runtimes", "meters", "spaces")
 @click.command("plugins")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(as_json: bool) -> None:
-    """List what is registered, and by which distribution."""
+    """List registered estimators, runtimes, meters and spaces, each with its plugin and distribution."""
     registry = load_registry()
     if as_json:
         click.echo(json.dumps([asdict(plugin) for plugin in registry.plugins], indent=1))

@@ -1,4 +1,4 @@
-"""The progress of measuring: a bar with the time left, and how to go on after an interruption."""
+"""The progress of measuring: a bar with the time left, and how to resume after an interruption."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from types import TracebackType
 import click
 
 from nni_latency.cli._console import progress, remarks
+from nni_latency.cli._measuring_options import StoreOptions
 from nni_latency.measurement import Progress
 from nni_latency.measurement.runtimes import Runtime
 from nni_latency.tables import MeasuringOptions
@@ -15,7 +16,7 @@ from nni_latency.units import format_seconds
 
 
 class Measuring:
-    """A context in which something is measured behind a progress bar; Ctrl-C says how to go on.
+    """A context in which something is measured behind a progress bar; Ctrl-C says how to resume.
 
     Parameters
     ----------
@@ -23,16 +24,16 @@ class Measuring:
         What is measured.
     runtime : Runtime
         Where.
-    store : str or None, default=None
-        URL or file of the database; None for the user's own.
-    fresh : bool, default=False
-        Measure again what the database has.
+    store : StoreOptions
+        Where the measurements are kept.
     """
 
-    def __init__(self, what: str, runtime: Runtime, store: str | None = None, *, fresh: bool = False) -> None:
+    def __init__(self, what: str, runtime: Runtime, store: StoreOptions) -> None:
         self._what, self._runtime = what, runtime
-        #: What the functions that measure take besides.
-        self.how = MeasuringOptions(store=store, fresh=fresh, on_progress=self.on_progress, on_start=self.on_start)
+        #: Further arguments of the functions that measure.
+        self.how = MeasuringOptions(
+            store=store.database, fresh=store.fresh, on_progress=self.on_progress, on_start=self.on_start
+        )
         self._console = remarks()
         self._bar = progress(self._console)
         self._open = contextlib.ExitStack()
@@ -43,9 +44,9 @@ class Measuring:
         return self
 
     def on_start(self, rounds: int) -> None:
-        """Show the bar: only now is everything checked, so a mistake is told without a bar before it."""
-        going_on = f", resuming after {rounds} rounds" if rounds else ""
-        self._console.print(f"Measuring {self._what} on {self._runtime.platform.id}{going_on}", markup=False)
+        """Show the bar: only now is everything checked, so an error appears without a bar before it."""
+        resumed = f", resuming after {rounds} rounds" if rounds else ""
+        self._console.print(f"Measuring {self._what} on {self._runtime.platform.id}{resumed}", markup=False)
         self._open.enter_context(self._bar)
 
     def on_progress(self, state: Progress) -> None:

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import click
 
-from nni_latency.cli._arithmetic import check_output, output_options, write_result
+from nni_latency.cli._option import grouped
+from nni_latency.cli._output_options import OutputOptions, write_result
 from nni_latency.tables import LookupTable, find_table, scale_table
 
 
 @click.command("scale")
 @click.argument("table")
-@click.option("--factor", required=True, type=float, help="By how much every cost is multiplied, such as 0.001.")
-@output_options
-def command(table: str, factor: float, out: Path, overwrite: bool) -> None:
+@click.option("--factor", required=True, type=float, help="Factor, such as 0.001.")
+@grouped(out={"required": True})
+def command(table: str, factor: float, output: OutputOptions) -> None:
     """Multiply every cost of a table by a factor.
 
     TABLE is a file, or the name of a table that ships with the package.
     """
-    check_output(out, overwrite)
+    out = output.path()
     loaded = LookupTable.load(find_table(table))
     write_result(scale_table(loaded, factor), out, known=loaded.remarks)

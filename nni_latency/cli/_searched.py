@@ -15,7 +15,8 @@ from rich.markup import escape
 import nni_latency.spaces as spaces
 from nni_latency.cli._console import remarks
 from nni_latency.cli._model import send_by_value
-from nni_latency.cli._options import arguments_for, check_batch_size, given_arguments, make_space, plan_for
+from nni_latency.cli._options import arguments_for, check_batch_size, given_arguments, make_space
+from nni_latency.cli._space_options import plan_for
 from nni_latency.errors import InvalidValueError, MismatchError
 from nni_latency.estimators import Estimator, OperatorTableEstimator
 from nni_latency.nas import Dataset, check_strategy

@@ -28,7 +28,7 @@ _COLUMNS = 16
 @click.command("show")
 @click.argument("table")
 @click.option("--json", "as_json", is_flag=True, help="Print the main facts as JSON.")
-@click.option("--plot", type=click.Path(path_type=Path), help="Draw costs, intervals and drift into a PNG file.")
+@click.option("--plot", type=click.Path(path_type=Path), help="PNG file of costs, intervals and drift.")
 def command(table: str, as_json: bool, plot: Path | None) -> None:
     """Show a lookup table: layers, candidates, coverage, platform, protocol.
 

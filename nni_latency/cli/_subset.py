@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import click
 
-from nni_latency.cli._arithmetic import check_output, output_options, write_result
+from nni_latency.cli._option import grouped
+from nni_latency.cli._output_options import OutputOptions, write_result
 from nni_latency.errors import InvalidValueError
 from nni_latency.tables import LookupTable, find_table, subset_table
 
 
 @click.command("subset")
 @click.argument("table")
-@click.option("--layers", metavar="NAME,...", help="Layers whose entries are kept.  [default: all]")
-@click.option("--choices", metavar="NAME,...", help="Candidates whose entries are kept.  [default: all]")
-@output_options
-def command(table: str, layers: str | None, choices: str | None, out: Path, overwrite: bool) -> None:
-    """Keep some entries of a table; the rest is missing afterwards.
+@click.option("--layers", metavar="NAME,...", help="Layers to keep.  [default: all]")
+@click.option("--choices", metavar="NAME,...", help="Candidates to keep.  [default: all]")
+@grouped(out={"required": True})
+def command(table: str, layers: str | None, choices: str | None, output: OutputOptions) -> None:
+    """Keep some entries of a table; the others become missing.
 
     TABLE is a file, or the name of a table that ships with the package. Fixed layers are always kept.
     """
     if layers is None and choices is None:
         raise InvalidValueError("Say what to keep, with --layers or --choices.")
-    check_output(out, overwrite)
+    out = output.path()
     loaded = LookupTable.load(find_table(table))
     write_result(subset_table(loaded, layers=_names(layers), choices=_names(choices)), out, known=loaded.remarks)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import csv
 import io
 import re
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import click
 import numpy as np
@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from rich.markup import escape
 
 from nni_latency.cli._console import results
-from nni_latency.cli._options import given_arguments, make_space, space_options
+from nni_latency.cli._option import grouped, option
+from nni_latency.cli._space_options import SpaceOptions
 from nni_latency.errors import InvalidValueError
 from nni_latency.estimators import TransferEstimator, score
 from nni_latency.estimators.transfer import (
@@ -32,71 +33,90 @@ from nni_latency.units import format_percent, format_seconds
 
 _ROWS = re.compile(r"(\d+)-(\d+)")
 
-_FILE = click.Path(path_type=Path)
+
+@dataclass(frozen=True)
+class _FileOptions:
+    """The files of architectures and latencies."""
+
+    architectures: Path = option("CSV file: an index, and one column per layer or one of strings.", required=True)
+    sources: Path = option("CSV file: an index, and one series of latencies per known device.", required=True)
+    target: Path | None = option(
+        "CSV file: an index and latencies of the new device. Without it, the networks to measure are written."
+    )
+    source_devices: str | None = option("Series of --sources to use.  [default: all]", metavar="NAME,...")
+    target_device: str | None = option("Series of --target to use, if it has several.", metavar="NAME")
+    unit: str = option("Unit of the latencies in all files.", type=click.Choice(list(UNITS)), default="ms")
+    check_units: bool = option("Refuse series that seem to have another unit, or accept them.", default=True)
+
+
+@dataclass(frozen=True)
+class _FitOptions:
+    """What is learned from."""
+
+    samples: int = option("Number of networks to measure in all.", type=click.IntRange(3), default=10)
+    fit_rows: str | None = option("Rows that may be measured and learned from.  [default: all]", metavar="FIRST-LAST")
+    platform: str | None = option("The new device, to be recorded in its table.", metavar="DEVICE|ID")
+    seed: int = option("Random seed for the choice of networks.", type=click.IntRange(0), default=0)
+
+
+@dataclass(frozen=True)
+class _ResultOptions:
+    """The files that are written."""
+
+    out: Path = option("CSV file of the predictions, or of the networks to measure.", required=True)
+    table: Path | None = option("Also write the lookup table of the new device to this file.")
+    save: Path | None = option("Also write the fitted estimator to this file.")
+
+    @property
+    def paths(self) -> list[Path]:
+        """All files that are written."""
+        return [path for path in (self.out, self.table, self.save) if path]
 
 
 @click.command("transfer")
-@space_options
-@click.option("--architectures", required=True, type=_FILE, help="CSV: index, and a column by layer or of strings.")
-@click.option("--sources", required=True, type=_FILE, help="CSV: index, and a series of latencies by known device.")
-@click.option("--target", type=_FILE, help="CSV: index and latencies of the new device; without it, what to measure.")
-@click.option("--source-devices", metavar="NAME,...", help="Series of --sources that are used.  [default: all]")
-@click.option("--target-device", metavar="NAME", help="Series of --target, if it has several.")
-@click.option("--samples", type=click.IntRange(3), default=10, show_default=True, help="Networks measured in all.")
-@click.option("--fit-rows", metavar="FIRST-LAST", help="Rows that may be learned from and measured.  [default: all]")
-@click.option("--unit", type=click.Choice(list(UNITS)), default="ms", show_default=True, help="Unit in all the files.")
-@click.option("--check-units/--no-check-units", default=True, show_default=True, help="Refuse series of another unit.")
-@click.option("--platform", metavar="DEVICE|ID", help="The new device, as its table will say.")
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of what is drawn.")
-@click.option("--out", required=True, type=_FILE, help="CSV of the predictions, or of the networks to measure.")
-@click.option("--table", type=_FILE, help="Write the new device's lookup table, too.")
-@click.option("--save", type=_FILE, help="Write the fitted estimator, too.")
-def command(**options: Any) -> None:
-    """Learn a new device from a few networks and devices that are known.
+@grouped()
+def command(asked: SpaceOptions, files: _FileOptions, fit: _FitOptions, written: _ResultOptions) -> None:
+    """Learn the latencies of a new device from a few networks and from known devices.
 
-    Where --target holds more networks than --samples, the most telling ones are taken for measured, and the others show
-    how good the predictions are. Where it holds no more, all of them are.
+    If --target holds more networks than --samples, the most informative ones are learned from, and the others show how
+    good the predictions are. Otherwise all are learned from.
     """
-    outputs = [options[name] for name in ("out", "table", "save") if options[name]]
-    if options["table"] and not given_arguments(options):
-        raise InvalidValueError(
-            "The --table says what its candidates compute: give the space's --preset, or more of it."
-        )
-    for path in outputs:
+    if written.table and not asked.given:
+        raise InvalidValueError("--table records what its candidates compute: give --preset, or more of the space.")
+    for path in written.paths:
         check_writable(path)
-    files = read_columns(options["architectures"])
-    encoding = _encoding(options)
-    indices = encoding.indices(architectures_of(files, encoding.labels))
-    rows = _fit_rows(options["fit_rows"], len(indices))
-    platform = Platform.parse(options["platform"]) if options["platform"] else None
+    networks = read_columns(files.architectures)
+    encoding = _encoding(asked)
+    indices = encoding.indices(architectures_of(networks, encoding.labels))
+    rows = _fit_rows(fit.fit_rows, len(indices))
+    platform = Platform.parse(fit.platform) if fit.platform else None
     estimator = TransferEstimator(
-        encoding, platform=platform, check_units=options["check_units"], random_state=options["seed"]
-    ).fit_sources(indices[rows], _sources(options, files, rows))
-    if options["target"] is None:
-        picks = rows[estimator.suggest(options["samples"])]
-        write_atomically(options["out"], _csv(_listing(files, picks)))
+        encoding, platform=platform, check_units=files.check_units, random_state=fit.seed
+    ).fit_sources(indices[rows], _sources(files, networks, rows))
+    if files.target is None:
+        picks = rows[estimator.suggest(fit.samples)]
+        write_atomically(written.out, _csv(_listing(networks, picks)))
         results().print(
             f"Measure these {len(picks)} networks and give their latencies with --target; wrote "
-            f"{escape(str(options['out']))}",
+            f"{escape(str(written.out))}",
             soft_wrap=True,
         )
         return
-    target = _target(options, files)
-    picks = _picks(estimator, indices, rows, target, options["samples"])
+    target = _target(files, files.target, networks)
+    picks = _picks(estimator, indices, rows, target, fit.samples)
     estimator.fit(indices[picks], target[picks])
-    _write(estimator, indices, files, options)
-    _report(estimator, indices, files, target, picks, rows if options["fit_rows"] else picks)
-    results().print(f"Wrote {escape(', '.join(map(str, outputs)))}", soft_wrap=True)
+    _write(estimator, indices, networks, files.unit, written)
+    _report(estimator, indices, networks, target, picks, rows if fit.fit_rows else picks)
+    results().print(f"Wrote {escape(', '.join(map(str, written.paths)))}", soft_wrap=True)
 
 
-def _encoding(options: dict[str, Any]) -> Encoding:
-    name, given = options["space"], given_arguments(options)
-    if name.lower().replace("-", "") == "nasbench201":
+def _encoding(asked: SpaceOptions) -> Encoding:
+    if asked.name.lower().replace("-", "") == "nasbench201":
         return encoding_of("nasbench201")
-    if name == "fbnet" and not given:
-        # Layers and choices are the same in both presets; what candidates compute is that of small pictures.
-        given = {"preset": "cifar"}
-    return encoding_of(make_space(name, given))
+    if asked.name == "fbnet" and not asked.given:
+        # Both presets have the same layers and choices; the candidates compute what they do for small images.
+        asked = replace(asked, preset="cifar")
+    return encoding_of(asked.make())
 
 
 def _fit_rows(text: str | None, count: int) -> NDArray[np.int64]:
@@ -109,21 +129,21 @@ def _fit_rows(text: str | None, count: int) -> NDArray[np.int64]:
     return np.arange(first, last + 1)
 
 
-def _sources(options: dict[str, Any], files: CsvColumns, rows: NDArray[np.int64]) -> dict[str, NDArray[np.float64]]:
-    wanted = [name.strip() for name in (options["source_devices"] or "").split(",") if name.strip()]
-    series = latencies_of(read_columns(options["sources"]), files.index, options["unit"], wanted)
+def _sources(files: _FileOptions, networks: CsvColumns, rows: NDArray[np.int64]) -> dict[str, NDArray[np.float64]]:
+    wanted = [name.strip() for name in (files.source_devices or "").split(",") if name.strip()]
+    series = latencies_of(read_columns(files.sources), networks.index, files.unit, wanted)
     return {name: values[rows] for name, values in series.items()}
 
 
-def _target(options: dict[str, Any], files: CsvColumns) -> NDArray[np.float64]:
+def _target(files: _FileOptions, path: Path, networks: CsvColumns) -> NDArray[np.float64]:
     """Return the latencies of the new device [s], NaN for networks that were not measured."""
-    content, device = read_columns(options["target"]), options["target_device"]
+    content, device = read_columns(path), files.target_device
     if device is None and len(content.columns) != 1:
         raise InvalidValueError(
             f"The file {str(content.path)!r} has {len(content.columns)} series: {', '.join(content.columns)}. "
             "Name the new device with --target-device."
         )
-    series = latencies_of(content, files.index, options["unit"], [device] if device else [])
+    series = latencies_of(content, networks.index, files.unit, [device] if device else [])
     return next(iter(series.values()))
 
 
@@ -134,7 +154,7 @@ def _picks(
     target: NDArray[np.float64],
     samples: int,
 ) -> NDArray[np.int64]:
-    """Return the rows that are taken for measured."""
+    """Return the rows that are learned from."""
     measured = rows[~np.isnan(target[rows])]
     if len(measured) <= samples:
         return measured
@@ -142,36 +162,40 @@ def _picks(
 
 
 def _write(
-    estimator: TransferEstimator, indices: NDArray[np.int64], files: CsvColumns, options: dict[str, Any]
+    estimator: TransferEstimator,
+    indices: NDArray[np.int64],
+    networks: CsvColumns,
+    unit: str,
+    written: _ResultOptions,
 ) -> None:
-    unit = options["unit"]
     ends = np.stack(estimator.predict_interval(indices)) / UNITS[unit]
     header = ["index", *(f"{name}_{unit}" for name in ("predicted", "low", "high"))]
-    lines = [[name, *(f"{value:.6g}" for value in row)] for name, row in zip(files.index, ends.T, strict=True)]
-    if options["table"]:
-        estimator.to_table().save(options["table"])
-    if options["save"]:
-        estimator.save(options["save"])
-    write_atomically(options["out"], _csv([header, *lines]))
+    lines = [[name, *(f"{value:.6g}" for value in row)] for name, row in zip(networks.index, ends.T, strict=True)]
+    if written.table:
+        estimator.to_table().save(written.table)
+    if written.save:
+        estimator.save(written.save)
+    write_atomically(written.out, _csv([header, *lines]))
 
 
 def _report(
     estimator: TransferEstimator,
     indices: NDArray[np.int64],
-    files: CsvColumns,
+    networks: CsvColumns,
     target: NDArray[np.float64],
     picks: NDArray[np.int64],
     left_out: NDArray[np.int64],
 ) -> None:
     console = results()
-    names = [files.index[place] for place in picks]
+    names = [networks.index[place] for place in picks]
     console.print(f"Measured: {len(picks)} networks, {escape(', '.join(names))}", soft_wrap=True)
     alike = sorted(estimator.similarity_.items(), key=lambda item: -item[1])[:3]
-    console.print(f"Most like: {escape(', '.join(f'{name} ({share:.0%})' for name, share in alike if share > 0.005))}")
-    console.print(f"Noise of a measurement: {format_percent(estimator.noise_)}")
+    similar = ", ".join(f"{name} ({share:.0%})" for name, share in alike if share > 0.005)
+    console.print(f"Most similar: {escape(similar)}")
+    console.print(f"Measurement noise: {format_percent(estimator.noise_)}")
     for place in estimator.suspects_:
         console.print(
-            f"The latency of the network {escape(names[place])} does not fit the rest and counts less: "
+            f"The latency of the network {escape(names[place])} does not fit the others and counts less: "
             f"{format_seconds(float(target[picks[place]]))}. Measure it again."
         )
     others = np.setdiff1d(np.flatnonzero(np.isfinite(target) & (target > 0)), np.union1d(picks, left_out))
@@ -185,9 +209,9 @@ def _report(
         )
 
 
-def _listing(files: CsvColumns, picks: NDArray[np.int64]) -> list[list[str]]:
-    rows = [[files.index[place], *(column[place] for column in files.columns.values())] for place in picks]
-    return [["index", *files.columns], *rows]
+def _listing(networks: CsvColumns, picks: NDArray[np.int64]) -> list[list[str]]:
+    rows = [[networks.index[place], *(column[place] for column in networks.columns.values())] for place in picks]
+    return [["index", *networks.columns], *rows]
 
 
 def _csv(rows: list[list[str]]) -> str:

@@ -3,35 +3,25 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Literal
 
 import click
-from click.core import ParameterSource
 from rich.markup import escape
 from rich.table import Table
 
 import nni_latency.spaces as spaces
 from nni_latency.cli._console import remarks, results
-from nni_latency.cli._options import (
-    arguments_for,
-    check_batch_size,
-    device_option,
-    ending_options,
-    given_arguments,
-    make_runtime,
-    make_space,
-    missing_option,
-    plan_for,
-    space_options,
-)
+from nni_latency.cli._estimator_options import missing_option
+from nni_latency.cli._measuring_options import DeviceOptions, EndingOptions, StoreOptions, make_runtime
+from nni_latency.cli._option import grouped, option, parsed
 from nni_latency.cli._progress import Measuring
-from nni_latency.cli._spaces import sampled_space
-from nni_latency.errors import InvalidValueError, LatencyError
+from nni_latency.cli._space_options import SPACE_OF_TABLE, SpaceOptions, choose_space, plan_for
+from nni_latency.errors import InvalidValueError, MismatchError
 from nni_latency.estimators import Estimator, OperatorTableEstimator, Scores
 from nni_latency.files import check_writable, write_atomically
 from nni_latency.loading import load_estimator
-from nni_latency.measurement import Protocol
 from nni_latency.plots import draw_validation
 from nni_latency.tables import MeasurePlan, measure_networks
 from nni_latency.units import format_metric, format_percent
@@ -45,110 +35,96 @@ from nni_latency.validation import (
 )
 
 
-class _RequirementType(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.4
-    name = "score=limit"
+@dataclass(frozen=True)
+class _ValidateOptions:
+    """Which networks are measured, and what the estimator must reach."""
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Requirement:
-        """Read it, or fail with a sentence."""
-        try:
-            return Requirement.parse(str(value))
-        except LatencyError as error:
-            self.fail(str(error), param, ctx)
+    networks: int = option("Number of random networks.", type=click.IntRange(0), default=24)
+    seed: int = option("Random seed for the networks.", type=click.IntRange(0), default=0)
+    batch_size: int | None = option(
+        "Images per run.  [default: the table's; a different value is an error]", type=click.IntRange(1)
+    )
+    normalise: bool = option("Correct for a change of machine speed since the table was built.", default=True)
+    missing: Literal["error", "nearest"] = missing_option()
+    requirements: tuple[Requirement, ...] = option(
+        "Exit with code 1 if the score misses this limit, such as within10=0.95 or mape=0.05; repeat for several.",
+        "--require",
+        type=parsed("score=limit", Requirement.parse),
+        multiple=True,
+    )
+    out: Path | None = option("JSON file of the result.  [default: named after the table]")
+    plot: Path | None = option("PNG file of the plots.  [default: next to the JSON file]")
+    as_json: bool = option("Print JSON instead of the report.", "--json", default=False)
 
 
 @click.command("validate")
 @click.argument("estimator", metavar="TABLE")
-@space_options
-@click.option("--networks", type=click.IntRange(0), default=24, show_default=True, help="Random networks.")
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of the random networks.")
-@ending_options("90s")
-@click.option("--batch-size", type=click.IntRange(1), help="Must be that of the table.")
-@device_option
-@click.option("--normalise/--no-normalise", default=True, show_default=True, help="Take out the change of speed since.")
-@missing_option
-@click.option(
-    "--require",
-    "requirements",
-    type=_RequirementType(),
-    multiple=True,
-    help="Exit with code 1 unless it is reached, such as within10=0.95 or mape=0.05.",
-)
-@click.option("--out", type=click.Path(path_type=Path), help="JSON file.  [default: named after the table]")
-@click.option("--plot", type=click.Path(path_type=Path), help="PNG file.  [default: beside the JSON]")
-@click.option("--json", "as_json", is_flag=True, help="Print the JSON instead of the report.")
-def command(**options: Any) -> None:
-    """Hold a table, or any estimator, to networks that nobody measured before.
+@grouped(space=SPACE_OF_TABLE, budget={"default": "90s"})
+def command(
+    estimator: str,
+    asked: SpaceOptions,
+    wanted: _ValidateOptions,
+    device: DeviceOptions,
+    ending: EndingOptions,
+    store: StoreOptions,
+) -> None:
+    """Validate a table, or any other estimator, on unseen networks.
 
-    TABLE is a file, a shipped table or a registered estimator. Random networks, published ones and the extremes of the
-    space are measured whole in interleaved rounds, and compared with what TABLE predicts. The space is that of TABLE
-    where it holds the operators of one.
+    TABLE is a file, a shipped table or a registered estimator. Measures random networks, published networks and the
+    extremes of the space as a whole, in interleaved rounds, and compares them with the estimates.
+
+    An interrupted run can be resumed: run the same command again.
     """
-    made = load_estimator(options["estimator"], missing=options["missing"])
-    plan = _source(made, options)
-    platform = made.platform
-    runtime = make_runtime(platform.runtime, options["device"], platform.threads, platform.precision)
-    out = options["out"] or Path(f"{_stem(options['estimator'])}.validation.json")
-    plot = options["plot"] or out.with_suffix(".png")
-    if plot == out:
-        raise InvalidValueError(f"JSON and picture cannot both go to {str(out)!r}. Name the JSON file with --out.")
-    check_writable(plot)
-    protocol = Protocol(
-        rounds=options["rounds"],
-        threads=platform.threads,
-        time_budget=options["budget"],
-        half_width=options["half_width"],
+    made = load_estimator(estimator, missing=wanted.missing)
+    plan = _source(made, asked, wanted.batch_size)
+    platform = device.of(made.platform)
+    runtime = make_runtime(platform)
+    out = wanted.out or Path(
+        f"{Path(estimator).name.removesuffix('.json').replace(':', '-') or 'estimator'}.validation.json"
     )
-    networks = draw_networks(plan, options["networks"], seed=options["seed"])
-    # What does not fit is told now, and not after the measuring.
-    predicted = predict_networks(made, plan, networks, runtime.platform)
-    with Measuring(
-        f"{len(networks)} networks of {_title(plan)}", runtime, options["database"], fresh=options["fresh"]
-    ) as measuring:
-        measured = measure_networks(
-            plan,
-            networks,
-            runtime,
-            protocol,
-            **measuring.how,
+    plot = wanted.plot or out.with_suffix(".png")
+    if plot == out:
+        raise InvalidValueError(
+            f"The JSON file and the plot cannot both be {str(out)!r}. Name another JSON file with --out."
         )
-    validation = validate(made, plan, measured, normalise=options["normalise"], predicted=predicted)
+    check_writable(plot)
+    networks = draw_networks(plan, wanted.networks, seed=wanted.seed)
+    # Before measuring, so that a mismatch is reported at once.
+    predicted = predict_networks(made, plan, networks, runtime.platform)
+    title = str(plan.space) if isinstance(plan, MeasurePlan) else plan.space.name
+    with Measuring(f"{len(networks)} networks of {title}", runtime, store) as measuring:
+        measured = measure_networks(plan, networks, runtime, ending.protocol(platform.threads), **measuring.how)
+    validation = validate(made, plan, measured, normalise=wanted.normalise, predicted=predicted)
     content = validation_content(validation)
     write_atomically(out, json.dumps(content, indent=1) + "\n")
     draw_validation(validation, plot)
-    if options["as_json"]:
+    if wanted.as_json:
         click.echo(json.dumps(content, indent=1))
     else:
         _print(validation)
         results().print(f"Wrote {escape(str(out))} and {escape(str(plot))}", soft_wrap=True)
-    _check(validation.scores, options["requirements"])
+    _check(validation.scores, wanted.requirements)
 
 
-def _source(estimator: Estimator, options: dict[str, Any]) -> MeasurePlan | spaces.SampledSpace:
+def _source(estimator: Estimator, asked: SpaceOptions, batch_size: int | None) -> MeasurePlan | spaces.SampledSpace:
     """Return the space whose networks are measured: the estimator's own, or the one asked for."""
-    source = click.get_current_context().get_parameter_source("space")
-    asked = None if source is ParameterSource.DEFAULT else options["space"]
+    chosen = choose_space(estimator, asked, batch_size)
+    space = chosen.make()
     if isinstance(estimator, OperatorTableEstimator):
-        given = given_arguments({**options, "space": asked or estimator.table.space.name})
-        return sampled_space(estimator.table, asked, given, options["input_size"], options["batch_size"])
-    batch_size = check_batch_size(estimator, options["batch_size"])
-    space = make_space(options["space"], arguments_for(estimator, options["space"], options))
+        table = estimator.table
+        if chosen.name != table.space.name:
+            raise MismatchError(f"The table belongs to the space {table.space.name!r}, not to {chosen.name!r}.")
+        seen = tuple(spaces.check_sample(space, network.sample) for network in table.networks)
+        return spaces.SampledSpace(space, table.input_shape, seen)
     if hasattr(space, "measure_plan"):
-        return plan_for(space, "", batch_size)
-    return spaces.SampledSpace.of(space, batch_size, options["input_size"])
-
-
-def _title(plan: MeasurePlan | spaces.SampledSpace) -> str:
-    return str(plan.space) if isinstance(plan, MeasurePlan) else plan.space.name
-
-
-def _stem(estimator: str) -> str:
-    return Path(estimator).name.removesuffix(".json").replace(":", "-") or "estimator"
+        return plan_for(space, chosen.name, chosen.batch_size)
+    return spaces.SampledSpace.of(space, chosen.batch_size, chosen.input_size)
 
 
 def _print(validation: Validation) -> None:
     console = results()
     grid = Table(padding=(0, 1), title="Worst cases", title_justify="left")
-    for name in ("network", "predicted", "measured", "error", "the halves differ by"):
+    for name in ("network", "predicted", "measured", "error", "split-half difference"):
         grid.add_column(name, justify="left" if name == "network" else "right")
     for item in validation.worst[:6]:
         grid.add_row(
@@ -173,8 +149,8 @@ def _print(validation: Validation) -> None:
     if abs(validation.speed - 1) > 0.02:
         slower = "slower" if validation.speed < 1 else "faster"
         console.print(
-            f"The machine is {abs(1 / validation.speed - 1):.1%} {slower} than when the table was built, by the "
-            "space's reference network; measured times are taken to the speed of then."
+            f"The machine is {abs(1 / validation.speed - 1):.1%} {slower} than when the table was built, "
+            "judged by the space's reference network; the measured times are corrected for this."
         )
 
 

@@ -97,7 +97,7 @@ def test_build_replaces_a_table_if_told_to(run, tables, tmp_path):
         (["--batch-size", "0"], "Batch sizes must be whole numbers >= 1, separated by commas. Got '0'."),
         (["--batch-size", "x"], "Batch sizes must be whole numbers >= 1, separated by commas. Got 'x'."),
         (["--batch-size", "1,,2"], "Batch sizes must be whole numbers >= 1, separated by commas. Got '1,,2'."),
-        (["--batch-size", "1,2"], "--out names one file, --batch-size asks for several tables."),
+        (["--batch-size", "1,2"], "--out names one file, but --batch-size asks for several tables."),
         (["--metric", "beauty"], "'beauty' is not one of 'latency', 'throughput', 'parameter_memory'"),
         (["--half-width", "1"], "1.0 is not in the range 0<=x<1"),
         (["--timeout", "never"], "A duration must be a positive number"),
@@ -173,12 +173,12 @@ def test_interrupted_build_goes_on_where_it_was(run, tmp_path):
         _, stderr = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "Traceback" not in stderr
-    assert "the same command goes on" in stderr
+    assert "run the same command again to resume" in stderr
     assert not out.exists()
     kept = journal.read_bytes().count(b"\n") - 1
     assert kept >= 3
     result = run("build-lut", *TINY_OPTIONS, "--budget", "10min", "--rounds", kept + 2, "--out", out)
-    assert f"going on after {kept} rounds" in result.stderr
+    assert f"resumed after {kept} rounds" in result.stderr
     assert LookupTable.load(out).rounds == kept + 2
     assert not journal.exists()
 

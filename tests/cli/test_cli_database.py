@@ -290,7 +290,7 @@ def test_prune_leaves_what_is_being_measured(run, path):
     with store.campaign(CampaignHeader("networks", {"space": "tiny"}, HERE, Protocol())) as log:
         shown = run("database", "--database", path, "prune", "--kind", "networks", "--yes").stdout
     store.close()
-    assert f"{log.identifier} is being measured, and stays." in shown
+    assert f"{log.identifier} is being measured and was kept." in shown
     assert len(_campaigns(path)) == 2
 
 
@@ -305,7 +305,7 @@ def test_prune_takes_platforms_along(run, path):
 
 def test_prune_without_a_condition_is_refused(fails, path):
     sentence = fails("database", "--database", path, "prune", "--yes")
-    assert sentence == "Say what goes, with --older-than, --keep-latest, --platform or --kind."
+    assert sentence == "Say what to remove, with --older-than, --keep-latest, --platform or --kind."
 
 
 @pytest.mark.parametrize("command", [["info"], ["query"], ["prune", "--kind", "x"]])

@@ -138,7 +138,7 @@ def test_missing_candidates_may_be_taken_from_the_nearest(run, tables):
         (["--input-size", "64"], ("input_size=32", "input_size=64")),
         (["--preset", "imagenet"], ("preset=cifar", "preset=imagenet")),
         (["--space", "nasnet"], ("'fbnet'", "'nasnet'")),
-        (["--batch-size", "8"], ("batch size 1", "batch size 8")),
+        (["--batch-size", "8"], ("batch size 1", "with 8")),
     ],
     ids=lambda value: value[0],
 )

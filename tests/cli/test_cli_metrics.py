@@ -81,7 +81,7 @@ def test_parameter_memory_is_exact(build, plan, tmp_path):
         for choice, candidate in layer.candidates.items():
             entry = table.entry(layer.name, choice)
             assert entry.low == entry.value == entry.high == _parameters(candidate)
-    assert "Counted the parameter_memory of 65 candidates" in shown
+    assert "Computed the parameter_memory of 65 candidates" in shown
 
 
 def test_activation_memory_of_a_candidate_holds_its_input_and_output_at_least(build, plan, tmp_path):

@@ -9,7 +9,7 @@ import pytest
 from matplotlib.image import imread
 
 from nni_latency.cli import _build_lut, _validate
-from nni_latency.cli._build_operators import default_name
+from nni_latency.cli._space_options import operator_table_name
 from nni_latency.operators import work_of
 from nni_latency.platforms import Platform, current_platform
 from nni_latency.tables import OperatorTable
@@ -88,28 +88,29 @@ def test_a_validation_draws_other_networks_of_the_tables_own_space(run, table, t
 
 def test_options_that_do_not_fit_the_table_are_refused(fails, table):
     out = table[0]
-    assert "asked is 'fbnet'" in fails("validate", out, "--space", "fbnet")
-    assert "num_labels=5 against num_labels=4" in fails("validate", out, "--num-classes", "4")
-    assert "batch size 1 against batch size 2" in fails("validate", out, "--batch-size", "2")
-    assert "1x3x16x16 against --input-size 32" in fails("validate", out, "--input-size", "32")
+    assert ", not to 'fbnet'." in fails("validate", out, "--space", "fbnet")
+    assert "num_labels=5 in the table, num_labels=4 requested" in fails("validate", out, "--num-classes", "4")
+    assert "measured with batch size 1, not with 2" in fails("validate", out, "--batch-size", "2")
+    assert "input_size=16 in the table, input_size=32 requested" in fails("validate", out, "--input-size", "32")
 
 
 def test_bad_input_is_told_in_one_sentence(run, fails, table):
     out = table[0]
-    assert "does not know --width" in fails("build-lut", "--space", "mobilenetv3", "--width", "2")
+    assert "does not take --width" in fails("build-lut", "--space", "mobilenetv3", "--width", "2")
     assert "It must be a JSON object" in fails("build-lut", "--space", OWN, "--space-args", "3")
     assert "Cannot import the space 'nothing:Space'" in run("build-lut", "--space", "nothing:Space", code=2).stderr
     assert "missing a required argument: 'width'" in fails("build-lut", "--space", NEEDY)
     sizes = fails("build-lut", "--space", NEEDY, "--space-args", '{"width": 4}')
     assert "Give the input image size with --input-size" in sizes
     assert "A table of operators holds latencies" in fails("build-lut", "--space", OWN, "--metric", "throughput")
-    assert "leave out --networks" in fails("build-lut", "--networks", "3")
+    assert "omit --networks" in fails("build-lut", "--networks", "3")
     assert "--overwrite" in fails("build-lut", "--space", OWN, "--out", out)
 
 
 def test_a_file_is_named_after_space_input_and_platform():
     platform = Platform("cpu", "torch")
     assert (
-        default_name("folder/mine.py:Space", (2, 3, 16, 16), platform) == "mine-Space-16x16-b2.cpu.torch.fp32.t1.json"
+        operator_table_name("folder/mine.py:Space", (2, 3, 16, 16), platform)
+        == "mine-Space-16x16-b2.cpu.torch.fp32.t1.json"
     )
-    assert default_name("darts", (1, 8), platform) == "darts-1x8-b1.cpu.torch.fp32.t1.json"
+    assert operator_table_name("darts", (1, 8), platform) == "darts-1x8-b1.cpu.torch.fp32.t1.json"

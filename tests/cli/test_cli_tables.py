@@ -86,7 +86,7 @@ def test_costs_that_are_none_are_left_out_on_request(run, fails):
     assert "layer1:skip = -2 (line 3)" in fails("import", "t.csv", *TINY_OPTIONS, "--out", "t.json")
     assert not Path("t.json").exists()
     shown = run("import", "t.csv", *TINY_OPTIONS, "--invalid", "leave-out", "--out", "t.json")
-    assert "1 costs are no positive numbers and were left out: layer1:skip = -2 (line 3)" in shown.stderr
+    assert "1 costs are not positive numbers and were left out: layer1:skip = -2 (line 3)" in shown.stderr
 
 
 def test_export_says_what_it_leaves_out(run, tables):
@@ -112,7 +112,7 @@ def test_two_tables_are_compared(run, tables):
     content = json.loads(run("diff", tables["tiny"], "double.json", "--json").stdout)
     assert (content["ratio"], content["spearman"]) == (pytest.approx(2), pytest.approx(1))
     assert content["ratios"]["layer3"]["skip"] == pytest.approx(2)
-    assert "alone: layer0:k3_e1, layer2:skip" in run("diff", tables["tiny"], tables["holes"]).stderr
+    assert "only in the first table: layer0:k3_e1, layer2:skip" in run("diff", tables["tiny"], tables["holes"]).stderr
 
 
 def test_a_fallback_and_an_ensemble_have_names(run, fails, tables):
@@ -142,7 +142,7 @@ def test_a_fallback_and_an_ensemble_have_names(run, fails, tables):
         (["import", "lut.txt", "--unit", "us", "--space", "nasnet9", "--out", "t.json"], "Unknown space 'nasnet9'"),
         (
             ["import", "lut.txt", "--unit", "us", "--space", "none", "--width", "1", "--out", "t.json"],
-            "Without a space",
+            "--space none takes no arguments of a space",
         ),
         (["import", "lut.txt", "--unit", "s", *TINY_OPTIONS, "--out", "t.json"], "cannot be in s: they mean"),
         (["import", "lut.txt", "--unit", "us", "--platform", "My Phone", "--out", "t.json"], "'device' of a Platform"),
@@ -162,7 +162,7 @@ def test_a_fallback_and_an_ensemble_have_names(run, fails, tables):
             "must be one of s, ms, us, ns. Got 'J'",
         ),
         (["export", "TINY", "--format", "csv", "--out", "t.csv"], "Missing option '--unit'"),
-        (["export", "TINY", "--format", "csv", "--unit", "ms", "--out", "."], "exists"),
+        (["export", "TINY", "--format", "csv", "--unit", "ms", "--out", "."], "it is a folder; name a file in it"),
         (["diff", "TINY", "absent.json"], "There is no file 'absent.json'"),
         (["diff", "TINY", "ENERGY"], "latency cannot be compared with one of energy"),
         (["diff", "TINY", "TINY", "--plot", "lut.txt/x.png"], "Cannot write 'lut.txt/x.png'"),

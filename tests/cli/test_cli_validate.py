@@ -182,13 +182,13 @@ def test_interrupted_validation_goes_on_where_it_was(validate, machine, tmp_path
     machine.stop_after = 250
     result = validate("--rounds", 20, "--half-width", 0, "--out", "v.json", code=130)
     journal = journal_path(tmp_path / "v.json")
-    assert "the same command goes on" in result.stderr
+    assert "run the same command again to resume" in result.stderr
     kept = journal.read_bytes().count(b"\n") - 1
     assert kept >= 1
     assert not (tmp_path / "v.json").exists()
     machine.stop_after = None
     result = validate("--rounds", 20, "--half-width", 0, "--out", "v.json")
-    assert f"going on after {kept} rounds" in result.stderr
+    assert f"resumed after {kept} rounds" in result.stderr
     assert len(json.loads((tmp_path / "v.json").read_text())["drift"]) == 20
     assert not journal.exists()
 
@@ -197,7 +197,7 @@ def test_validation_may_begin_anew(validate, machine, tmp_path):
     machine.stop_after = 250
     validate("--rounds", 20, "--half-width", 0, "--out", "v.json", code=130)
     machine.stop_after = None
-    assert "going on" not in validate("--out", "v.json", "--no-resume").stderr
+    assert "resumed" not in validate("--out", "v.json", "--no-resume").stderr
     assert len(json.loads((tmp_path / "v.json").read_text())["drift"]) == 2
 
 
@@ -210,9 +210,9 @@ def test_validation_may_begin_anew(validate, machine, tmp_path):
         (["--networks", "-1"], "-1 is not in the range x>=0"),
         (["--budget", "soon"], "A duration must be a positive number"),
         (["--half-width", "1"], "1.0 is not in the range 0<=x<1"),
-        (["--batch-size", "4"], "measured with batch size 1, asked is batch size 4"),
-        (["--width", "0.5"], "width=0.25 against width=0.5"),
-        (["--space", "nasnet"], "the space 'fbnet', asked is 'nasnet'"),
+        (["--batch-size", "4"], "measured with batch size 1, not with 4"),
+        (["--width", "0.5"], "width=0.25 in the table, width=0.5 requested"),
+        (["--space", "nasnet"], "the space 'fbnet', not to 'nasnet'"),
         (["--plot", "."], "it is a folder; name a file in it"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",

@@ -1,0 +1,57 @@
+"""The options that choose an estimator."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal
+
+import click
+
+from nni_latency.cli._option import option
+from nni_latency.estimators import Estimator
+from nni_latency.loading import load_estimator
+from nni_latency.platforms import check_same_platform, current_platform
+
+#: What names an estimator in help texts.
+ESTIMATOR = "FILE|NAME[:ARGUMENT]"
+
+missing_option = partial(
+    option,
+    "How to treat candidates without an entry: stop with an error, or use the nearest entry.",
+    default="error",
+)
+
+
+@dataclass(frozen=True)
+class EstimatorOptions:
+    """The options that choose an estimator, and what it is asked."""
+
+    latency_estimator: str = option(
+        "A saved table or predictor, or a registered estimator.", required=True, metavar=ESTIMATOR
+    )
+    missing: Literal["error", "nearest"] = missing_option()
+    batch_size: int | None = option(
+        "Images per run.  [default: the table's; a different value is an error]",
+        "--batch-size",
+        "--batch",
+        type=click.IntRange(1),
+    )
+    device: str | None = option("Require an estimator for this device of this machine, such as cpu or cuda.")
+
+    def load(self) -> Estimator:
+        """Load the estimator.
+
+        Raises
+        ------
+        MismatchError
+            If a device of this machine is asked for that is not the estimator's.
+        """
+        estimator = load_estimator(self.latency_estimator, missing=self.missing)
+        if self.device is not None:
+            platform = estimator.platform
+            here = current_platform(
+                self.device, runtime=platform.runtime, precision=platform.precision, threads=platform.threads
+            )
+            check_same_platform(platform, here, f"Using an estimator of {platform.id} for {here.id}")
+        return estimator

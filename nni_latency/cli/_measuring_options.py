@@ -1,0 +1,122 @@
+"""The options of commands that measure: where, with which runtime, for how long, and what earlier runs are good for."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import click
+
+from nni_latency.cli._option import ASSIGNMENT, DURATION, option
+from nni_latency.errors import InvalidValueError
+from nni_latency.measurement import Protocol
+from nni_latency.measurement.runtimes import Runtime
+from nni_latency.platforms import PRECISIONS, Platform
+from nni_latency.plugins import load_registry
+
+_device_option = partial(option, "Device: cpu, cuda or cuda:N.", default="cpu")
+_runtime_options = partial(
+    option,
+    "Option of the runtime, such as channels_last=true; repeat for several.",
+    "--runtime-option",
+    type=ASSIGNMENT,
+    multiple=True,
+)
+
+
+@dataclass(frozen=True)
+class PlatformOptions:
+    """Where something is measured."""
+
+    device: str = _device_option()
+    runtime: str = option("Runtime that executes the networks.", default="torch")
+    runtime_options: tuple[tuple[str, Any], ...] = _runtime_options()
+    precision: str = option("Numeric precision.", type=click.Choice(PRECISIONS), default="fp32")
+    threads: int = option("Number of CPU threads.", type=click.IntRange(1), default=1)
+
+
+@dataclass(frozen=True)
+class DeviceOptions:
+    """Where something is measured, if runtime, precision and threads are those of a table."""
+
+    device: str = _device_option()
+    runtime_options: tuple[tuple[str, Any], ...] = _runtime_options()
+
+    def of(self, platform: Platform) -> PlatformOptions:
+        """Return the options with runtime, precision and threads of a platform."""
+        return PlatformOptions(
+            self.device, platform.runtime, self.runtime_options, platform.precision, platform.threads
+        )
+
+
+@dataclass(frozen=True)
+class EndingOptions:
+    """When measuring ends."""
+
+    budget: float = option("Maximum time spent measuring, such as 30s or 5min.", type=DURATION)
+    half_width: float = option(
+        "Stop early once the half-width of every interval is at most this share of its value; 0 uses the whole budget.",
+        type=click.FloatRange(0, 1, max_open=True),
+        default=0.01,
+    )
+    rounds: int = option("Maximum number of rounds.", type=click.IntRange(1), default=Protocol().rounds)
+
+    def protocol(self, threads: int, seed: int = 0) -> Protocol:
+        """Return the protocol that ends so."""
+        return Protocol(
+            rounds=self.rounds, time_budget=self.budget, half_width=self.half_width, threads=threads, seed=seed
+        )
+
+
+@dataclass(frozen=True)
+class StoreOptions:
+    """Where measurements are kept, and what those of earlier runs are good for."""
+
+    fresh: bool = option("Measure again what the database already holds.", default=False)
+    database: str | None = option(
+        "Where measurements are kept.  [default: the user's own database]",
+        metavar="URL|FILE",
+        envvar="NNI_LATENCY_DATABASE",
+    )
+
+
+def make_runtime(options: PlatformOptions) -> Runtime:
+    """Make the runtime that the options name.
+
+    Raises
+    ------
+    UnknownNameError
+        If there is no such runtime, or this machine has no such device.
+    InvalidValueError
+        If the runtime does not have an option, or its value is of another type.
+    """
+    registration = load_registry().find("runtime", options.runtime)
+    given = dict(options.runtime_options)
+    _check_options(options.runtime, registration.factory, given)
+    made: Runtime = registration.make(options.device, threads=options.threads, precision=options.precision, **given)
+    return made
+
+
+def _check_options(runtime: str, factory: Callable[..., Any], given: dict[str, Any]) -> None:
+    parameters = inspect.signature(factory).parameters
+    fixed = {"device", "threads", "precision", *(factory.keywords if isinstance(factory, partial) else ())}
+    known = {
+        name: parameter.default
+        for name, parameter in parameters.items()
+        if name not in fixed and parameter.kind in (parameter.KEYWORD_ONLY, parameter.POSITIONAL_OR_KEYWORD)
+    }
+    open_ended = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+    for name, value in given.items():
+        if name in fixed or (name not in known and not open_ended):
+            raise InvalidValueError(
+                f"The runtime {runtime!r} has no option {name!r}. Its options: {', '.join(known) or 'none'}."
+            )
+        usual = known.get(name)
+        if isinstance(usual, (bool, int, float, str)) and type(value) is not type(usual):
+            raise InvalidValueError(
+                f"The option {name!r} of the runtime {runtime!r} must be a {type(usual).__name__}, such as "
+                f"{name}={str(usual).lower()}. Got {value!r}."
+            )

@@ -1,0 +1,155 @@
+"""Typed options of commands: a group is a frozen dataclass, each of its fields an option."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import NoneType
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+
+import click
+
+from nni_latency.errors import InvalidValueError, LatencyError
+from nni_latency.units import parse_duration
+
+Value = TypeVar("Value")
+
+
+def option(text: str, *flags: str, **attributes: Any) -> Any:
+    """Make a field of a group.
+
+    Parameters
+    ----------
+    text : str
+        Help text.
+    flags : str
+        Flags of the option, such as ``--json``. By default one flag with the name of the field.
+    attributes
+        Attributes of `click.option`. By default the type follows from the annotation of the field; a bool that is
+        True by default has a flag ``--no-NAME`` too.
+    """
+    return dataclasses.field(metadata={"flags": flags, "attributes": {"help": text, **attributes}})
+
+
+def grouped(**changes: Mapping[str, Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Add the options of every group in a command's signature, and call the command with the groups.
+
+    Parameters
+    ----------
+    changes
+        Attributes of `click.option` that differ in this command, by field.
+
+    Examples
+    --------
+    >>> @dataclasses.dataclass(frozen=True)
+    ... class Ending:
+    ...     rounds: int = option("Maximum number of rounds.", default=9)
+    >>> @click.command()
+    ... @grouped(rounds={"default": 3})
+    ... def command(ending: Ending) -> None:
+    ...     print(ending)
+    >>> command([], standalone_mode=False)
+    Ending(rounds=3)
+    """
+
+    def add(command: Callable[..., None]) -> Callable[..., None]:
+        groups: dict[str, Any] = {
+            name: kind for name, kind in get_type_hints(command).items() if dataclasses.is_dataclass(kind)
+        }
+
+        @functools.wraps(command)
+        def run(*objects: Any, **values: Any) -> None:
+            for name, kind in groups.items():
+                values[name] = kind(**{item.name: values.pop(item.name) for item in dataclasses.fields(kind)})
+            command(*objects, **values)
+
+        for kind in reversed(groups.values()):
+            hints = get_type_hints(kind)
+            for item in reversed(dataclasses.fields(kind)):
+                run = _declare(item, hints[item.name], changes.get(item.name, {}))(run)
+        return run
+
+    return add
+
+
+def _declare(item: dataclasses.Field[Any], hint: Any, changes: Mapping[str, Any]) -> Callable[..., Any]:
+    """Make the option of a field."""
+    attributes = {**item.metadata["attributes"], **changes}
+    flag = item.name.replace("_", "-")
+    default = attributes.get("default")
+    if hint is bool:
+        flag += f"/--no-{flag}" if default else ""
+        attributes["is_flag"] = True
+    elif get_origin(hint) is Literal:
+        attributes["type"] = click.Choice(get_args(hint))
+    elif "type" not in attributes:
+        kind = next((kind for kind in get_args(hint) if kind is not NoneType), hint)
+        attributes["type"] = click.Path(path_type=Path) if kind is Path else kind
+    attributes.setdefault("show_default", default not in (None, "") and default is not False)
+    return click.option(*(item.metadata["flags"] or [f"--{flag}"]), item.name, **attributes)
+
+
+def parsed(name: str, parse: Callable[[str], Value]) -> Callable[[str], Value]:
+    """Make a click type of a function; an error of this package becomes a usage error.
+
+    Parameters
+    ----------
+    name : str
+        What help calls the value.
+    parse : callable
+        Reads the value.
+    """
+
+    def convert(text: str) -> Value:
+        try:
+            return parse(text)
+        except LatencyError as error:
+            raise click.BadParameter(str(error)) from error
+
+    convert.__name__ = name
+    return convert
+
+
+def _parse_batch_sizes(text: str) -> tuple[int, ...]:
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() and int(part) >= 1 for part in parts):
+        raise InvalidValueError(f"Batch sizes must be whole numbers >= 1, separated by commas. Got {text!r}.")
+    return tuple(dict.fromkeys(int(part) for part in parts))
+
+
+def _parse_object(text: str) -> dict[str, Any]:
+    try:
+        content = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InvalidValueError(
+            f'It must be a JSON object such as {{"num_labels": 10}}: {error}. Got {text!r}.'
+        ) from error
+    if not isinstance(content, dict):
+        raise InvalidValueError(f'It must be a JSON object such as {{"num_labels": 10}}. Got {text!r}.')
+    return content
+
+
+def _parse_assignment(text: str) -> tuple[str, Any]:
+    name, equals, value = text.partition("=")
+    if not (equals and name.isidentifier()):
+        raise InvalidValueError(f"It must be a name and a value, such as channels_last=true. Got {text!r}.")
+    try:
+        return name, json.loads(value)
+    except (ValueError, RecursionError):
+        return name, value
+
+
+#: A duration such as ``90``, ``90s`` or ``1.5min`` [s].
+DURATION = parsed("duration", parse_duration)
+
+#: Batch sizes separated by commas, such as ``1,8,32``.
+BATCH_SIZES = parsed("n[,n...]", _parse_batch_sizes)
+
+#: Names and values as JSON, such as ``{"num_labels": 10}``.
+JSON_OBJECT = parsed("json", _parse_object)
+
+#: A name and a value, which is JSON or text, such as ``channels_last=true``.
+ASSIGNMENT = parsed("name=value", _parse_assignment)

@@ -1,0 +1,38 @@
+"""The file that a command writes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.markup import escape
+
+from nni_latency.cli._console import remarks, results
+from nni_latency.cli._option import option
+from nni_latency.files import check_writable
+from nni_latency.tables import LookupTable, check_new
+from nni_latency.units import format_percent
+
+
+@dataclass(frozen=True)
+class OutputOptions:
+    """The file that a command writes."""
+
+    out: Path | None = option("Output file.")
+    overwrite: bool = option("Replace an existing file.", default=False)
+
+    def path(self, default: str = "") -> Path:
+        """Return the file, by default the one of that name; one that cannot be written is an error."""
+        path = self.out or Path(default)
+        check_writable(path)
+        check_new(path, overwrite=self.overwrite)
+        return path
+
+
+def write_result(table: LookupTable, out: Path, *, known: tuple[str, ...] = ()) -> None:
+    """Write a table made from others; print its remarks that were not `known` before."""
+    table.save(out)
+    for remark in table.remarks:
+        if remark not in known:
+            remarks().print(escape(remark), soft_wrap=True)
+    results().print(f"Wrote {escape(str(out))}, coverage {format_percent(table.coverage)}", soft_wrap=True)

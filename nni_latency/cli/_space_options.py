@@ -1,0 +1,202 @@
+"""The options that choose a space, and the space that they and an estimator's table stand for."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import nni_latency.spaces as spaces
+from nni_latency.cli._option import JSON_OBJECT, option
+from nni_latency.errors import InvalidValueError, MismatchError
+from nni_latency.estimators import (
+    Estimator,
+    FallbackEstimator,
+    LayerEnsemble,
+    OperatorTableEstimator,
+    TableEstimator,
+)
+from nni_latency.platforms import Platform
+from nni_latency.tables import OPERATORS, LookupTable, MeasurePlan, OperatorTable
+
+#: Names under which spaces take the number of their classes.
+CLASSES = ("num_classes", "num_labels")
+
+_SPACE = "Model space: a registered name, package.module:Class or path/to/file.py:Class."
+
+#: The help of ``--space`` in commands that take an estimator.
+SPACE_OF_TABLE = {"help": f"{_SPACE}  [default: that of the table, or fbnet]"}
+
+
+@dataclass(frozen=True)
+class SpaceOptions:
+    """The options that choose a space; those that are not given are left to the space, or to the table."""
+
+    space: str | None = option(f"{_SPACE}  [default: fbnet]")
+    space_args: dict[str, Any] | None = option(
+        "Arguments of the space's constructor as a JSON object.", type=JSON_OBJECT
+    )
+    preset: str | None = option("Strides of the stages: imagenet or cifar.  [default: by the input size]")
+    input_size: int | None = option("Input image size [pixels].  [default: the preset's]")
+    num_classes: int | None = option("Number of classes.  [default: the preset's]")
+    width: float | None = option("Multiplier of the number of channels.  [default: 1]")
+    depth: float | None = option("Multiplier of the number of blocks per stage.  [default: 1]")
+
+    @property
+    def name(self) -> str:
+        """Name of the space."""
+        return self.space or "fbnet"
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """The options that were given, but for the name of the space."""
+        return {name: value for name, value in vars(self).items() if name != "space" and value is not None}
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """Arguments of the constructor that were given, by their own names.
+
+        Raises
+        ------
+        InvalidValueError
+            If the space does not take an option.
+        """
+        given = self.given
+        extra = given.pop("space_args", {})
+        if self.name not in spaces.HUB_SPACES and ":" not in self.name:
+            return {**given, **extra}
+        unknown = [f"--{name}" for name in ("preset", "width", "depth") if name in given]
+        if unknown:
+            raise InvalidValueError(
+                f"The space {self.name!r} does not take {' and '.join(unknown)}. Pass its own arguments with "
+                "--space-args, such as --space-args '{\"width\": 16}'."
+            )
+        # NNI's hub says labels.
+        size = spaces.HUB_SPACES[self.name].size_argument if self.name in spaces.HUB_SPACES else None
+        names = {"num_classes": "num_labels", "input_size": size}
+        return {**{own: given[name] for name, own in names.items() if own and name in given}, **extra}
+
+    def make(self) -> Any:
+        """Make the space."""
+        return spaces.make_space(self.name, self.arguments)
+
+
+@dataclass(frozen=True)
+class ChosenSpace:
+    """A space and what its networks take: that of an estimator's table where there is one.
+
+    Parameters
+    ----------
+    name : str
+        Its name.
+    arguments : dict
+        Arguments that make it.
+    input_size : int or None
+        Input image size [pixels]; None leaves it to the space.
+    batch_size : int
+        Images per run.
+    """
+
+    name: str
+    arguments: dict[str, Any]
+    input_size: int | None
+    batch_size: int
+
+    def make(self) -> Any:
+        """Make the space."""
+        return spaces.make_space(self.name, self.arguments)
+
+
+def choose_space(
+    estimator: Estimator, asked: SpaceOptions, batch_size: int | None, *, ignore: tuple[str, ...] = ()
+) -> ChosenSpace:
+    """Return the space that the options name, by default that of the estimator's table.
+
+    Parameters
+    ----------
+    estimator : Estimator
+        May answer from a table. A table of operators also answers for other spaces than its own.
+    asked : SpaceOptions
+        Those that are given must agree with the table.
+    batch_size : int or None
+        Must be that of the table, which is the default.
+    ignore : tuple of str
+        Arguments of the space that may differ from the table's.
+
+    Raises
+    ------
+    MismatchError
+        If the table belongs to another space, input size or batch size.
+    """
+    table = _table_of(estimator)
+    if table is None or (isinstance(table, OperatorTable) and asked.space not in (None, table.space.name)):
+        return ChosenSpace(asked.name, asked.arguments, asked.input_size, batch_size or 1)
+    if batch_size not in (None, table.batch_size):
+        raise MismatchError(f"The table was measured with batch size {table.batch_size}, not with {batch_size}.")
+    if table.space.name == OPERATORS:
+        return ChosenSpace(asked.name, asked.arguments, asked.input_size, table.batch_size)
+    if asked.space not in (None, table.space.name):
+        raise MismatchError(f"The table belongs to the space {table.space.name!r}, not to {asked.space!r}.")
+    given = dataclasses.replace(asked, space=table.space.name).arguments
+    own = {**table.space.arguments, "input_size": table.input_shape[-1]}
+    wanted = {**given, **({"input_size": asked.input_size} if asked.input_size else {})}
+    wrong = [
+        f"{name}={own.get(name)} in the table, {name}={value} requested"
+        for name, value in wanted.items()
+        # As JSON a list is a tuple.
+        if name not in ignore and json.dumps(own.get(name)) != json.dumps(value)
+    ]
+    if wrong:
+        raise MismatchError(f"The table does not match the options: {'; '.join(wrong)}.")
+    arguments = {**table.space.arguments, **{name: given[name] for name in ignore if name in given}}
+    return ChosenSpace(table.space.name, arguments, table.input_shape[-1], table.batch_size)
+
+
+def _table_of(estimator: Estimator) -> LookupTable | OperatorTable | None:
+    """Return the table that an estimator answers from first, if there is one."""
+    if isinstance(estimator, (TableEstimator, OperatorTableEstimator)):
+        return estimator.table
+    return estimator.base_table if isinstance(estimator, (FallbackEstimator, LayerEnsemble)) else None
+
+
+def plan_for(space: Any, name: str, batch_size: int) -> MeasurePlan:
+    """Return the plan of a space for a batch size; a space without one is an error."""
+    if not hasattr(space, "measure_plan"):
+        raise InvalidValueError(
+            f"The space {name!r} has no measure plan, that is, no fixed layers with a few candidates each."
+        )
+    plan: MeasurePlan = space.measure_plan(batch_size)
+    return plan
+
+
+def table_name(plan: MeasurePlan, platform: Platform, metric: str = "latency") -> str:
+    """Name a table's file after its space, platform, and metric if it is not latency.
+
+    Only arguments that differ from the space's usual ones are spelt out.
+    """
+    arguments = plan.space.arguments
+    parts = [plan.space.name]
+    parts += [f"{name[0]}{arguments[name]:g}" for name in ("width", "depth") if arguments.get(name, 1.0) != 1.0]
+    return _file_name("-".join(parts), plan.input_shape, platform, metric)
+
+
+def operator_table_name(space: str, shape: tuple[int, ...], platform: Platform) -> str:
+    """Name the file of a table of operators after its space, input and platform.
+
+    Examples
+    --------
+    >>> operator_table_name("folder/space.py:Mine", (2, 3, 16, 16), Platform("cpu", "torch"))
+    'space-Mine-16x16-b2.cpu.torch.fp32.t1.json'
+    """
+    place, _, class_name = space.rpartition(":")
+    place = Path(place).stem if place.endswith(".py") else place
+    stem = re.sub(r"[^\w.-]+", "-", f"{place}-{class_name}" if place else class_name)
+    return _file_name(stem, shape, platform)
+
+
+def _file_name(stem: str, shape: tuple[int, ...], platform: Platform, metric: str = "latency") -> str:
+    size = "x".join(map(str, shape[2:] or shape))
+    return f"{stem}-{size}-b{shape[0]}.{platform.id}{'' if metric == 'latency' else f'.{metric}'}.json"
