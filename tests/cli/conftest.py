@@ -14,6 +14,14 @@ from nni_latency.spaces import FBNetSpace
 from nni_latency.tables import LookupTable
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _own_database(tmp_path_factory):
+    """Keep what fixtures of a module or of the session measure out of the user's database."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_DATA_HOME", str(tmp_path_factory.mktemp("data")))
+        yield
+
+
 @pytest.fixture(autouse=True)
 def _own_folder(tmp_path, monkeypatch):
     """Run every command in an empty folder, and print as wide as a file."""
@@ -77,7 +85,7 @@ def tables(tmp_path_factory):
 def built(run, tmp_path_factory):
     """Build the table of the tiny space on this machine; return the path and what was printed."""
     out = tmp_path_factory.mktemp("built") / "table.json"
-    return out, run("build-lut", *TINY_OPTIONS, "--budget", "1s", "--out", out)
+    return out, run("build-lut", *TINY_OPTIONS, "--rounds", 4, "--budget", "10min", "--out", out)
 
 
 @pytest.fixture(scope="module")

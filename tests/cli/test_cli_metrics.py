@@ -9,10 +9,10 @@ import pytest
 from tiny import TINY, TINY_OPTIONS
 
 from nni_latency.cli import _build_lut
+from nni_latency.database import open_store
 from nni_latency.platforms import Conditions, current_platform
 from nni_latency.spaces import FBNetSpace
-from nni_latency.tables import LookupTable, journal_path, samples_path
-from nni_latency.tables._journal import Journal
+from nni_latency.tables import LookupTable
 from nni_latency.testing import FakeRuntime
 
 
@@ -134,19 +134,11 @@ def test_estimate_and_show_take_other_metrics(build, run, metric):
     assert metric in run("show", "t.json").stdout
 
 
-def test_kept_samples_are_a_journal_that_can_be_read(build, plan, tmp_path):
-    build("--keep-samples", "--out", "t.json")
-    assert samples_path(tmp_path / "t.json") == tmp_path / "t.samples.jsonl"
-    header, rounds, failures = Journal(tmp_path / "t.samples.jsonl", {}).read()
-    assert header["candidates"] == [[layer.name, *layer.candidates] for layer in plan.layers]
-    assert (len(rounds), failures) == (1, [])
-    assert all(len(times) == len(plan.layers) for visit in rounds[0].visits for times in visit.parts)
-    assert not journal_path(tmp_path / "t.json").exists()
-
-
-def test_samples_are_not_kept_unasked(build, tmp_path):
+def test_raw_samples_are_kept_in_the_database(build, plan):
     build("--out", "t.json")
-    assert [path.name for path in tmp_path.glob("*.jsonl")] == []
+    (stored,) = open_store().campaigns()
+    assert stored.failures == ()
+    assert {len(times) for record in stored.records for times in record.parts} == {len(plan.layers)}
 
 
 def test_early_end_leaves_budget(run, use, tmp_path):

@@ -131,7 +131,6 @@ def test_adapt_measures_few_networks_and_writes_a_table(run, machine, known, tmp
     assert sum(entry.n_samples for entry in table.searched[0].entries.values()) == 6
     assert table.protocol is not None
     assert "known devices: pixel-3" in table.remarks[0]
-    assert not list(tmp_path.glob("*.journal*"))
     assert json.loads((tmp_path / "E.json").read_text())["format"] == "nni_latency.transfer"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+from nni_latency.database import open_store
 from nni_latency.tables import LookupTable
 
 #: Arguments of the space, and the same as options.
@@ -22,3 +23,9 @@ def make_table(space, *, leave_out=(), seed=0, **options):
         for layer in plan.layers
     }
     return LookupTable.from_latencies(space, latencies, **options)
+
+
+def stored_rounds():
+    """Count the rounds of the only campaign in the user's database."""
+    (stored,) = open_store().campaigns()
+    return len({record.round for record in stored.records})
