@@ -105,7 +105,7 @@ def plain_arguments(kind: str, args: tuple[Any, ...], kwargs: Mapping[str, Any])
 
 
 def one_if_square(sizes: tuple[int, ...]) -> int | tuple[int, ...]:
-    """Return one number where all are equal."""
+    """Return one number if all are equal."""
     return sizes[0] if len(set(sizes)) == 1 else sizes
 
 
@@ -147,7 +147,7 @@ def _notations(kind: str) -> tuple[tuple[_Argument, ...], ...]:
 
 @functools.cache
 def _python_names(kind: str) -> tuple[str, ...]:
-    """Return the names of the arguments of a function that is written in Python; none where there is no such one."""
+    """Return the names of the arguments of a function written in Python; none if there is no such function."""
     function = getattr(F, kind, None) or getattr(torch.functional, kind, None)
     try:
         parameters = inspect.signature(function).parameters.values()  # type: ignore[arg-type]
@@ -159,7 +159,7 @@ def _python_names(kind: str) -> tuple[str, ...]:
 
 
 def _packed(arguments: tuple[_Argument, ...], args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Gather sizes that were given one by one, as methods of tensors take them, if they are more than fit otherwise."""
+    """Gather sizes given one by one, as methods of tensors take them, if there are too many arguments otherwise."""
     last = len(arguments) - 1
     if len(args) <= len(arguments) or last < 0 or _bare(arguments[last].type) != "List[int]":
         return args

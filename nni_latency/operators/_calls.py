@@ -123,7 +123,7 @@ def describe_call(
 
 
 def _copy(name: str, inputs: list[torch.Tensor], outputs: list[torch.Tensor], learned: Learned) -> OpSpec:
-    """Describe what would be a view if the memory were laid out as it needs; an index list gathers."""
+    """Describe a copy by a function that usually returns a view; an index list gathers."""
     kind = "index" if name == "__getitem__" else "copy"
     attributes = {"out": tuple(outputs[0].shape), **learned_attribute(inputs, learned)}
     return OpSpec.of(kind, [inputs[0].shape], dtype=dtype_of(inputs), **attributes)
@@ -147,7 +147,7 @@ def _generic(
     outputs: list[torch.Tensor],
     learned: Learned,
 ) -> OpSpec:
-    """Describe a function that nothing special is known of: shapes of its data and weights, and plain arguments."""
+    """Describe any other function: shapes of its data and weights, and plain arguments."""
     tensors = list(tensors_in([args, kwargs]))
     before = _LAYERS.get(kind, len(tensors))
     weights = [tensor for tensor in tensors[before:] if learned(tensor)]
@@ -168,7 +168,7 @@ def _bound(names: tuple[str, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
 
 
 def _convolution(kind: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> OpSpec:
-    """Describe a convolution; padding and dilation stand only where the window is not a plain 'same'-padded one."""
+    """Describe a convolution; padding and dilation are given only if the window is not 'same'-padded."""
     given = _bound(("input", "weight", "bias", "stride", "padding", "dilation", "groups"), args, kwargs)
     data, weight = given["input"], given["weight"]
     window = tuple(weight.shape[2:])
@@ -218,7 +218,7 @@ def _linear(kind: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> OpSpec:
 
 
 def _batch_norm(kind: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> OpSpec:
-    """Describe a batch normalisation; what it is scaled and shifted by stands only where it has none."""
+    """Describe a batch normalisation; `affine` and `bias` are given only if they are missing."""
     # The function of torch itself has the weights before the statistics, that of its functional module behind them.
     statistics = ("running_mean", "running_var")
     names = ("weight", "bias", *statistics) if len(args) > 5 else (*statistics, "weight", "bias")

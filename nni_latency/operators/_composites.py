@@ -10,7 +10,7 @@ from nni_latency.operators._op_spec import OpSpec, Shape
 
 
 def parts_of(op: OpSpec) -> list[OpSpec]:
-    """Take a block apart into the operators that it runs; any other operator is its own only part.
+    """Take a block apart into the operators that it runs; any other operator is its only part.
 
     Blocks are the kinds that the spaces of this package describe themselves by, and modules of somebody's own that call
     several functions: those are listed in the attribute ``calls``.
@@ -69,7 +69,7 @@ def _inverted_residual(op: OpSpec) -> list[OpSpec]:
 
 
 def _expanded_conv(op: OpSpec) -> list[OpSpec]:
-    """Take apart the block of MobileNetV3: no first convolution without widening, perhaps squeeze and excitation."""
+    """Take apart the block of MobileNetV3: no first convolution without expansion, optional squeeze and excitation."""
     shape = op.input_shapes[0]
     batch, channels, height, width = shape
     middle, stride = op["channels"], op["stride"]

@@ -132,7 +132,7 @@ def learned_shapes(op: OpSpec) -> tuple[Shape | None, ...]:
 
 
 def given_shapes(op: OpSpec) -> tuple[Shape, ...]:
-    """Return the shapes of the inputs that are no parameters: what an operator is handed when it runs.
+    """Return the shapes of the inputs that are no parameters: the inputs of a call.
 
     Examples
     --------
@@ -145,7 +145,7 @@ def given_shapes(op: OpSpec) -> tuple[Shape, ...]:
 
 
 def learned_of(op: OpSpec) -> int:
-    """Return the elements of the inputs that are parameters; what is stretched over a batch counts once."""
+    """Return the elements of the inputs that are parameters; what is broadcast over a batch counts once."""
     if op.get("learned") is None:
         return 0
     return sum(math.prod(own) for own in learned_shapes(op) if own is not None)

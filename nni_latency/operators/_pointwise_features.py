@@ -90,7 +90,7 @@ def _pointwise(op: OpSpec) -> Features:
 
 
 def _broadcast(op: OpSpec) -> int:
-    """Return the elements of the output of inputs that are stretched to each other's shapes."""
+    """Return the elements of the output of inputs that are broadcast to each other's shapes."""
     if op.get("out") is not None or len(op.input_shapes) < 2:
         return outputs_of(op)
     longest = max(map(len, op.input_shapes))
@@ -138,7 +138,7 @@ def _pooling(op: OpSpec) -> Features:
 
 
 def _adaptive_pooling(op: OpSpec) -> Features:
-    """Count windows that share out the input; where they cannot do so evenly, they overlap."""
+    """Count windows that divide the input; they overlap where it does not divide evenly."""
     dimensions, out = int(op.kind[-2]), out_shape_of(op)
     inside, after = op.input_shapes[0][-dimensions:], out[-dimensions:]
     covered = math.prod(_covered(size, pieces) for size, pieces in zip(inside, after, strict=True))
@@ -168,7 +168,7 @@ def _grid_sample(op: OpSpec) -> Features:
 
 
 def _fold(op: OpSpec) -> Features:
-    """Count the additions of what lies on top of each other."""
+    """Count the additions of overlapping windows."""
     return make_features(op, outputs_of(op), other_flops=elements_of(op))
 
 

@@ -74,7 +74,7 @@ def _einsum(op: OpSpec) -> Features:
 
 
 def _attention(op: OpSpec) -> Features:
-    """Count attention in full, whatever a mask leaves out: scores, scale, softmax, weighted sum."""
+    """Count attention in full, without regard to masks: scores, scale, softmax, weighted sum."""
     query, key, value, *masks = op.input_shapes
     batch = math.prod(query[:-2])
     scores = batch * query[-2] * key[-2]

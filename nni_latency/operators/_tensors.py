@@ -1,4 +1,4 @@
-"""The tensors of a call: which there are, whose memory they look at, and which of them are parameters."""
+"""The tensors of a call, the memory that they share, and which of them are parameters."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-#: Says whether a tensor is a parameter, or looks at the memory of one.
+#: Says whether a tensor is a parameter, or shares the memory of one.
 Learned = Callable[[torch.Tensor], bool]
 
 
@@ -25,7 +25,7 @@ def tensors_in(value: Any) -> Iterator[torch.Tensor]:
 
 
 def memory_of(tensor: torch.Tensor) -> int:
-    """Return a number that tensors have in common that look at the same memory."""
+    """Return a number that is equal for tensors that share memory."""
     return int(tensor.untyped_storage()._cdata)
 
 
@@ -36,12 +36,12 @@ def dtype_of(tensors: Sequence[torch.Tensor]) -> str:
 
 
 def is_parameter(tensor: torch.Tensor) -> bool:
-    """Return whether a tensor is a parameter itself; views of one are not told."""
+    """Return whether a tensor is a parameter itself, not a view of one."""
     return isinstance(tensor, nn.Parameter)
 
 
 def shares_memory_of(parameters: Sequence[torch.Tensor]) -> Learned:
-    """Return what tells parameters, and whatever looks at the memory of those given, from other tensors."""
+    """Return a test for parameters and for tensors that share the memory of the given ones."""
     memories = {memory_of(parameter) for parameter in parameters}
     return lambda tensor: is_parameter(tensor) or memory_of(tensor) in memories
 
@@ -63,6 +63,6 @@ def learned_attribute(inputs: Sequence[torch.Tensor], learned: Learned) -> dict[
 
 
 def _own_shape(tensor: torch.Tensor) -> str:
-    """Write the shape of what lies in memory; that of a single number is 1."""
+    """Write the shape of the stored elements; that of a single number is 1."""
     sizes = [1 if stride == 0 else size for size, stride in zip(tensor.shape, tensor.stride(), strict=True)]
     return "x".join(map(str, sizes)) or "1"

@@ -30,7 +30,7 @@ class TracingWarning(UserWarning):
 
 @runtime_checkable
 class DescribesItself(Protocol):
-    """A block that is measured as one operator and says which."""
+    """A block that is measured as one operator and describes it."""
 
     def op_spec(self, *input_shapes: Any) -> OpSpec:
         """Describe the block for those input shapes."""
@@ -79,7 +79,7 @@ class Trace:
 
     @cached_property
     def digest(self) -> str:
-        """What tells the network from others: its operators in order, and whence each takes its inputs."""
+        """What identifies the network: its operators in order, and where each takes its inputs from."""
         lines = [f"{item.op.op_key}<{','.join(map(str, item.sources))}" for item in self.operators]
         return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:24]
 
@@ -375,7 +375,7 @@ def _is_unit(module: nn.Module) -> bool:
 
 
 def _describe(unit: _Unit) -> OpSpec | None:
-    """Describe a module that counts as one: as it says itself, as its only call, or by all its calls."""
+    """Describe a module that counts as one operator: by its `op_spec`, as its only call, or by all its calls."""
     if isinstance(unit.module, DescribesItself):
         return unit.module.op_spec(*unit.shapes)
     if len(unit.calls) <= 1:

@@ -40,7 +40,7 @@ def _call(run: _Call, module: nn.Module, plain: _Call, *args: Any, **kwargs: Any
 
 @contextlib.contextmanager
 def in_evaluation(space: nn.Module) -> Iterator[None]:
-    """Put a space into evaluation mode and back, every module on its own."""
+    """Put a space into evaluation mode, then restore the mode of every module."""
     before = [(module, module.training) for module in space.modules()]
     space.eval()
     try:

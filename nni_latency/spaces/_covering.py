@@ -86,7 +86,7 @@ def operator_plan(
 def _trace_all(
     space: Any, samples: Sequence[Sample], inputs: torch.Tensor, on_progress: _Progress
 ) -> list[PlannedNetwork]:
-    """Trace every network that can be built, in both ways while it is there; only if none can, that is an error."""
+    """Trace every network that can be built, by modules and by graph; it is an error if none can."""
     drawn: list[PlannedNetwork] = []
     reason: Exception | None = None
     key = space_key(space, freeze_inputs(inputs))
@@ -112,7 +112,7 @@ def _trace(build: Callable[[], Any], inputs: torch.Tensor) -> tuple[Trace, Trace
 
 
 def _weights(traced: Trace) -> dict[str, float]:
-    """Return by operator how long it may take in a network, all its places together."""
+    """Return the nominal time of every operator in a network, over all its places."""
     found: dict[str, float] = {}
     for item in traced.operators:
         found[item.op.op_key] = found.get(item.op.op_key, 0.0) + nominal_time(item.op)

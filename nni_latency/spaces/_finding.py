@@ -117,7 +117,7 @@ def parameters_of(name: str) -> tuple[str, ...]:
 
 
 def reference_of(space: Any) -> SpaceReference:
-    """Name a space: what has to be known to make it again, in another process or another year.
+    """Name a space by what is needed to make it again in another process.
 
     Parameters
     ----------

@@ -49,7 +49,7 @@ class Vertex:
 
 @dataclass(frozen=True)
 class Output:
-    """How a cell makes its output: of so many vertices, and of the cell's input or not."""
+    """What a cell's output joins: the number of vertices, and whether it adds the cell's input."""
 
     sharers: int
     projected: bool
@@ -98,7 +98,7 @@ def _parts_of(cell: str, places: Sequence[int], sample: Mapping[str, Any]) -> tu
 
 
 def analyse(cell: str, sample: Mapping[str, Any]) -> tuple[dict[int, Vertex], Output]:
-    """Prune the graph of a sample and say what every vertex that is left computes.
+    """Prune the graph of a sample and describe what every remaining vertex computes.
 
     Raises
     ------
@@ -145,14 +145,14 @@ def _useful(sources: Mapping[int, Sequence[int]], last: int) -> set[int]:
 
 
 class _Sum(nn.Module):
-    """Adds up what a vertex takes."""
+    """Adds up the inputs of a vertex."""
 
     def forward(self, *taken: torch.Tensor) -> Any:
         return sum(taken)
 
 
 class _Ends(nn.Module):
-    """Joins the vertices that lead to the output, and adds the cell's input where it does, too."""
+    """Joins the vertices that lead to the output, and adds the cell's input if it leads there too."""
 
     def __init__(self, projected: bool) -> None:
         super().__init__()
@@ -167,7 +167,7 @@ class _Ends(nn.Module):
 
 
 class _CellParts:
-    """The operators of the parts of one cell; each part is looked at once."""
+    """The operators of the parts of one cell; each part is traced once."""
 
     def __init__(self, walker: Walker, cell: Any) -> None:
         self._walker = walker
@@ -215,5 +215,5 @@ class _CellParts:
 
 @lru_cache(maxsize=4096)
 def _with_channels(channels: int, spec: TensorSpec) -> TensorSpec:
-    """Describe a tensor like another, but with other channels."""
+    """Describe a tensor with another number of channels."""
     return TensorSpec.of(torch.empty((spec.shape[0], channels, *spec.shape[2:]), dtype=spec.dtype, device="meta"))

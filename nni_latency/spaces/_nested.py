@@ -21,11 +21,11 @@ class Nested:
     items: tuple[Any, ...]
 
     def is_like(self, other: Any) -> bool:
-        """Whether another one holds things of the same names."""
+        """Whether another one has the same kind and names."""
         return isinstance(other, Nested) and (self.kind, self.names) == (other.kind, other.names)
 
     def made(self, items: Sequence[Any]) -> Any:
-        """Make such a list, tuple or dictionary of other things."""
+        """Make a list, tuple or dictionary of the same kind from other items."""
         return dict(zip(self.names, items, strict=True)) if self.kind is dict else self.kind(items)
 
 

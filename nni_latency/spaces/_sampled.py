@@ -39,7 +39,7 @@ class SampledSpace:
 
     @classmethod
     def of(cls, model_space: Any, batch_size: int = 1, input_size: int | None = None) -> SampledSpace:
-        """Take the input that a space is made for, or images of another size."""
+        """Use the input that a space is made for, or another image size."""
         return cls(model_space, tuple(example_inputs_of(model_space, batch_size, input_size).shape))
 
     @cached_property
@@ -60,7 +60,7 @@ class SampledSpace:
         return tuple(known[place] for place in places)
 
     def network_of(self, selection: Mapping[str, Any]) -> Callable[[], Any]:
-        """Return what makes a network; it can be sent to another process."""
+        """Return a builder of a network; it can be sent to another process."""
         return network_of(self.model_space, selection)
 
     def draw(self, n: int, seed: int = 0) -> dict[str, Sample]:

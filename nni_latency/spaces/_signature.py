@@ -34,7 +34,7 @@ class Signatures:
         self._kept: list[Any] = []
 
     def of(self, module: nn.Module) -> Hashable:
-        """Return something that modules have in common that compute the same on the same inputs."""
+        """Return a value that is equal for modules that compute the same on the same inputs."""
         if id(module) not in self._modules:
             self._kept.append(module)
             # A cycle of modules ends here.

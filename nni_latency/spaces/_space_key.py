@@ -28,7 +28,7 @@ _INSTALLED = tuple(sysconfig.get_path(name) for name in ("purelib", "platlib", "
 
 
 class UnstableError(Exception):
-    """Raised for a space that another process could not recognise."""
+    """Raised for a space that cannot be recognised in another process."""
 
 
 def space_key(space: Any, inputs: Inputs, *more: str) -> str | None:
@@ -76,7 +76,7 @@ def _outline(space: nn.Module) -> list[tuple[Any, ...]]:
 
 
 class _StableSignatures(Signatures):
-    """Signatures that say nothing of addresses in memory."""
+    """Signatures without memory addresses, the same in every process."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -140,7 +140,7 @@ def _files(names: set[str]) -> set[Path]:
 
 
 def _imported(module: Any) -> Iterator[str]:
-    """Yield the modules that a module of the user's own takes things from, if they are the user's own as well."""
+    """Yield the user's own modules that one of them imports from."""
     for value in list(vars(module).values()):
         name = value.__name__ if isinstance(value, types.ModuleType) else getattr(value, "__module__", None)
         path = getattr(sys.modules.get(name), "__file__", None) if isinstance(name, str) else None
@@ -154,7 +154,7 @@ def _digest(path: Path) -> str:
 
 @lru_cache(maxsize=1)
 def _own_source() -> str:
-    """Return a digest of the source that walks are made by."""
+    """Return a digest of the source code that walks spaces."""
     root = Path(__file__).parent.parent
     paths = sorted(path for room in ("spaces", "operators", "estimators") for path in (root / room).rglob("*.py"))
     return "".join(_digest(path) for path in paths)

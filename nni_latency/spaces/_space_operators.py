@@ -166,7 +166,7 @@ def _walk(space: Any, inputs: Inputs, by: By) -> SpaceOperators:
 
 
 def _run_nds(walker: Walker, space: Any, inputs: Any) -> Any:
-    """Run one of NNI's cell-based spaces for every width and depth: it is built anew for each of them."""
+    """Run one of NNI's cell-based spaces for every width and depth: it is rebuilt for each of them."""
     # One candidate is enough, because the cells make the operators that they need themselves.
     cheapest = [name for name in space.op_candidates if "pool" in name][:1] or space.op_candidates[:1]
 

@@ -25,7 +25,7 @@ class Caller(Protocol):
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """Everything of a tensor but its numbers, and whether it looks at the memory of a parameter."""
+    """Everything about a tensor except its values, and whether it shares the memory of a parameter."""
 
     shape: tuple[int, ...]
     stride: tuple[int, ...]
@@ -78,7 +78,7 @@ class SymbolicTensor:
 
     @property
     def shape(self) -> Sizes:
-        """Its sizes; one that differs between networks may not be looked at."""
+        """Its sizes; reading one that differs between networks raises `NotSymbolicError`."""
         return Sizes(self)
 
     def size(self, dim: int | None = None) -> Any:
@@ -104,7 +104,7 @@ class SymbolicTensor:
 
     @property
     def device(self) -> torch.device:
-        """Where it would be."""
+        """Always the meta device."""
         return torch.device("meta")
 
     def __len__(self) -> int:
@@ -115,7 +115,7 @@ class SymbolicTensor:
         return iter([take(self, index) for index in range(len(self))])
 
     def _known(self, look: Callable[[TensorSpec], Any]) -> Any:
-        """Return what is the same for all networks."""
+        """Return a property that is the same for all networks."""
         found = {look(spec) for spec in self.spec.values if not isinstance(spec, Poison)}
         if len(found) != 1:
             raise NotSymbolicError(f"It depends on {', '.join(self.spec.labels)}.")

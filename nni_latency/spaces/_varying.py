@@ -37,7 +37,7 @@ def user_code() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Poison:
-    """Stands for a value that could not be computed for some choices; it only matters where a network needs it."""
+    """Stands for a value that cannot be computed for some choices; an error only for networks that need it."""
 
     reason: str
 
@@ -67,7 +67,7 @@ class Varying:
 
     @property
     def key(self) -> Hashable:
-        """Something that equal ones have in common."""
+        """A value that is equal for equal ones."""
         return self.labels, self.ids.tobytes(), self.values
 
     def at(self, indices: Mapping[str, int]) -> Any:
@@ -81,7 +81,7 @@ def as_key(value: Any) -> Any:
 
 
 class Choices:
-    """The labels of a space with their values, in order; where varying values meet.
+    """The labels of a space with their values, in order; combines varying values.
 
     Parameters
     ----------
@@ -126,7 +126,7 @@ class Choices:
         return _reduce(labels, found[places].reshape(shape), tuple(numbers))
 
     def switch(self, choice: Varying, cases: Mapping[Any, Varying]) -> Varying:
-        """Return, for every value of a choice, what stands for it in `cases`."""
+        """Return the case of every value of a choice."""
         labels, shape = self._together([choice, *cases.values()])
         chosen = self._spread(choice, labels)
         numbers: dict[Any, int] = {}
@@ -199,7 +199,7 @@ def _apply(function: Callable[..., Any], items: list[Any]) -> Any:
 
 
 def _reduce(labels: tuple[str, ...], ids: NDArray[np.int64], values: tuple[Any, ...]) -> Varying:
-    """Drop the labels that make no difference."""
+    """Drop the labels that the values do not depend on."""
     kept: list[str] = []
     for label in labels:
         axis = len(kept)

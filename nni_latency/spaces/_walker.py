@@ -362,7 +362,7 @@ def _labels_of(module: nn.Module) -> dict[str, Any]:
 
 
 def _on_meta(value: Any, learned: Learned) -> Any:
-    """Replace real tensors by meta ones of their shape, and what looks at the memory of parameters by parameters."""
+    """Replace real tensors by meta ones of their shape, and views of parameters by parameters."""
     if isinstance(value, torch.Tensor):
         spec = TensorSpec.of(value, learned)
         return value if value.is_meta and spec.learned == is_parameter(value) else spec.make()
@@ -374,7 +374,7 @@ def _on_meta(value: Any, learned: Learned) -> Any:
 
 
 def _stretch(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-    """Make convolutions and linear layers without groups take as many channels as come."""
+    """Make convolutions and linear layers without groups take as many channels as their input has."""
 
     def fit(part: Any, given: tuple[Any, ...]) -> None:
         channels = given[0].shape[-1 if isinstance(part, nn.Linear) else 1]
