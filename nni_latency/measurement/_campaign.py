@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import groupby
 
 from nni_latency.errors import InvalidValueError, MeasurementError
 from nni_latency.measurement._bench import Bench, CandidateError, WorkerDiedError
@@ -57,10 +56,7 @@ class Campaign:
         self._on_progress = on_progress
         self._unexplained = 0
         self._noted: set[str] = set()
-        for failure in log.failures:
-            schedule.fail(failure)
-        for _, group in groupby(list(log.records), key=lambda record: record.round):
-            schedule.observe(list(group))
+        schedule.replay(list(log.records), list(log.failures))
         self.resumed = schedule.rounds
 
     def run(self) -> None:

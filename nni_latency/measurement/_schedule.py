@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 from nni_latency.measurement._protocol import Protocol
 from nni_latency.measurement._record import Failure, Record
@@ -51,7 +52,7 @@ class Progress:
 class Schedule(ABC):
     """Decides what a campaign measures next, from what it has measured. It measures nothing itself.
 
-    A campaign asks in this order: `observe` and `fail` for everything that earlier runs have left; then for every
+    A campaign asks in this order: `replay` for everything that earlier runs have left; then for every
     session, which is a bench of its own, `next_round` until there is none, with `observe` and `fail` after each. The
     same records must lead to the same rounds, so that a resumed campaign ends like one that was not interrupted.
 
@@ -131,6 +132,13 @@ class Schedule(ABC):
         self.rounds, self.next = self.rounds + 1, records[0].round + 1
         self.rounds_in[records[0].process] += 1
         self.spent += sum(record.duration for record in records)
+
+    def replay(self, records: Sequence[Record], failures: Sequence[Failure]) -> None:
+        """Take in everything that earlier runs have left."""
+        for failure in failures:
+            self.fail(failure)
+        for _, group in groupby(records, key=lambda record: record.round):
+            self.observe(list(group))
 
     def fail(self, failure: Failure) -> None:
         """Take in that a subject cannot be measured, and leave it out from now on.

@@ -37,6 +37,7 @@ from nni_latency.tables._plan import (
     network_plan,
 )
 from nni_latency.tables._reading import read_table
+from nni_latency.tables._rebuilding import rebuild_table
 from nni_latency.tables._residency import Residency, fit_residency
 from nni_latency.tables._shipped import find_table, shipped_tables, validation_path
 from nni_latency.tables._solved import BatchSchedule
@@ -99,6 +100,7 @@ __all__ = [
     "new_file",
     "operator_table_schema",
     "read_table",
+    "rebuild_table",
     "reference_networks",
     "scale_table",
     "shipped_tables",

@@ -23,6 +23,7 @@ from nni_latency.measurement import (
 )
 from nni_latency.operators import parse_op_keys
 from nni_latency.platforms import Platform
+from nni_latency.tables._operator_builder import reference_of
 from nni_latency.tables._operator_entries import OperatorEntry, operator_entries
 from nni_latency.tables._operator_samples import OperatorSamples, Place
 
@@ -160,7 +161,8 @@ def _add_networks(index: _Index, campaign: StoredCampaign, protocol: Protocol) -
     """Add the networks of a campaign to an index, and return the places of their operators."""
     subjects = {key: item for key, item in campaign.subjects.items() if item["kind"] == "network"}
     calls = {key: _calls_of(item["specification"]) for key, item in subjects.items()}
-    samples = OperatorSamples(calls, protocol, next(iter(calls), "") if campaign.header.kind == "operators" else "")
+    specifications = {key: item["specification"] for key, item in subjects.items()}
+    samples = OperatorSamples(calls, protocol, reference_of(specifications))
     rounds: dict[int, list[Record]] = {}
     failed = {failure.subject for failure in campaign.failures}
     for record in campaign.records:

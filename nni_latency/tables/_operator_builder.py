@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Unpack
+from typing import Any, Unpack
 
 from nni_latency.errors import MeasurementError
-from nni_latency.measurement import NetworkSchedule, Protocol, Record, Subject
+from nni_latency.measurement import NetworkCalls, NetworkSchedule, Protocol, Record, StoredCampaign, Subject
 from nni_latency.measurement.runtimes import Runtime
+from nni_latency.operators import OpSpec, parse_op_keys
 from nni_latency.platforms import Platform
 from nni_latency.tables._building import Measuring, MeasuringOptions, new_file, space_content
 from nni_latency.tables._operator_entries import operator_entries
-from nni_latency.tables._operator_plan import OperatorPlan, PlannedNetwork
+from nni_latency.tables._operator_plan import OperatorPlan
 from nni_latency.tables._operator_samples import OperatorSamples
 from nni_latency.tables._operator_table import MeasuredNetwork, OperatorTable
 from nni_latency.tables._residency import fit_residency
@@ -64,7 +65,7 @@ def build_operator_table(
     check_sees_calls(runtime)
     measuring = Measuring(runtime, protocol, **how)
     with new_file(out, overwrite=overwrite) as target:
-        subjects = [network_subject(network, plan.input_shape) for network in plan.networks]
+        subjects = [network_subject(plan, index) for index in range(len(plan.networks))]
         schedule = OperatorSchedule(plan, subjects, protocol, isolated=measuring.benches.isolated)
         samples = [dict(network.sample) for network in plan.networks]
         measured = measuring.run(schedule, space_content(plan.space, plan.input_shape, samples))
@@ -101,11 +102,12 @@ class OperatorSchedule(NetworkSchedule):
         self.samples.add(records)
 
 
-def network_subject(network: PlannedNetwork, input_shape: tuple[int, ...]) -> Subject:
+def network_subject(plan: OperatorPlan, index: int) -> Subject:
     """Return a network of a plan as what a bench loads."""
+    network = plan.networks[index]
     sample = dict(network.sample)
-    specification = {"selection": sample, **network.subject_calls.content()}
-    return Subject(json.dumps(sample), network.build, input_shape, "network", network.calls.digest, specification)
+    specification = {"selection": sample, "reference": index == 0, **network.subject_calls.content()}
+    return Subject(json.dumps(sample), network.build, plan.input_shape, "network", network.calls.digest, specification)
 
 
 def check_sees_calls(runtime: Runtime) -> None:
@@ -119,10 +121,56 @@ def check_sees_calls(runtime: Runtime) -> None:
 
 def _summarise(schedule: OperatorSchedule, platform: Platform) -> OperatorTable:
     """Make the table of all that was measured."""
-    plan, samples = schedule.plan, schedule.samples
+    plan, planned = schedule.plan, schedule.planned
+    return _table_of(
+        schedule,
+        schedule.samples,
+        {key: dict(network.sample) for key, network in planned.items()},
+        plan.ops,
+        space=plan.space,
+        platform=platform,
+        input_shape=plan.input_shape,
+        coverage=plan.coverage,
+    )
+
+
+def stored_operator_table(campaign: StoredCampaign, table: OperatorTable) -> OperatorTable:
+    """Make a table again of what a campaign has measured; what was not measured stays as in the earlier table."""
+    subjects = {key: item["specification"] for key, item in campaign.subjects.items()}
+    calls = {key: NetworkCalls.read(item) for key, item in subjects.items()}
+    samples = OperatorSamples(calls, campaign.header.protocol, reference_of(subjects))
+    done = NetworkSchedule([], campaign.header.protocol)
+    done.replay(campaign.records, campaign.failures)
+    for records in done.observed:
+        samples.add(records)
+    names = dict.fromkeys(key for item in calls.values() for key in (*item.modules.operators, *item.graph.operators))
+    return _table_of(
+        done,
+        samples,
+        {key: item["selection"] for key, item in subjects.items()},
+        {name: parse_op_keys(name)[0] for name in names},
+        space=table.space,
+        platform=campaign.header.platform,
+        input_shape=table.input_shape,
+        coverage=table.coverage,
+    )
+
+
+def reference_of(specifications: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return the key of the reference network among the subjects of a campaign; empty if there is none."""
+    return next((key for key, item in specifications.items() if item.get("reference")), "")
+
+
+def _table_of(
+    schedule: NetworkSchedule,
+    samples: OperatorSamples,
+    selections: Mapping[str, Mapping[str, Any]],
+    ops: Mapping[str, OpSpec],
+    **header: Any,
+) -> OperatorTable:
     measured = [key for key in samples.measured if key not in schedule.failures]
-    entries = operator_entries(plan.ops, [place for network in measured for place in samples.places(network)])
-    keys = [schedule.planned[network].op_keys for network in measured]
+    entries = operator_entries(ops, [place for network in measured for place in samples.places(network)])
+    keys = [samples.networks[network].modules.operators for network in measured]
     sums = [math.fsum(entries[key].value for key in names if key in entries) for names in keys]
     wholes = [samples.whole(network) for network in measured]
     calibration, residency = fit_residency(sums, [whole.value for whole in wholes])
@@ -131,16 +179,14 @@ def _summarise(schedule: OperatorSchedule, platform: Platform) -> OperatorTable:
             value=whole.value,
             low=whole.low,
             high=whole.high,
-            sample=schedule.planned[network].sample,
+            sample=selections[network],
             entries=total,
             n_samples=whole.n_samples,
         )
         for network, whole, total in zip(measured, wholes, sums, strict=True)
     )
     return OperatorTable(
-        space=plan.space,
-        platform=platform,
-        input_shape=plan.input_shape,
+        **header,
         entries=tuple(entries.values()),
         networks=networks,
         protocol=schedule.protocol,
@@ -148,9 +194,8 @@ def _summarise(schedule: OperatorSchedule, platform: Platform) -> OperatorTable:
         residency=residency,
         rounds=schedule.rounds,
         duration=round(schedule.spent, 3),
-        coverage=plan.coverage,
         drift=tuple(samples.drift),
-        remarks=_unmeasured(len(measured), len(plan.networks) - len(schedule.failures)),
+        remarks=_unmeasured(len(measured), len(selections) - len(schedule.failures)),
         failures=dict(sorted(schedule.failures.items())),
     )
 

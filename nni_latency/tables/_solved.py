@@ -16,12 +16,15 @@ from nni_latency.measurement import (
     Protocol,
     Record,
     Schedule,
+    Store,
+    StoredCampaign,
     Subject,
     balanced_round,
     light_network,
     quantile,
 )
 from nni_latency.operators import OpSpec, features_of
+from nni_latency.platforms import Platform
 from nni_latency.tables._building import Measuring, space_content
 from nni_latency.tables._entry import Entry
 from nni_latency.tables._layer_schedule import ALIGNMENTS, LayerSchedule, Network
@@ -190,7 +193,8 @@ def solved_table(plan: MeasurePlan, measuring: Measuring) -> LookupTable:
     protocol = replace(measuring.protocol, time_budget=(1 - _PRIOR_SHARE) * budget)
     schedule = BatchSchedule(plan, protocol, prior, list(failed))
     measured = measuring.run(schedule, space_content(plan.space, plan.input_shape, _op_keys(plan)))
-    return measured.mark(_solve(schedule, failed, measuring))
+    table = solve_batches(schedule, failed, measuring.runtime.platform)
+    return measured.mark(replace(table, protocol=measuring.protocol))
 
 
 def _op_keys(plan: MeasurePlan) -> list[list[str]]:
@@ -201,8 +205,7 @@ def _measure_prior(plan: MeasurePlan, measuring: Measuring) -> tuple[Columns, di
     """Time the candidates where they can be timed inside; otherwise go by what they compute."""
     inner = measuring.runtime.stand_in()
     if inner is None:
-        work = [[_work(candidate.op) for candidate in layer.candidates.values()] for layer in plan.layers]
-        return [np.array(column) for column in work], {}
+        return _computed_prior(plan), {}
     protocol = replace(
         measuring.protocol,
         time_budget=_PRIOR_SHARE * measuring.protocol.time_budget,
@@ -212,14 +215,41 @@ def _measure_prior(plan: MeasurePlan, measuring: Measuring) -> tuple[Columns, di
     quiet = replace(measuring, runtime=inner, protocol=protocol, on_start=lambda _: None, on_progress=_ignore)
     schedule = LayerSchedule(plan, protocol, isolated=quiet.benches.isolated)
     quiet.run(schedule, space_content(plan.space, plan.input_shape, _op_keys(plan)))
-    return [np.maximum(column, 1e-12) for column in schedule.samples.costs()], schedule.failed
+    return _columns(schedule), schedule.failed
 
 
 def _ignore(progress: Progress) -> None:
     """Tell nobody."""
 
 
-def _solve(schedule: BatchSchedule, failed: dict[tuple[int, int], str], measuring: Measuring) -> LookupTable:
+def prior_of(plan: MeasurePlan, campaign: StoredCampaign, store: Store) -> tuple[Columns, dict[tuple[int, int], str]]:
+    """Return the prior that a stored campaign was drawn with, from the campaign of the runtime that stood in."""
+    for found in reversed(list(store.campaigns(kind=LayerSchedule.kind))):
+        other, mine = found.header, campaign.header
+        same_machine = (other.platform.device, other.platform.threads) == (mine.platform.device, mine.platform.threads)
+        if same_machine and other.content == mine.content:
+            schedule = LayerSchedule(plan, other.protocol)
+            schedule.replay(found.records, found.failures)
+            return _columns(schedule), schedule.failed
+    return _computed_prior(plan), {}
+
+
+def _columns(schedule: LayerSchedule) -> Columns:
+    return [np.maximum(column, 1e-12) for column in schedule.samples.costs()]
+
+
+def _computed_prior(plan: MeasurePlan) -> Columns:
+    return [np.array([_work(candidate.op) for candidate in layer.candidates.values()]) for layer in plan.layers]
+
+
+def solve_batches(schedule: BatchSchedule, failed: dict[tuple[int, int], str], platform: Platform) -> LookupTable:
+    """Solve for the entries of everything that a schedule has observed.
+
+    Raises
+    ------
+    InvalidValueError
+        If there are fewer than three networks.
+    """
     plan, (architectures, times, references) = schedule.plan, schedule.rows()
     if len(times) < 3:
         raise InvalidValueError("The time budget is too small: it was spent before three networks were measured.")
@@ -228,10 +258,10 @@ def _solve(schedule: BatchSchedule, failed: dict[tuple[int, int], str], measurin
     solution = solve_entries(architectures, times, schedule.prior, features, names)
     return LookupTable(
         space=plan.space,
-        platform=measuring.runtime.platform,
+        platform=platform,
         layers=_layers(plan, solution, architectures, failed),
         input_shape=plan.input_shape,
-        protocol=measuring.protocol,
+        protocol=schedule.protocol,
         rounds=len(references),
         duration=round(schedule.spent, 3),
         reference=quantile(references, 0.5),

@@ -1,0 +1,17 @@
+"""``nni-latency rebuild`` on a table that was measured for real."""
+
+from __future__ import annotations
+
+from tiny import TINY_OPTIONS
+
+from nni_latency.tables import LookupTable
+
+
+def test_rebuilt_table_is_the_one_that_was_built(run, fails):
+    run("build-lut", *TINY_OPTIONS, "--rounds", 2, "--processes", 1, "--database", "d.sqlite", "--out", "t.json")
+    shown = run("rebuild", "t.json", "--database", "d.sqlite", "--out", "again.json").stdout
+    assert "Wrote again.json, coverage 100.0 %" in shown
+    assert LookupTable.load("again.json") == LookupTable.load("t.json")
+    assert "'t.json' exists" in fails("rebuild", "t.json", "--database", "d.sqlite")
+    assert "does not have the campaign" in fails("rebuild", "t.json", "--database", "memory", "--out", "x.json")
+    run("rebuild", "t.json", "--database", "d.sqlite", "--overwrite")
