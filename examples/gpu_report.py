@@ -92,11 +92,11 @@ class Report:
         options = [word for name, value in self.space.items() for word in (f"--{name.replace('_', '-')}", str(value))]
         self.command(
             *("nni_latency", "build-lut", "--device", self.device, "--batch-size", str(batch_size), *options),
-            *("--budget", f"{self.settings['build']}s", "--out", str(path), "--overwrite", "--no-resume"),
+            *("--budget", f"{self.settings['build']}s", "--out", str(path), "--overwrite", "--fresh"),
         )
         printed = self.command(
             *("nni_latency", "validate", str(path), "--device", self.device, "--networks", "12", "--json"),
-            *("--budget", f"{self.settings['validate']}s", "--out", str(validation), "--no-resume"),
+            *("--budget", f"{self.settings['validate']}s", "--out", str(validation), "--fresh"),
         )
         table, found = LookupTable.load(path), json.loads(printed)
         return {
@@ -115,7 +115,7 @@ class Report:
         points, picture = self.out / "micro-benchmark.json", self.out / "acts.png"
         self.command(
             *("nni_latency", "micro-benchmark", "--device", self.device, "--out", str(points), "--overwrite"),
-            *("--budget", f"{self.settings['micro-benchmark']}s", "--no-resume"),
+            *("--budget", f"{self.settings['micro-benchmark']}s", "--fresh"),
         )
         out = self.out / "acts.json"
         printed = self.command(

@@ -86,9 +86,16 @@ def _measuring(kind: str, device: str) -> Any:
 
 
 def _torch_runtime(
-    kind: str, device: str = "cpu", *, threads: int = 1, precision: str = "fp32", channels_last: bool = False
+    kind: str,
+    device: str = "cpu",
+    *,
+    threads: int = 1,
+    precision: str = "fp32",
+    channels_last: bool = False,
+    allocator: str = "kept",
 ) -> Any:
-    return getattr(runtimes, kind)(device, threads=threads, precision=precision, channels_last=channels_last)
+    options = {"threads": threads, "precision": precision, "channels_last": channels_last, "allocator": allocator}
+    return getattr(runtimes, kind)(device, **options)
 
 
 def _fbnet_space(**arguments: Any) -> Any:

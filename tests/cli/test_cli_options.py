@@ -87,7 +87,7 @@ def test_an_assignment_is_json_or_text():
 
 
 def _platform(*options, runtime="torch"):
-    return PlatformOptions("cpu", runtime, options, "fp32", 1)
+    return PlatformOptions("cpu", runtime, options, "fp32", 1, "kept")
 
 
 def test_options_reach_the_runtime():
@@ -98,9 +98,14 @@ def test_options_reach_the_runtime():
 @pytest.mark.parametrize(
     ("runtime", "name", "value", "complaint"),
     [
-        ("torch", "speed", 2, r"'torch' has no option 'speed'\. Its options: channels_last\."),
+        ("torch", "speed", 2, r"'torch' has no option 'speed'\. Its options: channels_last, allocator\."),
         ("torch", "threads", 2, r"'torch' has no option 'threads'\."),
-        ("torch-nhwc", "channels_last", False, r"'torch-nhwc' has no option 'channels_last'\. Its options: none\."),
+        (
+            "torch-nhwc",
+            "channels_last",
+            False,
+            r"has no option 'channels_last'\. Its options: allocator\.",
+        ),
         ("torch", "channels_last", "yes", r"must be a bool, such as channels_last=false\. Got 'yes'\."),
     ],
 )

@@ -61,7 +61,7 @@ def test_command_writes_the_table(fitted, plan, tmp_path, monkeypatch):
     assert written == {1, 4}
     refused = CliRunner().invoke(main, ["build-lut", *space, "--from", "acts:fit.json", "--metric", "throughput"])
     assert refused.exit_code == 2
-    assert "is of latency. Got --metric throughput" in refused.output
+    assert "gives latency, but --metric is throughput" in refused.output
     again = CliRunner().invoke(main, ["build-lut", *space, "--from", "acts:fit.json"])
     assert again.exit_code == 2
     assert "exists" in again.output

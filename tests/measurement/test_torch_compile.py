@@ -25,7 +25,7 @@ from torch._inductor import config as inductor
 from torch._inductor.codecache import PyCodeCache
 
 from nni_latency.errors import MeasurementError
-from nni_latency.measurement import Protocol, measure_network
+from nni_latency.measurement import LocalBench, Protocol, Subject
 from nni_latency.measurement.runtimes import TorchCompile
 
 _compiler = pytest.mark.skipif(shutil.which(os.environ.get("CXX", "g++")) is None, reason="no C++ compiler here")
@@ -117,5 +117,6 @@ def test_torch_compile_names_the_compiler_that_it_lacks(monkeypatch):
 
 def test_torch_compile_without_a_compiler_ends_a_measurement():
     complaint = pytest.raises(MeasurementError, match=r"the C\+\+ compiler 'no-such-compiler'")
-    with inductor.patch({"cpp.cxx": (None, "no-such-compiler")}), complaint:
-        measure_network(nn.ReLU(), (1, 3), TorchCompile(), Protocol())
+    bench = LocalBench(TorchCompile(), Protocol())
+    with complaint, inductor.patch({"cpp.cxx": (None, "no-such-compiler")}), bench:
+        bench.admit(Subject.of_module(nn.ReLU(), (1, 3)))
