@@ -136,7 +136,9 @@ def _summarise(schedule: OperatorSchedule, platform: Platform) -> OperatorTable:
 
 def stored_operator_table(campaign: StoredCampaign, table: OperatorTable) -> OperatorTable:
     """Make a table again of what a campaign has measured; what was not measured stays as in the earlier table."""
-    subjects = {key: item["specification"] for key, item in campaign.subjects.items()}
+    order = [json.dumps(dict(network.sample)) for network in table.networks]
+    keys = sorted(campaign.subjects, key=lambda key: order.index(key) if key in order else len(order))
+    subjects = {key: campaign.subjects[key]["specification"] for key in keys}
     calls = {key: NetworkCalls.read(item) for key, item in subjects.items()}
     samples = OperatorSamples(calls, campaign.header.protocol, reference_of(subjects))
     done = NetworkSchedule([], campaign.header.protocol)
