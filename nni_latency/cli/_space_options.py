@@ -134,8 +134,8 @@ def choose_space(
     table = _table_of(estimator)
     if table is None or (isinstance(table, OperatorTable) and asked.space not in (None, table.space.name)):
         return ChosenSpace(asked.name, asked.arguments, asked.input_size, batch_size or 1)
-    if batch_size not in (None, table.batch_size):
-        raise MismatchError(f"The table was measured with batch size {table.batch_size}, not with {batch_size}.")
+    if batch_size is not None:
+        table.check_batch_size(batch_size)
     if table.space.name == OPERATORS:
         return ChosenSpace(asked.name, asked.arguments, asked.input_size, table.batch_size)
     if asked.space not in (None, table.space.name):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from nni_latency.errors import InvalidValueError
 from nni_latency.estimators._base import Estimate, LayerEstimator
 from nni_latency.operators import OpSpec
@@ -51,17 +53,7 @@ def estimate_table(estimator: LayerEstimator, plan: MeasurePlan) -> LookupTable:
             uncounted += found.missing
             entries[choice] = Entry(found.value, found.low, found.high, op=candidate.op)
         layers.append(TableLayer(layer.name, tuple(layer.candidates), entries, layer.searched, layer.default))
-    return LookupTable(
-        space=plan.space,
-        platform=estimator.platform,
-        layers=tuple(layers),
-        input_shape=plan.input_shape,
-        metric=estimator.metric,
-        calibration=estimator.calibration,
-        residency=estimator.residency,
-        remarks=_remarks(estimator, uncounted),
-        network_error=estimator.network_error or None,
-    )
+    return LookupTable(layers=tuple(layers), **_header(estimator, plan, uncounted))
 
 
 def estimate_operator_table(estimator: LayerEstimator, plan: OperatorPlan) -> OperatorTable:
@@ -70,33 +62,36 @@ def estimate_operator_table(estimator: LayerEstimator, plan: OperatorPlan) -> Op
     Parameters
     ----------
     estimator : LayerEstimator
-        What says what an operator costs; of latency.
+        What says what an operator costs.
     plan : OperatorPlan
         Networks of the space that cover its operators.
 
     Raises
     ------
     InvalidValueError
-        If the estimator cannot be taken apart by operator, or is of another metric.
+        If the estimator cannot be taken apart by operator.
     MissingEntryError
         If it does not know an operator.
     """
     _check(estimator)
-    if estimator.metric != "latency":
-        raise InvalidValueError(f"A table of operators holds latencies. Got an estimator of {estimator.metric}.")
     ops = dict.fromkeys(item.op for network in plan.networks for item in network.trace.operators)
     found: dict[OpSpec, Estimate] = {op: estimator.estimate_op(op) for op in ops}
     entries = tuple(OperatorEntry(cost.value, cost.low, cost.high, op) for op, cost in found.items())
-    return OperatorTable(
-        space=plan.space,
-        platform=estimator.platform,
-        input_shape=plan.input_shape,
-        entries=entries,
-        calibration=estimator.calibration,
-        residency=estimator.residency,
-        coverage=plan.coverage,
-        remarks=_remarks(estimator, [name for cost in found.values() for name in cost.missing]),
-    )
+    uncounted = [name for cost in found.values() for name in cost.missing]
+    return OperatorTable(entries=entries, coverage=plan.coverage, **_header(estimator, plan, uncounted))
+
+
+def _header(estimator: LayerEstimator, plan: MeasurePlan | OperatorPlan, uncounted: list[str]) -> dict[str, Any]:
+    return {
+        "space": plan.space,
+        "platform": estimator.platform,
+        "input_shape": plan.input_shape,
+        "metric": estimator.metric,
+        "calibration": estimator.calibration,
+        "residency": estimator.residency,
+        "network_error": estimator.network_error or None,
+        "remarks": _remarks(estimator, uncounted),
+    }
 
 
 def _check(estimator: object) -> None:

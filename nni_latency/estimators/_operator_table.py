@@ -59,6 +59,7 @@ class OperatorTableEstimator(LayerEstimator):
         self.platform = table.platform
         self.calibration = table.calibration
         self.residency = table.residency
+        self.network_error = table.network_error or 0.0
         self._predicted: dict[str, Estimate] = {}
 
     def __repr__(self) -> str:

@@ -3,8 +3,8 @@
 History of the format:
 
 1. The first version.
-2. ``space``, which names the set of blocks, ``conditions``, ``campaign`` and ``nni_latency``; ``ended`` is called
-   ``failures``.
+2. ``space``, which names the set of blocks, ``conditions`` and the rest of the header of tables; ``ended`` is
+   called ``failures``.
 """
 
 from __future__ import annotations

@@ -57,9 +57,6 @@ class TableDocument(HeaderDocument):
     version: Literal[3]
     input_shape: list[PositiveInt] = Field(min_length=1, description="of the network's input, batch first")
     reference: PositiveFloat | None = Field(None, description="time of the space's reference network [s]")
-    network_error: PositiveFloat | None = Field(
-        None, description="relative standard deviation of whole networks from what the table says, beyond chance"
-    )
     layers: list[LayerDocument] = Field(min_length=1)
 
 

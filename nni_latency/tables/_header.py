@@ -23,7 +23,7 @@ from nni_latency.units import METRIC_UNITS, check_metric
 Argument = bool | int | float | str | None | list[JsonValue]
 
 #: Fields that stand in the file as they are.
-_PLAIN = ("rounds", "duration", "calibration", "campaign")
+_PLAIN = ("rounds", "duration", "calibration", "network_error", "campaign")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +48,9 @@ class TableHeader:
         Factor on the sum of entries.
     residency : Residency or None
         What small networks save because their data stay in the cache, for the calibrated sum.
+    network_error : float or None
+        By how much whole networks differ from what the table says of them, beyond chance in the samples: a standard
+        deviation as a share.
     drift : tuple of float
         Median time of the reference operator in every round [s].
     conditions : mapping
@@ -73,6 +76,7 @@ class TableHeader:
     duration: float = 0.0
     calibration: float = 1.0
     residency: Residency | None = None
+    network_error: float | None = None
     drift: tuple[float, ...] = ()
     conditions: Mapping[str, Any] = field(default_factory=dict)
     remarks: tuple[str, ...] = ()
@@ -123,9 +127,7 @@ class SpaceTable(TableHeader):
     def check_batch_size(self, asked: int) -> None:
         """Raise `MismatchError` if the table was measured with another batch size than asked."""
         if asked != self.batch_size:
-            raise MismatchError(
-                f"The table was measured with batch size {self.batch_size}, asked is batch size {asked}."
-            )
+            raise MismatchError(f"The table was measured with batch size {self.batch_size}, not with {asked}.")
 
 
 class SpaceDocument(StrictDocument):
@@ -178,6 +180,9 @@ class HeaderDocument(StrictDocument):
     rounds: int = Field(0, ge=0)
     duration: float = Field(0.0, ge=0, description="time spent measuring [s]")
     calibration: PositiveFloat = Field(1.0, description="factor on the sum of entries")
+    network_error: PositiveFloat | None = Field(
+        None, description="relative standard deviation of whole networks from what the table says, beyond chance"
+    )
     campaign: str | None = Field(None, description="measuring campaign in the database that the table is derived from")
     residency: ResidencyDocument | None = Field(None, description="for the calibrated sum; null for none")
     drift: list[PositiveFloat] = Field(

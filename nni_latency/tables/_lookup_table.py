@@ -32,9 +32,6 @@ class LookupTable(SpaceTable):
         Shape of the network's input, batch first.
     reference : float or None
         Time of the space's reference network [s], which tells how fast the machine was.
-    network_error : float or None
-        By how much whole networks differ from what the table says of them, beyond chance in the samples: a standard
-        deviation as a share.
     **header
         What `TableHeader` takes: space, platform, metric, protocol, calibration and so on. The calibration makes up
         for this: lower quartiles of parts add up to less than the lower quartile of the whole, because the parts are
@@ -54,7 +51,6 @@ class LookupTable(SpaceTable):
 
     layers: tuple[TableLayer, ...]
     reference: float | None = None
-    network_error: float | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -181,12 +177,7 @@ class LookupTable(SpaceTable):
         OutputError
             If it cannot be written.
         """
-        content = {
-            **self.header_content(),
-            "input_shape": list(self.input_shape),
-            "reference": self.reference,
-            "network_error": self.network_error,
-        }
+        content = {**self.header_content(), "input_shape": list(self.input_shape), "reference": self.reference}
         return TABLE.save(path, content, {"layers": (layer.as_json() for layer in self.layers)})
 
     @classmethod
@@ -209,7 +200,6 @@ class LookupTable(SpaceTable):
             layers=tuple(map(TableLayer.of_document, document.layers)),
             input_shape=tuple(document.input_shape),
             reference=document.reference,
-            network_error=document.network_error,
         )
 
 

@@ -3,7 +3,7 @@
 History of the format:
 
 1. The first version.
-2. Other metrics than latency, ``names`` of an entry, ``campaign`` and ``nni_latency``.
+2. Other metrics than latency, ``names`` of an entry, ``campaign``, ``network_error`` and ``nni_latency``.
 """
 
 from __future__ import annotations

@@ -228,7 +228,7 @@ def test_target_that_is_no_positive_number_is_refused(refused, target):
     [
         (["--space", "nasnet"], "The table belongs to the space 'fbnet', asked is 'nasnet'"),
         (["--width", "0.5"], "width=0.25 against width=0.5"),
-        (["--batch-size", "4"], "measured with batch size 1, asked is batch size 4"),
+        (["--batch-size", "4"], "measured with batch size 1, not with 4"),
         (["--device", "tpu"], "Unknown device 'tpu'. There is: cpu"),
         (["--dataset", "mnist"], "Unknown data set 'mnist'. There is: digits, cifar10, folder:PATH"),
         (["--epochs", "0"], "The 'epochs' of a search must be an int >= 1. Got 0."),

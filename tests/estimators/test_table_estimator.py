@@ -280,7 +280,7 @@ def test_cost_of_a_plan_with_other_classes_takes_the_nearest_head(fbnet_table):
 
 
 def test_plan_of_another_batch_size_is_refused_and_both_are_named(space, fbnet_table):
-    with pytest.raises(MismatchError, match=r"measured with batch size 1, asked is batch size 8"):
+    with pytest.raises(MismatchError, match=r"measured with batch size 1, not with 8"):
         TableEstimator(fbnet_table).check_plan(space.measure_plan(8))
 
 

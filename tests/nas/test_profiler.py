@@ -170,7 +170,7 @@ def test_profiler_refuses_a_table_of_another_space(fbnet, fbnet_latencies):
 
 def test_profiler_refuses_a_table_of_another_batch_size(fbnet, fbnet_latencies):
     table = LookupTable.from_latencies(fbnet, fbnet_latencies)
-    with pytest.raises(MismatchError, match=r"measured with batch size 1, asked is batch size 4"):
+    with pytest.raises(MismatchError, match=r"measured with batch size 1, not with 4"):
         LatencyProfiler(fbnet, fbnet.example_inputs(4), latency_estimator=table)
 
 
@@ -186,7 +186,7 @@ def test_profiler_refuses_a_table_of_another_class_of_spaces():
 
 
 def test_profiler_refuses_a_table_of_another_batch_size_for_a_space_without_a_plan():
-    with pytest.raises(MismatchError, match=r"measured with batch size 1, asked is batch size 8"):
+    with pytest.raises(MismatchError, match=r"measured with batch size 1, not with 8"):
         LatencyProfiler(Toy(), torch.zeros(8, 8), latency_estimator=table_of(Toy()))
 
 
