@@ -18,7 +18,7 @@ ARGS ?=
 
 # What is run with the lowest versions: at least one user of every package that setup.cfg names, in a few minutes.
 LOWEST_TESTS ?= tests/platforms tests/documents tests/operators tests/estimators/test_additive.py \
-    tests/estimators/test_base.py tests/tables/test_lookup_table.py tests/tables/test_table_format.py \
+    tests/estimators/test_base.py tests/tables/test_lookup_table.py \
     tests/tables/test_campaign.py tests/tables/test_builder.py tests/cli/test_cli_help.py tests/cli/test_cli_options.py \
     tests/testing tests/measurement/test_bench.py tests/database/test_store_contract.py
 
