@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import warnings
 from collections.abc import Callable
 from typing import Literal, TypeVar
@@ -25,17 +26,21 @@ def cached(kind: Literal["walk", "traces"], key: str | None, compute: Callable[[
     folder = cache_folder() / "spaces"
     if key is None or not make_private(folder):
         return compute()
-    memory = Memory(folder, verbose=0)
-    function = memory.cache(_compute, ignore=["compute"])
-    known = function.check_call_in_cache(kind, key, compute)
-    with warnings.catch_warnings():
-        # Neither a full disk nor a slow one concerns the walk.
-        warnings.filterwarnings("ignore", "Unable to cache to disk|Persisting input arguments")
-        found: _T = function.call(kind, key, compute)[0] if fresh else function(kind, key, compute)
-    if not known and kind == "walk":
-        memory.reduce_size(_MOST_BYTES)
+    try:
+        with warnings.catch_warnings():
+            # Neither a full disk nor a slow one concerns the walk.
+            warnings.filterwarnings("ignore", "Unable to (cache|write)|Persisting input arguments")
+            memory = Memory(folder, verbose=0)
+            function = memory.cache(_compute, ignore=["compute"], cache_validation_callback=lambda _: not fresh)
+            known = function.check_call_in_cache(kind, key, compute)
+            found: _T = pickle.loads(function(kind, key, compute))
+        if not known and kind == "walk":
+            memory.reduce_size(_MOST_BYTES)
+    except OSError:  # joblib does not catch all that a full disk leads to
+        return compute()
     return found
 
 
-def _compute(kind: str, key: str, compute: Callable[[], _T]) -> _T:
-    return compute()
+def _compute(kind: str, key: str, compute: Callable[[], object]) -> bytes:
+    # Of anything else than bytes joblib makes pickles that are read in Python, ten times as slowly.
+    return pickle.dumps(compute())

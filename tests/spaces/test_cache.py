@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -165,6 +166,17 @@ def test_a_damaged_walk_is_walked_again():
     path.write_bytes(path.read_bytes()[:20])
     assert _n_runs(lambda: operators_of_space(Counting(), INPUTS)) == 1
     assert _n_runs(lambda: operators_of_space(Counting(), INPUTS)) == 0
+
+
+def test_a_full_disk_does_not_stop_a_walk():
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
+    try:
+        found = operators_of_space(Counting(), INPUTS)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert len(found.distinct) == 2
+    assert _n_runs(lambda: operators_of_space(Counting(), INPUTS)) == 1
 
 
 def test_traces_of_planned_networks_are_kept():
