@@ -8,10 +8,12 @@ from typing import Literal
 
 import click
 
+from nni_latency.cli._measuring_options import DeviceOptions, make_runtime
 from nni_latency.cli._option import option
+from nni_latency.errors import UnknownNameError
 from nni_latency.estimators import Estimator
 from nni_latency.loading import load_estimator
-from nni_latency.platforms import check_same_platform, current_platform
+from nni_latency.platforms import Platform, check_same_platform, current_platform
 
 #: What names an estimator in help texts.
 ESTIMATOR = "FILE|NAME[:ARGUMENT]"
@@ -50,8 +52,17 @@ class EstimatorOptions:
         estimator = load_estimator(self.latency_estimator, missing=self.missing)
         if self.device is not None:
             platform = estimator.platform
-            here = current_platform(
-                self.device, runtime=platform.runtime, precision=platform.precision, threads=platform.threads
-            )
+            here = _platform_here(self.device, platform)
             check_same_platform(platform, here, f"Using an estimator of {platform.id} for {here.id}")
         return estimator
+
+
+def _platform_here(device: str, platform: Platform) -> Platform:
+    """Return the platform of this machine's device, with the runtime, precision and threads of another platform."""
+    try:
+        return make_runtime(DeviceOptions(device, ()).of(platform)).platform
+    except UnknownNameError:
+        # The estimator may come from a runtime that is not installed here.
+        return current_platform(
+            device, runtime=platform.runtime, precision=platform.precision, threads=platform.threads
+        )

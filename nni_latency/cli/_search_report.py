@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -16,6 +15,7 @@ from rich.table import Table
 from safetensors.torch import save as safetensors_bytes
 
 from nni_latency.cli._console import results
+from nni_latency.cli._search_options import SearchOptions
 from nni_latency.cli._searched import Searched
 from nni_latency.documents import DocumentFormat
 from nni_latency.estimators import (
@@ -58,9 +58,9 @@ class Found:
         What it found.
     measured : Validation or str
         What the network found takes on this device, or the reason why that was not measured.
-    target : float
-        Highest latency asked for [s]; less the margin it is the limit of the aim.
-    options : mapping
+    estimator : str
+        The estimator as it was named.
+    options : SearchOptions
         Of the command.
     """
 
@@ -69,8 +69,8 @@ class Found:
     aim: SearchAim
     result: SearchResult
     measured: Validation | str
-    target: float
-    options: Mapping[str, Any]
+    estimator: str
+    options: SearchOptions
 
     @property
     def used(self) -> float:
@@ -105,13 +105,13 @@ def write_found(found: Found, out: Path) -> None:
     write_atomically(out / "search.json", json.dumps(search_content(found), indent=1) + "\n")
     result, network = found.result, found.network
     picture = SearchPicture(
-        found.parts,
-        [(step.latency, step.accuracy) for step in result.history],
-        result.latency,
-        result.accuracy,
-        found.target,
-        None if network is None else network.measured,
-        f"{found.searched.name} on {found.options['dataset']}, {found.aim.profiler.estimator.platform.id}",
+        layers=found.parts,
+        path=[(step.latency, step.accuracy) for step in result.history],
+        predicted=result.latency,
+        accuracy=result.accuracy,
+        target=found.options.target,
+        measured=None if network is None else network.measured,
+        title=f"{found.searched.name} on {found.options.dataset}, {found.aim.profiler.estimator.platform.id}",
         trials=any(isinstance(step, Trial) for step in result.history),
         raw=found.raw,
     )
@@ -127,11 +127,11 @@ def search_content(found: Found) -> dict[str, Any]:
         "space_arguments": dict(found.searched.arguments),
         "input_shape": found.searched.input_shape,
         "strategy": found.strategy,
-        "seed": options["seed"],
-        "estimator": options["latency_estimator"],
+        "seed": options.seed,
+        "estimator": found.estimator,
         "platform": aim.profiler.estimator.platform.id,
-        "dataset": options["dataset"],
-        "target_s": found.target,
+        "dataset": options.dataset,
+        "target_s": found.options.target,
         "aim_s": aim.limit,
         "fill": aim.fill,
         "predicted_s": result.latency,
@@ -139,7 +139,7 @@ def search_content(found: Found) -> dict[str, Any]:
         "missing": aim.profiler.cost.missing,
         "measured_s": found.raw,
         "measured_at_speed_s": None if network is None else network.measured,
-        "meets_target": None if network is None else network.measured <= found.target,
+        "meets_target": None if network is None else network.measured <= found.options.target,
         "validation": None if isinstance(found.measured, str) else validation_content(found.measured),
         "not_measured": found.measured if isinstance(found.measured, str) else None,
         "accuracy": result.accuracy,
@@ -168,11 +168,11 @@ def print_found(found: Found, out: Path) -> None:
 
 def _predicted(found: Found) -> list[str]:
     """Say what was predicted, and how much of the target that is."""
-    margin = 1 - found.aim.limit / found.target
+    margin = 1 - found.aim.limit / found.options.target
     less = f" less its margin of {format_percent(margin)}" if margin > 0 else ""
     lines = [
         f"predicted  {format_seconds(found.result.latency)}; uses {format_percent(found.used)} of the target of "
-        f"{format_seconds(found.target)}{less}"
+        f"{format_seconds(found.options.target)}{less}"
     ]
     if found.aim.fill is not None and found.used < found.aim.fill:
         lines.append(f"           No network was found that uses {format_percent(found.aim.fill)} or more.")
@@ -190,10 +190,10 @@ def _measured(found: Found) -> list[str]:
         f"{format_seconds(network.measured)} ({format_seconds(network.low)} to {format_seconds(network.high)}), {error}"
     )
     whose = "table" if is_table else "estimator"
-    if network.measured <= found.target:
+    if network.measured <= found.options.target:
         verdict = "meets the target"
     else:
-        verdict = f"misses the target by {format_percent(network.measured / found.target - 1)}"
+        verdict = f"misses the target by {format_percent(network.measured / found.options.target - 1)}"
     return [
         f"measured   {format_seconds(found.raw)}; {_speed(validation.speed, is_table=is_table)}; "
         f"at the {whose}'s speed {at_speed}",

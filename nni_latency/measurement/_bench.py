@@ -90,10 +90,13 @@ class LocalBench(Bench):
 
     def __enter__(self) -> LocalBench:
         """Enter a session of the runtime and of the meters."""
-        self._open.enter_context(self.runtime.session())
-        for meter in self.meters:
-            self._open.enter_context(meter.session())
-        self._reference, self._reference_input = self.runtime.reference()
+        with contextlib.ExitStack() as opening:
+            opening.enter_context(self.runtime.session())
+            for meter in self.meters:
+                opening.enter_context(meter.session())
+            self._reference, self._reference_input = self.runtime.reference()
+            # Not before, so that a runtime that fails here leaves no session open.
+            self._open = opening.pop_all()
         return self
 
     def __exit__(

@@ -226,8 +226,8 @@ def test_target_that_is_no_positive_number_is_refused(refused, target):
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [
-        (["--space", "nasnet"], "The table belongs to the space 'fbnet', asked is 'nasnet'"),
-        (["--width", "0.5"], "width=0.25 against width=0.5"),
+        (["--space", "nasnet"], "The table belongs to the space 'fbnet', not to 'nasnet'"),
+        (["--width", "0.5"], "width=0.25 in the table, width=0.5 requested"),
         (["--batch-size", "4"], "measured with batch size 1, not with 4"),
         (["--device", "tpu"], "Unknown device 'tpu'. There is: cpu"),
         (["--dataset", "mnist"], "Unknown data set 'mnist'. There is: digits, cifar10, folder:PATH"),

@@ -178,8 +178,8 @@ def test_strategy_that_can_not_search_the_space_names_one_that_can(refused, opti
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [
-        (["--space", OWN, "--num-classes", "3"], "The data set digits has 10 classes, asked is 3."),
-        (["--space", OWN, "--space-args", '{"num_labels": 4}'], "The data set digits has 10 classes, asked is 4."),
+        (["--space", OWN, "--num-classes", "3"], "The data set digits has 10 classes, not 3."),
+        (["--space", OWN, "--space-args", '{"num_labels": 4}'], "The data set digits has 10 classes, not 4."),
         (["--space", OWN, "--space-args", '{"colour": 4}'], "unexpected keyword argument 'colour'"),
         (["--space", OWN, "--strategy", "luck"], "'luck' is not one of 'fbnet'"),
         (["--space", OWN, "--trials", "0"], "0 is not in the range x>=1"),
@@ -228,10 +228,10 @@ def test_table_of_operators_brings_its_space(run, operators, tmp_path):
     [
         (
             ["--space", "nasbench201", "--space-args", '{"stem_out_channels": 8}'],
-            "stem_out_channels=4 against stem_out_channels=8",
+            "stem_out_channels=4 in the table, stem_out_channels=8 requested",
         ),
-        (["--batch-size", "2"], "batch_size=1 against batch_size=2"),
-        (["--input-size", "64"], "input_size=32 against input_size=64"),
+        (["--batch-size", "2"], "measured with batch size 1, not with 2"),
+        (["--input-size", "64"], "input_size=32 in the table, input_size=64 requested"),
     ],
     ids=["arguments", "batch size", "input size"],
 )

@@ -120,3 +120,4 @@ def test_torch_compile_without_a_compiler_ends_a_measurement():
     bench = LocalBench(TorchCompile(), Protocol())
     with complaint, inductor.patch({"cpp.cxx": (None, "no-such-compiler")}), bench:
         bench.admit(Subject.of_module(nn.ReLU(), (1, 3)))
+    assert not torch.is_inference_mode_enabled(), "the session is closed"

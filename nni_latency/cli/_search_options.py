@@ -1,0 +1,66 @@
+"""The options of ``nni-latency search``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from nni_latency.cli._option import DURATION, option
+from nni_latency.nas import STRATEGIES, SearchSettings
+
+_SETTINGS = SearchSettings()
+
+
+@dataclass(frozen=True)
+class SearchOptions:
+    """What is searched for, how it is learned, and where the results go."""
+
+    target_ms: float = option("Maximum latency of the network [ms].", required=True)
+    margin: float = option(
+        "Share of the target kept free for the error of the estimate.", type=click.FloatRange(0, 0.5), default=0.05
+    )
+    fill: float | None = option("Minimum share of the target, less its margin, to be used, such as 0.95.")
+    strategy: str | None = option(
+        "Search strategy.  [default: the first of fbnet, enas and evolution that can search the space]",
+        type=click.Choice(STRATEGIES),
+    )
+    dataset: str = option("Data set: digits, cifar10 or folder:PATH.", "--dataset", "--data", default="digits")
+    data_folder: Path = option("Folder where cifar10 is kept.", default=Path("data"))
+    epochs: int = option("Epochs of the search; of every trial of a strategy with trials.", default=_SETTINGS.epochs)
+    trials: int = option("Number of trials of evolution and random.", type=click.IntRange(1), default=20)
+    final_epochs: int = option("Epochs of the final training.", default=_SETTINGS.final_epochs)
+    train_batch_size: int = option("Images per training step.", default=_SETTINGS.batch_size)
+    learning_rate: float = option("Learning rate of the weights (Adam).", default=_SETTINGS.learning_rate)
+    arc_learning_rate: float = option(
+        "Learning rate of the architecture parameters, or of the controller (Adam).", default=0.05
+    )
+    weight: float = option("Weight of the latency in the loss.", default=1.0)
+    measure: bool = option("Measure the network found.", default=True)
+    budget: float = option("Maximum time spent measuring the network found.", type=DURATION, default="10s")
+    threads: int = option("Threads used for training; small images gain little from more.", default=_SETTINGS.threads)
+    seed: int = option("Random seed.", default=0)
+    out: Path = option("Folder of the results.", default=Path("search"))
+
+    @property
+    def target(self) -> float:
+        """Maximum latency of the network [s]."""
+        return self.target_ms / 1e3
+
+    @property
+    def limit(self) -> float:
+        """The target less its margin [s]."""
+        return self.target * (1 - self.margin)
+
+    @property
+    def settings(self) -> SearchSettings:
+        """How long and how fast the search learns."""
+        return SearchSettings(
+            epochs=self.epochs,
+            final_epochs=self.final_epochs,
+            batch_size=self.train_batch_size,
+            learning_rate=self.learning_rate,
+            seed=self.seed,
+            threads=self.threads,
+        )
