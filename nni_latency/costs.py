@@ -14,6 +14,9 @@ Self = TypeVar("Self", bound="Cost")
 #: Half the width of a 95 % interval of a normal quantity, in standard deviations.
 NORMAL = 1.96
 
+#: No cost of a network is larger, in any SI unit; sums of costs of such a size are finite.
+LARGEST_COST = 1e18
+
 #: Stands for zero in a divisor, so that the inverse of an interval that begins at zero has an upper end.
 _TINY = 1e-300
 
@@ -45,15 +48,15 @@ class Cost:
     low: float
     high: float
 
-    #: Whether infinity is refused, as where a record is measured.
+    #: Whether more than `LARGEST_COST` is refused, as where a record is measured.
     _finite: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        most = math.inf if not self._finite else math.nextafter(math.inf, 0)
+        most = LARGEST_COST if self._finite else math.inf
         if not 0 <= self.value <= most:
-            finite = "finite " if self._finite else ""
+            limits = f"from 0 to {LARGEST_COST:g}" if self._finite else ">= 0"
             raise InvalidValueError(
-                f"The value of {type(self).__name__} must be a {finite}number >= 0. Got {self.value!r}."
+                f"The value of {type(self).__name__} must be a number {limits}. Got {self.value!r}."
             )
         if not 0 <= self.low <= self.value <= self.high <= most:
             raise InvalidValueError(

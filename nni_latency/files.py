@@ -132,13 +132,13 @@ def check_writable(path: Path) -> None:
     Parameters
     ----------
     path : Path
-        The file to be written later. Nothing is changed, except that its folder is made.
+        The file to be written later. Nothing is changed; its folder need not exist yet.
     """
     if path.is_dir():
         raise OutputError(f"Cannot write {str(path)!r}: it is a folder; name a file in it.")
+    folder = next(parent for parent in path.absolute().parents if parent.exists())
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=path.parent):
+        with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
         raise OutputError(f"Cannot write {str(path)!r}: {error.strerror or error}.") from error
@@ -202,6 +202,7 @@ def reserved(path: Path, doing: str, *, wait: float = 0.0) -> Iterator[None]:
         If it could not be written.
     """
     check_writable(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
     with locked(path.with_name(f".{path.name}.lock"), f"{doing} {str(path)!r}", wait=wait):
         yield
 

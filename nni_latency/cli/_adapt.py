@@ -13,13 +13,13 @@ from rich.markup import escape
 import nni_latency.spaces as spaces
 from nni_latency.cli._console import remarks, results
 from nni_latency.cli._measuring_options import EndingOptions, PlatformOptions, StoreOptions, make_runtime
-from nni_latency.cli._option import grouped, option
+from nni_latency.cli._option import grouped, option, output_option
 from nni_latency.cli._output_options import OutputOptions
+from nni_latency.cli._outputs import WritingCommand
 from nni_latency.cli._progress import Measuring
-from nni_latency.cli._space_options import plan_for, table_name
+from nni_latency.cli._space_options import check_trusted, plan_for, table_name
 from nni_latency.errors import InvalidValueError, MeasurementError, MismatchError
 from nni_latency.estimators import FewSourcesWarning, TransferEstimator
-from nni_latency.files import check_writable
 from nni_latency.measurement import Protocol
 from nni_latency.tables import (
     LookupTable,
@@ -46,12 +46,13 @@ class _AdaptOptions:
         required=True,
         metavar="TABLE",
     )
+    space: str | None = option("Model space; required if a table names a class of your own, as package.module:Class.")
     samples: int = option("Number of networks to measure.", type=click.IntRange(3), default=10)
     seed: int = option("Random seed for the choice of networks.", type=click.IntRange(0), default=0)
-    save: Path | None = option("Also write the fitted estimator to this file.")
+    save: Path | None = output_option("Also write the fitted estimator to this file.")
 
 
-@click.command("adapt")
+@click.command("adapt", cls=WritingCommand)
 @click.argument("more", nargs=-1, metavar="[TABLE]...")
 @grouped(budget={"default": "30s"}, out={"help": "File of the table.  [default: as build-lut names it]"})
 def command(
@@ -70,11 +71,9 @@ def command(
     An interrupted run can be resumed: run the same command again.
     """
     tables = _tables([*adapt.sources, *more])
-    plan = _plan(next(iter(tables.values())))
+    plan = _plan(next(iter(tables.values())), adapt.space)
     runtime = make_runtime(platform)
     out = output.path(table_name(plan, runtime.platform))
-    if adapt.save:
-        check_writable(adapt.save)
     estimator = TransferEstimator(plan, platform=runtime.platform, random_state=adapt.seed)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", FewSourcesWarning)
@@ -104,7 +103,8 @@ def _tables(names: list[str]) -> dict[str, LookupTable]:
     return tables
 
 
-def _plan(table: LookupTable) -> MeasurePlan:
+def _plan(table: LookupTable, asked: str | None) -> MeasurePlan:
+    check_trusted(table.space.name, asked)
     arguments = {name: value for name, value in table.space.arguments.items() if value is not None}
     plan = plan_for(spaces.make_space(table.space.name, arguments), table.space.name, table.batch_size)
     differences = table.space.differences(plan.space)

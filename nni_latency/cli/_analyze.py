@@ -16,6 +16,7 @@ from nni_latency.cli._console import remarks, results
 from nni_latency.cli._estimator_options import ESTIMATOR
 from nni_latency.cli._model import inputs_option, load_class, make_inputs, make_network, names_a_class
 from nni_latency.cli._option import JSON_OBJECT, grouped, option
+from nni_latency.cli._outputs import WritingCommand
 from nni_latency.errors import InvalidValueError, UnknownNameError
 from nni_latency.estimators import Estimator
 from nni_latency.loading import load_estimator
@@ -49,7 +50,7 @@ class _AnalysisOptions:
     as_json: bool = option("Print all blocks in order, totals and suggestions as JSON.", "--json", default=False)
 
 
-@click.command("analyze")
+@click.command("analyze", cls=WritingCommand)
 @grouped()
 def command(asked: _NetworkOptions, wanted: _AnalysisOptions) -> None:
     """Analyze a network: the work, memory traffic and cost of every block, most expensive first.

@@ -14,6 +14,7 @@ from nni_latency.cli._console import print_doubts, remarks, results
 from nni_latency.cli._measuring_options import PlatformOptions, StoreOptions, make_runtime
 from nni_latency.cli._option import grouped
 from nni_latency.cli._output_options import OutputOptions
+from nni_latency.cli._outputs import WritingCommand
 from nni_latency.cli._progress import Measuring
 from nni_latency.cli._space_options import SpaceOptions, plan_for, table_name
 from nni_latency.errors import InvalidValueError
@@ -25,7 +26,7 @@ from nni_latency.units import format_percent, format_seconds
 _DEFAULTS = Protocol()
 
 
-@click.command("build-lut")
+@click.command("build-lut", cls=WritingCommand)
 @grouped(
     budget={"default": f"{_DEFAULTS.time_budget:g}s"},
     half_width={"default": _DEFAULTS.half_width},

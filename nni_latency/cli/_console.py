@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+from rich.segment import Segment
 from rich.table import Table
 
+from nni_latency.cli._printable import printable
 from nni_latency.platforms import FACTS, Platform
 from nni_latency.tables import LookupTable
 from nni_latency.units import format_count
@@ -18,14 +20,22 @@ from nni_latency.units import format_count
 _LISTED = 8
 
 
+class _SafeConsole(Console):
+    """A console that prints the text of files as text; only rich itself controls the terminal."""
+
+    def render(self, *args: Any, **options: Any) -> Iterator[Segment]:
+        for segment in super().render(*args, **options):
+            yield segment if segment.control else Segment(printable(segment.text), segment.style)
+
+
 def results() -> Console:
     """Return the console for results."""
-    return Console(highlight=False)
+    return _SafeConsole(highlight=False)
 
 
 def remarks() -> Console:
     """Return the console for progress and remarks."""
-    return Console(stderr=True, highlight=False)
+    return _SafeConsole(stderr=True, highlight=False)
 
 
 def progress(console: Console) -> Progress:

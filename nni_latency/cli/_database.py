@@ -17,6 +17,7 @@ from rich.table import Table
 
 from nni_latency.cli._console import results
 from nni_latency.cli._option import DURATION, grouped, option, parsed
+from nni_latency.cli._outputs import OutputDatabase, OutputFile, WritingCommand
 from nni_latency.database import (
     DATABASE_VARIABLE,
     MEMORY,
@@ -35,8 +36,7 @@ from nni_latency.database import (
     summarise,
 )
 from nni_latency.errors import InvalidValueError
-from nni_latency.files import check_writable, replacing
-from nni_latency.tables import check_new
+from nni_latency.files import replacing
 from nni_latency.units import format_count, format_seconds, parse_duration
 
 _SQLITE = b"SQLite format 3\0"
@@ -99,7 +99,7 @@ def command(context: click.Context, location: str | None) -> None:
     context.obj = location or default_location()
 
 
-@command.command("info")
+@command.command("info", cls=WritingCommand)
 @_as_json
 @click.pass_obj
 def info(location: str, as_json: bool) -> None:
@@ -122,7 +122,7 @@ def info(location: str, as_json: bool) -> None:
     _print_table(console, table, len(found), "Nothing has been measured yet.")
 
 
-@command.command("query")
+@command.command("query", cls=WritingCommand)
 @_as_json
 @click.pass_obj
 @grouped()
@@ -145,20 +145,18 @@ def query(location: str, wanted: _QueryOptions, as_json: bool) -> None:
     _print_table(results(), table, n_found, "Nothing was found.")
 
 
-@command.command("export")
-@click.argument("out", type=click.Path(path_type=Path))
-@click.option("--overwrite", is_flag=True, help="Replace an existing file.")
+@command.command("export", cls=WritingCommand)
+@click.argument("out", type=OutputFile())
 @click.pass_obj
 @grouped()
-def export(location: str, out: Path, wanted: _FilterOptions, overwrite: bool) -> None:
+def export(location: str, out: Path, wanted: _FilterOptions) -> None:
     """Write the raw samples to the .parquet or .csv file OUT, one row per sample."""
-    check_new(out, overwrite=overwrite)
     with _opened(location) as database:
         n_samples = export_samples(database, out, platform=wanted.platform, kind=wanted.kind)
     results().print(f"Wrote {escape(str(out))}: {n_samples} samples", soft_wrap=True)
 
 
-@command.command("import")
+@command.command("import", cls=WritingCommand)
 @click.argument("sources", nargs=-1, required=True, metavar="SOURCE...")
 @click.pass_obj
 def import_(location: str, sources: tuple[str, ...]) -> None:
@@ -171,9 +169,9 @@ def import_(location: str, sources: tuple[str, ...]) -> None:
             _report(source, _take_over(source, database))
 
 
-@command.command("merge")
+@command.command("merge", cls=WritingCommand)
 @click.argument("sources", nargs=-1, required=True, metavar="SOURCE...")
-@click.option("--out", required=True, metavar="FILE|URL", help="The new database.")
+@click.option("--out", required=True, type=OutputDatabase(), metavar="FILE|URL", help="The new database.")
 def merge(sources: tuple[str, ...], out: str) -> None:
     """Merge several databases into a new one, without duplicates. The sources are not changed."""
     with _made(out) as database:
@@ -183,7 +181,7 @@ def merge(sources: tuple[str, ...], out: str) -> None:
     results().print(f"Wrote {escape(out)}", soft_wrap=True)
 
 
-@command.command("prune")
+@command.command("prune", cls=WritingCommand)
 @click.pass_obj
 @grouped()
 def prune(location: str, wanted: _PruneOptions) -> None:
@@ -226,9 +224,6 @@ def _made(out: str) -> Iterator[Database]:
         with _opened(out, create=True) as database:
             yield database
         return
-    if Path(out).exists():
-        raise InvalidValueError(f"{out!r} exists. Choose another file, or add to it with 'database import'.")
-    check_writable(Path(out))
     with replacing(Path(out)) as temporary, _opened(str(temporary)) as database:
         yield database
 

@@ -13,6 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from nni_latency.cli._console import pairs_table, print_names, remarks, results
+from nni_latency.cli._outputs import OutputFile, WritingCommand
 from nni_latency.plots import draw_comparison
 from nni_latency.tables import TableComparison, compare_tables, find_table, read_table
 from nni_latency.units import format_percent
@@ -21,11 +22,11 @@ from nni_latency.units import format_percent
 _COLUMNS = 12
 
 
-@click.command("diff")
+@click.command("diff", cls=WritingCommand)
 @click.argument("first")
 @click.argument("second")
 @click.option("--json", "as_json", is_flag=True, help="Print ratios by layer and candidate, and a summary, as JSON.")
-@click.option("--plot", type=click.Path(path_type=Path), help="PNG file of the ratios.")
+@click.option("--plot", type=OutputFile(), help="PNG file of the ratios.")
 def command(first: str, second: str, as_json: bool, plot: Path | None) -> None:
     """Compare two tables candidate by candidate: SECOND over FIRST.
 

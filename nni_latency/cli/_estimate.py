@@ -17,6 +17,7 @@ from nni_latency.cli._asked import Answer, NetworkOptions, Question, Row, ask
 from nni_latency.cli._console import remarks, results
 from nni_latency.cli._estimator_options import EstimatorOptions
 from nni_latency.cli._option import grouped, option
+from nni_latency.cli._outputs import WritingCommand
 from nni_latency.cli._space_options import SPACE_OF_TABLE, SpaceOptions
 from nni_latency.estimators import Estimator, MeasuringEstimator, TableEstimator
 from nni_latency.units import format_count, format_metric, format_percent
@@ -35,7 +36,7 @@ class _ReportOptions:
     )
 
 
-@click.command("estimate")
+@click.command("estimate", cls=WritingCommand)
 @click.argument("model", required=False)
 @grouped(space=SPACE_OF_TABLE)
 def command(

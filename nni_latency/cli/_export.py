@@ -8,11 +8,12 @@ from rich.markup import escape
 from nni_latency.cli._console import remarks, results
 from nni_latency.cli._option import grouped
 from nni_latency.cli._output_options import OutputOptions
+from nni_latency.cli._outputs import WritingCommand
 from nni_latency.tables import find_table, read_table
 from nni_latency.tables.formats import FORMATS, export_table
 
 
-@click.command("export")
+@click.command("export", cls=WritingCommand)
 @click.argument("table")
 @click.option("--format", "file_format", required=True, metavar="NAME", help=f"Format: {', '.join(FORMATS)}.")
 @click.option("--unit", required=True, metavar="UNIT", help="Unit of the numbers, such as ms.")

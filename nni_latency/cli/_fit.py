@@ -12,11 +12,11 @@ from rich.markup import escape
 from rich.table import Table
 
 from nni_latency.cli._console import remarks, results
-from nni_latency.cli._option import grouped, option
+from nni_latency.cli._option import grouped, option, output_option
 from nni_latency.cli._output_options import OutputOptions
+from nni_latency.cli._outputs import WritingCommand
 from nni_latency.errors import InvalidValueError
 from nni_latency.estimators.acts import ActsEstimator, BlockScores, score_blocks
-from nni_latency.files import check_writable
 from nni_latency.micro_benchmarks import BenchmarkPoints
 from nni_latency.platforms import check_same_platform
 from nni_latency.plots import draw_fit, draw_predictions
@@ -41,12 +41,12 @@ class _ActsOptions:
     tests: tuple[Path, ...] = option(
         "Points held out from the fit, to score it on; repeat for several files.", "--test", multiple=True
     )
-    plot: Path | None = option("PNG file of the fit and its residuals.")
-    test_plot: Path | None = option("PNG file of predicted against measured latency.")
+    plot: Path | None = output_option("PNG file of the fit and its residuals.")
+    test_plot: Path | None = output_option("PNG file of predicted against measured latency.")
     as_json: bool = option("Print JSON instead of the report.", "--json", default=False)
 
 
-@command.command("acts")
+@command.command("acts", cls=WritingCommand)
 @click.argument("points", nargs=-1, required=True, type=click.Path(path_type=Path))
 @grouped(out={"help": "JSON file of the fit.  [default: acts.<platform>.json]"})
 def acts(points: tuple[Path, ...], fit: _ActsOptions, output: OutputOptions) -> None:
@@ -58,14 +58,10 @@ def acts(points: tuple[Path, ...], fit: _ActsOptions, output: OutputOptions) -> 
     unknown = BenchmarkPoints.merge([BenchmarkPoints.load(path) for path in fit.tests]) if fit.tests else None
     out = output.path(f"acts.{known.platform.id}.json")
     plots = [path for path in (fit.plot, fit.test_plot) if path]
-    if len({out, *plots}) <= len(plots):
-        raise InvalidValueError(f"The fit and the plots need a file each. Got {', '.join(map(str, [out, *plots]))}.")
     if unknown is not None:
         check_same_platform(known.platform, unknown.platform, "Scoring a fit on these points")
     elif fit.test_plot:
         raise InvalidValueError("--test-plot needs points to predict. Name a file of them with --test.")
-    for path in plots:
-        check_writable(path)
     estimator = ActsEstimator(variant=fit.variant, confidence=fit.confidence)
     estimator.fit(known.workloads, known.latencies, groups=known.blocks, platform=known.platform)
     scores = None if unknown is None else score_blocks(estimator.predict(unknown.workloads), unknown.latencies)

@@ -12,6 +12,7 @@ from rich.markup import escape
 from nni_latency.cli._console import print_names, remarks, results
 from nni_latency.cli._option import grouped, option
 from nni_latency.cli._output_options import OutputOptions
+from nni_latency.cli._outputs import WritingCommand
 from nni_latency.cli._space_options import SpaceOptions, plan_for
 from nni_latency.errors import InvalidValueError
 from nni_latency.platforms import Platform
@@ -41,7 +42,7 @@ class _SourceOptions:
     check_unit: bool = option("Refuse implausible latencies, or accept them.", default=True)
 
 
-@click.command("import")
+@click.command("import", cls=WritingCommand)
 @click.argument("file", type=click.Path(path_type=Path))
 @grouped(out={"required": True})
 def command(file: Path, source: _SourceOptions, asked: SpaceOptions, output: OutputOptions) -> None:

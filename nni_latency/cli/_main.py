@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from nni_latency.cli._printable import printable
 from nni_latency.errors import LatencyError
 
 #: Command to the module that holds it, in the order in which help lists them.
@@ -85,7 +86,7 @@ class LazyGroup(click.Group):
         try:
             return super().invoke(ctx)
         except LatencyError as error:
-            raise Failure(str(error)) from error
+            raise Failure(printable(str(error))) from error
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})

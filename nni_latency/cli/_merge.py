@@ -9,6 +9,7 @@ import click
 
 from nni_latency.cli._option import grouped, option
 from nni_latency.cli._output_options import OutputOptions, write_result
+from nni_latency.cli._outputs import WritingCommand
 from nni_latency.tables import LookupTable, find_table, merge_tables
 
 
@@ -21,7 +22,7 @@ class _MergeOptions(OutputOptions):
     )
 
 
-@click.command("merge")
+@click.command("merge", cls=WritingCommand)
 @click.argument("tables", nargs=-1, required=True)
 @grouped(out={"required": True})
 def command(tables: tuple[str, ...], merge: _MergeOptions) -> None:

@@ -12,6 +12,7 @@ from nni_latency.cli._console import remarks, results
 from nni_latency.cli._measuring_options import EndingOptions, PlatformOptions, StoreOptions, make_runtime
 from nni_latency.cli._option import DURATION, grouped, option
 from nni_latency.cli._output_options import OutputOptions
+from nni_latency.cli._outputs import WritingCommand
 from nni_latency.cli._progress import Measuring
 from nni_latency.measurement import Protocol
 from nni_latency.micro_benchmarks import BLOCKS, BenchmarkPoints, run_benchmarks
@@ -30,7 +31,7 @@ class _BlockOptions:
     seed: int = option("Random seed for the order of the points.", type=click.IntRange(0), default=0)
 
 
-@click.command("micro-benchmark")
+@click.command("micro-benchmark", cls=WritingCommand)
 @grouped(
     budget={"default": "150s"},
     half_width={

@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import click
 
+from nni_latency.cli._outputs import OutputFile
 from nni_latency.errors import InvalidValueError, LatencyError
 from nni_latency.units import parse_duration
 
@@ -32,6 +33,11 @@ def option(text: str, *flags: str, **attributes: Any) -> Any:
         True by default has a flag ``--no-NAME`` too.
     """
     return dataclasses.field(metadata={"flags": flags, "attributes": {"help": text, **attributes}})
+
+
+def output_option(text: str, *flags: str, **attributes: Any) -> Any:
+    """Make a field of a group that names a file which the command writes."""
+    return option(text, *flags, type=OutputFile(), **attributes)
 
 
 def grouped(**changes: Mapping[str, Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:

@@ -8,9 +8,9 @@ from pathlib import Path
 from rich.markup import escape
 
 from nni_latency.cli._console import remarks, results
-from nni_latency.cli._option import option
-from nni_latency.files import check_writable
-from nni_latency.tables import LookupTable, OperatorTable, check_new
+from nni_latency.cli._option import output_option
+from nni_latency.cli._outputs import outputs
+from nni_latency.tables import LookupTable, OperatorTable
 from nni_latency.units import format_percent
 
 
@@ -18,15 +18,16 @@ from nni_latency.units import format_percent
 class OutputOptions:
     """The file that a command writes."""
 
-    out: Path | None = option("Output file.")
-    overwrite: bool = option("Replace an existing file.", default=False)
+    out: Path | None = output_option("Output file.")
+
+    @property
+    def overwrite(self) -> bool:
+        """Whether an existing file may be replaced."""
+        return outputs().overwrite
 
     def path(self, default: str = "") -> Path:
         """Return the file, by default the one of that name; one that cannot be written is an error."""
-        path = self.out or Path(default)
-        check_writable(path)
-        check_new(path, overwrite=self.overwrite)
-        return path
+        return self.out or outputs().claim(Path(default))
 
 
 def write_result(table: LookupTable | OperatorTable, out: Path, *, known: tuple[str, ...] = ()) -> None:

@@ -10,12 +10,13 @@ from rich.markup import escape
 from rich.table import Table
 
 from nni_latency.cli._console import results
+from nni_latency.cli._outputs import WritingCommand
 from nni_latency.plugins import Registry, load_registry
 
 _KINDS = ("estimators", "runtimes", "meters", "spaces")
 
 
-@click.command("plugins")
+@click.command("plugins", cls=WritingCommand)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(as_json: bool) -> None:
     """List registered estimators, runtimes, meters and spaces, each with its plugin and distribution."""

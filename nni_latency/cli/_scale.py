@@ -6,10 +6,11 @@ import click
 
 from nni_latency.cli._option import grouped
 from nni_latency.cli._output_options import OutputOptions, write_result
+from nni_latency.cli._outputs import WritingCommand
 from nni_latency.tables import find_table, read_table, scale_table
 
 
-@click.command("scale")
+@click.command("scale", cls=WritingCommand)
 @click.argument("table")
 @click.option("--factor", required=True, type=float, help="Factor, such as 0.001.")
 @grouped(out={"required": True})

@@ -12,15 +12,15 @@ from nni_latency.cli._console import progress, remarks
 from nni_latency.cli._estimator_options import EstimatorOptions
 from nni_latency.cli._measuring_options import StoreOptions
 from nni_latency.cli._option import grouped
+from nni_latency.cli._outputs import WritingCommand
 from nni_latency.cli._progress import Measuring
 from nni_latency.cli._search_measure import measure_found, runtime_of
 from nni_latency.cli._search_options import SearchOptions
-from nni_latency.cli._search_report import FILES, Found, print_found, write_found, write_network
+from nni_latency.cli._search_report import Found, print_found, write_found, write_network
 from nni_latency.cli._searched import Searched, choose_strategy, few_images, searched_space
 from nni_latency.cli._space_options import SPACE_OF_TABLE, SpaceOptions
 from nni_latency.errors import InvalidValueError, LatencyError, MismatchError
 from nni_latency.estimators import AdditiveCost, Estimator, GroupedCost
-from nni_latency.files import check_writable
 from nni_latency.nas import (
     Dataset,
     Epoch,
@@ -40,7 +40,7 @@ from nni_latency.units import format_percent, format_seconds
 from nni_latency.validation import Validation
 
 
-@click.command("search")
+@click.command("search", cls=WritingCommand)
 @grouped(space=SPACE_OF_TABLE)
 def command(space: SpaceOptions, estimator: EstimatorOptions, options: SearchOptions, store: StoreOptions) -> None:
     """Search for a network that meets a latency target, and measure it on this device.
@@ -63,8 +63,6 @@ def command(space: SpaceOptions, estimator: EstimatorOptions, options: SearchOpt
     aim = _aim(made, network, searched, options)
     name = choose_strategy(options.strategy, searched, aim.profiler.cost, dataset)
     strategy = make_strategy(name, aim)
-    for file in FILES:
-        check_writable(options.out / file)
     _announce(network, searched, dataset, name, aim, options.target)
     result = _run(network, dataset, strategy, aim, settings, one_shot=is_one_shot(name))
     # So that nothing that happens while it is measured costs the network.

@@ -8,7 +8,11 @@ from pathlib import Path
 import click
 
 from nni_latency.cli._option import DURATION, option
+from nni_latency.cli._outputs import OutputFolder
 from nni_latency.nas import STRATEGIES, SearchSettings
+
+#: What a search writes.
+FILES = ("result.json", "weights.safetensors", "search.json", "search.png")
 
 _SETTINGS = SearchSettings()
 
@@ -41,7 +45,7 @@ class SearchOptions:
     budget: float = option("Maximum time spent measuring the network found.", type=DURATION, default="10s")
     threads: int = option("Threads used for training; small images gain little from more.", default=_SETTINGS.threads)
     seed: int = option("Random seed.", default=0)
-    out: Path = option("Folder of the results.", default=Path("search"))
+    out: Path = option("Folder of the results.", type=OutputFolder(FILES), default=Path("search"))
 
     @property
     def target(self) -> float:

@@ -15,7 +15,7 @@ from rich.table import Table
 from safetensors.torch import save as safetensors_bytes
 
 from nni_latency.cli._console import results
-from nni_latency.cli._search_options import SearchOptions
+from nni_latency.cli._search_options import FILES, SearchOptions
 from nni_latency.cli._searched import Searched
 from nni_latency.documents import DocumentFormat
 from nni_latency.estimators import (
@@ -31,8 +31,6 @@ from nni_latency.nas import SearchAim, SearchResult, Trial
 from nni_latency.plots import SearchPicture, draw_search
 from nni_latency.units import format_metric, format_percent, format_seconds
 from nni_latency.validation import NetworkResult, Validation, validation_content
-
-FILES = ("result.json", "weights.safetensors", "search.json", "search.png")
 
 SEARCH = DocumentFormat(
     "nni_latency.search", 1, "search", "the record of a search", "search again with: nni-latency search"

@@ -10,6 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from nni_latency.cli._console import facts_table, pairs_table, print_doubts, results
+from nni_latency.cli._outputs import OutputFile, WritingCommand
 from nni_latency.cli._show_operators import operator_facts, show_operator_table
 from nni_latency.cli._table_facts import header_facts, header_summary
 from nni_latency.estimators import TableEstimator
@@ -25,10 +26,10 @@ _SHOWN = {"latency": (1e3, "ms"), "energy": (1e3, "mJ")}
 _COLUMNS = 16
 
 
-@click.command("show")
+@click.command("show", cls=WritingCommand)
 @click.argument("table")
 @click.option("--json", "as_json", is_flag=True, help="Print the main facts as JSON.")
-@click.option("--plot", type=click.Path(path_type=Path), help="PNG file of costs, intervals and drift.")
+@click.option("--plot", type=OutputFile(), help="PNG file of costs, intervals and drift.")
 def command(table: str, as_json: bool, plot: Path | None) -> None:
     """Show a lookup table: layers, candidates, coverage, platform, protocol.
 

@@ -140,6 +140,7 @@ def choose_space(
         return ChosenSpace(asked.name, asked.arguments, asked.input_size, table.batch_size)
     if asked.space not in (None, table.space.name):
         raise MismatchError(f"The table belongs to the space {table.space.name!r}, not to {asked.space!r}.")
+    check_trusted(table.space.name, asked.space)
     given = dataclasses.replace(asked, space=table.space.name).arguments
     own = {**table.space.arguments, "input_size": table.input_shape[-1]}
     wanted = {**given, **({"input_size": asked.input_size} if asked.input_size else {})}
@@ -153,6 +154,28 @@ def choose_space(
         raise MismatchError(f"The table does not match the options: {'; '.join(wrong)}.")
     arguments = {**table.space.arguments, **{name: given[name] for name in ignore if name in given}}
     return ChosenSpace(table.space.name, arguments, table.input_shape[-1], table.batch_size)
+
+
+def check_trusted(name: str, asked: str | None) -> None:
+    """Refuse a space that is code and that only a file names: a file from a stranger runs no code.
+
+    Parameters
+    ----------
+    name : str
+        The space by a file.
+    asked : str or None
+        The space that the user names.
+
+    Raises
+    ------
+    InvalidValueError
+        If the space is a class and the user does not name it.
+    """
+    if ":" in name and asked != name:
+        raise InvalidValueError(
+            f"The table names the class {name!r} as its space. Code is not run because a file names it: if you trust "
+            f"the class, name it yourself with --space {name}."
+        )
 
 
 def _table_of(estimator: Estimator) -> LookupTable | OperatorTable | None:

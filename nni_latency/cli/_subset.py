@@ -6,11 +6,12 @@ import click
 
 from nni_latency.cli._option import grouped
 from nni_latency.cli._output_options import OutputOptions, write_result
+from nni_latency.cli._outputs import WritingCommand
 from nni_latency.errors import InvalidValueError
 from nni_latency.tables import LookupTable, find_table, subset_table
 
 
-@click.command("subset")
+@click.command("subset", cls=WritingCommand)
 @click.argument("table")
 @click.option("--layers", metavar="NAME,...", help="Layers to keep.  [default: all]")
 @click.option("--choices", metavar="NAME,...", help="Candidates to keep.  [default: all]")

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from rich.markup import escape
 
 from nni_latency.cli._console import results
-from nni_latency.cli._option import grouped, option
+from nni_latency.cli._option import grouped, option, output_option
+from nni_latency.cli._outputs import WritingCommand
 from nni_latency.cli._space_options import SpaceOptions
 from nni_latency.errors import InvalidValueError
 from nni_latency.estimators import TransferEstimator, score
@@ -27,7 +28,7 @@ from nni_latency.estimators.transfer import (
     latencies_of,
     read_columns,
 )
-from nni_latency.files import check_writable, write_atomically
+from nni_latency.files import write_atomically
 from nni_latency.platforms import Platform
 from nni_latency.units import format_percent, format_seconds
 
@@ -63,17 +64,12 @@ class _FitOptions:
 class _ResultOptions:
     """The files that are written."""
 
-    out: Path = option("CSV file of the predictions, or of the networks to measure.", required=True)
-    table: Path | None = option("Also write the lookup table of the new device to this file.")
-    save: Path | None = option("Also write the fitted estimator to this file.")
-
-    @property
-    def paths(self) -> list[Path]:
-        """All files that are written."""
-        return [path for path in (self.out, self.table, self.save) if path]
+    out: Path = output_option("CSV file of the predictions, or of the networks to measure.", required=True)
+    table: Path | None = output_option("Also write the lookup table of the new device to this file.")
+    save: Path | None = output_option("Also write the fitted estimator to this file.")
 
 
-@click.command("transfer")
+@click.command("transfer", cls=WritingCommand)
 @grouped()
 def command(asked: SpaceOptions, files: _FileOptions, fit: _FitOptions, written: _ResultOptions) -> None:
     """Learn the latencies of a new device from a few networks and from known devices.
@@ -83,8 +79,6 @@ def command(asked: SpaceOptions, files: _FileOptions, fit: _FitOptions, written:
     """
     if written.table and not asked.given:
         raise InvalidValueError("--table records what its candidates compute: give --preset, or more of the space.")
-    for path in written.paths:
-        check_writable(path)
     networks = read_columns(files.architectures)
     encoding = _encoding(asked)
     indices = encoding.indices(architectures_of(networks, encoding.labels))

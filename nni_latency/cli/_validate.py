@@ -15,12 +15,13 @@ import nni_latency.spaces as spaces
 from nni_latency.cli._console import remarks, results
 from nni_latency.cli._estimator_options import missing_option
 from nni_latency.cli._measuring_options import DeviceOptions, EndingOptions, StoreOptions, make_runtime
-from nni_latency.cli._option import grouped, option, parsed
+from nni_latency.cli._option import grouped, option, output_option, parsed
+from nni_latency.cli._outputs import WritingCommand, outputs
 from nni_latency.cli._progress import Measuring
 from nni_latency.cli._space_options import SPACE_OF_TABLE, SpaceOptions, choose_space, plan_for
-from nni_latency.errors import InvalidValueError, MismatchError
+from nni_latency.errors import MismatchError
 from nni_latency.estimators import Estimator, OperatorTableEstimator, Scores
-from nni_latency.files import check_writable, write_atomically
+from nni_latency.files import write_atomically
 from nni_latency.loading import load_estimator
 from nni_latency.plots import draw_validation
 from nni_latency.tables import OPERATORS, MeasurePlan, measure_networks, reference_networks
@@ -53,12 +54,12 @@ class _ValidateOptions:
         type=parsed("score=limit", Requirement.parse),
         multiple=True,
     )
-    out: Path | None = option("JSON file of the result.  [default: named after the table]")
-    plot: Path | None = option("PNG file of the plots.  [default: next to the JSON file]")
+    out: Path | None = output_option("JSON file of the result.  [default: named after the table]")
+    plot: Path | None = output_option("PNG file of the plots.  [default: next to the JSON file]")
     as_json: bool = option("Print JSON instead of the report.", "--json", default=False)
 
 
-@click.command("validate")
+@click.command("validate", cls=WritingCommand)
 @click.argument("estimator", metavar="TABLE")
 @grouped(space=SPACE_OF_TABLE, budget={"default": "90s"})
 def command(
@@ -80,16 +81,9 @@ def command(
     plan = _source(made, asked, wanted.batch_size)
     platform = device.of(made.platform)
     runtime = make_runtime(platform)
-    out = wanted.out or Path(
-        f"{Path(estimator).name.removesuffix('.json').replace(':', '-') or 'estimator'}.validation.json"
-    )
-    plot = wanted.plot or out.with_suffix(".png")
-    if plot == out:
-        raise InvalidValueError(
-            f"The JSON file and the plot cannot both be {str(out)!r}. Name another JSON file with --out."
-        )
-    check_writable(out)
-    check_writable(plot)
+    name = Path(estimator).name.removesuffix(".json").replace(":", "-") or "estimator"
+    out = wanted.out or outputs().claim(Path(f"{name}.validation.json"))
+    plot = wanted.plot or outputs().claim(out.with_suffix(".png"))
     networks = draw_networks(plan, wanted.networks, seed=wanted.seed)
     # Before measuring, so that a mismatch is reported at once.
     predicted = predict_networks(made, plan, networks, runtime.platform)

@@ -2,10 +2,26 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt
+import math
+from typing import Annotated
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt
 
 from nni_latency.operators import OpSpec
 from nni_latency.platforms import Platform
+
+#: Numbers that the shape of a tensor stands for at most: a terabyte of bytes.
+_MOST_NUMBERS = 2**40
+
+
+def _check_shape(shape: list[int]) -> list[int]:
+    if math.prod(shape) > _MOST_NUMBERS:
+        raise ValueError(f"a tensor of {'x'.join(map(str, shape))} has more than 2^40 numbers")
+    return shape
+
+
+#: Shape of an input, batch first.
+Shape = Annotated[list[PositiveInt], Field(min_length=1, max_length=16), AfterValidator(_check_shape)]
 
 
 class StrictDocument(BaseModel):

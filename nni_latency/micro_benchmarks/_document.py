@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import Field, PositiveInt, model_validator
+from pydantic import Field, model_validator
 
-from nni_latency.documents import DocumentFormat, OperatorDocument
+from nni_latency.documents import DocumentFormat, OperatorDocument, Shape
 from nni_latency.tables import CountedDocument, HeaderDocument
 
 #: Name of the predefined blocks.
@@ -25,7 +25,7 @@ class PointDocument(CountedDocument):
 
     block: str
     kind: str
-    input_shape: list[PositiveInt] = Field(min_length=1, description="batch first")
+    input_shape: Shape = Field(description="batch first")
     ops: list[OperatorDocument] = Field(min_length=1)
 
     @model_validator(mode="after")

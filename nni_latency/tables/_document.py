@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import Field, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, PositiveFloat, model_validator
 
-from nni_latency.documents import DocumentFormat, OperatorDocument, StrictDocument
+from nni_latency.documents import DocumentFormat, OperatorDocument, Shape, StrictDocument
 from nni_latency.tables._header import CountedDocument, HeaderDocument
 
 
@@ -55,7 +55,7 @@ class TableDocument(HeaderDocument):
 
     format: Literal["nni_latency.lookup_table"]
     version: Literal[3]
-    input_shape: list[PositiveInt] = Field(min_length=1, description="of the network's input, batch first")
+    input_shape: Shape = Field(description="of the network's input, batch first")
     reference: PositiveFloat | None = Field(None, description="time of the space's reference network [s]")
     layers: list[LayerDocument] = Field(min_length=1)
 

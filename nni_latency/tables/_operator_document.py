@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field, JsonValue, PositiveFloat, PositiveInt
+from pydantic import Field, JsonValue, PositiveFloat
 
-from nni_latency.documents import DocumentFormat, OperatorDocument
+from nni_latency.documents import DocumentFormat, OperatorDocument, Shape
 from nni_latency.tables._header import CostDocument, HeaderDocument
 
 
@@ -37,7 +37,7 @@ class OperatorTableDocument(HeaderDocument):
 
     format: Literal["nni_latency.operator_table"]
     version: Literal[2]
-    input_shape: list[PositiveInt] = Field(min_length=1, description="of the networks' input, batch first")
+    input_shape: Shape = Field(description="of the networks' input, batch first")
     coverage: float = Field(
         1.0, ge=0, le=1, description="share of the operators of other random networks with an entry"
     )
