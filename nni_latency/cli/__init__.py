@@ -1,5 +1,22 @@
 """The command line: thin commands over the library, one module each."""
 
+from __future__ import annotations
+
+import sys
+
+from nni_latency.cli import _supervision
 from nni_latency.cli._main import main
 
-__all__ = ["main"]
+__all__ = ["main", "run"]
+
+
+def run() -> None:
+    """Run the command line of this process; a command that runs networks of the user is watched."""
+    arguments = sys.argv[1:]
+    if _supervision.is_needed(arguments):
+        sys.exit(_supervision.supervise(arguments))
+    _supervision.begin_supervised()
+    try:
+        main()
+    finally:
+        _supervision.end_supervised()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,9 +16,10 @@ from torch import nn
 from nni_latency.analysis import BlockAnalysis, ModelAnalysis
 from nni_latency.cli._console import remarks, results
 from nni_latency.cli._estimator_options import ESTIMATOR
-from nni_latency.cli._model import inputs_option, load_class, make_inputs, make_network, names_a_class
+from nni_latency.cli._model import UserCodeOptions, inputs_option, load_class, make_inputs, make_network, names_a_class
 from nni_latency.cli._option import JSON_OBJECT, grouped, option
 from nni_latency.cli._outputs import WritingCommand
+from nni_latency.cli._supervision import user_code
 from nni_latency.errors import InvalidValueError, UnknownNameError
 from nni_latency.estimators import Estimator
 from nni_latency.loading import load_estimator
@@ -52,13 +55,15 @@ class _AnalysisOptions:
 
 @click.command("analyze", cls=WritingCommand)
 @grouped()
-def command(asked: _NetworkOptions, wanted: _AnalysisOptions) -> None:
+def command(asked: _NetworkOptions, wanted: _AnalysisOptions, code: UserCodeOptions) -> None:
     """Analyze a network: the work, memory traffic and cost of every block, most expensive first.
 
     Built-in networks are fbnet-a, fbnet-b, fbnet-b1, fbnet-c and fbnet-c1.
     """
     estimator = None if wanted.latency_estimator is None else load_estimator(wanted.latency_estimator)
-    analysis = _analyse(asked, wanted.depth, estimator)
+    # What user code prints is not part of the result.
+    with contextlib.redirect_stdout(sys.stderr), user_code(f"The code of {asked.model!r}", code.timeout):
+        analysis = _analyse(asked, wanted.depth, estimator)
     if wanted.as_json:
         click.echo(json.dumps(_content(analysis), indent=1))
     else:

@@ -16,9 +16,11 @@ from rich.table import Table
 from nni_latency.cli._asked import Answer, NetworkOptions, Question, Row, ask
 from nni_latency.cli._console import remarks, results
 from nni_latency.cli._estimator_options import EstimatorOptions
+from nni_latency.cli._model import UserCodeOptions
 from nni_latency.cli._option import grouped, option
 from nni_latency.cli._outputs import WritingCommand
 from nni_latency.cli._space_options import SPACE_OF_TABLE, SpaceOptions
+from nni_latency.cli._supervision import user_code
 from nni_latency.estimators import Estimator, MeasuringEstimator, TableEstimator
 from nni_latency.units import format_count, format_metric, format_percent
 
@@ -44,6 +46,7 @@ def command(
     space: SpaceOptions,
     network: NetworkOptions,
     estimator: EstimatorOptions,
+    code: UserCodeOptions,
     report: _ReportOptions,
 ) -> None:
     """Estimate the cost of a network, most expensive layers first.
@@ -54,13 +57,18 @@ def command(
     """
     made = estimator.load()
     # What user code prints is not part of the result.
-    with contextlib.redirect_stdout(sys.stderr), _waiting(made):
+    with contextlib.redirect_stdout(sys.stderr), _waiting(made), _limited(made, model or space.name, code.timeout):
         answer = ask(made, Question(model, space, network, estimator.batch_size))
     if report.as_json:
         click.echo(json.dumps(_content(answer, made, report.top), indent=1))
     else:
         _print(answer, made, report.top or _ROWS)
     _print_doubts(answer, made)
+
+
+def _limited(estimator: Estimator, name: str, timeout: float) -> AbstractContextManager[None]:
+    """Mark the code of a network; what measures has time limits of its own."""
+    return user_code(f"The code of {name!r}", 0.0 if isinstance(estimator, MeasuringEstimator) else timeout)
 
 
 def _waiting(estimator: Estimator) -> AbstractContextManager[object]:

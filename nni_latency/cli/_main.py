@@ -85,6 +85,12 @@ class LazyGroup(click.Group):
         """Run a command."""
         try:
             return super().invoke(ctx)
+        except KeyboardInterrupt:
+            click.echo("\nInterrupted.", err=True)
+            raise click.exceptions.Exit(130) from None
+        except SystemExit as error:
+            # Commands end by exceptions of click: this is user code, a network's forward for instance.
+            raise Failure(f"The network's own code ended the process, by sys.exit({error.code!r}).") from error
         except LatencyError as error:
             raise Failure(printable(str(error))) from error
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import math
 import re
 import sys
+from dataclasses import dataclass
 from functools import partial
 from types import ModuleType
 from typing import Any
@@ -13,11 +15,25 @@ import cloudpickle
 import torch
 from torch import nn
 
-from nni_latency.cli._option import option
+from nni_latency.cli._option import DURATION, option
 from nni_latency.errors import InvalidValueError, LatencyError
 from nni_latency.imports import FILE_PREFIX, import_place, quiet_nni
 
 _INPUT = re.compile(r"(?:(?P<name>[A-Za-z_]\w*)=)?(?P<sizes>\d+(?:,\d+)*)?(?::(?P<dtype>\w+))?")
+
+#: Numbers of an input that are drawn one by one; all numbers of a larger one are the same, and take no memory.
+_DRAWN = 2**24
+
+#: No tensor has more numbers.
+_MOST = 2**40
+
+
+@dataclass(frozen=True)
+class UserCodeOptions:
+    """What the code of a network may do."""
+
+    timeout: float = option("Time limit for making a network of your own and tracing it.", type=DURATION, default="60s")
+
 
 inputs_option = partial(
     option,
@@ -117,13 +133,21 @@ def make_inputs(texts: tuple[str, ...], batch_size: int) -> Any:
                 f"name before and an element type after them, such as words=16:int64. Got {text!r}."
             )
         shape = (batch_size, *map(int, match["sizes"].split(",") if match["sizes"] else ()))
-        fraction = dtype.is_floating_point
-        value = torch.randn(shape, generator=generator).to(dtype) if fraction else torch.zeros(shape, dtype=dtype)
+        if math.prod(shape) > _MOST:
+            raise InvalidValueError(f"An --input must have at most 2^40 numbers. Got {text!r} of {batch_size}.")
+        value = _numbers(shape, dtype, generator)
         if match["name"]:
             kwargs[match["name"]] = value
         else:
             args.append(value)
     return (*args, kwargs) if kwargs else tuple(args)
+
+
+def _numbers(shape: tuple[int, ...], dtype: torch.dtype, generator: torch.Generator) -> torch.Tensor:
+    """Return random numbers, or zeros of a type without fractions; they take no memory where there are many."""
+    drawn = shape if math.prod(shape) <= _DRAWN else ()
+    value = torch.randn(drawn, generator=generator) if dtype.is_floating_point else torch.zeros(())
+    return value.to(dtype).expand(shape)
 
 
 def _check_arguments(text: str, made_of: Any, kwargs: dict[str, Any]) -> None:

@@ -11,6 +11,7 @@ from rich.markup import escape
 from nni_latency.cli._console import progress, remarks
 from nni_latency.cli._estimator_options import EstimatorOptions
 from nni_latency.cli._measuring_options import StoreOptions
+from nni_latency.cli._model import UserCodeOptions
 from nni_latency.cli._option import grouped
 from nni_latency.cli._outputs import WritingCommand
 from nni_latency.cli._progress import Measuring
@@ -19,6 +20,7 @@ from nni_latency.cli._search_options import SearchOptions
 from nni_latency.cli._search_report import Found, print_found, write_found, write_network
 from nni_latency.cli._searched import Searched, choose_strategy, few_images, searched_space
 from nni_latency.cli._space_options import SPACE_OF_TABLE, SpaceOptions
+from nni_latency.cli._supervision import user_code
 from nni_latency.errors import InvalidValueError, LatencyError, MismatchError
 from nni_latency.estimators import AdditiveCost, Estimator, GroupedCost
 from nni_latency.nas import (
@@ -42,7 +44,13 @@ from nni_latency.validation import Validation
 
 @click.command("search", cls=WritingCommand)
 @grouped(space=SPACE_OF_TABLE)
-def command(space: SpaceOptions, estimator: EstimatorOptions, options: SearchOptions, store: StoreOptions) -> None:
+def command(
+    space: SpaceOptions,
+    estimator: EstimatorOptions,
+    options: SearchOptions,
+    code: UserCodeOptions,
+    store: StoreOptions,
+) -> None:
     """Search for a network that meets a latency target, and measure it on this device.
 
     The supernet learns from the data set's own images; latency counts for the input size of the estimator. Writes
@@ -56,15 +64,17 @@ def command(space: SpaceOptions, estimator: EstimatorOptions, options: SearchOpt
         raise MismatchError(f"The estimator gives {made.metric}, --target-ms asks for latency.")
     settings = options.settings
     dataset = load_dataset(options.dataset, options.data_folder, seed=options.seed)
-    searched = searched_space(made, space, estimator.batch_size, dataset)
-    check_images(searched.make(), few_images(dataset), dataset.num_classes)
+    with user_code(f"The code of the space {space.name!r}", code.timeout if ":" in space.name else 0.0):
+        searched = searched_space(made, space, estimator.batch_size, dataset)
+        check_images(searched.make(), few_images(dataset), dataset.num_classes)
     torch.manual_seed(settings.seed)
     network = searched.make()
     aim = _aim(made, network, searched, options)
     name = choose_strategy(options.strategy, searched, aim.profiler.cost, dataset)
     strategy = make_strategy(name, aim)
     _announce(network, searched, dataset, name, aim, options.target)
-    result = _run(network, dataset, strategy, aim, settings, one_shot=is_one_shot(name))
+    with user_code("The search", 0.0):
+        result = _run(network, dataset, strategy, aim, settings, one_shot=is_one_shot(name))
     # So that nothing that happens while it is measured costs the network.
     write_network(result, options.out)
     measured: Validation | str = "--no-measure was given."

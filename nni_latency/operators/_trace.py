@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import hashlib
 import warnings
@@ -166,13 +167,29 @@ def _trace_ways(model: nn.Module, example_inputs: Any, ways: Sequence[By]) -> li
         if by not in ("module", "graph"):
             raise InvalidValueError(f"The 'by' of a trace must be 'module' or 'graph'. Got {by!r}.")
     inputs = freeze_inputs(example_inputs)
-    try:
-        return _run(copy.deepcopy(model).to("meta").eval(), inputs, ways)
-    except Exception as error:  # user code may raise anything
-        real = freeze_inputs(example_inputs, device=None)
-        if any(tensor.is_meta for tensor in (*real.tensors, *model.parameters())):
-            raise _misfit(model, inputs, error) from error
-        return [_on_data(model, real, error)] * len(ways)
+    found, error = _on_meta(model, inputs, ways)
+    if error is None:
+        return found
+    real = freeze_inputs(example_inputs, device=None)
+    if any(tensor.is_meta for tensor in (*real.tensors, *model.parameters())):
+        raise _misfit(model, inputs, error) from error
+    return [_on_data(model, real, error)] * len(ways)
+
+
+def _on_meta(model: nn.Module, inputs: Inputs, ways: Sequence[By]) -> tuple[list[Trace], Exception | None]:
+    """Trace on tensors without data; return what prevents it, if anything does.
+
+    Tensors that the network makes itself keep their data at first, because its control flow may depend on them. If they
+    do not go together with tensors without data, they have none either.
+    """
+    first: Exception | None = None
+    for made_on in (contextlib.nullcontext(), torch.device("meta")):
+        try:
+            with made_on:
+                return _run(copy.deepcopy(model).to("meta").eval(), inputs, ways), None
+        except Exception as error:  # user code may raise anything
+            first = first or error
+    return [], first
 
 
 def capture_operators(model: nn.Module, example_inputs: Any, by: By = "module") -> list[tuple[str, OpSpec]]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import random
+import signal
 
 import torch
 from torch import nn
@@ -57,3 +59,21 @@ def stored_rounds():
     """Count the rounds of the only campaign in the user's database."""
     (stored,) = open_store().campaigns()
     return len({record.round for record in stored.records})
+
+
+class Crash(nn.Module):
+    """A layer that takes the process with it."""
+
+    def forward(self, inputs):
+        os.kill(os.getpid(), signal.SIGSEGV)
+
+
+class Crashing(ModelSpace):
+    """A space whose every network crashes."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = LayerChoice({"crash": Crash(), "also": Crash()}, label="layer")
+
+    def forward(self, inputs):
+        return self.layer(inputs)

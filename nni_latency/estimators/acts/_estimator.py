@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, Literal
@@ -252,6 +252,11 @@ class ActsEstimator(RegressorMixin, BaseEstimator, LayerEstimator):
 
     def _as_estimate(self, value: float, missing: tuple[str, ...]) -> Estimate:
         return Estimate(value, value / self.interval_factor_, value * self.interval_factor_, missing)
+
+    def total(self, parts: Iterable[Estimate]) -> Estimate:
+        """Return the latency of a network that has these parts; the interval is the fit's, that of a whole workload."""
+        whole = super().total(parts)
+        return self._as_estimate(max(whole.value, 1e-9), whole.missing)
 
     def _estimate_ops(self, ops: list[OpSpec]) -> list[Estimate]:
         """Take a network apart: where its operators are costed, each by itself; else its latency, shared out."""

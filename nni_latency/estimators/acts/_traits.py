@@ -79,7 +79,8 @@ def start_of_workload() -> Work:
 
 def _traits(op: OpSpec, features: Features) -> tuple[float, ...]:
     """Return logarithms of sizes and of the work's form: window, depth, width, rows, stride, how full the lanes are."""
-    shape = op.input_shapes[0] if op.input_shapes else (1,)
+    # A tensor without dimensions is one number.
+    shape = (op.input_shapes[0] if op.input_shapes else ()) or (1,)
     groups = op.get("groups", 1)
     channels = shape[1] if len(shape) > 2 else shape[-1]
     channels = shape[-1] if op.kind == "linear" else channels
