@@ -3,8 +3,8 @@
 A disturber runs on a processor that measuring does not use and alternates between idling, convolving and sweeping over
 256 MB. Beside it ``nni-latency build-lut --space fbnet`` and ``nni-latency validate`` run several times in a row. Bias,
 MAPE, repeatability, the error of the lightest network and the share of networks within their interval are printed and
-written as JSON, run by run and as medians; beside them, as ``quartiles``, the repeatability that the same raw samples have
-if the time of a network is the lower quartile of its own runs.
+written as JSON, run by run and as medians; beside them, as ``quartiles``, the repeatability of the
+same raw samples where the time of a network is the lower quartile of its own runs.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def figures(content: dict[str, Any]) -> dict[str, float]:
 
 
 def repeatability_of_quartiles(database: str) -> float:
-    """Return by how much the halves of the last validation differ, with the lower quartile of each network's own runs."""
+    """Return by how much the halves of the last validation differ, by the lower quartile of each network's runs."""
     from nni_latency.database import open_store
 
     halves: dict[str, tuple[list[float], list[float]]] = {}
