@@ -3,7 +3,8 @@
 A disturber runs on a processor that measuring does not use and alternates between idling, convolving and sweeping over
 256 MB. Beside it ``nni-latency build-lut --space fbnet`` and ``nni-latency validate`` run several times in a row. Bias,
 MAPE, repeatability, the error of the lightest network and the share of networks within their interval are printed and
-written as JSON, run by run and as medians.
+written as JSON, run by run and as medians; beside them, as ``quartiles``, the repeatability of the
+same raw samples where the time of a network is the lower quartile of its own runs.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from typing import Any
 #: How long the disturber does one thing [s], and what it sweeps over [byte].
 SHORTEST, LONGEST, SWEPT = 0.5, 10.0, 256 * 2**20
 
-FIGURES = ("bias", "mape", "repeatability", "all_skip", "coverage", "speed")
+FIGURES = ("bias", "mape", "repeatability", "quartiles", "all_skip", "coverage", "speed")
 
 
 def main() -> None:
@@ -39,6 +40,7 @@ def main() -> None:
     parser.add_argument("--validate", default="", help="further options of validate")
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)
+    os.environ["NNI_LATENCY_DATABASE"] = str(options.folder / "database.sqlite")
     with disturbed(options.seed, quiet=options.quiet):
         runs = [measure(options, number) for number in range(options.runs)]
     medians = {name: statistics.median(run[name] for run in runs) for name in FIGURES}
@@ -56,8 +58,8 @@ def measure(options: argparse.Namespace, number: int) -> dict[str, float]:
     seed = str(options.seed + number)
     command("build-lut", "--space", "fbnet", "--out", str(table), "--overwrite", *options.build.split())
     command("validate", str(table), "--out", str(report), "--seed", seed, *options.validate.split())
-    content = json.loads(report.read_text(encoding="utf-8"))
-    found = figures(content)
+    found = figures(json.loads(report.read_text(encoding="utf-8")))
+    found["quartiles"] = repeatability_of_quartiles(os.environ["NNI_LATENCY_DATABASE"])
     print(row(f"run {number + 1}", found), flush=True)
     return found
 
@@ -73,6 +75,21 @@ def figures(content: dict[str, Any]) -> dict[str, float]:
         "coverage": content["coverage"],
         "speed": content["speed"],
     }
+
+
+def repeatability_of_quartiles(database: str) -> float:
+    """Return by how much the halves of the last validation differ, by the lower quartile of each network's runs."""
+    from nni_latency.database import open_store
+
+    halves: dict[str, tuple[list[float], list[float]]] = {}
+    for record in list(open_store(database).campaigns(kind="networks"))[-1].records:
+        halves.setdefault(record.subjects[0], ([], []))[record.round % 2].extend(record.whole)
+    quartiles = [
+        [statistics.quantiles(half, method="inclusive")[0] for half in pair]
+        for name, pair in halves.items()
+        if name.startswith("network ")
+    ]
+    return statistics.mean(abs(odd / even - 1) for even, odd in quartiles)
 
 
 def row(name: str, found: dict[str, float]) -> str:
