@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import difflib
+
+#: Names that a message lists of many.
+_LISTED = 8
+
 
 class LatencyError(Exception):
     """Root of every error that this package raises on purpose.
@@ -20,8 +25,11 @@ class UnknownNameError(LatencyError, LookupError):
 
     @classmethod
     def of(cls, kind: str, name: object, known: list[str]) -> UnknownNameError:
-        """Make the error for `name`, which is not one of the `known` things of that `kind`."""
-        listing = ", ".join(known) if known else "none"
+        """Make the error for `name`, which is not one of the `known` things of that `kind`; of many, the closest."""
+        close = difflib.get_close_matches(str(name)[:100], known, _LISTED) or known[:_LISTED]
+        listed = known if len(known) <= 2 * _LISTED else close
+        more = f" and {len(known) - len(listed)} more" if len(listed) < len(known) else ""
+        listing = f"{', '.join(listed)}{more}" if known else "none"
         return cls(f"Unknown {kind} {name!r}. There is: {listing}.")
 
 

@@ -132,7 +132,7 @@ def _forwarding_signals(process: subprocess.Popen[Any]) -> Iterator[None]:
 
 
 def begin_supervised() -> None:
-    """Get ready in the process that runs the command: it ends with its parent, and before others when memory is short."""
+    """Get ready in the process that runs the command: it ends with its parent, and first when memory is short."""
     global _to_supervisor
     if _PIPE not in os.environ:
         return

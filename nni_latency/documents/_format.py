@@ -20,8 +20,8 @@ Made = TypeVar("Made")
 
 _FORMAT = re.compile(r'"format"\s*:\s*"(?P<name>nni_latency\.\w+)"')
 
-#: Letters of a wrong value that are shown.
-_SHOWN = 60
+#: Letters of a wrong value that are shown, and of a whole reason.
+_SHOWN, _LONGEST = 60, 800
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ class DocumentFormat:
         kind = content.get("format") if isinstance(content, dict) else None
         if not isinstance(content, dict) or kind != self.name:
             raise FileFormatError(
-                f"{origin!r} is not {self.what}: its 'format' must be {self.name!r}. Got {kind!r}. "
+                f"{origin!r} is not {self.what}: its 'format' must be {self.name!r}. Got {_short(repr(kind))}. "
                 f"Name another file, or {self.remedy}"
             )
         version = content.get("version")
@@ -166,9 +166,9 @@ class DocumentFormat:
         try:
             yield
         except ValidationError as error:
-            raise FileFormatError(f"The {self.noun} {origin!r} is not valid: {explain(error)}") from error
+            raise FileFormatError(f"The {self.noun} {origin!r} is not valid: {_short(explain(error))}") from error
         except (LatencyError, TypeError, ValueError, LookupError, ArithmeticError) as error:
-            raise FileFormatError(f"The {self.noun} {origin!r} is not valid: {error}") from error
+            raise FileFormatError(f"The {self.noun} {origin!r} is not valid: {_short(str(error))}") from error
 
     def _load(self, path: Path) -> Any:
         try:
@@ -183,6 +183,11 @@ class DocumentFormat:
             ) from error
         except (ValueError, RecursionError) as error:
             raise FileFormatError(f"The {self.noun} {str(path)!r} is not JSON that can be read: {error}.") from error
+
+
+def _short(text: str) -> str:
+    """Keep a message that repeats what a file holds readable, whatever that is."""
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
 
 
 def explain(error: ValidationError) -> str:

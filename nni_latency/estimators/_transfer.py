@@ -12,7 +12,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.metadata_routing import UNUSED
 from sklearn.utils.validation import check_is_fitted
 
-from nni_latency.errors import InvalidValueError
+from nni_latency.errors import FileFormatError, InvalidValueError
 from nni_latency.estimators._table import TableEstimator
 from nni_latency.estimators._transfer_costs import FEWEST, TransferCosts
 from nni_latency.estimators.transfer._adaptation import Adaptation, adapt
@@ -322,7 +322,13 @@ class TransferEstimator(BaseEstimator, TransferCosts):
         estimator = cls(
             encoding, platform=state.platform, confidence=confidence, check_units=check, random_state=seed
         )._take_over(Learned(state.population, np.zeros((0, len(encoding.labels)), dtype=np.int64), state.errors))
-        return estimator.fit(state.measured, state.latencies) if len(state.measured) else estimator
+        if not len(state.measured):
+            return estimator
+        try:
+            with np.errstate(over="raise", invalid="raise", divide="raise"):
+                return estimator.fit(state.measured, state.latencies)
+        except (ArithmeticError, np.linalg.LinAlgError) as error:
+            raise FileFormatError(f"The numbers of the estimator {str(path)!r} cannot be used: {error}.") from error
 
     def _take_over(self, learned: Learned) -> TransferEstimator:
         self._forget()

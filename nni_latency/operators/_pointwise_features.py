@@ -19,6 +19,7 @@ from nni_latency.operators._features import (
     outputs_of,
     size_of,
     spread,
+    weights_of,
 )
 from nni_latency.operators._op_spec import OpSpec
 from nni_latency.operators._product_features import SOFTMAX
@@ -30,7 +31,7 @@ _BY_OPERATIONS: dict[int, tuple[str, ...]] = {
         *("minimum", "floordiv", "mod", "remainder", "fmod", "floor_divide", "atan2", "square", "reciprocal", "neg"),
         *("abs", "sign", "exp", "expm1", "log", "log1p", "log2", "sqrt", "rsqrt", "sin", "cos", "tan", "erf", "atan"),
         *("floor", "ceil", "round", "trunc", "cumsum", "cumprod", "logical_not", "invert", "isnan", "gt", "ge", "lt"),
-        *("le", "eq", "ne", "and", "or", "logical_and", "logical_or", "clamp_min", "clamp_max"),
+        *("le", "eq", "ne", "and", "or", "logical_and", "logical_or", "clamp_min", "clamp_max", "outer"),
     ),
     2: ("hardtanh", "relu6", "leaky_relu", "prelu", "rrelu", "tanhshrink", "softshrink", "clamp", "clip"),
     3: ("softplus", "softsign", "lerp", "addcmul", "addcdiv", "logit"),
@@ -78,6 +79,7 @@ MOVEMENTS: tuple[str, ...] = (
     *("triu", "channel_shuffle", "pixel_shuffle", "pixel_unshuffle", "scatter", "setitem", "fill", "one_hot", "rot90"),
     *("zeros", "ones", "empty", "full", "arange", "linspace", "eye", "zeros_like", "ones_like", "full_like", "zero"),
     *("empty_like", "new_zeros", "new_ones", "new_full", "new_empty", "meshgrid", "take_along_dim", "diag_embed"),
+    *("tensor", "as_tensor", "masked_select", "nonzero"),
 )
 
 #: Operations a number of the output of an interpolation: differences and products between its neighbours.
@@ -172,6 +174,23 @@ def _fold(op: OpSpec) -> Features:
     return make_features(op, outputs_of(op), other_flops=elements_of(op))
 
 
+def _accumulation(op: OpSpec) -> Features:
+    """Count an addition for every number of the source, which comes last."""
+    return make_features(op, math.prod(op.input_shapes[0]), other_flops=math.prod(op.input_shapes[-1]))
+
+
+def _sorting(op: OpSpec) -> Features:
+    """Count the comparisons of a sort, or of a heap of the largest numbers."""
+    kept = int(argument_of(op, "k", 0, 0)) or (op.input_shapes[0] or (1,))[-1]
+    return make_features(op, 2 * outputs_of(op), other_flops=elements_of(op) * max(1, math.ceil(math.log2(kept + 1))))
+
+
+def _weight_norm(op: OpSpec) -> Features:
+    """Count squares, their sums and a scale for every number of the weight."""
+    weight = max(weights_of(op) or op.input_shapes, key=math.prod)
+    return make_features(op, math.prod(weight), other_flops=3 * math.prod(weight))
+
+
 def _nothing(op: OpSpec) -> Features:
     return Features()
 
@@ -188,5 +207,8 @@ ELEMENTWISE: dict[str, FeatureFunction] = {
     "interpolate": _interpolation,
     "grid_sample": _grid_sample,
     "fold": _fold,
+    **dict.fromkeys(("index_add", "scatter_add", "index_put"), _accumulation),
+    **dict.fromkeys(("topk", "sort", "argsort", "msort"), _sorting),
+    "weight_norm": _weight_norm,
     "identity": _nothing,
 }

@@ -23,7 +23,8 @@ from nni_latency.operators._op_spec import OpSpec
 SOFTMAX = 5
 
 #: By recurrent kind: gates, and operations of a unit and step besides the products and biases.
-_RECURRENT = {"lstm": (4, 22), "gru": (3, 17), "rnn_tanh": (1, 2), "rnn_relu": (1, 2)}
+_LAYERS = {"lstm": (4, 22), "gru": (3, 17), "rnn_tanh": (1, 2), "rnn_relu": (1, 2)}
+_RECURRENT = {**_LAYERS, **{f"{kind}_cell": work for kind, work in _LAYERS.items()}}
 
 
 def _linear(op: OpSpec) -> Features:
@@ -94,6 +95,13 @@ def _recurrent(op: OpSpec) -> Features:
     return make_features(op, outputs_of(op), macs=macs, other_flops=rows * (biases + each * units))
 
 
+def _spectrum(op: OpSpec) -> Features:
+    """Count a short-time Fourier transform of real numbers: for every frame a window, and half of 5 n log2 n."""
+    size, outputs = int(op["n_fft"]), outputs_of(op)
+    frames = outputs / (size // 2 + 1)
+    return make_features(op, 2 * outputs, other_flops=round(frames * size * (1 + 2.5 * math.log2(size))))
+
+
 def _embedding(op: OpSpec) -> Features:
     """Count a look-up, which reads only the rows that it returns."""
     outputs, indices = outputs_of(op), inputs_of(op)
@@ -113,5 +121,6 @@ PRODUCTS: dict[str, FeatureFunction] = {
     "einsum": _einsum,
     "scaled_dot_product_attention": _attention,
     **dict.fromkeys(_RECURRENT, _recurrent),
+    "stft": _spectrum,
     **dict.fromkeys(("embedding", "embedding_bag"), _embedding),
 }

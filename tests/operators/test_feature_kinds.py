@@ -200,6 +200,36 @@ CASES = {
     "where": (lambda a: torch.where(a > 0, a, 0), [X2], 0, N2, 0, 0),
     "pixel_shuffle": (nn.PixelShuffle(2), [X2], 0, 0, 0, 0),
     "channel_shuffle": (nn.ChannelShuffle(2), [X2], 0, 0, 0, 0),
+    # 4, 3 and 1 gates of 4 units for 2 rows, and two biases each
+    "lstm_cell": (
+        _Called(lambda m, a: m(a)[0], nn.LSTMCell(3, 4)),
+        [(2, 3)],
+        2 * 16 * 7,
+        2 * (32 + 22 * 4),
+        0,
+        16 * 7 + 32,
+    ),
+    "gru_cell": (_Called(lambda m, a: m(a), nn.GRUCell(3, 4)), [(2, 3)], 2 * 12 * 7, 2 * (24 + 17 * 4), 0, 12 * 7 + 24),
+    "rnn_tanh_cell": (
+        _Called(lambda m, a: m(a), nn.RNNCell(3, 4)),
+        [(2, 3)],
+        2 * 4 * 7,
+        2 * (8 + 2 * 4),
+        0,
+        4 * 7 + 8,
+    ),
+    # 3 frames of 8 numbers: window, and 2.5 n log2 n
+    "stft": (
+        lambda a: torch.stft(a, 8, 4, window=torch.ones(8, device="meta"), center=False, return_complex=True).real,
+        [(16,)],
+        0,
+        3 * 8 * (1 + 2.5 * 3),
+        0,
+        0,
+    ),
+    "topk": (lambda a: a.topk(3)[0], [(2, 16)], 0, 32 * 2, 0, 0),
+    "sort": (lambda a: a.sort()[0], [(2, 15)], 0, 30 * 4, 0, 0),
+    "argsort": (torch.argsort, [(2, 15)], 0, 30 * 4, 0, 0),
 }
 
 #: Operations a number of every activation of torch.
@@ -256,10 +286,11 @@ def test_movements_read_and_write_and_compute_nothing(kind):
 def test_every_kind_of_product_and_window_is_among_the_cases():
     plain = {name.split(" ")[0] for name in CASES}
     by_table = {*POINTWISE, *REDUCTIONS, *MOVEMENTS}
+    in_the_zoo = {"index_add", "scatter_add", "index_put", "msort", "weight_norm", "rnn_relu_cell"}
     aliases = {"addbmm", "addmv", "embedding", "embedding_bag", "global_average_pool", "identity"}
     blocks = {"conv_block", "inverted_residual", "expanded_conv", "classification_head", "multi_head_attention_forward"}
     traced = {op.kind for function, shapes, *_ in CASES.values() for op in _trace(function, shapes)}
-    assert set(supported_kinds()) <= {*plain, *by_table, *aliases, *blocks, *traced}
+    assert set(supported_kinds()) <= {*plain, *by_table, *in_the_zoo, *aliases, *blocks, *traced}
 
 
 def test_embeddings_read_the_rows_that_they_return():

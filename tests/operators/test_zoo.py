@@ -76,3 +76,17 @@ def test_predictors_estimate_it(name, variant):
     found = _quietly(name, break_down, estimator, network, inputs)
     assert 0 < found.total.low <= found.total.value <= found.total.high < 1
     assert math.isclose(sum(item.share for item in found.operators), 1.0, rel_tol=1e-6)
+
+
+@every_network
+@pytest.mark.parametrize("variant", ["refined", "published"])
+def test_parts_and_whole_have_one_estimate(name, variant):
+    """What ``estimate`` says operator by operator is what ``analyze`` and Python say of the whole."""
+    network, inputs = _made(name)
+    estimator = load_estimator(f"acts:{DATA / f'acts_1_{variant}.json'}")
+    parts, whole = (
+        _quietly(name, break_down, estimator, network, inputs).total,
+        _quietly(name, estimator.estimate, network, inputs),
+    )
+    for end in ("value", "low", "high"):
+        assert math.isclose(getattr(parts, end), getattr(whole, end), rel_tol=0.02), end

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 
 import torch
-import torch.nn.functional as F
 from torch import nn
+from torch.nn import functional
 
 #: Name to ``(build, example inputs)``.
 ZOO = {}
@@ -79,7 +79,7 @@ class ConvNeXt(nn.Module):
     def forward(self, x):
         x = self.stem(x)
         y = self.depthwise(x).permute(0, 2, 3, 1)
-        y = self.scale * self.narrow(F.gelu(self.wide(self.norm(y))))
+        y = self.scale * self.narrow(functional.gelu(self.wide(self.norm(y))))
         return x + y.permute(0, 3, 1, 2)
 
 
@@ -124,9 +124,9 @@ class UNet(nn.Module):
 
     def forward(self, x):
         fine = self.down(x)
-        coarse = self.middle(F.max_pool2d(fine, 1))
+        coarse = self.middle(functional.max_pool2d(fine, 1))
         merged = self.out(torch.cat([fine, self.up(coarse)], 1))
-        return F.interpolate(merged, scale_factor=2, mode="bilinear", align_corners=False)
+        return functional.interpolate(merged, scale_factor=2, mode="bilinear", align_corners=False)
 
 
 @_entry(_picture(1, 3, 16, 16))
@@ -210,9 +210,9 @@ class Llama(nn.Module):
         query = self._rotated(self.query(y).unflatten(-1, (2, 8)).transpose(1, 2))
         key = self._rotated(self.key(y).unflatten(-1, (1, 8)).transpose(1, 2)).repeat_interleave(2, 1)
         value = self.value(y).unflatten(-1, (1, 8)).transpose(1, 2).repeat_interleave(2, 1)
-        x = x + F.scaled_dot_product_attention(query, key, value, is_causal=True).transpose(1, 2).flatten(2)
+        x = x + functional.scaled_dot_product_attention(query, key, value, is_causal=True).transpose(1, 2).flatten(2)
         y = self._norm(x)
-        return x + self.down(F.silu(self.gate(y)) * self.up(y))
+        return x + self.down(functional.silu(self.gate(y)) * self.up(y))
 
 
 @_entry(_tokens(1, 8), _tokens(1, 6))
@@ -241,8 +241,8 @@ class Clip(nn.Module):
         self.logit_scale = nn.Parameter(torch.tensor(math.log(1 / 0.07)))
 
     def forward(self, picture, text):
-        first = F.normalize(self.picture(picture).mean((2, 3)), dim=-1)
-        second = F.normalize(self.text(text).mean(1), dim=-1)
+        first = functional.normalize(self.picture(picture).mean((2, 3)), dim=-1)
+        second = functional.normalize(self.text(text).mean(1), dim=-1)
         return self.logit_scale.exp() * first @ second.t()
 
 
@@ -297,8 +297,8 @@ class StateSpace(nn.Module):
         self.decay, self.out = nn.Parameter(torch.randn(24, 4)), nn.Linear(24, 12)
 
     def forward(self, x):
-        y = F.silu(self.short(self.inner(x).transpose(1, 2))[..., : x.shape[1]]).transpose(1, 2)
-        weights = torch.exp(-F.softplus(self.decay))
+        y = functional.silu(self.short(self.inner(x).transpose(1, 2))[..., : x.shape[1]]).transpose(1, 2)
+        weights = torch.exp(-functional.softplus(self.decay))
         state = torch.cumsum(torch.einsum("bld,dn->bldn", y, weights), 1)
         return self.out(torch.einsum("bldn,dn->bld", state, weights))
 
@@ -313,7 +313,7 @@ class WaveNet(nn.Module):
 
     def forward(self, x):
         for place, layer in enumerate(self.layers):
-            gate, value = layer(F.pad(x, (2**place, 0))).chunk(2, 1)
+            gate, value = layer(functional.pad(x, (2**place, 0))).chunk(2, 1)
             x = torch.tanh(value) * torch.sigmoid(gate)
         return x.amax(-1)
 
@@ -329,7 +329,7 @@ class Whisper(nn.Module):
 
     def forward(self, x):
         spectrum = torch.stft(x.flatten(1), 64, 32, window=self.window, return_complex=True)
-        return F.gelu(self.convolution(torch.log(spectrum.abs() ** 2 + 1e-6)))
+        return functional.gelu(self.convolution(torch.log(spectrum.abs() ** 2 + 1e-6)))
 
 
 @_entry(_picture(1, 2, 8, 16, 16))
@@ -403,7 +403,7 @@ class SharedWeights(nn.Module):
 
     def forward(self, x):
         x = self.block(self.block(self.stem(x)))
-        return self.block(F.avg_pool2d(x, 2))
+        return self.block(functional.avg_pool2d(x, 2))
 
 
 @_entry(_picture(1, 3, 32, 32))
@@ -418,7 +418,7 @@ class Detector(nn.Module):
     def forward(self, x):
         fine = self.fine(x)
         coarse = self.coarse(fine)
-        merged = self.lateral(fine) + F.interpolate(coarse, size=fine.shape[-2:], mode="nearest")
+        merged = self.lateral(fine) + functional.interpolate(coarse, size=fine.shape[-2:], mode="nearest")
         scores = self.scores(merged).sigmoid().flatten(2)
         best = scores.amax(1).topk(5).indices
         boxes = self.boxes(merged).flatten(2).gather(2, best[:, None].expand(-1, 4, -1))
@@ -437,7 +437,7 @@ class Diffusion(nn.Module):
     def forward(self, x, step):
         angle = step[:, None].float() * torch.exp(-torch.arange(8) / 8)
         scale, shift = self.time(torch.cat([angle.sin(), angle.cos()], -1))[..., None, None].chunk(2, 1)
-        x = F.silu(self.norm(self.stem(x)) * (1 + scale) + shift)
+        x = functional.silu(self.norm(self.stem(x)) * (1 + scale) + shift)
         flat = x.flatten(2).transpose(1, 2)
         return x + self.attention(flat, flat, flat)[0].transpose(1, 2).view_as(x)
 
@@ -545,7 +545,7 @@ class Inception(nn.Module):
     def forward(self, x):
         found = torch.cat([*(branch(x) for branch in self.branches), self.pool(x)], 1)
         for step in range(5):
-            found = F.elu(found)
+            found = functional.elu(found)
             if step >= 1:
                 break
-        return F.adaptive_max_pool2d(found, (3, 5))
+        return functional.adaptive_max_pool2d(found, (3, 5))
