@@ -55,7 +55,7 @@ def measure(options: argparse.Namespace, number: int) -> dict[str, float]:
     report = options.folder / f"table-{number}.validation.json"
     seed = str(options.seed + number)
     command("build-lut", "--space", "fbnet", "--out", str(table), "--overwrite", *options.build.split())
-    command("validate", str(table), "--out", str(report), "--seed", seed, *options.validate.split())
+    command("validate", str(table), "--out", str(report), "--overwrite", "--seed", seed, *options.validate.split())
     content = json.loads(report.read_text(encoding="utf-8"))
     found = figures(content)
     print(row(f"run {number + 1}", found), flush=True)
