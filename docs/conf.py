@@ -43,7 +43,7 @@ html_title = f"nni_latency {release}"
 
 
 class Notebook(SphinxDirective):
-    """``.. notebook:: FILE`` shows the cells of a notebook: text as it stands, code as Python. A heading is left out."""
+    """``.. notebook:: FILE`` shows the cells of a notebook, text as it stands and code as Python, without headings."""
 
     required_arguments = 1
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import glob
 import json
 import shutil
 from pathlib import Path
@@ -55,7 +54,7 @@ def _measures(words):
     context = _contexts(words)[-1]
     asked = str(context.params.get("latency_estimator", ""))
     return (
-        (words[0] in _MEASURING and "--from" not in words)
+        (words[0] in _MEASURING and not context.params.get("source"))
         or asked.partition(":")[0] in _ON_DEMAND
         or any("://" in word for word in words)
     )
@@ -80,7 +79,8 @@ def files(run, tmp_path_factory):
     """Make a folder with every file that the commands read."""
     folder = tmp_path_factory.mktemp("documented")
     table = shipped_tables()["fbnet-224-b1.epyc-25-17-1.torch.fp32.t1"]
-    for name in ("TABLE", "table.json", "old.json", "new.json", "nhwc.json"):
+    (folder / "demo").mkdir()
+    for name in ("TABLE", "table.json", "old.json", "new.json", "nhwc.json", "demo/table.json"):
         shutil.copy(table, folder / name)
     for name in ("cells.json", "my_space.json"):
         shutil.copy(ROOT / "tests" / "tables" / "data" / "operator_table_1.json", folder / name)
@@ -98,6 +98,8 @@ def files(run, tmp_path_factory):
     (folder / "net.py").write_text(_NETWORK)
     keys = {"Conv-input:224x224x3-output:112x112x24": 1.5, "Logits-input:1x1x1536-output:1000": 0.9}
     (folder / "jetson.json").write_text(json.dumps(keys))
+    elsewhere = ("--space", "none", "--unit", "ms", "--platform", "jetson", "--out", folder / "jetson-table.json")
+    run("import", folder / "jetson.json", *elsewhere)
     _write_latencies(folder, layers)
     for name in ("mine.sqlite", "theirs.sqlite", "colleague.sqlite"):
         DatabaseStore(str(folder / name)).close()
@@ -115,7 +117,9 @@ def _write_latencies(folder, layers):
         ("T.csv", ["board"], new[:, None]),
     ):
         with (folder / name).open("w", newline="") as file:
-            csv.writer(file).writerows([["index", *header], *([place, *row] for place, row in enumerate(rows.tolist()))])
+            csv.writer(file).writerows(
+                [["index", *header], *([place, *row] for place, row in enumerate(rows.tolist()))]
+            )
 
 
 def _write_memo(path):
@@ -128,7 +132,7 @@ def _write_memo(path):
 def _typed(words):
     """Return the words as a shell hands them over: files in place of patterns, the home in place of its sign."""
     for word in words:
-        yield from sorted(glob.glob(word)) or [str(Path(word).expanduser())]
+        yield from sorted(map(str, Path().glob(word))) if "*" in word else [str(Path(word).expanduser())]
 
 
 @pytest.mark.parametrize("words", [pytest.param(words, id=place) for place, words in _COMMANDS])
