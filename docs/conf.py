@@ -1,7 +1,13 @@
 """How Sphinx builds the documentation."""
 
+import json
 import warnings
 from importlib import metadata
+from pathlib import Path
+
+from docutils import nodes
+from docutils.statemachine import StringList
+from sphinx.util.docutils import SphinxDirective
 
 # NNI wraps every class of torch.nn and reports those that are newer than itself and no modules.
 warnings.filterwarnings(
@@ -34,3 +40,31 @@ numpydoc_class_members_toctree = False
 
 html_theme = "furo"
 html_title = f"nni_latency {release}"
+
+
+class Notebook(SphinxDirective):
+    """``.. notebook:: FILE`` shows the cells of a notebook, text as it stands and code as Python, without headings."""
+
+    required_arguments = 1
+
+    def run(self):
+        """Return one node after another."""
+        path = Path(self.env.srcdir) / self.arguments[0]
+        self.env.note_dependency(path)
+        shown = []
+        for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
+            source = "".join(cell["source"])
+            if cell["cell_type"] == "code":
+                shown.append(nodes.literal_block(source, source, language="python"))
+            else:
+                text = nodes.Element()
+                lines = [line for line in source.splitlines() if not line.startswith("#")]
+                self.state.nested_parse(StringList(lines, str(path)), 0, text)
+                shown += text.children
+        return shown
+
+
+def setup(app):
+    """Add the directive."""
+    app.add_directive("notebook", Notebook)
+    return {"parallel_read_safe": True}

@@ -42,7 +42,8 @@ def main() -> None:
     print(f"\nThe target: {target:g} ms, a third of the way from the fastest to the slowest network.")
     run(
         *("search", "--space", "fbnet", *SCALE, "--latency-estimator", str(TABLE)),
-        *("--target-ms", f"{target:g}", "--dataset", "digits", "--epochs", "5", "--out", str(FOLDER)),
+        *("--target-ms", f"{target:g}", "--dataset", "digits", "--epochs", "5"),
+        *("--out", str(FOLDER), "--overwrite"),
     )
 
 

@@ -96,7 +96,7 @@ class Report:
         )
         printed = self.command(
             *("nni_latency", "validate", str(path), "--device", self.device, "--networks", "12", "--json"),
-            *("--budget", f"{self.settings['validate']}s", "--out", str(validation), "--fresh"),
+            *("--budget", f"{self.settings['validate']}s", "--out", str(validation), "--overwrite", "--fresh"),
         )
         table, found = LookupTable.load(path), json.loads(printed)
         return {

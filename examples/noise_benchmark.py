@@ -57,7 +57,7 @@ def measure(options: argparse.Namespace, number: int) -> dict[str, float]:
     report = options.folder / f"table-{number}.validation.json"
     seed = str(options.seed + number)
     command("build-lut", "--space", "fbnet", "--out", str(table), "--overwrite", *options.build.split())
-    command("validate", str(table), "--out", str(report), "--seed", seed, *options.validate.split())
+    command("validate", str(table), "--out", str(report), "--overwrite", "--seed", seed, *options.validate.split())
     found = figures(json.loads(report.read_text(encoding="utf-8")))
     found["quartiles"] = repeatability_of_quartiles(os.environ["NNI_LATENCY_DATABASE"])
     print(row(f"run {number + 1}", found), flush=True)

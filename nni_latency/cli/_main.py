@@ -6,6 +6,7 @@ import importlib
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from nni_latency.cli._printable import printable
 from nni_latency.errors import LatencyError
@@ -46,7 +47,7 @@ _SUMMARIES = {
     "rebuild": "Derive a table again from its raw samples, with today's statistics.",
     "scale": "Multiply every cost of a table by a factor.",
     "subset": "Keep some entries of a table.",
-    "micro-benchmark": "Measure about a hundred blocks that characterise this device.",
+    "micro-benchmark": "Measure 56 blocks that characterise this device.",
     "fit": "Fit an estimator to measurements.",
     "analyze": "Analyze a network: work, memory traffic and cost of every block.",
     "transfer": "Learn the latencies of a new device from a few networks and known devices.",
@@ -80,6 +81,11 @@ class LazyGroup(click.Group):
         """List the commands without importing any."""
         with formatter.section("Commands"):
             formatter.write_dl(list(_SUMMARIES.items()))
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Return the commands and options that begin with what was typed, without importing any command."""
+        names = [CompletionItem(name, help=text) for name, text in _SUMMARIES.items() if name.startswith(incomplete)]
+        return [*names, *click.Command.shell_complete(self, ctx, incomplete)]
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run a command."""

@@ -48,7 +48,7 @@ def command(
     output: OutputOptions,
     store: StoreOptions,
 ) -> None:
-    """Measure about a hundred blocks that characterise this device, for 'nni-latency fit acts'.
+    """Measure 56 blocks that characterise this device, for 'nni-latency fit acts'.
 
     Each block is measured at growing batch sizes, until memory or the budget ends its series.
 

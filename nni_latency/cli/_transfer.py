@@ -77,8 +77,6 @@ def command(asked: SpaceOptions, files: _FileOptions, fit: _FitOptions, written:
     If --target holds more networks than --samples, the most informative ones are learned from, and the others show how
     good the predictions are. Otherwise all are learned from.
     """
-    if written.table and not asked.given:
-        raise InvalidValueError("--table records what its candidates compute: give --preset, or more of the space.")
     networks = read_columns(files.architectures)
     encoding = _encoding(asked)
     indices = encoding.indices(architectures_of(networks, encoding.labels))

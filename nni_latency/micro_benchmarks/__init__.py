@@ -1,4 +1,4 @@
-"""Micro-benchmarks: about a hundred blocks that tell what a device is like."""
+"""Micro-benchmarks: 56 blocks that tell what a device is like."""
 
 from nni_latency.micro_benchmarks._blocks import BATCHES, BLOCKS, KINDS, Block, draw_blocks
 from nni_latency.micro_benchmarks._document import points_schema

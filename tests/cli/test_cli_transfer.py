@@ -70,6 +70,27 @@ def test_transfer_writes_predictions_and_says_how_good_they_are(run, files, tmp_
     assert LookupTable.load("T.json").coverage == 1.0
 
 
+def test_transfer_writes_a_table_of_the_default_space(run, tmp_path):
+    names, draw = [f"layer{place}" for place in range(22)], np.random.default_rng(0)
+    networks = draw.integers(0, 9, (40, 22))
+    seconds = 2 + draw.uniform(0.1, 1, (22, 9))[np.arange(22), networks].sum(axis=1)
+    rows = {
+        "--architectures": (names, networks),
+        "--sources": (["a", "b"], np.stack([seconds, 2 * seconds], 1)),
+        "--target": (["new"], 1.5 * seconds[:, None]),
+    }
+    files = {
+        option: _write(
+            tmp_path / f"{option[2:]}.csv",
+            ["index", *header],
+            [[place, *row] for place, row in enumerate(content.tolist())],
+        )
+        for option, (header, content) in rows.items()
+    }
+    run("transfer", *_options(files), "--out", "P.csv", "--table", "T.json")
+    assert LookupTable.load("T.json").space.arguments["preset"] == "cifar"
+
+
 def test_transfer_without_a_target_says_what_to_measure(run, files, tmp_path):
     run("transfer", *_SPACE, *_options(files, "--architectures", "--sources"), "--samples", "5", "--out", "M.csv")
     rows = _read(tmp_path / "M.csv")

@@ -1,4 +1,4 @@
-"""The ACTS/INP/FLOPs predictor: a model of a device, learned from about a hundred blocks."""
+"""The ACTS/INP/FLOPs predictor: a model of a device, learned from 56 blocks."""
 
 from nni_latency.estimators.acts._conformal import conformal_factor
 from nni_latency.estimators.acts._document import acts_schema

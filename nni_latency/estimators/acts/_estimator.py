@@ -1,4 +1,4 @@
-"""`ActsEstimator`: a model of a device, learned from about a hundred blocks by their ACTS, INP and FLOPs."""
+"""`ActsEstimator`: a model of a device, learned from 56 blocks by their ACTS, INP and FLOPs."""
 
 from __future__ import annotations
 

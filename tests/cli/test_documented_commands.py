@@ -1,0 +1,169 @@
+"""README and docs: every command is one that exists, and those that measure nothing run as they are printed."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+from pathlib import Path
+
+import click
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from documented import ROOT, commands
+
+from nni_latency.cli import main
+from nni_latency.cli._outputs import OutputFile
+from nni_latency.database import DatabaseStore
+from nni_latency.measurement import Protocol
+from nni_latency.micro_benchmarks import BLOCKS, draw_blocks, run_benchmarks
+from nni_latency.operators import features_of
+from nni_latency.platforms import Platform
+from nni_latency.tables import shipped_tables
+from nni_latency.testing import FakeRuntime
+
+_COMMANDS = commands()
+
+#: Commands that measure, or need what was measured on this machine.
+_MEASURING = {"build-lut", "validate", "search", "micro-benchmark", "adapt", "rebuild"}
+
+#: Estimators that measure on demand.
+_ON_DEMAND = ("module", "graph", "network")
+
+_NETWORK = """
+from torch import nn
+
+class Net(nn.Sequential):
+    def __init__(self, width=8):
+        super().__init__(nn.Conv2d(3, width, 3, stride=2), nn.BatchNorm2d(width), nn.ReLU())
+"""
+
+
+def _contexts(words, command=main, name="nni-latency", parent=None):
+    """Parse a command line; return the context of every command in it, from the group to the last."""
+    context = command.make_context(name, list(words), parent=parent)
+    if not isinstance(command, click.Group):
+        return [context]
+    rest = list(getattr(context, "_protected_args", None) or context.protected_args) + context.args
+    inner, found, left = command.resolve_command(context, rest)
+    return [context, *_contexts(left, found, inner, context)]
+
+
+def _measures(words):
+    context = _contexts(words)[-1]
+    asked = str(context.params.get("latency_estimator", ""))
+    return (
+        (words[0] in _MEASURING and not context.params.get("source"))
+        or asked.partition(":")[0] in _ON_DEMAND
+        or any("://" in word for word in words)
+    )
+
+
+def test_documents_have_commands():
+    assert len(_COMMANDS) > 50
+    assert {"README.md", "cli.rst", "getting_started.rst"} <= {place.partition(":")[0] for place, _ in _COMMANDS}
+
+
+@pytest.mark.parametrize("words", [pytest.param(words, id=place) for place, words in _COMMANDS])
+def test_every_command_parses(words):
+    """All options exist, and everything that is required is there; whether the files are is another matter."""
+    try:
+        _contexts(words)
+    except click.exceptions.Exit as end:
+        assert end.exit_code == 0
+
+
+@pytest.fixture(scope="module")
+def files(run, tmp_path_factory):
+    """Make a folder with every file that the commands read."""
+    folder = tmp_path_factory.mktemp("documented")
+    table = shipped_tables()["fbnet-224-b1.epyc-25-17-1.torch.fp32.t1"]
+    (folder / "demo").mkdir()
+    for name in ("TABLE", "table.json", "old.json", "new.json", "nhwc.json", "demo/table.json"):
+        shutil.copy(table, folder / name)
+    for name in ("cells.json", "my_space.json"):
+        shutil.copy(ROOT / "tests" / "tables" / "data" / "operator_table_1.json", folder / name)
+    layers = [f"layer{place}" for place in range(22)]
+    run("subset", table, "--layers", ",".join(layers[:2]), "--out", folder / "part.json")
+    run("subset", table, "--layers", ",".join(layers[2:]), "--out", folder / "rest.json")
+    for name, unit in (("fbnet-cpu.txt", "us"), ("lut.txt", "ms")):
+        run("export", table, "--format", "text", "--unit", unit, "--out", folder / name)
+    runtime = FakeRuntime(lambda op: 2e-6 + 3e-11 * features_of(op).flops)
+    protocol, series = Protocol(n_warmup=0, rounds=1, time_budget=600.0), [(block, (1,)) for block in draw_blocks(24)]
+    run_benchmarks(runtime, protocol, folder / "others.json", series=series)
+    for name in ("micro-benchmark.<platform>.json", "micro-benchmark.json"):
+        shutil.copy(folder / "others.json", folder / name)
+    run("fit", "acts", folder / "others.json", "--out", folder / "acts.json")
+    (folder / "net.py").write_text(_NETWORK)
+    keys = {"Conv-input:224x224x3-output:112x112x24": 1.5, "Logits-input:1x1x1536-output:1000": 0.9}
+    (folder / "jetson.json").write_text(json.dumps(keys))
+    elsewhere = ("--space", "none", "--unit", "ms", "--platform", "jetson", "--out", folder / "jetson-table.json")
+    run("import", folder / "jetson.json", *elsewhere)
+    _write_latencies(folder, layers)
+    for name in ("mine.sqlite", "theirs.sqlite", "colleague.sqlite"):
+        DatabaseStore(str(folder / name)).close()
+    return folder
+
+
+def _write_latencies(folder, layers):
+    """Write 60 networks, two known devices and a new one, as ``transfer`` reads them."""
+    draw = np.random.default_rng(0)
+    networks, base = draw.integers(0, 9, (60, len(layers))), draw.uniform(1, 5, (len(layers), 9))
+    known, other, new = (2 + (base**power)[np.arange(len(layers)), networks].sum(axis=1) for power in (1.0, 0.6, 0.8))
+    for name, header, rows in (
+        ("A.csv", layers, networks),
+        ("L.csv", ["laptop", "phone"], np.stack([known, other], axis=1)),
+        ("T.csv", ["board"], new[:, None]),
+    ):
+        with (folder / name).open("w", newline="") as file:
+            csv.writer(file).writerows(
+                [["index", *header], *([place, *row] for place, row in enumerate(rows.tolist()))]
+            )
+
+
+def _write_memo(path):
+    """Write a memo of an earlier version, without a measurement."""
+    path.parent.mkdir(parents=True)
+    header = {"format": "nni_latency.operator_memo", "version": 1, "platform": Platform("epyc-7763", "torch").as_dict()}
+    path.write_text(json.dumps(header) + "\n")
+
+
+def _typed(words):
+    """Return the words as a shell hands them over: files in place of patterns, the home in place of its sign."""
+    for word in words:
+        yield from sorted(map(str, Path().glob(word))) if "*" in word else [str(Path(word).expanduser())]
+
+
+@pytest.mark.parametrize("words", [pytest.param(words, id=place) for place, words in _COMMANDS])
+def test_commands_that_measure_nothing_run(run, files, monkeypatch, tmp_path, words):
+    if _measures(words):
+        pytest.skip("it measures, or needs a server")
+    shutil.copytree(files, tmp_path, dirs_exist_ok=True)
+    monkeypatch.setenv("NNI_LATENCY_DATABASE", "mine.sqlite")
+    _write_memo(Path.home() / ".cache" / "nni_latency" / "epyc-7763.jsonl")
+    words = list(_typed(words))
+    context = _contexts(words)[-1]
+    for item in context.command.params:
+        if isinstance(item.type, OutputFile) and context.params.get(item.name):
+            Path(context.params[item.name]).unlink(missing_ok=True)
+    run(*words)
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_is_that_of_the_documentation(shell):
+    variable = "_NNI_LATENCY_COMPLETE"
+    assert f"{variable}={shell}_source nni-latency" in (ROOT / "docs" / "cli.rst").read_text(encoding="utf-8")
+    made = CliRunner().invoke(main, [], prog_name="nni-latency", env={variable: f"{shell}_source"})
+    assert f"{variable}={shell}_complete" in made.output
+    typed = {"COMP_WORDS": "nni-latency mi", "COMP_CWORD": "mi" if shell == "fish" else "1"}
+    shown = CliRunner().invoke(main, [], prog_name="nni-latency", env={variable: f"{shell}_complete", **typed})
+    assert "micro-benchmark" in shown.output
+
+
+@pytest.mark.parametrize("path", ["README.md", "docs/acts.rst", "docs/cli.rst", "docs/benchmarks.rst"])
+def test_number_of_blocks_is_the_same_everywhere(run, path):
+    number = f"{len(BLOCKS)} blocks"
+    assert number in (ROOT / path).read_text(encoding="utf-8")
+    assert number in run("--help").stdout
+    assert number in run("micro-benchmark", "--help").stdout
