@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+#: Names in a list that a message gives at most.
+LISTED = 8
+
 
 class LatencyError(Exception):
     """Root of every error that this package raises on purpose.
@@ -59,3 +64,25 @@ class PluginError(LatencyError, RuntimeError):
 
 class MeasurementError(LatencyError, RuntimeError):
     """Raised when a measurement cannot be taken or gave no usable number."""
+
+
+def listed(names: Iterable[object], *, most: int | None = LISTED, separator: str = ", ") -> str:
+    """Name a few things of a list, and say how many more there are.
+
+    Parameters
+    ----------
+    names : iterable
+        What to name.
+    most : int or None, default=8
+        Names at most; None for all.
+    separator : str, default=", "
+        What stands between them.
+
+    Examples
+    --------
+    >>> listed("abcdefghij")
+    'a, b, c, d, e, f, g, h and 2 more'
+    """
+    texts = [str(name) for name in names]
+    shown = texts[:most]
+    return separator.join(shown) + (f" and {len(texts) - len(shown)} more" if len(texts) > len(shown) else "")
