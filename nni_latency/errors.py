@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Iterable
 
-#: Names that a message lists of many.
-_LISTED = 8
+#: Names in a list that a message gives at most.
+LISTED = 8
 
 
 class LatencyError(Exception):
@@ -26,8 +27,8 @@ class UnknownNameError(LatencyError, LookupError):
     @classmethod
     def of(cls, kind: str, name: object, known: list[str]) -> UnknownNameError:
         """Make the error for `name`, which is not one of the `known` things of that `kind`; of many, the closest."""
-        close = difflib.get_close_matches(str(name)[:100], known, _LISTED) or known[:_LISTED]
-        listed = known if len(known) <= 2 * _LISTED else close
+        close = difflib.get_close_matches(str(name)[:100], known, LISTED) or known[:LISTED]
+        listed = known if len(known) <= 2 * LISTED else close
         more = f" and {len(known) - len(listed)} more" if len(listed) < len(known) else ""
         listing = f"{', '.join(listed)}{more}" if known else "none"
         return cls(f"Unknown {kind} {name!r}. There is: {listing}.")
@@ -67,3 +68,25 @@ class PluginError(LatencyError, RuntimeError):
 
 class MeasurementError(LatencyError, RuntimeError):
     """Raised when a measurement cannot be taken or gave no usable number."""
+
+
+def listed(names: Iterable[object], *, most: int | None = LISTED, separator: str = ", ") -> str:
+    """Name a few things of a list, and say how many more there are.
+
+    Parameters
+    ----------
+    names : iterable
+        What to name.
+    most : int or None, default=8
+        Names at most; None for all.
+    separator : str, default=", "
+        What stands between them.
+
+    Examples
+    --------
+    >>> listed("abcdefghij")
+    'a, b, c, d, e, f, g, h and 2 more'
+    """
+    texts = [str(name) for name in names]
+    shown = texts[:most]
+    return separator.join(shown) + (f" and {len(texts) - len(shown)} more" if len(texts) > len(shown) else "")

@@ -13,11 +13,12 @@ from nni_latency.estimators import (
     TableEstimator,
     TransferEstimator,
     read_estimator,
+    read_saved,
     table_estimator,
     with_fallback,
 )
 from nni_latency.plugins import load_registry
-from nni_latency.tables import LookupTable, OperatorTable
+from nni_latency.tables import LookupTable, OperatorTable, shipped_table
 
 #: Ends the argument of a fallback whose second estimator may be of another platform.
 ACROSS = ",across-platforms"
@@ -31,8 +32,8 @@ def load_estimator(source: EstimatorSource, *, missing: Missing = "error") -> Es
     Parameters
     ----------
     source : Estimator, LookupTable, OperatorTable, str or path
-        An estimator, which is returned as it is; a table; the path of a saved table or predictor; or the name of a
-        registered plugin, ``"name"`` or ``"name:argument"``.
+        An estimator, which is returned as it is; a table; the path of a saved table or predictor; the name of
+        a table that ships with the package; or that of a registered plugin, ``"name"`` or ``"name:argument"``.
     missing : {"error", "nearest"}, default="error"
         What a table does about candidates without an entry.
 
@@ -41,7 +42,7 @@ def load_estimator(source: EstimatorSource, *, missing: Missing = "error") -> Es
     InvalidValueError
         If the source is of another type.
     UnknownNameError
-        If it is neither a file nor the name of a plugin.
+        If it is neither a file nor the name of a shipped table or of a plugin.
     FileFormatError
         If it is a file that cannot be read.
     PluginError
@@ -64,10 +65,45 @@ def load_estimator(source: EstimatorSource, *, missing: Missing = "error") -> Es
             "The 'latency_estimator' must be an Estimator, a LookupTable, the path of a saved one, or the name of a "
             f"plugin ('name' or 'name:argument'). Got {type(source).__name__}."
         )
-    if _is_file(source):
-        found = read_estimator(Path(source), missing=missing)
+    path = _file_of(source)
+    if path is not None:
+        found = read_estimator(path, missing=missing)
         return found.settled() if isinstance(found, TransferEstimator) else found
     return _from_plugin(str(source), missing)
+
+
+def load_saved(source: str | os.PathLike[str]) -> tuple[LookupTable | OperatorTable | Estimator, Path | None]:
+    """Return the table that a name stands for, or the estimator where it is none, and its file where it has one.
+
+    Parameters
+    ----------
+    source : str or path
+        A file, a shipped table or a plugin, as for `load_estimator`.
+
+    Raises
+    ------
+    LatencyError
+        Whatever `load_estimator` raises.
+    """
+    path = _file_of(source)
+    found = load_estimator(source) if path is None else read_saved(path)
+    return (found.table if isinstance(found, (TableEstimator, OperatorTableEstimator)) else found), path
+
+
+def load_table(source: str | os.PathLike[str]) -> LookupTable | OperatorTable:
+    """Return the table that a name stands for: a file, a shipped table or a plugin, as for `load_estimator`.
+
+    Raises
+    ------
+    InvalidValueError
+        If it is an estimator without a table.
+    LatencyError
+        Whatever `load_estimator` raises.
+    """
+    found, _ = load_saved(source)
+    if isinstance(found, Estimator):
+        raise InvalidValueError(f"{str(source)!r} is {found!r}, which is no table. Name a table.")
+    return found
 
 
 def load_fallback(argument: str) -> Estimator:
@@ -99,12 +135,15 @@ def load_fallback(argument: str) -> Estimator:
     return with_fallback(table, other, across_platforms=second.endswith(ACROSS))
 
 
-def _is_file(source: str | os.PathLike[str]) -> bool:
-    """Whether the source means a file: it exists, or it looks like a path and like no plugin's name."""
+def _file_of(source: str | os.PathLike[str]) -> Path | None:
+    """Return the file that the source means: one that exists, a shipped table, or what looks like a path."""
     text = os.fspath(source)
     name = text.partition(":")[0]
+    if Path(text).is_file():
+        return Path(text)
+    shipped = shipped_table(text)
     looks_like_path = text.endswith(".json") or os.sep in name or not isinstance(source, str)
-    return Path(text).is_file() or (looks_like_path and name not in load_registry().estimators)
+    return Path(text) if shipped is None and looks_like_path and name not in load_registry().estimators else shipped
 
 
 def _from_plugin(source: str, missing: Missing) -> Estimator:
@@ -112,7 +151,9 @@ def _from_plugin(source: str, missing: Missing) -> Estimator:
     try:
         registration = load_registry().find("estimator", name)
     except UnknownNameError as error:
-        raise UnknownNameError(f"{error} There is no file {source!r} either.") from error
+        raise UnknownNameError(
+            f"{error} There is no file {source!r} and no shipped table of that name either."
+        ) from error
     estimator = registration.make(argument)
     if not isinstance(estimator, Estimator):
         raise PluginError(

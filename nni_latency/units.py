@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from nni_latency.combinations import INVERSE, LARGEST, SUM, Combination
+from nni_latency.costs import Cost
 from nni_latency.errors import InvalidValueError
 
 _DURATION = re.compile(r"(?P<number>\d+(?:\.\d*)?|\.\d+)\s*(?P<unit>ms|s|sec|min|m|h|d)?")
@@ -145,3 +146,14 @@ def format_metric(value: float, metric: str) -> str:
     ('5.00 ms', '0.25 J')
     """
     return METRICS[check_metric(metric)].format(value)
+
+
+def cost_row(cost: Cost | None, metric: str) -> dict[str, float | None]:
+    """Return value and interval by the names that rows of JSON, CSV and frames have for them; None for no cost.
+
+    >>> cost_row(Cost(0.002, 0.001, 0.003), "latency")
+    {'latency_s': 0.002, 'low_s': 0.001, 'high_s': 0.003}
+    """
+    unit = "_s" if metric == "latency" else ""
+    numbers = (None, None, None) if cost is None else (cost.value, cost.low, cost.high)
+    return dict(zip((f"{metric}{unit}", f"low{unit}", f"high{unit}"), numbers, strict=True))

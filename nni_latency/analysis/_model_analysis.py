@@ -14,7 +14,9 @@ from nni_latency.analysis._partition import BlockOperators, split_into_blocks, s
 from nni_latency.analysis._suggestions import BlockNumbers, suggest
 from nni_latency.errors import InvalidValueError
 from nni_latency.estimators import ActsEstimator, Estimate, Estimator, LayerEstimator
+from nni_latency.notebook import Drawn, bar_chart
 from nni_latency.operators import Features, OpSpec, count_operators
+from nni_latency.units import format_count, format_metric, format_percent
 
 
 @dataclass(frozen=True)
@@ -54,13 +56,14 @@ class BlockAnalysis:
         return self.features.flops / self.features.memory if self.features.memory else 0.0
 
 
-class ModelAnalysis:
+class ModelAnalysis(Drawn):
     """A network taken apart into its blocks. Immutable.
 
     Parameters
     ----------
     model : nn.Module, str or Path
-        Any network; it is neither changed nor run on data. Or an ONNX file, whose input needs no shape.
+        Any network; it is neither changed nor run on data. Or an ONNX file, whose input needs a shape only where
+        the file leaves it open.
     input_shape : sequence of int
         Shape of its input without the batch, such as ``(3, 224, 224)``. For several inputs give `example_inputs`.
     batch_size : int, default=1
@@ -109,19 +112,33 @@ class ModelAnalysis:
     ) -> None:
         self.batch_size = batch_size
         self.estimator = estimator
+        inputs = example_inputs
+        if inputs is None and (input_shape is not None or isinstance(model, nn.Module)):
+            inputs = _inputs(input_shape, batch_size)
         if isinstance(model, nn.Module):
-            inputs = _inputs(input_shape, batch_size) if example_inputs is None else example_inputs
             parts = split_into_blocks(model, inputs, depth)
             self.latency = None if estimator is None else estimator.estimate(model, inputs)
             self.params = sum(parameter.numel() for parameter in model.parameters())
         else:
-            parts = split_onnx(model, batch_size)
+            parts = split_onnx(model, batch_size, inputs)
             ops = [op for part in parts for op in part.ops]
             self.latency = _cost(estimator, ops) if isinstance(estimator, LayerEstimator) else None
             self.params = sum(part.params for part in parts)
         counted = count_operators(op for part in parts for op in part.ops)
         self.features, self.uncounted = counted.features, counted.uncounted
         self.blocks = tuple(_analyse(parts, estimator, self.features))
+
+    def __repr__(self) -> str:
+        cost = f"{format_count(self.features.flops)} FLOPs"
+        if self.latency is not None and self.estimator is not None:
+            cost += f", {format_metric(self.latency.value, self.estimator.metric)} on {self.estimator.platform.id}"
+        return f"ModelAnalysis({len(self.blocks)} blocks, {format_count(self.params)} parameters, {cost})"
+
+    def _repr_html_(self) -> str:
+        return bar_chart(
+            repr(self),
+            [(f"{block.name} {block.kind}", block.share, format_percent(block.share)) for block in self.blocks],
+        )
 
     @property
     def bottlenecks(self) -> list[BlockAnalysis]:

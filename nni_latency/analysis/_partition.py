@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from torch import nn
 
@@ -86,7 +87,7 @@ def split_into_blocks(model: nn.Module, example_inputs: object, depth: int | Non
     ]
 
 
-def split_onnx(path: str | Path, batch_size: int | None = None) -> list[BlockOperators]:
+def split_onnx(path: str | Path, batch_size: int | None = None, example_inputs: Any = None) -> list[BlockOperators]:
     """Take an ONNX file apart: every convolution or product begins a block, which the nodes behind it belong to.
 
     Raises
@@ -97,7 +98,7 @@ def split_onnx(path: str | Path, batch_size: int | None = None) -> list[BlockOpe
         If the file cannot be read, or its shapes cannot be inferred.
     """
     blocks: list[tuple[str, list[OpSpec]]] = []
-    for name, op in read_onnx(path, batch_size):
+    for name, op in read_onnx(path, batch_size, example_inputs):
         if not blocks or op.kind.startswith(_BEGINNINGS):
             blocks.append((name, []))
         blocks[-1][1].append(op)

@@ -20,12 +20,12 @@ from nni_latency.cli._progress import Measuring
 from nni_latency.cli._space_options import check_trusted, plan_for, table_name
 from nni_latency.errors import InvalidValueError, MeasurementError, MismatchError
 from nni_latency.estimators import FewSourcesWarning, TransferEstimator
+from nni_latency.loading import load_table
 from nni_latency.measurement import Protocol
 from nni_latency.tables import (
     LookupTable,
     MeasurePlan,
     NetworkMeasurements,
-    find_table,
     measure_networks,
     write_table,
 )
@@ -40,7 +40,7 @@ class _AdaptOptions:
     """What a table is adapted from."""
 
     sources: tuple[str, ...] = option(
-        "Table of a known device: a file or a shipped table; more may follow.",
+        "Table of a known device: a file, a shipped table or a registered estimator; more may follow.",
         "--from",
         multiple=True,
         required=True,
@@ -79,7 +79,7 @@ def command(
         warnings.simplefilter("always", FewSourcesWarning)
         estimator.fit_tables(tables)
     for warning in caught:
-        remarks().print(escape(str(warning.message)), soft_wrap=True)
+        remarks().print(escape(str(warning.message)))
     protocol = ending.protocol(platform.threads, adapt.seed)
     networks = _networks(estimator, plan, adapt.samples, adapt.seed)
     with Measuring(f"{len(networks)} networks of {plan.space}", runtime, store) as measuring:
@@ -95,7 +95,9 @@ def _tables(names: list[str]) -> dict[str, LookupTable]:
     """Read the tables of known devices, by their platforms or, where these are alike, by their files."""
     tables: dict[str, LookupTable] = {}
     for name in names:
-        table = LookupTable.load(find_table(name))
+        table = load_table(name)
+        if not isinstance(table, LookupTable):
+            raise InvalidValueError(f"{name!r} is a table of operators. A table is adapted from those of layers.")
         key = table.platform.id if table.platform.id not in tables else str(name)
         if key in tables:
             raise InvalidValueError(f"The table {name!r} is given twice. Name each known device once.")
@@ -144,16 +146,15 @@ def _fit(estimator: TransferEstimator, measured: NetworkMeasurements, protocol: 
 
 def _report(estimator: TransferEstimator, table: LookupTable, measured: NetworkMeasurements, out: Path) -> None:
     console = results()
-    console.print(f"Wrote {escape(str(out))}", soft_wrap=True)
+    console.print(f"Wrote {escape(str(out))}")
     entries = [entry for layer in table.searched for entry in layer.entries.values()]
     seen = sum(entry.n_samples > 0 for entry in entries)
     console.print(
         f"{len(measured.networks)} networks in {format_seconds(measured.duration)}; {seen} of {len(entries)} "
         "entries occur in one of them, the others are inferred from known devices; measurement noise "
         f"{format_percent(estimator.noise_)}",
-        soft_wrap=True,
     )
     for remark in table.remarks:
-        console.print(escape(remark), soft_wrap=True)
+        console.print(escape(remark))
     for name, reason in measured.failures.items():
         remarks().print(f"Could not be run: {escape(name)}: {escape(reason)}")

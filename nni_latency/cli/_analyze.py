@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import sys
 from dataclasses import dataclass
 from typing import Any
 
 import click
 from rich.markup import escape
-from rich.table import Table
 from torch import nn
 
 from nni_latency.analysis import BlockAnalysis, ModelAnalysis
-from nni_latency.cli._console import remarks, results
+from nni_latency.cli._console import named, remarks
 from nni_latency.cli._estimator_options import ESTIMATOR
 from nni_latency.cli._model import UserCodeOptions, inputs_option, load_class, make_inputs, make_network, names_a_class
 from nni_latency.cli._option import JSON_OBJECT, grouped, option
-from nni_latency.cli._outputs import WritingCommand
+from nni_latency.cli._report import Column, Grid, Report, ReportingCommand, print_report
 from nni_latency.cli._supervision import user_code
 from nni_latency.errors import InvalidValueError, UnknownNameError
 from nni_latency.estimators import Estimator
@@ -50,10 +48,9 @@ class _AnalysisOptions:
     latency_estimator: str | None = option("Estimator of the latency, such as acts:FILE.", metavar=ESTIMATOR)
     depth: int | None = option("Depth of the blocks in the module tree.", type=click.IntRange(1))
     top: int = option("Number of blocks to list.", type=click.IntRange(1), default=_ROWS)
-    as_json: bool = option("Print all blocks in order, totals and suggestions as JSON.", "--json", default=False)
 
 
-@click.command("analyze", cls=WritingCommand)
+@click.command("analyze", cls=ReportingCommand)
 @grouped()
 def command(asked: _NetworkOptions, wanted: _AnalysisOptions, code: UserCodeOptions) -> None:
     """Analyze a network: the work, memory traffic and cost of every block, most expensive first.
@@ -64,20 +61,18 @@ def command(asked: _NetworkOptions, wanted: _AnalysisOptions, code: UserCodeOpti
     # What user code prints is not part of the result.
     with contextlib.redirect_stdout(sys.stderr), user_code(f"The code of {asked.model!r}", code.timeout):
         analysis = _analyse(asked, wanted.depth, estimator)
-    if wanted.as_json:
-        click.echo(json.dumps(_content(analysis), indent=1))
-    else:
-        _print(analysis, wanted.top)
+    print_report(_report(analysis, wanted.top))
     if analysis.uncounted:
-        remarks().print(f"Not counted: {escape(', '.join(analysis.uncounted))}", soft_wrap=True)
+        remarks().print(f"Not counted: {escape(named(analysis.uncounted))}")
 
 
 def _analyse(asked: _NetworkOptions, depth: int | None, estimator: Estimator | None) -> ModelAnalysis:
     """Analyse what the options name: an ONNX file, or a network that is made."""
     if asked.model.endswith(".onnx"):
-        if asked.file or asked.kwargs or asked.inputs:
-            raise InvalidValueError("An ONNX file defines its inputs: omit --file, --kwargs and --input.")
-        return ModelAnalysis(asked.model, batch_size=asked.batch, estimator=estimator)
+        if asked.file or asked.kwargs:
+            raise InvalidValueError("An ONNX file is a whole network: omit --file and --kwargs.")
+        shapes = make_inputs(asked.inputs, asked.batch) if asked.inputs else None
+        return ModelAnalysis(asked.model, batch_size=asked.batch, estimator=estimator, example_inputs=shapes)
     network, shape = _network(asked)
     inputs = make_inputs(asked.inputs or shape, asked.batch)
     return ModelAnalysis(network, batch_size=asked.batch, estimator=estimator, depth=depth, example_inputs=inputs)
@@ -105,7 +100,7 @@ def _network(asked: _NetworkOptions) -> tuple[nn.Module, tuple[str, ...]]:
     return plan.network_of(plan.published[model])(), (",".join(map(str, plan.input_shape[1:])),)
 
 
-def _content(analysis: ModelAnalysis) -> dict[str, Any]:
+def _content(analysis: ModelAnalysis, rows: list[dict[str, Any]]) -> dict[str, Any]:
     latency = analysis.latency
     return {
         "batch_size": analysis.batch_size,
@@ -120,12 +115,12 @@ def _content(analysis: ModelAnalysis) -> dict[str, Any]:
         "high_s": latency and latency.high,
         "platform": analysis.estimator and analysis.estimator.platform.id,
         "uncounted": list(analysis.uncounted),
-        "blocks": [_block_content(block) for block in analysis.blocks],
+        "blocks": rows,
         "suggestions": analysis.suggestions,
     }
 
 
-def _block_content(block: BlockAnalysis) -> dict[str, Any]:
+def _row(block: BlockAnalysis) -> dict[str, Any]:
     return {
         "name": block.name,
         "kind": block.kind,
@@ -137,35 +132,25 @@ def _block_content(block: BlockAnalysis) -> dict[str, Any]:
     }
 
 
-def _print(analysis: ModelAnalysis, top: int) -> None:
-    console, timed = results(), analysis.blocks and analysis.blocks[0].latency is not None
-    grid = Table(padding=(0, 1), title="Blocks, most expensive first", title_justify="left")
-    for name in ("block", "kind"):
-        grid.add_column(name, overflow="fold")
-    for name in ("ACTS", "INP", "FLOPs", "parameters", "bytes moved", *(("latency",) if timed else ()), "share"):
-        grid.add_column(name, justify="right")
-    for block in analysis.bottlenecks[:top]:
-        grid.add_row(escape(block.name), block.kind, *_cells(block, timed=bool(timed)))
-    rest = analysis.bottlenecks[top:]
-    if rest:
-        empty = [""] * (6 if timed else 5)
-        grid.add_row(f"and {len(rest)} more", "", *empty, format_percent(sum(block.share for block in rest)))
-    console.print(grid)
+def _report(analysis: ModelAnalysis, top: int) -> Report:
+    rows = [_row(block) for block in analysis.blocks]
+    timed = any(row["latency_s"] is not None for row in rows)
+    counts = {"ACTS": "acts", "INP": "inp", "FLOPs": "flops", "parameters": "params", "bytes moved": "memory"}
+    columns = [
+        Column("block", "name"),
+        Column("kind", "kind"),
+        *(Column(header, key, format_count) for header, key in counts.items()),
+        *([Column("latency", "latency_s", format_seconds)] if timed else []),
+        Column("share", "share", format_percent),
+    ]
     features = analysis.features
-    console.print(
+    lines = [
         f"{format_count(features.acts)} ACTS, {format_count(features.inp)} INP, {format_count(features.flops)} FLOPs "
         f"({format_count(features.macs)} multiply-adds), {format_count(analysis.params)} parameters; shares are "
         f"of the {'latency' if timed else 'FLOPs'}",
-        soft_wrap=True,
-    )
+    ]
     if analysis.latency is not None and analysis.estimator is not None:
         low, value, high = (format_seconds(getattr(analysis.latency, name)) for name in ("low", "value", "high"))
-        console.print(f"latency {value} ({low} to {high}) on {analysis.estimator.platform.id}")
-    for sentence in analysis.suggestions:
-        console.print(f"- {escape(sentence)}", soft_wrap=True)
-
-
-def _cells(block: BlockAnalysis, *, timed: bool) -> list[str]:
-    counts = (block.features.acts, block.features.inp, block.features.flops, block.params, block.features.memory)
-    latency = [format_seconds(block.latency.value)] if timed and block.latency is not None else []
-    return [*map(format_count, counts), *latency, format_percent(block.share)]
+        lines.append(f"latency {value} ({low} to {high}) on {analysis.estimator.platform.id}")
+    grid = Grid(rows, columns, "Blocks, most expensive first", most=top, by="share")
+    return Report(grid, _content(analysis, rows), after=[*lines, *(f"- {line}" for line in analysis.suggestions)])

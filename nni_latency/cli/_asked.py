@@ -122,9 +122,11 @@ def ask(estimator: Estimator, question: Question) -> Answer:
         space = replace(question.space, space=model, space_args=network.kwargs or question.space.space_args)
         network = replace(network, kwargs=None)
         question, model = replace(question, space=space), None
+    if model is not None and model.endswith(".onnx"):
+        return _ask_onnx(estimator, model, question)
     for name, value in (("kwargs", network.kwargs), ("input", network.inputs)):
         if value:
-            raise InvalidValueError(f"--{name} is for a class of your own, such as net.py:Net.")
+            raise InvalidValueError(f"--{name} is for a class of your own, such as net.py:Net, or an ONNX file.")
     if model is not None and network.architecture is not None:
         raise InvalidValueError(
             f"MODEL and --architecture both name an architecture: {model!r} and {network.architecture!r}."
@@ -140,8 +142,16 @@ def ask(estimator: Estimator, question: Question) -> Answer:
     return _ask_space(estimator, architecture, question)
 
 
-def _break_down(estimator: Estimator, network: nn.Module, inputs: Any) -> Answer:
-    found = break_down(estimator, network, inputs)
+def _ask_onnx(estimator: Estimator, path: str, question: Question) -> Answer:
+    network, batch_size = question.network, question.batch_size
+    if network.kwargs or network.architecture:
+        raise InvalidValueError("--kwargs and --architecture are not for ONNX files. Omit them.")
+    inputs = make_inputs(network.inputs, batch_size or 1) if network.inputs else None
+    return _break_down(estimator, path, inputs, batch_size)
+
+
+def _break_down(estimator: Estimator, network: nn.Module | str, inputs: Any, batch_size: int | None = None) -> Answer:
+    found = break_down(estimator, network, inputs, batch_size=batch_size)
     rows = [Row(item.name, item.op.op_key, item.estimate, item.share) for item in found.operators]
     return Answer(found.total, rows, found.features, estimator.metric, "operator", found.uncounted)
 

@@ -60,6 +60,6 @@ def _report(table: LookupTable | OperatorTable, out: Path) -> None:
         what = f"{len(entries)} candidates of {len(table.layers)} layers"
     else:
         what = f"{len(table.entries)} operators, {format_percent(table.coverage)} of those of other networks among them"
-    results().print(f"Wrote {escape(str(out))}: {what}, estimated for {table.platform.id}", soft_wrap=True)
+    results().print(f"Wrote {escape(str(out))}: {what}, estimated for {table.platform.id}")
     for remark in table.remarks[1:]:
-        remarks().print(escape(remark), soft_wrap=True)
+        remarks().print(escape(remark))

@@ -10,7 +10,7 @@ from rich.markup import escape
 from nni_latency.cli._build_estimated import build_estimated
 from nni_latency.cli._build_operators import build_operator_tables
 from nni_latency.cli._build_options import TableJob, TableOptions, VisitOptions
-from nni_latency.cli._console import print_doubts, remarks, results
+from nni_latency.cli._console import doubts, print_lines, remarks, results
 from nni_latency.cli._measuring_options import PlatformOptions, StoreOptions, make_runtime
 from nni_latency.cli._option import grouped
 from nni_latency.cli._output_options import OutputOptions
@@ -85,7 +85,7 @@ def _build(plan: MeasurePlan, runtime: Runtime, protocol: Protocol, out: Path, j
 
 def _report(table: LookupTable, out: Path) -> None:
     console = results()
-    console.print(f"Wrote {escape(str(out))}", soft_wrap=True)
+    console.print(f"Wrote {escape(str(out))}")
     if table.protocol is None:
         console.print(f"Computed the {table.metric} of {sum(len(layer.entries) for layer in table.layers)} candidates")
         return
@@ -95,4 +95,4 @@ def _report(table: LookupTable, out: Path) -> None:
         f"median half-width of the {format_percent(table.protocol.confidence)} intervals "
         f"{format_percent(spreads[len(spreads) // 2])}"
     )
-    print_doubts(table, remarks())
+    print_lines(remarks(), doubts(table))

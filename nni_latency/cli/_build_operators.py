@@ -9,7 +9,7 @@ from rich.markup import escape
 
 import nni_latency.spaces as spaces
 from nni_latency.cli._build_options import TableJob
-from nni_latency.cli._console import progress, remarks, results
+from nni_latency.cli._console import print_lines, progress, remarks, results
 from nni_latency.cli._progress import Measuring
 from nni_latency.cli._space_options import operator_table_name
 from nni_latency.errors import InvalidValueError
@@ -78,7 +78,7 @@ def plan_operators(space: Any, batch_size: int, job: TableJob) -> OperatorPlan:
 
 def _report(table: OperatorTable, out: Path) -> None:
     console = results()
-    console.print(f"Wrote {escape(str(out))}", soft_wrap=True)
+    console.print(f"Wrote {escape(str(out))}")
     spreads = sorted(entry.half_width / entry.value for entry in table.entries)
     console.print(
         f"{len(table.entries)} operators in {len(table.networks)} networks, {table.rounds} rounds in "
@@ -86,13 +86,9 @@ def _report(table: OperatorTable, out: Path) -> None:
         f"among them, the rest are predicted; median half-width of the intervals "
         f"{format_percent(spreads[len(spreads) // 2])}"
     )
-    print_operator_doubts(table)
+    print_lines(remarks(), operator_doubts(table))
 
 
-def print_operator_doubts(table: OperatorTable) -> None:
+def operator_doubts(table: OperatorTable) -> list[str]:
     """Say what is doubtful about a table: networks that failed, and unsteady conditions."""
-    console = remarks()
-    for network, reason in table.failures.items():
-        console.print(f"Could not be measured: {escape(f'{network}: {reason}')}", soft_wrap=True)
-    for remark in table.remarks:
-        console.print(escape(remark), soft_wrap=True)
+    return [*(f"Could not be measured: {name}: {reason}" for name, reason in table.failures.items()), *table.remarks]

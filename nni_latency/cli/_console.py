@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import os
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -11,31 +13,43 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from rich.segment import Segment
 from rich.table import Table
 
+from nni_latency.cli._noise import is_quiet, is_verbose
 from nni_latency.cli._printable import printable
+from nni_latency.errors import LISTED, listed
 from nni_latency.platforms import FACTS, Platform
 from nni_latency.tables import LookupTable
 from nni_latency.units import format_count
 
-#: Entries that are listed by name at most.
-_LISTED = 8
+#: Width of what is no screen: tables take what they need.
+_ENDLESS = 10_000
 
 
 class _SafeConsole(Console):
-    """A console that prints the text of files as text; only rich itself controls the terminal."""
+    """A console that prints the text of files as text and wraps no lines; only rich itself controls the terminal."""
 
     def render(self, *args: Any, **options: Any) -> Iterator[Segment]:
         for segment in super().render(*args, **options):
             yield segment if segment.control else Segment(printable(segment.text), segment.style)
 
+    def print(self, *objects: Any, **options: Any) -> None:
+        if all(isinstance(item, str) for item in objects):
+            options.setdefault("soft_wrap", True)
+        super().print(*objects, **options)
+
+    def on_broken_pipe(self) -> None:
+        """Leave it to the group of commands, which is called while the error is handled."""
+        raise
+
 
 def results() -> Console:
-    """Return the console for results."""
-    return _SafeConsole(highlight=False)
+    """Return the console for results; in a file or a pipe it is as wide as needed."""
+    is_screen = sys.stdout.isatty() or "COLUMNS" in os.environ
+    return _SafeConsole(highlight=False, width=None if is_screen else _ENDLESS)
 
 
 def remarks() -> Console:
     """Return the console for progress and remarks."""
-    return _SafeConsole(stderr=True, highlight=False)
+    return _SafeConsole(stderr=True, highlight=False, quiet=is_quiet())
 
 
 def progress(console: Console) -> Progress:
@@ -50,45 +64,54 @@ def progress(console: Console) -> Progress:
     )
 
 
-def facts_table(platform: Platform, *, wide: bool) -> Table:
+def platform_facts(platform: Platform, *, wide: bool) -> dict[str, str]:
     """Return the facts of a platform for a person; with their meanings where there is room."""
-    table = Table(title="Platform", title_justify="left", show_header=False, box=None, padding=(0, 2, 0, 0))
-    table.add_row("id", platform.id)
-    meanings = {fact.name: fact.meaning for fact in FACTS}
-    for name, value in platform.facts.items():
-        table.add_row(name, escape(_plain(name, value)), *([f"[dim]{escape(meanings.get(name, ''))}"] if wide else []))
-    return table
+    meanings = {fact.name: f"  ({fact.meaning})" for fact in FACTS} if wide else {}
+    facts = {name: f"{_plain(name, value)}{meanings.get(name, '')}" for name, value in platform.facts.items()}
+    return {"id": platform.id, **facts}
 
 
 def pairs_table(title: str, pairs: Mapping[str, Any]) -> Table:
     """Return names and values for a person."""
-    table = Table(title=title, title_justify="left", show_header=False, box=None, padding=(0, 2, 0, 0))
+    table = Table(title=escape(title), title_justify="left", show_header=False, box=None, padding=(0, 2, 0, 0))
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
     for name, value in pairs.items():
-        table.add_row(name, escape(str(value)))
+        table.add_row(escape(name), escape(str(value)))
     return table
 
 
-def print_doubts(table: LookupTable, console: Console) -> None:
+def doubts(table: LookupTable) -> list[str]:
     """Say what is doubtful about a table: candidates that failed or never settled, and unsteady conditions."""
-    for layer in table.layers:
-        for choice, reason in layer.failures.items():
-            console.print(f"Could not be measured: {escape(f'{layer.name}:{choice}: {reason}')}", soft_wrap=True)
+    lines = [
+        f"Could not be measured: {layer.name}:{choice}: {reason}"
+        for layer in table.layers
+        for choice, reason in layer.failures.items()
+    ]
     if table.unsettled:
-        names = ", ".join(f"{layer}:{choice}" for layer, choice in table.unsettled[:_LISTED])
-        more = f" and {len(table.unsettled) - _LISTED} more" if len(table.unsettled) > _LISTED else ""
-        console.print(
-            f"{len(table.unsettled)} entries did not settle within the budget: {escape(names)}{more}. "
-            "Give a larger --budget, or measure on a quieter machine.",
-            soft_wrap=True,
+        names = named(f"{layer}:{choice}" for layer, choice in table.unsettled)
+        lines.append(
+            f"{len(table.unsettled)} entries did not settle within the budget: {names}. "
+            "Give a larger --budget, or measure on a quieter machine."
         )
-    for remark in table.remarks:
-        console.print(escape(remark), soft_wrap=True)
+    return [*lines, *table.remarks]
+
+
+def print_lines(console: Console, lines: Iterable[str]) -> None:
+    """Print plain text, a line each."""
+    for line in lines:
+        console.print(escape(line))
+
+
+def named(names: Iterable[object]) -> str:
+    """Name a few things, or with ``--verbose`` all."""
+    return listed(names, most=None if is_verbose() else LISTED)
 
 
 def print_names(console: Console, what: str, names: Sequence[str]) -> None:
-    """Say how many there are of something, and name every one; nothing where there is none."""
+    """Say how many there are of something, and name a few; nothing where there is none."""
     if names:
-        console.print(f"{len(names)} {what}: {escape(', '.join(names))}", soft_wrap=True)
+        console.print(escape(f"{len(names)} {what}: {named(names)}"))
 
 
 def _plain(name: str, value: Any) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -11,13 +10,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import click
-from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
 from nni_latency.cli._console import results
 from nni_latency.cli._option import DURATION, grouped, option, parsed
 from nni_latency.cli._outputs import OutputDatabase, OutputFile, WritingCommand
+from nni_latency.cli._report import Column, Grid, Report, ReportingCommand, print_report
 from nni_latency.database import (
     DATABASE_VARIABLE,
     MEMORY,
@@ -25,7 +23,6 @@ from nni_latency.database import (
     Database,
     DatabaseStore,
     StaleCampaign,
-    SubjectOverview,
     copy_database,
     copy_memo,
     default_location,
@@ -80,9 +77,6 @@ class _PruneOptions(_FilterOptions):
     yes: bool = option("Do not ask for confirmation.", default=False)
 
 
-_as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-
-
 @click.group("database")
 @click.option(
     "--database",
@@ -99,50 +93,36 @@ def command(context: click.Context, location: str | None) -> None:
     context.obj = location or default_location()
 
 
-@command.command("info", cls=WritingCommand)
-@_as_json
+@command.command("info", cls=ReportingCommand)
 @click.pass_obj
-def info(location: str, as_json: bool) -> None:
+def info(location: str) -> None:
     """Summarise the database by platform and kind."""
     with _opened(location) as database:
         found = summarise(database)
         size = database.size
         name = database.name
-    if as_json:
-        click.echo(json.dumps({"database": name, "size": size, "kinds": [asdict(item) for item in found]}))
-        return
-    console = results()
-    console.print(f"{escape(name)}: {size / 2**20:.1f} MiB", soft_wrap=True)
-    columns = ("platform", "kind", "campaigns", "subjects", "records", "samples", "failures", "first", "last")
-    table = _table(columns, n_text=2)
-    for item in found:
-        counts = (item.campaigns, item.subjects, item.records, item.samples, item.failures)
-        dates = (_date(item.first), _date(item.last))
-        table.add_row(escape(item.platform), escape(item.kind), *map(format_count, counts), *dates)
-    _print_table(console, table, len(found), "Nothing has been measured yet.")
+    counts = ("campaigns", "subjects", "records", "samples", "failures")
+    columns = [_PLATFORM, _KIND, *(Column(name, name, format_count) for name in counts)]
+    columns += [Column("first", "first", _date), Column("last", "last", _date)]
+    rows = [asdict(item) for item in found]
+    grid = Grid(rows, columns, keys=2, nothing="Nothing has been measured yet.")
+    content = {"database": name, "size": size, "kinds": rows}
+    print_report(Report(grid, content, before=[f"{name}: {size / 2**20:.1f} MiB"]))
 
 
-@command.command("query", cls=WritingCommand)
-@_as_json
+@command.command("query", cls=ReportingCommand)
 @click.pass_obj
 @grouped()
-def query(location: str, wanted: _QueryOptions, as_json: bool) -> None:
+def query(location: str, wanted: _QueryOptions) -> None:
     """List the subjects of every campaign."""
     with _opened(location) as database:
         found = find_subjects(
             database, platform=wanted.platform, kind=wanted.kind, text=wanted.text, since=wanted.since
         )
-        if as_json:
-            for item in found:
-                click.echo(json.dumps(asdict(item)))
-            return
-        columns = ("campaign", "platform", "kind", "subject", "records", "latency", "last")
-        table = _table(columns, n_text=4)
-        n_found = 0
-        for n_found, item in enumerate(found, start=1):
-            if n_found <= _SHOWN:
-                table.add_row(*_subject_row(item))
-    _print_table(results(), table, n_found, "Nothing was found.")
+        rows = [asdict(item) for item in found]
+    columns = [Column("campaign", "campaign"), Column("subject", "subject"), _PLATFORM, _KIND]
+    columns += [Column("records", "records", format_count), Column("latency", "latency", format_seconds), _LAST]
+    print_report(Report(Grid(rows, columns, keys=2, most=_SHOWN, nothing="Nothing was found.")))
 
 
 @command.command("export", cls=WritingCommand)
@@ -153,7 +133,7 @@ def export(location: str, out: Path, wanted: _FilterOptions) -> None:
     """Write the raw samples to the .parquet or .csv file OUT, one row per sample."""
     with _opened(location) as database:
         n_samples = export_samples(database, out, platform=wanted.platform, kind=wanted.kind)
-    results().print(f"Wrote {escape(str(out))}: {n_samples} samples", soft_wrap=True)
+    results().print(f"Wrote {escape(str(out))}: {n_samples} samples")
 
 
 @command.command("import", cls=WritingCommand)
@@ -178,10 +158,10 @@ def merge(sources: tuple[str, ...], out: str) -> None:
         for source in sources:
             with _opened(source) as opened:
                 _report(source, copy_database(opened, database))
-    results().print(f"Wrote {escape(out)}", soft_wrap=True)
+    results().print(f"Wrote {escape(out)}")
 
 
-@command.command("prune", cls=WritingCommand)
+@command.command("prune", cls=ReportingCommand)
 @click.pass_obj
 @grouped()
 def prune(location: str, wanted: _PruneOptions) -> None:
@@ -203,7 +183,7 @@ def prune(location: str, wanted: _PruneOptions) -> None:
     console = results()
     console.print(f"Removed {n_removed} campaigns.")
     for item in kept:
-        console.print(f"{escape(item.identifier)} is being measured and was kept.", soft_wrap=True)
+        console.print(f"{escape(item.identifier)} is being measured and was kept.")
 
 
 @contextlib.contextmanager
@@ -243,43 +223,22 @@ def _report(source: str, copied: Copied) -> None:
     results().print(
         f"{escape(source)}: {copied.records} records of {copied.campaigns} campaigns were added, "
         f"{copied.doubles} were there already.",
-        soft_wrap=True,
     )
 
 
 def _list_stale(stale: Sequence[StaleCampaign]) -> None:
-    table = _table(("campaign", "platform", "kind", "records", "samples", "last"), n_text=3)
-    for item in stale[:_SHOWN]:
-        counts = (format_count(item.n_records), format_count(item.n_samples))
-        table.add_row(item.identifier, escape(item.platform), escape(item.kind), *counts, _date(item.written))
-    _print_table(results(), table, len(stale), "No campaign meets the conditions.")
-    samples = sum(item.n_samples for item in stale)
-    if stale:
-        results().print(f"{len(stale)} campaigns with {format_count(samples)} samples.")
-
-
-def _subject_row(item: SubjectOverview) -> tuple[str, ...]:
-    latency = "" if item.latency is None else format_seconds(item.latency)
-    names = (item.campaign, item.platform, item.kind, item.subject)
-    return (*map(escape, names), format_count(item.records), latency, _date(item.last))
-
-
-def _table(columns: Sequence[str], *, n_text: int) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0))
-    for number, column in enumerate(columns):
-        table.add_column(column, justify="left" if number < n_text else "right", overflow="fold")
-    return table
-
-
-def _print_table(console: Console, table: Table, n_rows: int, nothing: str) -> None:
-    if not n_rows:
-        console.print(nothing)
-        return
-    console.print(table)
-    if n_rows > _SHOWN:
-        console.print(f"and {n_rows - _SHOWN} more")
+    rows = [asdict(item) for item in stale]
+    columns = [Column("campaign", "identifier"), _PLATFORM, _KIND]
+    columns += [Column("records", "n_records", format_count), Column("samples", "n_samples", format_count)]
+    columns.append(Column("last", "written", _date))
+    total = f"{len(stale)} campaigns with {format_count(sum(item.n_samples for item in stale))} samples."
+    grid = Grid(rows, columns, most=_SHOWN, nothing="No campaign meets the conditions.")
+    print_report(Report(grid, after=[total] if stale else []))
 
 
 def _date(seconds: float) -> str:
     """Return a day and time (UTC); nothing where it is not known."""
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M") if seconds else ""
+
+
+_PLATFORM, _KIND, _LAST = Column("platform", "platform"), Column("kind", "kind"), Column("last", "last", _date)

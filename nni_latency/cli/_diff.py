@@ -2,67 +2,49 @@
 
 from __future__ import annotations
 
-import json
 import math
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
-from nni_latency.cli._console import pairs_table, print_names, remarks, results
-from nni_latency.cli._outputs import OutputFile, WritingCommand
+from nni_latency.cli._console import named, print_lines, remarks
+from nni_latency.cli._outputs import OutputFile
+from nni_latency.cli._report import Column, Grid, Pairs, Report, ReportingCommand, print_report
+from nni_latency.loading import load_table
 from nni_latency.plots import draw_comparison
-from nni_latency.tables import TableComparison, compare_tables, find_table, read_table
+from nni_latency.tables import TableComparison, compare_tables
 from nni_latency.units import format_percent
 
-#: Candidates that fit side by side.
-_COLUMNS = 12
 
-
-@click.command("diff", cls=WritingCommand)
+@click.command("diff", cls=ReportingCommand)
 @click.argument("first")
 @click.argument("second")
-@click.option("--json", "as_json", is_flag=True, help="Print ratios by layer and candidate, and a summary, as JSON.")
 @click.option("--plot", type=OutputFile(), help="PNG file of the ratios.")
-def command(first: str, second: str, as_json: bool, plot: Path | None) -> None:
+def command(first: str, second: str, plot: Path | None) -> None:
     """Compare two tables candidate by candidate: SECOND over FIRST.
 
-    FIRST and SECOND are files, or names of tables that ship with the package. Their platforms may differ.
+    FIRST and SECOND are files, names of tables that ship with the package, or registered estimators that have a table.
+    Their platforms may differ.
     """
-    comparison = compare_tables(*(read_table(find_table(name)) for name in (first, second)))
+    comparison = compare_tables(load_table(first), load_table(second))
     if plot is not None:
         draw_comparison(comparison, plot)
-    if as_json:
-        click.echo(json.dumps(_content(comparison), indent=1))
-        return
-    console = results()
-    console.print(_ratios(comparison))
-    console.print(pairs_table("Summary", _summary(comparison)))
-    _print_rest(comparison, remarks())
+    layers = {layer: f"{ratio:.3g}" for layer, ratio in comparison.layer_ratios.items()}
+    after = [Pairs("Median by layer", layers), Pairs("Summary", _summary(comparison))]
+    print_report(Report(_ratios(comparison), _content(comparison), after=after))
+    print_lines(remarks(), _rest(comparison))
 
 
-def _ratios(comparison: TableComparison) -> Table:
-    ratios = comparison.ratios
-    names = list(dict.fromkeys(choice for row in ratios.values() for choice in row))
-    grid = Table(title=escape("second over first"), title_justify="left", padding=(0, 1))
-    grid.add_column("layer")
-    if len(names) > _COLUMNS:
-        grid.add_column("candidate")
-        grid.add_column("ratio", justify="right")
-        for layer, row in ratios.items():
-            for choice, ratio in row.items():
-                grid.add_row(escape(layer), escape(choice), f"{ratio:.3g}")
-        return grid
-    for name in [*names, "median"]:
-        grid.add_column(escape(name), justify="right")
-    for layer, row in ratios.items():
-        cells = [f"{row[name]:.3g}" if name in row else "" for name in names]
-        middle = comparison.layer_ratios.get(layer)
-        grid.add_row(escape(layer), *cells, "" if middle is None else f"{middle:.3g}")
-    return grid
+def _ratios(comparison: TableComparison) -> Grid:
+    rows = [
+        {"layer": layer, "choice": choice, "ratio": ratio}
+        for layer, row in comparison.ratios.items()
+        for choice, ratio in row.items()
+    ]
+    columns = [Column("layer", "layer"), Column("candidate", "choice"), Column("ratio", "ratio", "{:.3g}".format)]
+    return Grid(rows, columns, "second over first", across=True)
 
 
 def _summary(comparison: TableComparison) -> dict[str, str]:
@@ -76,13 +58,13 @@ def _summary(comparison: TableComparison) -> dict[str, str]:
     }
 
 
-def _print_rest(comparison: TableComparison, console: Console) -> None:
+def _rest(comparison: TableComparison) -> Iterator[str]:
     if comparison.differences:
-        console.print(escape(f"The tables also differ in: {'; '.join(comparison.differences)}."), soft_wrap=True)
+        yield f"The tables also differ in: {'; '.join(comparison.differences)}."
     for which, places in (("first", comparison.only_first), ("second", comparison.only_second)):
-        print_names(
-            console, f"entries are only in the {which} table", [f"{layer}:{choice}" for layer, choice in places]
-        )
+        if places:
+            names = named(f"{layer}:{choice}" for layer, choice in places)
+            yield f"{len(places)} entries are only in the {which} table: {names}"
 
 
 def _content(comparison: TableComparison) -> dict[str, Any]:

@@ -3,42 +3,39 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import sys
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
 
 import click
 from rich.markup import escape
-from rich.table import Table
 
-from nni_latency.cli._asked import Answer, NetworkOptions, Question, Row, ask
-from nni_latency.cli._console import remarks, results
+from nni_latency.cli._asked import Answer, NetworkOptions, Question, ask
+from nni_latency.cli._console import named, remarks
 from nni_latency.cli._estimator_options import EstimatorOptions
 from nni_latency.cli._model import UserCodeOptions
 from nni_latency.cli._option import grouped, option
-from nni_latency.cli._outputs import WritingCommand
+from nni_latency.cli._report import Column, Grid, Report, ReportingCommand, print_report, report_format
 from nni_latency.cli._space_options import SPACE_OF_TABLE, SpaceOptions
 from nni_latency.cli._supervision import user_code
-from nni_latency.estimators import Estimator, MeasuringEstimator, TableEstimator
-from nni_latency.units import format_count, format_metric, format_percent
+from nni_latency.estimators import Estimator, MeasuringEstimator
+from nni_latency.units import cost_row, format_count, format_metric, format_percent
 
-#: Rows that are printed without --top, and names that are listed.
-_ROWS, _LISTED = 30, 8
+#: Rows that are printed without --top.
+_ROWS = 30
 
 
 @dataclass(frozen=True)
 class _ReportOptions:
     """What is shown of the answer."""
 
-    top: int | None = option(f"Number of layers to list.  [default: {_ROWS}; with --json all]", type=click.IntRange(1))
-    as_json: bool = option(
-        "Print JSON with latency_s, low_s, high_s, macs, params and layers.", "--json", default=False
+    top: int | None = option(
+        f"Number of layers to list.  [default: {_ROWS}; as JSON or CSV all, in order]", type=click.IntRange(1)
     )
 
 
-@click.command("estimate", cls=WritingCommand)
+@click.command("estimate", cls=ReportingCommand)
 @click.argument("model", required=False)
 @grouped(space=SPACE_OF_TABLE)
 def command(
@@ -51,19 +48,16 @@ def command(
 ) -> None:
     """Estimate the cost of a network, most expensive layers first.
 
-    MODEL is an architecture of --space, as for --architecture, or a class of your own, such as net.py:Net with --input
-    3,224,224. The file of a class is executed. With --space operators, MODEL is a list of operator keys, or a file of
-    them, for tables without a space.
+    MODEL is an architecture of --space, as for --architecture; a class of your own, such as net.py:Net with --input
+    3,224,224; or an ONNX file, with --input where it leaves sizes open. The file of a class is executed. With --space
+    operators, MODEL is a list of operator keys, as this command prints them, or a file of them.
     """
     made = estimator.load()
     # What user code prints is not part of the result.
     with contextlib.redirect_stdout(sys.stderr), _waiting(made), _limited(made, model or space.name, code.timeout):
         answer = ask(made, Question(model, space, network, estimator.batch_size))
-    if report.as_json:
-        click.echo(json.dumps(_content(answer, made, report.top), indent=1))
-    else:
-        _print(answer, made, report.top or _ROWS)
-    _print_doubts(answer, made)
+    print_report(_report(answer, made, report.top))
+    _print_doubts(answer)
 
 
 def _limited(estimator: Estimator, name: str, timeout: float) -> AbstractContextManager[None]:
@@ -77,75 +71,41 @@ def _waiting(estimator: Estimator) -> AbstractContextManager[object]:
     return remarks().status("Measuring what has not been measured yet")
 
 
-def _content(answer: Answer, estimator: Estimator, top: int | None) -> dict[str, Any]:
-    unit = "_s" if answer.metric == "latency" else ""
-    return {
-        f"{answer.metric}{unit}": answer.total.value,
-        f"low{unit}": answer.total.low,
-        f"high{unit}": answer.total.high,
-        "macs": answer.features.macs,
-        "params": answer.features.params,
+def _report(answer: Answer, estimator: Estimator, top: int | None) -> Report:
+    value = next(iter(cost_row(None, answer.metric)))
+    rows = [
+        {"name": row.name, answer.column: row.what, value: row.estimate.value, "share": row.share}
+        for row in answer.rows
+    ]
+    if top is not None and report_format() != "table":
+        rows = sorted(rows, key=lambda row: -row["share"])[:top]
+    cost = partial(format_metric, metric=answer.metric)
+    columns = [
+        Column("layer", "name"),
+        *([Column(answer.column, answer.column)] if any(row.what for row in answer.rows) else []),
+        Column(answer.metric, value, cost),
+        Column("share", "share", format_percent),
+    ]
+    total, features = answer.total, answer.features
+    uncounted = f", not counting {named(answer.uncounted)}" if answer.uncounted else ""
+    lines = [
+        f"{answer.metric} {cost(total.value)} ({cost(total.low)} to {cost(total.high)}) on {estimator.platform.id}",
+        f"{format_count(features.macs)} multiply-adds, {format_count(features.params)} parameters{uncounted}",
+    ]
+    content = {
+        **cost_row(total, answer.metric),
+        "macs": features.macs,
+        "params": features.params,
         "uncounted": list(answer.uncounted),
         "platform": {"id": estimator.platform.id, "facts": dict(estimator.platform.facts)},
-        "missing": list(answer.total.missing),
-        "layers": [
-            {
-                "name": row.name,
-                answer.column: row.what,
-                f"{answer.metric}{unit}": row.estimate.value,
-                "share": row.share,
-            }
-            for row in (answer.rows if top is None else _costliest(answer)[:top])
-        ],
+        "missing": list(total.missing),
+        "layers": rows,
     }
+    return Report(Grid(rows, columns, most=top or _ROWS, by="share"), content, after=lines)
 
 
-def _costliest(answer: Answer) -> list[Row]:
-    return sorted(answer.rows, key=lambda row: row.share, reverse=True)
-
-
-def _print(answer: Answer, estimator: Estimator, top: int) -> None:
-    console = results()
-    if answer.rows:
-        console.print(_grid(answer, top))
-    low, value, high = (
-        format_metric(number, answer.metric) for number in (answer.total.low, answer.total.value, answer.total.high)
-    )
-    console.print(f"{answer.metric} {value} ({low} to {high}) on {estimator.platform.id}")
-    uncounted = f", not counting {', '.join(answer.uncounted)}" if answer.uncounted else ""
-    console.print(
-        f"{format_count(answer.features.macs)} multiply-adds, {format_count(answer.features.params)} parameters"
-        f"{escape(uncounted)}",
-        soft_wrap=True,
-    )
-
-
-def _grid(answer: Answer, top: int) -> Table:
-    rows = _costliest(answer)
-    grid = Table(padding=(0, 1))
-    for name in ("layer", answer.column):
-        grid.add_column(name, overflow="fold")
-    for name in (answer.metric, "share"):
-        grid.add_column(name, justify="right", no_wrap=True)
-    for row in rows[:top]:
-        grid.add_row(
-            escape(row.name),
-            escape(row.what),
-            format_metric(row.estimate.value, answer.metric),
-            format_percent(row.share),
-        )
-    if len(rows) > top:
-        grid.add_row(f"and {len(rows) - top} more", "", "", format_percent(sum(row.share for row in rows[top:])))
-    return grid
-
-
-def _print_doubts(answer: Answer, estimator: Estimator) -> None:
+def _print_doubts(answer: Answer) -> None:
     names = list(dict.fromkeys(answer.total.missing))
-    if not names:
-        return
-    if isinstance(estimator, TableEstimator):
-        text = f"taken from the nearest entry or left out: {', '.join(names)}"
-    else:
-        more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
-        text = f"{', '.join(names[:_LISTED])}{more}"
-    remarks().print(f"Not in the estimator as asked, {escape(text)}", soft_wrap=True)
+    if names:
+        text = f"Not in the estimator as asked, taken from what is most alike or left out: {named(names)}"
+        remarks().print(escape(text))

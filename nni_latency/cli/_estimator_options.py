@@ -30,7 +30,7 @@ class EstimatorOptions:
     """The options that choose an estimator, and what it is asked."""
 
     latency_estimator: str = option(
-        "A saved table or predictor, or a registered estimator.", required=True, metavar=ESTIMATOR
+        "A saved table or predictor, a shipped table, or a registered estimator.", required=True, metavar=ESTIMATOR
     )
     missing: Literal["error", "nearest"] = missing_option()
     batch_size: int | None = option(

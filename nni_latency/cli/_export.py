@@ -27,5 +27,5 @@ def command(table: str, file_format: str, unit: str, output: OutputOptions) -> N
     loaded = read_table(find_table(table))
     out = output.path()
     for remark in export_table(loaded, file_format, unit=unit, out=out):
-        remarks().print(escape(remark), soft_wrap=True)
-    results().print(f"Wrote {escape(str(out))}", soft_wrap=True)
+        remarks().print(escape(remark))
+    results().print(f"Wrote {escape(str(out))}")

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import click
 from rich.markup import escape
-from rich.table import Table
 
-from nni_latency.cli._console import remarks, results
+from nni_latency.cli._console import named, remarks
 from nni_latency.cli._option import grouped, option, output_option
 from nni_latency.cli._output_options import OutputOptions
-from nni_latency.cli._outputs import WritingCommand
+from nni_latency.cli._report import Column, Grid, Report, ReportingCommand, print_report
 from nni_latency.errors import InvalidValueError
 from nni_latency.estimators.acts import ActsEstimator, BlockScores, score_blocks
 from nni_latency.micro_benchmarks import BenchmarkPoints
@@ -43,10 +41,9 @@ class _ActsOptions:
     )
     plot: Path | None = output_option("PNG file of the fit and its residuals.")
     test_plot: Path | None = output_option("PNG file of predicted against measured latency.")
-    as_json: bool = option("Print JSON instead of the report.", "--json", default=False)
 
 
-@command.command("acts", cls=WritingCommand)
+@command.command("acts", cls=ReportingCommand)
 @click.argument("points", nargs=-1, required=True, type=click.Path(path_type=Path))
 @grouped(out={"help": "JSON file of the fit.  [default: acts.<platform>.json]"})
 def acts(points: tuple[Path, ...], fit: _ActsOptions, output: OutputOptions) -> None:
@@ -70,11 +67,19 @@ def acts(points: tuple[Path, ...], fit: _ActsOptions, output: OutputOptions) -> 
         draw_fit(estimator, known, fit.plot)
     if fit.test_plot and unknown is not None:
         draw_predictions(estimator, unknown, fit.test_plot)
-    if fit.as_json:
-        click.echo(json.dumps(_content(estimator, known, scores), indent=1))
-        return
-    _print(estimator, known, scores)
-    results().print(f"Wrote {escape(', '.join(map(str, [out, *plots])))}", soft_wrap=True)
+    wrote = f"Wrote {', '.join(map(str, [out, *plots]))}"
+    held_out = {"held out": estimator.held_out_scores(known.latencies), **({"test points": scores} if scores else {})}
+    rows = [{"points": name, **_plain(item)} for name, item in held_out.items()]
+    level = f"{format_percent(estimator.confidence)} of the estimates are within a factor of "
+    after = [
+        "Held out: each point predicted by a fit without its block.",
+        f"{level}{estimator.interval_factor_:.3f}.",
+        wrote,
+    ]
+    print_report(
+        Report(Grid(rows, _COLUMNS), _content(estimator, known, scores), before=_formula(estimator), after=after)
+    )
+    _print_doubts(estimator, known)
 
 
 def _content(estimator: ActsEstimator, points: BenchmarkPoints, scores: BlockScores | None) -> dict[str, Any]:
@@ -99,52 +104,47 @@ def _plain(scores: BlockScores) -> dict[str, float | None]:
 _TERMS = {"acts": "ACTS", "inp": "INP", "flops": "FLOPs", "constant": "constant"}
 
 
-def _print(estimator: ActsEstimator, points: BenchmarkPoints, scores: BlockScores | None) -> None:
-    console = results()
-    console.print(
+_COLUMNS = [
+    Column("", "points"),
+    Column("blocks", "n", str),
+    *(
+        Column(header, key, format_percent)
+        for header, key in (("median error", "median"), ("below 2 ms", "median_short"), ("above", "median_long"))
+    ),
+    Column("corr.", "correlation", "{:.4f}".format),
+    Column("R2", "r2", "{:.4f}".format),
+]
+
+
+def _formula(estimator: ActsEstimator) -> list[str]:
+    """Say in lines what was fitted."""
+    lines = [
         f"latency = {estimator.a_:.4g} s x ACTS + {estimator.b_:.4g} s x INP + {estimator.c_:.4g} s x FLOPs "
         f"+ {format_seconds(estimator.d_)}   (two FLOPs per multiply-add)"
-    )
+    ]
     if estimator.breakpoint_:
         sign = "-" if estimator.offset_ < 0 else "+"
-        console.print(
+        lines.append(
             f"below {format_seconds(estimator.breakpoint_)}: {estimator.slope_:.4g} times that {sign} "
             f"{format_seconds(abs(estimator.offset_))}"
         )
     shares = ", ".join(f"{_TERMS[name]} {format_percent(share)}" for name, share in estimator.shares_.items())
-    console.print(f"The device is bound by {estimator.bound_}: {shares} of the latency on average.")
+    lines.append(f"The device is bound by {estimator.bound_}: {shares} of the latency on average.")
     if estimator.variant == "refined":
         what = {
             "none": "no correction of the efficiencies by operator group",
             "curve": "a monotone curve on the costs of operators",
             "residual": "factors by operator, learned from the residuals",
         }
-        console.print(f"Chosen by cross-validation: {what[estimator.correction_]}.")
-    table = Table(padding=(0, 1))
-    for name in ("", "blocks", "median error", "below 2 ms", "above", "corr.", "R2"):
-        table.add_column(name, justify="left" if not name else "right")
-    table.add_row("held out", *_row(estimator.held_out_scores(points.latencies)))
-    if scores is not None:
-        table.add_row("test points", *_row(scores))
-    console.print(table)
-    console.print("Held out: each point predicted by a fit without its block.")
-    level = format_percent(estimator.confidence)
-    console.print(f"{level} of the estimates are within a factor of {estimator.interval_factor_:.3f}.")
+        lines.append(f"Chosen by cross-validation: {what[estimator.correction_]}.")
+    return lines
+
+
+def _print_doubts(estimator: ActsEstimator, points: BenchmarkPoints) -> None:
     doubts = [
         f"{point.name}: {', '.join(names)}"
         for point, names in zip(points.points, estimator.uncounted(points.workloads), strict=True)
         if names
     ]
     if doubts:
-        remarks().print(f"Not counted: {escape('; '.join(doubts[:8]))}", soft_wrap=True)
-
-
-def _row(scores: BlockScores) -> list[str]:
-    return [
-        str(scores.n),
-        format_percent(scores.median),
-        format_percent(scores.median_short),
-        format_percent(scores.median_long),
-        f"{scores.correlation:.4f}",
-        f"{scores.r2:.4f}",
-    ]
+        remarks().print(f"Not counted: {escape(named(doubts))}")

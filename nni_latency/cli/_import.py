@@ -14,7 +14,7 @@ from nni_latency.cli._option import grouped, option
 from nni_latency.cli._output_options import OutputOptions
 from nni_latency.cli._outputs import WritingCommand
 from nni_latency.cli._space_options import SpaceOptions, plan_for
-from nni_latency.errors import InvalidValueError
+from nni_latency.errors import InvalidValueError, listed
 from nni_latency.platforms import Platform
 from nni_latency.tables import LookupTable, MeasurePlan
 from nni_latency.tables.formats import FORMATS, Imported, import_table
@@ -66,12 +66,12 @@ def command(file: Path, source: _SourceOptions, asked: SpaceOptions, output: Out
     )
     if source.strict and imported.unmatched:
         raise InvalidValueError(
-            f"{len(imported.unmatched)} rows belong to no candidate of the space: {'; '.join(imported.unmatched)}. "
-            "Nothing was written."
+            f"{len(imported.unmatched)} rows belong to no candidate of the space: "
+            f"{listed(imported.unmatched, separator='; ')}. Nothing was written."
         )
     imported.table.save(out)
     _report(imported, file)
-    results().print(f"Wrote {escape(str(out))}", soft_wrap=True)
+    results().print(f"Wrote {escape(str(out))}")
 
 
 def _plan(asked: SpaceOptions, batch_size: int) -> MeasurePlan | None:
@@ -88,7 +88,6 @@ def _report(imported: Imported, source: Path) -> None:
     results().print(
         f"{escape(source.name)}: format {imported.format}, unit {imported.unit}; {entries} entries of {table.space}, "
         f"coverage {format_percent(table.coverage)}",
-        soft_wrap=True,
     )
     console = remarks()
     print_names(console, "rows belong to no candidate of the space", imported.unmatched)

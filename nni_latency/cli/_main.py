@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import os
+import sys
+import traceback
 from typing import Any
 
 import click
 from click.shell_completion import CompletionItem
 
+from nni_latency.cli._noise import is_verbose, noise_options
 from nni_latency.cli._printable import printable
 from nni_latency.errors import LatencyError
 
@@ -66,6 +71,19 @@ class Failure(click.ClickException):
 class LazyGroup(click.Group):
     """A group that imports a command when it is called, and turns the package's errors into failures."""
 
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.params += noise_options()
+
+    def main(self, *args: Any, **options: Any) -> Any:
+        """Run the command line; what the system refuses is said in one sentence."""
+        try:
+            return super().main(*args, **options)
+        except OSError as error:
+            _give_up_stdout()
+            click.echo(f"Error: {printable(_explain(error))}", err=True)
+            sys.exit(Failure.exit_code)
+
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of the commands, in order."""
         return list(COMMANDS)
@@ -98,7 +116,23 @@ class LazyGroup(click.Group):
             # Commands end by exceptions of click: this is user code, a network's forward for instance.
             raise Failure(f"The network's own code ended the process, by sys.exit({error.code!r}).") from error
         except LatencyError as error:
+            if is_verbose():
+                traceback.print_exc()
             raise Failure(printable(str(error))) from error
+
+
+def _explain(error: OSError) -> str:
+    """Say what the system refuses: a file by its name, or what the command prints, which has none."""
+    reason = error.strerror or str(error)
+    if error.filename is None:
+        return f"The output cannot be written: {reason}."
+    return f"Cannot use the file {str(error.filename)!r}: {reason}."
+
+
+def _give_up_stdout() -> None:
+    """Send what is left of the output nowhere, so that ending the process does not fail once more."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})

@@ -65,7 +65,7 @@ def command(
 
 def _report(points: BenchmarkPoints, out: Path) -> None:
     console = results()
-    console.print(f"Wrote {escape(str(out))}", soft_wrap=True)
+    console.print(f"Wrote {escape(str(out))}")
     spreads = sorted((point.high - point.low) / (2 * point.value) for point in points.points)
     low, high = min(points.latencies), max(points.latencies)
     console.print(
@@ -74,6 +74,6 @@ def _report(points: BenchmarkPoints, out: Path) -> None:
         f"the intervals {format_percent(spreads[len(spreads) // 2])}"
     )
     for block, reason in points.failures.items():
-        remarks().print(f"{escape(block)} ends before {escape(reason)}", soft_wrap=True)
+        remarks().print(f"{escape(block)} ends before {escape(reason)}")
     for remark in points.remarks:
-        remarks().print(escape(remark), soft_wrap=True)
+        remarks().print(escape(remark))

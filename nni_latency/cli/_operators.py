@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from nni_latency.errors import InvalidValueError, MissingEntryError
 from nni_latency.estimators import (
@@ -15,12 +18,15 @@ from nni_latency.estimators import (
     TableEstimator,
     layer_shares,
 )
-from nni_latency.operators import Features, OpSpec, features_of
+from nni_latency.operators import OP_KEY, Features, OpSpec, features_of, parse_op_keys
 from nni_latency.tables import Entry, OperatorEntry
 from nni_latency.tables.formats import OperatorKey
 
 #: Longest file of operators [byte].
 _LARGEST = 2**20
+
+#: A name in a list: in quotes, the key of an operator, or anything without commas and blanks.
+_NAME = re.compile(rf"\"(?P<double>[^\"]*)\"|'(?P<single>[^']*)'|(?P<key>{OP_KEY.pattern})|(?P<plain>[^\s,]+)")
 
 
 def estimate_operators(estimator: Estimator, text: str) -> tuple[Estimate, list[LayerShare], Features]:
@@ -31,7 +37,8 @@ def estimate_operators(estimator: Estimator, text: str) -> tuple[Estimate, list[
     estimator : Estimator
         A layer-based one.
     text : str
-        Keys separated by commas or blanks, or a file of them. One that stands twice counts twice.
+        Keys separated by commas or blanks, in quotes or not, a JSON list of them, or a file of either. One that stands
+        twice counts twice.
 
     Raises
     ------
@@ -41,7 +48,7 @@ def estimate_operators(estimator: Estimator, text: str) -> tuple[Estimate, list[
         If the estimator does not know an operator.
     """
     if not isinstance(estimator, LayerEstimator):
-        raise InvalidValueError(f"{estimator!r} estimates whole networks, and not networks told by their operators.")
+        raise InvalidValueError(f"{estimator!r} knows whole networks, not operators. Name an estimator by layers.")
     entries = _entries(estimator)
     parts, work = [], Features()
     for name in _names(text):
@@ -49,7 +56,7 @@ def estimate_operators(estimator: Estimator, text: str) -> tuple[Estimate, list[
         if entry is not None:
             estimate, features = Estimate.of(entry), entry.features
         else:
-            op = _operator(name)
+            op = _operator(name, estimator)
             estimate, features = estimator.estimate_op(op), features_of(op)
         parts.append((name, "", estimate))
         work += features or Features()
@@ -63,10 +70,24 @@ def _names(text: str) -> list[str]:
                 text = file.read(_LARGEST)
         except (OSError, UnicodeDecodeError) as error:
             raise InvalidValueError(f"The file {text!r} is no list of operator keys: {error}.") from error
-    names = text.replace(",", " ").split()
+    names = _json_list(text) if text.lstrip().startswith("[") else _split(text)
     if not names:
         raise InvalidValueError("The architecture names no operator. Separate their keys by commas or blanks.")
     return names
+
+
+def _split(text: str) -> list[str]:
+    return [match[match.lastgroup or 0] for match in _NAME.finditer(text)]
+
+
+def _json_list(text: str) -> list[str]:
+    try:
+        names: Any = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InvalidValueError(f"The list of operator keys is not valid JSON: {error}. Got {text[:60]!r}.") from error
+    if not all(isinstance(name, str) for name in names):
+        raise InvalidValueError(f"A list of operator keys must hold texts. Got {text[:60]!r}.")
+    return [str(name) for name in names]
 
 
 def _is_file(text: str) -> bool:
@@ -80,21 +101,20 @@ def _is_file(text: str) -> bool:
 def _entries(estimator: Estimator) -> Mapping[str, Entry | OperatorEntry]:
     """Name the entries of a table: those of operators as the files of other projects do."""
     if isinstance(estimator, OperatorTableEstimator):
-        return {name: entry for entry in estimator.table.entries for name in entry.names}
+        return {name: entry for entry in estimator.table.entries for name in (*entry.names, entry.op.op_key)}
     if isinstance(estimator, TableEstimator):
         return {f"{layer}:{choice}": entry for (layer, choice), entry in estimator.table.places()}
     return {}
 
 
-def _operator(name: str) -> OpSpec:
+def _operator(name: str, estimator: Estimator) -> OpSpec:
     try:
-        op = OperatorKey.parse(name).operator()
+        op = parse_op_keys(name)[0] if "@" in name else OperatorKey.parse(name).operator()
     except InvalidValueError as error:
         raise InvalidValueError(
-            f"The table has no entry {name!r}, and it is no key such as "
-            "'Conv-input:224x224x3-output:112x112x24' either."
+            f"{estimator!r} has no entry {name!r}, and it is no key such as "
+            "'Conv-input:224x224x3-output:112x112x24' or 'relu()@1x16x8x8:fp32' either."
         ) from error
-
     if op is None:
-        raise MissingEntryError(f"The table has no entry {name!r}, and what it computes is not known.")
+        raise MissingEntryError(f"{estimator!r} has no entry {name!r}, and what it computes is not known.")
     return op

@@ -35,5 +35,5 @@ def write_result(table: LookupTable | OperatorTable, out: Path, *, known: tuple[
     table.save(out)
     for remark in table.remarks:
         if remark not in known:
-            remarks().print(escape(remark), soft_wrap=True)
-    results().print(f"Wrote {escape(str(out))}, coverage {format_percent(table.coverage)}", soft_wrap=True)
+            remarks().print(escape(remark))
+    results().print(f"Wrote {escape(str(out))}, coverage {format_percent(table.coverage)}")

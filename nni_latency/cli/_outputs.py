@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from nni_latency.cli._noise import noise_options
 from nni_latency.errors import InvalidValueError
 from nni_latency.files import check_writable
 
@@ -105,6 +106,7 @@ class WritingCommand(click.Command):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
+        self.params += noise_options()
         if any(isinstance(parameter.type, OutputFile) for parameter in self.params):
             self.params.append(
                 click.Option(

@@ -8,7 +8,7 @@ import click
 import torch
 from rich.markup import escape
 
-from nni_latency.cli._console import progress, remarks
+from nni_latency.cli._console import named, progress, remarks
 from nni_latency.cli._estimator_options import EstimatorOptions
 from nni_latency.cli._measuring_options import StoreOptions
 from nni_latency.cli._model import UserCodeOptions
@@ -119,7 +119,7 @@ def _announce(space: Any, searched: Searched, dataset: Dataset, strategy: str, a
     if aim.profiler.cost.missing:
         remarks().print(
             "Not in the estimator as asked, taken from the nearest entry or left out: "
-            f"{escape(', '.join(aim.profiler.cost.missing))}"
+            f"{escape(named(aim.profiler.cost.missing))}"
         )
     choices = len(space.simplify())
     if hasattr(space, "geometry"):
@@ -129,7 +129,6 @@ def _announce(space: Any, searched: Searched, dataset: Dataset, strategy: str, a
     remarks().print(
         f"Searching {escape(searched.name)} ({what}) with {strategy} on {escape(dataset.name)} for "
         f"{target * 1e3:g} ms on {aim.profiler.estimator.platform.id}",
-        soft_wrap=True,
     )
 
 

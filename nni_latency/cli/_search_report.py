@@ -5,16 +5,16 @@ from __future__ import annotations
 import dataclasses
 import json
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from rich.markup import escape
-from rich.table import Table
 from safetensors.torch import save as safetensors_bytes
 
 from nni_latency.cli._console import results
+from nni_latency.cli._report import Column, Grid, print_part
 from nni_latency.cli._search_options import FILES, SearchOptions
 from nni_latency.cli._searched import Searched
 from nni_latency.documents import DocumentFormat
@@ -149,19 +149,21 @@ def search_content(found: Found) -> dict[str, Any]:
 def print_found(found: Found, out: Path) -> None:
     """Print the parts of the network, what was predicted and measured, and its accuracy."""
     result, metric = found.result, found.aim.profiler.cost.metric
-    grid = Table(padding=(0, 1))
-    grid.add_column("layer")
-    grid.add_column("choice")
-    grid.add_column("latency", justify="right")
-    grid.add_column("share", justify="right")
-    for name, choice, cost in found.parts:
-        grid.add_row(escape(name), escape(choice), format_metric(cost, metric), format_percent(cost / result.latency))
+    rows = [
+        {"layer": name, "choice": choice, "latency": cost, "share": cost / result.latency}
+        for name, choice, cost in found.parts
+    ]
+    columns = [Column("layer", "layer"), Column("choice", "choice")]
+    columns += [
+        Column("latency", "latency", partial(format_metric, metric=metric)),
+        Column("share", "share", format_percent),
+    ]
+    print_part(Grid(rows, columns))
     console = results()
-    console.print(grid)
     for line in (*_predicted(found), *_measured(found)):
-        console.print(line, markup=False, soft_wrap=True)
+        console.print(line, markup=False)
     console.print(f"accuracy   {format_percent(result.accuracy)} on held-out images")
-    console.print(f"Wrote {escape(', '.join(str(out / name) for name in FILES))}", soft_wrap=True)
+    console.print(f"Wrote {escape(', '.join(str(out / name) for name in FILES))}")
 
 
 def _predicted(found: Found) -> list[str]:

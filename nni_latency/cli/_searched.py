@@ -108,9 +108,7 @@ def _first_that_can(searched: Searched, complaint: Callable[[str], InvalidValueE
         error = complaint(name)
         if error is None:
             return name
-        remarks().print(
-            f"The strategy {name!r} cannot search {searched.name!r}: {escape(_phrase(error))}", soft_wrap=True
-        )
+        remarks().print(f"The strategy {name!r} cannot search {searched.name!r}: {escape(_phrase(error))}")
     raise AssertionError("trials of single networks need nothing of a space")
 
 

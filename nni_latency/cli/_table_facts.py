@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+from nni_latency.cli._console import platform_facts, results
+from nni_latency.cli._report import Pairs
 from nni_latency.measurement import quantile
-from nni_latency.tables import LookupTable, OperatorTable
+from nni_latency.tables import LookupTable, OperatorTable, validation_path
 from nni_latency.units import METRIC_UNITS, format_metric, format_percent, format_seconds
+from nni_latency.validation import read_summary
+
+#: From this width on the meaning of every fact is shown.
+_WIDE = 140
 
 
 def header_facts(table: LookupTable | OperatorTable) -> dict[str, Any]:
@@ -47,3 +54,24 @@ def header_summary(table: LookupTable | OperatorTable) -> dict[str, str]:
         low, high = (quantile(table.drift, level) / middle - 1 for level in (0.05, 0.95))
         summary["drift"] = f"{low:+.1%} to {high:+.1%} in nine of ten rounds, taken out"
     return summary
+
+
+def table_pairs(table: LookupTable | OperatorTable, summary: dict[str, str]) -> list[Pairs]:
+    """Return what stands above the entries of a table: its platform, protocol and main facts."""
+    pairs = [Pairs("Platform", platform_facts(table.platform, wide=results().width >= _WIDE))]
+    if table.protocol is not None:
+        pairs.append(Pairs("Protocol", table.protocol.as_dict()))
+    return [*pairs, Pairs("Table", summary)]
+
+
+def validation_summary(path: Path | None) -> dict[str, str]:
+    """Return the scores of the validation beside a table's file; nothing where there is none."""
+    beside = None if path is None else validation_path(path)
+    if beside is None or not beside.is_file():
+        return {}
+    summary = read_summary(beside)
+    scores, halves = summary.scores, summary.repeatability
+    return {
+        "validation": f"{scores.n} networks: MAPE {format_percent(scores.mape)} (the measurement repeats within "
+        f"{format_percent(halves.mape)}), within 10 %: {format_percent(scores.within10)}"
+    }

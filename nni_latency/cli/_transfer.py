@@ -91,7 +91,6 @@ def command(asked: SpaceOptions, files: _FileOptions, fit: _FitOptions, written:
         results().print(
             f"Measure these {len(picks)} networks and give their latencies with --target; wrote "
             f"{escape(str(written.out))}",
-            soft_wrap=True,
         )
         return
     target = _target(files, files.target, networks)
@@ -99,7 +98,7 @@ def command(asked: SpaceOptions, files: _FileOptions, fit: _FitOptions, written:
     estimator.fit(indices[picks], target[picks])
     _write(estimator, indices, networks, files.unit, written)
     _report(estimator, indices, networks, target, picks, rows if fit.fit_rows else picks)
-    results().print(f"Wrote {escape(', '.join(map(str, written.paths)))}", soft_wrap=True)
+    results().print(f"Wrote {escape(', '.join(map(str, written.paths)))}")
 
 
 def _encoding(asked: SpaceOptions) -> Encoding:
@@ -180,7 +179,7 @@ def _report(
 ) -> None:
     console = results()
     names = [networks.index[place] for place in picks]
-    console.print(f"Measured: {len(picks)} networks, {escape(', '.join(names))}", soft_wrap=True)
+    console.print(f"Measured: {len(picks)} networks, {escape(', '.join(names))}")
     alike = sorted(estimator.similarity_.items(), key=lambda item: -item[1])[:3]
     similar = ", ".join(f"{name} ({share:.0%})" for name, share in alike if share > 0.005)
     console.print(f"Most similar: {escape(similar)}")

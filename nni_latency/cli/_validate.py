@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import click
-from rich.markup import escape
-from rich.table import Table
 
 import nni_latency.spaces as spaces
-from nni_latency.cli._console import remarks, results
+from nni_latency.cli._console import print_lines, remarks
 from nni_latency.cli._estimator_options import missing_option
 from nni_latency.cli._measuring_options import DeviceOptions, EndingOptions, StoreOptions, make_runtime
 from nni_latency.cli._option import grouped, option, output_option, parsed
-from nni_latency.cli._outputs import WritingCommand, outputs
+from nni_latency.cli._outputs import outputs
 from nni_latency.cli._progress import Measuring
+from nni_latency.cli._report import Column, Grid, Report, ReportingCommand, print_report
 from nni_latency.cli._space_options import SPACE_OF_TABLE, SpaceOptions, choose_space, plan_for
 from nni_latency.errors import MismatchError
 from nni_latency.estimators import Estimator, OperatorTableEstimator, Scores
@@ -35,6 +35,9 @@ from nni_latency.validation import (
     validate,
     validation_content,
 )
+
+#: Networks of which the error is shown.
+_WORST = 6
 
 
 @dataclass(frozen=True)
@@ -56,10 +59,9 @@ class _ValidateOptions:
     )
     out: Path | None = output_option("JSON file of the result.  [default: named after the table]")
     plot: Path | None = output_option("PNG file of the plots.  [default: next to the JSON file]")
-    as_json: bool = option("Print JSON instead of the report.", "--json", default=False)
 
 
-@click.command("validate", cls=WritingCommand)
+@click.command("validate", cls=ReportingCommand)
 @click.argument("estimator", metavar="TABLE")
 @grouped(space=SPACE_OF_TABLE, budget={"default": "90s"})
 def command(
@@ -96,11 +98,8 @@ def command(
     content = validation_content(validation)
     write_atomically(out, json.dumps(content, indent=1) + "\n")
     draw_validation(validation, plot)
-    if wanted.as_json:
-        click.echo(json.dumps(content, indent=1))
-    else:
-        _print(validation)
-        results().print(f"Wrote {escape(str(out))} and {escape(str(plot))}", soft_wrap=True)
+    print_report(_report(validation, content, [f"Wrote {out} and {plot}"]))
+    print_lines(remarks(), (f"Could not be run: {name}: {reason}" for name, reason in validation.failures.items()))
     _check(validation.scores, wanted.requirements)
 
 
@@ -119,51 +118,49 @@ def _source(estimator: Estimator, asked: SpaceOptions, batch_size: int | None) -
     return spaces.SampledSpace.of(space, chosen.batch_size, chosen.input_size)
 
 
-def _print(validation: Validation) -> None:
-    console = results()
-    grid = Table(padding=(0, 1), title="Worst cases", title_justify="left")
-    for name in ("network", "predicted", "measured", "error", "split-half difference"):
-        grid.add_column(name, justify="left" if name == "network" else "right")
-    for item in validation.worst[:6]:
-        grid.add_row(
-            item.name,
-            format_metric(item.predicted.value, validation.metric),
-            format_metric(item.measured, validation.metric),
-            f"{item.error:+.1%}",
-            f"{abs(item.halves[0] / item.halves[1] - 1):.1%}",
-        )
-    console.print(grid)
-    table = Table(padding=(0, 1))
-    for name in ("", "MAPE", "RMSPE", "bias", "within 5 %", "within 10 %", "Spearman"):
-        table.add_column(name, justify="left" if not name else "right")
-    for name, scores in (
-        ("predicted against measured", validation.scores),
-        ("repeatability", validation.repeatability),
-    ):
-        table.add_row(name, *_row(scores))
-    console.print(table)
-    console.print(
-        f"{format_percent(validation.coverage)} of the networks lie in the 95 % interval of their prediction."
-    )
-    for name, reason in validation.failures.items():
-        remarks().print(f"Could not be run: {escape(name)}: {escape(reason)}")
+def _report(validation: Validation, content: dict[str, Any], wrote: list[str]) -> Report:
+    cost = partial(format_metric, metric=validation.metric)
+    columns = [
+        Column("network", "network"),
+        Column("predicted", "predicted", cost),
+        Column("measured", "measured", cost),
+        Column("error", "error", "{:+.1%}".format),
+        Column("split-half difference", "halves", "{:.1%}".format),
+    ]
+    rows = [
+        {
+            "network": item.name,
+            "predicted": item.predicted.value,
+            "measured": item.measured,
+            "error": item.error,
+            "halves": abs(item.halves[0] / item.halves[1] - 1),
+        }
+        for item in validation.worst
+    ]
+    lines = [f"{format_percent(validation.coverage)} of the networks lie in the 95 % interval of their prediction."]
     if abs(validation.speed - 1) > 0.02:
         slower = "slower" if validation.speed < 1 else "faster"
-        console.print(
+        lines.append(
             f"The machine is {abs(1 / validation.speed - 1):.1%} {slower} than the predictions say of the space's "
             "reference networks; measured times are taken to the speed that the predictions stand for."
         )
+    worst = Grid(rows[:_WORST], columns, "Worst cases")
+    return Report(worst, content, rows, after=[_scores(validation), *lines, *wrote])
 
 
-def _row(scores: Scores) -> list[str]:
-    return [
-        format_percent(scores.mape),
-        format_percent(scores.rmspe),
-        f"{scores.bias:+.1%}",
-        format_percent(scores.within5),
-        format_percent(scores.within10),
-        f"{scores.spearman:.4f}",
+def _scores(validation: Validation) -> Grid:
+    rows = [
+        {"name": name, **vars(scores)}
+        for name, scores in (
+            ("predicted against measured", validation.scores),
+            ("repeatability", validation.repeatability),
+        )
     ]
+    percent = {"MAPE": "mape", "RMSPE": "rmspe", "bias": "bias", "within 5 %": "within5", "within 10 %": "within10"}
+    columns = [
+        Column(header, key, "{:+.1%}".format if key == "bias" else format_percent) for header, key in percent.items()
+    ]
+    return Grid(rows, [Column("", "name"), *columns, Column("Spearman", "spearman", "{:.4f}".format)])
 
 
 def _check(scores: Scores, requirements: tuple[Requirement, ...]) -> None:

@@ -22,14 +22,11 @@ from nni_latency.database._schema import (
     subjects,
 )
 from nni_latency.database._writing import GRAPH
-from nni_latency.errors import InvalidValueError
+from nni_latency.errors import InvalidValueError, listed
 from nni_latency.measurement import Failure, Record, StoredCampaign
 
 #: Rows that are fetched at once, so that a campaign of any size needs little memory.
 BATCH = 500
-
-#: Rows that are named in a warning.
-_NAMED = 8
 
 
 @dataclass
@@ -55,11 +52,9 @@ class Complaints:
     def warn(self) -> None:
         """Warn once of everything that was noted."""
         if self.found:
-            places = ", ".join(list(self.found)[:_NAMED])
-            more = f" and {len(self.found) - _NAMED} more" if len(self.found) > _NAMED else ""
             warnings.warn(
                 f"The database {self.database!r} has rows in campaign {self.campaign!r} that make no sense and are "
-                f"left out: {places}{more}. The first one: {next(iter(self.found.values()))}.",
+                f"left out: {listed(self.found)}. The first one: {next(iter(self.found.values()))}.",
                 DatabaseWarning,
                 stacklevel=5,
             )

@@ -23,7 +23,7 @@ from nni_latency.estimators._measuring import ON_DEMAND, MeasuringEstimator
 from nni_latency.estimators._operator_predictor import OperatorPredictor, nominal_time
 from nni_latency.estimators._operator_table import OperatorTableEstimator
 from nni_latency.estimators._predicted_rest import PredictedRest
-from nni_latency.estimators._reading import read_estimator, table_estimator
+from nni_latency.estimators._reading import read_estimator, read_saved, table_estimator
 from nni_latency.estimators._sample_error import sample_error
 from nni_latency.estimators._scores import Scores, score
 from nni_latency.estimators._selection import estimate_layers, estimate_selection
@@ -84,6 +84,7 @@ __all__ = [
     "make_ensemble",
     "nominal_time",
     "read_estimator",
+    "read_saved",
     "sample_error",
     "score",
     "separable_cost",

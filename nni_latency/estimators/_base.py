@@ -54,6 +54,11 @@ class Estimator(ABC):
     metric: str
     platform: Platform
 
+    def __repr__(self) -> str:
+        platform = getattr(self, "platform", None)
+        where = f" on {platform.id}" if isinstance(platform, Platform) else ", not fitted"
+        return f"{type(self).__name__}({getattr(self, 'metric', 'cost')}{where})"
+
     @abstractmethod
     def estimate(self, model: Any, example_inputs: Any = None) -> Estimate:
         """Estimate the cost of a whole network.

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from nni_latency.errors import UnknownNameError
+from nni_latency.errors import InvalidValueError, UnknownNameError
 from nni_latency.estimators._base import Estimate, Estimator, LayerEstimator
 from nni_latency.estimators._layer_share import layer_shares
 from nni_latency.estimators._measuring import MeasuringEstimator
-from nni_latency.operators import By, Features, OpSpec, features_of, trace
+from nni_latency.operators import By, Features, OpSpec, TracedOperator, features_of, read_onnx, trace
 
 
 @dataclass(frozen=True)
@@ -61,17 +62,21 @@ class Breakdown:
         return sorted(self.operators, key=lambda item: item.share, reverse=True)
 
 
-def break_down(estimator: Estimator, model: Any, example_inputs: Any) -> Breakdown:
+def break_down(
+    estimator: Estimator, model: Any, example_inputs: Any = None, *, batch_size: int | None = None
+) -> Breakdown:
     """Estimate a network, operator by operator where the estimator can.
 
     Parameters
     ----------
     estimator : Estimator
         Any; one that measures on demand does so.
-    model : nn.Module
-        Any network.
+    model : nn.Module, str or Path
+        Any network; or an ONNX file, for estimators that know operators and do not measure.
     example_inputs : Tensor, tuple or dict
-        As for `nni_latency.operators.trace`.
+        As for `nni_latency.operators.trace`; for an ONNX file only where it leaves the sizes of its inputs open.
+    batch_size : int, optional
+        Inputs of a run of an ONNX file.
 
     Raises
     ------
@@ -94,7 +99,10 @@ def break_down(estimator: Estimator, model: Any, example_inputs: Any) -> Breakdo
     [('0', 0.75), ('1', 0.25)]
     """
     by: By = estimator.by if isinstance(estimator, LayerEstimator) else "module"
-    traced = trace(model, example_inputs, by).operators
+    if isinstance(model, (str, Path)):
+        traced = _of_onnx(estimator, model, example_inputs, batch_size)
+    else:
+        traced = trace(model, example_inputs, by).operators
     features, uncounted = _count([item.op for item in traced])
     if not isinstance(estimator, LayerEstimator):
         return Breakdown(estimator.estimate(model, example_inputs), (), features, uncounted)
@@ -107,6 +115,14 @@ def break_down(estimator: Estimator, model: Any, example_inputs: Any) -> Breakdo
         for item, share in zip(traced, shares, strict=True)
     )
     return Breakdown(estimator.total(costs), operators, features, uncounted)
+
+
+def _of_onnx(
+    estimator: Estimator, path: str | Path, example_inputs: Any, batch_size: int | None
+) -> tuple[TracedOperator, ...]:
+    if isinstance(estimator, MeasuringEstimator) or not isinstance(estimator, LayerEstimator):
+        raise InvalidValueError(f"{estimator!r} takes networks of torch, and no ONNX files such as {str(path)!r}.")
+    return tuple(TracedOperator(name, op) for name, op in read_onnx(path, batch_size, example_inputs))
 
 
 def _count(ops: list[OpSpec]) -> tuple[Features, tuple[str, ...]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from nni_latency.errors import InvalidValueError
+from nni_latency.errors import InvalidValueError, listed
 from nni_latency.estimators._base import Estimate, LayerEstimator
 from nni_latency.operators import OpSpec
 from nni_latency.tables import (
@@ -16,9 +16,6 @@ from nni_latency.tables import (
     OperatorTable,
     TableLayer,
 )
-
-#: Names that a remark lists.
-_LISTED = 8
 
 
 def estimate_table(estimator: LayerEstimator, plan: MeasurePlan) -> LookupTable:
@@ -103,6 +100,5 @@ def _remarks(estimator: LayerEstimator, uncounted: list[str]) -> tuple[str, ...]
     names = list(dict.fromkeys(uncounted))
     remarks = [f"Estimated by {type(estimator).__name__} and not measured."]
     if names:
-        more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
-        remarks.append(f"Not known to the estimator as asked: {', '.join(names[:_LISTED])}{more}.")
+        remarks.append(f"Not known to the estimator as asked: {listed(names)}.")
     return tuple(remarks)

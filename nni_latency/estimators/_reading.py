@@ -36,8 +36,20 @@ def read_estimator(path: str | Path, *, missing: Missing = "error") -> Estimator
     FileFormatError
         If the file is absent, truncated, altered, of another kind or of a newer version.
     """
+    found = read_saved(path)
+    return found if isinstance(found, Estimator) else table_estimator(found, missing=missing)
+
+
+def read_saved(path: str | Path) -> LookupTable | OperatorTable | Estimator:
+    """Read a table, or a predictor, from its file.
+
+    Raises
+    ------
+    FileFormatError
+        If the file is absent, truncated, altered, of another kind or of a newer version.
+    """
     reader = READERS.get(format_of(path))
-    return table_estimator(read_table(path), missing=missing) if reader is None else reader(Path(path))
+    return read_table(path) if reader is None else reader(Path(path))
 
 
 def table_estimator(

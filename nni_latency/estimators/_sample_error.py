@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from nni_latency.errors import InvalidValueError, LatencyError, MissingEntryError
+from nni_latency.errors import InvalidValueError, LatencyError, MissingEntryError, listed
 from nni_latency.estimators._derived import Derived
-
-#: Choices and labels that a sentence lists at most.
-_CHOICES, _LABELS = 20, 5
 
 _CLASH = "its choices do not go together"
 
@@ -52,15 +49,9 @@ def sample_error(
     for label, known in own.items():
         # Compared one by one, because what a sample has may be no key of anything.
         if label in sample and sample[label] not in list(known):
-            listed = _listed([*map(str, known)], _CHOICES)
-            return MissingEntryError(f"The choice of {label!r} must be one of {listed}. Got {sample[label]!r}.")
+            return MissingEntryError(f"The choice of {label!r} must be one of {listed(known)}. Got {sample[label]!r}.")
     absent = [repr(label) for label in own if label not in sample]
     if absent:
-        return MissingEntryError(f"The sample has no choice for {_listed(absent, _LABELS)}.")
+        return MissingEntryError(f"The sample has no choice for {listed(absent)}.")
     why = _CLASH if isinstance(reason, LookupError) else str(reason).removesuffix(".")
     return InvalidValueError(f"The sample is no network of the space: {why}.")
-
-
-def _listed(items: Sequence[str], most: int) -> str:
-    more = f" and {len(items) - most} more" if len(items) > most else ""
-    return ", ".join(items[:most]) + more

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from nni_latency.errors import InvalidValueError, MismatchError, MissingEntryError
+from nni_latency.errors import InvalidValueError, MismatchError, MissingEntryError, listed
 from nni_latency.estimators._additive import AdditiveCost, separable_cost
 from nni_latency.estimators._base import Estimate, LayerEstimator
 from nni_latency.estimators._layer_share import LayerShare, layer_shares
@@ -237,7 +237,7 @@ class TableEstimator(LayerEstimator):
             sample = self._from_indices(sample)
         unknown = [label for label in sample if label not in {layer.name for layer in self.table.layers}]
         if unknown:
-            raise InvalidValueError(f"The sample has labels that the table has not: {', '.join(map(str, unknown))}.")
+            raise InvalidValueError(f"The sample has labels that the table has not: {listed(unknown)}.")
         selection = {}
         for layer in self.table.layers:
             if layer.searched and layer.name not in sample:
@@ -312,9 +312,8 @@ class TableEstimator(LayerEstimator):
     def _check_coverage(self) -> None:
         names = [f"{layer.name}:{choice}" for layer in self.table.searched for choice in layer.missing]
         if self.missing == "error" and names:
-            more = f" and {len(names) - 12} more" if len(names) > 12 else ""
             raise MissingEntryError(
-                f"The table lacks {len(names)} candidates: {', '.join(names[:12])}{more}. "
+                f"The table lacks {len(names)} candidates: {listed(names)}. "
                 "Measure them, or take the nearest entry with missing='nearest'."
             )
 

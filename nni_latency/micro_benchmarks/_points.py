@@ -59,7 +59,7 @@ class BenchmarkPoint(Cost):
         return count_operators(self.ops).features
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class BenchmarkPoints(TableHeader):
     """Points of one platform. Immutable.
 
@@ -76,6 +76,9 @@ class BenchmarkPoints(TableHeader):
     space: SpaceReference = field(default_factory=lambda: SpaceReference(BLOCK_SET))
     points: tuple[BenchmarkPoint, ...]
     failures: Mapping[str, str] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        return f"BenchmarkPoints({self.described}, {len(self.points)} points of {len(set(self.blocks))} blocks)"
 
     @property
     def workloads(self) -> list[tuple[OpSpec, ...]]:

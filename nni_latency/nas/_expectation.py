@@ -7,11 +7,8 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import nn
 
-from nni_latency.errors import MismatchError
+from nni_latency.errors import MismatchError, listed
 from nni_latency.estimators import AdditiveCost
-
-#: Labels that a message lists at most.
-_LISTED = 5
 
 
 class ExpectedCost(nn.Module):
@@ -70,10 +67,7 @@ def check_labels(labels: Sequence[str], sizes: Sequence[int], alphas: Mapping[st
         label for label, size in zip(labels, sizes, strict=True) if label not in alphas or len(alphas[label]) != size
     ]
     if wrong:
-        more = f" and {len(wrong) - _LISTED} more" if len(wrong) > _LISTED else ""
-        raise MismatchError(
-            f"The supernet has no fitting architecture parameters for {', '.join(wrong[:_LISTED])}{more}."
-        )
+        raise MismatchError(f"The supernet has no fitting architecture parameters for {listed(wrong)}.")
 
 
 def flat_softmax(

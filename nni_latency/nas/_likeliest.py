@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from nni_latency.errors import InvalidValueError, MismatchError, UnreachableTargetError
+from nni_latency.errors import InvalidValueError, MismatchError, UnreachableTargetError, listed
 from nni_latency.estimators import ChoiceCost, likeliest_within
 from nni_latency.nas._expectation_groups import expected_cost
 from nni_latency.nas._penalty import architecture_logits
@@ -69,7 +69,7 @@ def likeliest_sample(
     lacking = [label for label in labels if label not in logits]
     if lacking:
         raise MismatchError(
-            f"The space of the profiler has no architecture parameters for {', '.join(lacking[:5])}: it is not the one "
+            f"The space of the profiler has no architecture parameters for {listed(lacking)}: it is not the one "
             "that was searched, or not by a differentiable strategy."
         )
     with torch.no_grad():

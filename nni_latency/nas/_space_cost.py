@@ -6,7 +6,7 @@ import warnings
 from dataclasses import replace
 from typing import Any
 
-from nni_latency.errors import InvalidValueError, MismatchError
+from nni_latency.errors import InvalidValueError, MismatchError, listed
 from nni_latency.estimators import (
     AdditiveCost,
     Distillation,
@@ -103,7 +103,7 @@ def _by_value(cost: AdditiveCost, choices: dict[str, list[Any]]) -> AdditiveCost
     if names != known:
         wrong = sorted(label for label in {*names, *known} if names.get(label) != known.get(label))
         raise MismatchError(
-            f"The estimator knows other choices than the space for {', '.join(wrong[:5])}: "
+            f"The estimator knows other choices than the space for {listed(wrong)}: "
             f"{known.get(wrong[0])} against {names.get(wrong[0])}."
         )
     by_value = {label: {value: cost.costs[label][str(value)] for value in values} for label, values in choices.items()}

@@ -7,7 +7,7 @@ from nni_latency.operators._feature_table import Counted, count_operators, featu
 from nni_latency.operators._features import Features, given_shapes, learned_shapes
 from nni_latency.operators._inputs import Inputs, freeze_inputs, freeze_shapes
 from nni_latency.operators._onnx import read_onnx
-from nni_latency.operators._op_key import parse_op_keys
+from nni_latency.operators._op_key import OP_KEY, parse_op_keys
 from nni_latency.operators._op_spec import AttributeValue, OpSpec
 from nni_latency.operators._rebuild import build_operator
 from nni_latency.operators._tensors import Learned, is_parameter, shares_memory_of, tensors_in
@@ -23,6 +23,7 @@ from nni_latency.operators._trace import (
 )
 
 __all__ = [
+    "OP_KEY",
     "AttributeValue",
     "By",
     "Counted",

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nni_latency.errors import InvalidValueError
+from nni_latency.errors import InvalidValueError, listed
 from nni_latency.imports import require
 from nni_latency.operators._arguments import one_if_square
+from nni_latency.operators._inputs import Inputs, freeze_inputs
 from nni_latency.operators._op_spec import OpSpec, Shape
 
 #: Nodes that compute nothing, or look at memory in another way.
@@ -64,7 +65,7 @@ _WEIGHTED = ("layer_norm", "group_norm", "instance_norm", "prelu")
 _WORKING = ("add", "sub", "mul", "div", "pow", "maximum", "minimum", "where")
 
 
-def read_onnx(path: str | Path, batch_size: int | None = None) -> list[tuple[str, OpSpec]]:
+def read_onnx(path: str | Path, batch_size: int | None = None, example_inputs: Any = None) -> list[tuple[str, OpSpec]]:
     """List the operators of an ONNX file, with their shapes.
 
     Parameters
@@ -73,6 +74,8 @@ def read_onnx(path: str | Path, batch_size: int | None = None) -> list[tuple[str
         The file. Its weights need not be there.
     batch_size : int, optional
         First dimension of the inputs; without it, what the file says, or 1 where that is open.
+    example_inputs : Tensor, sequence or dict, optional
+        What the network takes, as for `nni_latency.operators.trace`, for a file that leaves sizes of its inputs open.
 
     Returns
     -------
@@ -85,7 +88,7 @@ def read_onnx(path: str | Path, batch_size: int | None = None) -> list[tuple[str
     MissingDependencyError
         If the package ``onnx`` is not installed.
     InvalidValueError
-        If the file cannot be read, or its shapes cannot be inferred.
+        If the file cannot be read, its shapes cannot be inferred, or the inputs are not those of the file.
     """
     onnx = require("onnx", "Reading ONNX", "nni_latency[onnx]")
     try:
@@ -95,7 +98,8 @@ def read_onnx(path: str | Path, batch_size: int | None = None) -> list[tuple[str
     except Exception as error:  # protobuf has errors of its own
         raise InvalidValueError(f"{str(path)!r} is not an ONNX file that can be read: {error}") from error
     weights = {item.name: tuple(item.dims) for item in model.graph.initializer}
-    _set_batch(model, weights, batch_size)
+    inputs = None if example_inputs is None else freeze_inputs(example_inputs)
+    _fix_inputs(model, weights, batch_size, inputs)
     try:
         graph = onnx.shape_inference.infer_shapes(model, data_prop=True).graph
     except Exception as error:  # onnx has errors of its own
@@ -132,17 +136,38 @@ class _Node:
         )
 
 
-def _set_batch(model: Any, weights: Mapping[str, Shape], batch_size: int | None) -> None:
-    """Fix the batch of the inputs, and forget shapes that were inferred for another one."""
-    for item in model.graph.input:
+def _fix_inputs(model: Any, weights: Mapping[str, Shape], batch_size: int | None, given: Inputs | None) -> None:
+    """Fix the sizes of the inputs that the file leaves open, and the batch; forget shapes inferred for other sizes."""
+    inputs = [item for item in model.graph.input if item.name not in weights]
+    wanted = {} if given is None else _named_shapes([item.name for item in inputs], given)
+    for item in inputs:
         sizes = item.type.tensor_type.shape.dim
-        if item.name not in weights and len(sizes):
-            wanted = batch_size or sizes[0].dim_value or 1
-            if wanted != sizes[0].dim_value:
-                sizes[0].dim_value = wanted
-                del model.graph.value_info[:]
-                for output in model.graph.output:
-                    output.type.tensor_type.ClearField("shape")
+        own = _shape(item)
+        shape = wanted.get(item.name, (batch_size or own[0] or 1, *own[1:]) if own else ())
+        if len(shape) != len(own) or any(size and size != new for size, new in zip(own[1:], shape[1:], strict=True)):
+            raise InvalidValueError(f"The input {item.name!r} has the shape {_written(own)}. Got {_written(shape)}.")
+        if shape != own:
+            for size, new in zip(sizes, shape, strict=True):
+                if new:
+                    size.dim_value = new
+            del model.graph.value_info[:]
+            for output in model.graph.output:
+                output.type.tensor_type.ClearField("shape")
+
+
+def _named_shapes(names: list[str], given: Inputs) -> dict[str, Shape]:
+    """Return the shapes of the inputs by their names; those without a name are in the order of the file."""
+    unknown = [name for name in given.kwargs if name not in names]
+    if unknown or len(given.args) > len(names):
+        raise InvalidValueError(
+            f"The inputs of the file are {listed(names)}. Got {listed(unknown) or f'{len(given.args)} inputs'}."
+        )
+    found = {**dict(zip(names, given.args, strict=False)), **given.kwargs}
+    return {name: tuple(tensor.shape) for name, tensor in found.items()}
+
+
+def _written(shape: Shape) -> str:
+    return "x".join(str(size or "?") for size in shape) or "()"
 
 
 def _shape(item: Any) -> Shape:
@@ -152,8 +177,8 @@ def _shape(item: Any) -> Shape:
 def _describe(node: _Node, path: str) -> OpSpec:
     if any(size < 1 for shape in (*node.data, node.out) for size in shape) or not (node.data or node.out):
         raise InvalidValueError(
-            f"The shape of {node.name!r} in {path!r} is not known: give the file fixed input sizes, for example with "
-            "onnx.tools.update_model_dims."
+            f"The shape of {node.name!r} in {path!r} is not known: give the shapes of its inputs, or give the file "
+            "fixed input sizes, for example with onnx.tools.update_model_dims."
         )
     made = _DESCRIBED.get(node.kind)
     return made(node) if made is not None else _generic(node)

@@ -9,7 +9,10 @@ from nni_latency.errors import InvalidValueError
 from nni_latency.operators._op_spec import AttributeValue, OpSpec
 
 _STRING = r'"(?:[^"\\]|\\.)*"'
-_KEY = re.compile(rf"(?P<kind>[^\s()@]+)\((?P<attributes>(?:[^()\"]|{_STRING})*)\)@(?P<shapes>[0-9x+]*):(?P<dtype>\w+)")
+#: The key of an operator.
+OP_KEY = re.compile(
+    rf"(?P<kind>[^\s()@]+)\((?P<attributes>(?:[^()\"]|{_STRING})*)\)@(?P<shapes>[0-9x+]*):(?P<dtype>\w+)"
+)
 _ATTRIBUTE = re.compile(rf"(?P<name>\w+)=(?P<value>{_STRING}|\[\d*\]|[^,]*)(?:,|$)")
 
 
@@ -29,7 +32,7 @@ def parse_op_keys(text: str) -> list[OpSpec]:
     """
     found, place = [], 0
     while place < len(text):
-        match = _KEY.match(text, place)
+        match = OP_KEY.match(text, place)
         if match is None:
             raise InvalidValueError(f"The key of an operator cannot be read: {text[place:][:60]!r}.")
         found.append(_op_of(match))

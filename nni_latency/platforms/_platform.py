@@ -21,7 +21,7 @@ RUNTIME_FACT = "runtime."
 _NOISE = re.compile(r"\((r|tm|c)\)|@.*$|\b(cpu|processor|core|intel|amd|nvidia|geforce|with|graphics|\d+-core)\b", re.I)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Platform:
     """Where a cost was taken. Immutable; records of different platforms never mix.
 
@@ -63,6 +63,9 @@ class Platform:
         if self.threads < 1:
             raise InvalidValueError(f"The 'threads' of a Platform must be an int >= 1. Got {self.threads}.")
         object.__setattr__(self, "facts", MappingProxyType(dict(self.facts)))
+
+    def __repr__(self) -> str:
+        return f"Platform({self.id!r}, {len(self.facts)} facts)"
 
     def __reduce__(self) -> tuple[type[Platform], tuple[object, ...]]:
         """Pickle the facts as a plain dictionary: a read-only view cannot be."""

@@ -34,7 +34,7 @@ def draw_operator_table(table: OperatorTable, out: str | Path) -> Path:
     grid = figure.add_gridspec(2, 2, height_ratios=(2, 1))
     figure.suptitle(f"{table.space.name}: {len(table.entries)} operators on {table.platform.id}", fontsize=11)
     _draw_networks(figure.add_subplot(grid[:, 0]), table)
-    _draw_families(figure.add_subplot(grid[0, 1]), table)
+    draw_families(figure.add_subplot(grid[0, 1]), table)
     draw_drift(figure.add_subplot(grid[1, 1]), table.drift)
     return save_png(figure, out)
 
@@ -52,7 +52,8 @@ def _draw_networks(axes: Any, table: OperatorTable) -> None:
     plain(axes)
 
 
-def _draw_families(axes: Any, table: OperatorTable) -> None:
+def draw_families(axes: Any, table: OperatorTable) -> None:
+    """Draw the costs of all operators, a line a family."""
     factor, unit = METRICS[table.metric].shown
     values: dict[str, list[float]] = defaultdict(list)
     for entry in table.entries:

@@ -38,15 +38,16 @@ def draw_table(table: LookupTable, out: str | Path) -> Path:
     figure.suptitle(f"{table.metric} of {table.space.name} on {table.platform.id}", fontsize=11)
     if measured:
         grid = figure.add_gridspec(2, 2, width_ratios=(3, 2))
-        _draw_costs(figure, figure.add_subplot(grid[:, 0]), table)
+        draw_costs(figure.add_subplot(grid[:, 0]), table)
         _draw_intervals(figure.add_subplot(grid[0, 1]), table)
         draw_drift(figure.add_subplot(grid[1, 1]), table.drift)
     else:
-        _draw_costs(figure, figure.subplots(), table)
+        draw_costs(figure.subplots(), table)
     return save_png(figure, out)
 
 
-def _draw_costs(figure: Figure, axes: Any, table: LookupTable) -> None:
+def draw_costs(axes: Any, table: LookupTable) -> None:
+    """Draw costs by layer and candidate."""
     names = list(dict.fromkeys(choice for layer in table.searched for choice in layer.choices))
     factor, unit = METRICS[table.metric].shown
     costs = _costs(table, names) * factor
@@ -70,7 +71,7 @@ def _draw_costs(figure: Figure, axes: Any, table: LookupTable) -> None:
                 color="white" if dark else "black",
             )
     axes.set_title(f"Cost of every candidate [{unit}]; white: none", fontsize=10)
-    figure.colorbar(image, ax=axes, shrink=0.8)
+    axes.figure.colorbar(image, ax=axes, shrink=0.8)
 
 
 def _costs(table: LookupTable, names: list[str]) -> NDArray[np.float64]:

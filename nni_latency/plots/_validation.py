@@ -35,7 +35,7 @@ def draw_validation(validation: Validation, out: str | Path) -> Path:
     grid = figure.add_gridspec(2, 2, width_ratios=(1, 1), height_ratios=(2, 1))
     title = f"{validation.estimator}, {len(validation.results)} networks"
     figure.suptitle(textwrap.fill(title, _LINE), fontsize=11)
-    _draw_scatter(figure.add_subplot(grid[:, 0]), validation)
+    draw_scatter(figure.add_subplot(grid[:, 0]), validation)
     _draw_errors(figure.add_subplot(grid[0, 1]), validation)
     draw_drift(figure.add_subplot(grid[1, 1]), validation.drift)
     return save_png(figure, out)
@@ -45,7 +45,8 @@ def _is_extreme(result: NetworkResult) -> bool:
     return result.name.startswith("all ")
 
 
-def _draw_scatter(axes: Any, validation: Validation) -> None:
+def draw_scatter(axes: Any, validation: Validation) -> None:
+    """Draw predicted against measured costs, with the ideal diagonal."""
     ends = [number * 1e3 for item in validation.results for number in (item.measured, item.predicted.value)]
     draw_ideal(axes, ends, [0.10, 0.05])
     for kind, colour, label in ((False, BLUE, "network"), (True, VERMILION, "one choice everywhere")):

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from nni_latency.errors import InvalidValueError
+from nni_latency.errors import InvalidValueError, listed
 from nni_latency.spaces._fbnet_geometry import PUBLISHED_NETWORKS
 from nni_latency.tables import MeasurePlan
 
@@ -63,7 +63,7 @@ def complete_selection(sample: dict[str, Any], plan: MeasurePlan) -> dict[str, s
     """
     unknown = [str(name) for name in sample if name not in {layer.name for layer in plan.layers}]
     if unknown:
-        raise InvalidValueError(f"The architecture has labels that the space does not have: {', '.join(unknown)}.")
+        raise InvalidValueError(f"The architecture has labels that the space does not have: {listed(unknown)}.")
     selection = {}
     for layer in plan.layers:
         if layer.name not in sample and layer.searched:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from nni_latency.errors import InvalidValueError
+from nni_latency.errors import InvalidValueError, listed
 from nni_latency.spaces._nni import ModelSpace, SampleValidationError
 
 #: A sample of a space, ``{label: choice}``, as NNI understands it.
@@ -17,9 +17,6 @@ Sample = dict[str, Any]
 
 #: So many draws in a row that are invalid, or known already, end the drawing.
 _MOST_TRIES = 2000
-
-#: Values that a message lists at most.
-_LISTED = 12
 
 
 def draw_samples(space: Any, n: int, random_state: int | np.random.RandomState = 0) -> list[Sample]:
@@ -84,12 +81,12 @@ def check_sample(space: Any, sample: Mapping[str, Any]) -> Sample:
     unknown = [str(label) for label in sample if label not in mutables]
     if unknown:
         raise InvalidValueError(
-            f"The sample has labels that {type(space).__name__} does not have: {_some(unknown)}. "
-            f"It has: {_some(mutables)}."
+            f"The sample has labels that {type(space).__name__} does not have: {listed(unknown)}. "
+            f"It has: {listed(mutables)}."
         )
     missing = [label for label, mutable in mutables.items() if label not in sample and _is_drawn(mutable)]
     if missing:
-        raise InvalidValueError(f"The sample has no choice for: {_some(missing)}.")
+        raise InvalidValueError(f"The sample has no choice for: {listed(missing)}.")
     checked = {label: _own_value(label, mutables[label], value) for label, value in sample.items()}
     error = space.check_contains(checked)
     if error is not None:
@@ -164,21 +161,15 @@ def _own_value(label: str, mutable: Any, value: Any) -> Any:
         return value
     several = hasattr(mutable, "n_chosen")
     if several and not isinstance(value, (list, tuple)):
-        raise InvalidValueError(f"The choice of {label!r} must be a list of {_some(mutable.values)}. Got {value!r}.")
+        raise InvalidValueError(f"The choice of {label!r} must be a list of {listed(mutable.values)}. Got {value!r}.")
     known = {json.dumps(own, default=str): own for own in mutable.values}
     taken = []
     for item in value if several else [value]:
         own = known.get(json.dumps(item, default=str), item)
         if own not in mutable.values:
-            raise InvalidValueError(f"The choice of {label!r} must be one of {_some(mutable.values)}. Got {item!r}.")
+            raise InvalidValueError(f"The choice of {label!r} must be one of {listed(mutable.values)}. Got {item!r}.")
         taken.append(own)
     return taken if several else taken[0]
-
-
-def _some(items: Any) -> str:
-    texts = [str(item) for item in items]
-    more = f" and {len(texts) - _LISTED} more" if len(texts) > _LISTED else ""
-    return ", ".join(texts[:_LISTED]) + more
 
 
 def _one_line(error: Exception) -> str:

@@ -39,7 +39,7 @@ from nni_latency.tables._plan import (
 from nni_latency.tables._reading import read_table
 from nni_latency.tables._rebuilding import rebuild_table
 from nni_latency.tables._residency import Residency, fit_residency
-from nni_latency.tables._shipped import find_table, shipped_tables, validation_path
+from nni_latency.tables._shipped import find_table, shipped_table, shipped_tables, validation_path
 from nni_latency.tables._solved import BatchSchedule
 from nni_latency.tables._solving import Solution, solve_entries
 from nni_latency.tables._table_layer import TableLayer
@@ -103,6 +103,7 @@ __all__ = [
     "rebuild_table",
     "reference_networks",
     "scale_table",
+    "shipped_table",
     "shipped_tables",
     "solve_entries",
     "subset_table",

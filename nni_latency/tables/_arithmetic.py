@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any, Literal, TypeVar
 
-from nni_latency.errors import InvalidValueError, MismatchError, UnknownNameError
+from nni_latency.errors import InvalidValueError, MismatchError, UnknownNameError, listed
 from nni_latency.platforms import check_same_platform
 from nni_latency.tables._entry import Entry
 from nni_latency.tables._lookup_table import LookupTable
@@ -18,9 +18,6 @@ AnyTable = TypeVar("AnyTable", bound=LookupTable | OperatorTable)
 Conflict = Literal["error", "first", "last", "mean"]
 
 CONFLICTS = ("error", "first", "last", "mean")
-
-#: Entries that one message names, at most.
-_LISTED = 8
 
 #: Tables of machines whose reference networks differ by more were built at different speeds.
 _SPEED = 0.05
@@ -142,9 +139,8 @@ def merge_tables(tables: Sequence[LookupTable], *, conflict: Conflict = "error")
     clashes: list[str] = []
     layers = tuple(_merged_layer(index, levelled, conflict, clashes) for index in range(len(first.layers)))
     if clashes and conflict == "error":
-        more = f" and {len(clashes) - _LISTED} more" if len(clashes) > _LISTED else ""
         raise InvalidValueError(
-            f"The tables disagree about {len(clashes)} entries: {'; '.join(clashes[:_LISTED])}{more}. "
+            f"The tables disagree about {len(clashes)} entries: {listed(clashes, separator='; ')}. "
             "Say which counts, with --conflict first, last or mean (conflict=)."
         )
     return replace(first, layers=layers, remarks=_merged_remarks(tables, clashes, conflict))

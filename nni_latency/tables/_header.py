@@ -13,6 +13,7 @@ from pydantic import Field, JsonValue, PositiveFloat, model_validator
 from nni_latency.documents import NamedPlatformDocument, StrictDocument
 from nni_latency.errors import InvalidValueError, MismatchError
 from nni_latency.measurement import Protocol
+from nni_latency.notebook import Tabular
 from nni_latency.operators import Features
 from nni_latency.platforms import Platform
 from nni_latency.tables._plan import SpaceReference, plain_arguments
@@ -88,6 +89,11 @@ class TableHeader:
         if not (math.isfinite(self.calibration) and self.calibration > 0):
             raise InvalidValueError(f"The 'calibration' of a table must be positive. Got {self.calibration!r}.")
 
+    @property
+    def described(self) -> str:
+        """Space, metric and platform, in a line."""
+        return f"{self.space}, {self.metric} on {self.platform.id}"
+
     def header_content(self) -> dict[str, Any]:
         """Return the header as plain values, as `HeaderDocument` reads them."""
         return {
@@ -106,7 +112,7 @@ class TableHeader:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SpaceTable(TableHeader):
+class SpaceTable(TableHeader, Tabular):
     """A table of a space's candidates or operators, which all belong to one input. Immutable.
 
     Parameters

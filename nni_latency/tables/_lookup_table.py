@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from nni_latency.errors import FileFormatError, InvalidValueError, UnknownNameError
+from nni_latency.notebook import heat_map
 from nni_latency.operators import OpSpec
 from nni_latency.platforms import Platform
 from nni_latency.tables._document import TABLE, TableDocument
@@ -17,10 +18,10 @@ from nni_latency.tables._header import SpaceTable
 from nni_latency.tables._plan import OPERATORS, MeasurePlan, SpaceReference
 from nni_latency.tables._samples import NEGLIGIBLE
 from nni_latency.tables._table_layer import TableLayer
-from nni_latency.units import METRIC_UNITS
+from nni_latency.units import METRIC_UNITS, METRICS, cost_row
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class LookupTable(SpaceTable):
     """Costs of the candidates of a space on one platform. Immutable.
 
@@ -105,6 +106,35 @@ class LookupTable(SpaceTable):
             layers[name] = replace(layers[name], entries=_hand_entries(name, given, ops.get(name, {})))
         platform = platform or Platform("unknown", "unknown")
         return cls(**header, platform=platform, layers=tuple(layers.values()), metric=metric)
+
+    def __repr__(self) -> str:
+        entries = sum(len(layer.entries) for layer in self.layers)
+        return f"LookupTable({self.described}, {entries} entries of {len(self.layers)} layers)"
+
+    def _repr_html_(self) -> str:
+        factor, unit = METRICS[self.metric].shown
+        cells = {
+            layer.name: {
+                choice: layer.entries[choice].value * factor if choice in layer.entries else None
+                for choice in layer.choices
+            }
+            for layer in self.searched
+        }
+        return heat_map(self.described, cells, unit)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return a row a candidate, with None for the cost of one without an entry."""
+        return [
+            {
+                "layer": layer.name,
+                "choice": choice,
+                **cost_row(layer.entries.get(choice), self.metric),
+                "n_samples": layer.entries[choice].n_samples if choice in layer.entries else 0,
+                "searched": layer.searched,
+            }
+            for layer in self.layers
+            for choice in layer.choices
+        ]
 
     def places(self) -> Iterator[tuple[tuple[str, str], Entry]]:
         """Go through the entries, each with the name of its layer and its choice."""

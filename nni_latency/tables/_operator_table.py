@@ -15,7 +15,8 @@ from typing import Any
 from nni_latency.costs import Cost
 from nni_latency.documents import format_of
 from nni_latency.errors import FileFormatError, InvalidValueError
-from nni_latency.operators import OpSpec
+from nni_latency.notebook import bar_chart
+from nni_latency.operators import OpSpec, family_of
 from nni_latency.tables._document import TABLE, TableDocument
 from nni_latency.tables._entry import Entry
 from nni_latency.tables._header import SpaceTable
@@ -23,9 +24,13 @@ from nni_latency.tables._operator_document import OPERATOR_TABLE, OperatorTableD
 from nni_latency.tables._operator_entries import OperatorEntry
 from nni_latency.tables._plan import OPERATORS
 from nni_latency.tables._table_layer import TableLayer
+from nni_latency.units import cost_row, format_metric
 
 #: Kind of an operator from elsewhere that is only known by its name.
 UNKNOWN = "unknown"
+
+#: Operators that a notebook shows.
+_DRAWN = 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +65,7 @@ class MeasuredNetwork(Cost):
         return replace(super().scaled(factor), entries=factor * self.entries)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class OperatorTable(SpaceTable):
     """What operators cost on one platform, each once. Immutable.
 
@@ -102,6 +107,32 @@ class OperatorTable(SpaceTable):
         if len(self.by_key) != len(self.entries):
             raise InvalidValueError("A table of operators must hold every operator once.")
         object.__setattr__(self, "failures", MappingProxyType(dict(self.failures)))
+
+    def __repr__(self) -> str:
+        return f"OperatorTable({self.described}, {len(self.entries)} operators)"
+
+    def _repr_html_(self) -> str:
+        costliest = sorted(self.entries, key=lambda entry: -entry.value)[:_DRAWN]
+        bars = [
+            (", ".join(entry.names) or entry.op.op_key, entry.value, format_metric(entry.value, self.metric))
+            for entry in costliest
+        ]
+        return bar_chart(f"{self.described}: the {len(bars)} costliest of {len(self.entries)} operators", bars)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return a row an operator."""
+        return [
+            {
+                "operator": entry.op.op_key,
+                "names": ", ".join(entry.names),
+                "family": family_of(entry.op),
+                **cost_row(entry, self.metric),
+                "n_samples": entry.n_samples,
+                "n_places": entry.n_places,
+                "n_networks": entry.n_networks,
+            }
+            for entry in self.entries
+        ]
 
     @cached_property
     def by_key(self) -> Mapping[str, OperatorEntry]:

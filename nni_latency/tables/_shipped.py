@@ -30,6 +30,11 @@ def validation_path(table: Path) -> Path:
     return table.with_name(f"{table.name.removesuffix('.json')}{VALIDATION}")
 
 
+def shipped_table(name: str | Path) -> Path | None:
+    """Return the file of a shipped table by its name, with or without ``.json``; None where there is none."""
+    return shipped_tables().get(str(name).removesuffix(".json"))
+
+
 def find_table(name: str | Path) -> Path:
     """Return the file of a table: the path itself, or that of a shipped table by its name.
 
@@ -39,13 +44,10 @@ def find_table(name: str | Path) -> Path:
         If there is neither such a file nor such a table.
     """
     path = Path(name)
-    if path.is_file():
-        return path
-    shipped = shipped_tables()
-    known = shipped.get(str(name).removesuffix(".json"))
+    known = path if path.is_file() else shipped_table(name)
     if known is None:
         raise UnknownNameError(
-            f"There is no file {str(name)!r}, and no shipped table of that name. {_listing(shipped)}"
+            f"There is no file {str(name)!r}, and no shipped table of that name. {_listing(shipped_tables())}"
         )
     return known
 

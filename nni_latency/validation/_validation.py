@@ -20,8 +20,10 @@ from nni_latency.estimators import (
     estimate_selection,
     score,
 )
+from nni_latency.notebook import Drawn
 from nni_latency.platforms import Platform, check_same_platform
 from nni_latency.tables import MeasurePlan, NetworkMeasurements, NetworkSource, NetworkTimes
+from nni_latency.units import format_percent
 
 #: Numbers are equal that differ by less than this share.
 _ROUNDING = 1e-9
@@ -77,8 +79,8 @@ class NetworkResult:
         return abs(self.predicted.value - self.measured) <= math.hypot(*margins) + _ROUNDING * self.measured
 
 
-@dataclass(frozen=True)
-class Validation:
+@dataclass(frozen=True, repr=False)
+class Validation(Drawn):
     """An estimator held to measurements.
 
     Parameters
@@ -111,6 +113,12 @@ class Validation:
     drift: tuple[float, ...]
     duration: float
     failures: Mapping[str, str]
+
+    def __repr__(self) -> str:
+        return (
+            f"Validation({self.estimator}, {len(self.results)} networks on {self.platform.id}: "
+            f"MAPE {format_percent(self.scores.mape)}, Spearman {self.scores.spearman:.3f})"
+        )
 
     @cached_property
     def scores(self) -> Scores:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nni_latency.errors import InvalidValueError
+from nni_latency.errors import InvalidValueError, listed
 
 #: Column that says which network a row is about.
 INDEX = "index"
@@ -98,8 +98,8 @@ def architectures_of(content: CsvColumns, labels: Sequence[str] | None = None) -
         missing, extra = sorted(set(names) - set(content.columns)), sorted(set(content.columns) - set(names))
         raise InvalidValueError(
             f"The columns of {str(content.path)!r} must be those of the space"
-            + (f"; missing: {', '.join(missing)}" if missing else "")
-            + (f"; unknown: {', '.join(extra)}" if extra else "")
+            + (f"; missing: {listed(missing)}" if missing else "")
+            + (f"; unknown: {listed(extra)}" if extra else "")
             + "."
         )
     table = [content.columns[name] for name in names]

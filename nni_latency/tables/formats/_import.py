@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from nni_latency.errors import InvalidValueError
+from nni_latency.errors import InvalidValueError, listed
 from nni_latency.files import write_atomically
 from nni_latency.platforms import Platform
 from nni_latency.tables._arithmetic import fold_calibration
@@ -25,9 +25,6 @@ from nni_latency.tables.formats._text import read_bytes
 from nni_latency.units import METRIC_UNITS
 
 Invalid = Literal["error", "leave-out"]
-
-#: Rows that one message names, at most.
-_LISTED = 12
 
 
 @dataclass(frozen=True)
@@ -229,9 +226,8 @@ def _interval(row: Row, value: float, power: int) -> tuple[float, float]:
 
 def _check_invalid(bad: list[str], good: dict[Place, Entry], invalid: Invalid, source: Path) -> None:
     if bad and (invalid == "error" or not good):
-        more = f" and {len(bad) - _LISTED} more" if len(bad) > _LISTED else ""
         raise InvalidValueError(
-            f"{len(bad)} costs of {str(source)!r} are no positive numbers: {', '.join(bad[:_LISTED])}{more}. "
+            f"{len(bad)} costs of {str(source)!r} are no positive numbers: {listed(bad)}. "
             "Mend them, or leave them out with --invalid leave-out (invalid='leave-out')."
         )
 
@@ -252,7 +248,7 @@ def _check_unit(table: LookupTable | OperatorTable, source: Path, unit: str) -> 
     odd = odd_layers(table)
     if odd:
         raise InvalidValueError(
-            f"Parts of {str(source)!r} may be in another unit than {unit}: {', '.join(odd[:_LISTED])}. "
+            f"Parts of {str(source)!r} may be in another unit than {unit}: {listed(odd)}. "
             "Mend them; if they are right all the same, give --no-check-unit (check_unit=False)."
         )
 

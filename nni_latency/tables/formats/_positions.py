@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from nni_latency.errors import listed
 from nni_latency.tables._lookup_table import LookupTable
-from nni_latency.tables.formats._shared import listing
 
 
 def fixed_remarks(table: LookupTable) -> tuple[str, ...]:
@@ -11,7 +11,7 @@ def fixed_remarks(table: LookupTable) -> tuple[str, ...]:
     names = [f"{layer.name}:{choice}" for layer in table.layers if not layer.searched for choice in layer.entries]
     if not names:
         return ()
-    return (f"The format has no place for fixed layers, which are left out: {listing(names)}.",)
+    return (f"The format has no place for fixed layers, which are left out: {listed(names)}.",)
 
 
 def common_choices(table: LookupTable) -> list[str]:

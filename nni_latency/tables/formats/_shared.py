@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from nni_latency.errors import InvalidValueError
+from nni_latency.errors import InvalidValueError, listed
 from nni_latency.operators import OpSpec
 from nni_latency.tables._entry import Entry
 from nni_latency.tables._lookup_table import LookupTable
 from nni_latency.tables._operator_table import OperatorTable
-
-#: Names of entries in one remark, at most.
-_LISTED = 8
 
 KeyFunction = Callable[[str, OpSpec | None], str | None]
 
@@ -55,16 +52,10 @@ def shared_entries(table: LookupTable | OperatorTable, key_of: KeyFunction) -> t
     shared = [name for items in found.values() if len({entry.value for _, entry in items}) > 1 for name, _ in items]
     remarks = []
     if nameless:
-        remarks.append(f"The format has no key for {len(nameless)} entries, which are left out: {listing(nameless)}.")
+        remarks.append(f"The format has no key for {len(nameless)} entries, which are left out: {listed(nameless)}.")
     if shared:
-        remarks.append(f"{len(shared)} entries share a key with others, which gets their mean: {listing(shared)}.")
+        remarks.append(f"{len(shared)} entries share a key with others, which gets their mean: {listed(shared)}.")
     return {key: _mean([entry for _, entry in items]) for key, items in found.items()}, tuple(remarks)
-
-
-def listing(names: list[str]) -> str:
-    """Name a few of them, and say how many more there are."""
-    more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
-    return f"{', '.join(names[:_LISTED])}{more}"
 
 
 def _named(table: LookupTable | OperatorTable) -> Iterator[tuple[str, Entry]]:
