@@ -145,7 +145,7 @@ def merge_tables(tables: Sequence[LookupTable], *, conflict: Conflict = "error")
         more = f" and {len(clashes) - _LISTED} more" if len(clashes) > _LISTED else ""
         raise InvalidValueError(
             f"The tables disagree about {len(clashes)} entries: {'; '.join(clashes[:_LISTED])}{more}. "
-            "Say which counts, with --conflict first, last or mean (conflict=)."
+            "Say which counts: 'conflict' is to be 'first', 'last' or 'mean'."
         )
     return replace(first, layers=layers, remarks=_merged_remarks(tables, clashes, conflict))
 
