@@ -133,7 +133,8 @@ def _cifar10(folder: Path) -> Dataset:
         valid = datasets.CIFAR10(str(folder), train=False, download=True, transform=transform)
     except (OSError, RuntimeError) as error:
         raise InvalidValueError(
-            f"CIFAR-10 is not in the folder {str(folder)!r} and cannot be downloaded: {error}. Name the folder that has it."
+            f"CIFAR-10 is not in the folder {str(folder)!r} and cannot be downloaded: {error}. "
+            "Name the folder that has it."
         ) from error
     return Dataset("cifar10", train, valid, 10, 32)
 

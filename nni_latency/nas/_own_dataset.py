@@ -120,8 +120,8 @@ def pictures_of(images: Any, labels: Any, name: str) -> TensorDataset:
         )
     if classes.is_floating_point() or classes.shape != pictures.shape[:1] or int(classes.min()) < 0:
         raise InvalidValueError(
-            f"The labels of the data set {name!r} must be {len(pictures)} whole numbers from 0, one for each image. Got "
-            f"{tuple(classes.shape)} of {str(classes.dtype).removeprefix('torch.')}"
+            f"The labels of the data set {name!r} must be {len(pictures)} whole numbers from 0, one for each image. "
+            f"Got {tuple(classes.shape)} of {str(classes.dtype).removeprefix('torch.')}"
             f"{f', from {classes.min()}' if classes.numel() else ''}."
         )
     if int(classes.max()) >= len(pictures):

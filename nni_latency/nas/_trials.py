@@ -130,7 +130,7 @@ class _Judge:
         self._space = space
         self._checkpoint = checkpoint
         self._known = [replace(trial, sample=check_sample(space, trial.sample)) for trial in steps_of(before, Trial)]
-        self.best = None if before is None else self._best_of(before)
+        self.best = self._best_of(before) if before is not None and self._known else None
         if self.is_over:
             self.history = self._known
         self._dataset = replace(dataset, train=learned, valid=held_out)
@@ -178,7 +178,7 @@ class _Judge:
     def _judged_before(self, trial: Trial, sample: dict[str, Any]) -> float:
         if trial.sample != sample:
             raise MismatchError(
-                f"The strategy draws another network for trial {trial.index + 1} than it did before the interruption, so "
+                f"The strategy draws another network for trial {trial.index + 1} than before the interruption, so "
                 "the search cannot go on from its checkpoint."
             )
         self.history.append(trial)

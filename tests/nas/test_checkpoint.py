@@ -27,7 +27,7 @@ SETTINGS = SearchSettings(epochs=3, final_epochs=2, batch_size=16)
 ASKED = {"space": "toy", "limit": 8e-3, "shape": (1, 2)}
 
 
-class Stopped(Exception):
+class StoppedError(Exception):
     """What stops a search."""
 
 
@@ -40,11 +40,11 @@ def _search(name, checkpoint, *, stop_after=None, stop_in_final=None):
 
     def on_step(step):
         if step.index == stop_after:
-            raise Stopped
+            raise StoppedError
 
     def on_final_epoch(index):
         if index == stop_in_final:
-            raise Stopped
+            raise StoppedError
 
     how = {"profiler": profiler, "checkpoint": checkpoint, "on_final_epoch": on_final_epoch}
     if is_one_shot(name):
@@ -69,17 +69,17 @@ def _told(result):
 def test_interrupted_search_finds_the_same(name, checkpoint):
     whole = _told(_search(name, None))
     for stop in ({"stop_after": 1}, {"stop_in_final": 0}):
-        with pytest.raises(Stopped):
+        with pytest.raises(StoppedError):
             _search(name, checkpoint(), **stop)
     assert _told(_search(name, checkpoint())) == whole
 
 
 def test_every_epoch_is_saved_before_it_is_told(checkpoint):
-    with pytest.raises(Stopped):
+    with pytest.raises(StoppedError):
         _search("darts", checkpoint(), stop_after=0)
     state = checkpoint().state
     assert (state.stage, state.done, len(state.history), state.sample) == ("search", 1, 1, None)
-    with pytest.raises(Stopped):
+    with pytest.raises(StoppedError):
         _search("darts", checkpoint(), stop_in_final=1)
     state = checkpoint().state
     assert (state.stage, state.done, len(state.history)) == ("final", 2, 3)
@@ -87,9 +87,9 @@ def test_every_epoch_is_saved_before_it_is_told(checkpoint):
 
 
 def test_trials_that_are_drawn_differently_are_refused(checkpoint):
-    with pytest.raises(Stopped):
+    with pytest.raises(StoppedError):
         _search("random", checkpoint(), stop_after=1)
-    with pytest.raises(MismatchError, match="draws another network for trial 1 than it did before"):
+    with pytest.raises(MismatchError, match="draws another network for trial 1 than before"):
         _search("evolution", checkpoint())
 
 

@@ -110,7 +110,7 @@ def test_arrays_of_another_form_are_refused(saved, arrays, complaint):
 def test_file_that_is_no_archive_is_refused(tmp_path, content):
     if content is not None:
         (tmp_path / "own.npz").write_bytes(content)
-    with pytest.raises(InvalidValueError, match="own.npz' cannot be read"):
+    with pytest.raises(InvalidValueError, match=r"own\.npz' cannot be read"):
         load_dataset(str(tmp_path / "own.npz"))
 
 
