@@ -74,7 +74,7 @@ def call_function(name: str) -> Sequence[TorchDataset[Any]]:
         raise InvalidValueError(f"The data set {name!r} cannot be made: {type(error).__name__}: {first}.") from error
     parts = list(made) if isinstance(made, (tuple, list)) else [made]
     if all(isinstance(part, (np.ndarray, torch.Tensor)) for part in parts) and len(parts) in (2, 4):
-        return [pictures_of(*parts[first : first + 2], name) for first in range(0, len(parts), 2)]
+        return [pictures_of(parts[first], parts[first + 1], name) for first in range(0, len(parts), 2)]
     if all(hasattr(part, "__getitem__") and hasattr(part, "__len__") for part in parts) and len(parts) in (1, 2):
         return [_checked(part, name) for part in parts]
     kinds = ", ".join(type(part).__name__ for part in parts[:_MOST_CHANNELS])

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 import torch
 from pytorch_lightning import Callback, LightningModule, Trainer
+from pytorch_lightning.utilities.exceptions import SIGTERMException
 from torch import nn
 
 from nni_latency.errors import FileFormatError, InvalidValueError
@@ -229,14 +230,16 @@ def steps_of(state: SearchState | None, kind: type[Step]) -> list[Step]:
 
 @contextlib.contextmanager
 def _interruptible() -> Iterator[None]:
-    """Let an interruption be one: Lightning turns it into an exit, and ignores all that follow."""
+    """Let an interruption be one: Lightning turns it, and being terminated, into an exit."""
     try:
         yield
     except SystemExit as error:
         if isinstance(error.__context__, KeyboardInterrupt):
+            # It ignores all that follow, too.
             signal.signal(signal.SIGINT, signal.default_int_handler)
-            raise error.__context__ from None
-        raise
+        elif not isinstance(error, SIGTERMException):
+            raise
+        raise KeyboardInterrupt from error
 
 
 def _found(
