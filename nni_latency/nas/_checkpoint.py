@@ -159,7 +159,7 @@ def tensors_of(module: nn.Module, optimizers: Iterable[torch.optim.Optimizer] = 
     in another order in every process.
     """
     found = {f"{_WEIGHTS}{name}": value for name, value in module.state_dict().items()}
-    names = {parameter: name for name, parameter in module.named_parameters()}
+    names: dict[torch.Tensor, str] = {parameter: name for name, parameter in module.named_parameters()}
     for index, optimizer in enumerate(optimizers):
         for parameter, known in optimizer.state.items():
             found.update({f"{_OPTIMIZER}{index}/{names[parameter]}/{key}": value for key, value in known.items()})
