@@ -38,7 +38,7 @@ def read_arrays(path: Path) -> TensorDataset:
         If the file cannot be read, or does not hold them.
     """
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
             found = next((pair for pair in _NAMES if set(pair) <= set(file.files)), None)
             if found is None:
                 raise InvalidValueError(

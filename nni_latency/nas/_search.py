@@ -275,7 +275,7 @@ class _Recorder(Callback):
         if self._before is None:
             return
         put_back(self._before.tensors, pl_module, trainer.optimizers)
-        epochs = trainer.fit_loop.epoch_progress
+        epochs: Any = trainer.fit_loop.epoch_progress
         for progress in (epochs.current, epochs.total):
             progress.ready = progress.started = progress.processed = progress.completed = self._before.done
 

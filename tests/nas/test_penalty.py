@@ -8,10 +8,10 @@ from torch import nn
 from toys import FASTEST, LATENCIES, Listed, Shared, Toy, penalty_of, profiler_of, reversed_latencies, search, seeded
 
 from nni_latency.errors import InvalidValueError, MismatchError, UnreachableTargetError
+from nni_latency.estimators import Estimate, LayerEstimator
 from nni_latency.imports import quiet_nni
 from nni_latency.nas import FBNet, LatencyPenalty, LatencyProfiler, TargetPenalty
-from nni_latency.spaces import choices_of
-from nni_latency.tables import LookupTable
+from nni_latency.platforms import Platform
 
 with quiet_nni():
     import nni
@@ -29,6 +29,16 @@ class Cells(ModelSpace):
 
     def forward(self, inputs):
         return self.cell(inputs, inputs)
+
+
+class Constant(LayerEstimator):
+    """As long for every operator."""
+
+    metric = "latency"
+    platform = Platform("paper")
+
+    def estimate_op(self, op):
+        return Estimate(1e-4, 1e-4, 1e-4)
 
 
 STRATEGIES = [DARTS, GumbelDARTS, Proxyless]
@@ -239,16 +249,11 @@ def test_positive_penalty_refuses_an_unreachable_baseline():
 def test_space_with_a_cell_is_refused_before_the_search(make):
     """What DARTS learns of a cell is no probability of a choice."""
     space = Cells()
-    costs = {label: {str(value): 1e-4 for value in values} for label, values in choices_of(space).items()}
-    profiler = LatencyProfiler(space, latency_estimator=LookupTable.from_latencies(space, costs))
-    with pytest.raises(
-        InvalidValueError, match=r"of Cells: 'cell' is a Cell.*Take ENAS or RandomOneShot"
-    ):
+    profiler = LatencyProfiler(space, torch.zeros(1, 8), latency_estimator=Constant())
+    with pytest.raises(InvalidValueError, match=r"of Cells: 'cell' is a Cell.*Take ENAS or RandomOneShot"):
         make(profiler)
 
 
 def test_fbnet_refuses_a_space_with_a_cell_before_the_search():
-    space = Cells()
-    costs = {label: {str(value): 1e-4 for value in values} for label, values in choices_of(space).items()}
     with pytest.raises(InvalidValueError, match="FBNet cannot follow the cost of Cells: 'cell' is a Cell"):
-        FBNet(LookupTable.from_latencies(space, costs)).mutate_model(space)
+        FBNet(Constant(), example_inputs=torch.zeros(1, 8)).mutate_model(Cells())
