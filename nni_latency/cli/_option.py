@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import NoneType
@@ -126,6 +127,16 @@ def _parse_batch_sizes(text: str) -> tuple[int, ...]:
     return tuple(dict.fromkeys(int(part) for part in parts))
 
 
+def _parse_milliseconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        raise InvalidValueError(f"It must be a positive, finite number of milliseconds. Got {text!r}.")
+    return value
+
+
 def _parse_object(text: str) -> dict[str, Any]:
     try:
         content = json.loads(text)
@@ -150,6 +161,9 @@ def _parse_assignment(text: str) -> tuple[str, Any]:
 
 #: A duration such as ``90``, ``90s`` or ``1.5min`` [s].
 DURATION = parsed("duration", parse_duration)
+
+#: A time [ms].
+MILLISECONDS = parsed("float", _parse_milliseconds)
 
 #: Batch sizes separated by commas, such as ``1,8,32``.
 BATCH_SIZES = parsed("n[,n...]", _parse_batch_sizes)

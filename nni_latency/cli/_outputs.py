@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from nni_latency.cli._noise import noise_options
-from nni_latency.errors import InvalidValueError
+from nni_latency.errors import InvalidValueError, OutputError
 from nni_latency.files import check_writable
 
 _META, _OVERWRITE = "nni_latency.outputs", "nni_latency.overwrite"
@@ -37,11 +37,14 @@ class OutputFolder(OutputFile):
     ----------
     files : sequence of str
         Names of the results.
+    unfinished : str
+        Name of the file that is there as long as the command has not ended: the command goes on from it.
     """
 
-    def __init__(self, files: Sequence[str]) -> None:
+    def __init__(self, files: Sequence[str], unfinished: str) -> None:
         super().__init__()
         self.files = tuple(files)
+        self.unfinished = unfinished
 
 
 class Outputs:
@@ -60,8 +63,15 @@ class Outputs:
         self._inputs = tuple(inputs)
         self._claimed: list[Path] = []
 
-    def claim(self, path: Path) -> Path:
+    def claim(self, path: Path, *, overwrite: bool = False) -> Path:
         """Return a file that the command is going to write.
+
+        Parameters
+        ----------
+        path : Path
+            The file.
+        overwrite : bool
+            Whether it may be replaced although nobody asked for it.
 
         Raises
         ------
@@ -77,13 +87,13 @@ class Outputs:
         if any(_is_same(path, other) for other in self._claimed):
             raise InvalidValueError(f"Two outputs cannot both be {str(path)!r}. Name another file for one of them.")
         check_writable(path)
-        if path.exists() and not self.overwrite:
+        if path.exists() and not (self.overwrite or overwrite):
             raise InvalidValueError(f"{str(path)!r} exists. Choose another file, or replace it with --overwrite.")
         self._claimed.append(path)
         return path
 
-    def claim_folder(self, folder: Path, files: Sequence[str]) -> None:
-        """Check a folder that the command is going to fill: it is new, or empty, or may be overwritten.
+    def claim_folder(self, folder: Path, kind: OutputFolder) -> None:
+        """Check a folder that the command is going to fill: it is new, empty, unfinished, or may be overwritten.
 
         Raises
         ------
@@ -92,13 +102,30 @@ class Outputs:
         OutputError
             If it is no folder, or a file in it cannot be written.
         """
-        if folder.is_dir() and not self.overwrite and next(folder.iterdir(), None) is not None:
+        is_unfinished = (folder / kind.unfinished).is_file()
+        if folder.is_dir() and not (self.overwrite or is_unfinished) and next(folder.iterdir(), None) is not None:
             raise InvalidValueError(
                 f"The folder {str(folder)!r} is not empty. Choose another folder, or replace its results with "
                 "--overwrite."
             )
-        for name in files:
-            self.claim(folder / name)
+        for name in (*kind.files, kind.unfinished):
+            self.claim(folder / name, overwrite=is_unfinished)
+
+    def empty(self, folder: Path, kind: OutputFolder) -> None:
+        """Remove older results from a folder if they may be overwritten, so that no two calls mix.
+
+        Raises
+        ------
+        OutputError
+            If one cannot be removed.
+        """
+        if not self.overwrite:
+            return
+        for name in (*kind.files, kind.unfinished):
+            try:
+                (folder / name).unlink(missing_ok=True)
+            except OSError as error:
+                raise OutputError(f"Cannot replace {str(folder / name)!r}: {error.strerror or error}.") from error
 
 
 class WritingCommand(click.Command):
@@ -135,7 +162,7 @@ def _note(ctx: click.Context, parameter: click.Parameter, value: bool) -> None:
 
 def _claim(written: Outputs, kind: OutputFile, value: str | Path) -> None:
     if isinstance(kind, OutputFolder):
-        written.claim_folder(Path(value), kind.files)
+        written.claim_folder(Path(value), kind)
     elif not (isinstance(kind, OutputDatabase) and "://" in str(value)):
         written.claim(Path(value))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import click
@@ -13,17 +14,18 @@ from nni_latency.cli._estimator_options import EstimatorOptions
 from nni_latency.cli._measuring_options import StoreOptions
 from nni_latency.cli._model import UserCodeOptions
 from nni_latency.cli._option import grouped
-from nni_latency.cli._outputs import WritingCommand
+from nni_latency.cli._outputs import WritingCommand, outputs
 from nni_latency.cli._progress import Measuring
 from nni_latency.cli._search_measure import measure_found, runtime_of
-from nni_latency.cli._search_options import SearchOptions
-from nni_latency.cli._search_report import Found, print_found, write_found, write_network
+from nni_latency.cli._search_options import FOLDER, SearchOptions
+from nni_latency.cli._search_report import Found, print_found, write_network, write_picture, write_record
 from nni_latency.cli._searched import Searched, choose_strategy, few_images, searched_space
 from nni_latency.cli._space_options import SPACE_OF_TABLE, SpaceOptions
 from nni_latency.cli._supervision import user_code
-from nni_latency.errors import InvalidValueError, LatencyError, MismatchError
+from nni_latency.errors import FileFormatError, InvalidValueError, LatencyError, MismatchError
 from nni_latency.estimators import AdditiveCost, Estimator, GroupedCost
 from nni_latency.nas import (
+    Checkpoint,
     Dataset,
     Epoch,
     LatencyProfiler,
@@ -41,6 +43,12 @@ from nni_latency.nas import (
 from nni_latency.units import format_percent, format_seconds
 from nni_latency.validation import Validation
 
+#: Options that decide what a search finds, beside those of the space and the estimator.
+_LEARNING = (
+    "dataset", "target_ms", "margin", "fill", "epochs", "trials", "final_epochs", "train_batch_size", "learning_rate",
+    "arc_learning_rate", "weight", "seed",
+)  # fmt: skip
+
 
 @click.command("search", cls=WritingCommand)
 @grouped(space=SPACE_OF_TABLE)
@@ -54,7 +62,8 @@ def command(
     """Search for a network that meets a latency target, and measure it on this device.
 
     The supernet learns from the data set's own images; latency counts for the input size of the estimator. Writes
-    result.json (an NNI sample), weights.safetensors, search.json and search.png.
+    result.json (an NNI sample), weights.safetensors, search.json and search.png. The search saves itself after every
+    epoch, or trial: after an interruption, the same command goes on from there.
 
     Any space will do: fbnet, those of NNI's hub, and your own as package.module:Class. fbnet, darts, gumbel-darts,
     proxyless and enas train one supernet; evolution and random train a network in each of --trials trials.
@@ -63,34 +72,72 @@ def command(
     if made.metric != "latency":
         raise MismatchError(f"The estimator gives {made.metric}, --target-ms asks for latency.")
     settings = options.settings
-    dataset = load_dataset(options.dataset, options.data_folder, seed=options.seed)
+    with user_code(f"The code of the data set {options.dataset!r}", 0.0):
+        dataset = load_dataset(options.dataset, options.data_folder, seed=options.seed)
     with user_code(f"The code of the space {space.name!r}", code.timeout if ":" in space.name else 0.0):
         searched = searched_space(made, space, estimator.batch_size, dataset)
+        dataset = dataset.with_channels(searched.input_shape[1])
         check_images(searched.make(), few_images(dataset), dataset.num_classes)
     torch.manual_seed(settings.seed)
     network = searched.make()
     aim = _aim(made, network, searched, options)
     name = choose_strategy(options.strategy, searched, aim.profiler.cost, dataset)
     strategy = make_strategy(name, aim)
-    _announce(network, searched, dataset, name, aim, options.target)
+    checkpoint = _checkpoint(
+        options, estimator=estimator.latency_estimator, searched=searched, strategy=name, aim=aim, dataset=dataset
+    )
+    _announce(network, searched, dataset, name, aim, options.target_ms)
+    outputs().empty(options.out, FOLDER)
     with user_code("The search", 0.0):
-        result = _run(network, dataset, strategy, aim, settings, one_shot=is_one_shot(name))
-    # So that nothing that happens while it is measured costs the network.
-    write_network(result, options.out)
-    measured: Validation | str = "--no-measure was given."
-    if options.measure:
-        measured = _measure(made, searched, result, estimator.device, options.budget, store)
+        result = _run(network, dataset, strategy, aim, settings, checkpoint, one_shot=is_one_shot(name))
     found = Found(
         searched=searched,
         strategy=name,
         aim=aim,
         result=result,
-        measured=measured,
+        measured="It was interrupted." if options.measure else "--no-measure was given.",
         estimator=estimator.latency_estimator,
         options=options,
     )
-    write_found(found, options.out)
+    # So that nothing that happens while it is measured costs the result.
+    write_network(result, options.out)
+    write_record(found, options.out)
+    if options.measure:
+        measured = _measure(made, searched, result, estimator.device, options.budget, store)
+        found = replace(found, measured=measured)
+        write_record(found, options.out)
+    write_picture(found, options.out)
     print_found(found, options.out)
+    checkpoint.remove()
+
+
+def _checkpoint(
+    options: SearchOptions, *, estimator: str, searched: Searched, strategy: str, aim: SearchAim, dataset: Dataset
+) -> Checkpoint:
+    """Return where the search saves itself; an unfinished one of other options is refused."""
+    cost = aim.profiler.cost
+    asked = {
+        "space": searched.name,
+        "space_args": dict(searched.arguments),
+        "input_shape": searched.input_shape,
+        "strategy": strategy,
+        "estimator": estimator,
+        # So that another estimator of the same name is noticed.
+        "costs": cost.range if isinstance(cost, AdditiveCost | GroupedCost) else None,
+        "images": len(dataset.train),  # type: ignore[arg-type]
+        **{name: getattr(options, name) for name in _LEARNING},
+    }
+    checkpoint = Checkpoint(options.out / FOLDER.unfinished, asked)
+    if outputs().overwrite:  # it is about to be removed
+        return checkpoint
+    try:
+        state = checkpoint.state
+    except (MismatchError, FileFormatError) as error:
+        raise type(error)(f"{error} Choose another folder, or replace what is in it with --overwrite.") from error
+    if state is not None:
+        what = "the final training" if state.sample is not None else "the search"
+        remarks().print(f"Going on with {what} from {escape(str(checkpoint.path))}", soft_wrap=True)
+    return checkpoint
 
 
 def _aim(estimator: Estimator, space: Any, searched: Searched, options: SearchOptions) -> SearchAim:
@@ -115,7 +162,9 @@ def _aim(estimator: Estimator, space: Any, searched: Searched, options: SearchOp
     )
 
 
-def _announce(space: Any, searched: Searched, dataset: Dataset, strategy: str, aim: SearchAim, target: float) -> None:
+def _announce(
+    space: Any, searched: Searched, dataset: Dataset, strategy: str, aim: SearchAim, target_ms: float
+) -> None:
     if aim.profiler.cost.missing:
         remarks().print(
             "Not in the estimator as asked, taken from the nearest entry or left out: "
@@ -128,17 +177,25 @@ def _announce(space: Any, searched: Searched, dataset: Dataset, strategy: str, a
         what = f"{choices} choices, input {'x'.join(map(str, searched.input_shape))}"
     remarks().print(
         f"Searching {escape(searched.name)} ({what}) with {strategy} on {escape(dataset.name)} for "
-        f"{target * 1e3:g} ms on {aim.profiler.estimator.platform.id}",
+        f"{target_ms:g} ms on {aim.profiler.estimator.platform.id}",
     )
 
 
 def _run(
-    space: Any, dataset: Dataset, strategy: Any, aim: SearchAim, settings: SearchSettings, *, one_shot: bool
+    space: Any,
+    dataset: Dataset,
+    strategy: Any,
+    aim: SearchAim,
+    settings: SearchSettings,
+    checkpoint: Checkpoint,
+    *,
+    one_shot: bool,
 ) -> SearchResult:
     console = remarks()
     steps = settings.epochs if one_shot else aim.trials
     with progress(console) as bar:
-        search = bar.add_task("searching", total=steps, left="")
+        before = 0 if checkpoint.state is None or not one_shot else len(checkpoint.state.history)
+        search = bar.add_task("searching", total=steps, completed=before, left="")
         final = bar.add_task("final training", total=max(1, settings.final_epochs), left="", start=False)
 
         def on_step(step: Epoch | Trial) -> None:
@@ -150,12 +207,16 @@ def _run(
             bar.start_task(final)
             bar.update(final, completed=index + 1)
 
-        costs: dict[str, Any] = {"profiler": aim.profiler, "on_final_epoch": on_final_epoch}
+        how: dict[str, Any] = {
+            "profiler": aim.profiler,
+            "checkpoint": checkpoint,
+            "on_final_epoch": on_final_epoch,
+        }
         if one_shot:
             return run_search(
-                space, dataset, strategy, settings, limit=aim.limit, fill=aim.fill, on_epoch=on_step, **costs
+                space, dataset, strategy, settings, limit=aim.limit, fill=aim.fill, on_epoch=on_step, **how
             )
-        return run_trials(space, dataset, strategy, settings, trials=aim.trials, on_trial=on_step, **costs)
+        return run_trials(space, dataset, strategy, settings, trials=aim.trials, on_trial=on_step, **how)
 
 
 def _told(step: Epoch | Trial) -> str:

@@ -7,12 +7,15 @@ from pathlib import Path
 
 import click
 
-from nni_latency.cli._option import DURATION, option
+from nni_latency.cli._option import DURATION, MILLISECONDS, option
 from nni_latency.cli._outputs import OutputFolder
 from nni_latency.nas import STRATEGIES, SearchSettings
 
 #: What a search writes.
 FILES = ("result.json", "weights.safetensors", "search.json", "search.png")
+
+#: Where it writes, and saves itself while it is not over.
+FOLDER = OutputFolder(FILES, "checkpoint.safetensors")
 
 _SETTINGS = SearchSettings()
 
@@ -21,7 +24,7 @@ _SETTINGS = SearchSettings()
 class SearchOptions:
     """What is searched for, how it is learned, and where the results go."""
 
-    target_ms: float = option("Maximum latency of the network [ms].", required=True)
+    target_ms: float = option("Maximum latency of the network [ms].", type=MILLISECONDS, required=True)
     margin: float = option(
         "Share of the target kept free for the error of the estimate.", type=click.FloatRange(0, 0.5), default=0.05
     )
@@ -30,7 +33,13 @@ class SearchOptions:
         "Search strategy.  [default: the first of fbnet, enas and evolution that can search the space]",
         type=click.Choice(STRATEGIES),
     )
-    dataset: str = option("Data set: digits, cifar10 or folder:PATH.", "--dataset", "--data", default="digits")
+    dataset: str = option(
+        "Data set: digits, cifar10, folder:PATH, a file of arrays (.npz), package.module:function or "
+        "path/to/file.py:function.",
+        "--dataset",
+        "--data",
+        default="digits",
+    )
     data_folder: Path = option("Folder where cifar10 is kept.", default=Path("data"))
     epochs: int = option("Epochs of the search; of every trial of a strategy with trials.", default=_SETTINGS.epochs)
     trials: int = option("Number of trials of evolution and random.", type=click.IntRange(1), default=20)
@@ -45,7 +54,7 @@ class SearchOptions:
     budget: float = option("Maximum time spent measuring the network found.", type=DURATION, default="10s")
     threads: int = option("Threads used for training; small images gain little from more.", default=_SETTINGS.threads)
     seed: int = option("Random seed.", default=0)
-    out: Path = option("Folder of the results.", type=OutputFolder(FILES), default=Path("search"))
+    out: Path = option("Folder of the results.", type=FOLDER, default=Path("search"))
 
     @property
     def target(self) -> float:

@@ -29,6 +29,7 @@ from nni_latency.estimators import (
 from nni_latency.files import write_atomically
 from nni_latency.nas import SearchAim, SearchResult, Trial
 from nni_latency.plots import SearchPicture, draw_search
+from nni_latency.spaces import name_choices
 from nni_latency.units import format_metric, format_percent, format_seconds
 from nni_latency.validation import NetworkResult, Validation, validation_content
 
@@ -86,6 +87,11 @@ class Found:
         return None if isinstance(self.measured, str) else self.measured.results[0].measured / self.measured.speed
 
     @cached_property
+    def choices(self) -> list[tuple[str, str]]:
+        """What was chosen for every label of the space; a candidate that only has a number is named by its class."""
+        return list(name_choices(self.searched.make(), self.result.sample).items())
+
+    @cached_property
     def parts(self) -> list[tuple[str, str, float]]:
         """Name, choice and latency [s] of every layer of the network found, or of every block of its modules."""
         return _parts(self)
@@ -98,9 +104,13 @@ def write_network(result: SearchResult, out: Path) -> None:
     write_atomically(out / "weights.safetensors", safetensors_bytes(state))
 
 
-def write_found(found: Found, out: Path) -> None:
-    """Write the record and the picture."""
+def write_record(found: Found, out: Path) -> None:
+    """Write all that was asked, found and measured."""
     write_atomically(out / "search.json", json.dumps(search_content(found), indent=1) + "\n")
+
+
+def write_picture(found: Found, out: Path) -> None:
+    """Draw the network found, and the path of the search."""
     result, network = found.result, found.network
     picture = SearchPicture(
         layers=found.parts,
@@ -112,6 +122,7 @@ def write_found(found: Found, out: Path) -> None:
         title=f"{found.searched.name} on {found.options.dataset}, {found.aim.profiler.estimator.platform.id}",
         trials=any(isinstance(step, Trial) for step in result.history),
         raw=found.raw,
+        choices=() if isinstance(found.aim.profiler.cost, AdditiveCost) else found.choices,
     )
     draw_search(picture, out / "search.png")
 
@@ -142,6 +153,7 @@ def search_content(found: Found) -> dict[str, Any]:
         "not_measured": found.measured if isinstance(found.measured, str) else None,
         "accuracy": result.accuracy,
         "sample": result.sample,
+        "choices": dict(found.choices),
         "history": [dataclasses.asdict(step) for step in result.history],
     }
 
@@ -149,12 +161,17 @@ def search_content(found: Found) -> dict[str, Any]:
 def print_found(found: Found, out: Path) -> None:
     """Print the parts of the network, what was predicted and measured, and its accuracy."""
     result, metric = found.result, found.aim.profiler.cost.metric
+    is_additive = isinstance(found.aim.profiler.cost, AdditiveCost)
+    if not is_additive:
+        chosen = [{"label": label, "choice": choice} for label, choice in found.choices]
+        print_part(Grid(chosen, [Column("label", "label"), Column("choice", "choice")]))
     rows = [
         {"layer": name, "choice": choice, "latency": cost, "share": cost / result.latency}
         for name, choice, cost in found.parts
     ]
-    columns = [Column("layer", "layer"), Column("choice", "choice")]
-    columns += [
+    columns = [
+        Column("layer", "layer" if is_additive else "block"),
+        Column("choice", "choice" if is_additive else "operators"),
         Column("latency", "latency", partial(format_metric, metric=metric)),
         Column("share", "share", format_percent),
     ]
@@ -217,7 +234,7 @@ def _parts(found: Found) -> list[tuple[str, str, float]]:
     if isinstance(cost, AdditiveCost):
         return _layers(found, cost)
     if isinstance(estimator, MeasuringEstimator) or not isinstance(estimator, LayerEstimator):
-        return [("network", "choices that act together", found.result.latency)]
+        return [("network", "", found.result.latency)]
     network = found.result.network.cpu().eval()
     operators = break_down(estimator, network, torch.zeros(found.searched.input_shape)).operators
     shares: dict[str, list[float]] = {}

@@ -64,14 +64,15 @@ def searched_space(estimator: Estimator, asked: SpaceOptions, batch_size: int | 
     if hasattr(space, "measure_plan"):
         return Searched(name, arguments, plan_for(space, name, chosen.batch_size).input_shape)
     size = chosen.input_size
-    if size is None and name not in spaces.HUB_SPACES and not hasattr(space, "example_inputs"):
-        size = dataset.input_size
+    if name not in spaces.HUB_SPACES and not hasattr(space, "example_inputs"):
+        channels, *sides = dataset.image_shape
+        return Searched(name, arguments, (chosen.batch_size, channels, *([size, size] if size else sides)))
     inputs = spaces.example_inputs_of(space, chosen.batch_size, size)
     return Searched(name, arguments, tuple(inputs.shape))
 
 
 def few_images(dataset: Dataset) -> torch.Tensor:
-    """Return two images of a data set, (2, 3, size, size)."""
+    """Return two images of a data set, (2, channels, height, width)."""
     return torch.stack([torch.as_tensor(dataset.train[index][0]) for index in range(2)])
 
 

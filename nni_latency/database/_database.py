@@ -108,7 +108,7 @@ class Database:
             If another process does.
         """
         what = f"measuring the same for the database {self.name!r}"
-        remedy = "choose another --database"
+        remedy = "choose another database"
         if self.path is not None:
             lock = self.path.with_name(f".{self.path.name}.{identity}.lock")
             with locked(lock, what, wait=wait, remedy=remedy):

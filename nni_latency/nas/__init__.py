@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from nni_latency.imports import lazy_exports
 
 if TYPE_CHECKING:
+    from nni_latency.nas._checkpoint import Checkpoint, SearchState
     from nni_latency.nas._datasets import Dataset, load_dataset
     from nni_latency.nas._enas import ENAS
     from nni_latency.nas._fbnet import FBNet
@@ -34,6 +35,7 @@ __all__ = [
     "ENAS",
     "STRATEGIES",
     "TPE",
+    "Checkpoint",
     "CostReporting",
     "Dataset",
     "Epoch",
@@ -47,6 +49,7 @@ __all__ = [
     "SearchAim",
     "SearchResult",
     "SearchSettings",
+    "SearchState",
     "SharedGumbelSoftmax",
     "TargetPenalty",
     "Trial",
@@ -74,6 +77,7 @@ __getattr__, __dir__ = lazy_exports(
         "make_strategy": "nni_latency.nas._strategies",
         "run_trials": "nni_latency.nas._trials",
         "Trial": "nni_latency.nas._search",
+        "Checkpoint": "nni_latency.nas._checkpoint",
         "CostReporting": "nni_latency.nas._report",
         "Dataset": "nni_latency.nas._datasets",
         "ENAS": "nni_latency.nas._enas",
@@ -87,6 +91,7 @@ __getattr__, __dir__ = lazy_exports(
         "RandomOneShot": "nni_latency.nas._random_one_shot",
         "SearchResult": "nni_latency.nas._search",
         "SearchSettings": "nni_latency.nas._training",
+        "SearchState": "nni_latency.nas._checkpoint",
         "SharedGumbelSoftmax": "nni_latency.nas._mask",
         "TPE": "nni_latency.nas._multi_trial",
         "TargetPenalty": "nni_latency.nas._target",

@@ -1,9 +1,9 @@
-"""Data sets for a search: one that needs no download, and torchvision's where it is installed."""
+"""Data sets for a search: one that needs no download, torchvision's where it is installed, and the user's own."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from torch.utils.data import Subset, TensorDataset
 
 from nni_latency.errors import InvalidValueError, UnknownNameError
 from nni_latency.imports import require
+from nni_latency.nas._own_dataset import call_function, classes_of, read_arrays
 
 VISION = "torchvision>=0.17"
 
@@ -26,7 +27,7 @@ class Dataset:
     name : str
         Its name.
     train, valid : torch Dataset
-        Pairs of an image, (3, size, size), and its class.
+        Pairs of an image, (channels, height, width), and its class.
     num_classes : int
         Classes.
     input_size : int
@@ -39,6 +40,32 @@ class Dataset:
     num_classes: int
     input_size: int
 
+    @property
+    def image_shape(self) -> tuple[int, ...]:
+        """Shape of an image, (channels, height, width)."""
+        return tuple(torch.as_tensor(self.train[0][0]).shape)
+
+    def with_channels(self, count: int) -> Dataset:
+        """Return the data set with images of that many channels; those with one are repeated, others stay."""
+        if self.image_shape[0] != 1 or count == 1:
+            return self
+        return replace(self, train=_Repeated(self.train, count), valid=_Repeated(self.valid, count))
+
+
+class _Repeated(TorchDataset[Any]):
+    """Images of one channel, repeated."""
+
+    def __init__(self, images: Any, count: int) -> None:
+        self._images = images
+        self._count = count
+
+    def __len__(self) -> int:
+        return len(self._images)
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, Any]:
+        image, label = self._images[index]
+        return image.expand(self._count, -1, -1), label
+
 
 def load_dataset(name: str, folder: str | Path = "data", *, seed: int = 0) -> Dataset:
     """Load a data set by name.
@@ -47,7 +74,9 @@ def load_dataset(name: str, folder: str | Path = "data", *, seed: int = 0) -> Da
     ----------
     name : str
         ``digits`` (scikit-learn's 1,797 images of handwritten digits, enlarged to 32x32), ``cifar10``, or
-        ``folder:PATH`` with one folder of images per class. The last two need torchvision.
+        ``folder:PATH`` with one folder of images per class; these two need torchvision. A file of arrays,
+        ``PATH.npz``, with ``images`` and ``labels`` or ``x`` and ``y``. Or ``package.module:function`` or
+        ``path/to/file.py:function``, which is called and returns images and labels as arrays, or data sets of torch.
     folder : str or Path, default="data"
         Where ``cifar10`` is kept; it is downloaded if it is not there.
     seed : int, default=0
@@ -60,8 +89,10 @@ def load_dataset(name: str, folder: str | Path = "data", *, seed: int = 0) -> Da
     MissingDependencyError
         If torchvision is needed and not installed.
     InvalidValueError
-        If the folder holds no images.
+        If the folder holds no images, or what the user brings is of another form.
     """
+    if name.endswith(".npz"):
+        return _own(name, [read_arrays(Path(name))], seed)
     kind, _, argument = name.partition(":")
     if kind == "digits":
         return _digits(seed)
@@ -69,7 +100,18 @@ def load_dataset(name: str, folder: str | Path = "data", *, seed: int = 0) -> Da
         return _cifar10(Path(folder))
     if kind == "folder" and argument:
         return _folder(Path(argument), seed)
-    raise UnknownNameError.of("data set", name, ["digits", "cifar10", "folder:PATH"])
+    if argument.isidentifier():
+        return _own(name, call_function(name), seed)
+    raise UnknownNameError.of(
+        "data set", name, ["digits", "cifar10", "folder:PATH", "PATH.npz", "package.module:function"]
+    )
+
+
+def _own(name: str, parts: Sequence[TorchDataset[Any]], seed: int) -> Dataset:
+    """Make a data set of one that is to be split, or of two."""
+    train, valid = parts if len(parts) == 2 else split(parts[0], seed)
+    shape = torch.as_tensor(parts[0][0][0]).shape
+    return Dataset(name, train, valid, classes_of(parts[0]), shape[-1])
 
 
 def _digits(seed: int) -> Dataset:
@@ -91,7 +133,8 @@ def _cifar10(folder: Path) -> Dataset:
         valid = datasets.CIFAR10(str(folder), train=False, download=True, transform=transform)
     except (OSError, RuntimeError) as error:
         raise InvalidValueError(
-            f"CIFAR-10 is not in {str(folder)!r} and cannot be downloaded: {error}. Name its folder with --data-folder."
+            f"CIFAR-10 is not in the folder {str(folder)!r} and cannot be downloaded: {error}. "
+            "Name the folder that has it."
         ) from error
     return Dataset("cifar10", train, valid, 10, 32)
 

@@ -169,6 +169,17 @@ class ControllerModule(_nni.BaseOneShotLightningModule):
         self.advance_lr_schedulers(batch_idx)
         return output
 
+    def get_extra_state(self) -> torch.Tensor:
+        """Return what the controller has not learned from yet: by row the architecture and its reward."""
+        rows = [[*drawn.tolist(), reward] for drawn, reward in zip(self._drawn, self._rewards, strict=True)]
+        return torch.tensor(rows, dtype=torch.float64).reshape(len(rows), len(self.options) + 1)
+
+    def set_extra_state(self, state: torch.Tensor) -> None:
+        """Take over what `get_extra_state` returned."""
+        device = self.controller.start.device
+        self._drawn = [row.long().to(device) for row in state[:, :-1]]
+        self._rewards = state[:, -1].tolist()
+
     def resample(self) -> dict[str, Any]:
         """Draw a network that passes the filter, and set the supernet to it."""
         return self._take(self._draw())

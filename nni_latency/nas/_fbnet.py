@@ -15,7 +15,7 @@ from nni_latency.nas._likeliest import found_sample
 from nni_latency.nas._loss import FBNetLoss
 from nni_latency.nas._mask import SharedGumbelSoftmax
 from nni_latency.nas._nni import DARTS, DartsLightningModule, ModelSpace
-from nni_latency.nas._penalty import architecture_parameters
+from nni_latency.nas._penalty import architecture_parameters, check_no_cells
 from nni_latency.nas._profiler import LatencyProfiler
 from nni_latency.nas._target import TargetPenalty, check_fill
 
@@ -125,6 +125,7 @@ class FBNet(DARTS):
             model, self.example_inputs, latency_estimator=self.latency_estimator, missing=self.missing
         )
         self.profiler.cost.check_additive()
+        check_no_cells(model, type(self).__name__)
         if self.target is not None:
             self.profiler.cost.check_target(self.target)
             check_fill(self.fill, self.profiler.cost, self.target)

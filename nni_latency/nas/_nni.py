@@ -13,7 +13,7 @@ with quiet_nni():
     from nni.nas.evaluator.pytorch import Classification, DataLoader
     from nni.nas.experiment import NasExperiment
     from nni.nas.experiment.config import ModelFormatConfig, SequentialEngineConfig
-    from nni.nas.nn.pytorch import ModelSpace
+    from nni.nas.nn.pytorch import Cell, ModelSpace
     from nni.nas.oneshot.pytorch.base_lightning import BaseOneShotLightningModule
     from nni.nas.oneshot.pytorch.differentiable import DartsLightningModule
     from nni.nas.oneshot.pytorch.profiler import (
@@ -52,6 +52,7 @@ __all__ = [
     "BaseSuperNetModule",
     "Categorical",
     "CategoricalMultiple",
+    "Cell",
     "Chain",
     "Classification",
     "DartsLightningModule",

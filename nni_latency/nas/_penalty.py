@@ -12,7 +12,7 @@ from torch import nn
 from nni_latency.errors import InvalidValueError, MismatchError
 from nni_latency.nas._depth import depth_logits, proxyless_depths
 from nni_latency.nas._expectation_groups import expected_cost
-from nni_latency.nas._nni import BaseSuperNetModule, ExpectationProfilerPenalty
+from nni_latency.nas._nni import BaseSuperNetModule, Cell, ExpectationProfilerPenalty
 from nni_latency.nas._profiler import LatencyProfiler
 
 
@@ -65,6 +65,7 @@ class LatencyPenalty(ExpectationProfilerPenalty):
             )
         if not baseline > 0:
             raise InvalidValueError(f"The 'baseline' of {type(self).__name__} must be > 0. Got {baseline!r}.")
+        check_no_cells(profiler.space, type(self).__name__)
         if nonlinear == "positive":
             profiler.cost.check_target(baseline)
         super().__init__(profiler, baseline, scale, nonlinear=nonlinear, aggregate=aggregate)
@@ -108,6 +109,18 @@ class LatencyPenalty(ExpectationProfilerPenalty):
                 "Make the LatencyProfiler with the very object that goes into the experiment."
             )
         self.expected.check_labels(found)
+
+
+def check_no_cells(space: nn.Module, who: str) -> None:
+    """Raise `InvalidValueError` if a space has cells, whose expected cost a differentiable strategy cannot follow."""
+    name = next((name for name, module in space.named_modules() if isinstance(module, Cell)), None)
+    if name is not None:
+        raise InvalidValueError(
+            f"{who} cannot follow the cost of {type(space).__name__}: {name!r} is a Cell, of which DARTS and "
+            "GumbelDARTS learn a weight for every pair of an input and an operation, and not the probability of a "
+            "choice. Take ENAS or RandomOneShot with a LatencyFilter, or a multi-trial strategy such as "
+            "RegularizedEvolution."
+        )
 
 
 def architecture_parameters(supernet: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:

@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from torch import nn
+
+from nni_latency.errors import InvalidValueError
 from nni_latency.estimators import Distillation, Missing, NetworkEstimator, distil
 from nni_latency.loading import EstimatorSource, load_estimator
 from nni_latency.nas._expressions import expression_of
-from nni_latency.nas._nni import ExpressionProfiler
+from nni_latency.nas._filter import sample_of
+from nni_latency.nas._nni import ExpressionProfiler, ModelSpace
 from nni_latency.nas._space_cost import N_NETWORKS, cost_of_space
-from nni_latency.spaces import choices_of
+from nni_latency.spaces import choices_of, example_inputs_of
 
 
 class LatencyProfiler(ExpressionProfiler):
@@ -86,12 +90,25 @@ class LatencyProfiler(ExpressionProfiler):
         self.cost = cost_of_space(self.distillation or self.estimator, space, example_inputs, n_samples or N_NETWORKS)
         self.expression = expression_of(self.cost, space)
 
-    def profile(self, sample: Mapping[str, Any]) -> float:
-        """Return the cost of a sample, in the SI unit of the estimator's metric.
+    def profile(self, sample: Mapping[str, Any] | nn.Module) -> float:
+        """Return the cost of a network, in the SI unit of the estimator's metric.
+
+        Parameters
+        ----------
+        sample : mapping or Module
+            A sample, ``{label: choice}``, or a frozen model. A model that a strategy froze knows its sample; one that
+            ``space.freeze`` or ``space.random`` returned does not, and the estimator is asked for the network itself.
 
         Raises
         ------
         MissingEntryError
             If the sample lacks a label, or has a choice that is not in the space.
         """
-        return self.cost(sample)
+        if not isinstance(sample, nn.Module):
+            return self.cost(sample_of(sample))
+        if isinstance(sample, ModelSpace) and sample.simplify():
+            raise InvalidValueError(
+                f"The {type(sample).__name__} is a whole space, not a network of it. Freeze it with a sample."
+            )
+        inputs = example_inputs_of(self.space) if self.example_inputs is None else self.example_inputs
+        return self.estimator.estimate(sample, inputs).value

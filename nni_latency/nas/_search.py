@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+import signal
 import tempfile
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from pytorch_lightning import Callback, LightningModule, Trainer
+from pytorch_lightning.utilities.exceptions import SIGTERMException
 from torch import nn
 
-from nni_latency.errors import InvalidValueError
+from nni_latency.errors import FileFormatError, InvalidValueError
+from nni_latency.nas._checkpoint import Checkpoint, SearchState, put_back, put_back_random, tensors_of
 from nni_latency.nas._datasets import Dataset, split
 from nni_latency.nas._fbnet import FBNet
 from nni_latency.nas._freezing import freeze_trained
@@ -29,8 +33,9 @@ from nni_latency.nas._training import (
     learning_threads,
     loader_of,
     quiet_lightning,
-    train_on,
+    train_found,
 )
+from nni_latency.spaces import check_sample
 
 
 @dataclass(frozen=True)
@@ -88,6 +93,9 @@ class Trial:
     sample: dict[str, Any]
 
 
+Step = TypeVar("Step", Epoch, Trial)
+
+
 @dataclass(frozen=True)
 class SearchResult:
     """What a search found.
@@ -122,6 +130,7 @@ def run_search(
     profiler: LatencyProfiler | None = None,
     limit: float | None = None,
     fill: float | None = None,
+    checkpoint: Checkpoint | None = None,
     on_epoch: Callable[[Epoch], None] = lambda epoch: None,
     on_final_epoch: Callable[[int], None] = lambda index: None,
 ) -> SearchResult:
@@ -148,6 +157,9 @@ def run_search(
         baseline: the network is the one that `found_sample` takes.
     fill : float, optional
         Least share of the limit that the network found is to use, for the same strategies.
+    checkpoint : Checkpoint, optional
+        Where the search saves itself after every epoch. If the file is there, the search goes on from it, and finds
+        what it would have found without an interruption.
     on_epoch, on_final_epoch : callable, optional
         Called after every epoch of the search, and of the final training.
 
@@ -159,18 +171,24 @@ def run_search(
     ------
     InvalidValueError
         If the profiler is missing.
+    FileFormatError, MismatchError
+        If the checkpoint cannot be read, or is of another search.
+    OutputError
+        If the checkpoint cannot be written.
     """
     if profiler is None and not isinstance(strategy, FBNet):
         raise InvalidValueError(
             f"A search with {type(strategy).__name__} needs the 'profiler' of its space. Only FBNet has its own."
         )
+    before = None if checkpoint is None else checkpoint.state
     torch.manual_seed(settings.seed)
     with (
         quiet_lightning(),
         learning_threads(settings.threads),
+        _interruptible(),
         tempfile.TemporaryDirectory(prefix="nni-latency-") as folder,
     ):
-        recorder = _Recorder(dataset, settings, profiler, on_epoch)
+        recorder = _Recorder(dataset, settings, profiler, on_epoch, checkpoint)
         for_weights, for_architecture = split(dataset.train, settings.seed)
         evaluator = Classification(
             num_classes=dataset.num_classes,
@@ -181,18 +199,47 @@ def run_search(
             callbacks=[recorder],
             **bare_trainer(folder),
         )
-        experiment = NasExperiment(space, evaluator, strategy)
-        experiment.config.experiment_working_directory = Path(folder)
-        try:
-            experiment.run()
-            sample = _found(experiment, strategy, profiler, limit, fill)
-        finally:
-            experiment.stop()
-        network = freeze_trained(space, sample)
-        accuracy = train_on(network, dataset, settings, on_final_epoch)
+        if before is not None and before.sample is not None:
+            sample = check_sample(space, before.sample)
+            strategy.mutate_model(space)
+            network = freeze_trained(space, sample).to(evaluator.trainer.strategy.root_device)
+        else:
+            experiment = NasExperiment(space, evaluator, strategy)
+            experiment.config.experiment_working_directory = Path(folder)
+            try:
+                experiment.run()
+                sample = _found(experiment, strategy, profiler, limit, fill)
+            finally:
+                experiment.stop()
+            network = freeze_trained(space, sample)
+        accuracy = train_found(
+            network, dataset, settings, on_final_epoch, checkpoint=checkpoint, sample=sample, history=recorder.history
+        )
     costs = strategy.profiler if isinstance(strategy, FBNet) else profiler
     assert costs is not None, "the experiment has initialised the strategy"
     return SearchResult(sample, network, costs.profile(sample), accuracy, tuple(recorder.history))
+
+
+def steps_of(state: SearchState | None, kind: type[Step]) -> list[Step]:
+    """Return the epochs or trials that a checkpoint holds."""
+    try:
+        return [] if state is None else [kind(**step) for step in state.history]
+    except TypeError as error:
+        raise FileFormatError(f"The checkpoint does not hold a search of this kind: {error}.") from error
+
+
+@contextlib.contextmanager
+def _interruptible() -> Iterator[None]:
+    """Let an interruption be one: Lightning turns it, and being terminated, into an exit."""
+    try:
+        yield
+    except SystemExit as error:
+        if isinstance(error.__context__, KeyboardInterrupt):
+            # It ignores all that follow, too.
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+        elif not isinstance(error, SIGTERMException):
+            raise
+        raise KeyboardInterrupt from error
 
 
 def _found(
@@ -205,7 +252,7 @@ def _found(
 
 
 class _Recorder(Callback):
-    """Note what every epoch comes to."""
+    """Note what every epoch comes to, save it, and go on from what was saved."""
 
     def __init__(
         self,
@@ -213,15 +260,30 @@ class _Recorder(Callback):
         settings: SearchSettings,
         profiler: LatencyProfiler | None,
         on_epoch: Callable[[Epoch], None],
+        checkpoint: Checkpoint | None,
     ) -> None:
-        self.history: list[Epoch] = []
+        self._checkpoint = checkpoint
+        self._before = None if checkpoint is None else checkpoint.state
+        self.history = steps_of(self._before, Epoch)
         self._dataset = dataset
         self._settings = settings
         self._profiler = profiler
         self._on_epoch = on_epoch
         self._begin = 0.0
 
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if self._before is None:
+            return
+        put_back(self._before.tensors, pl_module, trainer.optimizers)
+        epochs: Any = trainer.fit_loop.epoch_progress
+        for progress in (epochs.current, epochs.total):
+            progress.ready = progress.started = progress.processed = progress.completed = self._before.done
+
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if self._before is not None:
+            # Making the loaders has drawn some, which it did not where the search was not interrupted.
+            put_back_random(self._before.tensors)
+            self._before = None
         self._begin = time.perf_counter()
         self._losses: list[float] = []
 
@@ -251,6 +313,10 @@ class _Recorder(Callback):
             time.perf_counter() - self._begin,
         )
         self.history.append(epoch)
+        if self._checkpoint is not None:
+            history = tuple(map(asdict, self.history))
+            state = SearchState("search", len(history), history, tensors_of(pl_module, trainer.optimizers))
+            self._checkpoint.save(state)
         self._on_epoch(epoch)
 
     def _latency(self, pl_module: Any, drawn: list[dict[str, Any]]) -> float:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import warnings
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
 from torch import nn
 
 from nni_latency.errors import InvalidValueError
+from nni_latency.nas._checkpoint import Checkpoint, SearchState, put_back, tensors_of
 from nni_latency.nas._datasets import Dataset
 from nni_latency.nas._nni import DataLoader
 
@@ -95,23 +97,57 @@ def batch_statistics(network: nn.Module) -> Iterator[None]:
             layer.momentum = momentum
 
 
-def train_on(
-    network: nn.Module, dataset: Dataset, settings: SearchSettings, on_final_epoch: Callable[[int], None]
+def train_found(
+    network: nn.Module,
+    dataset: Dataset,
+    settings: SearchSettings,
+    on_final_epoch: Callable[[int], None],
+    *,
+    checkpoint: Checkpoint | None,
+    sample: dict[str, Any],
+    history: Sequence[Any],
 ) -> float:
-    """Let the network found learn on, and return its accuracy on the held-out images."""
+    """Let the network found learn on, from where a checkpoint left it, and return its accuracy."""
+    if checkpoint is None:
+        return train_on(network, dataset, settings, on_final_epoch)
+    steps = tuple(map(asdict, history))
+
+    def save(done: int, *optimizers: torch.optim.Optimizer) -> None:
+        checkpoint.save(SearchState("final", done, steps, tensors_of(network, optimizers), sample))
+
+    state = checkpoint.state
+    if state is None or state.sample is None:
+        save(0)
+        return train_on(network, dataset, settings, on_final_epoch, save=save)
+    return train_on(network, dataset, settings, on_final_epoch, save=save, state=state)
+
+
+def train_on(
+    network: nn.Module,
+    dataset: Dataset,
+    settings: SearchSettings,
+    on_final_epoch: Callable[[int], None],
+    *,
+    save: Callable[[int, torch.optim.Optimizer], None] = lambda done, optimizer: None,
+    state: SearchState | None = None,
+) -> float:
+    """Let a network learn on, and return its accuracy on the held-out images."""
     network.requires_grad_(True)
     device = next(network.parameters()).device
     loader = loader_of(dataset.train, settings)
     optimizer = torch.optim.Adam(network.parameters(), settings.learning_rate)
-    # Falling to zero, so that the statistics of the batch normalisation settle.
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, max(1, settings.final_epochs * len(loader)))
+    if state is not None:
+        put_back(state.tensors, network, [optimizer])
+    steps = settings.final_epochs * len(loader)
     network.train()
-    for index in range(settings.final_epochs):
-        for inputs, classes in loader:
+    for index in range(0 if state is None else state.done, settings.final_epochs):
+        for step, (inputs, classes) in enumerate(loader, index * len(loader)):
+            # Falling to zero, so that the statistics of the batch normalisation settle.
+            optimizer.param_groups[0]["lr"] = settings.learning_rate * (1 + math.cos(math.pi * step / steps)) / 2
             optimizer.zero_grad()
             nn.functional.cross_entropy(network(inputs.to(device)), classes.to(device)).backward()
             optimizer.step()
-            schedule.step()
+        save(index + 1, optimizer)
         on_final_epoch(index)
     return accuracy_of(network, dataset.valid, settings.batch_size)
 

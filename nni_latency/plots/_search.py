@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +11,9 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from nni_latency.plots._canvas import BLUE, DARK, GREEN, ORANGE, plain, save_png
+
+#: Letters in a line below the picture, and lines.
+_WIDTH, _LINES = 220, 8
 
 
 @dataclass(frozen=True)
@@ -36,6 +40,8 @@ class SearchPicture:
         Whether the path is of trials, each a network of its own.
     raw : float or None
         The latency as it was measured.
+    choices : sequence of (str, str), default=()
+        What was chosen by label, where the layers do not say it.
     """
 
     layers: Sequence[tuple[str, str, float]]
@@ -47,6 +53,7 @@ class SearchPicture:
     title: str
     trials: bool = False
     raw: float | None = None
+    choices: Sequence[tuple[str, str]] = ()
 
 
 def draw_search(picture: SearchPicture, out: str | Path) -> Path:
@@ -62,7 +69,15 @@ def draw_search(picture: SearchPicture, out: str | Path) -> Path:
     figure.suptitle(picture.title, fontsize=11)
     _draw_layers(left, picture)
     _draw_path(right, picture)
+    if picture.choices:
+        figure.supxlabel(_listed(picture.choices), x=0.01, horizontalalignment="left", fontsize=7)
     return save_png(figure, out)
+
+
+def _listed(choices: Sequence[tuple[str, str]]) -> str:
+    """List what was chosen in a few lines."""
+    text = "Network found: " + ", ".join(f"{label} = {choice}" for label, choice in choices)
+    return textwrap.fill(text, _WIDTH, max_lines=_LINES, placeholder=" ...")
 
 
 def _draw_layers(axes: Any, picture: SearchPicture) -> None:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from nni_latency.spaces._hub import HUB_SPACES
     from nni_latency.spaces._networks import NetworkBuilder, example_inputs_of, network_of
     from nni_latency.spaces._sampled import SampledSpace
-    from nni_latency.spaces._samples import check_sample, draw_samples, labels_of, read_sample
+    from nni_latency.spaces._samples import check_sample, draw_samples, labels_of, name_choices, read_sample
     from nni_latency.spaces._space_operators import SpaceOperators, operators_of_space
     from nni_latency.spaces._varying import TooManyChoicesError
     from nni_latency.spaces._walk import choices_of, plan_of
@@ -38,6 +38,7 @@ __all__ = [
     "hub_space",
     "labels_of",
     "make_space",
+    "name_choices",
     "network_of",
     "operator_plan",
     "operators_of_space",
@@ -69,6 +70,7 @@ __getattr__, __dir__ = lazy_exports(
         "example_inputs_of": "nni_latency.spaces._networks",
         "hub_space": "nni_latency.spaces._finding",
         "labels_of": "nni_latency.spaces._samples",
+        "name_choices": "nni_latency.spaces._samples",
         "make_space": "nni_latency.spaces._finding",
         "network_of": "nni_latency.spaces._networks",
         "operator_plan": "nni_latency.spaces._covering",

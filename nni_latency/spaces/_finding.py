@@ -154,8 +154,7 @@ def _instantiate(kind: type[Any], arguments: Mapping[str, Any], name: str) -> An
     except TypeError as error:
         takes = ", ".join(_takes(kind)) or "none"
         raise InvalidValueError(
-            f"The space {name!r} cannot be made with these arguments: {error}. It takes: {takes}. "
-            "Give them as --space-args '{\"name\": value}'."
+            f"The space {name!r} cannot be made with these arguments: {error}. It takes: {takes}."
         ) from error
     try:
         with quiet_nni():

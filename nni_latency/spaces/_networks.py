@@ -103,15 +103,16 @@ def example_inputs_of(space: Any, batch_size: int = 1, input_size: int | None = 
     InvalidValueError
         If it is not known what the space takes.
     """
-    if input_size is None and hasattr(space, "example_inputs"):
+    if hasattr(space, "example_inputs"):
         inputs: torch.Tensor = space.example_inputs(batch_size)
-        return inputs
+        if input_size in (None, inputs.shape[-1]):
+            return inputs
     reference = reference_of(space)
     if input_size is None:
         if reference.name not in HUB_SPACES:
             raise InvalidValueError(
-                f"It is not known what the space {reference.name!r} takes. Give the input image size with "
-                "--input-size, or the class a method example_inputs(batch_size)."
+                f"It is not known what the space {reference.name!r} takes. Give the input image size, or the class a "
+                "method example_inputs(batch_size)."
             )
         input_size = HUB_SPACES[reference.name].size_for(reference.arguments)
     return torch.zeros(batch_size, 3, input_size, input_size)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from nni_latency.errors import InvalidValueError, listed
-from nni_latency.spaces._nni import ModelSpace, SampleValidationError
+from nni_latency.spaces._nni import LayerChoice, ModelSpace, SampleValidationError
 
 #: A sample of a space, ``{label: choice}``, as NNI understands it.
 Sample = dict[str, Any]
@@ -92,6 +92,29 @@ def check_sample(space: Any, sample: Mapping[str, Any]) -> Sample:
     if error is not None:
         raise InvalidValueError(f"The sample is not one of {type(space).__name__}: {_one_line(error)}")
     return checked
+
+
+def name_choices(space: Any, sample: Mapping[str, Any]) -> dict[str, str]:
+    """Say in words what a sample chooses.
+
+    Parameters
+    ----------
+    space : ModelSpace
+        Any space.
+    sample : mapping
+        ``{label: choice}``.
+
+    Returns
+    -------
+    dict
+        ``{label: text}``. A candidate layer that only has a number is named by its class as well.
+    """
+    layers = {module.label: module for module in space.modules() if isinstance(module, LayerChoice)}
+    names = {}
+    for label, value in sample.items():
+        is_number = label in layers and isinstance(value, int | str) and str(value).isdecimal()
+        names[label] = f"{value} ({type(layers[label][value]).__name__})" if is_number else str(value)
+    return names
 
 
 def read_sample(space: Any, path: str | Path) -> Sample:

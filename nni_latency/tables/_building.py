@@ -37,7 +37,7 @@ Result = TypeVar("Result", bound=TableHeader)
 def check_new(target: Path, *, overwrite: bool = False) -> None:
     """Raise `InvalidValueError` if there is a file already that may not be replaced."""
     if target.exists() and not overwrite:
-        raise InvalidValueError(f"{str(target)!r} exists. Choose another file, or replace it with --overwrite.")
+        raise InvalidValueError(f"{str(target)!r} exists. Choose another file, or replace it: overwrite=True.")
 
 
 def as_store(source: StoreSource) -> Store:

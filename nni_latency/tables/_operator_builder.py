@@ -115,7 +115,7 @@ def check_sees_calls(runtime: Runtime) -> None:
     if not runtime.sees_calls:
         raise MeasurementError(
             f"The runtime {runtime.name!r} compiles whole networks, so their operators cannot be timed inside them. "
-            "Tables of spaces without layers of their own need --runtime torch or torch-nhwc."
+            "Tables of spaces without layers of their own need the runtime torch or torch-nhwc."
         )
 
 
@@ -208,5 +208,5 @@ def _unmeasured(measured: int, planned: int) -> tuple[str, ...]:
         return ()
     return (
         f"The budget was spent after {measured} of {planned} networks, so more operators are predicted than need be: "
-        "give a larger --budget.",
+        "give a larger budget.",
     )

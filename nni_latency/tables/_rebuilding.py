@@ -61,7 +61,7 @@ def _campaign_of(table: LookupTable | OperatorTable, store: Store) -> StoredCamp
     if found is None:
         raise MissingEntryError(
             f"The database does not have the campaign {table.campaign!r} of the table. Name the one it was measured "
-            "with, by --database."
+            "with."
         )
     return found
 

@@ -107,6 +107,13 @@ def test_record_tells_every_epoch(searched):
     assert set(history[0]) == {"index", "loss", "accuracy", "latency", "temperature", "duration"}
 
 
+def test_record_and_report_name_every_choice(searched):
+    content = _content(searched)
+    assert content["choices"] == content["sample"]
+    for label, choice in content["choices"].items():
+        assert any(label in line and choice in line for line in searched[1].stdout.splitlines())
+
+
 def test_progress_is_told_for_every_epoch(searched):
     stderr = searched[1].stderr
     for text in ("epoch 1: loss", "epoch 2: loss", "accuracy", "expected latency", "temperature 5.00"):
@@ -184,6 +191,61 @@ def test_result_is_written_although_it_cannot_be_measured(run, tables, tmp_path,
 
 
 @pytest.fixture
+def unfinished(run, tables, tmp_path, _few_digits, monkeypatch):
+    """Search, and interrupt it while the network found learns on; return the command."""
+    command = [
+        "search", "--latency-estimator", tables["tiny"], "--target-ms", 4, "--epochs", 1, "--final-epochs", 2,
+        "--train-batch-size", 32, "--no-measure", "--out", "out",
+    ]  # fmt: skip
+
+    def interrupt(*arguments):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("nni_latency.nas._training.accuracy_of", interrupt)
+        assert "Interrupted." in run(*command, code=130).stderr
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["checkpoint.safetensors"]
+    return command
+
+
+def test_same_command_goes_on_with_an_unfinished_search(run, fails, unfinished, tmp_path):
+    complaint = fails(*unfinished, "--seed", 3)
+    assert (
+        "'out/checkpoint.safetensors' is of a search with other options: seed=0 in it, seed=3 requested." in complaint
+    )
+    assert "Choose another folder, or replace what is in it with --overwrite." in complaint
+    done = run(*unfinished)
+    assert "Going on with the final training from out/checkpoint.safetensors" in done.stderr
+    assert "epoch 1" not in done.stderr
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == sorted(FILES)
+    assert "The folder 'out' is not empty." in fails(*unfinished)
+
+
+def test_results_are_written_before_they_are_measured(run, unfinished, tmp_path, monkeypatch):
+    def interrupt(*arguments):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("nni_latency.cli._search._measure", interrupt)
+    run(*[item for item in unfinished if item != "--no-measure"], code=130)
+    files = {path.name for path in (tmp_path / "out").iterdir()}
+    assert files == {"result.json", "weights.safetensors", "search.json", "checkpoint.safetensors"}
+    assert json.loads((tmp_path / "out" / "search.json").read_text())["not_measured"] == "It was interrupted."
+
+
+def test_overwrite_removes_an_older_search_first(run, unfinished, tmp_path, monkeypatch):
+    out = tmp_path / "out"
+    for name in (*FILES, "mine.txt"):
+        (out / name).write_text("old")
+
+    def interrupt(*arguments, **options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("nni_latency.cli._search._run", interrupt)
+    run(*unfinished, "--overwrite", code=130)
+    assert [path.name for path in out.iterdir()] == ["mine.txt"]
+
+
+@pytest.fixture
 def refused(fails, tables, tmp_path, _few_digits):
     """Search with options that must be refused before anything is learned or written; return the sentence."""
 
@@ -218,9 +280,9 @@ def test_target_without_room_for_the_margin_tells_the_fastest(refused, tables):
     assert f"{low * 1e3:.2f} ms" in complaint
 
 
-@pytest.mark.parametrize("target", ["0", "-1", "nan", "inf"])
-def test_target_that_is_no_positive_number_is_refused(refused, target):
-    assert "The 'target' must be a positive, finite number." in refused(target=target)
+@pytest.mark.parametrize("target", ["0", "-1", "nan", "inf", "soon"])
+def test_target_that_is_no_positive_number_is_refused_as_it_was_typed(refused, target):
+    assert f"It must be a positive, finite number of milliseconds. Got '{target}'." in refused(target=target)
 
 
 @pytest.mark.parametrize(
@@ -230,7 +292,7 @@ def test_target_that_is_no_positive_number_is_refused(refused, target):
         (["--width", "0.5"], "width=0.25 in the table, width=0.5 requested"),
         (["--batch-size", "4"], "measured with batch size 1, not with 4"),
         (["--device", "tpu"], "Unknown device 'tpu'. There is: cpu"),
-        (["--dataset", "mnist"], "Unknown data set 'mnist'. There is: digits, cifar10, folder:PATH"),
+        (["--dataset", "mnist"], "Unknown data set 'mnist'. There is: digits, cifar10, folder:PATH, PATH.npz, package"),
         (["--epochs", "0"], "The 'epochs' of a search must be an int >= 1. Got 0."),
         (["--train-batch-size", "1"], "The 'batch_size' of a search must be an int >= 2. Got 1."),
         (["--learning-rate", "0"], "The 'learning_rate' of a search must be > 0. Got 0.0."),

@@ -2,26 +2,43 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
 import cloudpickle
 import pytest
 import torch
+from matplotlib.image import imread
 from safetensors.torch import load_file
+from torch import nn
+from torch.utils.data import TensorDataset
 
 from nni_latency.cli._search_report import FILES
-from nni_latency.cli._searched import Searched
+from nni_latency.cli._searched import Searched, choose_strategy, searched_space
+from nni_latency.cli._space_options import CLASSES, SpaceOptions
 from nni_latency.estimators import ActsEstimator
+from nni_latency.loading import load_estimator
 from nni_latency.measurement import Protocol
 from nni_latency.micro_benchmarks import draw_blocks, run_benchmarks
-from nni_latency.operators import features_of
+from nni_latency.nas import Dataset, LatencyProfiler, load_dataset
+from nni_latency.operators import features_of, trace
 from nni_latency.platforms import current_platform
-from nni_latency.spaces import make_space, network_of, operators_of_space, read_sample, reference_of
+from nni_latency.spaces import (
+    HUB_SPACES,
+    example_inputs_of,
+    make_space,
+    network_of,
+    operators_of_space,
+    parameters_of,
+    read_sample,
+    reference_of,
+)
 from nni_latency.tables import OperatorEntry, OperatorTable
 from nni_latency.testing import FakeRuntime
 
 OWN = f"{Path(__file__).parents[1] / 'spaces' / 'own_space.py'}:OwnSpace"
+HELLO = Path(__file__).parents[2] / "examples" / "hello_nas_space.py"
 SMALL = ["--space", "nasbench201", "--space-args", '{"stem_out_channels": 4, "num_modules_per_stack": 1}']
 _ONE_CELL = '{"stem_out_channels": 8, "num_stacks": 1, "num_modules_per_stack": 1}'
 QUICK = ["--budget", "4s", "--epochs", 1, "--final-epochs", 1, "--train-batch-size", 32]
@@ -94,6 +111,14 @@ def test_networks_of_a_file_can_be_sent_to_other_processes():
 def test_input_is_that_of_the_space(own, hub):
     assert own[2]["input_shape"] == [1, 3, 16, 16]
     assert hub[2]["input_shape"] == [1, 3, 32, 32]
+
+
+def test_report_and_record_name_what_was_chosen(own, hub, tried):
+    for done, _, record in (own, hub, tried):
+        assert list(record["choices"]) == list(record["sample"])
+        lines = done.stdout.splitlines()
+        for label, choice in record["choices"].items():
+            assert any(label in line and choice in line for line in lines)
 
 
 def test_first_strategy_that_can_is_taken(own):
@@ -200,6 +225,24 @@ def test_target_out_of_reach_is_refused(refused):
     assert "No network of the space meets a latency of 1.00 us" in refused("--space", OWN, target=0.001)
 
 
+def test_tutorial_space_of_nni_is_searched_with_pictures_of_one_channel(search):
+    quick = ["--strategy", "random", "--trials", 1, "--epochs", 1, "--final-epochs", 0, "--no-measure"]
+    done, out, record = search("--space", f"{HELLO}:HelloSpace", "--dataset", f"{HELLO}:pictures", *quick)
+    assert record["input_shape"] == [1, 1, 28, 28]
+    assert set(record["choices"]) == {"conv2", "dropout", "feature"}
+    assert record["choices"]["conv2"] in ("0 (Conv2d)", "1 (DepthwiseSeparableConv)")
+    assert record["choices"]["conv2"] in done.stdout
+    assert imread(out / "search.png").shape[0] > 400
+
+
+@pytest.mark.parametrize("strategy", ["fbnet", "enas"])
+def test_tutorial_space_of_nni_can_be_searched_in_a_supernet(acts, strategy):
+    dataset = load_dataset(f"{HELLO}:pictures")
+    searched = Searched(f"{HELLO}:HelloSpace", {}, (1, 1, 28, 28))
+    profiler = LatencyProfiler(searched.make(), torch.zeros(1, 1, 28, 28), latency_estimator=acts)
+    assert choose_strategy(strategy, searched, profiler.cost, dataset) == strategy
+
+
 @pytest.fixture(scope="module")
 def operators(tmp_path_factory):
     """Save a table of operators of invented numbers."""
@@ -221,6 +264,27 @@ def test_table_of_operators_brings_its_space(run, operators, tmp_path):
     assert record["space"] == "nasbench201"
     assert record["space_arguments"] == {"stem_out_channels": 4, "num_modules_per_stack": 1, "num_labels": 10}
     assert record["input_shape"] == [1, 3, 32, 32]
+
+
+@pytest.mark.parametrize("name", list(HUB_SPACES))
+def test_table_of_a_space_of_the_hub_is_searched_without_further_options(name):
+    """As `build-lut --space NAME` makes it, for the classes of another data set."""
+    made = make_space(name, {})
+    shape = tuple(example_inputs_of(made).shape)
+    entry = OperatorEntry(1e-3, 1e-3, 1e-3, trace(nn.Conv2d(3, 4, 1), torch.zeros(1, 3, 8, 8)).operators[0])
+    table = OperatorTable(
+        space=reference_of(made), platform=current_platform("cpu"), input_shape=shape, entries=(entry,)
+    )
+    asked = SpaceOptions(*[None] * len(dataclasses.fields(SpaceOptions)))
+    pair = TensorDataset(torch.zeros(2, 3, 32, 32), torch.zeros(2).long())
+    found = searched_space(load_estimator(table), asked, None, Dataset("made up", pair, pair, 7, 32))
+    assert found.name == name
+    assert found.input_shape == shape
+    labels = {parameter: value for parameter, value in found.arguments.items() if parameter in CLASSES}
+    assert set(labels.values()) == {7} or not set(CLASSES) & set(parameters_of(name))
+    assert {**found.arguments, **labels, **dict.fromkeys(labels)} == {
+        **reference_of(made).arguments, **dict.fromkeys(labels)
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(

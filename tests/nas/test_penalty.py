@@ -4,17 +4,42 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import nn
 from toys import FASTEST, LATENCIES, Listed, Shared, Toy, penalty_of, profiler_of, reversed_latencies, search, seeded
 
 from nni_latency.errors import InvalidValueError, MismatchError, UnreachableTargetError
+from nni_latency.estimators import Estimate, LayerEstimator
 from nni_latency.imports import quiet_nni
-from nni_latency.nas import LatencyPenalty
+from nni_latency.nas import FBNet, LatencyPenalty, LatencyProfiler, TargetPenalty
+from nni_latency.platforms import Platform
 
 with quiet_nni():
     import nni
-    from nni.nas.nn.pytorch import ModelSpace, MutableLinear
+    from nni.nas.nn.pytorch import Cell, ModelSpace, MutableLinear
     from nni.nas.oneshot.pytorch.profiler import ExpectationProfilerPenalty
     from nni.nas.strategy import DARTS, GumbelDARTS, Proxyless
+
+
+class Cells(ModelSpace):
+    """One cell of two nodes."""
+
+    def __init__(self):
+        super().__init__()
+        self.cell = Cell({"x": nn.Linear(8, 8), "y": nn.Identity()}, 2, 1, 2, "all", label="cell")
+
+    def forward(self, inputs):
+        return self.cell(inputs, inputs)
+
+
+class Constant(LayerEstimator):
+    """As long for every operator."""
+
+    metric = "latency"
+    platform = Platform("paper")
+
+    def estimate_op(self, op):
+        return Estimate(1e-4, 1e-4, 1e-4)
+
 
 STRATEGIES = [DARTS, GumbelDARTS, Proxyless]
 
@@ -218,3 +243,17 @@ def test_penalty_refuses_a_baseline_that_is_not_positive(baseline):
 def test_positive_penalty_refuses_an_unreachable_baseline():
     with pytest.raises(UnreachableTargetError, match=r"Reachable is 3\.00 ms to 9\.00 ms"):
         LatencyPenalty(profiler_of(Toy()), 2e-3, nonlinear="positive")
+
+
+@pytest.mark.parametrize("make", [lambda profiler: LatencyPenalty(profiler, 1e-3), lambda p: TargetPenalty(p, 1e-3)])
+def test_space_with_a_cell_is_refused_before_the_search(make):
+    """What DARTS learns of a cell is no probability of a choice."""
+    space = Cells()
+    profiler = LatencyProfiler(space, torch.zeros(1, 8), latency_estimator=Constant())
+    with pytest.raises(InvalidValueError, match=r"of Cells: 'cell' is a Cell.*Take ENAS or RandomOneShot"):
+        make(profiler)
+
+
+def test_fbnet_refuses_a_space_with_a_cell_before_the_search():
+    with pytest.raises(InvalidValueError, match="FBNet cannot follow the cost of Cells: 'cell' is a Cell"):
+        FBNet(Constant(), example_inputs=torch.zeros(1, 8)).mutate_model(Cells())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import random
+from typing import ClassVar
 
 import pytest
 import torch
@@ -275,3 +276,28 @@ def test_profiler_costs_the_operators_of_a_space_without_a_plan():
         network = space.freeze(dict(sample))
     assert profiler.profile(sample) == pytest.approx(ByMacs().estimate(network, torch.zeros(1, 8)).value, rel=1e-12)
     assert profiler.expression.evaluate(sample) == profiler.profile(sample)
+
+
+def test_frozen_model_costs_what_its_sample_does():
+    space = FBNetSpace(depth=0.25)
+    profiler = LatencyProfiler(space, space.example_inputs(), latency_estimator=ByMacs())
+    sample = dict.fromkeys(space.simplify(), "k3_e1")
+    assert profiler.profile(space.freeze(sample)) == pytest.approx(profiler.profile(sample), rel=1e-6)
+    assert profiler.profile(space.random()) > 0
+
+
+def test_model_of_a_strategy_costs_what_its_sample_does():
+    space = Toy()
+    profiler = profiler_of(space)
+
+    class Frozen:
+        sample: ClassVar = {"a": "x", "b": "y", "c": "z"}
+
+    assert profiler.profile(Frozen()) == profiler.profile(Frozen.sample)
+
+
+def test_whole_space_is_no_network():
+    space = FBNetSpace(depth=0.25)
+    profiler = LatencyProfiler(space, space.example_inputs(), latency_estimator=ByMacs())
+    with pytest.raises(InvalidValueError, match="FBNetSpace is a whole space, not a network of it"):
+        profiler.profile(space)

@@ -43,6 +43,7 @@ def test_picture_is_a_png_of_readable_size(tmp_path):
         {"layers": [("layer0", "k3_e1", 2e-3)]},
         {"title": "another"},
         {"trials": True},
+        {"choices": [("depth", "3"), ("act", "0 (ReLU)")]},
     ],
     ids=lambda change: next(iter(change)),
 )

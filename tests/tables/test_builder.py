@@ -140,7 +140,7 @@ def test_two_builders_on_one_file(tmp_path):
 def test_existing_table_is_not_replaced(tmp_path):
     path = tmp_path / "t.json"
     path.write_text("mine")
-    with pytest.raises(InvalidValueError, match=r"exists\. Choose another file, or replace it with --overwrite"):
+    with pytest.raises(InvalidValueError, match=r"exists\. Choose another file, or replace it: overwrite=True"):
         build(path)
     assert path.read_text() == "mine"
 

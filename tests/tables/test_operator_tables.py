@@ -126,13 +126,13 @@ def test_a_space_that_can_not_run_at_all_is_an_error(plan, tmp_path):
 
 def test_a_runtime_without_calls_is_refused(plan, tmp_path, monkeypatch):
     monkeypatch.setattr(FakeRuntime, "sees_calls", False)
-    with pytest.raises(MeasurementError, match=r"'fake' compiles whole networks.*--runtime torch"):
+    with pytest.raises(MeasurementError, match=r"'fake' compiles whole networks.*the runtime torch"):
         build_operator_table(plan, FakeRuntime(seconds), PROTOCOL, tmp_path / "t.json", store="memory")
 
 
 def test_a_table_is_not_replaced_unless_asked(plan, tmp_path):
     (tmp_path / "t.json").write_text("mine")
-    with pytest.raises(InvalidValueError, match="--overwrite"):
+    with pytest.raises(InvalidValueError, match="overwrite=True"):
         build_operator_table(plan, FakeRuntime(seconds), PROTOCOL, tmp_path / "t.json", store="memory")
     assert (tmp_path / "t.json").read_text() == "mine"
 

@@ -193,7 +193,7 @@ def _unit(sheet: Sheet, kind: TableFormat, unit: str | None, metric: str) -> str
         return unit
     if sheet.unit is None:
         raise InvalidValueError(
-            f"The format {kind.name!r} does not say its unit. Give it, with --unit (unit=); "
+            f"The format {kind.name!r} does not say its unit. Give it as the 'unit'; "
             f"published files of the format are in {kind.usual_unit}."
         )
     power_of(sheet.unit, metric)
@@ -228,7 +228,7 @@ def _check_invalid(bad: list[str], good: dict[Place, Entry], invalid: Invalid, s
     if bad and (invalid == "error" or not good):
         raise InvalidValueError(
             f"{len(bad)} costs of {str(source)!r} are no positive numbers: {listed(bad)}. "
-            "Mend them, or leave them out with --invalid leave-out (invalid='leave-out')."
+            "Mend them, or leave them out: 'invalid' is to be 'leave-out'."
         )
 
 
@@ -243,13 +243,13 @@ def _check_unit(table: LookupTable | OperatorTable, source: Path, unit: str) -> 
         remedy = f"They would be plausible in {' or in '.join(said)}" if said else "No unit makes them plausible"
         raise InvalidValueError(
             f"The latencies of {str(source)!r} cannot be in {unit}: {reason}. {remedy}; "
-            "if they are right all the same, give --no-check-unit (check_unit=False)."
+            "if they are right all the same, switch off 'check_unit'."
         )
     odd = odd_layers(table)
     if odd:
         raise InvalidValueError(
             f"Parts of {str(source)!r} may be in another unit than {unit}: {listed(odd)}. "
-            "Mend them; if they are right all the same, give --no-check-unit (check_unit=False)."
+            "Mend them; if they are right all the same, switch off 'check_unit'."
         )
 
 

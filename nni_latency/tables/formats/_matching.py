@@ -86,7 +86,7 @@ def match_sheet(
     if not rows:
         raise InvalidValueError(
             f"No row of the file belongs to {plan.space if plan else 'a layer'}. The first is {sheet.rows[0].name}."
-            + (" Without a space (--space none) it becomes a table of operators." if sheet.keyed else "")
+            + (" Without a space, none, it becomes a table of operators." if sheet.keyed else "")
         )
     space = plan.space if plan is not None else SpaceReference(OPERATORS if sheet.keyed else "unknown")
     shape = plan.input_shape if plan is not None else (batch_size,)

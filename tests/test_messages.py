@@ -1,0 +1,30 @@
+"""Messages that a Python caller sees: none advises an option of the command line."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import nni_latency
+
+_FOLDER = Path(nni_latency.__file__).parent
+
+#: An option, unless it is one of another program's that the text names.
+_OPTION = re.compile(r"(?<![\w-])--[a-z]")
+_PROGRAMS = ("pip install", "nvidia-smi", "cpupower", "taskset", "--governor")
+
+
+def test_no_message_outside_of_the_command_line_advises_its_options():
+    found = []
+    for path in _FOLDER.rglob("*.py"):
+        if "cli" in path.relative_to(_FOLDER).parts:
+            continue
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        documented = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+        for node in ast.walk(tree):
+            if not (isinstance(node, ast.Constant) and isinstance(node.value, str)) or id(node) in documented:
+                continue
+            if _OPTION.search(node.value) and not any(name in node.value for name in _PROGRAMS):
+                found.append(f"{path.name}:{node.lineno}: {node.value}")
+    assert found == []
