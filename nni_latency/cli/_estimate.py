@@ -73,12 +73,12 @@ def _waiting(estimator: Estimator) -> AbstractContextManager[object]:
 
 def _report(answer: Answer, estimator: Estimator, top: int | None) -> Report:
     value = next(iter(cost_row(None, answer.metric)))
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"name": row.name, answer.column: row.what, value: row.estimate.value, "share": row.share}
         for row in answer.rows
     ]
     if top is not None and report_format() != "table":
-        rows = sorted(rows, key=lambda row: -row["share"])[:top]
+        rows = sorted(rows, key=lambda row: row["share"], reverse=True)[:top]
     cost = partial(format_metric, metric=answer.metric)
     columns = [
         Column("layer", "name"),
