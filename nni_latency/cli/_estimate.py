@@ -7,6 +7,7 @@ import sys
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import click
 from rich.markup import escape
