@@ -68,6 +68,11 @@ class _ResultOptions:
     table: Path | None = output_option("Also write the lookup table of the new device to this file.")
     save: Path | None = output_option("Also write the fitted estimator to this file.")
 
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        """The files that were asked for."""
+        return tuple(path for path in (self.out, self.table, self.save) if path is not None)
+
 
 @click.command("transfer", cls=WritingCommand)
 @grouped()
