@@ -70,6 +70,7 @@ def test_transfer_writes_predictions_and_says_how_good_they_are(run, files, tmp_
     assert LookupTable.load("T.json").coverage == 1.0
 
 
+@pytest.mark.slow
 def test_transfer_writes_a_table_of_the_default_space(run, tmp_path):
     names, draw = [f"layer{place}" for place in range(22)], np.random.default_rng(0)
     networks = draw.integers(0, 9, (40, 22))

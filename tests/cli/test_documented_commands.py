@@ -135,7 +135,12 @@ def _typed(words):
         yield from sorted(map(str, Path().glob(word))) if "*" in word else [str(Path(word).expanduser())]
 
 
-@pytest.mark.parametrize("words", [pytest.param(words, id=place) for place, words in _COMMANDS])
+def _marks(words):
+    """Mark what computes for more than ten seconds."""
+    return [pytest.mark.slow] if words[0] in ("transfer", "build-lut") else []
+
+
+@pytest.mark.parametrize("words", [pytest.param(words, id=place, marks=_marks(words)) for place, words in _COMMANDS])
 def test_commands_that_measure_nothing_run(run, files, monkeypatch, tmp_path, words):
     if _measures(words):
         pytest.skip("it measures, or needs a server")
