@@ -14,6 +14,9 @@ from click.testing import CliRunner
 
 from nni_latency.cli._noise import is_quiet, is_verbose
 from nni_latency.cli._report import Column, Grid, Pairs, Report, ReportingCommand, print_report
+from nni_latency.operators import parse_op_keys
+from nni_latency.platforms import Platform
+from nni_latency.tables import OperatorEntry, OperatorTable, SpaceReference, shipped_tables
 
 ROWS = [
     {"name": f"a_long_name_of_layer_{number}", "kind": "convolution", "cost": number / 8, "share": 0.1 * number}
@@ -25,6 +28,21 @@ COLUMNS = [
     *(Column(f"latency {number}", "cost", "{:.3f} ms".format) for number in range(5)),
     Column("share", "share", "{:.0%}".format),
 ]
+
+
+KEYS = [
+    "conv2d(bias=1,groups=1,kernel_size=3,out_channels=8,stride=1)@1x3x8x8:float32",
+    "relu()@1x8x8x8:float32",
+    "relu()@2x3x8x8:float32",
+]
+
+
+@pytest.fixture
+def operators(tmp_path):
+    """Save a table of three operators."""
+    entries = tuple(OperatorEntry(0.001, 0.001, 0.001, op) for op in parse_op_keys(" ".join(KEYS)))
+    header = {"space": SpaceReference("operators"), "platform": Platform("pi"), "input_shape": (1,)}
+    return OperatorTable(entries=entries, **header).save(tmp_path / "operators.json")
 
 
 def _print(report, *arguments, columns=None):
@@ -62,7 +80,9 @@ def test_three_formats_come_from_the_same_rows():
 
 
 def test_values_stand_side_by_side_where_they_are_few():
-    rows = [{"l": layer, "c": choice, "v": cost} for layer, choice, cost in [("a", "x", 1), ("a", "y", None), ("b", "x", 3)]]
+    rows = [
+        {"l": layer, "c": choice, "v": cost} for layer, choice, cost in [("a", "x", 1), ("a", "y", None), ("b", "x", 3)]
+    ]
     columns = [Column("layer", "l"), Column("choice", "c"), Column("cost", "v", str, "missing")]
     lines = _print(Report(Grid(rows, columns, across=True), before=[Pairs("Facts", {"one": 1})])).splitlines()
     assert [line.split() for line in lines[:2]] == [["Facts"], ["one", "1"]]
@@ -115,36 +135,34 @@ def test_a_million_threads_are_refused(fails):
 
 
 def test_show_takes_a_shipped_table_a_plugin_and_a_predictor(run, tables):
-    from nni_latency.tables import shipped_tables
-
     name = next(iter(shipped_tables()))
     assert json.loads(run("show", name, "--json").stdout)["entries"]
-    assert "latency on" in run("show", "roofline:100,20").stdout
+    assert "ModuleEstimator(latency on" in run("show", "module").stdout
     rows = list(csv.DictReader(io.StringIO(run("show", tables["tiny"], "--format", "csv").stdout)))
     assert {"layer", "choice", "latency_s", "low_s", "high_s"} <= set(rows[0])
 
 
-def test_operators_are_taken_as_they_are_printed(run, fails, tmp_path):
-    keys = ["conv2d(bias=1,groups=1,kernel_size=3,out_channels=8,stride=1)@1x3x8x8:float32", "relu()@1x8x8x8:float32"]
+def test_operators_are_taken_as_they_are_printed(run, fails, tmp_path, operators):
+    keys = KEYS[:2]
     (tmp_path / "keys.json").write_text(json.dumps(keys))
     (tmp_path / "keys.txt").write_text("\n".join(keys))
     asked = [",".join(keys), " ".join(keys), json.dumps(keys), " ".join(f"'{key}'" for key in keys)]
     for text in (*asked, "keys.json", "keys.txt"):
-        command = ["estimate", "--space", "operators", "--latency-estimator", "roofline:100,20", text, "--json"]
+        command = ["estimate", "--space", "operators", "--latency-estimator", operators, text, "--json"]
         assert [row["name"] for row in json.loads(run(*command).stdout)["layers"]] == keys
-    message = fails("estimate", "--space", "operators", "--latency-estimator", "roofline:100,20", "nope")
+    message = fails("estimate", "--space", "operators", "--latency-estimator", operators, "nope")
     assert "'nope'" in message
-    assert "The table" not in message
+    assert message.startswith("OperatorTableEstimator(operators")
 
 
-def test_estimate_takes_onnx_files_with_open_sizes(run, fails):
+def test_estimate_takes_onnx_files_with_open_sizes(run, fails, operators):
     onnx = pytest.importorskip("onnx", reason="the package onnx is not installed")
     sizes = ["n", 3, "h", "w"]
     value = onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, sizes)
     out = onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, sizes)
     node = onnx.helper.make_node("Relu", ["x"], ["y"])
     onnx.save(onnx.helper.make_model(onnx.helper.make_graph([node], "g", [value], [out])), "net.onnx")
-    command = ["estimate", "net.onnx", "--latency-estimator", "roofline:100,20", "--json"]
+    command = ["estimate", "net.onnx", "--latency-estimator", operators, "--json"]
     (row,) = json.loads(run(*command, "--input", "3,8,8", "--batch", 2).stdout)["layers"]
     assert row["operator"].startswith("relu()@2x3x8x8")
     assert "give the shapes of its inputs" in fails(*command)
