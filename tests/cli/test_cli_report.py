@@ -7,6 +7,7 @@ import io
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import click
 import pytest
@@ -101,7 +102,7 @@ def test_the_rest_is_counted_unless_everything_is_asked_for():
 def test_quiet_and_verbose_hold_for_the_group_and_for_the_command(run, fails, tables):
     command = ["estimate", "--architecture", "skip,skip,skip,skip,skip,skip,skip", "--missing", "nearest"]
     command += ["--latency-estimator", tables["holes"]]
-    assert "taken from what is most alike" in run(*command).stderr
+    assert "taken from the nearest entry" in run(*command).stderr
     assert run(*command, "--quiet").stderr == ""
     assert run("--quiet", *command).stderr == ""
     assert "exclude each other" in fails("plugins", "--quiet", "--verbose")
@@ -113,7 +114,7 @@ def test_quiet_and_verbose_hold_for_the_group_and_for_the_command(run, fails, ta
 
 def test_what_cannot_be_written_is_told_and_a_closed_pipe_is_not():
     shown = "import sys; from nni_latency.cli import main; main(sys.argv[1:])"
-    with open("/dev/full", "w") as full:
+    with Path("/dev/full").open("w") as full:
         done = subprocess.run(
             [sys.executable, "-c", shown, "plugins"], stdout=full, stderr=subprocess.PIPE, text=True, check=False
         )
