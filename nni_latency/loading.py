@@ -18,7 +18,7 @@ from nni_latency.estimators import (
     with_fallback,
 )
 from nni_latency.plugins import load_registry
-from nni_latency.tables import LookupTable, OperatorTable, shipped_table
+from nni_latency.tables import LookupTable, OperatorTable, find_table, shipped_table
 
 #: Ends the argument of a fallback whose second estimator may be of another platform.
 ACROSS = ",across-platforms"
@@ -86,7 +86,7 @@ def load_saved(source: str | os.PathLike[str]) -> tuple[LookupTable | OperatorTa
         Whatever `load_estimator` raises.
     """
     path = _file_of(source)
-    found = load_estimator(source) if path is None else read_saved(path)
+    found = load_estimator(source) if path is None else read_saved(find_table(path))
     return (found.table if isinstance(found, (TableEstimator, OperatorTableEstimator)) else found), path
 
 

@@ -20,7 +20,7 @@ from nni_latency.cli._option import grouped, option
 from nni_latency.cli._report import Column, Grid, Report, ReportingCommand, print_report, report_format
 from nni_latency.cli._space_options import SPACE_OF_TABLE, SpaceOptions
 from nni_latency.cli._supervision import user_code
-from nni_latency.estimators import Estimator, MeasuringEstimator
+from nni_latency.estimators import Estimator, MeasuringEstimator, TableEstimator
 from nni_latency.units import cost_row, format_count, format_metric, format_percent
 
 #: Rows that are printed without --top.
@@ -58,7 +58,7 @@ def command(
     with contextlib.redirect_stdout(sys.stderr), _waiting(made), _limited(made, model or space.name, code.timeout):
         answer = ask(made, Question(model, space, network, estimator.batch_size))
     print_report(_report(answer, made, report.top))
-    _print_doubts(answer)
+    _print_doubts(answer, made)
 
 
 def _limited(estimator: Estimator, name: str, timeout: float) -> AbstractContextManager[None]:
@@ -105,8 +105,8 @@ def _report(answer: Answer, estimator: Estimator, top: int | None) -> Report:
     return Report(Grid(rows, columns, most=top or _ROWS, by="share"), content, after=lines)
 
 
-def _print_doubts(answer: Answer) -> None:
+def _print_doubts(answer: Answer, estimator: Estimator) -> None:
     names = list(dict.fromkeys(answer.total.missing))
     if names:
-        text = f"Not in the estimator as asked, taken from what is most alike or left out: {named(names)}"
-        remarks().print(escape(text))
+        how = ", taken from the nearest entry or left out:" if isinstance(estimator, TableEstimator) else ","
+        remarks().print(escape(f"Not in the estimator as asked{how} {named(names)}"))

@@ -26,7 +26,9 @@ from nni_latency.tables.formats import OperatorKey
 _LARGEST = 2**20
 
 #: A name in a list: in quotes, the key of an operator, or anything without commas and blanks.
-_NAME = re.compile(rf"\"(?P<double>[^\"]*)\"|'(?P<single>[^']*)'|(?P<key>{OP_KEY.pattern})|(?P<plain>[^\s,]+)")
+_NAME = re.compile(
+    rf"[\s,]*(?:\"(?P<double>[^\"]*)\"|'(?P<single>[^']*)'|(?P<key>{OP_KEY.pattern})|(?P<plain>[^\s,]+))"
+)
 
 
 def estimate_operators(estimator: Estimator, text: str) -> tuple[Estimate, list[LayerShare], Features]:

@@ -92,7 +92,7 @@ class TableHeader:
     @property
     def described(self) -> str:
         """Space, metric and platform, in a line."""
-        return f"{self.space}, {self.metric} on {self.platform.id}"
+        return f"{self.space.name}, {self.metric} on {self.platform.id}"
 
     def header_content(self) -> dict[str, Any]:
         """Return the header as plain values, as `HeaderDocument` reads them."""

@@ -112,5 +112,6 @@ def test_an_onnx_file_is_taken_apart(run, fails):
     node = onnx.helper.make_node("Relu", ["x"], ["y"])
     onnx.save(onnx.helper.make_model(onnx.helper.make_graph([node], "g", [value], [out])), "net.onnx")
     assert json.loads(run("analyze", "--model", "net.onnx", "--batch", 3, "--json").stdout)["flops"] == 12
-    assert "omit --file, --kwargs and --input" in fails("analyze", "--model", "net.onnx", "--input", "3,4")
+    assert "has the shape 1x4. Got 1x3x4" in fails("analyze", "--model", "net.onnx", "--input", "3,4")
+    assert "omit --file and --kwargs" in fails("analyze", "--model", "net.onnx", "--kwargs", "{}", "--file", "x.py")
     assert "Cannot read the ONNX file" in fails("analyze", "--model", "none.onnx")

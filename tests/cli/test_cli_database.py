@@ -54,7 +54,7 @@ def _json(run, path, *arguments):
 
 def _lines(run, path, *arguments):
     shown = run("database", "--database", path, "query", *arguments, "--json").stdout
-    return [json.loads(line) for line in shown.splitlines()]
+    return json.loads(shown)
 
 
 def _campaigns(path):

@@ -12,8 +12,12 @@ import click
 import pytest
 
 from nni_latency.cli._main import COMMANDS
+from nni_latency.cli._report import ReportingCommand
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "cli.rst"
+
+#: Options of every command, and of every command that prints a table, which are documented once.
+COMMON, REPORTING = {"--quiet", "--verbose"}, {"--format", "--json"}
 
 
 def _command(name):
@@ -24,7 +28,13 @@ def _parameters(name):
     """Return the parameters of a command, or of all commands of a group."""
     command = _command(name)
     inner = command.commands.values() if isinstance(command, click.Group) else []
-    return [*command.params, *(parameter for item in inner for parameter in item.params)]
+    return [*_own(command), *(parameter for item in inner for parameter in _own(item))]
+
+
+def _own(command):
+    """Return the parameters that are documented with the command."""
+    shared = COMMON | (REPORTING if isinstance(command, ReportingCommand) else set())
+    return [parameter for parameter in command.params if not shared & set(parameter.opts)]
 
 
 def _section(name):
@@ -41,6 +51,11 @@ def test_help_lists_every_option(run, name):
     for parameter in _command(name).params:
         if isinstance(parameter, click.Option):
             assert parameter.opts[0] in shown
+
+
+def test_common_options_are_documented_once():
+    before, _, _ = DOCUMENT.read_text(encoding="utf-8").partition("``build-lut``\n---")
+    assert all(f"``{name}" in before for name in COMMON | REPORTING)
 
 
 def test_help_lists_every_command(run):
@@ -83,5 +98,7 @@ def test_every_option_is_documented(name):
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_documentation_names_no_option_that_is_not_there(name):
-    known = {text for parameter in _parameters(name) for text in (*parameter.opts, *parameter.secondary_opts)}
+    known = COMMON | REPORTING | {
+        text for parameter in _parameters(name) for text in (*parameter.opts, *parameter.secondary_opts)
+    }
     assert not set(re.findall(r"(?<![\w-])--[a-z][\w-]*", _section(name))) - known

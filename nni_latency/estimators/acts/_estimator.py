@@ -120,6 +120,10 @@ class ActsEstimator(RegressorMixin, BaseEstimator, LayerEstimator):
         self.n_folds = n_folds
         self.random_state = random_state
 
+    def __repr__(self, N_CHAR_MAX: int = 700) -> str:  # noqa: N803 - the name that scikit-learn gives it
+        where = self.platform.id if hasattr(self, "platform") else "no platform yet"
+        return f"ActsEstimator({self.variant}, latency on {where})"
+
     def fit(
         self,
         X: WorkloadSource,  # noqa: N803 - the name that all of scikit-learn gives it

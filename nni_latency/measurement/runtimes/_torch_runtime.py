@@ -27,6 +27,9 @@ _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 #: What becomes of freed memory: it is kept for the next run, or goes where the system's allocator wants it.
 ALLOCATORS = ("kept", "system")
 
+#: Threads that a process of torch starts at most; no machine has as many processors.
+_MOST_THREADS = 1024
+
 # By the number of dimensions; others have no such layout.
 _CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 
@@ -49,6 +52,8 @@ class _TorchRuntime(Runtime):
             )
         if allocator not in ALLOCATORS:
             raise InvalidValueError(f"The 'allocator' must be one of {', '.join(ALLOCATORS)}. Got {allocator!r}.")
+        if not 1 <= threads <= _MOST_THREADS:
+            raise InvalidValueError(f"The 'threads' of a runtime must be from 1 to {_MOST_THREADS}. Got {threads!r}.")
         self.device = resolve_device(device)
         self.allocator = allocator
         self.threads = threads
