@@ -271,7 +271,7 @@ def test_table_of_a_space_of_the_hub_is_searched_without_further_options(name):
     """As `build-lut --space NAME` makes it, for the classes of another data set."""
     made = make_space(name, {})
     shape = tuple(example_inputs_of(made).shape)
-    entry = OperatorEntry(1e-3, 1e-3, 1e-3, trace(nn.Conv2d(3, 4, 1), torch.zeros(1, 3, 8, 8)).operators[0])
+    entry = OperatorEntry(1e-3, 1e-3, 1e-3, trace(nn.Conv2d(3, 4, 1), torch.zeros(1, 3, 8, 8)).operators[0].op)
     table = OperatorTable(
         space=reference_of(made), platform=current_platform("cpu"), input_shape=shape, entries=(entry,)
     )
