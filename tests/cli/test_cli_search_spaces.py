@@ -43,6 +43,9 @@ SMALL = ["--space", "nasbench201", "--space-args", '{"stem_out_channels": 4, "nu
 _ONE_CELL = '{"stem_out_channels": 8, "num_stacks": 1, "num_modules_per_stack": 1}'
 QUICK = ["--budget", "4s", "--epochs", 1, "--final-epochs", 1, "--train-batch-size", 32]
 
+#: Spaces of the hub that are made in a moment, as large as they are by default.
+QUICKLY_MADE = ("proxylessnas", "mobilenetv3", "shufflenet", "autoformer", "nasbench201")
+
 pytestmark = pytest.mark.usefixtures("_few_digits")
 
 
@@ -266,7 +269,9 @@ def test_table_of_operators_brings_its_space(run, operators, tmp_path):
     assert record["input_shape"] == [1, 3, 32, 32]
 
 
-@pytest.mark.parametrize("name", list(HUB_SPACES))
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in QUICKLY_MADE else pytest.mark.slow) for name in HUB_SPACES]
+)
 def test_table_of_a_space_of_the_hub_is_searched_without_further_options(name):
     """As `build-lut --space NAME` makes it, for the classes of another data set."""
     made = make_space(name, {})
