@@ -1,6 +1,6 @@
 """The space of NNI's tutorial "Hello, NAS!", and pictures for it that need no download.
 
-NNI makes no supernet of a dropout rate that is searched, so trials of single networks search it (`evolution`, `random`).
+NNI makes no supernet of a dropout rate that is searched, so trials of networks search it (`evolution`, `random`).
 
 From a table of operators of this machine to a measured network:
 
