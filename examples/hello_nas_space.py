@@ -1,5 +1,7 @@
 """The space of NNI's tutorial "Hello, NAS!", and pictures for it that need no download.
 
+NNI makes no supernet of a dropout rate that is searched, so trials of networks search it (`evolution`, `random`).
+
 From a table of operators of this machine to a measured network:
 
     nni-latency build-lut --space examples/hello_nas_space.py:HelloSpace --out hello.json

@@ -76,7 +76,8 @@ def command(
         dataset = load_dataset(options.dataset, options.data_folder, seed=options.seed)
     with user_code(f"The code of the space {space.name!r}", code.timeout if ":" in space.name else 0.0):
         searched = searched_space(made, space, estimator.batch_size, dataset)
-        dataset = dataset.with_channels(searched.input_shape[1])
+        if len(searched.input_shape) == 4:
+            dataset = dataset.with_channels(searched.input_shape[1])
         check_images(searched.make(), few_images(dataset), dataset.num_classes)
     torch.manual_seed(settings.seed)
     network = searched.make()

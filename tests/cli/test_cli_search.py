@@ -208,6 +208,7 @@ def unfinished(run, tables, tmp_path, _few_digits, monkeypatch):
     return command
 
 
+@pytest.mark.slow
 def test_same_command_goes_on_with_an_unfinished_search(run, fails, unfinished, tmp_path):
     complaint = fails(*unfinished, "--seed", 3)
     assert (
