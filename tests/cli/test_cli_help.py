@@ -98,7 +98,9 @@ def test_every_option_is_documented(name):
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_documentation_names_no_option_that_is_not_there(name):
-    known = COMMON | REPORTING | {
-        text for parameter in _parameters(name) for text in (*parameter.opts, *parameter.secondary_opts)
-    }
+    known = (
+        COMMON
+        | REPORTING
+        | {text for parameter in _parameters(name) for text in (*parameter.opts, *parameter.secondary_opts)}
+    )
     assert not set(re.findall(r"(?<![\w-])--[a-z][\w-]*", _section(name))) - known
