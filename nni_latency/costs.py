@@ -48,15 +48,19 @@ class Cost:
     low: float
     high: float
 
-    #: Whether more than `LARGEST_COST` is refused, as where a record is measured.
+    #: Whether infinity, and a value above `LARGEST_COST`, is refused, as where a record is measured.
     _finite: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        most = LARGEST_COST if self._finite else math.inf
+        most = math.inf if not self._finite else math.nextafter(math.inf, 0)
         if not 0 <= self.value <= most:
-            limits = f"from 0 to {LARGEST_COST:g}" if self._finite else ">= 0"
+            finite = "finite " if self._finite else ""
             raise InvalidValueError(
-                f"The value of {type(self).__name__} must be a number {limits}. Got {self.value!r}."
+                f"The value of {type(self).__name__} must be a {finite}number >= 0. Got {self.value!r}."
+            )
+        if self._finite and self.value > LARGEST_COST:
+            raise InvalidValueError(
+                f"The value of {type(self).__name__} must be at most {LARGEST_COST:g}. Got {self.value!r}."
             )
         if not 0 <= self.low <= self.value <= self.high <= most:
             raise InvalidValueError(

@@ -185,7 +185,7 @@ class HeaderDocument(StrictDocument):
     protocol: dict[str, int | float] | None = Field(None, description="how it was measured; null for other numbers")
     rounds: int = Field(0, ge=0)
     duration: float = Field(0.0, ge=0, description="time spent measuring [s]")
-    calibration: PositiveFloat = Field(1.0, ge=1e-6, le=1e6, description="factor on the sum of entries")
+    calibration: PositiveFloat = Field(1.0, le=1e15, description="factor on the sum of entries")
     network_error: PositiveFloat | None = Field(
         None, description="relative standard deviation of whole networks from what the table says, beyond chance"
     )

@@ -84,7 +84,7 @@ def test_fit_refuses_what_teaches_nothing(fails, points, tmp_path):
     assert "Cannot read the file of points" in fails("fit", "acts", "none.json")
     assert "is not a file of benchmark points" in fails("fit", "acts", ActsEstimator.load(_fit(known)).save("fit.json"))
     assert "--test-plot needs points" in fails("fit", "acts", known, "--test-plot", "x.png")
-    assert "need a file each" in fails("fit", "acts", known, "--out", "x.json", "--plot", "x.json")
+    assert "Two outputs cannot both be 'x.json'" in fails("fit", "acts", known, "--out", "x.json", "--plot", "x.json")
 
 
 def _fit(known):

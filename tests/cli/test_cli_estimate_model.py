@@ -205,7 +205,7 @@ def test_table_is_asked_for_the_operators_of_a_class(run, tables):
             "--architecture is for spaces, and a class of your own is a single network.",
         ),
         (["fbnet-a", "--architecture", "fbnet-b"], "MODEL and --architecture both name an architecture"),
-        (["fbnet-a", "--input", "3,8,8"], "--input is for a class of your own, such as net.py:Net."),
+        (["fbnet-a", "--input", "3,8,8"], "--input is for a class of your own, such as net.py:Net, or an ONNX file."),
         (["space.py:Space"], "Say what to estimate"),
         (["space.py:Space", "--architecture", "absent"], "must be the file of a saved sample, or a JSON object"),
         (["space.py:Space", "--architecture", '{"width": 16}'], "The sample has no choice for: end."),
@@ -213,7 +213,7 @@ def test_table_is_asked_for_the_operators_of_a_class(run, tables):
         (["space.py:Space", "--architecture", "{"], "The architecture is not valid JSON"),
         (
             ["space.py:Space", "--architecture", '{"width": 8, "end": 0}'],
-            "Give the input image size with --input-size",
+            "Give the input image size",
         ),
     ],
 )

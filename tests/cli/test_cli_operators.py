@@ -77,7 +77,7 @@ def test_a_table_says_what_it_rests_on(run, table):
 
 def test_a_validation_draws_other_networks_of_the_tables_own_space(run, table, tmp_path):
     out = table[0]
-    content = json.loads(run("validate", out, "--networks", "4", "--rounds", "3", "--json").stdout)
+    content = json.loads(run("validate", out, "--space", OWN, "--networks", "4", "--rounds", "3", "--json").stdout)
     known = [dict(network.sample) for network in OperatorTable.load(out).networks]
     assert len(content["networks"]) == 4
     assert not [network for network in content["networks"] if network["selection"] in known]
@@ -90,9 +90,13 @@ def test_a_validation_draws_other_networks_of_the_tables_own_space(run, table, t
 def test_options_that_do_not_fit_the_table_are_refused(fails, table):
     out = table[0]
     assert ", not to 'fbnet'." in fails("validate", out, "--space", "fbnet")
-    assert "num_labels=5 in the table, num_labels=4 requested" in fails("validate", out, "--num-classes", "4")
-    assert "measured with batch size 1, not with 2" in fails("validate", out, "--batch-size", "2")
-    assert "input_size=16 in the table, input_size=32 requested" in fails("validate", out, "--input-size", "32")
+    assert "num_labels=5 in the table, num_labels=4 requested" in fails(
+        "validate", out, "--space", OWN, "--num-classes", "4"
+    )
+    assert "measured with batch size 1, not with 2" in fails(*own, "--batch-size", "2")
+    assert "input_size=16 in the table, input_size=32 requested" in fails(
+        "validate", out, "--space", OWN, "--input-size", "32"
+    )
 
 
 def test_bad_input_is_told_in_one_sentence(run, fails, table):

@@ -118,7 +118,7 @@ def test_build_takes_options_of_the_runtime(run, fails, tmp_path):
     command = ["build-lut", *TINY_OPTIONS, "--metric", "parameter_memory", "--out", "t.json", "--runtime-option"]
     run(*command, "channels_last=true")
     assert LookupTable.load(tmp_path / "t.json").platform.runtime == "torch-nhwc"
-    assert "Its options: channels_last, allocator." in fails(*command, "speed=2")
+    assert "Its options: channels_last, allocator." in fails(*command, "speed=2", "--overwrite")
     assert "must be a name and a value" in fails(*command, "speed")
 
 

@@ -12,6 +12,8 @@ def test_rebuilt_table_is_the_one_that_was_built(run, fails):
     shown = run("rebuild", "t.json", "--database", "d.sqlite", "--out", "again.json").stdout
     assert "Wrote again.json, coverage 100.0 %" in shown
     assert LookupTable.load("again.json") == LookupTable.load("t.json")
-    assert "'t.json' exists" in fails("rebuild", "t.json", "--database", "d.sqlite")
+    assert "is an input of this command" in fails("rebuild", "t.json", "--database", "d.sqlite", "--out", "t.json")
     assert "does not have the campaign" in fails("rebuild", "t.json", "--database", "memory", "--out", "x.json")
+    run("rebuild", "t.json", "--database", "d.sqlite")
+    assert "'t.rebuilt.json' exists" in fails("rebuild", "t.json", "--database", "d.sqlite")
     run("rebuild", "t.json", "--database", "d.sqlite", "--overwrite")

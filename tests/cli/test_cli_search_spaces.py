@@ -135,7 +135,7 @@ def test_result_meets_the_target_and_is_measured(own):
     assert record["predicted_s"] <= record["aim_s"] == pytest.approx(0.95 * 0.5e-3)
     assert record["measured_s"] > 0
     assert record["validation"]["networks"][0]["selection"] == record["sample"]
-    for text in ("predicted", "measured", "at the estimator's speed", "accuracy", "operator"):
+    for text in ("predicted", "measured", "at the estimator's speed", "accuracy", "label"):
         assert text in done.stdout
 
 

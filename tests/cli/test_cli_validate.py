@@ -198,8 +198,8 @@ def test_interrupted_validation_is_resumed(validate, machine, tmp_path):
 
 def test_validation_may_begin_anew(validate, tmp_path):
     validate("--out", "v.json")
-    assert "resuming after 2 rounds" in validate("--out", "v.json").stderr
-    assert "resuming" not in validate("--out", "v.json", "--fresh").stderr
+    assert "resuming after 2 rounds" in validate("--out", "v.json", "--overwrite").stderr
+    assert "resuming" not in validate("--out", "v.json", "--fresh", "--overwrite").stderr
     assert len(json.loads((tmp_path / "v.json").read_text())["drift"]) == 2
 
 

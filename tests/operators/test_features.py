@@ -133,7 +133,7 @@ def test_features_add_up():
 
 
 def test_features_of_an_unknown_kind_are_never_zero():
-    with pytest.raises(UnknownNameError, match=r"Unknown operator kind 'strange'. There is: abs, adaptive_avg_pool1d"):
+    with pytest.raises(UnknownNameError, match=r"Unknown operator kind 'strange'. There is: .* and [0-9]+ more"):
         features_of(OpSpec.of("strange", [(1, 2)]))
 
 

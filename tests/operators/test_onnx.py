@@ -116,7 +116,7 @@ def test_open_sizes_are_refused(tmp_path):
         input_names=["x"],
         dynamic_axes={"x": {2: "height"}},
     )
-    with pytest.raises(InvalidValueError, match="is not known: give the file fixed input sizes"):
+    with pytest.raises(InvalidValueError, match="is not known: give the shapes of its inputs, or give the file fixed"):
         read_onnx(path)
 
 
