@@ -88,15 +88,11 @@ def test_a_validation_draws_other_networks_of_the_tables_own_space(run, table, t
 
 
 def test_options_that_do_not_fit_the_table_are_refused(fails, table):
-    out = table[0]
-    assert ", not to 'fbnet'." in fails("validate", out, "--space", "fbnet")
-    assert "num_labels=5 in the table, num_labels=4 requested" in fails(
-        "validate", out, "--space", OWN, "--num-classes", "4"
-    )
+    own = ["validate", table[0], "--space", OWN]
+    assert ", not to 'fbnet'." in fails("validate", table[0], "--space", "fbnet")
+    assert "num_labels=5 in the table, num_labels=4 requested" in fails(*own, "--num-classes", "4")
     assert "measured with batch size 1, not with 2" in fails(*own, "--batch-size", "2")
-    assert "input_size=16 in the table, input_size=32 requested" in fails(
-        "validate", out, "--space", OWN, "--input-size", "32"
-    )
+    assert "input_size=16 in the table, input_size=32 requested" in fails(*own, "--input-size", "32")
 
 
 def test_bad_input_is_told_in_one_sentence(run, fails, table):
