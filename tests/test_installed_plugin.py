@@ -28,7 +28,11 @@ def _reason_to_skip():
     return "" if int(version.partition(".")[0]) >= 77 else f"needs setuptools 77, found {version}"
 
 
-pytestmark = [pytest.mark.installs, pytest.mark.skipif(bool(_reason_to_skip()), reason=_reason_to_skip() or "-")]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.installs,
+    pytest.mark.skipif(bool(_reason_to_skip()), reason=_reason_to_skip() or "-"),
+]
 
 
 @pytest.fixture(scope="module")

@@ -39,6 +39,7 @@ def test_build_shows_its_progress_on_standard_error(built):
     assert "left" in built[1].stderr
 
 
+@pytest.mark.slow
 def test_build_takes_the_protocol_from_its_options(run):
     run(
         "build-lut", *TINY_OPTIONS, "--rounds", 2, "--n-warmup", 0, "--n-run", 2, "--outlier", 0.1, "--seed", 3,
@@ -154,6 +155,7 @@ def _wait_for_rounds(process, count):
     raise AssertionError(f"no {count} rounds: {process.communicate()}")
 
 
+@pytest.mark.slow
 def test_interrupted_build_is_resumed(run, tmp_path):
     out = tmp_path / "t.json"
     with _start(out, "10min") as process:
@@ -171,6 +173,7 @@ def test_interrupted_build_is_resumed(run, tmp_path):
     assert LookupTable.load(out).rounds == kept + 2
 
 
+@pytest.mark.slow
 def test_build_measures_again_if_told_to(run):
     command = ["build-lut", *TINY_OPTIONS, "--rounds", 1, "--database", "d.sqlite", "--out", "t.json", "--overwrite"]
     run(*command)

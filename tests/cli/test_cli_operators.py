@@ -46,6 +46,7 @@ def table(run, tmp_path_factory, _invented):
     return out, run("build-lut", "--space", OWN, "--out", out, *options)
 
 
+@pytest.mark.slow
 def test_a_real_space_of_ones_own_is_built_and_shown(run, tmp_path):
     out = tmp_path / "real.json"
     built = run(

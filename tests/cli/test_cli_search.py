@@ -145,6 +145,7 @@ def found():
     return SearchResult(sample, torch.nn.Identity(), 1e-3, 0.9, ())
 
 
+@pytest.mark.slow
 def test_network_is_measured_with_the_reference_of_its_space(found, built, tmp_path):
     estimator = TableEstimator(LookupTable.load(built[0]))
     runtime = runtime_of(estimator.platform, None)
@@ -155,6 +156,7 @@ def test_network_is_measured_with_the_reference_of_its_space(found, built, tmp_p
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_network_that_fails_to_run_is_reported(found, built, tmp_path):
     estimator = TableEstimator(LookupTable.load(built[0]))
     searched = Searched(f"{Path(__file__).with_name('tiny.py')}:Failing", {}, (1, 3, 8, 8))

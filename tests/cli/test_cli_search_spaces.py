@@ -76,6 +76,7 @@ def tried(search):
     return search("--space", OWN, "--strategy", "random", "--trials", 2, "--no-measure", target=0.5)
 
 
+@pytest.mark.slow
 def test_files_are_those_of_every_search(own, hub, tried):
     for _, out, _ in (own, hub, tried):
         assert sorted(path.name for path in out.iterdir()) == sorted(FILES)

@@ -66,6 +66,7 @@ def test_transfer_suggests_others_than_those_measured(learned):
     assert len({*first.tolist(), *more.tolist()}) == 10
 
 
+@pytest.mark.slow
 def test_transfer_is_the_same_for_the_same_seed(learned):
     again = TransferEstimator(SPACE).fit_sources(NETWORKS, known_devices(NETWORKS))
     picks = learned.suggest(7)
@@ -74,6 +75,7 @@ def test_transfer_is_the_same_for_the_same_seed(learned):
     np.testing.assert_array_equal(*fitted)
 
 
+@pytest.mark.slow
 def test_transfer_scales_with_the_unit_of_all(learned):
     factor = 1e3
     scaled = TransferEstimator(SPACE).fit_sources(
@@ -103,6 +105,7 @@ def test_transfer_is_not_led_astray_by_one_measurement(learned):
     assert scores.mape < 0.05
 
 
+@pytest.mark.slow
 def test_transfer_is_not_led_astray_by_corrupt_rows_of_a_source(learned):
     series = known_devices(NETWORKS)
     series["device 1"][::20] = 1e-8

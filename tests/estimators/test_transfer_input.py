@@ -41,6 +41,7 @@ def test_sources_that_are_no_latencies_are_refused(value, words):
         TransferEstimator(SPACE).fit_sources(NETWORKS, _spoilt(value))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("factor", "words"), [(1e3, "1,000 times too large"), (1e-6, "1,000,000 times too small")])
 def test_source_of_another_unit_is_named(factor, words):
     series = {**SERIES, "device 2": SERIES["device 2"] * factor}

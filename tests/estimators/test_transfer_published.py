@@ -14,7 +14,10 @@ from nni_latency.estimators.transfer import architectures_of, encoding_of, laten
 FOLDER = Path(__file__).parents[3] / "shared" / "data"
 VALIDATION = ("titanx_1", "titanx_32", "titanx_64", "titanx_256", "gold_6240")
 
-pytestmark = pytest.mark.skipif(not FOLDER.is_dir(), reason="the published data do not lie beside the checkout")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not FOLDER.is_dir(), reason="the published data do not lie beside the checkout"),
+]
 
 
 def _load(folder, space):

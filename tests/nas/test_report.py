@@ -253,6 +253,7 @@ def _run_script(arguments, folder, seconds):
     return output
 
 
+@pytest.mark.slow
 def test_web_page_of_a_local_experiment_gets_accuracy_and_latency(tmp_path, tiny_table, monkeypatch):
     """NNI's manager, its training service and a trial, each a process; what arrived is read from NNI's REST API."""
     code = tmp_path / "code"

@@ -63,7 +63,7 @@ def test_search_meets_its_target(found):
 
 
 def test_tight_target_finds_a_network_that_measures_faster_than_a_loose_one(found):
-    runtime, quick = TorchEager("cpu"), Protocol(n_warmup=2, n_run=10)
+    runtime, quick = TorchEager("cpu"), Protocol(n_warmup=2, n_run=10, rounds=1)
     samples = {"tight": [], "loose": []}
     # In turns, so that whatever else the machine does meets both alike.
     networks = {name: copy.deepcopy(found[name].result.network) for name in samples}

@@ -78,6 +78,7 @@ def test_a_space_that_can_not_be_followed_is_costed_network_by_network():
         profiler.cost.check_target(small / 4)
 
 
+@pytest.mark.slow
 def test_measuring_estimators_measure_networks_and_predict_the_rest():
     """With a thousandth of a second for an operator and a millionth for an input number, whatever stands around it."""
     runtime = FakeRuntime(lambda op: 1e-3 + 1e-6 * sum(math.prod(shape) for shape in op.input_shapes), by="module")

@@ -84,6 +84,7 @@ def test_what_is_kept_is_what_was_walked():
         assert kept.operators_of(sample) == walked.operators_of(sample)
 
 
+@pytest.mark.slow
 def test_another_process_finds_the_walk(tmp_path):
     (tmp_path / "beside.py").write_text("from torch import relu as activation\n")
     (tmp_path / "mine.py").write_text(OWN)

@@ -123,6 +123,7 @@ def busy():
     return [_validated(seed) for seed in range(10)]
 
 
+@pytest.mark.slow
 def test_busy_machine_leaves_little_bias(busy):
     biases = np.array([found.scores.bias for found in busy])
     assert np.sqrt(np.mean(biases**2)) < 0.02
@@ -142,6 +143,7 @@ def test_intervals_hold_what_they_promise(busy):
     assert 0.9 <= np.mean([found.coverage for found in busy]) <= 0.97
 
 
+@pytest.mark.slow
 def test_intervals_follow_how_well_sums_hold():
     """Few networks tell, so intervals are too wide where sums hold better than usual, and a little narrow elsewhere."""
     small, large = ([_validated(seed, error=error) for seed in range(6)] for error in (0.006, 0.03))
