@@ -28,10 +28,9 @@ class UnknownNameError(LatencyError, LookupError):
     def of(cls, kind: str, name: object, known: list[str]) -> UnknownNameError:
         """Make the error for `name`, which is not one of the `known` things of that `kind`; of many, the closest."""
         close = difflib.get_close_matches(str(name)[:100], known, LISTED) or known[:LISTED]
-        listed = known if len(known) <= 2 * LISTED else close
-        more = f" and {len(known) - len(listed)} more" if len(listed) < len(known) else ""
-        listing = f"{', '.join(listed)}{more}" if known else "none"
-        return cls(f"Unknown {kind} {name!r}. There is: {listing}.")
+        first, most = (known, None) if len(known) <= 2 * LISTED else (close, len(close))
+        listing = listed([*first, *(item for item in known if item not in first)], most=most)
+        return cls(f"Unknown {kind} {name!r}. There is: {listing or 'none'}.")
 
 
 class MismatchError(LatencyError, ValueError):

@@ -64,8 +64,10 @@ def supervise(arguments: Sequence[str]) -> int:
             finally:
                 os.close(reading)
             code = process.wait()
-    if code == INTERRUPTED or -code in (signal.SIGINT, signal.SIGTERM):
-        return INTERRUPTED if -code != signal.SIGTERM else 128 + signal.SIGTERM
+    if code == -signal.SIGTERM:
+        return 128 + signal.SIGTERM
+    if code in (INTERRUPTED, -signal.SIGINT):
+        return INTERRUPTED
     if watch.has_ended and code >= 0:
         return code
     sys.stderr.write(f"Error: {watch.explain(code)}\n")

@@ -14,7 +14,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import nn
 
-from nni_latency.errors import FileFormatError, MismatchError, OutputError
+from nni_latency.errors import FileFormatError, MismatchError, OutputError, listed
 from nni_latency.files import replacing
 
 #: Key of the JSON among the metadata of the file, and what the JSON says of itself.
@@ -146,10 +146,8 @@ class Checkpoint:
             if before.get(name) != self.asked.get(name)
         ]
         if differences:
-            more = f" and {len(differences) - _LISTED} more" if len(differences) > _LISTED else ""
-            raise MismatchError(
-                f"{str(self.path)!r} is of a search with other options: {'; '.join(differences[:_LISTED])}{more}."
-            )
+            names = listed(differences, most=_LISTED, separator="; ")
+            raise MismatchError(f"{str(self.path)!r} is of a search with other options: {names}.")
 
 
 def tensors_of(module: nn.Module, optimizers: Iterable[torch.optim.Optimizer] = ()) -> dict[str, torch.Tensor]:
