@@ -35,7 +35,7 @@ LIMIT = 600.0
 #: Seconds that each measuring step may spend, and options of the space.
 FULL: dict[str, Any] = {"build": 60, "validate": 40, "micro-benchmark": 90, "batches": (1, 32), "space": {}}
 _SMALL = {"input_size": 32, "num_classes": 10, "width": 0.25, "depth": 0.25}
-TINY: dict[str, Any] = {"build": 2, "validate": 2, "micro-benchmark": 40, "batches": (1, 2), "space": _SMALL}
+TINY: dict[str, Any] = {"build": 20, "validate": 40, "micro-benchmark": 40, "batches": (1, 2), "space": _SMALL}
 
 Step = dict[str, Any]
 
