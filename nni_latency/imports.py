@@ -1,4 +1,4 @@
-"""Packages loaded only when they are needed: exported names, optional dependencies, and what a user names."""
+"""Packages that are loaded when they are needed: optional dependencies, what a user names, and NNI."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ import importlib
 import importlib.util
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 from nni_latency.errors import MissingDependencyError
 
@@ -97,30 +96,6 @@ def _import_file(full: Path) -> ModuleType:
 def _put_on_path(folder: Path) -> None:
     if str(folder) not in sys.path:
         sys.path.append(str(folder))
-
-
-def lazy_exports(package: str, exports: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Make the module functions ``__getattr__`` and ``__dir__`` (PEP 562) that load names on first use.
-
-    Parameters
-    ----------
-    package : str
-        The ``__name__`` of the package that exports.
-    exports : mapping of str to str
-        Public name to the module that defines it.
-    """
-
-    def getattribute(name: str) -> Any:
-        if name not in exports:
-            raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        value = getattr(importlib.import_module(exports[name]), name)
-        setattr(importlib.import_module(package), name, value)
-        return value
-
-    def directory() -> list[str]:
-        return sorted(exports)
-
-    return getattribute, directory
 
 
 @contextlib.contextmanager

@@ -4,29 +4,20 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TypeAlias
 
+import nni_latency.estimators as estimators
+import nni_latency.tables as tables
 from nni_latency.errors import InvalidValueError, PluginError, UnknownNameError
-from nni_latency.estimators import (
-    Estimator,
-    Missing,
-    OperatorTableEstimator,
-    TableEstimator,
-    TransferEstimator,
-    read_estimator,
-    read_saved,
-    table_estimator,
-    with_fallback,
-)
 from nni_latency.plugins import load_registry
-from nni_latency.tables import LookupTable, OperatorTable, find_table, shipped_table
 
 #: Ends the argument of a fallback whose second estimator may be of another platform.
 ACROSS = ",across-platforms"
 
-EstimatorSource = Estimator | LookupTable | OperatorTable | str | os.PathLike[str]
+EstimatorSource: TypeAlias = "estimators.Estimator | tables.LookupTable | tables.OperatorTable | str | os.PathLike[str]"
 
 
-def load_estimator(source: EstimatorSource, *, missing: Missing = "error") -> Estimator:
+def load_estimator(source: EstimatorSource, *, missing: estimators.Missing = "error") -> estimators.Estimator:
     """Return an estimator.
 
     Parameters
@@ -50,16 +41,15 @@ def load_estimator(source: EstimatorSource, *, missing: Missing = "error") -> Es
 
     Examples
     --------
+    >>> from nni_latency import LookupTable
     >>> table = LookupTable.from_latencies({"a": ["x", "y"]}, {"a": {"x": 0.001, "y": 0.002}})
     >>> load_estimator(table).predict([[1]])
     array([0.002])
     """
-    if isinstance(source, TransferEstimator):
+    if isinstance(source, estimators.Estimator):
         return source.settled()
-    if isinstance(source, Estimator):
-        return source
-    if isinstance(source, (LookupTable, OperatorTable)):
-        return table_estimator(source, missing=missing)
+    if isinstance(source, (tables.LookupTable, tables.OperatorTable)):
+        return estimators.table_estimator(source, missing=missing)
     if not isinstance(source, (str, os.PathLike)):
         raise InvalidValueError(
             "The 'latency_estimator' must be an Estimator, a LookupTable, the path of a saved one, or the name of a "
@@ -67,12 +57,13 @@ def load_estimator(source: EstimatorSource, *, missing: Missing = "error") -> Es
         )
     path = _file_of(source)
     if path is not None:
-        found = read_estimator(path, missing=missing)
-        return found.settled() if isinstance(found, TransferEstimator) else found
+        return estimators.read_estimator(path, missing=missing).settled()
     return _from_plugin(str(source), missing)
 
 
-def load_saved(source: str | os.PathLike[str]) -> tuple[LookupTable | OperatorTable | Estimator, Path | None]:
+def load_saved(
+    source: str | os.PathLike[str],
+) -> tuple[tables.LookupTable | tables.OperatorTable | estimators.Estimator, Path | None]:
     """Return the table that a name stands for, or the estimator where it is none, and its file where it has one.
 
     Parameters
@@ -86,11 +77,13 @@ def load_saved(source: str | os.PathLike[str]) -> tuple[LookupTable | OperatorTa
         Whatever `load_estimator` raises.
     """
     path = _file_of(source)
-    found = load_estimator(source) if path is None else read_saved(find_table(path))
-    return (found.table if isinstance(found, (TableEstimator, OperatorTableEstimator)) else found), path
+    found = load_estimator(source) if path is None else estimators.read_saved(tables.find_table(path))
+    return (
+        found.table if isinstance(found, (estimators.TableEstimator, estimators.OperatorTableEstimator)) else found
+    ), path
 
 
-def load_table(source: str | os.PathLike[str]) -> LookupTable | OperatorTable:
+def load_table(source: str | os.PathLike[str]) -> tables.LookupTable | tables.OperatorTable:
     """Return the table that a name stands for: a file, a shipped table or a plugin, as for `load_estimator`.
 
     Raises
@@ -101,12 +94,12 @@ def load_table(source: str | os.PathLike[str]) -> LookupTable | OperatorTable:
         Whatever `load_estimator` raises.
     """
     found, _ = load_saved(source)
-    if isinstance(found, Estimator):
+    if isinstance(found, estimators.Estimator):
         raise InvalidValueError(f"{str(source)!r} is {found!r}, which is no table. Name a table.")
     return found
 
 
-def load_fallback(argument: str) -> Estimator:
+def load_fallback(argument: str) -> estimators.Estimator:
     """Make an estimator of ``TABLE,ESTIMATOR`` or ``TABLE,ESTIMATOR,across-platforms``, the argument of ``fallback``.
 
     Parameters
@@ -130,9 +123,9 @@ def load_fallback(argument: str) -> Estimator:
             f"'fallback:table.json,roofline:100,20{ACROSS}'. Got {argument!r}."
         )
     table, other = load_estimator(first.strip()), load_estimator(behind.strip())
-    if not isinstance(table, (TableEstimator, OperatorTableEstimator)):
+    if not isinstance(table, (estimators.TableEstimator, estimators.OperatorTableEstimator)):
         raise InvalidValueError(f"The first of a fallback must be a table. Got {table!r} for {first!r}.")
-    return with_fallback(table, other, across_platforms=second.endswith(ACROSS))
+    return estimators.with_fallback(table, other, across_platforms=second.endswith(ACROSS))
 
 
 def _file_of(source: str | os.PathLike[str]) -> Path | None:
@@ -141,12 +134,12 @@ def _file_of(source: str | os.PathLike[str]) -> Path | None:
     name = text.partition(":")[0]
     if Path(text).is_file():
         return Path(text)
-    shipped = shipped_table(text)
+    shipped = tables.shipped_table(text)
     looks_like_path = text.endswith(".json") or os.sep in name or not isinstance(source, str)
     return Path(text) if shipped is None and looks_like_path and name not in load_registry().estimators else shipped
 
 
-def _from_plugin(source: str, missing: Missing) -> Estimator:
+def _from_plugin(source: str, missing: estimators.Missing) -> estimators.Estimator:
     name, _, argument = source.partition(":")
     try:
         registration = load_registry().find("estimator", name)
@@ -155,10 +148,10 @@ def _from_plugin(source: str, missing: Missing) -> Estimator:
             f"{error} There is no file {source!r} and no shipped table of that name either."
         ) from error
     estimator = registration.make(argument)
-    if not isinstance(estimator, Estimator):
+    if not isinstance(estimator, estimators.Estimator):
         raise PluginError(
             f"The plugin {registration.owner!r} must make an Estimator for {source!r}. Got {type(estimator).__name__}."
         )
-    if missing != "error" and isinstance(estimator, (TableEstimator, OperatorTableEstimator)):
-        return table_estimator(estimator.table, missing=missing)
+    if missing != "error" and isinstance(estimator, (estimators.TableEstimator, estimators.OperatorTableEstimator)):
+        return estimators.table_estimator(estimator.table, missing=missing)
     return estimator

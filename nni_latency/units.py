@@ -123,6 +123,9 @@ METRICS: dict[str, Metric] = {
     "throughput": Metric("1/s", INVERSE, (1.0, "1/s"), _plainly("1/s")),
 }
 
+#: Metrics that are counted, not measured.
+COUNTED_METRICS = ("parameter_memory", "activation_memory")
+
 #: The SI unit of every metric, as it stands in files.
 METRIC_UNITS: dict[str, str] = {name: metric.unit for name, metric in METRICS.items()}
 

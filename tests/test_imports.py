@@ -13,7 +13,7 @@ import pytest
 
 import nni_latency
 from nni_latency.errors import MissingDependencyError
-from nni_latency.imports import FILE_PREFIX, import_place, lazy_exports, require
+from nni_latency.imports import FILE_PREFIX, import_place, require
 
 
 def test_require_returns_the_module():
@@ -25,28 +25,32 @@ def test_require_says_what_to_install():
         require("no_such_thing.part", "The test", "thing>=1")
 
 
-def test_lazy_exports_loads_on_first_use(tmp_path, monkeypatch):
-    (tmp_path / "lazy_sample.py").write_text(
-        "from nni_latency.imports import lazy_exports\n"
-        "__getattr__, __dir__ = lazy_exports(__name__, {'thing': 'lazy_sample_part'})\n"
-    )
-    (tmp_path / "lazy_sample_part.py").write_text("thing = 7\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    sample = importlib.import_module("lazy_sample")
-    assert "lazy_sample_part" not in sys.modules
-    assert sample.thing == 7
-    assert "lazy_sample_part" in sys.modules
+#: What takes long to load.
+_SLOW = {"torch", "nni", "sklearn", "scipy", "matplotlib", "sqlalchemy", "pandas"}
+
+_ROOMS = [
+    ".".join(path.parent.relative_to(Path(nni_latency.__file__).parents[1]).parts)
+    for path in sorted(Path(nni_latency.__file__).parent.rglob("__init__.pyi"))
+]
 
 
-def test_lazy_exports_lists_its_names():
-    _, directory = lazy_exports("json", {"b": "x", "a": "y"})
-    assert directory() == ["a", "b"]
+@pytest.mark.parametrize("room", _ROOMS)
+def test_names_of_a_room_are_those_of_its_stub(room):
+    package = importlib.import_module(room)
+    listed = ast.parse(Path(package.__file__).with_suffix(".pyi").read_text()).body[-1].value
+    assert sorted(ast.literal_eval(listed)) == sorted(package.__all__) == sorted(dir(package))
+    assert all(getattr(package, name) is not None for name in package.__all__)
 
 
-def test_lazy_exports_refuses_other_names():
-    getattribute, _ = lazy_exports("json", {"a": "y"})
-    with pytest.raises(AttributeError, match=r"module 'json' has no attribute 'b'"):
-        getattribute("b")
+def _loaded_by(code):
+    """Return which slow packages a process has loaded after it ran some code."""
+    code = f"{code}\nimport sys; print(sorted({_SLOW!r} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return done.stdout.splitlines()[-1]
+
+
+def test_importing_every_room_loads_nothing_slow():
+    assert _loaded_by("\n".join(f"import {room}" for room in _ROOMS)) == "[]"
 
 
 def test_importing_the_package_loads_neither_torch_nor_nni():

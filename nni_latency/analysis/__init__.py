@@ -1,5 +1,5 @@
 """Analysis: what every block of a network computes, needs and costs, and what could be changed."""
 
-from nni_latency.analysis._model_analysis import BlockAnalysis, ModelAnalysis
+import lazy_loader
 
-__all__ = ["BlockAnalysis", "ModelAnalysis"]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

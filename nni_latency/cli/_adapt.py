@@ -10,7 +10,11 @@ import click
 import numpy as np
 from rich.markup import escape
 
+import nni_latency.estimators as estimators
+import nni_latency.loading as loading
+import nni_latency.measurement as measurement
 import nni_latency.spaces as spaces
+import nni_latency.tables as tables
 from nni_latency.cli._console import remarks, results
 from nni_latency.cli._measuring_options import EndingOptions, PlatformOptions, StoreOptions, make_runtime
 from nni_latency.cli._option import grouped, option, output_option
@@ -19,16 +23,6 @@ from nni_latency.cli._outputs import WritingCommand
 from nni_latency.cli._progress import Measuring
 from nni_latency.cli._space_options import check_trusted, plan_for, table_name
 from nni_latency.errors import InvalidValueError, MeasurementError, MismatchError
-from nni_latency.estimators import FewSourcesWarning, TransferEstimator
-from nni_latency.loading import load_table
-from nni_latency.measurement import Protocol
-from nni_latency.tables import (
-    LookupTable,
-    MeasurePlan,
-    NetworkMeasurements,
-    measure_networks,
-    write_table,
-)
 from nni_latency.units import format_percent, format_seconds
 
 #: Random networks among which those to measure are chosen.
@@ -70,42 +64,42 @@ def command(
 
     An interrupted run can be resumed: run the same command again.
     """
-    tables = _tables([*adapt.sources, *more])
-    plan = _plan(next(iter(tables.values())), adapt.space)
+    known = _tables([*adapt.sources, *more])
+    plan = _plan(next(iter(known.values())), adapt.space)
     runtime = make_runtime(platform)
     out = output.path(table_name(plan, runtime.platform))
-    estimator = TransferEstimator(plan, platform=runtime.platform, random_state=adapt.seed)
+    estimator = estimators.TransferEstimator(plan, platform=runtime.platform, random_state=adapt.seed)
     with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", FewSourcesWarning)
-        estimator.fit_tables(tables)
+        warnings.simplefilter("always", estimators.FewSourcesWarning)
+        estimator.fit_tables(known)
     for warning in caught:
         remarks().print(escape(str(warning.message)))
     protocol = ending.protocol(platform.threads, adapt.seed)
     networks = _networks(estimator, plan, adapt.samples, adapt.seed)
     with Measuring(f"{len(networks)} networks of {plan.space}", runtime, store) as measuring:
-        measured = measure_networks(plan, networks, runtime, protocol, **measuring.how)
+        measured = tables.measure_networks(plan, networks, runtime, protocol, **measuring.how)
     table = _fit(estimator, measured, protocol)
-    write_table(table, out, overwrite=output.overwrite)
+    tables.write_table(table, out, overwrite=output.overwrite)
     if adapt.save:
         estimator.save(adapt.save)
     _report(estimator, table, measured, out)
 
 
-def _tables(names: list[str]) -> dict[str, LookupTable]:
+def _tables(names: list[str]) -> dict[str, tables.LookupTable]:
     """Read the tables of known devices, by their platforms or, where these are alike, by their files."""
-    tables: dict[str, LookupTable] = {}
+    found: dict[str, tables.LookupTable] = {}
     for name in names:
-        table = load_table(name)
-        if not isinstance(table, LookupTable):
+        table = loading.load_table(name)
+        if not isinstance(table, tables.LookupTable):
             raise InvalidValueError(f"{name!r} is a table of operators. A table is adapted from those of layers.")
-        key = table.platform.id if table.platform.id not in tables else str(name)
-        if key in tables:
+        key = table.platform.id if table.platform.id not in found else str(name)
+        if key in found:
             raise InvalidValueError(f"The table {name!r} is given twice. Name each known device once.")
-        tables[key] = table
-    return tables
+        found[key] = table
+    return found
 
 
-def _plan(table: LookupTable, asked: str | None) -> MeasurePlan:
+def _plan(table: tables.LookupTable, asked: str | None) -> tables.MeasurePlan:
     check_trusted(table.space.name, asked)
     arguments = {name: value for name, value in table.space.arguments.items() if value is not None}
     plan = plan_for(spaces.make_space(table.space.name, arguments), table.space.name, table.batch_size)
@@ -115,7 +109,9 @@ def _plan(table: LookupTable, asked: str | None) -> MeasurePlan:
     return plan
 
 
-def _networks(estimator: TransferEstimator, plan: MeasurePlan, count: int, seed: int) -> dict[str, dict[str, str]]:
+def _networks(
+    estimator: estimators.TransferEstimator, plan: tables.MeasurePlan, count: int, seed: int
+) -> dict[str, dict[str, str]]:
     """Choose networks of the space, ``{layer: choice}`` with every layer, by name."""
     generator = np.random.default_rng(seed)
     sizes = [len(layer.candidates) for layer in plan.searched]
@@ -131,7 +127,9 @@ def _networks(estimator: TransferEstimator, plan: MeasurePlan, count: int, seed:
     return found
 
 
-def _fit(estimator: TransferEstimator, measured: NetworkMeasurements, protocol: Protocol) -> LookupTable:
+def _fit(
+    estimator: estimators.TransferEstimator, measured: tables.NetworkMeasurements, protocol: measurement.Protocol
+) -> tables.LookupTable:
     """Adapt to what could be measured, and write the table of it."""
     if not measured.networks:
         raise MeasurementError(f"No network could be measured: {next(iter(measured.failures.values()), 'none given')}.")
@@ -144,7 +142,9 @@ def _fit(estimator: TransferEstimator, measured: NetworkMeasurements, protocol: 
     )
 
 
-def _report(estimator: TransferEstimator, table: LookupTable, measured: NetworkMeasurements, out: Path) -> None:
+def _report(
+    estimator: estimators.TransferEstimator, table: tables.LookupTable, measured: tables.NetworkMeasurements, out: Path
+) -> None:
     console = results()
     console.print(f"Wrote {escape(str(out))}")
     entries = [entry for layer in table.searched for entry in layer.entries.values()]

@@ -5,13 +5,15 @@ from __future__ import annotations
 import contextlib
 import sys
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.markup import escape
-from torch import nn
 
-from nni_latency.analysis import BlockAnalysis, ModelAnalysis
+import nni_latency.analysis as analysis
+import nni_latency.estimators as estimators
+import nni_latency.loading as loading
+import nni_latency.spaces as spaces
 from nni_latency.cli._console import named, remarks
 from nni_latency.cli._estimator_options import ESTIMATOR
 from nni_latency.cli._model import UserCodeOptions, inputs_option, load_class, make_inputs, make_network, names_a_class
@@ -19,10 +21,10 @@ from nni_latency.cli._option import JSON_OBJECT, grouped, option
 from nni_latency.cli._report import Column, Grid, Report, ReportingCommand, print_report
 from nni_latency.cli._supervision import user_code
 from nni_latency.errors import InvalidValueError, UnknownNameError
-from nni_latency.estimators import Estimator
-from nni_latency.loading import load_estimator
-from nni_latency.spaces import FBNetSpace
 from nni_latency.units import format_count, format_percent, format_seconds
+
+if TYPE_CHECKING:
+    from torch import nn
 
 #: Blocks that are printed without --top.
 _ROWS = 20
@@ -57,25 +59,29 @@ def command(asked: _NetworkOptions, wanted: _AnalysisOptions, code: UserCodeOpti
 
     Built-in networks are fbnet-a, fbnet-b, fbnet-b1, fbnet-c and fbnet-c1.
     """
-    estimator = None if wanted.latency_estimator is None else load_estimator(wanted.latency_estimator)
+    estimator = None if wanted.latency_estimator is None else loading.load_estimator(wanted.latency_estimator)
     # What user code prints is not part of the result.
     with contextlib.redirect_stdout(sys.stderr), user_code(f"The code of {asked.model!r}", code.timeout):
-        analysis = _analyse(asked, wanted.depth, estimator)
-    print_report(_report(analysis, wanted.top))
-    if analysis.uncounted:
-        remarks().print(f"Not counted: {escape(named(analysis.uncounted))}")
+        analysed = _analyse(asked, wanted.depth, estimator)
+    print_report(_report(analysed, wanted.top))
+    if analysed.uncounted:
+        remarks().print(f"Not counted: {escape(named(analysed.uncounted))}")
 
 
-def _analyse(asked: _NetworkOptions, depth: int | None, estimator: Estimator | None) -> ModelAnalysis:
+def _analyse(
+    asked: _NetworkOptions, depth: int | None, estimator: estimators.Estimator | None
+) -> analysis.ModelAnalysis:
     """Analyse what the options name: an ONNX file, or a network that is made."""
     if asked.model.endswith(".onnx"):
         if asked.file or asked.kwargs:
             raise InvalidValueError("An ONNX file is a whole network: omit --file and --kwargs.")
         shapes = make_inputs(asked.inputs, asked.batch) if asked.inputs else None
-        return ModelAnalysis(asked.model, batch_size=asked.batch, estimator=estimator, example_inputs=shapes)
+        return analysis.ModelAnalysis(asked.model, batch_size=asked.batch, estimator=estimator, example_inputs=shapes)
     network, shape = _network(asked)
     inputs = make_inputs(asked.inputs or shape, asked.batch)
-    return ModelAnalysis(network, batch_size=asked.batch, estimator=estimator, depth=depth, example_inputs=inputs)
+    return analysis.ModelAnalysis(
+        network, batch_size=asked.batch, estimator=estimator, depth=depth, example_inputs=inputs
+    )
 
 
 def _network(asked: _NetworkOptions) -> tuple[nn.Module, tuple[str, ...]]:
@@ -91,7 +97,7 @@ def _network(asked: _NetworkOptions) -> tuple[nn.Module, tuple[str, ...]]:
         return make_network(model, load_class(model), asked.kwargs or {}), ()
     if asked.kwargs:
         raise InvalidValueError(f"--kwargs is for a class of your own, and {model!r} is a built-in network.")
-    plan = FBNetSpace().measure_plan()
+    plan = spaces.FBNetSpace().measure_plan()
     if model not in plan.published:
         raise UnknownNameError(
             f"{UnknownNameError.of('network', model, sorted(plan.published))} Name a class of your own with "
@@ -100,27 +106,27 @@ def _network(asked: _NetworkOptions) -> tuple[nn.Module, tuple[str, ...]]:
     return plan.network_of(plan.published[model])(), (",".join(map(str, plan.input_shape[1:])),)
 
 
-def _content(analysis: ModelAnalysis, rows: list[dict[str, Any]]) -> dict[str, Any]:
-    latency = analysis.latency
+def _content(analysed: analysis.ModelAnalysis, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    latency = analysed.latency
     return {
-        "batch_size": analysis.batch_size,
-        "acts": analysis.features.acts,
-        "inp": analysis.features.inp,
-        "flops": analysis.features.flops,
-        "macs": analysis.features.macs,
-        "params": analysis.params,
-        "memory": analysis.features.memory,
+        "batch_size": analysed.batch_size,
+        "acts": analysed.features.acts,
+        "inp": analysed.features.inp,
+        "flops": analysed.features.flops,
+        "macs": analysed.features.macs,
+        "params": analysed.params,
+        "memory": analysed.features.memory,
         "latency_s": latency and latency.value,
         "low_s": latency and latency.low,
         "high_s": latency and latency.high,
-        "platform": analysis.estimator and analysis.estimator.platform.id,
-        "uncounted": list(analysis.uncounted),
+        "platform": analysed.estimator and analysed.estimator.platform.id,
+        "uncounted": list(analysed.uncounted),
         "blocks": rows,
-        "suggestions": analysis.suggestions,
+        "suggestions": analysed.suggestions,
     }
 
 
-def _row(block: BlockAnalysis) -> dict[str, Any]:
+def _row(block: analysis.BlockAnalysis) -> dict[str, Any]:
     return {
         "name": block.name,
         "kind": block.kind,
@@ -132,8 +138,8 @@ def _row(block: BlockAnalysis) -> dict[str, Any]:
     }
 
 
-def _report(analysis: ModelAnalysis, top: int) -> Report:
-    rows = [_row(block) for block in analysis.blocks]
+def _report(analysed: analysis.ModelAnalysis, top: int) -> Report:
+    rows = [_row(block) for block in analysed.blocks]
     timed = any(row["latency_s"] is not None for row in rows)
     counts = {"ACTS": "acts", "INP": "inp", "FLOPs": "flops", "parameters": "params", "bytes moved": "memory"}
     columns = [
@@ -143,14 +149,14 @@ def _report(analysis: ModelAnalysis, top: int) -> Report:
         *([Column("latency", "latency_s", format_seconds)] if timed else []),
         Column("share", "share", format_percent),
     ]
-    features = analysis.features
+    features = analysed.features
     lines = [
         f"{format_count(features.acts)} ACTS, {format_count(features.inp)} INP, {format_count(features.flops)} FLOPs "
-        f"({format_count(features.macs)} multiply-adds), {format_count(analysis.params)} parameters; shares are "
+        f"({format_count(features.macs)} multiply-adds), {format_count(analysed.params)} parameters; shares are "
         f"of the {'latency' if timed else 'FLOPs'}",
     ]
-    if analysis.latency is not None and analysis.estimator is not None:
-        low, value, high = (format_seconds(getattr(analysis.latency, name)) for name in ("low", "value", "high"))
-        lines.append(f"latency {value} ({low} to {high}) on {analysis.estimator.platform.id}")
+    if analysed.latency is not None and analysed.estimator is not None:
+        low, value, high = (format_seconds(getattr(analysed.latency, name)) for name in ("low", "value", "high"))
+        lines.append(f"latency {value} ({low} to {high}) on {analysed.estimator.platform.id}")
     grid = Grid(rows, columns, "Blocks, most expensive first", most=top, by="share")
-    return Report(grid, _content(analysis, rows), after=[*lines, *(f"- {line}" for line in analysis.suggestions)])
+    return Report(grid, _content(analysed, rows), after=[*lines, *(f"- {line}" for line in analysed.suggestions)])

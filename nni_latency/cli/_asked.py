@@ -6,29 +6,20 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import nn
-
+import nni_latency.estimators as estimators
+import nni_latency.operators as operators
 import nni_latency.spaces as spaces
+import nni_latency.tables as tables
 from nni_latency.cli._model import inputs_option, load_class, make_inputs, make_network, names_a_class, send_by_value
 from nni_latency.cli._operators import estimate_operators
 from nni_latency.cli._option import JSON_OBJECT, option
 from nni_latency.cli._space_options import CLASSES, SpaceOptions, choose_space, plan_for
 from nni_latency.errors import InvalidValueError
-from nni_latency.estimators import (
-    Estimate,
-    Estimator,
-    LayerEstimator,
-    LayerShare,
-    MeasuringEstimator,
-    break_down,
-    estimate_layers,
-    estimate_selection,
-)
-from nni_latency.operators import Features, features_of
-from nni_latency.tables import OPERATORS, MeasurePlan
+
+if TYPE_CHECKING:
+    from torch import nn
 
 
 @dataclass(frozen=True)
@@ -70,7 +61,7 @@ class Row:
 
     name: str
     what: str
-    estimate: Estimate
+    estimate: estimators.Estimate
     share: float
 
 
@@ -94,15 +85,15 @@ class Answer:
         Kinds of operators that `features` leaves out.
     """
 
-    total: Estimate
+    total: estimators.Estimate
     rows: list[Row]
-    features: Features
+    features: operators.Features
     metric: str
     column: str = "choice"
     uncounted: tuple[str, ...] = ()
 
 
-def ask(estimator: Estimator, question: Question) -> Answer:
+def ask(estimator: estimators.Estimator, question: Question) -> Answer:
     """Estimate what the options of the command name.
 
     Raises
@@ -136,13 +127,13 @@ def ask(estimator: Estimator, question: Question) -> Answer:
         raise InvalidValueError(
             "Say what to estimate: a class such as net.py:Net with --input 3,224,224, or a space with --architecture."
         )
-    if question.space.space == OPERATORS:
+    if question.space.space == tables.OPERATORS:
         total, layers, features = estimate_operators(estimator, architecture)
         return Answer(total, _rows(layers), features, estimator.metric)
     return _ask_space(estimator, architecture, question)
 
 
-def _ask_onnx(estimator: Estimator, path: str, question: Question) -> Answer:
+def _ask_onnx(estimator: estimators.Estimator, path: str, question: Question) -> Answer:
     network, batch_size = question.network, question.batch_size
     if network.kwargs or network.architecture:
         raise InvalidValueError("--kwargs and --architecture are not for ONNX files. Omit them.")
@@ -150,13 +141,15 @@ def _ask_onnx(estimator: Estimator, path: str, question: Question) -> Answer:
     return _break_down(estimator, path, inputs, batch_size)
 
 
-def _break_down(estimator: Estimator, network: nn.Module | str, inputs: Any, batch_size: int | None = None) -> Answer:
-    found = break_down(estimator, network, inputs, batch_size=batch_size)
+def _break_down(
+    estimator: estimators.Estimator, network: nn.Module | str, inputs: Any, batch_size: int | None = None
+) -> Answer:
+    found = estimators.break_down(estimator, network, inputs, batch_size=batch_size)
     rows = [Row(item.name, item.op.op_key, item.estimate, item.share) for item in found.operators]
     return Answer(found.total, rows, found.features, estimator.metric, "operator", found.uncounted)
 
 
-def _ask_space(estimator: Estimator, architecture: str, question: Question) -> Answer:
+def _ask_space(estimator: estimators.Estimator, architecture: str, question: Question) -> Answer:
     chosen = choose_space(estimator, question.space, question.batch_size, ignore=CLASSES)
     space = chosen.make()
     if not hasattr(space, "measure_plan"):
@@ -187,22 +180,32 @@ def _sample_of(space: Any, name: str, text: str) -> Mapping[str, Any]:
 
 def _random(inputs: Any) -> Any:
     """Return random numbers of the same shape, which do not make everything in a network alike."""
+    import torch
+
     if not (isinstance(inputs, torch.Tensor) and inputs.is_floating_point()):
         return inputs
     return torch.randn(inputs.shape, generator=torch.Generator().manual_seed(0))
 
 
-def _ask_plan(estimator: Estimator, plan: MeasurePlan, selection: dict[str, str]) -> Answer:
-    features = sum(map(features_of, plan.ops_of(selection)), Features())
-    if isinstance(estimator, MeasuringEstimator):
+def _ask_plan(estimator: estimators.Estimator, plan: tables.MeasurePlan, selection: dict[str, str]) -> Answer:
+    features = sum(map(operators.features_of, plan.ops_of(selection)), operators.Features())
+    if isinstance(estimator, estimators.MeasuringEstimator):
         return _measure_plan(estimator, plan, selection)
-    layers = estimate_layers(estimator, plan, selection) if isinstance(estimator, LayerEstimator) else []
-    total = estimate_selection(estimator, plan, selection)
+    layers = (
+        estimators.estimate_layers(estimator, plan, selection)
+        if isinstance(estimator, estimators.LayerEstimator)
+        else []
+    )
+    total = estimators.estimate_selection(estimator, plan, selection)
     return Answer(total, _rows(layers), features, estimator.metric)
 
 
-def _measure_plan(estimator: MeasuringEstimator, plan: MeasurePlan, selection: dict[str, str]) -> Answer:
+def _measure_plan(
+    estimator: estimators.MeasuringEstimator, plan: tables.MeasurePlan, selection: dict[str, str]
+) -> Answer:
     """Estimate the network itself, with the names of the plan's layers for its parts."""
+    import torch
+
     network = plan.network_of(selection)()
     found = _break_down(estimator, network, _random(torch.zeros(plan.input_shape)))
     names = {str(place): layer.name for place, layer in enumerate(plan.layers)}
@@ -213,5 +216,5 @@ def _measure_plan(estimator: MeasuringEstimator, plan: MeasurePlan, selection: d
     return Answer(found.total, rows, found.features, found.metric, found.column, found.uncounted)
 
 
-def _rows(layers: list[LayerShare]) -> list[Row]:
+def _rows(layers: list[estimators.LayerShare]) -> list[Row]:
     return [Row(layer.name, layer.choice, layer.estimate, layer.share) for layer in layers]

@@ -7,14 +7,14 @@ from typing import Any
 
 from rich.markup import escape
 
+import nni_latency.estimators as estimators
+import nni_latency.loading as loading
+import nni_latency.tables as tables
 from nni_latency.cli._build_operators import plan_operators
 from nni_latency.cli._build_options import TableJob
 from nni_latency.cli._console import remarks, results
 from nni_latency.cli._space_options import operator_table_name, plan_for, table_name
 from nni_latency.errors import InvalidValueError
-from nni_latency.estimators import LayerEstimator, estimate_operator_table, estimate_table
-from nni_latency.loading import load_estimator
-from nni_latency.tables import LookupTable, OperatorTable
 from nni_latency.units import format_percent
 
 
@@ -35,27 +35,27 @@ def build_estimated(space: Any, source: str, job: TableJob) -> None:
     InvalidValueError
         If the estimator knows no layers, is of another metric, or a file exists.
     """
-    estimator, metric = load_estimator(source), job.wanted.metric
-    if not isinstance(estimator, LayerEstimator):
+    estimator, metric = loading.load_estimator(source), job.wanted.metric
+    if not isinstance(estimator, estimators.LayerEstimator):
         raise InvalidValueError(f"--from needs a layer-based estimator, but {source!r} estimates whole networks.")
     if estimator.metric != metric:
         raise InvalidValueError(f"The estimator {source!r} gives {estimator.metric}, but --metric is {metric}.")
     for batch_size in job.wanted.batch_sizes:
-        made: LookupTable | OperatorTable
+        made: tables.LookupTable | tables.OperatorTable
         if hasattr(space, "measure_plan"):
             plan = plan_for(space, job.asked.name, batch_size)
             out = job.output.path(table_name(plan, estimator.platform, metric))
-            made = estimate_table(estimator, plan)
+            made = estimators.estimate_table(estimator, plan)
         else:
             operators = plan_operators(space, batch_size, job)
             out = job.output.path(operator_table_name(job.asked.name, operators.input_shape, estimator.platform))
-            made = estimate_operator_table(estimator, operators)
+            made = estimators.estimate_operator_table(estimator, operators)
         made.save(out)
         _report(made, out)
 
 
-def _report(table: LookupTable | OperatorTable, out: Path) -> None:
-    if isinstance(table, LookupTable):
+def _report(table: tables.LookupTable | tables.OperatorTable, out: Path) -> None:
+    if isinstance(table, tables.LookupTable):
         entries = [entry for layer in table.layers for entry in layer.entries.values()]
         what = f"{len(entries)} candidates of {len(table.layers)} layers"
     else:

@@ -7,6 +7,9 @@ from pathlib import Path
 import click
 from rich.markup import escape
 
+import nni_latency.measurement as measurement
+import nni_latency.measurement.runtimes as runtimes
+import nni_latency.tables as tables
 from nni_latency.cli._build_estimated import build_estimated
 from nni_latency.cli._build_operators import build_operator_tables
 from nni_latency.cli._build_options import TableJob, TableOptions, VisitOptions
@@ -18,12 +21,9 @@ from nni_latency.cli._outputs import WritingCommand
 from nni_latency.cli._progress import Measuring
 from nni_latency.cli._space_options import SpaceOptions, plan_for, table_name
 from nni_latency.errors import InvalidValueError
-from nni_latency.measurement import Protocol
-from nni_latency.measurement.runtimes import Runtime
-from nni_latency.tables import COUNTED_METRICS, LookupTable, MeasurePlan, build_table, count_table, write_table
-from nni_latency.units import format_percent, format_seconds
+from nni_latency.units import COUNTED_METRICS, format_percent, format_seconds
 
-_DEFAULTS = Protocol()
+_DEFAULTS = measurement.Protocol()
 
 
 @click.command("build-lut", cls=WritingCommand)
@@ -67,12 +67,14 @@ def command(
         _report(_build(plan, runtime, protocol, out, job), out)
 
 
-def _build(plan: MeasurePlan, runtime: Runtime, protocol: Protocol, out: Path, job: TableJob) -> LookupTable:
+def _build(
+    plan: tables.MeasurePlan, runtime: runtimes.Runtime, protocol: measurement.Protocol, out: Path, job: TableJob
+) -> tables.LookupTable:
     metric, overwrite = job.wanted.metric, job.output.overwrite
     if metric in COUNTED_METRICS:
-        return write_table(count_table(plan, metric, runtime.platform), out, overwrite=overwrite)
+        return tables.write_table(tables.count_table(plan, metric, runtime.platform), out, overwrite=overwrite)
     with Measuring(f"{sum(plan.sizes)} candidates of {plan.space}", runtime, job.store) as measuring:
-        return build_table(
+        return tables.build_table(
             plan,
             runtime,
             protocol,
@@ -83,7 +85,7 @@ def _build(plan: MeasurePlan, runtime: Runtime, protocol: Protocol, out: Path, j
         )
 
 
-def _report(table: LookupTable, out: Path) -> None:
+def _report(table: tables.LookupTable, out: Path) -> None:
     console = results()
     console.print(f"Wrote {escape(str(out))}")
     if table.protocol is None:

@@ -7,19 +7,19 @@ from typing import Any
 
 from rich.markup import escape
 
+import nni_latency.measurement as measurement
+import nni_latency.measurement.runtimes as runtimes
 import nni_latency.spaces as spaces
+import nni_latency.tables as tables
 from nni_latency.cli._build_options import TableJob
 from nni_latency.cli._console import print_lines, progress, remarks, results
 from nni_latency.cli._progress import Measuring
 from nni_latency.cli._space_options import operator_table_name
 from nni_latency.errors import InvalidValueError
-from nni_latency.measurement import Protocol
-from nni_latency.measurement.runtimes import Runtime
-from nni_latency.tables import OperatorPlan, OperatorTable, build_operator_table, check_sees_calls
 from nni_latency.units import format_percent, format_seconds
 
 
-def build_operator_tables(space: Any, runtime: Runtime, protocol: Protocol, job: TableJob) -> None:
+def build_operator_tables(space: Any, runtime: runtimes.Runtime, protocol: measurement.Protocol, job: TableJob) -> None:
     """Build a table of operators for each batch size, and report on it.
 
     Parameters
@@ -45,7 +45,7 @@ def build_operator_tables(space: Any, runtime: Runtime, protocol: Protocol, job:
         raise InvalidValueError(
             f"A table of operators holds latencies: --metric {wanted.metric} is not available for {asked.name!r}."
         )
-    check_sees_calls(runtime)
+    tables.check_sees_calls(runtime)
     shapes = [
         tuple(spaces.example_inputs_of(space, batch_size, asked.input_size).shape) for batch_size in wanted.batch_sizes
     ]
@@ -56,13 +56,17 @@ def build_operator_tables(space: Any, runtime: Runtime, protocol: Protocol, job:
         _report(_build(plan, runtime, protocol, out, job), out)
 
 
-def _build(plan: OperatorPlan, runtime: Runtime, protocol: Protocol, out: Path, job: TableJob) -> OperatorTable:
+def _build(
+    plan: tables.OperatorPlan, runtime: runtimes.Runtime, protocol: measurement.Protocol, out: Path, job: TableJob
+) -> tables.OperatorTable:
     what = f"{len(plan.networks)} networks of {job.asked.name} with {len(plan.ops)} different operators"
     with Measuring(what, runtime, job.store) as measuring:
-        return build_operator_table(plan, runtime, protocol, out, overwrite=job.output.overwrite, **measuring.how)
+        return tables.build_operator_table(
+            plan, runtime, protocol, out, overwrite=job.output.overwrite, **measuring.how
+        )
 
 
-def plan_operators(space: Any, batch_size: int, job: TableJob) -> OperatorPlan:
+def plan_operators(space: Any, batch_size: int, job: TableJob) -> tables.OperatorPlan:
     """Draw the networks whose operators a table is to hold, behind a progress bar."""
     with progress(remarks()) as bar:
         task = bar.add_task(f"drawing networks of {escape(job.asked.name)}", total=1.0, left="")
@@ -76,7 +80,7 @@ def plan_operators(space: Any, batch_size: int, job: TableJob) -> OperatorPlan:
         )
 
 
-def _report(table: OperatorTable, out: Path) -> None:
+def _report(table: tables.OperatorTable, out: Path) -> None:
     console = results()
     console.print(f"Wrote {escape(str(out))}")
     spreads = sorted(entry.half_width / entry.value for entry in table.entries)
@@ -89,6 +93,6 @@ def _report(table: OperatorTable, out: Path) -> None:
     print_lines(remarks(), operator_doubts(table))
 
 
-def operator_doubts(table: OperatorTable) -> list[str]:
+def operator_doubts(table: tables.OperatorTable) -> list[str]:
     """Say what is doubtful about a table: networks that failed, and unsteady conditions."""
     return [*(f"Could not be measured: {name}: {reason}" for name, reason in table.failures.items()), *table.remarks]

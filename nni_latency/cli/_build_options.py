@@ -7,15 +7,15 @@ from dataclasses import dataclass
 
 import click
 
+import nni_latency.measurement as measurement
 from nni_latency.cli._estimator_options import ESTIMATOR
 from nni_latency.cli._measuring_options import EndingOptions, StoreOptions
 from nni_latency.cli._option import BATCH_SIZES, DURATION, option
 from nni_latency.cli._output_options import OutputOptions
 from nni_latency.cli._space_options import SpaceOptions
-from nni_latency.measurement import Protocol
-from nni_latency.tables import COUNTED_METRICS
+from nni_latency.units import COUNTED_METRICS
 
-_DEFAULTS = Protocol()
+_DEFAULTS = measurement.Protocol()
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class VisitOptions(EndingOptions):
     n_run: int = option("Timed runs per visit of a network.", type=click.IntRange(1), default=_DEFAULTS.n_run)
     outlier: float = option("Share of samples to drop at each end.", default=_DEFAULTS.outlier)
 
-    def protocol(self, threads: int, seed: int = 0) -> Protocol:
+    def protocol(self, threads: int, seed: int = 0) -> measurement.Protocol:
         """Return the protocol of a table."""
         return dataclasses.replace(
             super().protocol(threads, seed),

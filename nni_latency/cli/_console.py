@@ -13,11 +13,11 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from rich.segment import Segment
 from rich.table import Table
 
+import nni_latency.tables as tables
 from nni_latency.cli._noise import is_quiet, is_verbose
 from nni_latency.cli._printable import printable
 from nni_latency.errors import LISTED, listed
 from nni_latency.platforms import FACTS, Platform
-from nni_latency.tables import LookupTable
 from nni_latency.units import format_count
 
 #: Width of what is no screen: tables take what they need.
@@ -81,7 +81,7 @@ def pairs_table(title: str, pairs: Mapping[str, Any]) -> Table:
     return table
 
 
-def doubts(table: LookupTable) -> list[str]:
+def doubts(table: tables.LookupTable) -> list[str]:
     """Say what is doubtful about a table: candidates that failed or never settled, and unsteady conditions."""
     lines = [
         f"Could not be measured: {layer.name}:{choice}: {reason}"

@@ -12,26 +12,11 @@ from pathlib import Path
 import click
 from rich.markup import escape
 
+import nni_latency.database as database
 from nni_latency.cli._console import results
 from nni_latency.cli._option import DURATION, grouped, option, parsed
 from nni_latency.cli._outputs import OutputDatabase, OutputFile, WritingCommand
 from nni_latency.cli._report import Column, Grid, Report, ReportingCommand, print_report
-from nni_latency.database import (
-    DATABASE_VARIABLE,
-    MEMORY,
-    Copied,
-    Database,
-    DatabaseStore,
-    StaleCampaign,
-    copy_database,
-    copy_memo,
-    default_location,
-    export_samples,
-    find_subjects,
-    remove_campaigns,
-    stale_campaigns,
-    summarise,
-)
 from nni_latency.errors import InvalidValueError
 from nni_latency.files import replacing
 from nni_latency.units import format_count, format_seconds, parse_duration
@@ -82,7 +67,8 @@ class _PruneOptions(_FilterOptions):
     "--database",
     "location",
     metavar="FILE|URL",
-    help=f"A SQLite file or the URL of a server.  [default: {DATABASE_VARIABLE}, or the file in your data folder]",
+    help="A SQLite file or the URL of a server.  "
+    f"[default: {database.DATABASE_VARIABLE}, or the file in your data folder]",
 )
 @click.pass_context
 def command(context: click.Context, location: str | None) -> None:
@@ -90,17 +76,17 @@ def command(context: click.Context, location: str | None) -> None:
 
     It holds everything that was measured on this machine, with all raw samples.
     """
-    context.obj = location or default_location()
+    context.obj = location or database.default_location()
 
 
 @command.command("info", cls=ReportingCommand)
 @click.pass_obj
 def info(location: str) -> None:
     """Summarise the database by platform and kind."""
-    with _opened(location) as database:
-        found = summarise(database)
-        size = database.size
-        name = database.name
+    with _opened(location) as opened:
+        found = database.summarise(opened)
+        size = opened.size
+        name = opened.name
     counts = ("campaigns", "subjects", "records", "samples", "failures")
     columns = [_PLATFORM, _KIND, *(Column(name, name, format_count) for name in counts)]
     columns += [Column("first", "first", _date), Column("last", "last", _date)]
@@ -115,9 +101,9 @@ def info(location: str) -> None:
 @grouped()
 def query(location: str, wanted: _QueryOptions) -> None:
     """List the subjects of every campaign."""
-    with _opened(location) as database:
-        found = find_subjects(
-            database, platform=wanted.platform, kind=wanted.kind, text=wanted.text, since=wanted.since
+    with _opened(location) as opened:
+        found = database.find_subjects(
+            opened, platform=wanted.platform, kind=wanted.kind, text=wanted.text, since=wanted.since
         )
         rows = [asdict(item) for item in found]
     columns = [Column("campaign", "campaign"), Column("subject", "subject"), _PLATFORM, _KIND]
@@ -131,8 +117,8 @@ def query(location: str, wanted: _QueryOptions) -> None:
 @grouped()
 def export(location: str, out: Path, wanted: _FilterOptions) -> None:
     """Write the raw samples to the .parquet or .csv file OUT, one row per sample."""
-    with _opened(location) as database:
-        n_samples = export_samples(database, out, platform=wanted.platform, kind=wanted.kind)
+    with _opened(location) as opened:
+        n_samples = database.export_samples(opened, out, platform=wanted.platform, kind=wanted.kind)
     results().print(f"Wrote {escape(str(out))}: {n_samples} samples")
 
 
@@ -144,9 +130,9 @@ def import_(location: str, sources: tuple[str, ...]) -> None:
 
     A SOURCE is a SQLite file, the URL of a server, or a memo file (.jsonl). Duplicates are skipped.
     """
-    with _opened(location, create=True) as database:
+    with _opened(location, create=True) as opened:
         for source in sources:
-            _report(source, _take_over(source, database))
+            _report(source, _take_over(source, opened))
 
 
 @command.command("merge", cls=WritingCommand)
@@ -154,10 +140,10 @@ def import_(location: str, sources: tuple[str, ...]) -> None:
 @click.option("--out", required=True, type=OutputDatabase(), metavar="FILE|URL", help="The new database.")
 def merge(sources: tuple[str, ...], out: str) -> None:
     """Merge several databases into a new one, without duplicates. The sources are not changed."""
-    with _made(out) as database:
+    with _made(out) as made:
         for source in sources:
             with _opened(source) as opened:
-                _report(source, copy_database(opened, database))
+                _report(source, database.copy_database(opened, made))
     results().print(f"Wrote {escape(out)}")
 
 
@@ -168,9 +154,9 @@ def prune(location: str, wanted: _PruneOptions) -> None:
     """Remove the campaigns that meet all conditions, with all their samples."""
     if (wanted.platform, wanted.kind, wanted.older_than, wanted.keep_latest) == (None,) * 4:
         raise InvalidValueError("Say what to remove, with --older-than, --keep-latest, --platform or --kind.")
-    with _opened(location) as database:
-        stale = stale_campaigns(
-            database,
+    with _opened(location) as opened:
+        stale = database.stale_campaigns(
+            opened,
             written_before=None if wanted.older_than is None else time.time() - wanted.older_than,
             platform=wanted.platform,
             kind=wanted.kind,
@@ -179,7 +165,7 @@ def prune(location: str, wanted: _PruneOptions) -> None:
         _list_stale(stale)
         if not stale or wanted.dry_run or not (wanted.yes or click.confirm(f"Remove {len(stale)} campaigns?")):
             return
-        n_removed, kept = remove_campaigns(database, stale)
+        n_removed, kept = database.remove_campaigns(opened, stale)
     console = results()
     console.print(f"Removed {n_removed} campaigns.")
     for item in kept:
@@ -187,10 +173,12 @@ def prune(location: str, wanted: _PruneOptions) -> None:
 
 
 @contextlib.contextmanager
-def _opened(location: str, *, create: bool = False) -> Iterator[Database]:
-    if location == MEMORY:
-        raise InvalidValueError(f"The store {MEMORY!r} is gone with its process. Name a file or a URL with --database.")
-    store = DatabaseStore(location, create=create)
+def _opened(location: str, *, create: bool = False) -> Iterator[database.Database]:
+    if location == database.MEMORY:
+        raise InvalidValueError(
+            f"The store {database.MEMORY!r} is gone with its process. Name a file or a URL with --database."
+        )
+    store = database.DatabaseStore(location, create=create)
     try:
         yield store.database
     finally:
@@ -198,35 +186,35 @@ def _opened(location: str, *, create: bool = False) -> Iterator[Database]:
 
 
 @contextlib.contextmanager
-def _made(out: str) -> Iterator[Database]:
+def _made(out: str) -> Iterator[database.Database]:
     """Make a database: a file whole or not at all, beside its place first."""
     if "://" in out:
-        with _opened(out, create=True) as database:
-            yield database
+        with _opened(out, create=True) as opened:
+            yield opened
         return
-    with replacing(Path(out)) as temporary, _opened(str(temporary)) as database:
-        yield database
+    with replacing(Path(out)) as temporary, _opened(str(temporary)) as opened:
+        yield opened
 
 
-def _take_over(source: str, database: Database) -> Copied:
+def _take_over(source: str, target: database.Database) -> database.Copied:
     path = Path(source)
     if "://" not in source and path.is_file():
         with path.open("rb") as file:
             is_memo = file.read(len(_SQLITE)) != _SQLITE
         if is_memo:
-            return copy_memo(path, database)
+            return database.copy_memo(path, target)
     with _opened(source) as opened:
-        return copy_database(opened, database)
+        return database.copy_database(opened, target)
 
 
-def _report(source: str, copied: Copied) -> None:
+def _report(source: str, copied: database.Copied) -> None:
     results().print(
         f"{escape(source)}: {copied.records} records of {copied.campaigns} campaigns were added, "
         f"{copied.doubles} were there already.",
     )
 
 
-def _list_stale(stale: Sequence[StaleCampaign]) -> None:
+def _list_stale(stale: Sequence[database.StaleCampaign]) -> None:
     rows = [asdict(item) for item in stale]
     columns = [Column("campaign", "identifier"), _PLATFORM, _KIND]
     columns += [Column("records", "n_records", format_count), Column("samples", "n_samples", format_count)]

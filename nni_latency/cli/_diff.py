@@ -9,12 +9,12 @@ from typing import Any
 
 import click
 
+import nni_latency.loading as loading
+import nni_latency.plots as plots
+import nni_latency.tables as tables
 from nni_latency.cli._console import named, print_lines, remarks
 from nni_latency.cli._outputs import OutputFile
 from nni_latency.cli._report import Column, Grid, Pairs, Report, ReportingCommand, print_report
-from nni_latency.loading import load_table
-from nni_latency.plots import draw_comparison
-from nni_latency.tables import TableComparison, compare_tables
 from nni_latency.units import format_percent
 
 
@@ -28,16 +28,16 @@ def command(first: str, second: str, plot: Path | None) -> None:
     FIRST and SECOND are files, names of tables that ship with the package, or registered estimators that have a table.
     Their platforms may differ.
     """
-    comparison = compare_tables(load_table(first), load_table(second))
+    comparison = tables.compare_tables(loading.load_table(first), loading.load_table(second))
     if plot is not None:
-        draw_comparison(comparison, plot)
+        plots.draw_comparison(comparison, plot)
     layers = {layer: f"{ratio:.3g}" for layer, ratio in comparison.layer_ratios.items()}
     after = [Pairs("Median by layer", layers), Pairs("Summary", _summary(comparison))]
     print_report(Report(_ratios(comparison), _content(comparison), after=after))
     print_lines(remarks(), _rest(comparison))
 
 
-def _ratios(comparison: TableComparison) -> Grid:
+def _ratios(comparison: tables.TableComparison) -> Grid:
     rows = [
         {"layer": layer, "choice": choice, "ratio": ratio}
         for layer, row in comparison.ratios.items()
@@ -47,7 +47,7 @@ def _ratios(comparison: TableComparison) -> Grid:
     return Grid(rows, columns, "second over first", across=True)
 
 
-def _summary(comparison: TableComparison) -> dict[str, str]:
+def _summary(comparison: tables.TableComparison) -> dict[str, str]:
     return {
         "first": f"{comparison.first.space} on {comparison.first.platform.id}",
         "second": f"{comparison.second.space} on {comparison.second.platform.id}",
@@ -58,7 +58,7 @@ def _summary(comparison: TableComparison) -> dict[str, str]:
     }
 
 
-def _rest(comparison: TableComparison) -> Iterator[str]:
+def _rest(comparison: tables.TableComparison) -> Iterator[str]:
     if comparison.differences:
         yield f"The tables also differ in: {'; '.join(comparison.differences)}."
     for which, places in (("first", comparison.only_first), ("second", comparison.only_second)):
@@ -67,7 +67,7 @@ def _rest(comparison: TableComparison) -> Iterator[str]:
             yield f"{len(places)} entries are only in the {which} table: {names}"
 
 
-def _content(comparison: TableComparison) -> dict[str, Any]:
+def _content(comparison: tables.TableComparison) -> dict[str, Any]:
     def number(value: float) -> float | None:
         return None if math.isnan(value) else value
 

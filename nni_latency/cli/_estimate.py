@@ -12,6 +12,7 @@ from typing import Any
 import click
 from rich.markup import escape
 
+import nni_latency.estimators as estimators
 from nni_latency.cli._asked import Answer, NetworkOptions, Question, ask
 from nni_latency.cli._console import named, remarks
 from nni_latency.cli._estimator_options import EstimatorOptions
@@ -20,7 +21,6 @@ from nni_latency.cli._option import grouped, option
 from nni_latency.cli._report import Column, Grid, Report, ReportingCommand, print_report, report_format
 from nni_latency.cli._space_options import SPACE_OF_TABLE, SpaceOptions
 from nni_latency.cli._supervision import user_code
-from nni_latency.estimators import Estimator, MeasuringEstimator, TableEstimator
 from nni_latency.units import cost_row, format_count, format_metric, format_percent
 
 #: Rows that are printed without --top.
@@ -61,18 +61,18 @@ def command(
     _print_doubts(answer, made)
 
 
-def _limited(estimator: Estimator, name: str, timeout: float) -> AbstractContextManager[None]:
+def _limited(estimator: estimators.Estimator, name: str, timeout: float) -> AbstractContextManager[None]:
     """Mark the code of a network; what measures has time limits of its own."""
-    return user_code(f"The code of {name!r}", 0.0 if isinstance(estimator, MeasuringEstimator) else timeout)
+    return user_code(f"The code of {name!r}", 0.0 if isinstance(estimator, estimators.MeasuringEstimator) else timeout)
 
 
-def _waiting(estimator: Estimator) -> AbstractContextManager[object]:
-    if not isinstance(estimator, MeasuringEstimator):
+def _waiting(estimator: estimators.Estimator) -> AbstractContextManager[object]:
+    if not isinstance(estimator, estimators.MeasuringEstimator):
         return contextlib.nullcontext()
     return remarks().status("Measuring what has not been measured yet")
 
 
-def _report(answer: Answer, estimator: Estimator, top: int | None) -> Report:
+def _report(answer: Answer, estimator: estimators.Estimator, top: int | None) -> Report:
     value = next(iter(cost_row(None, answer.metric)))
     rows: list[dict[str, Any]] = [
         {"name": row.name, answer.column: row.what, value: row.estimate.value, "share": row.share}
@@ -105,8 +105,8 @@ def _report(answer: Answer, estimator: Estimator, top: int | None) -> Report:
     return Report(Grid(rows, columns, most=top or _ROWS, by="share"), content, after=lines)
 
 
-def _print_doubts(answer: Answer, estimator: Estimator) -> None:
+def _print_doubts(answer: Answer, estimator: estimators.Estimator) -> None:
     names = list(dict.fromkeys(answer.total.missing))
     if names:
-        how = ", taken from the nearest entry or left out:" if isinstance(estimator, TableEstimator) else ","
+        how = ", taken from the nearest entry or left out:" if isinstance(estimator, estimators.TableEstimator) else ","
         remarks().print(escape(f"Not in the estimator as asked{how} {named(names)}"))

@@ -8,11 +8,11 @@ from typing import Literal
 
 import click
 
+import nni_latency.estimators as estimators
+import nni_latency.loading as loading
 from nni_latency.cli._measuring_options import DeviceOptions, make_runtime
 from nni_latency.cli._option import option
 from nni_latency.errors import UnknownNameError
-from nni_latency.estimators import Estimator
-from nni_latency.loading import load_estimator
 from nni_latency.platforms import Platform, check_same_platform, current_platform
 
 #: What names an estimator in help texts.
@@ -41,7 +41,7 @@ class EstimatorOptions:
     )
     device: str | None = option("Require an estimator for this device of this machine, such as cpu or cuda.")
 
-    def load(self) -> Estimator:
+    def load(self) -> estimators.Estimator:
         """Load the estimator.
 
         Raises
@@ -49,7 +49,7 @@ class EstimatorOptions:
         MismatchError
             If a device of this machine is asked for that is not the estimator's.
         """
-        estimator = load_estimator(self.latency_estimator, missing=self.missing)
+        estimator = loading.load_estimator(self.latency_estimator, missing=self.missing)
         if self.device is not None:
             platform = estimator.platform
             here = _platform_here(self.device, platform)

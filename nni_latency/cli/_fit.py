@@ -9,15 +9,15 @@ from typing import Any, Literal
 import click
 from rich.markup import escape
 
+import nni_latency.estimators.acts as acts
+import nni_latency.micro_benchmarks as micro_benchmarks
+import nni_latency.plots as plots
 from nni_latency.cli._console import named, remarks
 from nni_latency.cli._option import grouped, option, output_option
 from nni_latency.cli._output_options import OutputOptions
 from nni_latency.cli._report import Column, Grid, Report, ReportingCommand, print_report
 from nni_latency.errors import InvalidValueError
-from nni_latency.estimators.acts import ActsEstimator, BlockScores, score_blocks
-from nni_latency.micro_benchmarks import BenchmarkPoints
 from nni_latency.platforms import check_same_platform
-from nni_latency.plots import draw_fit, draw_predictions
 from nni_latency.units import format_percent, format_seconds
 
 
@@ -46,28 +46,32 @@ class _ActsOptions:
 @command.command("acts", cls=ReportingCommand)
 @click.argument("points", nargs=-1, required=True, type=click.Path(path_type=Path))
 @grouped(out={"help": "JSON file of the fit.  [default: acts.<platform>.json]"})
-def acts(points: tuple[Path, ...], fit: _ActsOptions, output: OutputOptions) -> None:
+def fit_acts(points: tuple[Path, ...], fit: _ActsOptions, output: OutputOptions) -> None:
     """Fit latency to activations (ACTS), inputs (INP) and FLOPs.
 
     POINTS are files written by 'nni-latency micro-benchmark' on one platform.
     """
-    known = BenchmarkPoints.merge([BenchmarkPoints.load(path) for path in points])
-    unknown = BenchmarkPoints.merge([BenchmarkPoints.load(path) for path in fit.tests]) if fit.tests else None
+    known = micro_benchmarks.BenchmarkPoints.merge([micro_benchmarks.BenchmarkPoints.load(path) for path in points])
+    unknown = (
+        micro_benchmarks.BenchmarkPoints.merge([micro_benchmarks.BenchmarkPoints.load(path) for path in fit.tests])
+        if fit.tests
+        else None
+    )
     out = output.path(f"acts.{known.platform.id}.json")
-    plots = [path for path in (fit.plot, fit.test_plot) if path]
+    pictures = [path for path in (fit.plot, fit.test_plot) if path]
     if unknown is not None:
         check_same_platform(known.platform, unknown.platform, "Scoring a fit on these points")
     elif fit.test_plot:
         raise InvalidValueError("--test-plot needs points to predict. Name a file of them with --test.")
-    estimator = ActsEstimator(variant=fit.variant, confidence=fit.confidence)
+    estimator = acts.ActsEstimator(variant=fit.variant, confidence=fit.confidence)
     estimator.fit(known.workloads, known.latencies, groups=known.blocks, platform=known.platform)
-    scores = None if unknown is None else score_blocks(estimator.predict(unknown.workloads), unknown.latencies)
+    scores = None if unknown is None else acts.score_blocks(estimator.predict(unknown.workloads), unknown.latencies)
     estimator.save(out)
     if fit.plot:
-        draw_fit(estimator, known, fit.plot)
+        plots.draw_fit(estimator, known, fit.plot)
     if fit.test_plot and unknown is not None:
-        draw_predictions(estimator, unknown, fit.test_plot)
-    wrote = f"Wrote {', '.join(map(str, [out, *plots]))}"
+        plots.draw_predictions(estimator, unknown, fit.test_plot)
+    wrote = f"Wrote {', '.join(map(str, [out, *pictures]))}"
     held_out = {"held out": estimator.held_out_scores(known.latencies), **({"test points": scores} if scores else {})}
     rows = [{"points": name, **_plain(item)} for name, item in held_out.items()]
     level = f"{format_percent(estimator.confidence)} of the estimates are within a factor of "
@@ -82,7 +86,9 @@ def acts(points: tuple[Path, ...], fit: _ActsOptions, output: OutputOptions) -> 
     _print_doubts(estimator, known)
 
 
-def _content(estimator: ActsEstimator, points: BenchmarkPoints, scores: BlockScores | None) -> dict[str, Any]:
+def _content(
+    estimator: acts.ActsEstimator, points: micro_benchmarks.BenchmarkPoints, scores: acts.BlockScores | None
+) -> dict[str, Any]:
     names = ("a_", "b_", "c_", "d_", "breakpoint_", "slope_", "offset_", "shares_", "bound_", "correction_")
     return {
         "platform": estimator.platform.id,
@@ -95,7 +101,7 @@ def _content(estimator: ActsEstimator, points: BenchmarkPoints, scores: BlockSco
     }
 
 
-def _plain(scores: BlockScores) -> dict[str, float | None]:
+def _plain(scores: acts.BlockScores) -> dict[str, float | None]:
     # NaN, which JSON lacks, is the only number that differs from itself.
     return {name: value if value == value else None for name, value in vars(scores).items()}
 
@@ -116,7 +122,7 @@ _COLUMNS = [
 ]
 
 
-def _formula(estimator: ActsEstimator) -> list[str]:
+def _formula(estimator: acts.ActsEstimator) -> list[str]:
     """Say in lines what was fitted."""
     lines = [
         f"latency = {estimator.a_:.4g} s x ACTS + {estimator.b_:.4g} s x INP + {estimator.c_:.4g} s x FLOPs "
@@ -140,7 +146,7 @@ def _formula(estimator: ActsEstimator) -> list[str]:
     return lines
 
 
-def _print_doubts(estimator: ActsEstimator, points: BenchmarkPoints) -> None:
+def _print_doubts(estimator: acts.ActsEstimator, points: micro_benchmarks.BenchmarkPoints) -> None:
     doubts = [
         f"{point.name}: {', '.join(names)}"
         for point, names in zip(points.points, estimator.uncounted(points.workloads), strict=True)

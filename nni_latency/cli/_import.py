@@ -9,6 +9,8 @@ from typing import Literal
 import click
 from rich.markup import escape
 
+import nni_latency.tables as tables
+import nni_latency.tables.formats as formats
 from nni_latency.cli._console import print_names, remarks, results
 from nni_latency.cli._option import grouped, option
 from nni_latency.cli._output_options import OutputOptions
@@ -16,8 +18,6 @@ from nni_latency.cli._outputs import WritingCommand
 from nni_latency.cli._space_options import SpaceOptions, plan_for
 from nni_latency.errors import InvalidValueError, listed
 from nni_latency.platforms import Platform
-from nni_latency.tables import LookupTable, MeasurePlan
-from nni_latency.tables.formats import FORMATS, Imported, import_table
 from nni_latency.units import METRIC_UNITS, format_percent
 
 
@@ -26,7 +26,7 @@ class _SourceOptions:
     """What a file holds."""
 
     file_format: str | None = option(
-        f"Format: {', '.join(FORMATS)}.  [default: detected from the file]", "--format", metavar="NAME"
+        f"Format: {', '.join(formats.FORMATS)}.  [default: detected from the file]", "--format", metavar="NAME"
     )
     unit: str | None = option(
         "Unit of the numbers, such as ms; required if the file does not state it.", metavar="UNIT"
@@ -52,7 +52,7 @@ def command(file: Path, source: _SourceOptions, asked: SpaceOptions, output: Out
     table that is looked up by operator.
     """
     out = output.path()
-    imported = import_table(
+    imported = formats.import_table(
         file,
         _plan(asked, source.batch_size),
         file_format=source.file_format,
@@ -74,7 +74,7 @@ def command(file: Path, source: _SourceOptions, asked: SpaceOptions, output: Out
     results().print(f"Wrote {escape(str(out))}")
 
 
-def _plan(asked: SpaceOptions, batch_size: int) -> MeasurePlan | None:
+def _plan(asked: SpaceOptions, batch_size: int) -> tables.MeasurePlan | None:
     if asked.space != "none":
         return plan_for(asked.make(), asked.name, batch_size)
     if asked.given:
@@ -82,7 +82,7 @@ def _plan(asked: SpaceOptions, batch_size: int) -> MeasurePlan | None:
     return None
 
 
-def _report(imported: Imported, source: Path) -> None:
+def _report(imported: formats.Imported, source: Path) -> None:
     table = imported.table
     entries = len(list(table.places()))
     results().print(
@@ -92,5 +92,5 @@ def _report(imported: Imported, source: Path) -> None:
     console = remarks()
     print_names(console, "rows belong to no candidate of the space", imported.unmatched)
     print_names(console, "costs are not positive numbers and were left out", imported.left_out)
-    if isinstance(table, LookupTable):
+    if isinstance(table, tables.LookupTable):
         print_names(console, "candidates have no entry", [f"{layer}:{choice}" for layer, choice in table.missing])

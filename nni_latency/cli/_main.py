@@ -14,6 +14,7 @@ from click.shell_completion import CompletionItem
 
 from nni_latency.cli._noise import is_verbose, noise_options
 from nni_latency.cli._printable import printable
+from nni_latency.cli._supervision import INTERRUPTED
 from nni_latency.errors import LatencyError
 
 #: Command to the module that holds it, in the order in which help lists them.
@@ -111,7 +112,7 @@ class LazyGroup(click.Group):
             return super().invoke(ctx)
         except KeyboardInterrupt:
             click.echo("\nInterrupted.", err=True)
-            raise click.exceptions.Exit(130) from None
+            raise click.exceptions.Exit(INTERRUPTED) from None
         except SystemExit as error:
             # Commands end by exceptions of click: this is user code, a network's forward for instance.
             raise Failure(f"The network's own code ended the process, by sys.exit({error.code!r}).") from error

@@ -10,10 +10,10 @@ from typing import Any
 
 import click
 
+import nni_latency.measurement as measurement
+import nni_latency.measurement.runtimes as runtimes
 from nni_latency.cli._option import ASSIGNMENT, DURATION, option
 from nni_latency.errors import InvalidValueError
-from nni_latency.measurement import Protocol
-from nni_latency.measurement.runtimes import Runtime
 from nni_latency.platforms import PRECISIONS, Platform
 from nni_latency.plugins import load_registry
 
@@ -72,11 +72,11 @@ class EndingOptions:
         type=click.FloatRange(0, 1, max_open=True),
         default=0.01,
     )
-    rounds: int = option("Maximum number of rounds.", type=click.IntRange(1), default=Protocol().rounds)
+    rounds: int = option("Maximum number of rounds.", type=click.IntRange(1), default=measurement.Protocol().rounds)
 
-    def protocol(self, threads: int, seed: int = 0) -> Protocol:
+    def protocol(self, threads: int, seed: int = 0) -> measurement.Protocol:
         """Return the protocol that ends so."""
-        return Protocol(
+        return measurement.Protocol(
             rounds=self.rounds, time_budget=self.budget, half_width=self.half_width, threads=threads, seed=seed
         )
 
@@ -93,7 +93,7 @@ class StoreOptions:
     )
 
 
-def make_runtime(options: PlatformOptions) -> Runtime:
+def make_runtime(options: PlatformOptions) -> runtimes.Runtime:
     """Make the runtime that the options name.
 
     Raises
@@ -108,7 +108,9 @@ def make_runtime(options: PlatformOptions) -> Runtime:
     if options.allocator != "kept":
         given["allocator"] = options.allocator
     _check_options(options.runtime, registration.factory, given)
-    made: Runtime = registration.make(options.device, threads=options.threads, precision=options.precision, **given)
+    made: runtimes.Runtime = registration.make(
+        options.device, threads=options.threads, precision=options.precision, **given
+    )
     return made
 
 

@@ -7,10 +7,10 @@ from typing import Literal
 
 import click
 
+import nni_latency.tables as tables
 from nni_latency.cli._option import grouped, option
 from nni_latency.cli._output_options import OutputOptions, write_result
 from nni_latency.cli._outputs import WritingCommand
-from nni_latency.tables import LookupTable, find_table, merge_tables
 
 
 @dataclass(frozen=True)
@@ -23,14 +23,14 @@ class _MergeOptions(OutputOptions):
 
 
 @click.command("merge", cls=WritingCommand)
-@click.argument("tables", nargs=-1, required=True)
+@click.argument("names", metavar="TABLES...", nargs=-1, required=True)
 @grouped(out={"required": True})
-def command(tables: tuple[str, ...], merge: _MergeOptions) -> None:
+def command(names: tuple[str, ...], merge: _MergeOptions) -> None:
     """Merge tables of one space and platform.
 
     TABLES are files, or names of tables that ship with the package. Everything but the entries is taken from the first.
     """
     out = merge.path()
-    loaded = [LookupTable.load(find_table(name)) for name in tables]
+    loaded = [tables.LookupTable.load(tables.find_table(name)) for name in names]
     known = tuple(remark for table in loaded for remark in table.remarks)
-    write_result(merge_tables(loaded, conflict=merge.conflict), out, known=known)
+    write_result(tables.merge_tables(loaded, conflict=merge.conflict), out, known=known)

@@ -8,17 +8,17 @@ from pathlib import Path
 import click
 from rich.markup import escape
 
+import nni_latency.measurement as measurement
+import nni_latency.micro_benchmarks as micro_benchmarks
 from nni_latency.cli._console import remarks, results
 from nni_latency.cli._measuring_options import EndingOptions, PlatformOptions, StoreOptions, make_runtime
 from nni_latency.cli._option import DURATION, grouped, option
 from nni_latency.cli._output_options import OutputOptions
 from nni_latency.cli._outputs import WritingCommand
 from nni_latency.cli._progress import Measuring
-from nni_latency.measurement import Protocol
-from nni_latency.micro_benchmarks import BLOCKS, BenchmarkPoints, run_benchmarks
 from nni_latency.units import format_percent, format_seconds
 
-_DEFAULTS = Protocol()
+_DEFAULTS = measurement.Protocol()
 
 
 @dataclass(frozen=True)
@@ -58,12 +58,12 @@ def command(
     out = output.path(f"micro-benchmark.{runtime.platform.id}.json")
     # The feeder before every block makes each run as cold as the next, so no warm-up is needed.
     protocol = replace(ending.protocol(platform.threads, blocks.seed), n_warmup=0, timeout=blocks.timeout)
-    with Measuring(f"{len(BLOCKS)} blocks at growing batch sizes", runtime, store) as measuring:
-        points = run_benchmarks(runtime, protocol, out, overwrite=output.overwrite, **measuring.how)
+    with Measuring(f"{len(micro_benchmarks.BLOCKS)} blocks at growing batch sizes", runtime, store) as measuring:
+        points = micro_benchmarks.run_benchmarks(runtime, protocol, out, overwrite=output.overwrite, **measuring.how)
     _report(points, out)
 
 
-def _report(points: BenchmarkPoints, out: Path) -> None:
+def _report(points: micro_benchmarks.BenchmarkPoints, out: Path) -> None:
     console = results()
     console.print(f"Wrote {escape(str(out))}")
     spreads = sorted((point.high - point.low) / (2 * point.value) for point in points.points)

@@ -9,23 +9,21 @@ import sys
 from dataclasses import dataclass
 from functools import partial
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import cloudpickle
-import torch
-from torch import nn
-
+import nni_latency.operators as operators
 from nni_latency.cli._option import DURATION, option
 from nni_latency.errors import InvalidValueError, LatencyError
 from nni_latency.imports import FILE_PREFIX, import_place, quiet_nni
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
 
 _INPUT = re.compile(r"(?:(?P<name>[A-Za-z_]\w*)=)?(?P<sizes>\d+(?:,\d+)*)?(?::(?P<dtype>\w+))?")
 
 #: Numbers of an input that are drawn one by one; all numbers of a larger one are the same, and take no memory.
 _DRAWN = 2**24
-
-#: No tensor has more numbers.
-_MOST = 2**40
 
 
 @dataclass(frozen=True)
@@ -82,6 +80,8 @@ def make_network(text: str, made_of: Any, kwargs: dict[str, Any]) -> nn.Module:
     InvalidValueError
         If it does not take the arguments, fails, or is no network.
     """
+    from torch import nn
+
     if not callable(made_of) or isinstance(made_of, nn.Module):
         raise InvalidValueError(
             f"{text!r} must be a class or a function that makes a network. Got {type(made_of).__name__!r}, an object."
@@ -100,6 +100,8 @@ def make_network(text: str, made_of: Any, kwargs: dict[str, Any]) -> nn.Module:
 
 def send_by_value(network: nn.Module) -> None:
     """Let worker processes have the classes of a network that came from a file, and that they cannot import."""
+    import cloudpickle
+
     for name in {type(module).__module__ for module in network.modules()}:
         if name.startswith(FILE_PREFIX) and name in sys.modules:
             cloudpickle.register_pickle_by_value(sys.modules[name])
@@ -118,6 +120,8 @@ def make_inputs(texts: tuple[str, ...], batch_size: int) -> Any:
     InvalidValueError
         If a text is of another form, or there is none.
     """
+    import torch
+
     if not texts:
         raise InvalidValueError(
             "The network needs the shape of its input: give it without the batch, as in --input 3,224,224."
@@ -133,7 +137,7 @@ def make_inputs(texts: tuple[str, ...], batch_size: int) -> Any:
                 f"name before and an element type after them, such as words=16:int64. Got {text!r}."
             )
         shape = (batch_size, *map(int, match["sizes"].split(",") if match["sizes"] else ()))
-        if math.prod(shape) > _MOST:
+        if math.prod(shape) > operators.LARGEST_TENSOR:
             raise InvalidValueError(f"An --input must have at most 2^40 numbers. Got {text!r} of {batch_size}.")
         value = _numbers(shape, dtype, generator)
         if match["name"]:
@@ -145,6 +149,8 @@ def make_inputs(texts: tuple[str, ...], batch_size: int) -> Any:
 
 def _numbers(shape: tuple[int, ...], dtype: torch.dtype, generator: torch.Generator) -> torch.Tensor:
     """Return random numbers, or zeros of a type without fractions; they take no memory where there are many."""
+    import torch
+
     drawn = shape if math.prod(shape) <= _DRAWN else ()
     value = torch.randn(drawn, generator=generator) if dtype.is_floating_point else torch.zeros(())
     return value.to(dtype).expand(shape)
@@ -172,6 +178,8 @@ def _is_dotted(place: str) -> bool:
 
 
 def _is_network_class(value: Any, module: ModuleType) -> bool:
+    from torch import nn
+
     return isinstance(value, type) and issubclass(value, nn.Module) and value.__module__ == module.__name__
 
 

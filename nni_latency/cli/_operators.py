@@ -8,30 +8,24 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import nni_latency.estimators as estimators
+import nni_latency.operators as operators
+import nni_latency.tables as tables
+import nni_latency.tables.formats as formats
 from nni_latency.errors import InvalidValueError, MissingEntryError
-from nni_latency.estimators import (
-    Estimate,
-    Estimator,
-    LayerEstimator,
-    LayerShare,
-    OperatorTableEstimator,
-    TableEstimator,
-    layer_shares,
-)
-from nni_latency.operators import OP_KEY, Features, OpSpec, features_of, parse_op_keys
-from nni_latency.tables import Entry, OperatorEntry
-from nni_latency.tables.formats import OperatorKey
 
 #: Longest file of operators [byte].
 _LARGEST = 2**20
 
 #: A name in a list: in quotes, the key of an operator, or anything without commas and blanks.
 _NAME = re.compile(
-    rf"[\s,]*(?:\"(?P<double>[^\"]*)\"|'(?P<single>[^']*)'|(?P<key>{OP_KEY.pattern})|(?P<plain>[^\s,]+))"
+    rf"[\s,]*(?:\"(?P<double>[^\"]*)\"|'(?P<single>[^']*)'|(?P<key>{operators.OP_KEY.pattern})|(?P<plain>[^\s,]+))"
 )
 
 
-def estimate_operators(estimator: Estimator, text: str) -> tuple[Estimate, list[LayerShare], Features]:
+def estimate_operators(
+    estimator: estimators.Estimator, text: str
+) -> tuple[estimators.Estimate, list[estimators.LayerShare], operators.Features]:
     """Estimate a network by its operators, each named as in the table or by its key.
 
     Parameters
@@ -49,20 +43,20 @@ def estimate_operators(estimator: Estimator, text: str) -> tuple[Estimate, list[
     MissingEntryError
         If the estimator does not know an operator.
     """
-    if not isinstance(estimator, LayerEstimator):
+    if not isinstance(estimator, estimators.LayerEstimator):
         raise InvalidValueError(f"{estimator!r} knows whole networks, not operators. Name an estimator by layers.")
     entries = _entries(estimator)
-    parts, work = [], Features()
+    parts, work = [], operators.Features()
     for name in _names(text):
         entry = entries.get(name)
         if entry is not None:
-            estimate, features = Estimate.of(entry), entry.features
+            estimate, features = estimators.Estimate.of(entry), entry.features
         else:
             op = _operator(name, estimator)
-            estimate, features = estimator.estimate_op(op), features_of(op)
+            estimate, features = estimator.estimate_op(op), operators.features_of(op)
         parts.append((name, "", estimate))
-        work += features or Features()
-    return estimator.total(part for _, _, part in parts), layer_shares(estimator, parts), work
+        work += features or operators.Features()
+    return estimator.total(part for _, _, part in parts), estimators.layer_shares(estimator, parts), work
 
 
 def _names(text: str) -> list[str]:
@@ -100,18 +94,18 @@ def _is_file(text: str) -> bool:
         return False
 
 
-def _entries(estimator: Estimator) -> Mapping[str, Entry | OperatorEntry]:
+def _entries(estimator: estimators.Estimator) -> Mapping[str, tables.Entry | tables.OperatorEntry]:
     """Name the entries of a table: those of operators as the files of other projects do."""
-    if isinstance(estimator, OperatorTableEstimator):
+    if isinstance(estimator, estimators.OperatorTableEstimator):
         return {name: entry for entry in estimator.table.entries for name in (*entry.names, entry.op.op_key)}
-    if isinstance(estimator, TableEstimator):
+    if isinstance(estimator, estimators.TableEstimator):
         return {f"{layer}:{choice}": entry for (layer, choice), entry in estimator.table.places()}
     return {}
 
 
-def _operator(name: str, estimator: Estimator) -> OpSpec:
+def _operator(name: str, estimator: estimators.Estimator) -> operators.OpSpec:
     try:
-        op = parse_op_keys(name)[0] if "@" in name else OperatorKey.parse(name).operator()
+        op = operators.parse_op_keys(name)[0] if "@" in name else formats.OperatorKey.parse(name).operator()
     except InvalidValueError as error:
         raise InvalidValueError(
             f"{estimator!r} has no entry {name!r}, and it is no key such as "

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from rich.markup import escape
 
+import nni_latency.tables as tables
 from nni_latency.cli._console import remarks, results
 from nni_latency.cli._option import output_option
 from nni_latency.cli._outputs import outputs
-from nni_latency.tables import LookupTable, OperatorTable
 from nni_latency.units import format_percent
 
 
@@ -30,7 +30,7 @@ class OutputOptions:
         return self.out or outputs().claim(Path(default))
 
 
-def write_result(table: LookupTable | OperatorTable, out: Path, *, known: tuple[str, ...] = ()) -> None:
+def write_result(table: tables.LookupTable | tables.OperatorTable, out: Path, *, known: tuple[str, ...] = ()) -> None:
     """Write a table made from others; print its remarks that were not `known` before."""
     table.save(out)
     for remark in table.remarks:

@@ -7,11 +7,12 @@ from types import TracebackType
 
 import click
 
+import nni_latency.measurement as measurement
+import nni_latency.measurement.runtimes as runtimes
+import nni_latency.tables as tables
 from nni_latency.cli._console import progress, remarks
 from nni_latency.cli._measuring_options import StoreOptions
-from nni_latency.measurement import Progress
-from nni_latency.measurement.runtimes import Runtime
-from nni_latency.tables import MeasuringOptions
+from nni_latency.cli._supervision import INTERRUPTED
 from nni_latency.units import format_seconds
 
 
@@ -28,13 +29,15 @@ class Measuring:
         Where the measurements are kept.
     """
 
-    def __init__(self, what: str, runtime: Runtime, store: StoreOptions) -> None:
+    def __init__(self, what: str, runtime: runtimes.Runtime, store: StoreOptions) -> None:
         self._what, self._runtime = what, runtime
         #: Further arguments of the functions that measure.
-        self.how = MeasuringOptions(
+        self.how = tables.MeasuringOptions(
             store=store.database, fresh=store.fresh, on_progress=self.on_progress, on_start=self.on_start
         )
         self._console = remarks()
+        self._resumed = 0
+        self._has_measured = False
         self._bar = progress(self._console)
         self._open = contextlib.ExitStack()
 
@@ -45,12 +48,14 @@ class Measuring:
 
     def on_start(self, rounds: int) -> None:
         """Show the bar: only now is everything checked, so an error appears without a bar before it."""
+        self._resumed = rounds
         resumed = f", resuming after {rounds} rounds" if rounds else ""
         self._console.print(f"Measuring {self._what} on {self._runtime.platform.id}{resumed}", markup=False)
         self._open.enter_context(self._bar)
 
-    def on_progress(self, state: Progress) -> None:
+    def on_progress(self, state: measurement.Progress) -> None:
         """Move the bar."""
+        self._has_measured = True
         left = format_seconds(state.remaining) if state.remaining > 0 else "0 s"
         wide = f", {state.unsettled} intervals still wide" if state.unsettled else ""
         self._bar.update(
@@ -62,8 +67,12 @@ class Measuring:
     ) -> None:
         """Take the bar away."""
         self._open.close()
+        if error is None and self._resumed and not self._has_measured:
+            self._console.print(
+                "The database already holds these rounds: nothing was measured. To measure again: --fresh"
+            )
         if isinstance(error, KeyboardInterrupt):
             self._console.print(
                 "Interrupted. Run the same command again to resume: the database keeps what was measured."
             )
-            raise click.exceptions.Exit(130) from None
+            raise click.exceptions.Exit(INTERRUPTED) from None

@@ -5,11 +5,11 @@ from __future__ import annotations
 import click
 
 import nni_latency.spaces as spaces
+import nni_latency.tables as tables
 from nni_latency.cli._option import grouped
 from nni_latency.cli._output_options import OutputOptions, write_result
 from nni_latency.cli._outputs import WritingCommand
 from nni_latency.cli._space_options import check_trusted, plan_for
-from nni_latency.tables import MeasurePlan, as_store, find_table, read_table, rebuild_table
 
 
 @click.command("rebuild", cls=WritingCommand)
@@ -22,13 +22,13 @@ def command(table: str, database: str | None, space: str | None, output: OutputO
 
     Measures nothing. TABLE names the measuring campaign, and the database has its raw samples.
     """
-    path = find_table(table)
+    path = tables.find_table(table)
     out = output.path(f"{path.name.removesuffix('.json')}.rebuilt.json")
-    loaded = read_table(path)
+    loaded = tables.read_table(path)
 
-    def plan() -> MeasurePlan:
+    def plan() -> tables.MeasurePlan:
         check_trusted(loaded.space.name, space)
         made = spaces.make_space(loaded.space.name, dict(loaded.space.arguments))
         return plan_for(made, loaded.space.name, loaded.batch_size)
 
-    write_result(rebuild_table(loaded, plan, as_store(database)), out, known=loaded.remarks)
+    write_result(tables.rebuild_table(loaded, plan, tables.as_store(database)), out, known=loaded.remarks)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import click
 
+import nni_latency.tables as tables
 from nni_latency.cli._option import grouped
 from nni_latency.cli._output_options import OutputOptions, write_result
 from nni_latency.cli._outputs import WritingCommand
-from nni_latency.tables import find_table, read_table, scale_table
 
 
 @click.command("scale", cls=WritingCommand)
@@ -20,5 +20,5 @@ def command(table: str, factor: float, output: OutputOptions) -> None:
     TABLE is a file, or the name of a table that ships with the package.
     """
     out = output.path()
-    loaded = read_table(find_table(table))
-    write_result(scale_table(loaded, factor), out, known=loaded.remarks)
+    loaded = tables.read_table(tables.find_table(table))
+    write_result(tables.scale_table(loaded, factor), out, known=loaded.remarks)

@@ -6,9 +6,11 @@ from dataclasses import replace
 from typing import Any
 
 import click
-import torch
 from rich.markup import escape
 
+import nni_latency.estimators as estimators
+import nni_latency.nas as nas
+import nni_latency.validation as validation
 from nni_latency.cli._console import named, progress, remarks
 from nni_latency.cli._estimator_options import EstimatorOptions
 from nni_latency.cli._measuring_options import StoreOptions
@@ -19,29 +21,11 @@ from nni_latency.cli._progress import Measuring
 from nni_latency.cli._search_measure import measure_found, runtime_of
 from nni_latency.cli._search_options import FOLDER, SearchOptions
 from nni_latency.cli._search_report import Found, print_found, write_network, write_picture, write_record
-from nni_latency.cli._searched import Searched, choose_strategy, few_images, searched_space
+from nni_latency.cli._searched import Searched, choose_strategy, searched_space
 from nni_latency.cli._space_options import SPACE_OF_TABLE, SpaceOptions
 from nni_latency.cli._supervision import user_code
 from nni_latency.errors import FileFormatError, InvalidValueError, LatencyError, MismatchError
-from nni_latency.estimators import AdditiveCost, Estimator, GroupedCost
-from nni_latency.nas import (
-    Checkpoint,
-    Dataset,
-    Epoch,
-    LatencyProfiler,
-    SearchAim,
-    SearchResult,
-    SearchSettings,
-    Trial,
-    check_images,
-    is_one_shot,
-    load_dataset,
-    make_strategy,
-    run_search,
-    run_trials,
-)
 from nni_latency.units import format_percent, format_seconds
-from nni_latency.validation import Validation
 
 #: Options that decide what a search finds, beside those of the space and the estimator.
 _LEARNING = (
@@ -68,29 +52,31 @@ def command(
     Any space will do: fbnet, those of NNI's hub, and your own as package.module:Class. fbnet, darts, gumbel-darts,
     proxyless and enas train one supernet; evolution and random train a network in each of --trials trials.
     """
+    import torch
+
     made = estimator.load()
     if made.metric != "latency":
         raise MismatchError(f"The estimator gives {made.metric}, --target-ms asks for latency.")
     settings = options.settings
     with user_code(f"The code of the data set {options.dataset!r}", 0.0):
-        dataset = load_dataset(options.dataset, options.data_folder, seed=options.seed)
+        dataset = nas.load_dataset(options.dataset, options.data_folder, seed=options.seed)
     with user_code(f"The code of the space {space.name!r}", code.timeout if ":" in space.name else 0.0):
         searched = searched_space(made, space, estimator.batch_size, dataset)
         if len(searched.input_shape) == 4:
             dataset = dataset.with_channels(searched.input_shape[1])
-        check_images(searched.make(), few_images(dataset), dataset.num_classes)
+        nas.check_images(searched.make(), dataset.few(2), dataset.num_classes)
     torch.manual_seed(settings.seed)
     network = searched.make()
     aim = _aim(made, network, searched, options)
     name = choose_strategy(options.strategy, searched, aim.profiler.cost, dataset)
-    strategy = make_strategy(name, aim)
+    strategy = nas.make_strategy(name, aim)
     checkpoint = _checkpoint(
         options, estimator=estimator.latency_estimator, searched=searched, strategy=name, aim=aim, dataset=dataset
     )
     _announce(network, searched, dataset, name, aim, options.target_ms)
     outputs().empty(options.out, FOLDER)
     with user_code("The search", 0.0):
-        result = _run(network, dataset, strategy, aim, settings, checkpoint, one_shot=is_one_shot(name))
+        result = _run(network, dataset, strategy, aim, settings, checkpoint, one_shot=nas.is_one_shot(name))
     found = Found(
         searched=searched,
         strategy=name,
@@ -113,8 +99,14 @@ def command(
 
 
 def _checkpoint(
-    options: SearchOptions, *, estimator: str, searched: Searched, strategy: str, aim: SearchAim, dataset: Dataset
-) -> Checkpoint:
+    options: SearchOptions,
+    *,
+    estimator: str,
+    searched: Searched,
+    strategy: str,
+    aim: nas.SearchAim,
+    dataset: nas.Dataset,
+) -> nas.Checkpoint:
     """Return where the search saves itself; an unfinished one of other options is refused."""
     cost = aim.profiler.cost
     asked = {
@@ -124,11 +116,11 @@ def _checkpoint(
         "strategy": strategy,
         "estimator": estimator,
         # So that another estimator of the same name is noticed.
-        "costs": cost.range if isinstance(cost, AdditiveCost | GroupedCost) else None,
+        "costs": cost.range if isinstance(cost, estimators.AdditiveCost | estimators.GroupedCost) else None,
         "images": len(dataset.train),  # type: ignore[arg-type]
         **{name: getattr(options, name) for name in _LEARNING},
     }
-    checkpoint = Checkpoint(options.out / FOLDER.unfinished, asked)
+    checkpoint = nas.Checkpoint(options.out / FOLDER.unfinished, asked)
     if outputs().overwrite:  # it is about to be removed
         return checkpoint
     try:
@@ -137,22 +129,27 @@ def _checkpoint(
         raise type(error)(f"{error} Choose another folder, or replace what is in it with --overwrite.") from error
     if state is not None:
         what = "the final training" if state.sample is not None else "the search"
-        remarks().print(f"Going on with {what} from {escape(str(checkpoint.path))}", soft_wrap=True)
+        remarks().print(f"Going on with {what} from {escape(str(checkpoint.path))}")
     return checkpoint
 
 
-def _aim(estimator: Estimator, space: Any, searched: Searched, options: SearchOptions) -> SearchAim:
+def _aim(estimator: estimators.Estimator, space: Any, searched: Searched, options: SearchOptions) -> nas.SearchAim:
     """Say what to obey; a target out of reach is reported before anything is learned."""
-    profiler = LatencyProfiler(space, torch.zeros(searched.input_shape), latency_estimator=estimator)
+    import torch
+
+    profiler = nas.LatencyProfiler(space, torch.zeros(searched.input_shape), latency_estimator=estimator)
     profiler.cost.check_target(options.target)
     # Of a space whose networks are only known one by one, the fastest is not known.
-    if isinstance(profiler.cost, AdditiveCost | GroupedCost) and options.limit < profiler.cost.range[0]:
+    if (
+        isinstance(profiler.cost, estimators.AdditiveCost | estimators.GroupedCost)
+        and options.limit < profiler.cost.range[0]
+    ):
         raise InvalidValueError(
             f"The target of {format_seconds(options.target)} leaves no room for a margin of "
             f"{format_percent(options.margin)}: the fastest network takes {format_seconds(profiler.cost.range[0])}. "
             "Raise --target-ms or lower --margin."
         )
-    return SearchAim(
+    return nas.SearchAim(
         profiler,
         options.limit,
         weight=options.weight,
@@ -164,7 +161,7 @@ def _aim(estimator: Estimator, space: Any, searched: Searched, options: SearchOp
 
 
 def _announce(
-    space: Any, searched: Searched, dataset: Dataset, strategy: str, aim: SearchAim, target_ms: float
+    space: Any, searched: Searched, dataset: nas.Dataset, strategy: str, aim: nas.SearchAim, target_ms: float
 ) -> None:
     if aim.profiler.cost.missing:
         remarks().print(
@@ -184,14 +181,14 @@ def _announce(
 
 def _run(
     space: Any,
-    dataset: Dataset,
+    dataset: nas.Dataset,
     strategy: Any,
-    aim: SearchAim,
-    settings: SearchSettings,
-    checkpoint: Checkpoint,
+    aim: nas.SearchAim,
+    settings: nas.SearchSettings,
+    checkpoint: nas.Checkpoint,
     *,
     one_shot: bool,
-) -> SearchResult:
+) -> nas.SearchResult:
     console = remarks()
     steps = settings.epochs if one_shot else aim.trials
     with progress(console) as bar:
@@ -199,7 +196,7 @@ def _run(
         search = bar.add_task("searching", total=steps, completed=before, left="")
         final = bar.add_task("final training", total=max(1, settings.final_epochs), left="", start=False)
 
-        def on_step(step: Epoch | Trial) -> None:
+        def on_step(step: nas.Epoch | nas.Trial) -> None:
             left = (steps - step.index - 1) * step.duration
             bar.update(search, advance=1, left=f"{format_seconds(left)} left" if left else "")
             console.print(_told(step))
@@ -214,16 +211,16 @@ def _run(
             "on_final_epoch": on_final_epoch,
         }
         if one_shot:
-            return run_search(
+            return nas.run_search(
                 space, dataset, strategy, settings, limit=aim.limit, fill=aim.fill, on_epoch=on_step, **how
             )
-        return run_trials(space, dataset, strategy, settings, trials=aim.trials, on_trial=on_step, **how)
+        return nas.run_trials(space, dataset, strategy, settings, trials=aim.trials, on_trial=on_step, **how)
 
 
-def _told(step: Epoch | Trial) -> str:
+def _told(step: nas.Epoch | nas.Trial) -> str:
     """Say what an epoch or a trial came to."""
     accuracy = f"accuracy {format_percent(step.accuracy)}"
-    if isinstance(step, Trial):
+    if isinstance(step, nas.Trial):
         return f"trial {step.index + 1}: {accuracy}, latency {format_seconds(step.latency)}"
     temperature = "" if step.temperature is None else f", temperature {step.temperature:.2f}"
     return (
@@ -233,13 +230,13 @@ def _told(step: Epoch | Trial) -> str:
 
 
 def _measure(
-    estimator: Estimator,
+    estimator: estimators.Estimator,
     searched: Searched,
-    result: SearchResult,
+    result: nas.SearchResult,
     device: str | None,
     budget: float,
     store: StoreOptions,
-) -> Validation | str:
+) -> validation.Validation | str:
     """Measure the network found where the estimator's platform is at hand; return why not otherwise."""
     try:
         runtime = runtime_of(estimator.platform, device)

@@ -5,23 +5,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Unpack
 
+import nni_latency.estimators as estimators
+import nni_latency.measurement as measurement
+import nni_latency.measurement.runtimes as runtimes
+import nni_latency.nas as nas
 import nni_latency.spaces as spaces
+import nni_latency.tables as tables
+import nni_latency.validation as validation
 from nni_latency.cli._searched import Searched
 from nni_latency.errors import MeasurementError, MismatchError
-from nni_latency.estimators import Estimate, Estimator, OperatorTableEstimator
-from nni_latency.measurement import Protocol
-from nni_latency.measurement.runtimes import Runtime
-from nni_latency.nas import SearchResult
 from nni_latency.platforms import Platform
 from nni_latency.plugins import load_registry
-from nni_latency.tables import MeasurePlan, MeasuringOptions, NetworkSource, measure_networks
-from nni_latency.validation import Validation, validate
 
 #: Name of the network among those that are measured.
 FOUND = "found"
 
 
-def runtime_of(platform: Platform, device: str | None) -> Runtime:
+def runtime_of(platform: Platform, device: str | None) -> runtimes.Runtime:
     """Return the runtime of an estimator's platform on this machine.
 
     Raises
@@ -33,7 +33,7 @@ def runtime_of(platform: Platform, device: str | None) -> Runtime:
     """
     device = device or ("cuda" if platform.facts.get("device_kind") == "cuda" else "cpu")
     registration = load_registry().find("runtime", platform.runtime)
-    runtime: Runtime = registration.make(device, threads=platform.threads, precision=platform.precision)
+    runtime: runtimes.Runtime = registration.make(device, threads=platform.threads, precision=platform.precision)
     differences = platform.differences(runtime.platform)
     if differences:
         raise MismatchError(f"The estimator belongs to another platform ({'; '.join(differences)}).")
@@ -41,13 +41,13 @@ def runtime_of(platform: Platform, device: str | None) -> Runtime:
 
 
 def measure_found(
-    estimator: Estimator,
+    estimator: estimators.Estimator,
     searched: Searched,
-    result: SearchResult,
-    runtime: Runtime,
+    result: nas.SearchResult,
+    runtime: runtimes.Runtime,
     budget: float,
-    **how: Unpack[MeasuringOptions],
-) -> Validation:
+    **how: Unpack[tables.MeasuringOptions],
+) -> validation.Validation:
     """Measure the network that a search found, and compare it with its prediction as a validation does.
 
     Parameters
@@ -76,29 +76,29 @@ def measure_found(
         If the network found fails to run.
     """
     source = _source(estimator, searched)
-    protocol = Protocol(threads=runtime.platform.threads, time_budget=budget)
+    protocol = measurement.Protocol(threads=runtime.platform.threads, time_budget=budget)
     selections = {FOUND: _selection(source, result.sample)}
-    measured = measure_networks(source, selections, runtime, protocol, **how)
+    measured = tables.measure_networks(source, selections, runtime, protocol, **how)
     if FOUND in measured.failures:
         raise MeasurementError(f"The network found failed to run: {measured.failures[FOUND]}")
-    predicted = {FOUND: Estimate(result.latency, result.latency, result.latency)}
-    return validate(estimator, source, measured, predicted=predicted)
+    predicted = {FOUND: estimators.Estimate(result.latency, result.latency, result.latency)}
+    return validation.validate(estimator, source, measured, predicted=predicted)
 
 
-def _source(estimator: Estimator, searched: Searched) -> NetworkSource:
+def _source(estimator: estimators.Estimator, searched: Searched) -> tables.NetworkSource:
     """Return the space as a source of networks; its reference networks are those of the estimator's table."""
     space = searched.make()
     if hasattr(space, "measure_plan"):
-        plan: MeasurePlan = space.measure_plan(searched.input_shape[0])
+        plan: tables.MeasurePlan = space.measure_plan(searched.input_shape[0])
         return plan
     known: tuple[Mapping[str, Any], ...] = ()
-    if isinstance(estimator, OperatorTableEstimator) and estimator.table.space.name == searched.name:
+    if isinstance(estimator, estimators.OperatorTableEstimator) and estimator.table.space.name == searched.name:
         known = tuple(spaces.check_sample(space, network.sample) for network in estimator.table.networks)
     return spaces.SampledSpace(space, searched.input_shape, known)
 
 
-def _selection(source: NetworkSource, sample: Mapping[str, Any]) -> Mapping[str, Any]:
+def _selection(source: tables.NetworkSource, sample: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return a sample as the source names its networks."""
-    if not isinstance(source, MeasurePlan):
+    if not isinstance(source, tables.MeasurePlan):
         return sample
     return {layer.name: str(sample[layer.name]) if layer.searched else layer.default for layer in source.layers}

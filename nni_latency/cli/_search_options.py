@@ -7,9 +7,9 @@ from pathlib import Path
 
 import click
 
+import nni_latency.nas as nas
 from nni_latency.cli._option import DURATION, MILLISECONDS, option
 from nni_latency.cli._outputs import OutputFolder
-from nni_latency.nas import STRATEGIES, SearchSettings
 
 #: What a search writes.
 FILES = ("result.json", "weights.safetensors", "search.json", "search.png")
@@ -17,7 +17,7 @@ FILES = ("result.json", "weights.safetensors", "search.json", "search.png")
 #: Where it writes, and saves itself while it is not over.
 FOLDER = OutputFolder(FILES, "checkpoint.safetensors")
 
-_SETTINGS = SearchSettings()
+_SETTINGS = nas.SearchSettings()
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class SearchOptions:
     fill: float | None = option("Minimum share of the target, less its margin, to be used, such as 0.95.")
     strategy: str | None = option(
         "Search strategy.  [default: the first of fbnet, enas and evolution that can search the space]",
-        type=click.Choice(STRATEGIES),
+        type=click.Choice(nas.STRATEGIES),
     )
     dataset: str = option(
         "Data set: digits, cifar10, folder:PATH, a file of arrays (.npz), package.module:function or "
@@ -67,9 +67,9 @@ class SearchOptions:
         return self.target * (1 - self.margin)
 
     @property
-    def settings(self) -> SearchSettings:
+    def settings(self) -> nas.SearchSettings:
         """How long and how fast the search learns."""
-        return SearchSettings(
+        return nas.SearchSettings(
             epochs=self.epochs,
             final_epochs=self.final_epochs,
             batch_size=self.train_batch_size,

@@ -9,31 +9,22 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
-import torch
 from rich.markup import escape
-from safetensors.torch import save as safetensors_bytes
 
+import nni_latency.documents as documents
+import nni_latency.estimators as estimators
+import nni_latency.nas as nas
+import nni_latency.plots as plots
+import nni_latency.spaces as spaces
+import nni_latency.validation as validation
 from nni_latency.cli._console import results
 from nni_latency.cli._report import Column, Grid, print_part
 from nni_latency.cli._search_options import FILES, SearchOptions
 from nni_latency.cli._searched import Searched
-from nni_latency.documents import DocumentFormat
-from nni_latency.estimators import (
-    AdditiveCost,
-    LayerEstimator,
-    MeasuringEstimator,
-    OperatorTableEstimator,
-    TableEstimator,
-    break_down,
-)
 from nni_latency.files import write_atomically
-from nni_latency.nas import SearchAim, SearchResult, Trial
-from nni_latency.plots import SearchPicture, draw_search
-from nni_latency.spaces import name_choices
 from nni_latency.units import format_metric, format_percent, format_seconds
-from nni_latency.validation import NetworkResult, Validation, validation_content
 
-SEARCH = DocumentFormat(
+SEARCH = documents.DocumentFormat(
     "nni_latency.search", 1, "search", "the record of a search", "search again with: nni-latency search"
 )
 
@@ -65,9 +56,9 @@ class Found:
 
     searched: Searched
     strategy: str
-    aim: SearchAim
-    result: SearchResult
-    measured: Validation | str
+    aim: nas.SearchAim
+    result: nas.SearchResult
+    measured: validation.Validation | str
     estimator: str
     options: SearchOptions
 
@@ -77,7 +68,7 @@ class Found:
         return self.result.latency / self.aim.limit
 
     @property
-    def network(self) -> NetworkResult | None:
+    def network(self) -> validation.NetworkResult | None:
         """What was measured of the network, at the speed that the machine had when the estimator was made."""
         return None if isinstance(self.measured, str) else self.measured.results[0]
 
@@ -89,7 +80,7 @@ class Found:
     @cached_property
     def choices(self) -> list[tuple[str, str]]:
         """What was chosen for every label of the space; a candidate that only has a number is named by its class."""
-        return list(name_choices(self.searched.make(), self.result.sample).items())
+        return list(spaces.name_choices(self.searched.make(), self.result.sample).items())
 
     @cached_property
     def parts(self) -> list[tuple[str, str, float]]:
@@ -97,11 +88,13 @@ class Found:
         return _parts(self)
 
 
-def write_network(result: SearchResult, out: Path) -> None:
+def write_network(result: nas.SearchResult, out: Path) -> None:
     """Write the sample and the weights."""
+    from safetensors.torch import save
+
     write_atomically(out / "result.json", json.dumps(result.sample, indent=1) + "\n")
     state = {name: tensor.contiguous().cpu() for name, tensor in result.network.state_dict().items()}
-    write_atomically(out / "weights.safetensors", safetensors_bytes(state))
+    write_atomically(out / "weights.safetensors", save(state))
 
 
 def write_record(found: Found, out: Path) -> None:
@@ -112,7 +105,7 @@ def write_record(found: Found, out: Path) -> None:
 def write_picture(found: Found, out: Path) -> None:
     """Draw the network found, and the path of the search."""
     result, network = found.result, found.network
-    picture = SearchPicture(
+    picture = plots.SearchPicture(
         layers=found.parts,
         path=[(step.latency, step.accuracy) for step in result.history],
         predicted=result.latency,
@@ -120,11 +113,11 @@ def write_picture(found: Found, out: Path) -> None:
         target=found.options.target,
         measured=None if network is None else network.measured,
         title=f"{found.searched.name} on {found.options.dataset}, {found.aim.profiler.estimator.platform.id}",
-        trials=any(isinstance(step, Trial) for step in result.history),
+        trials=any(isinstance(step, nas.Trial) for step in result.history),
         raw=found.raw,
-        choices=() if isinstance(found.aim.profiler.cost, AdditiveCost) else found.choices,
+        choices=() if isinstance(found.aim.profiler.cost, estimators.AdditiveCost) else found.choices,
     )
-    draw_search(picture, out / "search.png")
+    plots.draw_search(picture, out / "search.png")
 
 
 def search_content(found: Found) -> dict[str, Any]:
@@ -149,7 +142,7 @@ def search_content(found: Found) -> dict[str, Any]:
         "measured_s": found.raw,
         "measured_at_speed_s": None if network is None else network.measured,
         "meets_target": None if network is None else network.measured <= found.options.target,
-        "validation": None if isinstance(found.measured, str) else validation_content(found.measured),
+        "validation": None if isinstance(found.measured, str) else validation.validation_content(found.measured),
         "not_measured": found.measured if isinstance(found.measured, str) else None,
         "accuracy": result.accuracy,
         "sample": result.sample,
@@ -161,7 +154,7 @@ def search_content(found: Found) -> dict[str, Any]:
 def print_found(found: Found, out: Path) -> None:
     """Print the parts of the network, what was predicted and measured, and its accuracy."""
     result, metric = found.result, found.aim.profiler.cost.metric
-    is_additive = isinstance(found.aim.profiler.cost, AdditiveCost)
+    is_additive = isinstance(found.aim.profiler.cost, estimators.AdditiveCost)
     if not is_additive:
         chosen = [{"label": label, "choice": choice} for label, choice in found.choices]
         print_part(Grid(chosen, [Column("label", "label"), Column("choice", "choice")]))
@@ -198,10 +191,10 @@ def _predicted(found: Found) -> list[str]:
 
 def _measured(found: Found) -> list[str]:
     """Say what was measured, as it was and at the speed that the machine had when the estimator was made."""
-    network, validation = found.network, found.measured
-    if network is None or isinstance(validation, str) or found.raw is None:
-        return [f"measured   no: {validation}"]
-    is_table = isinstance(found.aim.profiler.estimator, TableEstimator | OperatorTableEstimator)
+    network, measured = found.network, found.measured
+    if network is None or isinstance(measured, str) or found.raw is None:
+        return [f"measured   no: {measured}"]
+    is_table = isinstance(found.aim.profiler.estimator, estimators.TableEstimator | estimators.OperatorTableEstimator)
     error = f"prediction {network.error:+.1%}".replace("%", " %")
     at_speed = (
         f"{format_seconds(network.measured)} ({format_seconds(network.low)} to {format_seconds(network.high)}), {error}"
@@ -212,7 +205,7 @@ def _measured(found: Found) -> list[str]:
     else:
         verdict = f"misses the target by {format_percent(network.measured / found.options.target - 1)}"
     return [
-        f"measured   {format_seconds(found.raw)}; {_speed(validation.speed, is_table=is_table)}; "
+        f"measured   {format_seconds(found.raw)}; {_speed(measured.speed, is_table=is_table)}; "
         f"at the {whose}'s speed {at_speed}",
         f"verdict    {verdict}, judged at the {whose}'s speed",
     ]
@@ -231,12 +224,14 @@ def _speed(speed: float, *, is_table: bool) -> str:
 def _parts(found: Found) -> list[tuple[str, str, float]]:
     """List name, choice and latency of every layer of the network found, or of every block of its modules."""
     cost, estimator = found.aim.profiler.cost, found.aim.profiler.estimator
-    if isinstance(cost, AdditiveCost):
+    if isinstance(cost, estimators.AdditiveCost):
         return _layers(found, cost)
-    if isinstance(estimator, MeasuringEstimator) or not isinstance(estimator, LayerEstimator):
+    if isinstance(estimator, estimators.MeasuringEstimator) or not isinstance(estimator, estimators.LayerEstimator):
         return [("network", "", found.result.latency)]
+    import torch
+
     network = found.result.network.cpu().eval()
-    operators = break_down(estimator, network, torch.zeros(found.searched.input_shape)).operators
+    operators = estimators.break_down(estimator, network, torch.zeros(found.searched.input_shape)).operators
     shares: dict[str, list[float]] = {}
     for operator in operators:
         shares.setdefault(".".join(operator.name.split(".")[:_DEPTH]) or "network", []).append(operator.share)
@@ -250,7 +245,7 @@ def _counted(operators: int) -> str:
     return f"{operators} operator{'s' if operators > 1 else ''}"
 
 
-def _layers(found: Found, cost: AdditiveCost) -> list[tuple[str, str, float]]:
+def _layers(found: Found, cost: estimators.AdditiveCost) -> list[tuple[str, str, float]]:
     """List the layers where each has a cost; what is fixed comes as one."""
     sample = found.result.sample
     parts = {label: cost.costs[label][sample[label]] for label in cost.costs}
@@ -260,7 +255,7 @@ def _layers(found: Found, cost: AdditiveCost) -> list[tuple[str, str, float]]:
     estimator = found.aim.profiler.estimator
     fixed = (
         len([layer for layer in estimator.table.layers if not layer.searched])
-        if isinstance(estimator, TableEstimator)
+        if isinstance(estimator, estimators.TableEstimator)
         else 0
     )
     return [*searched, ("rest", f"{fixed} fixed layers" if fixed else "fixed", factor * cost.constant)]

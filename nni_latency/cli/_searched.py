@@ -7,16 +7,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-import torch
 from rich.markup import escape
 
+import nni_latency.estimators as estimators
+import nni_latency.nas as nas
 import nni_latency.spaces as spaces
 from nni_latency.cli._console import remarks
 from nni_latency.cli._model import send_by_value
 from nni_latency.cli._space_options import CLASSES, SpaceOptions, choose_space, plan_for
 from nni_latency.errors import InvalidValueError, MismatchError
-from nni_latency.estimators import Estimator
-from nni_latency.nas import Dataset, check_strategy
 from nni_latency.plugins import load_registry
 
 #: Strategies in the order in which one is looked for that can search a space.
@@ -48,7 +47,9 @@ class Searched:
         return space
 
 
-def searched_space(estimator: Estimator, asked: SpaceOptions, batch_size: int | None, dataset: Dataset) -> Searched:
+def searched_space(
+    estimator: estimators.Estimator, asked: SpaceOptions, batch_size: int | None, dataset: nas.Dataset
+) -> Searched:
     """Return the space that the options name: that of the estimator's table where there is one.
 
     Raises
@@ -71,12 +72,7 @@ def searched_space(estimator: Estimator, asked: SpaceOptions, batch_size: int | 
     return Searched(name, arguments, tuple(inputs.shape))
 
 
-def few_images(dataset: Dataset) -> torch.Tensor:
-    """Return two images of a data set, (2, channels, height, width)."""
-    return torch.stack([torch.as_tensor(dataset.train[index][0]) for index in range(2)])
-
-
-def choose_strategy(asked: str | None, searched: Searched, cost: Any, dataset: Dataset) -> str:
+def choose_strategy(asked: str | None, searched: Searched, cost: Any, dataset: nas.Dataset) -> str:
     """Return the strategy asked for, or the first that can search the space.
 
     Raises
@@ -84,11 +80,11 @@ def choose_strategy(asked: str | None, searched: Searched, cost: Any, dataset: D
     InvalidValueError
         If the one asked for cannot search it; the message names one that can.
     """
-    images = few_images(dataset)
+    images = dataset.few(2)
 
     def complaint(name: str) -> InvalidValueError | None:
         try:
-            check_strategy(name, cost, searched.make, images)
+            nas.check_strategy(name, cost, searched.make, images)
         except InvalidValueError as error:
             return error
         return None
@@ -117,13 +113,13 @@ def _phrase(error: InvalidValueError) -> str:
     return f"{str(error).rstrip('.')}."
 
 
-def _check_classes(asked: Mapping[str, Any], dataset: Dataset) -> None:
+def _check_classes(asked: Mapping[str, Any], dataset: nas.Dataset) -> None:
     for name in CLASSES:
         if asked.get(name) not in (None, dataset.num_classes):
             raise MismatchError(f"The data set {dataset.name} has {dataset.num_classes} classes, not {asked[name]}.")
 
 
-def _for_data_set(name: str, arguments: Mapping[str, Any], dataset: Dataset) -> dict[str, Any]:
+def _for_data_set(name: str, arguments: Mapping[str, Any], dataset: nas.Dataset) -> dict[str, Any]:
     """Return the arguments that the data set decides: the classes, and the size of its images where one is asked."""
     found: dict[str, Any] = {}
     known = _parameters(name)

@@ -6,16 +6,16 @@ from pathlib import Path
 
 import click
 
+import nni_latency.estimators as estimators
+import nni_latency.loading as loading
+import nni_latency.plots as plots
+import nni_latency.tables as tables
 from nni_latency.cli._console import doubts
 from nni_latency.cli._outputs import OutputFile
 from nni_latency.cli._report import Column, Grid, Pairs, Report, ReportingCommand, print_report
 from nni_latency.cli._show_operators import operator_report
 from nni_latency.cli._table_facts import header_facts, header_summary, table_pairs, validation_summary
 from nni_latency.errors import InvalidValueError
-from nni_latency.estimators import Estimator, TableEstimator
-from nni_latency.loading import load_saved
-from nni_latency.plots import draw_operator_table, draw_table
-from nni_latency.tables import LookupTable, OperatorTable, TableLayer
 from nni_latency.units import METRICS, cost_row, format_metric
 
 
@@ -28,30 +28,30 @@ def command(table: str, plot: Path | None) -> None:
     TABLE is a file, the name of a table that ships with the package, or a registered estimator. Of an estimator without
     a table, its kind, metric and platform are shown.
     """
-    found, path = load_saved(table)
+    found, path = loading.load_saved(table)
     known = validation_summary(path)
-    if isinstance(found, Estimator):
+    if isinstance(found, estimators.Estimator):
         if plot is not None:
             raise InvalidValueError(f"{table!r} is {found!r}, which is no table: there is nothing to plot.")
         print_report(_estimator_report(found))
-    elif isinstance(found, OperatorTable):
+    elif isinstance(found, tables.OperatorTable):
         if plot is not None:
-            draw_operator_table(found, plot)
+            plots.draw_operator_table(found, plot)
         print_report(operator_report(found, known))
     else:
         if plot is not None:
-            draw_table(found, plot)
+            plots.draw_table(found, plot)
         print_report(_report(found, known))
 
 
-def _estimator_report(estimator: Estimator) -> Report:
+def _estimator_report(estimator: estimators.Estimator) -> Report:
     facts = {"estimator": repr(estimator), "metric": estimator.metric, "platform": estimator.platform.id}
     rows = [{"name": name, "value": value} for name, value in facts.items()]
     grid = Grid(rows, [Column("", "name"), Column("", "value")])
     return Report(grid, {**facts, "facts": dict(estimator.platform.facts)})
 
 
-def _report(table: LookupTable, known: dict[str, str]) -> Report:
+def _report(table: tables.LookupTable, known: dict[str, str]) -> Report:
     factor, unit = METRICS[table.metric].shown
     value, rows = next(iter(cost_row(None, table.metric))), table.rows()
     columns = [
@@ -70,20 +70,20 @@ def _report(table: LookupTable, known: dict[str, str]) -> Report:
     )
 
 
-def _summary(table: LookupTable) -> dict[str, str]:
+def _summary(table: tables.LookupTable) -> dict[str, str]:
     summary = header_summary(table)
     if not table.missing:
-        low, high = TableEstimator(table).cost.range
+        low, high = estimators.TableEstimator(table).cost.range
         summary["networks"] = f"{format_metric(low, table.metric)} to {format_metric(high, table.metric)}"
     return summary
 
 
-def _fixed(table: LookupTable, layer: TableLayer) -> str:
+def _fixed(table: tables.LookupTable, layer: tables.TableLayer) -> str:
     costs = (f"{choice} {format_metric(entry.value, table.metric)}" for choice, entry in layer.entries.items())
     return f"{', '.join(costs)} (default {layer.default})"
 
 
-def _facts(table: LookupTable) -> dict[str, object]:
+def _facts(table: tables.LookupTable) -> dict[str, object]:
     return {
         **header_facts(table),
         "missing": [f"{layer}:{choice}" for layer, choice in table.missing],

@@ -6,20 +6,20 @@ from collections import defaultdict
 from functools import partial
 from typing import Any
 
+import nni_latency.estimators as estimators
+import nni_latency.measurement as measurement
+import nni_latency.operators as operators
+import nni_latency.tables as tables
 from nni_latency.cli._build_operators import operator_doubts
 from nni_latency.cli._report import Column, Grid, Report
 from nni_latency.cli._table_facts import header_facts, header_summary, table_pairs
-from nni_latency.estimators import OperatorTableEstimator
-from nni_latency.measurement import quantile
-from nni_latency.operators import family_of
-from nni_latency.tables import OperatorEntry, OperatorTable
 from nni_latency.units import cost_row, format_metric, format_percent
 
 #: Operators that are listed by name.
 _LISTED = 12
 
 
-def operator_report(table: OperatorTable, known: dict[str, str]) -> Report:
+def operator_report(table: tables.OperatorTable, known: dict[str, str]) -> Report:
     """Report on a table of operators: platform, protocol, families of operators, the costliest ones, doubts.
 
     Parameters
@@ -39,38 +39,40 @@ def operator_report(table: OperatorTable, known: dict[str, str]) -> Report:
     )
 
 
-def _facts(table: OperatorTable) -> dict[str, Any]:
+def _facts(table: tables.OperatorTable) -> dict[str, Any]:
     return {
         **header_facts(table),
         "operators": len(table.entries),
         "networks": len(table.networks),
         "spreads": {
             name: {"operators": count, "left_out": spread}
-            for name, (count, spread) in OperatorTableEstimator(table).predictor.spreads.items()
+            for name, (count, spread) in estimators.OperatorTableEstimator(table).predictor.spreads.items()
         },
         "failures": dict(table.failures),
     }
 
 
-def _summary(table: OperatorTable) -> dict[str, str]:
+def _summary(table: tables.OperatorTable) -> dict[str, str]:
     summary = header_summary(table)
     summary["operators"] = f"{len(table.entries)} in {len(table.networks)} networks"
     summary["coverage"] += " of the operators of other networks; the rest is predicted"
     if table.networks:
         times = [network.value for network in table.networks]
         summary["networks"] = f"{format_metric(min(times), 'latency')} to {format_metric(max(times), 'latency')}"
-        estimator = OperatorTableEstimator(table)
+        estimator = estimators.OperatorTableEstimator(table)
         errors = [estimator.of_sum(network.entries) / network.value - 1 for network in table.networks]
-        summary["they add up"] = f"within {quantile([abs(error) for error in errors], 0.5):.1%} in half of them"
+        summary["they add up"] = (
+            f"within {measurement.quantile([abs(error) for error in errors], 0.5):.1%} in half of them"
+        )
     return summary
 
 
-def _families(table: OperatorTable) -> Grid:
+def _families(table: tables.OperatorTable) -> Grid:
     """Return a line a family: how many, how long, and how far each is off when predicted from the others."""
-    members: dict[str, list[OperatorEntry]] = defaultdict(list)
+    members: dict[str, list[tables.OperatorEntry]] = defaultdict(list)
     for entry in table.entries:
-        members[family_of(entry.op)].append(entry)
-    spreads = OperatorTableEstimator(table).predictor.spreads
+        members[operators.family_of(entry.op)].append(entry)
+    spreads = estimators.OperatorTableEstimator(table).predictor.spreads
     rows = []
     for name, entries in sorted(members.items(), key=lambda item: -sum(entry.value for entry in item[1])):
         values = [entry.value for entry in entries]
@@ -87,7 +89,7 @@ def _families(table: OperatorTable) -> Grid:
     return Grid(rows, columns, "Families of operators")
 
 
-def _costliest(table: OperatorTable, rows: list[dict[str, Any]]) -> Grid:
+def _costliest(table: tables.OperatorTable, rows: list[dict[str, Any]]) -> Grid:
     value, low, high = cost_row(None, table.metric)
     cost = partial(format_metric, metric=table.metric)
     shown = [

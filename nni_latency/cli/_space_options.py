@@ -9,18 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import nni_latency.estimators as estimators
 import nni_latency.spaces as spaces
+import nni_latency.tables as tables
 from nni_latency.cli._option import JSON_OBJECT, option
 from nni_latency.errors import InvalidValueError, MismatchError
-from nni_latency.estimators import (
-    Estimator,
-    FallbackEstimator,
-    LayerEnsemble,
-    OperatorTableEstimator,
-    TableEstimator,
-)
 from nni_latency.platforms import Platform
-from nni_latency.tables import OPERATORS, LookupTable, MeasurePlan, OperatorTable
 
 #: Names under which spaces take the number of their classes.
 CLASSES = ("num_classes", "num_labels")
@@ -111,7 +105,7 @@ class ChosenSpace:
 
 
 def choose_space(
-    estimator: Estimator, asked: SpaceOptions, batch_size: int | None, *, ignore: tuple[str, ...] = ()
+    estimator: estimators.Estimator, asked: SpaceOptions, batch_size: int | None, *, ignore: tuple[str, ...] = ()
 ) -> ChosenSpace:
     """Return the space that the options name, by default that of the estimator's table.
 
@@ -132,11 +126,11 @@ def choose_space(
         If the table belongs to another space, input size or batch size.
     """
     table = _table_of(estimator)
-    if table is None or (isinstance(table, OperatorTable) and asked.space not in (None, table.space.name)):
+    if table is None or (isinstance(table, tables.OperatorTable) and asked.space not in (None, table.space.name)):
         return ChosenSpace(asked.name, asked.arguments, asked.input_size, batch_size or 1)
     if batch_size is not None:
         table.check_batch_size(batch_size)
-    if table.space.name == OPERATORS:
+    if table.space.name == tables.OPERATORS:
         return ChosenSpace(asked.name, asked.arguments, asked.input_size, table.batch_size)
     if asked.space not in (None, table.space.name):
         raise MismatchError(f"The table belongs to the space {table.space.name!r}, not to {asked.space!r}.")
@@ -178,24 +172,28 @@ def check_trusted(name: str, asked: str | None) -> None:
         )
 
 
-def _table_of(estimator: Estimator) -> LookupTable | OperatorTable | None:
+def _table_of(estimator: estimators.Estimator) -> tables.LookupTable | tables.OperatorTable | None:
     """Return the table that an estimator answers from first, if there is one."""
-    if isinstance(estimator, (TableEstimator, OperatorTableEstimator)):
+    if isinstance(estimator, (estimators.TableEstimator, estimators.OperatorTableEstimator)):
         return estimator.table
-    return estimator.base_table if isinstance(estimator, (FallbackEstimator, LayerEnsemble)) else None
+    return (
+        estimator.base_table
+        if isinstance(estimator, (estimators.FallbackEstimator, estimators.LayerEnsemble))
+        else None
+    )
 
 
-def plan_for(space: Any, name: str, batch_size: int) -> MeasurePlan:
+def plan_for(space: Any, name: str, batch_size: int) -> tables.MeasurePlan:
     """Return the plan of a space for a batch size; a space without one is an error."""
     if not hasattr(space, "measure_plan"):
         raise InvalidValueError(
             f"The space {name!r} has no measure plan, that is, no fixed layers with a few candidates each."
         )
-    plan: MeasurePlan = space.measure_plan(batch_size)
+    plan: tables.MeasurePlan = space.measure_plan(batch_size)
     return plan
 
 
-def table_name(plan: MeasurePlan, platform: Platform, metric: str = "latency") -> str:
+def table_name(plan: tables.MeasurePlan, platform: Platform, metric: str = "latency") -> str:
     """Name a table's file after its space, platform, and metric if it is not latency.
 
     Only arguments that differ from the space's usual ones are spelt out.

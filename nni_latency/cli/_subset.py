@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import click
 
+import nni_latency.tables as tables
 from nni_latency.cli._option import grouped
 from nni_latency.cli._output_options import OutputOptions, write_result
 from nni_latency.cli._outputs import WritingCommand
 from nni_latency.errors import InvalidValueError
-from nni_latency.tables import LookupTable, find_table, subset_table
 
 
 @click.command("subset", cls=WritingCommand)
@@ -24,8 +24,8 @@ def command(table: str, layers: str | None, choices: str | None, output: OutputO
     if layers is None and choices is None:
         raise InvalidValueError("Say what to keep, with --layers or --choices.")
     out = output.path()
-    loaded = LookupTable.load(find_table(table))
-    write_result(subset_table(loaded, layers=_names(layers), choices=_names(choices)), out, known=loaded.remarks)
+    loaded = tables.LookupTable.load(tables.find_table(table))
+    write_result(tables.subset_table(loaded, layers=_names(layers), choices=_names(choices)), out, known=loaded.remarks)
 
 
 def _names(text: str | None) -> list[str] | None:

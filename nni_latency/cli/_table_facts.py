@@ -5,18 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import nni_latency.measurement as measurement
+import nni_latency.tables as tables
+import nni_latency.validation as validation
 from nni_latency.cli._console import platform_facts, results
 from nni_latency.cli._report import Pairs
-from nni_latency.measurement import quantile
-from nni_latency.tables import LookupTable, OperatorTable, validation_path
 from nni_latency.units import METRIC_UNITS, format_metric, format_percent, format_seconds
-from nni_latency.validation import read_summary
 
 #: From this width on the meaning of every fact is shown.
 _WIDE = 140
 
 
-def header_facts(table: LookupTable | OperatorTable) -> dict[str, Any]:
+def header_facts(table: tables.LookupTable | tables.OperatorTable) -> dict[str, Any]:
     """Return the header as plain values."""
     names = ("input_shape", "metric", "coverage", "rounds", "duration", "calibration", "campaign")
     return {
@@ -32,7 +32,7 @@ def header_facts(table: LookupTable | OperatorTable) -> dict[str, Any]:
     }
 
 
-def header_summary(table: LookupTable | OperatorTable) -> dict[str, str]:
+def header_summary(table: tables.LookupTable | tables.OperatorTable) -> dict[str, str]:
     """Return the header for a person, a line a fact."""
     summary = {
         "space": str(table.space),
@@ -50,13 +50,13 @@ def header_summary(table: LookupTable | OperatorTable) -> dict[str, str]:
             f"small networks save up to {format_percent(saving)}, which fades over {format_metric(scale, table.metric)}"
         )
     if table.drift:
-        middle = quantile(table.drift, 0.5)
-        low, high = (quantile(table.drift, level) / middle - 1 for level in (0.05, 0.95))
+        middle = measurement.quantile(table.drift, 0.5)
+        low, high = (measurement.quantile(table.drift, level) / middle - 1 for level in (0.05, 0.95))
         summary["drift"] = f"{low:+.1%} to {high:+.1%} in nine of ten rounds, taken out"
     return summary
 
 
-def table_pairs(table: LookupTable | OperatorTable, summary: dict[str, str]) -> list[Pairs]:
+def table_pairs(table: tables.LookupTable | tables.OperatorTable, summary: dict[str, str]) -> list[Pairs]:
     """Return what stands above the entries of a table: its platform, protocol and main facts."""
     pairs = [Pairs("Platform", platform_facts(table.platform, wide=results().width >= _WIDE))]
     if table.protocol is not None:
@@ -66,10 +66,10 @@ def table_pairs(table: LookupTable | OperatorTable, summary: dict[str, str]) -> 
 
 def validation_summary(path: Path | None) -> dict[str, str]:
     """Return the scores of the validation beside a table's file; nothing where there is none."""
-    beside = None if path is None else validation_path(path)
+    beside = None if path is None else tables.validation_path(path)
     if beside is None or not beside.is_file():
         return {}
-    summary = read_summary(beside)
+    summary = validation.read_summary(beside)
     scores, halves = summary.scores, summary.repeatability
     return {
         "validation": f"{scores.n} networks: MAPE {format_percent(scores.mape)} (the measurement repeats within "

@@ -13,21 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.markup import escape
 
+import nni_latency.estimators as estimators
+import nni_latency.estimators.transfer as transfer
 from nni_latency.cli._console import results
 from nni_latency.cli._option import grouped, option, output_option
 from nni_latency.cli._outputs import WritingCommand
 from nni_latency.cli._space_options import SpaceOptions
 from nni_latency.errors import InvalidValueError
-from nni_latency.estimators import TransferEstimator, score
-from nni_latency.estimators.transfer import (
-    UNITS,
-    CsvColumns,
-    Encoding,
-    architectures_of,
-    encoding_of,
-    latencies_of,
-    read_columns,
-)
 from nni_latency.files import write_atomically
 from nni_latency.platforms import Platform
 from nni_latency.units import format_percent, format_seconds
@@ -46,7 +38,7 @@ class _FileOptions:
     )
     source_devices: str | None = option("Series of --sources to use.  [default: all]", metavar="NAME,...")
     target_device: str | None = option("Series of --target to use, if it has several.", metavar="NAME")
-    unit: str = option("Unit of the latencies in all files.", type=click.Choice(list(UNITS)), default="ms")
+    unit: str = option("Unit of the latencies in all files.", type=click.Choice(list(transfer.UNITS)), default="ms")
     check_units: bool = option("Refuse series that seem to have another unit, or accept them.", default=True)
 
 
@@ -82,12 +74,12 @@ def command(asked: SpaceOptions, files: _FileOptions, fit: _FitOptions, written:
     If --target holds more networks than --samples, the most informative ones are learned from, and the others show how
     good the predictions are. Otherwise all are learned from.
     """
-    networks = read_columns(files.architectures)
+    networks = transfer.read_columns(files.architectures)
     encoding = _encoding(asked)
-    indices = encoding.indices(architectures_of(networks, encoding.labels))
+    indices = encoding.indices(transfer.architectures_of(networks, encoding.labels))
     rows = _fit_rows(fit.fit_rows, len(indices))
     platform = Platform.parse(fit.platform) if fit.platform else None
-    estimator = TransferEstimator(
+    estimator = estimators.TransferEstimator(
         encoding, platform=platform, check_units=files.check_units, random_state=fit.seed
     ).fit_sources(indices[rows], _sources(files, networks, rows))
     if files.target is None:
@@ -106,13 +98,13 @@ def command(asked: SpaceOptions, files: _FileOptions, fit: _FitOptions, written:
     results().print(f"Wrote {escape(', '.join(map(str, written.paths)))}")
 
 
-def _encoding(asked: SpaceOptions) -> Encoding:
+def _encoding(asked: SpaceOptions) -> transfer.Encoding:
     if asked.name.lower().replace("-", "") == "nasbench201":
-        return encoding_of("nasbench201")
+        return transfer.encoding_of("nasbench201")
     if asked.name == "fbnet" and not asked.given:
         # Both presets have the same layers and choices; the candidates compute what they do for small images.
         asked = replace(asked, preset="cifar")
-    return encoding_of(asked.make())
+    return transfer.encoding_of(asked.make())
 
 
 def _fit_rows(text: str | None, count: int) -> NDArray[np.int64]:
@@ -125,26 +117,28 @@ def _fit_rows(text: str | None, count: int) -> NDArray[np.int64]:
     return np.arange(first, last + 1)
 
 
-def _sources(files: _FileOptions, networks: CsvColumns, rows: NDArray[np.int64]) -> dict[str, NDArray[np.float64]]:
+def _sources(
+    files: _FileOptions, networks: transfer.CsvColumns, rows: NDArray[np.int64]
+) -> dict[str, NDArray[np.float64]]:
     wanted = [name.strip() for name in (files.source_devices or "").split(",") if name.strip()]
-    series = latencies_of(read_columns(files.sources), networks.index, files.unit, wanted)
+    series = transfer.latencies_of(transfer.read_columns(files.sources), networks.index, files.unit, wanted)
     return {name: values[rows] for name, values in series.items()}
 
 
-def _target(files: _FileOptions, path: Path, networks: CsvColumns) -> NDArray[np.float64]:
+def _target(files: _FileOptions, path: Path, networks: transfer.CsvColumns) -> NDArray[np.float64]:
     """Return the latencies of the new device [s], NaN for networks that were not measured."""
-    content, device = read_columns(path), files.target_device
+    content, device = transfer.read_columns(path), files.target_device
     if device is None and len(content.columns) != 1:
         raise InvalidValueError(
             f"The file {str(content.path)!r} has {len(content.columns)} series: {', '.join(content.columns)}. "
             "Name the new device with --target-device."
         )
-    series = latencies_of(content, networks.index, files.unit, [device] if device else [])
+    series = transfer.latencies_of(content, networks.index, files.unit, [device] if device else [])
     return next(iter(series.values()))
 
 
 def _picks(
-    estimator: TransferEstimator,
+    estimator: estimators.TransferEstimator,
     indices: NDArray[np.int64],
     rows: NDArray[np.int64],
     target: NDArray[np.float64],
@@ -158,13 +152,13 @@ def _picks(
 
 
 def _write(
-    estimator: TransferEstimator,
+    estimator: estimators.TransferEstimator,
     indices: NDArray[np.int64],
-    networks: CsvColumns,
+    networks: transfer.CsvColumns,
     unit: str,
     written: _ResultOptions,
 ) -> None:
-    ends = np.stack(estimator.predict_interval(indices)) / UNITS[unit]
+    ends = np.stack(estimator.predict_interval(indices)) / transfer.UNITS[unit]
     header = ["index", *(f"{name}_{unit}" for name in ("predicted", "low", "high"))]
     lines = [[name, *(f"{value:.6g}" for value in row)] for name, row in zip(networks.index, ends.T, strict=True)]
     if written.table:
@@ -175,9 +169,9 @@ def _write(
 
 
 def _report(
-    estimator: TransferEstimator,
+    estimator: estimators.TransferEstimator,
     indices: NDArray[np.int64],
-    networks: CsvColumns,
+    networks: transfer.CsvColumns,
     target: NDArray[np.float64],
     picks: NDArray[np.int64],
     left_out: NDArray[np.int64],
@@ -197,7 +191,7 @@ def _report(
     others = np.setdiff1d(np.flatnonzero(np.isfinite(target) & (target > 0)), np.union1d(picks, left_out))
     if len(others):
         values, low, high = estimator.predict_interval(indices[others])
-        scores, truth = score(values, target[others]), target[others]
+        scores, truth = estimators.score(values, target[others]), target[others]
         console.print(
             f"On {scores.n} other networks: Spearman {scores.spearman:.3f}, MAPE {format_percent(scores.mape)}, within "
             f"10 % {format_percent(scores.within10)}, inside the interval "
@@ -205,7 +199,7 @@ def _report(
         )
 
 
-def _listing(networks: CsvColumns, picks: NDArray[np.int64]) -> list[list[str]]:
+def _listing(networks: transfer.CsvColumns, picks: NDArray[np.int64]) -> list[list[str]]:
     rows = [[networks.index[place], *(column[place] for column in networks.columns.values())] for place in picks]
     return [["index", *networks.columns], *rows]
 

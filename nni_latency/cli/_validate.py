@@ -10,7 +10,12 @@ from typing import Any, Literal
 
 import click
 
+import nni_latency.estimators as estimators
+import nni_latency.loading as loading
+import nni_latency.plots as plots
 import nni_latency.spaces as spaces
+import nni_latency.tables as tables
+import nni_latency.validation as validation
 from nni_latency.cli._console import print_lines, remarks
 from nni_latency.cli._estimator_options import missing_option
 from nni_latency.cli._measuring_options import DeviceOptions, EndingOptions, StoreOptions, make_runtime
@@ -20,21 +25,8 @@ from nni_latency.cli._progress import Measuring
 from nni_latency.cli._report import Column, Grid, Report, ReportingCommand, print_report
 from nni_latency.cli._space_options import SPACE_OF_TABLE, SpaceOptions, choose_space, plan_for
 from nni_latency.errors import MismatchError
-from nni_latency.estimators import Estimator, OperatorTableEstimator, Scores
 from nni_latency.files import write_atomically
-from nni_latency.loading import load_estimator
-from nni_latency.plots import draw_validation
-from nni_latency.tables import OPERATORS, MeasurePlan, measure_networks, reference_networks
 from nni_latency.units import format_metric, format_percent
-from nni_latency.validation import (
-    Requirement,
-    Validation,
-    draw_networks,
-    predict_networks,
-    predict_references,
-    validate,
-    validation_content,
-)
 
 #: Networks of which the error is shown.
 _WORST = 6
@@ -51,10 +43,10 @@ class _ValidateOptions:
     )
     normalise: bool = option("Correct for a change of machine speed since the table was built.", default=True)
     missing: Literal["error", "nearest"] = missing_option()
-    requirements: tuple[Requirement, ...] = option(
+    requirements: tuple[validation.Requirement, ...] = option(
         "Exit with code 1 if the score misses this limit, such as within10=0.95 or mape=0.05; repeat for several.",
         "--require",
-        type=parsed("score=limit", Requirement.parse),
+        type=parsed("score=limit", validation.Requirement.parse),
         multiple=True,
     )
     out: Path | None = output_option("JSON file of the result.  [default: named after the table]")
@@ -79,35 +71,37 @@ def command(
 
     An interrupted run can be resumed: run the same command again.
     """
-    made = load_estimator(estimator, missing=wanted.missing)
+    made = loading.load_estimator(estimator, missing=wanted.missing)
     plan = _source(made, asked, wanted.batch_size)
     platform = device.of(made.platform)
     runtime = make_runtime(platform)
     name = Path(estimator).name.removesuffix(".json").replace(":", "-") or "estimator"
     out = wanted.out or outputs().claim(Path(f"{name}.validation.json"))
     plot = wanted.plot or outputs().claim(out.with_suffix(".png"))
-    networks = draw_networks(plan, wanted.networks, seed=wanted.seed)
+    networks = validation.draw_networks(plan, wanted.networks, seed=wanted.seed)
     # Before measuring, so that a mismatch is reported at once.
-    predicted = predict_networks(made, plan, networks, runtime.platform)
+    predicted = validation.predict_networks(made, plan, networks, runtime.platform)
     if wanted.normalise:
-        predicted |= predict_references(made, plan, reference_networks(plan, networks))
-    title = str(plan.space) if isinstance(plan, MeasurePlan) else plan.space.name
+        predicted |= validation.predict_references(made, plan, tables.reference_networks(plan, networks))
+    title = str(plan.space) if isinstance(plan, tables.MeasurePlan) else plan.space.name
     with Measuring(f"{len(networks)} networks of {title}", runtime, store) as measuring:
-        measured = measure_networks(plan, networks, runtime, ending.protocol(platform.threads), **measuring.how)
-    validation = validate(made, plan, measured, normalise=wanted.normalise, predicted=predicted)
-    content = validation_content(validation)
+        measured = tables.measure_networks(plan, networks, runtime, ending.protocol(platform.threads), **measuring.how)
+    found = validation.validate(made, plan, measured, normalise=wanted.normalise, predicted=predicted)
+    content = validation.validation_content(found)
     write_atomically(out, json.dumps(content, indent=1) + "\n")
-    draw_validation(validation, plot)
-    print_report(_report(validation, content, [f"Wrote {out} and {plot}"]))
-    print_lines(remarks(), (f"Could not be run: {name}: {reason}" for name, reason in validation.failures.items()))
-    _check(validation.scores, wanted.requirements)
+    plots.draw_validation(found, plot)
+    print_report(_report(found, content, [f"Wrote {out} and {plot}"]))
+    print_lines(remarks(), (f"Could not be run: {name}: {reason}" for name, reason in found.failures.items()))
+    _check(found.scores, wanted.requirements)
 
 
-def _source(estimator: Estimator, asked: SpaceOptions, batch_size: int | None) -> MeasurePlan | spaces.SampledSpace:
+def _source(
+    estimator: estimators.Estimator, asked: SpaceOptions, batch_size: int | None
+) -> tables.MeasurePlan | spaces.SampledSpace:
     """Return the space whose networks are measured: the estimator's own, or the one asked for."""
     chosen = choose_space(estimator, asked, batch_size)
     space = chosen.make()
-    if isinstance(estimator, OperatorTableEstimator) and estimator.table.space.name != OPERATORS:
+    if isinstance(estimator, estimators.OperatorTableEstimator) and estimator.table.space.name != tables.OPERATORS:
         table = estimator.table
         if chosen.name != table.space.name:
             raise MismatchError(f"The table belongs to the space {table.space.name!r}, not to {chosen.name!r}.")
@@ -118,8 +112,8 @@ def _source(estimator: Estimator, asked: SpaceOptions, batch_size: int | None) -
     return spaces.SampledSpace.of(space, chosen.batch_size, chosen.input_size)
 
 
-def _report(validation: Validation, content: dict[str, Any], wrote: list[str]) -> Report:
-    cost = partial(format_metric, metric=validation.metric)
+def _report(found: validation.Validation, content: dict[str, Any], wrote: list[str]) -> Report:
+    cost = partial(format_metric, metric=found.metric)
     columns = [
         Column("network", "network"),
         Column("predicted", "predicted", cost),
@@ -135,25 +129,25 @@ def _report(validation: Validation, content: dict[str, Any], wrote: list[str]) -
             "error": item.error,
             "halves": abs(item.halves[0] / item.halves[1] - 1),
         }
-        for item in validation.worst
+        for item in found.worst
     ]
-    lines = [f"{format_percent(validation.coverage)} of the networks lie in the 95 % interval of their prediction."]
-    if abs(validation.speed - 1) > 0.02:
-        slower = "slower" if validation.speed < 1 else "faster"
+    lines = [f"{format_percent(found.coverage)} of the networks lie in the 95 % interval of their prediction."]
+    if abs(found.speed - 1) > 0.02:
+        slower = "slower" if found.speed < 1 else "faster"
         lines.append(
-            f"The machine is {abs(1 / validation.speed - 1):.1%} {slower} than the predictions say of the space's "
+            f"The machine is {abs(1 / found.speed - 1):.1%} {slower} than the predictions say of the space's "
             "reference networks; measured times are taken to the speed that the predictions stand for."
         )
     worst = Grid(rows[:_WORST], columns, "Worst cases")
-    return Report(worst, content, rows, after=[_scores(validation), *lines, *wrote])
+    return Report(worst, content, rows, after=[_scores(found), *lines, *wrote])
 
 
-def _scores(validation: Validation) -> Grid:
+def _scores(found: validation.Validation) -> Grid:
     rows = [
         {"name": name, **vars(scores)}
         for name, scores in (
-            ("predicted against measured", validation.scores),
-            ("repeatability", validation.repeatability),
+            ("predicted against measured", found.scores),
+            ("repeatability", found.repeatability),
         )
     ]
     percent = {"MAPE": "mape", "RMSPE": "rmspe", "bias": "bias", "within 5 %": "within5", "within 10 %": "within10"}
@@ -163,7 +157,7 @@ def _scores(validation: Validation) -> Grid:
     return Grid(rows, [Column("", "name"), *columns, Column("Spearman", "spearman", "{:.4f}".format)])
 
 
-def _check(scores: Scores, requirements: tuple[Requirement, ...]) -> None:
+def _check(scores: estimators.Scores, requirements: tuple[validation.Requirement, ...]) -> None:
     missed = [requirement for requirement in requirements if not requirement.is_met(scores)]
     for requirement in missed:
         remarks().print(f"Not reached: {requirement}; it is {getattr(scores, requirement.name):.4g}.")

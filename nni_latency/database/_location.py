@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-
-from sqlalchemy import URL, make_url
-from sqlalchemy.exc import ArgumentError
+from typing import TYPE_CHECKING
 
 from nni_latency.errors import InvalidValueError
 from nni_latency.files import user_folder
 from nni_latency.imports import require
+
+if TYPE_CHECKING:
+    from sqlalchemy import URL
 
 #: Names the database, where it is not the one in the user's data folder.
 DATABASE_VARIABLE = "NNI_LATENCY_DATABASE"
@@ -46,6 +47,9 @@ def parse_location(location: str | os.PathLike[str]) -> URL:
     >>> parse_location("measurements.sqlite").database
     'measurements.sqlite'
     """
+    from sqlalchemy import URL, make_url
+    from sqlalchemy.exc import ArgumentError
+
     location = os.fspath(location)
     if "://" not in location:
         return URL.create("sqlite", database=location)

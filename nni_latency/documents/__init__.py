@@ -1,22 +1,5 @@
 """JSON files with a format and a version: how they are read and checked, and the parts that several of them have."""
 
-from nni_latency.documents._format import DocumentFormat, explain, format_of, render
-from nni_latency.documents._parts import (
-    NamedPlatformDocument,
-    OperatorDocument,
-    PlatformDocument,
-    Shape,
-    StrictDocument,
-)
+import lazy_loader
 
-__all__ = [
-    "DocumentFormat",
-    "NamedPlatformDocument",
-    "OperatorDocument",
-    "PlatformDocument",
-    "Shape",
-    "StrictDocument",
-    "explain",
-    "format_of",
-    "render",
-]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

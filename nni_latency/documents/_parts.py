@@ -7,15 +7,12 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt
 
-from nni_latency.operators import OpSpec
+from nni_latency.operators import LARGEST_TENSOR, OpSpec
 from nni_latency.platforms import Platform
-
-#: Numbers that the shape of a tensor stands for at most: a terabyte of bytes.
-_MOST_NUMBERS = 2**40
 
 
 def _check_shape(shape: list[int]) -> list[int]:
-    if math.prod(shape) > _MOST_NUMBERS:
+    if math.prod(shape) > LARGEST_TENSOR:
         raise ValueError(f"a tensor of {'x'.join(map(str, shape))} has more than 2^40 numbers")
     return shape
 

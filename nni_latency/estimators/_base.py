@@ -7,9 +7,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import nni_latency.operators as operators
 from nni_latency.costs import Cost
 from nni_latency.errors import InvalidValueError
-from nni_latency.operators import By, OpSpec, capture_operators
+from nni_latency.operators import By, OpSpec
 from nni_latency.platforms import Platform
 from nni_latency.tables import MeasurePlan, Residency
 from nni_latency.units import combination_of
@@ -58,6 +59,10 @@ class Estimator(ABC):
         platform = getattr(self, "platform", None)
         where = f" on {platform.id}" if isinstance(platform, Platform) else ", not fitted"
         return f"{type(self).__name__}({getattr(self, 'metric', 'cost')}{where})"
+
+    def settled(self) -> Estimator:
+        """Return what answers in a search: this estimator, or a simpler one that knows as much."""
+        return self
 
     @abstractmethod
     def estimate(self, model: Any, example_inputs: Any = None) -> Estimate:
@@ -132,7 +137,7 @@ class LayerEstimator(Estimator):
             raise InvalidValueError(
                 f"{type(self).__name__}.estimate needs 'example_inputs': costs depend on the shapes. Got None."
             )
-        ops = capture_operators(model, example_inputs, self.by)
+        ops = operators.capture_operators(model, example_inputs, self.by)
         return self.total(self._estimate_ops([op for _, op in ops]))
 
     def total(self, parts: Iterable[Estimate]) -> Estimate:

@@ -8,9 +8,8 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.linalg import cho_factor, cho_solve
-from scipy.optimize import nnls
 
 from nni_latency.costs import Cost
 from nni_latency.operators import OpSpec, family_of, size_of_attribute, work_of
@@ -127,21 +126,21 @@ class _Family:
         self.residuals = residuals - self.offset
         self.scale, self.deviation, self.noise = self._choose()
         covariance = self._kernel(self.points, self.points) + self.noise**2 * np.eye(len(ops))
-        self._factor = cho_factor(covariance)
-        self._solved = cho_solve(self._factor, self.residuals)
+        self._factor = scipy.linalg.cho_factor(covariance)
+        self._solved = scipy.linalg.cho_solve(self._factor, self.residuals)
         self.width = self._calibrate()
 
     @cached_property
     def left_out(self) -> Array:
         """Logarithm of how far every member is off if it is left out."""
-        return np.asarray(self._solved / np.diag(cho_solve(self._factor, np.eye(len(self.ops)))))
+        return np.asarray(self._solved / np.diag(scipy.linalg.cho_solve(self._factor, np.eye(len(self.ops)))))
 
     def predict(self, op: OpSpec) -> Cost:
         description = describe(op)
         point = _points([description], self.names)
         near = self._kernel(point, self.points)
         mean = (near @ self._solved).item() if len(self.ops) > 1 else 0.0
-        left = self.deviation**2 - (near @ cho_solve(self._factor, near.T)).item()
+        left = self.deviation**2 - (near @ scipy.linalg.cho_solve(self._factor, near.T)).item()
         unseen = _UNSURE * bool(set(description) - set(self.names))
         sigma = math.hypot(math.sqrt(max(0.0, left) + self.noise**2) * self.width, self.unsure, unseen)
         value = float((_terms([op]) @ self.weights).item() * math.exp(self.offset + mean))
@@ -176,7 +175,7 @@ class _Family:
         """Return the factor on standard deviations with which they hold for members that are left out."""
         if len(self.ops) < _FEWEST:
             return 1.0
-        precision = np.diag(cho_solve(self._factor, np.eye(len(self.ops))))
+        precision = np.diag(scipy.linalg.cho_solve(self._factor, np.eye(len(self.ops))))
         ratios = np.abs(self.left_out) * np.sqrt(precision)
         return float(max(0.5, np.quantile(ratios, 0.95) / _WIDTH))
 
@@ -226,7 +225,9 @@ def _plain_weights(ops: Sequence[OpSpec], costs: Array) -> Array:
     terms = _terms(ops)
     usual = np.array(_NOMINAL) * float(np.median(costs / (terms @ np.array(_NOMINAL))))
     rows = np.vstack([terms * usual / costs[:, None], _REGULARISATION * np.eye(len(usual))])
-    weights = nnls(rows, np.concatenate([np.ones(len(ops)), np.full(len(usual), _REGULARISATION)]))[0] * usual
+    weights = (
+        scipy.optimize.nnls(rows, np.concatenate([np.ones(len(ops)), np.full(len(usual), _REGULARISATION)]))[0] * usual
+    )
     weights[0] = max(weights[0], 0.1 * float(costs.min()))
     return np.asarray(weights, dtype=np.float64)
 

@@ -5,22 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+# Named through its room, so that reading a table loads no predictor.
+import nni_latency.estimators as estimators
 from nni_latency.documents import format_of
 from nni_latency.estimators._base import Estimator
-from nni_latency.estimators._operator_table import OperatorTableEstimator
-from nni_latency.estimators._table import Missing, TableEstimator
-from nni_latency.estimators._transfer import TransferEstimator
-from nni_latency.estimators.acts import ActsEstimator
 from nni_latency.tables import LookupTable, OperatorTable, read_table
 
 #: What reads a file by its 'format': a new kind is one line here. Anything else is taken for a table.
 READERS: dict[str, Callable[[Path], Estimator]] = {
-    "nni_latency.acts": ActsEstimator.load,
-    "nni_latency.transfer": TransferEstimator.load,
+    "nni_latency.acts": lambda path: estimators.ActsEstimator.load(path),
+    "nni_latency.transfer": lambda path: estimators.TransferEstimator.load(path),
 }
 
 
-def read_estimator(path: str | Path, *, missing: Missing = "error") -> Estimator:
+def read_estimator(path: str | Path, *, missing: estimators.Missing = "error") -> Estimator:
     """Read a table or predictor from its file.
 
     Parameters
@@ -53,9 +51,9 @@ def read_saved(path: str | Path) -> LookupTable | OperatorTable | Estimator:
 
 
 def table_estimator(
-    table: LookupTable | OperatorTable, *, missing: Missing = "error"
-) -> TableEstimator | OperatorTableEstimator:
+    table: LookupTable | OperatorTable, *, missing: estimators.Missing = "error"
+) -> estimators.TableEstimator | estimators.OperatorTableEstimator:
     """Return a table of either kind as an estimator; one of operators predicts them rather than raise."""
     if isinstance(table, LookupTable):
-        return TableEstimator(table, missing=missing)
-    return OperatorTableEstimator(table, missing="nearest" if missing == "nearest" else "predict")
+        return estimators.TableEstimator(table, missing=missing)
+    return estimators.OperatorTableEstimator(table, missing="nearest" if missing == "nearest" else "predict")

@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike, NDArray
-from scipy.stats import spearmanr
 
 from nni_latency.errors import InvalidValueError
 
@@ -78,7 +78,7 @@ def score(predicted: ArrayLike, measured: ArrayLike) -> Scores:
         bias=float(errors.mean()),
         within5=float((sizes <= 0.05).mean()),
         within10=float((sizes <= 0.10).mean()),
-        spearman=float(spearmanr(guesses, truth).statistic) if can_correlate(guesses, truth) else math.nan,
+        spearman=float(scipy.stats.spearmanr(guesses, truth).statistic) if can_correlate(guesses, truth) else math.nan,
         worst=float(sizes.max()),
     )
 

@@ -9,12 +9,12 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+import nni_latency.estimators.transfer as transfer
 from nni_latency.errors import InvalidValueError, MismatchError, MissingEntryError, listed
 from nni_latency.estimators._additive import AdditiveCost, separable_cost
 from nni_latency.estimators._base import Estimate, LayerEstimator
 from nni_latency.estimators._layer_share import LayerShare, layer_shares
 from nni_latency.estimators._nearest import nearest_entry
-from nni_latency.estimators.transfer import Recovery, recover
 from nni_latency.operators import OpSpec
 from nni_latency.platforms import Platform
 from nni_latency.tables import Entry, LookupTable, MeasurePlan, TableLayer
@@ -51,7 +51,7 @@ class TableEstimator(LayerEstimator):
     """
 
     #: How well whole networks determine the table, where it was recovered from them.
-    recovery: Recovery | None = None
+    recovery: transfer.Recovery | None = None
 
     def __init__(self, table: LookupTable, *, missing: Missing = "error") -> None:
         if missing not in ("error", "nearest"):
@@ -106,7 +106,9 @@ class TableEstimator(LayerEstimator):
         >>> found.predict([[0, 1, 0]]).round(4), found.recovery.suggest(1).shape
         (array([0.012]), (1, 3))
         """
-        table, recovery = recover(space, architectures, latencies, platform=platform, random_state=random_state)
+        table, recovery = transfer.recover(
+            space, architectures, latencies, platform=platform, random_state=random_state
+        )
         estimator = cls(table)
         estimator.recovery = recovery
         return estimator

@@ -45,6 +45,10 @@ class Dataset:
         """Shape of an image, (channels, height, width)."""
         return tuple(torch.as_tensor(self.train[0][0]).shape)
 
+    def few(self, count: int) -> torch.Tensor:
+        """Return the first images, (count, channels, height, width)."""
+        return torch.stack([torch.as_tensor(self.train[index][0]) for index in range(count)])
+
     def with_channels(self, count: int) -> Dataset:
         """Return the data set with images of that many channels; those with one are repeated, others stay."""
         if self.image_shape[0] != 1 or count == 1:

@@ -25,8 +25,8 @@ from nni_latency.nas._likeliest import found_sample
 from nni_latency.nas._nni import Classification, ModelSpace, NasExperiment
 from nni_latency.nas._penalty import LatencyPenalty
 from nni_latency.nas._profiler import LatencyProfiler
+from nni_latency.nas._settings import SearchSettings
 from nni_latency.nas._training import (
-    SearchSettings,
     accuracy,
     bare_trainer,
     batch_statistics,

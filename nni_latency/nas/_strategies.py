@@ -16,6 +16,7 @@ from nni_latency.nas._fbnet import FBNet
 from nni_latency.nas._filter import LatencyFilter
 from nni_latency.nas._penalty import architecture_logits
 from nni_latency.nas._profiler import LatencyProfiler
+from nni_latency.nas._settings import DIFFERENTIABLE, STRATEGIES, is_one_shot
 from nni_latency.nas._target import TargetPenalty, check_fill
 from nni_latency.nas._training import quiet_lightning
 from nni_latency.spaces import draw_samples, network_of
@@ -119,20 +120,15 @@ def _filtered(make: Callable[[SearchAim], Any]) -> Callable[[SearchAim], Any]:
     return filtered
 
 
-_DIFFERENTIABLE: Mapping[str, Callable[[SearchAim], Any]] = {
+_MAKERS: Mapping[str, Callable[[SearchAim], Any]] = {
     "fbnet": _fbnet,
     "darts": _penalised(_nni.DARTS),
     "gumbel-darts": _penalised(_nni.GumbelDARTS),
     "proxyless": _penalised(_nni.Proxyless),
-}
-_ONE_SHOT: Mapping[str, Callable[[SearchAim], Any]] = {**_DIFFERENTIABLE, "enas": _enas}
-_MULTI_TRIAL: Mapping[str, Callable[[SearchAim], Any]] = {
+    "enas": _enas,
     "evolution": _filtered(_evolution),
     "random": _filtered(lambda aim: _nni.Random(seed=aim.seed)),
 }
-
-#: Names of strategies, those first that learn most from every image.
-STRATEGIES = (*_ONE_SHOT, *_MULTI_TRIAL)
 
 
 def make_strategy(name: str, aim: SearchAim) -> Any:
@@ -161,12 +157,7 @@ def make_strategy(name: str, aim: SearchAim) -> Any:
     """
     if name not in STRATEGIES:
         raise UnknownNameError.of("strategy", name, list(STRATEGIES))
-    return {**_ONE_SHOT, **_MULTI_TRIAL}[name](aim)
-
-
-def is_one_shot(name: str) -> bool:
-    """Whether a strategy trains one supernet, and not a network after the other."""
-    return name in _ONE_SHOT
+    return _MAKERS[name](aim)
 
 
 def check_strategy(name: str, cost: Any, make_space: Callable[[], Any], images: torch.Tensor) -> None:
@@ -199,7 +190,7 @@ def check_strategy(name: str, cost: Any, make_space: Callable[[], Any], images: 
             raise
         except Exception as error:  # whatever NNI raises about what it does not know
             raise InvalidValueError(f"NNI can make no supernet for it: {_line(error)}") from error
-        if name in _DIFFERENTIABLE:
+        if name in DIFFERENTIABLE:
             _check_expectation(cost, supernet)
         _check_supernet(supernet, images)
 

@@ -7,53 +7,16 @@ import logging
 import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 import torch
 from torch import nn
 
-from nni_latency.errors import InvalidValueError
 from nni_latency.nas._checkpoint import Checkpoint, SearchState, put_back, tensors_of
 from nni_latency.nas._datasets import Dataset
 from nni_latency.nas._nni import DataLoader
-
-
-@dataclass(frozen=True)
-class SearchSettings:
-    """How long and how fast a search learns.
-
-    Parameters
-    ----------
-    epochs : int, default=5
-        Epochs of the search.
-    final_epochs : int, default=10
-        Epochs in which the network found learns on, with the weights that it inherits from the supernet.
-    batch_size : int, default=64
-        Images per step.
-    learning_rate : float, default=0.003
-        Of the weights (Adam).
-    seed : int, default=0
-        Seed of everything random.
-    threads : int, default=1
-        Threads of torch while it learns on the CPU. Small images gain little from more, and threads that wait for one
-        another make a step tens of times slower where other processes want the cores.
-    """
-
-    epochs: int = 5
-    final_epochs: int = 10
-    batch_size: int = 64
-    learning_rate: float = 3e-3
-    seed: int = 0
-    threads: int = 1
-
-    def __post_init__(self) -> None:
-        for name, least in (("epochs", 1), ("final_epochs", 0), ("batch_size", 2), ("seed", 0), ("threads", 1)):
-            value = getattr(self, name)
-            if not isinstance(value, int) or value < least:
-                raise InvalidValueError(f"The {name!r} of a search must be an int >= {least}. Got {value!r}.")
-        if not self.learning_rate > 0:
-            raise InvalidValueError(f"The 'learning_rate' of a search must be > 0. Got {self.learning_rate!r}.")
+from nni_latency.nas._settings import SearchSettings
 
 
 def accuracy_of(network: nn.Module, images: Any, batch_size: int = 64) -> float:

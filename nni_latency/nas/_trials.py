@@ -19,7 +19,8 @@ from nni_latency.nas._datasets import Dataset, split
 from nni_latency.nas._filter import sample_of
 from nni_latency.nas._profiler import LatencyProfiler
 from nni_latency.nas._search import SearchResult, Trial, steps_of
-from nni_latency.nas._training import SearchSettings, learning_threads, quiet_lightning, train_found, train_on
+from nni_latency.nas._settings import SearchSettings
+from nni_latency.nas._training import learning_threads, quiet_lightning, train_found, train_on
 from nni_latency.spaces import check_sample, network_of
 
 

@@ -15,6 +15,9 @@ _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 AttributeValue = bool | int | float | str | tuple[int, ...]
 Shape = tuple[int, ...]
 
+#: Numbers that a tensor has at most: a terabyte of bytes.
+LARGEST_TENSOR = 2**40
+
 
 @dataclass(frozen=True)
 class OpSpec:

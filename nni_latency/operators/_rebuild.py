@@ -13,7 +13,7 @@ from torch import nn
 from nni_latency.errors import UnknownNameError
 from nni_latency.operators._features import given_shapes, learned_shapes
 from nni_latency.operators._op_spec import OpSpec
-from nni_latency.operators._trace import run_traced
+from nni_latency.operators._tracing import run_traced
 
 #: Attributes that say what came out, and which weights there are; no argument of a function.
 _NO_ARGUMENTS = ("out", "weights", "inplace", "learned")

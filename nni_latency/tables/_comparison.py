@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from scipy.stats import spearmanr
+import scipy
 
 from nni_latency.errors import MismatchError
 from nni_latency.tables._arithmetic import fold_calibration
@@ -84,7 +84,7 @@ class TableComparison:
         firsts, seconds = ([pair[side] for pair in pairs] for side in (0, 1))
         if len(pairs) < 3 or len(set(firsts)) == 1 or len(set(seconds)) == 1:
             return math.nan
-        return float(spearmanr(firsts, seconds).statistic)
+        return float(scipy.stats.spearmanr(firsts, seconds).statistic)
 
 
 def compare_tables(first: AnyTable, second: AnyTable) -> TableComparison:

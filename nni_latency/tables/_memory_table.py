@@ -13,9 +13,7 @@ from nni_latency.tables._entry import Entry
 from nni_latency.tables._lookup_table import LookupTable
 from nni_latency.tables._plan import MeasurePlan
 from nni_latency.tables._table_layer import TableLayer
-
-#: Metrics that are counted.
-COUNTED_METRICS = ("parameter_memory", "activation_memory")
+from nni_latency.units import COUNTED_METRICS
 
 
 def count_table(plan: MeasurePlan, metric: str, platform: Platform) -> LookupTable:

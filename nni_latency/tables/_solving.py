@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.linalg import cholesky, solve_triangular
 
 from nni_latency.errors import InvalidValueError
 
@@ -165,7 +165,7 @@ class _Process:
     def evidence(self, spread: float, common: float, noise: float) -> float:
         """Return the logarithm of the marginal likelihood, up to a constant."""
         lower = self._factor(spread, common, noise)
-        half = solve_triangular(lower, self._totals, lower=True)
+        half = scipy.linalg.solve_triangular(lower, self._totals, lower=True)
         return -0.5 * float(half @ half) - float(np.log(np.diag(lower)).sum())
 
     def posterior(self, spread: float, common: float, noise: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -173,12 +173,12 @@ class _Process:
         lower = self._factor(spread, common, noise)
         own, shared, features = self._parts
         covariance = spread**2 * own + common**2 * shared + features
-        gain = solve_triangular(lower, self._design @ covariance, lower=True)
-        mean = gain.T @ solve_triangular(lower, self._totals, lower=True)
+        gain = scipy.linalg.solve_triangular(lower, self._design @ covariance, lower=True)
+        mean = gain.T @ scipy.linalg.solve_triangular(lower, self._totals, lower=True)
         return mean, np.sqrt(np.maximum(np.diag(covariance) - (gain**2).sum(axis=0), 0.0))
 
     def _factor(self, spread: float, common: float, noise: float) -> NDArray[np.float64]:
         own, shared, features = self._seen
         within = spread**2 * own + common**2 * shared + features + noise**2 * np.diag(self._totals**2)
-        lower: NDArray[np.float64] = cholesky(within, lower=True)
+        lower: NDArray[np.float64] = scipy.linalg.cholesky(within, lower=True)
         return lower

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict
 
 from nni_latency.documents import DocumentFormat
 from nni_latency.estimators import Scores
 from nni_latency.units import METRIC_UNITS
-from nni_latency.validation._validation import NetworkResult, Validation
+
+if TYPE_CHECKING:
+    from nni_latency.validation._validation import NetworkResult, Validation
 
 
 class ScoresDocument(BaseModel):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import nni_latency.estimators as estimators
 from nni_latency.errors import InvalidValueError, UnknownNameError
-from nni_latency.estimators import Scores
 
 #: Scores that must be at least, and those that must be at most what is asked for.
 _AT_LEAST = ("within5", "within10", "spearman")
@@ -62,7 +62,7 @@ class Requirement:
     def __str__(self) -> str:
         return f"{self.name} {'>=' if self.name in _AT_LEAST else '<='} {self.limit:g}"
 
-    def is_met(self, scores: Scores) -> bool:
+    def is_met(self, scores: estimators.Scores) -> bool:
         """Say whether scores reach it; a score that could not be computed does not."""
         value = getattr(scores, self.name)
         return bool(value >= self.limit if self.name in _AT_LEAST else abs(value) <= self.limit)

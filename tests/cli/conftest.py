@@ -27,14 +27,6 @@ def _own_database(tmp_path_factory):
         yield
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _own_database(tmp_path_factory):
-    """Keep what fixtures of a module or of the session measure out of the user's database."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_DATA_HOME", str(tmp_path_factory.mktemp("data")))
-        yield
-
-
 @pytest.fixture(autouse=True)
 def _own_folder(tmp_path, monkeypatch):
     """Run every command in an empty folder, and print as wide as a file."""

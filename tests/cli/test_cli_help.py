@@ -63,14 +63,35 @@ def test_help_lists_every_command(run):
     assert all(f"  {name} " in shown for name in COMMANDS)
 
 
-def test_help_imports_no_torch():
+#: What takes longer to load than a wrong option may take to answer.
+_SLOW = {"torch", "nni", "sklearn", "scipy", "matplotlib", "sqlalchemy", "pandas"}
+
+
+def _loaded_by(*commands):
+    """Run commands in one process; return their exit codes, and which slow packages it has loaded then."""
     code = (
         "import sys\nfrom click.testing import CliRunner\nfrom nni_latency.cli import main\n"
-        "assert CliRunner().invoke(main, ['--help']).exit_code == 0\n"
-        "assert not {'torch', 'nni'} & set(sys.modules)\n"
+        f"codes = [CliRunner().invoke(main, command).exit_code for command in {commands!r}]\n"
+        f"print(codes, sorted({_SLOW!r} & set(sys.modules)))\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+def test_wrong_options_are_refused_before_anything_slow_is_loaded():
+    codes = [2] * len(COMMANDS)
+    assert _loaded_by(*([name, "--no-such-option"] for name in COMMANDS)) == f"{codes} []"
+
+
+def test_help_loads_nothing_slow():
+    codes = [0] * (len(COMMANDS) + 1)
+    assert _loaded_by(["--help"], *([name, "--help"] for name in COMMANDS)) == f"{codes} []"
+
+
+def test_tables_and_plugins_are_shown_without_anything_slow(monkeypatch):
+    monkeypatch.setenv("NNI_LATENCY_PLUGINS", "")
+    table = "fbnet-224-b1.epyc-25-17-1.torch.fp32.t1"
+    assert _loaded_by(["plugins"], ["show", table], ["show", "no-such-table"], ["show", "no.json"]) == "[0, 0, 2, 2] []"
 
 
 def test_version_is_that_of_the_distribution(run):

@@ -16,7 +16,6 @@ from nni_latency.operators import OpSpec
 from nni_latency.platforms import Platform
 from nni_latency.spaces import CANDIDATES, FBNetSpace
 from nni_latency.tables import (
-    COUNTED_METRICS,
     Entry,
     LookupTable,
     MeasurePlan,
@@ -30,6 +29,7 @@ from nni_latency.tables import (
     count_table,
 )
 from nni_latency.testing import FakeClock, fake_plan
+from nni_latency.units import COUNTED_METRICS
 
 _PLATFORM = Platform("pi", "torch")
 

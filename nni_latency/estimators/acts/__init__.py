@@ -1,21 +1,5 @@
 """The ACTS/INP/FLOPs predictor: a model of a device, learned from 56 blocks."""
 
-from nni_latency.estimators.acts._conformal import conformal_factor
-from nni_latency.estimators.acts._document import acts_schema
-from nni_latency.estimators.acts._estimator import ActsEstimator, Variant
-from nni_latency.estimators.acts._line import ActsLine, convolving, fit_line
-from nni_latency.estimators.acts._scores import BlockScores, score_blocks
-from nni_latency.estimators.acts._workloads import WorkloadSource
+import lazy_loader
 
-__all__ = [
-    "ActsEstimator",
-    "ActsLine",
-    "BlockScores",
-    "Variant",
-    "WorkloadSource",
-    "acts_schema",
-    "conformal_factor",
-    "convolving",
-    "fit_line",
-    "score_blocks",
-]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

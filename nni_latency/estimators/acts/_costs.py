@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.optimize import nnls
 
 from nni_latency.estimators.acts._traits import START, Work
 from nni_latency.estimators.acts._workloads import Workloads
@@ -75,7 +75,7 @@ def fit_costs(workloads: Workloads, seconds: NDArray[np.float64]) -> GroupCosts:
 def _solve(columns: NDArray[np.float64], target: NDArray[np.float64]) -> NDArray[np.float64]:
     scale = np.linalg.norm(columns, axis=0)
     scale[scale == 0] = 1.0
-    found, _ = nnls(columns / scale, target)
+    found, _ = scipy.optimize.nnls(columns / scale, target)
     return np.asarray(found / scale)
 
 

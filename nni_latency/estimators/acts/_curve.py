@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.optimize import nnls
 
 from nni_latency.estimators.acts._workloads import Workloads
 
@@ -59,7 +59,7 @@ def fit_curve(workloads: Workloads, base: Array, seconds: Array) -> CostCurve:
     prior = np.concatenate([[0.0], np.ones(len(knots))])
     design = np.vstack([columns, np.diag(ridge)])
     scale = np.linalg.norm(design, axis=0)
-    found, _ = nnls(design / scale, np.concatenate([np.ones(len(seconds)), ridge * prior]))
+    found, _ = scipy.optimize.nnls(design / scale, np.concatenate([np.ones(len(seconds)), ridge * prior]))
     start, *slopes = (found / scale).tolist()
     return CostCurve(start, knots, tuple(slopes))
 

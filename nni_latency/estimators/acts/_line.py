@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.optimize import nnls
 
 #: Points that the first line needs at least, and the second one.
 _FEWEST, _FEWEST_BELOW = 10, 5
@@ -118,5 +118,5 @@ def _not_negative(
     scale[scale == 0] = 1.0
     target = seconds * weights
     height = np.linalg.norm(target) or 1.0
-    found, _ = nnls(weighted / scale, target / height)
+    found, _ = scipy.optimize.nnls(weighted / scale, target / height)
     return [float(value) for value in found * height / scale]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.stats import norm
 
 from nni_latency.estimators.transfer._adaptation import adapt
 from nni_latency.estimators.transfer._population import Population
@@ -50,4 +50,4 @@ def pooled(errors: list[NDArray[np.float64]]) -> NDArray[np.float64]:
 
 def half_normal() -> NDArray[np.float64]:
     """Return the same for normal errors."""
-    return np.asarray(norm.ppf(0.5 + np.linspace(0, 1, _LEVELS) / 2.004), dtype=np.float64)
+    return np.asarray(scipy.stats.norm.ppf(0.5 + np.linspace(0, 1, _LEVELS) / 2.004), dtype=np.float64)

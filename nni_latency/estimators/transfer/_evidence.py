@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.optimize import minimize
 
 #: Variance of the constant, in units of the typical network: its cost is known to about a third.
 CONSTANT = 0.1
@@ -92,7 +92,7 @@ class Observations:
             return 0.5 * float(off @ off) - value, off / expected.spread - gradient
 
         first = np.clip(expected.centre if start is None else start, *_BOUNDS)
-        found = minimize(
+        found = scipy.optimize.minimize(
             cost, first, jac=True, method="L-BFGS-B", bounds=[_BOUNDS] * len(first), options={"maxiter": steps}
         )
         return np.asarray(found.x, dtype=np.float64), -float(found.fun)

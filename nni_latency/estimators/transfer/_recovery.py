@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.stats import norm
 
 from nni_latency.errors import InvalidValueError
 from nni_latency.estimators.transfer._as_table import SHARED_OUT, make_table
@@ -64,7 +64,7 @@ class Recovery:
         """
         assert self.device.covariance is not None
         deviations = self.device.constant * np.sqrt(np.maximum(np.diag(self.device.covariance)[:-1], 0.0))
-        widths = iter((norm.ppf((1 + confidence) / 2) * deviations).tolist())
+        widths = iter((NormalDist().inv_cdf((1 + confidence) / 2) * deviations).tolist())
         return {label: {choice: next(widths) for choice in values} for label, values in self.encoding.choices.items()}
 
     def intervals(

@@ -7,9 +7,8 @@ import io
 import re
 from collections.abc import Iterator
 
+import nni_latency.tables as tables
 from nni_latency.errors import FileFormatError
-from nni_latency.tables._lookup_table import LookupTable
-from nni_latency.tables._operator_table import OperatorTable
 from nni_latency.tables.formats._numbers import UNITS, from_si, power_of, read_number
 from nni_latency.tables.formats._sheet import Row, Sheet, Written
 from nni_latency.tables.formats._text import decode
@@ -112,7 +111,7 @@ def _count(given: dict[str, str], name: str, place: str) -> int:
     return int(text)
 
 
-def write_csv(table: LookupTable | OperatorTable, unit: str) -> Written:
+def write_csv(table: tables.LookupTable | tables.OperatorTable, unit: str) -> Written:
     """Write every entry as a line: layer, choice, cost, interval, samples."""
     power = power_of(unit, table.metric)
     suffix = unit.replace("1/s", "per_s")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from decimal import Decimal
 
+import nni_latency.tables as tables
 from nni_latency.errors import FileFormatError, InvalidValueError
-from nni_latency.tables._lookup_table import LookupTable
 from nni_latency.tables.formats._names import foreign_name
 from nni_latency.tables.formats._numbers import from_si, power_of, read_number
 from nni_latency.tables.formats._positions import common_choices, fixed_remarks
@@ -54,7 +54,7 @@ def read_grid(data: bytes) -> Sheet:
     return Sheet(tuple(rows), len(lines))
 
 
-def write_grid(table: LookupTable, unit: str) -> Written:
+def write_grid(table: tables.LookupTable, unit: str) -> Written:
     """Write the searched layers as lines of numbers.
 
     Raises

@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import nni_latency.tables as tables
 from nni_latency.errors import FileFormatError
-from nni_latency.tables._lookup_table import LookupTable
-from nni_latency.tables._table_layer import TableLayer
 from nni_latency.tables.formats._numbers import from_si, power_of, read_number
 from nni_latency.tables.formats._positions import fixed_remarks
 from nni_latency.tables.formats._sheet import Row, Sheet, Written
@@ -46,14 +45,14 @@ def read_lists(data: bytes) -> Sheet:
     return Sheet(tuple(rows), len(layers))
 
 
-def write_lists(table: LookupTable, unit: str) -> Written:
+def write_lists(table: tables.LookupTable, unit: str) -> Written:
     """Write the searched layers as lists by candidate, and fixed ones as null."""
     power = power_of(unit, table.metric)
     lines = [f" {_line(layer, power)}" for layer in table.layers]
     return Written(("[\n" + ",\n".join(lines) + "\n]\n").encode(), fixed_remarks(table))
 
 
-def _line(layer: TableLayer, power: int) -> str:
+def _line(layer: tables.TableLayer, power: int) -> str:
     if not layer.searched:
         return json.dumps(None)
     numbers: list[Any] = [layer.entries.get(choice) for choice in layer.choices]

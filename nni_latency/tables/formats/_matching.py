@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import nni_latency.tables as tables
 from nni_latency.errors import FileFormatError, InvalidValueError
 from nni_latency.operators import OpSpec
 from nni_latency.tables._plan import OPERATORS, MeasurePlan, SpaceReference
-from nni_latency.tables._table_layer import TableLayer
 from nni_latency.tables.formats._names import own_name
 from nni_latency.tables.formats._sheet import Row, Sheet
 
@@ -38,7 +38,7 @@ class Matching:
 
     space: SpaceReference
     input_shape: tuple[int, ...]
-    layers: tuple[TableLayer, ...]
+    layers: tuple[tables.TableLayer, ...]
     rows: Mapping[Place, Row]
     ops: Mapping[Place, OpSpec]
     unmatched: tuple[str, ...]
@@ -67,7 +67,7 @@ def match_sheet(
     InvalidValueError
         If two rows of one place disagree, or no row belongs to the space.
     """
-    layers = tuple(map(TableLayer.of_plan, plan.layers)) if plan is not None else _layers_of_rows(sheet, choices)
+    layers = tuple(map(tables.TableLayer.of_plan, plan.layers)) if plan is not None else _layers_of_rows(sheet, choices)
     _check_layers(sheet, layers)
     if plan is None:
         ops = _ops_of_rows(sheet, batch_size)
@@ -93,7 +93,7 @@ def match_sheet(
     return Matching(space, shape, layers, rows, ops, tuple(unmatched))
 
 
-def _layers_of_rows(sheet: Sheet, names: Sequence[str]) -> tuple[TableLayer, ...]:
+def _layers_of_rows(sheet: Sheet, names: Sequence[str]) -> tuple[tables.TableLayer, ...]:
     """Make layers out of what the rows name; where they only count, ``layer0`` and so on."""
     found: dict[str, list[str]] = {f"layer{index}": [] for index in range(sheet.n_layers or 0)}
     for row in sheet.rows:
@@ -105,7 +105,7 @@ def _layers_of_rows(sheet: Sheet, names: Sequence[str]) -> tuple[TableLayer, ...
         # A row that lacks candidates has them all the same: they are those of the longest.
         every = list(dict.fromkeys(name for listed in found.values() for name in listed))
         found = dict.fromkeys(found, every)
-    return tuple(TableLayer(layer, tuple(listed), {}) for layer, listed in found.items() if listed)
+    return tuple(tables.TableLayer(layer, tuple(listed), {}) for layer, listed in found.items() if listed)
 
 
 def _layer_name(layer: str | int | None) -> str:
@@ -118,7 +118,7 @@ def _choice_name(choice: str | int | None, names: Sequence[str]) -> str:
     return names[choice] if choice < len(names) else str(choice)
 
 
-def _check_layers(sheet: Sheet, layers: Sequence[TableLayer]) -> None:
+def _check_layers(sheet: Sheet, layers: Sequence[tables.TableLayer]) -> None:
     searched = [layer for layer in layers if layer.searched]
     if sheet.n_layers not in (None, len(searched)):
         raise FileFormatError(
@@ -127,10 +127,10 @@ def _check_layers(sheet: Sheet, layers: Sequence[TableLayer]) -> None:
         )
 
 
-def _by_name(row: Row, layers: Sequence[TableLayer], names: Sequence[str]) -> list[Place]:
+def _by_name(row: Row, layers: Sequence[tables.TableLayer], names: Sequence[str]) -> list[Place]:
     """Return the place that a row names or counts."""
     if isinstance(row.layer, int):
-        layer: TableLayer | None = [item for item in layers if item.searched][row.layer]
+        layer: tables.TableLayer | None = [item for item in layers if item.searched][row.layer]
     else:
         layer = next((item for item in layers if item.name == row.layer), None)
     if layer is None or row.choice is None:

@@ -6,10 +6,9 @@ import ast
 import re
 from typing import Any
 
+import nni_latency.tables as tables
 from nni_latency.errors import FileFormatError
 from nni_latency.operators import OpSpec
-from nni_latency.tables._lookup_table import LookupTable
-from nni_latency.tables._operator_table import OperatorTable
 from nni_latency.tables.formats._names import foreign_name, own_name
 from nni_latency.tables.formats._numbers import from_si, power_of, read_number
 from nni_latency.tables.formats._shared import shared_entries
@@ -100,7 +99,7 @@ def _operator(name: str, shape: tuple[int, ...], dtype: str) -> OpSpec | None:
     return OpSpec.of("inverted_residual", shapes, dtype=dtype, out_channels=out, stride=stride, **numbers)
 
 
-def write_nni_text(table: LookupTable | OperatorTable, unit: str) -> Written:
+def write_nni_text(table: tables.LookupTable | tables.OperatorTable, unit: str) -> Written:
     """Write a dictionary a line."""
     power = power_of(unit, table.metric)
     entries, remarks = shared_entries(table, _key_of)

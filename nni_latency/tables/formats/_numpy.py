@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import io
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.lib import format as npy
-
+import nni_latency.tables as tables
 from nni_latency.errors import FileFormatError
-from nni_latency.tables._lookup_table import LookupTable
 from nni_latency.tables.formats._names import foreign_name
 from nni_latency.tables.formats._nni_text import record_row
 from nni_latency.tables.formats._numbers import from_si, power_of, read_number
 from nni_latency.tables.formats._plain_pickle import PlainArray, read_plain_pickle
 from nni_latency.tables.formats._positions import fixed_remarks
 from nni_latency.tables.formats._sheet import Row, Sheet, Written
+
+if TYPE_CHECKING:
+    import numpy as np
 
 
 def is_numpy(data: bytes) -> bool:
@@ -34,6 +34,8 @@ def read_numpy(data: bytes) -> Sheet:
     FileFormatError
         If it is cut off, asks for anything but plain values, or is of another form.
     """
+    import numpy as np
+
     file = io.BytesIO(data)
     shape, kind = _header(file)
     if kind.hasobject:
@@ -44,6 +46,8 @@ def read_numpy(data: bytes) -> Sheet:
 
 
 def _header(file: io.BytesIO) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    from numpy.lib import format as npy
+
     try:
         version = npy.read_magic(file)
         read = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}[version]
@@ -55,6 +59,8 @@ def _header(file: io.BytesIO) -> tuple[tuple[int, ...], np.dtype[Any]]:
 
 def _plain(data: bytes, begin: int, shape: tuple[int, ...], kind: np.dtype[Any]) -> Any:
     """Load an array of numbers, once it is known that they are all there."""
+    import numpy as np
+
     if kind.kind not in "fiu" or len(shape) != 2 or math.prod(shape) * kind.itemsize != len(data) - begin:
         raise FileFormatError(f"it must hold an array of numbers, layers by candidates, whole. Got {kind} of {shape}")
     return np.load(io.BytesIO(data), allow_pickle=False)
@@ -87,8 +93,10 @@ def _dictionaries(content: Any) -> Sheet:
     return Sheet(tuple(rows), len(items))
 
 
-def write_numpy(table: LookupTable, unit: str) -> Written:
+def write_numpy(table: tables.LookupTable, unit: str) -> Written:
     """Write the searched layers as NNI 2.x reads them."""
+    import numpy as np
+
     power = power_of(unit, table.metric)
     layers = np.empty(len(table.searched), dtype=object)
     for index, layer in enumerate(table.searched):

@@ -7,11 +7,10 @@ import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import nni_latency.tables as tables
 from nni_latency.errors import FileFormatError, InvalidValueError
 from nni_latency.operators import OpSpec
 from nni_latency.tables._entry import Entry
-from nni_latency.tables._lookup_table import LookupTable
-from nni_latency.tables._operator_table import OperatorTable
 from nni_latency.tables.formats._numbers import from_si, power_of, read_number
 from nni_latency.tables.formats._operator_key import OperatorKey, operator_key
 from nni_latency.tables.formats._shared import shared_entries
@@ -68,18 +67,20 @@ def _row(key: OperatorKey, text: str, value: Any) -> Row:
     )
 
 
-def write_ofa(table: LookupTable | OperatorTable, unit: str) -> Written:
+def write_ofa(table: tables.LookupTable | tables.OperatorTable, unit: str) -> Written:
     """Write a table as JSON by operator key."""
     return _write(table, unit, _render_json)
 
 
-def write_ofa_yaml(table: LookupTable | OperatorTable, unit: str) -> Written:
+def write_ofa_yaml(table: tables.LookupTable | tables.OperatorTable, unit: str) -> Written:
     """Write a table as YAML by operator key."""
     return _write(table, unit, _render_yaml)
 
 
 def _write(
-    table: LookupTable | OperatorTable, unit: str, render: Callable[[Iterable[tuple[str, dict[str, str]]]], str]
+    table: tables.LookupTable | tables.OperatorTable,
+    unit: str,
+    render: Callable[[Iterable[tuple[str, dict[str, str]]]], str],
 ) -> Written:
     power = power_of(unit, table.metric)
     entries, remarks = shared_entries(table, _key_of)

@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 import statistics
 
+import nni_latency.tables as tables
 from nni_latency.tables._entry import Entry
-from nni_latency.tables._lookup_table import LookupTable
 from nni_latency.tables._operator_entries import OperatorEntry
-from nni_latency.tables._operator_table import OperatorTable
 from nni_latency.units import format_count, format_seconds
 
 #: Multiply-adds a second: less than a single-board computer of 2012, and more than any accelerator reaches with a block
@@ -28,7 +27,7 @@ _LEAST_WORK = 1e6
 _ODD = 300.0
 
 
-def implausible(table: LookupTable | OperatorTable, *, factor: float = 1.0) -> str | None:
+def implausible(table: tables.LookupTable | tables.OperatorTable, *, factor: float = 1.0) -> str | None:
     """Say what latencies mean that cannot be true; None if they can, or are of another metric.
 
     They are held to their multiply-adds where those are known: a device that computes fewer than 20 million a second,
@@ -61,13 +60,15 @@ def implausible(table: LookupTable | OperatorTable, *, factor: float = 1.0) -> s
     return f"they mean {format_seconds(typical)} for a typical candidate, too {word} for any device"
 
 
-def odd_layers(table: LookupTable | OperatorTable) -> list[str]:
+def odd_layers(table: tables.LookupTable | tables.OperatorTable) -> list[str]:
     """Name layers that are off from the others by so much that they may be in another unit."""
-    fixed = () if isinstance(table, OperatorTable) else {layer.name for layer in table.layers if not layer.searched}
+    fixed = (
+        () if isinstance(table, tables.OperatorTable) else {layer.name for layer in table.layers if not layer.searched}
+    )
     efforts: dict[str, list[float]] = {}
     for (layer, name), entry in table.places():
         if layer not in fixed and _counts(entry):
-            efforts.setdefault(name if isinstance(table, OperatorTable) else layer, []).append(_effort(entry))
+            efforts.setdefault(name if isinstance(table, tables.OperatorTable) else layer, []).append(_effort(entry))
     if len(efforts) < 3:
         return []
     typical = {name: statistics.median(costs) for name, costs in efforts.items()}
@@ -79,7 +80,7 @@ def odd_layers(table: LookupTable | OperatorTable) -> list[str]:
     ]
 
 
-def _rates(table: LookupTable | OperatorTable) -> list[float]:
+def _rates(table: tables.LookupTable | tables.OperatorTable) -> list[float]:
     """Return multiply-adds a second of every entry with enough of them."""
     work = ((entry.features.macs, entry.value) for _, entry in table.places() if entry.features is not None)
     return [macs / seconds for macs, seconds in work if macs >= _LEAST_WORK and seconds > 0]

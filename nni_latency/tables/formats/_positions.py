@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import nni_latency.tables as tables
 from nni_latency.errors import listed
-from nni_latency.tables._lookup_table import LookupTable
 
 
-def fixed_remarks(table: LookupTable) -> tuple[str, ...]:
+def fixed_remarks(table: tables.LookupTable) -> tuple[str, ...]:
     """Name the entries of fixed layers, which these formats have no place for."""
     names = [f"{layer.name}:{choice}" for layer in table.layers if not layer.searched for choice in layer.entries]
     if not names:
@@ -14,6 +14,6 @@ def fixed_remarks(table: LookupTable) -> tuple[str, ...]:
     return (f"The format has no place for fixed layers, which are left out: {listed(names)}.",)
 
 
-def common_choices(table: LookupTable) -> list[str]:
+def common_choices(table: tables.LookupTable) -> list[str]:
     """Return the candidates of all searched layers, each once, in their order."""
     return list(dict.fromkeys(choice for layer in table.searched for choice in layer.choices))

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+import nni_latency.tables as tables
 from nni_latency.errors import InvalidValueError, listed
 from nni_latency.operators import OpSpec
 from nni_latency.tables._entry import Entry
-from nni_latency.tables._lookup_table import LookupTable
-from nni_latency.tables._operator_table import OperatorTable
 
 KeyFunction = Callable[[str, OpSpec | None], str | None]
 
 
-def shared_entries(table: LookupTable | OperatorTable, key_of: KeyFunction) -> tuple[dict[str, Entry], tuple[str, ...]]:
+def shared_entries(
+    table: tables.LookupTable | tables.OperatorTable, key_of: KeyFunction
+) -> tuple[dict[str, Entry], tuple[str, ...]]:
     """Sort the entries of a table by the keys of a format.
 
     Parameters
@@ -58,8 +59,8 @@ def shared_entries(table: LookupTable | OperatorTable, key_of: KeyFunction) -> t
     return {key: _mean([entry for _, entry in items]) for key, items in found.items()}, tuple(remarks)
 
 
-def _named(table: LookupTable | OperatorTable) -> Iterator[tuple[str, Entry]]:
-    if isinstance(table, LookupTable):
+def _named(table: tables.LookupTable | tables.OperatorTable) -> Iterator[tuple[str, Entry]]:
+    if isinstance(table, tables.LookupTable):
         yield from ((f"{layer}:{choice}", entry) for (layer, choice), entry in table.places())
         return
     for item in table.entries:

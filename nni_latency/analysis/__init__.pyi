@@ -1,0 +1,6 @@
+from ._model_analysis import BlockAnalysis, ModelAnalysis
+
+__all__ = [
+    "BlockAnalysis",
+    "ModelAnalysis",
+]

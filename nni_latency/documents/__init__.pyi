@@ -1,0 +1,14 @@
+from ._format import DocumentFormat, explain, format_of, render
+from ._parts import NamedPlatformDocument, OperatorDocument, PlatformDocument, Shape, StrictDocument
+
+__all__ = [
+    "DocumentFormat",
+    "NamedPlatformDocument",
+    "OperatorDocument",
+    "PlatformDocument",
+    "Shape",
+    "StrictDocument",
+    "explain",
+    "format_of",
+    "render",
+]

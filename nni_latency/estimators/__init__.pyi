@@ -1,0 +1,86 @@
+from ._additive import AdditiveCost, additive_cost, cheapest_selection, likeliest_within, separable_cost
+from ._base import Estimate, Estimator, LayerEstimator, NetworkEstimator
+from ._breakdown import Breakdown, OperatorShare, break_down
+from ._choice_cost import ChoiceCost
+from ._derived import Derived
+from ._distil import Distillation, distil
+from ._ensemble import LayerEnsemble, NetworkEnsemble, make_ensemble
+from ._estimated_table import estimate_operator_table, estimate_table
+from ._fallback import Agreement, FallbackEstimator, NetworkFallback, with_fallback
+from ._grouped import CostTable, GroupedCost
+from ._layer_share import LayerShare, layer_shares
+from ._measured_layers import GraphEstimator, ModuleEstimator
+from ._measured_network import MeasuredNetworkEstimator
+from ._measuring import ON_DEMAND, MeasuringEstimator
+from ._operator_predictor import OperatorPredictor, nominal_time
+from ._operator_table import OperatorTableEstimator
+from ._predicted_rest import PredictedRest
+from ._reading import read_estimator, read_saved, table_estimator
+from ._sample_error import sample_error
+from ._scores import Scores, score
+from ._selection import estimate_layers, estimate_selection
+from ._table import Missing, TableEstimator
+from ._transfer import TransferEstimator
+from .acts import ActsEstimator, ActsLine, acts_schema, conformal_factor
+from .transfer import CellEncoding, FewSourcesWarning, Recovery, encoding_of, transfer_schema
+
+__all__ = [
+    "ON_DEMAND",
+    "ActsEstimator",
+    "ActsLine",
+    "AdditiveCost",
+    "Agreement",
+    "Breakdown",
+    "CellEncoding",
+    "ChoiceCost",
+    "CostTable",
+    "Derived",
+    "Distillation",
+    "Estimate",
+    "Estimator",
+    "FallbackEstimator",
+    "FewSourcesWarning",
+    "GraphEstimator",
+    "GroupedCost",
+    "LayerEnsemble",
+    "LayerEstimator",
+    "LayerShare",
+    "MeasuredNetworkEstimator",
+    "MeasuringEstimator",
+    "Missing",
+    "ModuleEstimator",
+    "NetworkEnsemble",
+    "NetworkEstimator",
+    "NetworkFallback",
+    "OperatorPredictor",
+    "OperatorShare",
+    "OperatorTableEstimator",
+    "PredictedRest",
+    "Recovery",
+    "Scores",
+    "TableEstimator",
+    "TransferEstimator",
+    "acts_schema",
+    "additive_cost",
+    "break_down",
+    "cheapest_selection",
+    "conformal_factor",
+    "distil",
+    "encoding_of",
+    "estimate_layers",
+    "estimate_operator_table",
+    "estimate_selection",
+    "estimate_table",
+    "layer_shares",
+    "likeliest_within",
+    "make_ensemble",
+    "nominal_time",
+    "read_estimator",
+    "read_saved",
+    "sample_error",
+    "score",
+    "separable_cost",
+    "table_estimator",
+    "transfer_schema",
+    "with_fallback",
+]

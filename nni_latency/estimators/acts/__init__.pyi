@@ -1,0 +1,19 @@
+from ._conformal import conformal_factor
+from ._document import acts_schema
+from ._estimator import ActsEstimator, Variant
+from ._line import ActsLine, convolving, fit_line
+from ._scores import BlockScores, score_blocks
+from ._workloads import WorkloadSource
+
+__all__ = [
+    "ActsEstimator",
+    "ActsLine",
+    "BlockScores",
+    "Variant",
+    "WorkloadSource",
+    "acts_schema",
+    "conformal_factor",
+    "convolving",
+    "fit_line",
+    "score_blocks",
+]

@@ -1,0 +1,13 @@
+from ._base import Runtime
+from ._settling import Unpacking
+from ._torch_compile import TorchCompile
+from ._torch_eager import TorchEager
+from ._torchscript import TorchScript
+
+__all__ = [
+    "Runtime",
+    "TorchCompile",
+    "TorchEager",
+    "TorchScript",
+    "Unpacking",
+]

@@ -1,0 +1,19 @@
+from ._blocks import BATCHES, BLOCKS, KINDS, Block, draw_blocks
+from ._document import points_schema
+from ._point_schedule import PointSchedule
+from ._points import BenchmarkPoint, BenchmarkPoints
+from ._running import SERIES, run_benchmarks
+
+__all__ = [
+    "BATCHES",
+    "BLOCKS",
+    "KINDS",
+    "SERIES",
+    "BenchmarkPoint",
+    "BenchmarkPoints",
+    "Block",
+    "PointSchedule",
+    "draw_blocks",
+    "points_schema",
+    "run_benchmarks",
+]

@@ -1,0 +1,52 @@
+from ._calls import describe_call
+from ._composites import parts_of
+from ._families import family_of, form_of, group_of, size_of_attribute, work_of
+from ._feature_table import Counted, count_operators, features_of, supported_kinds
+from ._features import Features, given_shapes, learned_shapes
+from ._inputs import Inputs, freeze_inputs, freeze_shapes
+from ._onnx import read_onnx
+from ._op_key import OP_KEY, parse_op_keys
+from ._op_spec import LARGEST_TENSOR, AttributeValue, OpSpec
+from ._rebuild import build_operator
+from ._tensors import Learned, is_parameter, shares_memory_of, tensors_in
+from ._trace import By, Trace, TracedOperator, TracingWarning
+from ._tracing import capture_operators, run_traced, trace, trace_both
+
+__all__ = [
+    "LARGEST_TENSOR",
+    "OP_KEY",
+    "AttributeValue",
+    "By",
+    "Counted",
+    "Features",
+    "Inputs",
+    "Learned",
+    "OpSpec",
+    "Trace",
+    "TracedOperator",
+    "TracingWarning",
+    "build_operator",
+    "capture_operators",
+    "count_operators",
+    "describe_call",
+    "family_of",
+    "features_of",
+    "form_of",
+    "freeze_inputs",
+    "freeze_shapes",
+    "given_shapes",
+    "group_of",
+    "is_parameter",
+    "learned_shapes",
+    "parse_op_keys",
+    "parts_of",
+    "read_onnx",
+    "run_traced",
+    "shares_memory_of",
+    "size_of_attribute",
+    "supported_kinds",
+    "tensors_in",
+    "trace",
+    "trace_both",
+    "work_of",
+]

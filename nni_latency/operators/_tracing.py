@@ -1,0 +1,345 @@
+"""Tracing a forward pass: every operator that runs, in order, with its true shapes and where its inputs come from."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from torch import nn
+from torch.overrides import TorchFunctionMode
+
+from nni_latency.errors import InvalidValueError
+from nni_latency.operators._calls import describe_call
+from nni_latency.operators._inputs import Inputs, freeze_inputs
+from nni_latency.operators._op_spec import OpSpec
+from nni_latency.operators._tensors import Learned, dtype_of, is_parameter, memory_of, shares_memory_of, tensors_in
+from nni_latency.operators._trace import By, Trace, TracedOperator, TracingWarning
+
+
+@runtime_checkable
+class DescribesItself(Protocol):
+    """A block that is measured as one operator and describes it."""
+
+    def op_spec(self, *input_shapes: Any) -> OpSpec:
+        """Describe the block for those input shapes."""
+
+
+def trace(model: nn.Module, example_inputs: Any, by: By = "module") -> Trace:
+    """Trace a forward pass on meta tensors: nothing is computed and no memory is needed.
+
+    Calls are seen where Python makes them (torch's ``__torch_function__`` protocol [1]_), so functional code between
+    modules is not lost, and the operators are those that eager execution really runs.
+
+    Parameters
+    ----------
+    model : nn.Module
+        The network; it is copied, not changed.
+    example_inputs : Tensor, tuple or dict
+        What the forward pass takes: a tensor; a tuple of positional inputs, whose last item may be a dictionary of
+        keyword inputs; or such a dictionary alone. Only shapes and dtypes matter.
+    by : {"module", "graph"}, default="module"
+        With "module", a leaf module or one with a method ``op_spec(*input_shapes)`` is one operator, and so is every
+        call between them. With "graph", every call of a torch function is one.
+
+    Returns
+    -------
+    Trace
+
+    Warns
+    -----
+    TracingWarning
+        If the control flow depends on the data. The network then runs on the given inputs, and is traced by modules.
+
+    Raises
+    ------
+    InvalidValueError
+        If the inputs do not fit the network.
+
+    References
+    ----------
+    .. [1] https://docs.pytorch.org/docs/stable/torch.overrides.html
+
+    Examples
+    --------
+    >>> block = nn.Sequential(nn.Conv2d(3, 8, 1), nn.ReLU())
+    >>> [item.name for item in trace(block, torch.zeros(1, 3, 4, 4)).operators]
+    ['0', '1']
+    """
+    return _trace_ways(model, example_inputs, (by,))[0]
+
+
+def trace_both(model: nn.Module, example_inputs: Any) -> tuple[Trace, Trace]:
+    """Trace one forward pass by modules and by graph.
+
+    Parameters
+    ----------
+    model, example_inputs
+        As for `trace`.
+
+    Returns
+    -------
+    tuple of Trace
+        What `trace` returns by "module", and by "graph".
+
+    Warns
+    -----
+    TracingWarning
+        If the control flow depends on the data. Both traces are by modules then.
+
+    Raises
+    ------
+    InvalidValueError
+        If the inputs do not fit the network.
+
+    Examples
+    --------
+    >>> by_module, by_graph = trace_both(nn.LSTMCell(2, 3), torch.zeros(1, 2))
+    >>> [item.name for item in by_module.operators], [item.name for item in by_graph.operators]
+    ([''], ['zeros', 'lstm_cell'])
+    """
+    by_module, by_graph = _trace_ways(model, example_inputs, ("module", "graph"))
+    return by_module, by_graph
+
+
+def _trace_ways(model: nn.Module, example_inputs: Any, ways: Sequence[By]) -> list[Trace]:
+    for by in ways:
+        if by not in ("module", "graph"):
+            raise InvalidValueError(f"The 'by' of a trace must be 'module' or 'graph'. Got {by!r}.")
+    inputs = freeze_inputs(example_inputs)
+    found, error = _on_meta(model, inputs, ways)
+    if error is None:
+        return found
+    real = freeze_inputs(example_inputs, device=None)
+    if any(tensor.is_meta for tensor in (*real.tensors, *model.parameters())):
+        raise _misfit(model, inputs, error) from error
+    return [_on_data(model, real, error)] * len(ways)
+
+
+def _on_meta(model: nn.Module, inputs: Inputs, ways: Sequence[By]) -> tuple[list[Trace], Exception | None]:
+    """Trace on tensors without data; return what prevents it, if anything does.
+
+    Tensors that the network makes itself keep their data at first, because its control flow may depend on them. If they
+    do not go together with tensors without data, they have none either.
+    """
+    first: Exception | None = None
+    for made_on in (contextlib.nullcontext(), torch.device("meta")):
+        try:
+            with made_on:
+                return _run(copy.deepcopy(model).to("meta").eval(), inputs, ways), None
+        except Exception as error:  # user code may raise anything
+            first = first or error
+    return [], first
+
+
+def capture_operators(model: nn.Module, example_inputs: Any, by: By = "module") -> list[tuple[str, OpSpec]]:
+    """List the operators that a forward pass of `model` runs, with their true input shapes.
+
+    Parameters
+    ----------
+    model, example_inputs, by
+        As for `trace`.
+
+    Returns
+    -------
+    list of (str, OpSpec)
+        Where it is called and what it computes, in the order of execution.
+
+    Raises
+    ------
+    InvalidValueError
+        If the inputs do not fit the network.
+    """
+    return [(item.name, item.op) for item in trace(model, example_inputs, by).operators]
+
+
+def _on_data(model: nn.Module, inputs: Inputs, reason: Exception) -> Trace:
+    """Trace on real data, which a network needs whose control flow depends on them."""
+    try:
+        (found,) = _run(copy.deepcopy(model).eval(), inputs, ("module",))
+    except Exception as error:  # it fits neither way
+        raise _misfit(model, inputs, error) from error
+    first = next(iter(str(reason).splitlines()), type(reason).__name__)
+    warnings.warn(
+        f"{type(model).__name__} cannot be traced without data ({first}). It was run on the example inputs and traced "
+        "by modules; its control flow depends on the data, and other data may run other operators.",
+        TracingWarning,
+        stacklevel=5,
+    )
+    return found
+
+
+def _misfit(model: nn.Module, inputs: Inputs, error: Exception) -> InvalidValueError:
+    shapes = ", ".join(str(tuple(tensor.shape)) for tensor in inputs.tensors)
+    return InvalidValueError(f"The example inputs of shape {shapes} do not fit {type(model).__name__}: {error}")
+
+
+def _run(model: nn.Module, inputs: Inputs, ways: Sequence[By]) -> list[Trace]:
+    return _run_traced(model, inputs.args, dict(inputs.kwargs), ways)[0]
+
+
+def run_traced(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], by: By) -> tuple[Trace, Any]:
+    """Run a network as it is, and return its trace and what it returned."""
+    (found,), result = _run_traced(model, args, kwargs, (by,))
+    return found, result
+
+
+def _run_traced(
+    model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], ways: Sequence[By]
+) -> tuple[list[Trace], Any]:
+    given = [tensor for tensor in tensors_in([args, kwargs]) if is_parameter(tensor)]
+    recorder = _Recorder(ways, shares_memory_of([*model.parameters(), *given]))
+    handles = [handle for name, module in model.named_modules() for handle in recorder.follow(name, module)]
+    try:
+        with torch.inference_mode(), recorder:
+            result = model(*args, **kwargs)
+    finally:
+        for handle in handles:
+            handle.remove()
+    shapes = tuple(tuple(tensor.shape) for tensor in tensors_in(result))
+    return [Trace(tuple(recorder.ledgers[by].operators), recorder.n_calls, shapes) for by in ways], result
+
+
+@dataclass
+class _Unit:
+    """A module that counts as one operator, while it runs."""
+
+    name: str
+    module: nn.Module
+    shapes: list[Any]
+    dtype: str
+    calls: list[OpSpec] = field(default_factory=list)
+    sources: list[int] = field(default_factory=list)
+
+
+class _Ledger:
+    """The operators that one way of counting finds, and which of them wrote each piece of memory."""
+
+    def __init__(self) -> None:
+        self.operators: list[TracedOperator] = []
+        self._writers: dict[int, int] = {}
+        # The tensors are kept, so that no number of a piece of memory is given twice.
+        self._kept: list[Any] = []
+
+    def append(self, name: str, op: OpSpec, sources: Sequence[int], result: Any, last_call: int) -> None:
+        for tensor in tensors_in(result):
+            self._writers[memory_of(tensor)] = len(self.operators)
+            self._kept.append(tensor)
+        self.operators.append(TracedOperator(name, op, tuple(sources), last_call))
+
+    def sources(self, arguments: Any) -> list[int]:
+        known = (self._writers.get(memory_of(tensor)) for tensor in tensors_in(arguments))
+        return list(dict.fromkeys(number for number in known if number is not None))
+
+
+def _compute(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """Call a function of torch.
+
+    Batch normalisation without memory is worked out by torch in Python, and took a third of a trace: where nothing but
+    the shape is asked for, and nothing can be wrong, it is that of the input.
+    """
+    if func is nn.functional.batch_norm and _keeps_shape(*args, **kwargs):
+        return torch.empty_like(args[0] if args else kwargs["input"])
+    return func(*args, **kwargs)
+
+
+def _keeps_shape(
+    input: torch.Tensor,  # noqa: A002 - the name that torch gives it
+    running_mean: torch.Tensor | None,
+    running_var: torch.Tensor | None,
+    weight: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
+    training: bool = False,
+    *_: Any,
+    **__: Any,
+) -> bool:
+    """Whether a batch normalisation is on a meta tensor, in evaluation, and fits."""
+    if training or running_mean is None or running_var is None or not input.is_meta or input.dim() < 2:
+        return False
+    known = (item for item in (running_mean, running_var, weight, bias) if item is not None)
+    return input.is_contiguous() and all(tuple(item.shape) == (input.shape[1],) for item in known)
+
+
+class _Recorder(TorchFunctionMode):
+    """Notes every call of a torch function while it is entered, for every way of counting operators."""
+
+    def __init__(self, ways: Sequence[By], learned: Learned) -> None:
+        super().__init__()
+        self.ledgers: dict[By, _Ledger] = {by: _Ledger() for by in ways}
+        self._learned = learned
+        self.n_calls = 0
+        # Whether the calls are our own, and not the network's.
+        self._aside = False
+        self._path: list[str] = []
+        self._unit: _Unit | None = None
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        result = _compute(func, args, kwargs)
+        if self._aside:
+            return result
+        self.n_calls += 1
+        op = describe_call(getattr(func, "__name__", str(func)), args, kwargs, result, self._learned)
+        if op is not None:
+            self._note(op, [args, kwargs], result)
+        return result
+
+    def follow(self, name: str, module: nn.Module) -> list[Any]:
+        """Note when a module begins and ends."""
+
+        def begin(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            self._aside = True
+            self._begin(name, module, args, kwargs)
+            self._aside = False
+
+        def end(_: nn.Module, args: tuple[Any, ...], result: Any) -> None:
+            self._aside = True
+            self._end(module, result)
+            self._aside = False
+
+        return [module.register_forward_pre_hook(begin, with_kwargs=True), module.register_forward_hook(end)]
+
+    def _begin(self, name: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._path.append(name)
+        if self._unit is None and "module" in self.ledgers and _is_unit(module):
+            tensors = list(tensors_in([args, kwargs]))
+            shapes, sources = [tensor.shape for tensor in tensors], self.ledgers["module"].sources([args, kwargs])
+            self._unit = _Unit(name, module, shapes, dtype_of(tensors), sources=sources)
+
+    def _end(self, module: nn.Module, result: Any) -> None:
+        self._path.pop()
+        unit = self._unit
+        if unit is not None and unit.module is module and unit.name not in self._path:
+            self._unit = None
+            op = _describe(unit)
+            if op is not None:
+                self.ledgers["module"].append(unit.name, op, unit.sources, result, self.n_calls - 1)
+
+    def _note(self, op: OpSpec, arguments: Any, result: Any) -> None:
+        path = self._path[-1] if self._path else ""
+        name = f"{path}.{op.kind}" if path else op.kind
+        if self._unit is not None:
+            self._unit.calls.append(op)
+        for by, ledger in self.ledgers.items():
+            if by == "graph" or self._unit is None:
+                ledger.append(name, op, ledger.sources(arguments), result, self.n_calls - 1)
+
+
+def _is_unit(module: nn.Module) -> bool:
+    return isinstance(module, DescribesItself) or not any(True for _ in module.children())
+
+
+def _describe(unit: _Unit) -> OpSpec | None:
+    """Describe a module that counts as one operator: by its `op_spec`, as its only call, or by all its calls."""
+    if isinstance(unit.module, DescribesItself):
+        return unit.module.op_spec(*unit.shapes)
+    if len(unit.calls) <= 1:
+        return unit.calls[0] if unit.calls else None
+    calls = " ".join(op.op_key for op in unit.calls)
+    return OpSpec.of(type(unit.module).__name__.lower(), unit.shapes, dtype=unit.dtype, calls=calls)

@@ -1,0 +1,23 @@
+from ._conditions import CONDITIONS, Conditions, read_conditions
+from ._devices import list_devices, resolve_device
+from ._facts import FACTS, Fact, collect_facts
+from ._platform import PRECISIONS, RUNTIME_FACT, Platform, check_same_platform, current_platform
+from ._remarks import Remark, remarks_on
+
+__all__ = [
+    "CONDITIONS",
+    "FACTS",
+    "PRECISIONS",
+    "RUNTIME_FACT",
+    "Conditions",
+    "Fact",
+    "Platform",
+    "Remark",
+    "check_same_platform",
+    "collect_facts",
+    "current_platform",
+    "list_devices",
+    "read_conditions",
+    "remarks_on",
+    "resolve_device",
+]

@@ -1,0 +1,19 @@
+from ._acts import draw_fit, draw_predictions
+from ._comparison import draw_comparison
+from ._on_axes import plot
+from ._operator_table import draw_operator_table
+from ._search import SearchPicture, draw_search
+from ._table import draw_table
+from ._validation import draw_validation
+
+__all__ = [
+    "SearchPicture",
+    "draw_comparison",
+    "draw_fit",
+    "draw_operator_table",
+    "draw_predictions",
+    "draw_search",
+    "draw_table",
+    "draw_validation",
+    "plot",
+]

@@ -1,0 +1,102 @@
+from ._arithmetic import CONFLICTS, fold_calibration, merge_tables, scale_table, subset_table
+from ._builder import build_table, write_table
+from ._building import Measured, Measuring, MeasuringOptions, StoreSource, as_store, check_new, new_file
+from ._comparison import TableComparison, compare_tables
+from ._document import table_schema
+from ._entry import Entry
+from ._header import CountedDocument, HeaderDocument, TableHeader, counts_content
+from ._known_costs import CachedCost, KnownCosts
+from ._layer_schedule import LayerSchedule, candidate_subjects
+from ._lookup_table import LookupTable
+from ._memory_table import as_throughput, count_table
+from ._networks import NetworkMeasurements, NetworkTimes, measure_networks, reference_networks
+from ._operator_builder import build_operator_table, check_sees_calls
+from ._operator_document import operator_table_schema
+from ._operator_entries import OperatorEntry
+from ._operator_plan import OperatorPlan, PlannedNetwork
+from ._operator_table import UNKNOWN, MeasuredNetwork, OperatorTable, named_operators
+from ._plan import (
+    OPERATORS,
+    ArgumentValue,
+    MeasurePlan,
+    NetworkSource,
+    PlanCandidate,
+    PlanLayer,
+    Selection,
+    SpaceReference,
+    network_plan,
+)
+from ._reading import read_table
+from ._rebuilding import rebuild_table
+from ._residency import Residency, fit_residency
+from ._shipped import find_table, shipped_table, shipped_tables, validation_path
+from ._solved import BatchSchedule
+from ._solving import Solution, solve_entries
+from ._table_layer import TableLayer
+
+__all__ = [
+    "CONFLICTS",
+    "OPERATORS",
+    "UNKNOWN",
+    "ArgumentValue",
+    "BatchSchedule",
+    "CachedCost",
+    "CountedDocument",
+    "Entry",
+    "HeaderDocument",
+    "KnownCosts",
+    "LayerSchedule",
+    "LookupTable",
+    "MeasurePlan",
+    "Measured",
+    "MeasuredNetwork",
+    "Measuring",
+    "MeasuringOptions",
+    "NetworkMeasurements",
+    "NetworkSource",
+    "NetworkTimes",
+    "OperatorEntry",
+    "OperatorPlan",
+    "OperatorTable",
+    "PlanCandidate",
+    "PlanLayer",
+    "PlannedNetwork",
+    "Residency",
+    "Selection",
+    "Solution",
+    "SpaceReference",
+    "StoreSource",
+    "TableComparison",
+    "TableHeader",
+    "TableLayer",
+    "as_store",
+    "as_throughput",
+    "build_operator_table",
+    "build_table",
+    "candidate_subjects",
+    "check_new",
+    "check_sees_calls",
+    "compare_tables",
+    "count_table",
+    "counts_content",
+    "find_table",
+    "fit_residency",
+    "fold_calibration",
+    "measure_networks",
+    "merge_tables",
+    "named_operators",
+    "network_plan",
+    "new_file",
+    "operator_table_schema",
+    "read_table",
+    "rebuild_table",
+    "reference_networks",
+    "scale_table",
+    "shipped_table",
+    "shipped_tables",
+    "solve_entries",
+    "subset_table",
+    "table_schema",
+    "validation_path",
+    "write_table",
+]

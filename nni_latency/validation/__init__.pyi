@@ -1,0 +1,18 @@
+from ._document import ValidationSummary, read_summary, validation_content
+from ._drawing import DrawsNetworks, draw_networks
+from ._requirement import Requirement
+from ._validation import NetworkResult, Validation, predict_networks, predict_references, validate
+
+__all__ = [
+    "DrawsNetworks",
+    "NetworkResult",
+    "Requirement",
+    "Validation",
+    "ValidationSummary",
+    "draw_networks",
+    "predict_networks",
+    "predict_references",
+    "read_summary",
+    "validate",
+    "validation_content",
+]
