@@ -26,7 +26,7 @@ def test_require_says_what_to_install():
 
 
 #: What takes long to load.
-_SLOW = {"torch", "nni", "sklearn", "scipy", "matplotlib", "sqlalchemy", "pandas"}
+_SLOW = {"torch", "nni", "sklearn", "scipy.stats", "scipy.optimize", "matplotlib", "sqlalchemy", "pandas"}
 
 _ROOMS = [
     ".".join(path.parent.relative_to(Path(nni_latency.__file__).parents[1]).parts)

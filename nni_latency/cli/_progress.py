@@ -68,9 +68,7 @@ class Measuring:
         """Take the bar away."""
         self._open.close()
         if error is None and self._resumed and not self._has_measured:
-            self._console.print(
-                "The database already holds these rounds: nothing was measured. To measure again: --fresh"
-            )
+            self._console.print("The database holds all of this: nothing was measured. To measure again, give --fresh.")
         if isinstance(error, KeyboardInterrupt):
             self._console.print(
                 "Interrupted. Run the same command again to resume: the database keeps what was measured."

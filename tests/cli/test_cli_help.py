@@ -64,7 +64,7 @@ def test_help_lists_every_command(run):
 
 
 #: What takes longer to load than a wrong option may take to answer.
-_SLOW = {"torch", "nni", "sklearn", "scipy", "matplotlib", "sqlalchemy", "pandas"}
+_SLOW = {"torch", "nni", "sklearn", "scipy.stats", "scipy.optimize", "matplotlib", "sqlalchemy", "pandas"}
 
 
 def _loaded_by(*commands):
