@@ -123,7 +123,8 @@ class LocalBench(Bench):
 
     def visit(self, keys: Sequence[str]) -> Visit:
         """Warm up a network and time it."""
-        chain, inputs = [self._stages[key] for key in keys], self._inputs[keys[0]]
+        inputs = self._inputs[keys[0]]
+        chain = self._joined(keys, inputs) if self._divides(keys) else [self._stages[key] for key in keys]
 
         def through(value: Any) -> Any:
             for stage in chain:
@@ -135,13 +136,25 @@ class LocalBench(Bench):
         with _blaming_the_subject():
             for _ in range(self.protocol.n_warmup):
                 self._time([through], inputs)
-            return self._visit(reference, chain, through, inputs)
+            return self._visit(reference, chain, through, inputs, divide=self._divides(keys))
 
-    def _visit(self, reference: float, chain: list[Stage], through: Stage, inputs: Any) -> Visit:
-        parts: list[list[float]] = []
+    def _divides(self, keys: Sequence[str]) -> bool:
+        """Whether the runtime is asked what the parts of a network took, once it has run."""
+        return self.runtime.divides and (len(keys) > 1 or self.calls)
+
+    def _joined(self, keys: Sequence[str], inputs: Any) -> list[Stage]:
+        with _blaming_the_subject():
+            stages = [self._stages[key] for key in keys]
+            return stages if len(stages) == 1 else [self.runtime.join(stages, inputs)]
+
+    def _visit(self, reference: float, chain: list[Stage], through: Stage, inputs: Any, *, divide: bool) -> Visit:
+        runs = max(self.protocol.n_run, self.runtime.least_runs)
+        parts = self.runtime.divide(chain[0], inputs, runs) if divide else []
         whole: list[float] = []
-        while len(whole) < self.protocol.n_run and sum(whole) <= self.protocol.max_measure_execution_time:
-            if len(chain) > 1:
+        while len(whole) < runs and sum(whole) <= self.protocol.max_measure_execution_time:
+            if divide:
+                pass
+            elif len(chain) > 1:
                 parts.append(self._time(chain, inputs))
             elif self.calls:
                 parts.append(self.runtime.time_calls(chain[0], inputs))

@@ -1,5 +1,6 @@
 from ._calls import describe_call
 from ._composites import parts_of
+from ._export import OnnxNetwork, export_onnx, join_onnx
 from ._families import family_of, form_of, group_of, size_of_attribute, work_of
 from ._feature_table import Counted, count_operators, features_of, supported_kinds
 from ._features import Features, given_shapes, learned_shapes
@@ -21,6 +22,7 @@ __all__ = [
     "Features",
     "Inputs",
     "Learned",
+    "OnnxNetwork",
     "OpSpec",
     "Trace",
     "TracedOperator",
@@ -29,6 +31,7 @@ __all__ = [
     "capture_operators",
     "count_operators",
     "describe_call",
+    "export_onnx",
     "family_of",
     "features_of",
     "form_of",
@@ -37,6 +40,7 @@ __all__ = [
     "given_shapes",
     "group_of",
     "is_parameter",
+    "join_onnx",
     "learned_shapes",
     "parse_op_keys",
     "parts_of",

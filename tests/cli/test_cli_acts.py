@@ -7,7 +7,6 @@ import json
 import pytest
 from PIL import Image
 
-import nni_latency.cli._micro_benchmark as micro_benchmark
 from nni_latency.estimators import ActsEstimator
 from nni_latency.measurement import Protocol
 from nni_latency.micro_benchmarks import BenchmarkPoints, Block, draw_blocks, run_benchmarks
@@ -114,7 +113,7 @@ def _small_set(monkeypatch):
     def measure(runtime, protocol, out, **options):
         return run_benchmarks(runtime, protocol, out, series=[(block, (1, 2)) for block in blocks], **options)
 
-    monkeypatch.setattr(micro_benchmark, "run_benchmarks", measure)
+    monkeypatch.setattr("nni_latency.micro_benchmarks.run_benchmarks", measure)
 
 
 @pytest.mark.usefixtures("_small_set")

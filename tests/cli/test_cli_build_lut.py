@@ -51,7 +51,7 @@ def test_build_takes_the_protocol_from_its_options(run):
 
 
 def test_build_names_the_file_after_space_and_platform(run, tmp_path):
-    run("build-lut", *TINY_OPTIONS, "--rounds", 1, "--batch-size", 2)
+    run("build-lut", *TINY_OPTIONS, "--rounds", 1, "--processes", 1, "--batch-size", 2)
     (out,) = tmp_path.glob("*.json")
     assert out.name == f"fbnet-w0.25-d0.25-32x32-b2.{current_platform('cpu').id}.json"
     assert LookupTable.load(out).batch_size == 2
@@ -68,7 +68,7 @@ def test_build_refuses_to_replace_a_table(fails, built):
 def test_build_replaces_a_table_if_told_to(run, tables, tmp_path):
     out = tmp_path / "t.json"
     out.write_bytes(tables["tiny"].read_bytes())
-    run("build-lut", *TINY_OPTIONS, "--rounds", 1, "--out", out, "--overwrite")
+    run("build-lut", *TINY_OPTIONS, "--rounds", 1, "--processes", 1, "--out", out, "--overwrite")
     assert LookupTable.load(out).rounds == 1
 
 
@@ -132,11 +132,11 @@ def test_build_refuses_a_table_that_another_process_builds(fails, run, tmp_path)
     )
     with holder:
         assert holder.stdout.readline() == "held\n"
-        complaint = fails("build-lut", *TINY_OPTIONS, "--rounds", 1, "--out", out)
+        complaint = fails("build-lut", *TINY_OPTIONS, "--rounds", 1, "--processes", 1, "--out", out)
         holder.communicate("")
     assert f"Another process is building {str(out)!r}" in complaint
     assert not out.exists()
-    run("build-lut", *TINY_OPTIONS, "--rounds", 1, "--out", out)
+    run("build-lut", *TINY_OPTIONS, "--rounds", 1, "--processes", 1, "--out", out)
 
 
 def _start(out, budget):
@@ -220,7 +220,10 @@ def test_show_prints_the_unit_of_the_table(run, tables):
 
 def test_build_prints_a_path_with_brackets(run, tmp_path):
     (tmp_path / "[red]").mkdir()
-    assert "Wrote [red]/t.json" in run("build-lut", *TINY_OPTIONS, "--rounds", 1, "--out", "[red]/t.json").stdout
+    assert (
+        "Wrote [red]/t.json"
+        in run("build-lut", *TINY_OPTIONS, "--rounds", 1, "--processes", 1, "--out", "[red]/t.json").stdout
+    )
 
 
 def test_show_refuses_a_file_that_is_not_there(fails):

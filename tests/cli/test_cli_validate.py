@@ -229,7 +229,7 @@ def _never(*arguments, **options):
 
 
 def test_table_of_another_platform_is_refused_before_anything_is_measured(fails, machine, altered, monkeypatch):
-    monkeypatch.setattr(_validate, "measure_networks", _never)
+    monkeypatch.setattr("nni_latency.tables.measure_networks", _never)
     altered(platform={**json.loads(machine.table.read_text())["platform"], "device": "pi"})
     complaint = fails("validate", machine.table)
     assert "latency on pi." in complaint
@@ -240,7 +240,7 @@ def test_table_of_another_platform_is_refused_before_anything_is_measured(fails,
 def test_table_that_can_not_be_validated_is_refused_before_anything_is_measured(
     fails, machine, tables, monkeypatch, table, complaint
 ):
-    monkeypatch.setattr(_validate, "measure_networks", _never)
+    monkeypatch.setattr("nni_latency.tables.measure_networks", _never)
     assert complaint in fails("validate", tables[table])
 
 
@@ -261,6 +261,6 @@ def test_measurement_that_fails_is_told_in_a_sentence(run, machine, monkeypatch)
     def broken(*arguments, **options):
         raise MeasurementError("The clock stands still.")
 
-    monkeypatch.setattr(_validate, "measure_networks", broken)
+    monkeypatch.setattr("nni_latency.tables.measure_networks", broken)
     result = run("validate", machine.table, code=2)
     assert result.stderr == "Error: The clock stands still.\n"

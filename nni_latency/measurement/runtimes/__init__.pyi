@@ -1,10 +1,14 @@
 from ._base import Runtime
+from ._exported import Arrays, CompiledNetwork, ExportedRuntime
 from ._settling import Unpacking
 from ._torch_compile import TorchCompile
 from ._torch_eager import TorchEager
 from ._torchscript import TorchScript
 
 __all__ = [
+    "Arrays",
+    "CompiledNetwork",
+    "ExportedRuntime",
     "Runtime",
     "TorchCompile",
     "TorchEager",

@@ -34,6 +34,13 @@ class Runtime(ABC):
     #: Whether it can be pickled and measure in a worker process just as well as in this one.
     portable: bool = True
 
+    #: Whether it compiles a network whole and tells afterwards what each part of it took. A chain is then joined to one
+    #: network, and `divide` says what its parts took.
+    divides: bool = False
+
+    #: Runs that a visit takes at least, because getting ready for one takes long.
+    least_runs: int = 1
+
     #: Whether it calls every operator of a network from Python, so that `time_calls` can tell them apart.
     sees_calls: bool = False
 
@@ -85,6 +92,32 @@ class Runtime(ABC):
             f"The runtime {self.name!r} compiles whole networks and has no operators to time one by one. "
             "Measure with 'torch', or whole networks."
         )
+
+    def join(self, stages: Sequence[Stage], value: Any) -> Stage:
+        """Compile prepared stages that run one after another as one network, for the input of the first.
+
+        Raises
+        ------
+        MeasurementError
+            If the runtime does not divide networks.
+        """
+        raise MeasurementError(f"The runtime {self.name!r} does not join networks.")
+
+    def divide(self, stage: Stage, value: Any, runs: int) -> list[list[float]]:
+        """Run a prepared network several times and say what each part of it took.
+
+        Returns
+        -------
+        list of list of float
+            By run, the time of every part of a network that was joined, or else of every call of a torch function, as
+            for `time_calls` [s].
+
+        Raises
+        ------
+        MeasurementError
+            As for `time_calls`.
+        """
+        return [self.time_calls(stage, value) for _ in range(runs)]
 
     def reference(self) -> tuple[Stage, Any]:
         """Prepare a fixed small piece of work and its input.

@@ -1,0 +1,253 @@
+"""What the runtimes share that take a network as ONNX, compile it whole, and tell what each of its nodes took."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+import statistics
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from nni_latency.errors import InvalidValueError, MeasurementError
+from nni_latency.measurement._chain import Clock, PerfClock, Stage, time_chain
+from nni_latency.measurement._subject import Subject
+from nni_latency.measurement.runtimes._affinity import choose_processors, pinned
+from nni_latency.measurement.runtimes._allocator import keep_freed_memory
+from nni_latency.measurement.runtimes._base import Runtime
+from nni_latency.measurement.runtimes._settling import Unpacking, with_values
+from nni_latency.operators import Inputs, OnnxNetwork, export_onnx, join_onnx, tensors_in
+from nni_latency.platforms import RUNTIME_FACT, Conditions, Platform, current_platform, read_conditions
+
+Arrays = tuple[NDArray[Any], ...]
+
+#: How far results may be off from those of torch by precision: the length of the difference over that of the result.
+_TOLERANCE = {"fp32": 1e-3, "fp16": 2e-2, "bf16": 5e-2, "int8": 0.3}
+
+#: What profiling costs leaves this share of a node's time at least.
+_LEAST_LEFT = 0.1
+
+#: Runs until what a runtime does once is done.
+_SETTLING_RUNS = 2
+
+
+class CompiledNetwork(ABC):
+    """A network as a runtime has compiled it."""
+
+    @abstractmethod
+    def run(self, inputs: Arrays) -> Sequence[NDArray[Any]]:
+        """Run it once."""
+
+    @abstractmethod
+    def profile(self, inputs: Arrays, runs: int) -> list[list[tuple[Sequence[str], float]]]:
+        """Run it several times.
+
+        Returns
+        -------
+        list of list of (names, seconds)
+            By run, in the order in which they ran, what every node took [s]: its own name and those of the operators
+            or tensors of the original network that it stands for.
+        """
+
+
+@dataclasses.dataclass(frozen=True)
+class _Prepared:
+    """A network that can be run and joined to others."""
+
+    network: OnnxNetwork
+    compiled: CompiledNetwork
+
+    def __call__(self, value: Any) -> Any:
+        found = self.compiled.run(value if isinstance(value, tuple) else (value,))
+        return found[0] if len(found) == 1 else tuple(found)
+
+
+class ExportedRuntime(Runtime):
+    """Base of runtimes that compile a network from ONNX and have a profile of their own.
+
+    A subclass gives `name`, `version`, `precisions` and `_compile`.
+
+    Parameters
+    ----------
+    device : str, default="cpu"
+        Where it runs.
+    threads : int, default=1
+        Threads that compute one network.
+    precision : str, default="fp32"
+        One of `precisions`.
+
+    Raises
+    ------
+    InvalidValueError
+        If the precision is none of them, or the threads are not positive.
+    """
+
+    divides = True
+    sees_calls = True
+    least_runs = 5
+
+    #: Precisions that it computes in.
+    precisions: tuple[str, ...] = ("fp32",)
+
+    #: Devices that it computes on.
+    devices: tuple[str, ...] = ("cpu",)
+
+    def __init__(self, device: str = "cpu", *, threads: int = 1, precision: str = "fp32") -> None:
+        if precision not in self.precisions:
+            raise InvalidValueError(
+                f"The runtime {self.name!r} computes in {', '.join(self.precisions)}. Got the precision {precision!r}."
+            )
+        if device not in self.devices:
+            raise InvalidValueError(f"The runtime {self.name!r} runs on {', '.join(self.devices)}. Got {device!r}.")
+        if threads < 1:
+            raise InvalidValueError(f"The 'threads' of a runtime must be >= 1. Got {threads!r}.")
+        self.device, self.threads, self.precision = device, threads, precision
+
+    @property
+    @abstractmethod
+    def version(self) -> str:
+        """Version of the runtime."""
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What else tells its platforms apart, by names without ``runtime.``."""
+        return {}
+
+    @abstractmethod
+    def _compile(self, network: OnnxNetwork, inputs: Arrays) -> CompiledNetwork:
+        """Compile a network for such inputs, which are also what it is calibrated on where it is quantised.
+
+        Raises
+        ------
+        MeasurementError
+            If it cannot be compiled, or would not run where and in the precision that was asked for.
+        """
+
+    @cached_property
+    def platform(self) -> Platform:
+        """Where its numbers are taken; read once."""
+        found = current_platform(self.device, runtime=self.name, precision=self.precision, threads=self.threads)
+        own = {f"{RUNTIME_FACT}{name}": value for name, value in {"version": self.version, **self.identity}.items()}
+        facts = {**found.facts, **own}
+        if self._processors:
+            facts["cpu_affinity"] = ",".join(map(str, self._processors))
+        return dataclasses.replace(found, facts=facts)
+
+    @cached_property
+    def clock(self) -> Clock:
+        """The processor's clock: a run is over when the call returns."""
+        return PerfClock()
+
+    @cached_property
+    def _processors(self) -> tuple[int, ...]:
+        return choose_processors(self.threads)
+
+    @contextlib.contextmanager
+    def session(self) -> Iterator[None]:
+        """Stay on as many processors as there are threads, as the runtimes of torch do."""
+        _ = self.platform
+        keep_freed_memory()
+        threads = torch.get_num_threads()
+        with pinned(self._processors), torch.inference_mode():
+            torch.set_num_threads(self.threads)
+            try:
+                yield
+            finally:
+                torch.set_num_threads(threads)
+
+    def inputs(self, like: Sequence[int] | Inputs) -> Any:
+        """Make normally distributed numbers, the same ones every time; or take tensors, whole numbers as they are."""
+        if isinstance(like, Inputs):
+            arrays = tuple(with_values(tensor).numpy() for tensor in like.tensors)
+            return (
+                arrays[0] if len(arrays) == 1 and not like.kwargs and isinstance(like.args[0], torch.Tensor) else arrays
+            )
+        return torch.randn(*like, generator=torch.Generator().manual_seed(0)).numpy()
+
+    def prepare(self, subject: Subject, inputs: Any) -> Stage:
+        """Build a module, compile it, and check what it computes against torch."""
+        module = subject.build().eval().requires_grad_(False)
+        if isinstance(inputs, tuple):
+            module = Unpacking(module, subject.inputs).eval()
+        arrays = inputs if isinstance(inputs, tuple) else (inputs,)
+        # Outside of inference mode, in which the exporter cannot fold constants.
+        with torch.inference_mode(False), torch.no_grad():
+            tensors = [torch.from_numpy(array.copy()) for array in arrays]
+            expected = tensors_in(module(*(tensor.clone() for tensor in tensors)))
+            network = export_onnx(module, tensors)
+        prepared = self._settled(network, arrays)
+        self._check(prepared.compiled.run(arrays), [item.float().numpy() for item in expected])
+        return prepared
+
+    def join(self, stages: Sequence[Stage], value: Any) -> Stage:
+        """Compile networks that run one after another as one."""
+        return self._settled(join_onnx([stage.network for stage in stages]), (value,))  # type: ignore[attr-defined]
+
+    def divide(self, stage: Stage, value: Any, runs: int) -> list[list[float]]:
+        """Run a network several times and put the time of its nodes down to its parts.
+
+        The parts add up to what the network takes without a profile, in the median of as many runs. What profiling
+        costs is taken off every node alike; what is outside of the nodes, such as taking the input, belongs to the
+        first part. A node that the runtime made of its own accord belongs to the part of the node before.
+        """
+        assert isinstance(stage, _Prepared), stage
+        arrays = value if isinstance(value, tuple) else (value,)
+        whole = statistics.median(time_chain([stage], value, self.clock)[0] for _ in range(runs))
+        profiles = stage.compiled.profile(arrays, runs)
+        usual = statistics.median(math.fsum(seconds for _, seconds in nodes) for nodes in profiles)
+        labels = [stage.network.label_of(names) for names, _ in profiles[0]]
+        main = stage.network.main_labels({label for label in labels if label is not None})
+        return [self._divided(stage.network.n_labels, main, labels, nodes, whole - usual) for nodes in profiles]
+
+    def time_calls(self, stage: Stage, value: Any) -> list[float]:
+        """Run a prepared network once and say what its calls of torch functions took."""
+        return self.divide(stage, value, 1)[0]
+
+    def conditions(self) -> Conditions:
+        """Say what the device is like at this moment."""
+        return read_conditions(self.device)
+
+    def _settled(self, network: OnnxNetwork, arrays: Arrays) -> _Prepared:
+        compiled = self._compile(network, arrays)
+        for _ in range(_SETTLING_RUNS):
+            compiled.run(arrays)
+        return _Prepared(network, compiled)
+
+    def _divided(
+        self,
+        count: int,
+        main: Mapping[int, int],
+        labels: Sequence[int | None],
+        nodes: Sequence[tuple[Sequence[str], float]],
+        outside: float,
+    ) -> list[float]:
+        """Add up the times of nodes by part; `outside` is what they lack of the network's time, or have too much."""
+        mark = max(0.0, -outside) / max(1, len(nodes))
+        times, place = [0.0] * count, 0
+        times[0] = max(0.0, outside)
+        for label, (_, seconds) in zip(labels, nodes, strict=True):
+            place = place if label is None else main[label]
+            times[place] += max(seconds - mark, _LEAST_LEFT * seconds)
+        return [max(seconds, self.clock.resolution) for seconds in times]
+
+    def _check(self, found: Sequence[NDArray[Any]], expected: Sequence[NDArray[Any]]) -> None:
+        """Raise `MeasurementError` if a network computes something else than in torch."""
+        if len(found) != len(expected):
+            raise MeasurementError(f"{self.name} returns {len(found)} results, and torch {len(expected)}.")
+        for number, (mine, theirs) in enumerate(zip(found, expected, strict=True)):
+            if mine.shape != theirs.shape:
+                raise MeasurementError(
+                    f"{self.name} returns the shape {mine.shape} for result {number}, and torch {theirs.shape}."
+                )
+            off = float(np.linalg.norm(mine.astype(np.float64) - theirs) / max(1e-6, float(np.linalg.norm(theirs))))
+            if not off <= _TOLERANCE[self.precision]:
+                raise MeasurementError(
+                    f"{self.name} computes something else than torch: result {number} is off by {off:.1%}, where "
+                    f"{_TOLERANCE[self.precision]:.1%} would be the rounding of {self.precision}."
+                )

@@ -1,0 +1,225 @@
+"""Export to ONNX: a network as a model whose nodes tell from which call of a torch function they come."""
+
+from __future__ import annotations
+
+import io
+import re
+import warnings
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import nn
+from torch.overrides import TorchFunctionMode
+
+from nni_latency.errors import InvalidValueError
+from nni_latency.imports import require
+
+#: The version of ONNX's operators that is exported.
+OPSET = 17
+
+_CALL = re.compile(r"\bcall(\d+)\b")
+_PART = re.compile(r"\bpart(\d+)/")
+
+#: Nodes that take most of the time of what they are fused with.
+_HEAVY = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul", "LSTM", "GRU", "RNN", "Einsum"})
+
+#: What runtimes put behind the name of a tensor or node for one of their own.
+_SUFFIX = re.compile(r"(_nchwc|_token_\d+|/WithoutBiases)+$")
+
+
+@dataclass(frozen=True)
+class OnnxNetwork:
+    """A network in ONNX, and what its nodes are parts of. Immutable.
+
+    Parameters
+    ----------
+    model : onnx.ModelProto
+        The network, with its weights.
+    n_labels : int
+        How many parts it is divided into: calls of torch functions, or networks that were joined.
+    is_joined : bool, default=False
+        Whether the parts are networks that were joined.
+    """
+
+    model: Any
+    n_labels: int
+    is_joined: bool = False
+
+    def label_of(self, names: Sequence[str]) -> int | None:
+        """Return the number of the part that a node belongs to, by its own name and those of its results."""
+        pattern = _PART if self.is_joined else _CALL
+        for name in names:
+            plain = _SUFFIX.sub("", name)
+            match = pattern.search(self._producers.get(plain, plain))
+            if match and int(match[1]) < self.n_labels:
+                return int(match[1])
+        return None
+
+    def main_labels(self, executed: Collection[int]) -> dict[int, int]:
+        """Say which part the time of each part that ran belongs to.
+
+        A runtime names what it fused by one of its operators. What has no node of its own was fused with what takes its
+        result; the time of all of them belongs to the one that computes most, a convolution or a matrix product, or
+        else to the first.
+
+        Parameters
+        ----------
+        executed : collection of int
+            Parts that have nodes of their own.
+        """
+        if self.is_joined:
+            return {label: label for label in executed}
+        return {label: self._main(label, set(executed) - {label}) for label in executed}
+
+    def _main(self, label: int, others: set[int]) -> int:
+        members, todo = {label}, [label]
+        while todo:
+            for source in self._sources.get(todo.pop(), ()):
+                if source not in members | others:
+                    members.add(source)
+                    todo.append(source)
+        heavy = [member for member in members if member in self._heavy]
+        return min(heavy or members)
+
+    @cached_property
+    def _producers(self) -> dict[str, str]:
+        """By tensor, the name of the node that makes it."""
+        return {name: node.name for node in self.model.graph.node for name in node.output}
+
+    @cached_property
+    def _sources(self) -> dict[int, set[int]]:
+        """By part, the parts whose results it takes."""
+        found: dict[int, set[int]] = {}
+        for node in self.model.graph.node:
+            label = self.label_of([node.name])
+            if label is not None:
+                before = (self.label_of([name]) for name in node.input if name in self._producers)
+                found.setdefault(label, set()).update(source for source in before if source not in (None, label))
+        return found
+
+    @cached_property
+    def _heavy(self) -> set[int]:
+        labels = (self.label_of([node.name]) for node in self.model.graph.node if node.op_type in _HEAVY)
+        return {label for label in labels if label is not None}
+
+    @property
+    def input_names(self) -> tuple[str, ...]:
+        """Names of the inputs, in order."""
+        constants = {item.name for item in self.model.graph.initializer}
+        return tuple(item.name for item in self.model.graph.input if item.name not in constants)
+
+    def serialised(self) -> bytes:
+        """Return the model as ONNX files hold it."""
+        data: bytes = self.model.SerializeToString()
+        return data
+
+
+def export_onnx(module: nn.Module, tensors: Sequence[torch.Tensor]) -> OnnxNetwork:
+    """Export a network to ONNX.
+
+    Every node has the number of the call of a torch function that it comes from in its name, in the order of
+    `nni_latency.operators.trace`, views and properties counted, so that the time of a node can be put down to the
+    operator.
+
+    Parameters
+    ----------
+    module : nn.Module
+        The network, in evaluation mode.
+    tensors : sequence of Tensor
+        What its forward pass takes, one by one.
+
+    Returns
+    -------
+    OnnxNetwork
+
+    Raises
+    ------
+    InvalidValueError
+        If an operator has no counterpart in ONNX; the message names it.
+    MissingDependencyError
+        If the package onnx is not installed.
+
+    Examples
+    --------
+    >>> network = export_onnx(nn.Sequential(nn.Conv2d(3, 4, 1), nn.ReLU()).eval(), [torch.zeros(1, 3, 8, 8)])
+    >>> [network.label_of([node.name]) for node in network.model.graph.node]
+    [0, 1]
+    """
+    onnx = require("onnx", "Exporting a network", "nni_latency[onnx]")
+    file, scopes = io.BytesIO(), _CallScopes()
+    names = [f"input{index}" for index in range(len(tensors))]
+    with warnings.catch_warnings():
+        # The exporter by tracing is the one that names nodes by their scopes, and says of itself that it is old.
+        warnings.simplefilter("ignore")
+        try:
+            with scopes:
+                torch.onnx.export(module, tuple(tensors), file, dynamo=False, opset_version=OPSET, input_names=names)
+        except torch.onnx.errors.OnnxExporterError as error:
+            raise InvalidValueError(f"{type(module).__name__} has no counterpart in ONNX: {_line(error)}") from error
+    return OnnxNetwork(onnx.load_from_string(file.getvalue()), scopes.n_calls)
+
+
+def join_onnx(networks: Sequence[OnnxNetwork]) -> OnnxNetwork:
+    """Join networks that run one after another, each on what the one before returned, into one.
+
+    Parameters
+    ----------
+    networks : sequence of OnnxNetwork
+        At least one, each with one output, and all but the first with one input.
+
+    Raises
+    ------
+    InvalidValueError
+        If one has another number of inputs or outputs.
+    """
+    onnx = require("onnx", "Joining networks", "nni_latency[onnx]")
+    parts = [onnx.compose.add_prefix(item.model, f"part{index}/") for index, item in enumerate(networks)]
+    whole = parts[0]
+    for part in parts[1:]:
+        if len(whole.graph.output) != 1 or len(part.graph.input) != 1:
+            raise InvalidValueError("Networks that run one after another must pass on one tensor.")
+        before, after = whole.graph.output[0].name, part.graph.input[0].name
+        _rename_input(part.graph, after, before)
+        whole.graph.node.extend(part.graph.node)
+        whole.graph.initializer.extend(part.graph.initializer)
+        whole.graph.value_info.extend(part.graph.value_info)
+        del whole.graph.output[:]
+        whole.graph.output.extend(part.graph.output)
+        if part.graph.output[0].name == after:  # a part that returns its input
+            whole.graph.output[0].name = before
+    return OnnxNetwork(whole, len(parts), is_joined=True)
+
+
+def _rename_input(graph: Any, old: str, new: str) -> None:
+    for node in graph.node:
+        for index, name in enumerate(node.input):
+            if name == old:
+                node.input[index] = new
+
+
+class _CallScopes(TorchFunctionMode):
+    """Gives everything that is traced inside a call of a torch function the scope ``callN``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.n_calls = 0
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        state = torch._C._get_tracing_state()
+        if state is None:  # what the exporter does before and after it traces
+            return func(*args, **kwargs or {})
+        state.push_scope(f"Call::call{self.n_calls}")
+        self.n_calls += 1
+        try:
+            return func(*args, **kwargs or {})
+        finally:
+            state.pop_scope()
+
+
+def _line(error: Exception) -> str:
+    return next(iter(str(error).splitlines()), type(error).__name__).rstrip(".") + "."

@@ -1,0 +1,163 @@
+"""ONNX Runtime as a runtime for nni_latency, divided into layers and operators by its own profile."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+from numpy.typing import NDArray
+from onnxruntime.quantization import CalibrationDataReader, QuantFormat, quantize_static
+
+from nni_latency import hookimpl
+from nni_latency.errors import InvalidValueError, MeasurementError
+from nni_latency.measurement.runtimes import Arrays, CompiledNetwork, ExportedRuntime
+from nni_latency.operators import OnnxNetwork
+
+#: What runs on a device, as ONNX Runtime calls it.
+_PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
+
+#: Providers that may be asked for by name.
+_NAMED = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider", "tensorrt": "TensorrtExecutionProvider"}
+
+#: Runs whose profile is thrown away: the first ones of a session are slower.
+_COLD = 2
+
+
+class OnnxRuntime(ExportedRuntime):
+    """ONNX Runtime with all of its optimisations.
+
+    Parameters
+    ----------
+    device : str, default="cpu"
+        ``cpu`` or ``cuda``.
+    threads : int, default=1
+        Threads that compute one network.
+    precision : {"fp32", "int8"}, default="fp32"
+        What it computes in; ``int8`` quantises the network statically (QDQ) on random data.
+    provider : str, optional
+        ``cpu``, ``cuda`` or ``tensorrt``; that of the device by default.
+
+    Raises
+    ------
+    InvalidValueError
+        If this installation of ONNX Runtime lacks the provider.
+
+    References
+    ----------
+    .. [1] https://onnxruntime.ai/docs/performance/tune-performance/profiling-tools.html
+    """
+
+    name = "onnxruntime"
+    precisions = ("fp32", "int8")
+    devices = ("cpu", "cuda")
+
+    def __init__(
+        self, device: str = "cpu", *, threads: int = 1, precision: str = "fp32", provider: str | None = None
+    ) -> None:
+        super().__init__(device, threads=threads, precision=precision)
+        provider = provider or device
+        if provider not in _NAMED:
+            raise InvalidValueError(f"The option 'provider' must be one of {', '.join(_NAMED)}. Got {provider!r}.")
+        self.provider = _NAMED[provider]
+        there = onnxruntime.get_available_providers()
+        if self.provider not in there:
+            raise InvalidValueError(
+                f"This installation of onnxruntime lacks {self.provider}. It has {', '.join(there)}. "
+                "For a GPU, install: pip install onnxruntime-gpu"
+            )
+
+    @property
+    def version(self) -> str:
+        """Version of ONNX Runtime."""
+        return str(onnxruntime.__version__)
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """Which execution provider was asked for."""
+        return {"provider": self.provider}
+
+    def _compile(self, network: OnnxNetwork, inputs: Arrays) -> CompiledNetwork:
+        feed = dict(zip(network.input_names, inputs, strict=True))
+        model = _quantised(network, feed) if self.precision == "int8" else network.serialised()
+        return _Session(model, network.input_names, self.provider, self.threads)
+
+
+class _Session(CompiledNetwork):
+    """A network in a session of ONNX Runtime, and another session for every profile."""
+
+    def __init__(self, model: bytes, names: Sequence[str], provider: str, threads: int) -> None:
+        self._model, self._names, self._provider, self._threads = model, names, provider, threads
+        self._session = self._open()
+
+    def run(self, inputs: Arrays) -> Sequence[NDArray[Any]]:
+        """Run it once."""
+        found: list[NDArray[Any]] = self._session.run(None, dict(zip(self._names, inputs, strict=True)))
+        return [np.asarray(item) for item in found]
+
+    def profile(self, inputs: Arrays, runs: int) -> list[list[tuple[Sequence[str], float]]]:
+        """Run it several times in a session of its own that writes a profile."""
+        feed = dict(zip(self._names, inputs, strict=True))
+        with tempfile.TemporaryDirectory() as folder:
+            session = self._open(Path(folder))
+            for _ in range(_COLD + runs):
+                session.run(None, feed)
+            events = json.loads(Path(session.end_profiling()).read_text(encoding="utf-8"))
+        return _nodes_by_run(events)[-runs:]
+
+    def _open(self, folder: Path | None = None) -> Any:
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads, options.inter_op_num_threads = self._threads, 1
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
+        options.log_severity_level = 3
+        if folder is not None:
+            options.enable_profiling, options.profile_file_prefix = True, str(folder / "profile")
+        try:
+            return onnxruntime.InferenceSession(self._model, options, providers=[self._provider])
+        except Exception as error:  # whatever its C++ code raises
+            raise MeasurementError(f"ONNX Runtime cannot load the network: {str(error).splitlines()[0]}") from error
+
+
+def _nodes_by_run(events: Sequence[Mapping[str, Any]]) -> list[list[tuple[Sequence[str], float]]]:
+    """Sort the events of a profile into runs: name and time [s] of every node, with what is outside of them first."""
+    ordered = sorted(events, key=lambda event: event["ts"])
+    runs = [event for event in ordered if event["name"] == "model_run"]
+    nodes: dict[int, list[tuple[Sequence[str], float]]] = defaultdict(list)
+    for event in ordered:
+        if event.get("cat") == "Node" and event["name"].endswith("_kernel_time"):
+            number = next(
+                (index for index, run in enumerate(runs) if run["ts"] <= event["ts"] < run["ts"] + run["dur"]), None
+            )
+            if number is not None:
+                nodes[number].append(([event["name"].removesuffix("_kernel_time")], event["dur"] * 1e-6))
+    return [nodes[index] for index in range(len(runs))]
+
+
+class _OneSample(CalibrationDataReader):
+    """Calibrates on what the network runs on."""
+
+    def __init__(self, feed: Mapping[str, NDArray[Any]]) -> None:
+        self._left = [feed]
+
+    def get_next(self) -> Any:
+        """Return the next sample; None behind the last."""
+        return self._left.pop() if self._left else None
+
+
+def _quantised(network: OnnxNetwork, feed: Mapping[str, NDArray[Any]]) -> bytes:
+    """Quantise a network to int8, weights by channel."""
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "int8.onnx"
+        quantize_static(network.model, out, _OneSample(feed), quant_format=QuantFormat.QDQ, per_channel=True)
+        return out.read_bytes()
+
+
+@hookimpl
+def register_runtimes(register: Any) -> None:
+    """Register the runtime."""
+    register("onnxruntime", OnnxRuntime)

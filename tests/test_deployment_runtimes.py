@@ -1,0 +1,178 @@
+"""ONNX Runtime and OpenVINO: compiled whole, and divided by their own profiles."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from nni_latency.errors import InvalidValueError, MeasurementError
+from nni_latency.estimators import ModuleEstimator
+from nni_latency.measurement import CandidateError, LocalBench, Protocol, Subject, compose, operator_times
+from nni_latency.operators import trace
+from nni_latency.spaces import FBNetSpace
+from nni_latency.tables import build_table
+from nni_latency.testing import check_plugin, check_runtime
+
+_PLUGINS = Path(__file__).parents[1] / "plugins"
+
+#: By the runtime's package, its plugin and the class in it.
+_RUNTIMES = {
+    "onnxruntime": ("nni_latency_onnxruntime", "OnnxRuntime"),
+    "openvino": ("nni_latency_openvino", "OpenVino"),
+}
+
+
+def _module(name):
+    pytest.importorskip(name)
+    pytest.importorskip("onnx")
+    plugin = _RUNTIMES[name][0]
+    if str(_PLUGINS / plugin) not in sys.path:
+        # Workers find it there too: they take over the path of this process.
+        sys.path.append(str(_PLUGINS / plugin))
+    return importlib.import_module(plugin)
+
+
+@pytest.fixture(params=list(_RUNTIMES))
+def kind(request):
+    return getattr(_module(request.param), _RUNTIMES[request.param][1])
+
+
+class Block(nn.Module):
+    """What fuses and what does not: convolution, normalisation, activation, a sum, functional code."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(8, 8, 3, padding=1, bias=False)
+        self.norm = nn.BatchNorm2d(8)
+        self.expand = nn.Conv2d(8, 16, 1)
+        self.project = nn.Conv2d(16, 8, 1)
+
+    def forward(self, inputs):
+        inner = torch.relu(self.norm(self.conv(inputs)))
+        return inputs + self.project(nn.functional.hardswish(self.expand(inner)))
+
+
+class TwoInputs(nn.Module):
+    """Tokens and a mask, and two results."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(11, 8)
+
+    def forward(self, words, mask):
+        found = self.embed(words) * mask.unsqueeze(-1)
+        return found.mean(1), found.softmax(-1)
+
+
+@pytest.mark.parametrize("name", _RUNTIMES)
+def test_plugin_keeps_the_contract(name):
+    check_plugin(_module(name))
+
+
+def test_runtime_keeps_the_contract(kind):
+    check_runtime(kind())
+
+
+def test_runtime_computes_what_torch_computes(kind):
+    runtime, block = kind(), Block().eval()
+    with runtime.session():
+        inputs = runtime.inputs((2, 8, 10, 10))
+        found = runtime.prepare(Subject.of_module(block, (2, 8, 10, 10)), inputs)(inputs)
+    torch.testing.assert_close(torch.from_numpy(found), block(torch.from_numpy(inputs)), rtol=1e-4, atol=1e-4)
+
+
+def test_runtime_takes_several_inputs_of_any_dtype(kind):
+    runtime = kind()
+    subject = Subject.of_module(TwoInputs().eval(), (torch.zeros(2, 5, dtype=torch.int64), {"mask": torch.ones(2, 5)}))
+    with runtime.session():
+        inputs = runtime.inputs(subject.inputs)
+        results = runtime.prepare(subject, inputs)(inputs)
+    assert [item.shape for item in results] == [(2, 8), (2, 5, 8)]
+
+
+def test_time_of_a_network_is_put_down_to_its_calls(kind):
+    runtime, subject = kind(), Subject("block", Block, (1, 8, 32, 32))
+    with runtime.session():
+        inputs = runtime.inputs(subject.inputs)
+        stage = runtime.prepare(subject, inputs)
+        (run,) = runtime.divide(stage, inputs, 1)
+    traced = trace(Block().eval(), torch.zeros(1, 8, 32, 32), by="graph")
+    assert len(run) == traced.n_calls
+    times = dict(zip([item.name for item in traced.operators], operator_times(traced, [run])[0], strict=True))
+    # What is fused with a convolution or folded into it has no time of its own.
+    assert min(times["conv"], times["expand"], times["project"]) > 1e-6
+    assert times["norm"] < 1e-7
+
+
+def test_parts_of_a_joined_network_are_told_apart(kind):
+    runtime = kind()
+    wide, narrow = partial(nn.Conv2d, 16, 16, 9, padding=4), partial(nn.Conv2d, 16, 16, 1)
+    with runtime.session():
+        inputs = runtime.inputs((1, 16, 32, 32))
+        stages = [
+            runtime.prepare(Subject(name, build, (1, 16, 32, 32)), inputs)
+            for name, build in (("a", narrow), ("b", wide), ("c", nn.Identity), ("d", narrow))
+        ]
+        joined = runtime.join(stages, inputs)
+        runs = runtime.divide(joined, inputs, 3)
+    assert [len(run) for run in runs] == [4, 4, 4]
+    middle = [sorted(part)[1] for part in zip(*runs, strict=True)]
+    assert middle[1] == max(middle)
+
+
+def test_bench_joins_a_chain(kind):
+    with LocalBench(kind(), Protocol(n_warmup=0, n_run=1)) as bench:
+        for name in "ab":
+            bench.admit(Subject(name, partial(compose, [Block]), (1, 8, 16, 16), "candidate"))
+        visit = bench.visit(("a", "b"))
+    assert len(visit.whole) == len(visit.parts) == kind.least_runs
+    assert {len(run) for run in visit.parts} == {2}
+
+
+def test_operator_that_onnx_lacks_is_named(kind):
+    class Odd(nn.Module):
+        def forward(self, inputs):
+            return torch.linalg.svdvals(inputs)
+
+    with LocalBench(kind(), Protocol()) as bench, pytest.raises((CandidateError, InvalidValueError), match=r"svd"):
+        bench.admit(Subject("odd", Odd, (1, 4, 4)))
+
+
+def test_wrong_result_is_a_failure(kind):
+    class Chance(nn.Module):
+        def forward(self, inputs):
+            return inputs * torch.rand(inputs.shape)
+
+    with LocalBench(kind(), Protocol()) as bench, pytest.raises(MeasurementError, match=r"something else than torch"):
+        bench.admit(Subject("chance", Chance, (1, 64)))
+
+
+def test_unknown_precision_is_refused(kind):
+    with pytest.raises(InvalidValueError, match=r"computes in fp32.* Got the precision 'fp16'"):
+        kind(precision="fp16")
+
+
+def test_platforms_differ_in_runtime_and_version(kind):
+    platform = kind().platform
+    assert platform.runtime == kind.name
+    assert platform.facts["runtime.version"] == importlib.import_module(kind.name).__version__
+
+
+def test_estimator_measures_operators_inside(kind):
+    estimator = ModuleEstimator(runtime=kind(), protocol=Protocol(rounds=2, processes=1), store="memory")
+    network = nn.Sequential(nn.Conv2d(3, 16, 3), nn.ReLU(), nn.Conv2d(16, 16, 3)).eval()
+    assert estimator.estimate(network, torch.zeros(1, 3, 32, 32)).value > 0
+
+
+def test_table_of_layers_is_built(kind, tmp_path):
+    plan = FBNetSpace(num_classes=10, input_size=32, width=0.25, depth=0.1).measure_plan()
+    protocol = Protocol(rounds=2, processes=1, n_warmup=0, time_budget=600)
+    table = build_table(plan, kind(), protocol, tmp_path / "t.json", store="memory")
+    assert table.coverage == 1
+    assert table.platform.runtime == kind.name
