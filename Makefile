@@ -24,6 +24,9 @@ LOWEST_TESTS ?= tests/platforms tests/documents tests/operators tests/estimators
 
 .PHONY: help demo test test-slow test-lowest gpu lint docs benchmarks venv clean
 
+# What the runtimes of plugins/ stand on, for their tests.
+DEPLOYED := onnxruntime openvino
+
 help: ## Say what can be made
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | \
 	    while IFS='|' read -r name text; do printf '  make %-12s %s\n' "$$name" "$$text"; done
@@ -82,7 +85,7 @@ $(VENV)/.installed: $(NAMED_IN) | $(BIN)/pip
 
 $(VENV)/.installed-test: $(NAMED_IN) | $(BIN)/pip
 	@echo "Installing nni_latency and what its tests need in $(VENV) (a few minutes the first time)"
-	@$(INSTALL) -e '.[test]'
+	@$(INSTALL) -e '.[test]' $(DEPLOYED)
 	@touch $@ $(VENV)/.installed
 
 $(VENV)/.installed-docs: $(NAMED_IN) | $(BIN)/pip

@@ -104,10 +104,12 @@ def test_time_of_a_network_is_put_down_to_its_calls(kind):
         (run,) = runtime.divide(stage, inputs, 1)
     traced = trace(Block().eval(), torch.zeros(1, 8, 32, 32), by="graph")
     assert len(run) == traced.n_calls
-    times = dict(zip([item.name for item in traced.operators], operator_times(traced, [run])[0], strict=True))
-    # What is fused with a convolution or folded into it has no time of its own.
-    assert min(times["conv"], times["expand"], times["project"]) > 1e-6
-    assert times["norm"] < 1e-7
+    times = operator_times(traced, [run])[0]
+    by_kind = {kind: [] for kind in ("conv2d", "batch_norm", "relu", "hardswish", "add")}
+    for item, seconds in zip(traced.operators, times, strict=True):
+        by_kind[item.op.kind].append(seconds)
+    # What is fused with a convolution, or folded into it, has no time of its own.
+    assert min(by_kind["conv2d"]) > 1e-6 > max(by_kind["batch_norm"] + by_kind["relu"])
 
 
 def test_parts_of_a_joined_network_are_told_apart(kind):
@@ -123,7 +125,8 @@ def test_parts_of_a_joined_network_are_told_apart(kind):
         runs = runtime.divide(joined, inputs, 3)
     assert [len(run) for run in runs] == [4, 4, 4]
     middle = [sorted(part)[1] for part in zip(*runs, strict=True)]
-    assert middle[1] == max(middle)
+    # The first part also has what is outside of the nodes.
+    assert middle[1] > middle[3]
 
 
 def test_bench_joins_a_chain(kind):

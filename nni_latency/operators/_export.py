@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import io
 import re
+import tempfile
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -149,17 +150,18 @@ def export_onnx(module: nn.Module, tensors: Sequence[torch.Tensor]) -> OnnxNetwo
     [0, 1]
     """
     onnx = require("onnx", "Exporting a network", "nni_latency[onnx]")
-    file, scopes = io.BytesIO(), _CallScopes()
+    scopes = _CallScopes()
     names = [f"input{index}" for index in range(len(tensors))]
-    with warnings.catch_warnings():
+    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         # The exporter by tracing is the one that names nodes by their scopes, and says of itself that it is old.
         warnings.simplefilter("ignore")
+        path = Path(folder) / "network.onnx"
         try:
             with scopes:
-                torch.onnx.export(module, tuple(tensors), file, dynamo=False, opset_version=OPSET, input_names=names)
+                torch.onnx.export(module, tuple(tensors), path, dynamo=False, opset_version=OPSET, input_names=names)
         except torch.onnx.errors.OnnxExporterError as error:
             raise InvalidValueError(f"{type(module).__name__} has no counterpart in ONNX: {_line(error)}") from error
-    return OnnxNetwork(onnx.load_from_string(file.getvalue()), scopes.n_calls)
+        return OnnxNetwork(onnx.load(path), scopes.n_calls)
 
 
 def join_onnx(networks: Sequence[OnnxNetwork]) -> OnnxNetwork:
@@ -210,7 +212,7 @@ class _CallScopes(TorchFunctionMode):
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        state = torch._C._get_tracing_state()
+        state: Any = torch._C._get_tracing_state()
         if state is None:  # what the exporter does before and after it traces
             return func(*args, **kwargs or {})
         state.push_scope(f"Call::call{self.n_calls}")

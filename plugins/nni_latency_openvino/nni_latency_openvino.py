@@ -100,7 +100,7 @@ class _Compiled(CompiledNetwork):
 
     def profile(self, inputs: Arrays, runs: int) -> list[list[tuple[Sequence[str], float]]]:
         """Run it several times."""
-        found = []
+        found: list[list[tuple[Sequence[str], float]]] = []
         for _ in range(runs):
             self.run(inputs)
             found.append(
