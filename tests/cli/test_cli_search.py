@@ -178,6 +178,7 @@ def test_estimator_of_another_platform_cannot_be_held_to_this_one(tables):
         runtime_of(replace(platform, runtime="torch"), "cpu")
 
 
+@pytest.mark.slow
 def test_result_is_written_although_it_cannot_be_measured(run, tables, tmp_path, _few_digits):
     """The table is of a device that is not here."""
     run(

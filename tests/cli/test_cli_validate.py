@@ -183,6 +183,7 @@ def test_slower_machine_is_an_error_where_it_is_not_taken_out(validate, machine)
     assert content["scores"]["bias"] == pytest.approx(1 / 1.3 - 1)
 
 
+@pytest.mark.slow
 def test_interrupted_validation_is_resumed(validate, machine, tmp_path):
     machine.stop_after = 250
     result = validate("--rounds", 20, "--half-width", 0, "--out", "v.json", code=130)
@@ -196,6 +197,7 @@ def test_interrupted_validation_is_resumed(validate, machine, tmp_path):
     assert len(json.loads((tmp_path / "v.json").read_text())["drift"]) == 20
 
 
+@pytest.mark.slow
 def test_validation_may_begin_anew(validate, tmp_path):
     validate("--out", "v.json")
     assert "resuming after 2 rounds" in validate("--out", "v.json", "--overwrite").stderr

@@ -57,6 +57,7 @@ def test_torch_compile_makes_constants_of_the_weights():
         assert torch.equal(stage(inputs), before)
 
 
+@pytest.mark.slow
 @_compiler
 def test_torch_compile_compiles_every_module_on_its_own():
     """More modules of one class than torch compiles by itself; none is compiled again, whatever becomes of others."""
@@ -88,6 +89,7 @@ def test_torch_compile_compiles_every_module_on_its_own():
     assert counters["frames"]["ok"] == compiled
 
 
+@pytest.mark.slow
 @_compiler
 def test_torch_compile_lets_go_of_weights():
     listed, loaded = len(PyCodeCache.modules), set(sys.modules)
@@ -96,6 +98,7 @@ def test_torch_compile_lets_go_of_weights():
     assert not [name for name in set(sys.modules) - loaded if "compile_tasks." in name]
 
 
+@pytest.mark.slow
 @_compiler
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="the memory of a process is read on Linux")
 def test_torch_compile_frees_what_it_froze():

@@ -58,6 +58,7 @@ def test_torchscript_lets_go_of_weights():
     check_lets_go_of_weights(TorchScript())
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="the memory of a process is read on Linux")
 def test_torchscript_frees_what_it_froze():
     check_frees_what_it_froze(TorchScript())

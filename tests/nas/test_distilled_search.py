@@ -120,6 +120,7 @@ def _evaluator(folder, epochs):
     )
 
 
+@pytest.mark.slow
 def test_whole_networks_steer_fbnet_to_the_target(tmp_path, distilled):
     low, high = distilled.cost.range
     target = low + 0.3 * (high - low)
@@ -129,6 +130,7 @@ def test_whole_networks_steer_fbnet_to_the_target(tmp_path, distilled):
     assert _true(Saturating(), found) <= target * (1 + strategy.profiler.distillation.scores.worst)
 
 
+@pytest.mark.slow
 def test_whole_networks_steer_darts_with_a_penalty(tmp_path):
     costs = []
     for scale in (0.0, 100.0):

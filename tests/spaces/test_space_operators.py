@@ -249,6 +249,7 @@ def test_parameters_of_a_space_are_told_from_what_it_computes():
     assert (learned["cat"], learned["mul"]) == ("1x1x8+", "8+")
 
 
+@pytest.mark.slow
 def test_operators_of_nasbench101_follow_the_pruned_graph():
     space = hub_space("nasbench101", stem_out_channels=16, num_stacks=2, num_modules_per_stack=2)
     _check(space, torch.zeros(1, 3, 16, 16), 25)

@@ -197,6 +197,7 @@ def test_runtime_that_refuses_is_not_blamed_on_a_candidate(tmp_path):
         build_table(plan, FakeRuntime(latencies), PROTOCOL, tmp_path / "t.json", store="memory")
 
 
+@pytest.mark.slow
 def test_calibrated_sum_is_the_location_of_whole_runs(tmp_path):
     """With positive, independent noise the lower quartiles of parts add up to too little; calibration mends it."""
     layers = {f"layer{index}": {"x": 0.5, "y": 0.75, "z": 1.0} for index in range(12)}

@@ -123,6 +123,7 @@ def test_clock_that_fails_spoils_no_record(tmp_path, ends):
     assert build(tmp_path / "t.json").rounds == 6
 
 
+@pytest.mark.slow
 def test_kill_9_loses_at_most_the_visit_in_flight(tmp_path):
     """A real process on real blocks, killed for good after two rounds; a second one finishes the table."""
     path = tmp_path / "t.json"
