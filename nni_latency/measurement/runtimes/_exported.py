@@ -108,6 +108,7 @@ class ExportedRuntime(Runtime):
         if threads < 1:
             raise InvalidValueError(f"The 'threads' of a runtime must be >= 1. Got {threads!r}.")
         self.device, self.threads, self.precision = device, threads, precision
+        self._candidates: dict[tuple[str, Any], Stage] = {}
 
     @property
     @abstractmethod
@@ -159,6 +160,7 @@ class ExportedRuntime(Runtime):
             try:
                 yield
             finally:
+                self._candidates.clear()
                 torch.set_num_threads(threads)
 
     def inputs(self, like: Sequence[int] | Inputs) -> Any:
@@ -171,7 +173,18 @@ class ExportedRuntime(Runtime):
         return torch.randn(*like, generator=torch.Generator().manual_seed(0)).numpy()
 
     def prepare(self, subject: Subject, inputs: Any) -> Stage:
-        """Build a module, compile it, and check what it computes against torch."""
+        """Build a module, compile it, and check what it computes against torch.
+
+        Candidates that compute the same are compiled once.
+        """
+        if subject.kind != "candidate" or not subject.digest:
+            return self._prepared(subject, inputs)
+        known = subject.digest, subject.inputs
+        if known not in self._candidates:
+            self._candidates[known] = self._prepared(subject, inputs)
+        return self._candidates[known]
+
+    def _prepared(self, subject: Subject, inputs: Any) -> Stage:
         module = subject.build().eval().requires_grad_(False)
         if isinstance(inputs, tuple):
             module = Unpacking(module, subject.inputs).eval()
