@@ -25,7 +25,7 @@ LOWEST_TESTS ?= tests/platforms tests/documents tests/operators tests/estimators
 .PHONY: help demo test test-slow test-lowest gpu lint docs benchmarks venv clean
 
 # What the runtimes of plugins/ stand on, for their tests.
-DEPLOYED := onnxruntime openvino
+DEPLOYED := onnxruntime openvino ncnn pnnx
 
 help: ## Say what can be made
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | \

@@ -14,9 +14,9 @@ from torch import nn
 from nni_latency.errors import InvalidValueError, MeasurementError
 from nni_latency.estimators import ModuleEstimator
 from nni_latency.measurement import CandidateError, LocalBench, Protocol, Subject, compose, operator_times
-from nni_latency.operators import trace
+from nni_latency.operators import OpSpec, trace
 from nni_latency.spaces import FBNetSpace
-from nni_latency.tables import build_table
+from nni_latency.tables import MeasurePlan, PlanCandidate, PlanLayer, SpaceReference, build_table
 from nni_latency.testing import check_plugin, check_runtime
 
 _PLUGINS = Path(__file__).parents[1] / "plugins"
@@ -25,7 +25,11 @@ _PLUGINS = Path(__file__).parents[1] / "plugins"
 _RUNTIMES = {
     "onnxruntime": ("nni_latency_onnxruntime", "OnnxRuntime"),
     "openvino": ("nni_latency_openvino", "OpenVino"),
+    "ncnn": ("nni_latency_ncnn", "Ncnn"),
 }
+
+#: Those that say what their nodes took.
+_PROFILED = ("onnxruntime", "openvino")
 
 
 def _module(name):
@@ -38,9 +42,18 @@ def _module(name):
     return importlib.import_module(plugin)
 
 
+def _class(name):
+    return getattr(_module(name), _RUNTIMES[name][1])
+
+
 @pytest.fixture(params=list(_RUNTIMES))
 def kind(request):
-    return getattr(_module(request.param), _RUNTIMES[request.param][1])
+    return _class(request.param)
+
+
+@pytest.fixture(params=_PROFILED)
+def profiled(request):
+    return _class(request.param)
 
 
 class Block(nn.Module):
@@ -82,13 +95,13 @@ def test_runtime_keeps_the_contract(kind):
 def test_runtime_computes_what_torch_computes(kind):
     runtime, block = kind(), Block().eval()
     with runtime.session():
-        inputs = runtime.inputs((2, 8, 10, 10))
-        found = runtime.prepare(Subject.of_module(block, (2, 8, 10, 10)), inputs)(inputs)
+        inputs = runtime.inputs((1, 8, 10, 10))
+        found = runtime.prepare(Subject.of_module(block, (1, 8, 10, 10)), inputs)(inputs)
     torch.testing.assert_close(torch.from_numpy(found), block(torch.from_numpy(inputs)), rtol=1e-4, atol=1e-4)
 
 
-def test_runtime_takes_several_inputs_of_any_dtype(kind):
-    runtime = kind()
+def test_runtime_takes_several_inputs_of_any_dtype(profiled):
+    runtime = profiled()
     subject = Subject.of_module(TwoInputs().eval(), (torch.zeros(2, 5, dtype=torch.int64), {"mask": torch.ones(2, 5)}))
     with runtime.session():
         inputs = runtime.inputs(subject.inputs)
@@ -96,8 +109,8 @@ def test_runtime_takes_several_inputs_of_any_dtype(kind):
     assert [item.shape for item in results] == [(2, 8), (2, 5, 8)]
 
 
-def test_time_of_a_network_is_put_down_to_its_calls(kind):
-    runtime, subject = kind(), Subject("block", Block, (1, 8, 32, 32))
+def test_time_of_a_network_is_put_down_to_its_calls(profiled):
+    runtime, subject = profiled(), Subject("block", Block, (1, 8, 32, 32))
     with runtime.session():
         inputs = runtime.inputs(subject.inputs)
         stage = runtime.prepare(subject, inputs)
@@ -112,8 +125,8 @@ def test_time_of_a_network_is_put_down_to_its_calls(kind):
     assert min(by_kind["conv2d"]) > 1e-6 > max(by_kind["batch_norm"] + by_kind["relu"])
 
 
-def test_parts_of_a_joined_network_are_told_apart(kind):
-    runtime = kind()
+def test_parts_of_a_joined_network_are_told_apart(profiled):
+    runtime = profiled()
     wide, narrow = partial(nn.Conv2d, 16, 16, 9, padding=4), partial(nn.Conv2d, 16, 16, 1)
     with runtime.session():
         inputs = runtime.inputs((1, 16, 32, 32))
@@ -129,12 +142,12 @@ def test_parts_of_a_joined_network_are_told_apart(kind):
     assert middle[1] > middle[3]
 
 
-def test_bench_joins_a_chain(kind):
-    with LocalBench(kind(), Protocol(n_warmup=0, n_run=1)) as bench:
+def test_bench_joins_a_chain(profiled):
+    with LocalBench(profiled(), Protocol(n_warmup=0, n_run=1)) as bench:
         for name in "ab":
             bench.admit(Subject(name, partial(compose, [Block]), (1, 8, 16, 16), "candidate"))
         visit = bench.visit(("a", "b"))
-    assert len(visit.whole) == len(visit.parts) == kind.least_runs
+    assert len(visit.whole) == len(visit.parts) == profiled.least_runs
     assert {len(run) for run in visit.parts} == {2}
 
 
@@ -147,18 +160,21 @@ def test_operator_that_onnx_lacks_is_named(kind):
         bench.admit(Subject("odd", Odd, (1, 4, 4)))
 
 
-def test_wrong_result_is_a_failure(kind):
+def test_wrong_result_is_a_failure(profiled):
     class Chance(nn.Module):
         def forward(self, inputs):
             return inputs * torch.rand(inputs.shape)
 
-    with LocalBench(kind(), Protocol()) as bench, pytest.raises(MeasurementError, match=r"something else than torch"):
+    with (
+        LocalBench(profiled(), Protocol()) as bench,
+        pytest.raises(MeasurementError, match=r"something else than torch"),
+    ):
         bench.admit(Subject("chance", Chance, (1, 64)))
 
 
 def test_unknown_precision_is_refused(kind):
-    with pytest.raises(InvalidValueError, match=r"computes in fp32.* Got the precision 'fp16'"):
-        kind(precision="fp16")
+    with pytest.raises(InvalidValueError, match=r"computes in fp32.* Got the precision 'fp64'"):
+        kind(precision="fp64")
 
 
 def test_platforms_differ_in_runtime_and_version(kind):
@@ -167,15 +183,65 @@ def test_platforms_differ_in_runtime_and_version(kind):
     assert platform.facts["runtime.version"] == importlib.import_module(kind.name).__version__
 
 
-def test_estimator_measures_operators_inside(kind):
-    estimator = ModuleEstimator(runtime=kind(), protocol=Protocol(rounds=2, processes=1), store="memory")
+def test_estimator_measures_operators_inside(profiled):
+    estimator = ModuleEstimator(runtime=profiled(), protocol=Protocol(rounds=2, processes=1), store="memory")
     network = nn.Sequential(nn.Conv2d(3, 16, 3), nn.ReLU(), nn.Conv2d(16, 16, 3)).eval()
     assert estimator.estimate(network, torch.zeros(1, 3, 32, 32)).value > 0
 
 
-def test_table_of_layers_is_built(kind, tmp_path):
+def test_table_of_layers_is_built(profiled, tmp_path):
     plan = FBNetSpace(num_classes=10, input_size=32, width=0.25, depth=0.1).measure_plan()
     protocol = Protocol(rounds=2, processes=1, n_warmup=0, time_budget=600)
-    table = build_table(plan, kind(), protocol, tmp_path / "t.json", store="memory")
+    table = build_table(plan, profiled(), protocol, tmp_path / "t.json", store="memory")
     assert table.coverage == 1
-    assert table.platform.runtime == kind.name
+    assert table.platform.runtime == profiled.name
+
+
+@pytest.mark.parametrize("name", _PROFILED)
+@pytest.mark.parametrize("precision", ["int8", "bf16"])
+def test_lower_precisions_run_and_are_other_platforms(name, precision):
+    kind = _class(name)
+    if name == "openvino" and precision == "int8":
+        pytest.importorskip("nncf")
+    if precision not in kind.precisions:
+        pytest.skip(f"{name} does not compute in {precision}")
+    try:
+        runtime = kind(precision=precision)
+    except InvalidValueError as error:
+        pytest.skip(str(error))
+    assert runtime.platform.precision == precision
+    with runtime.session():
+        inputs = runtime.inputs((1, 8, 16, 16))
+        stage = runtime.prepare(Subject("block", Block, (1, 8, 16, 16)), inputs)
+        assert stage(inputs).shape == (1, 8, 16, 16)
+        assert len(runtime.divide(stage, inputs, 2)) == 2
+
+
+def test_batches_that_ncnn_cannot_run_are_refused():
+    with LocalBench(_class("ncnn")(), Protocol()) as bench, pytest.raises(MeasurementError, match=r"--batch-size 1"):
+        bench.admit(Subject("block", Block, (2, 8, 10, 10)))
+
+
+def _conv_plan():
+    """Plan two layers with a narrow and a wide convolution each."""
+    layers = [
+        PlanLayer(
+            f"layer{index}",
+            {
+                f"k{size}": PlanCandidate(
+                    OpSpec.of("conv2d", [(1, 8, 16, 16)], out_channels=8, kernel_size=size),
+                    partial(nn.Conv2d, 8, 8, size, padding=size // 2),
+                )
+                for size in (1, 7)
+            },
+        )
+        for index in range(2)
+    ]
+    return MeasurePlan(SpaceReference("convolutions", {}), (1, 8, 16, 16), tuple(layers))
+
+
+def test_table_is_solved_from_whole_networks_of_ncnn(tmp_path):
+    protocol = Protocol(rounds=2, processes=1, n_warmup=0, time_budget=600)
+    table = build_table(_conv_plan(), _class("ncnn")(), protocol, tmp_path / "t.json", store="memory")
+    assert table.coverage == 1
+    assert table.platform.runtime == "ncnn"

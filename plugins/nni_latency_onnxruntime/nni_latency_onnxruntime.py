@@ -16,7 +16,7 @@ from onnxruntime.quantization import CalibrationDataReader, QuantFormat, quantiz
 
 from nni_latency import hookimpl
 from nni_latency.errors import InvalidValueError, MeasurementError
-from nni_latency.measurement.runtimes import Arrays, CompiledNetwork, ExportedRuntime
+from nni_latency.measurement.runtimes import Arrays, ProfiledNetwork, ProfiledRuntime
 from nni_latency.operators import OnnxNetwork
 
 #: What runs on a device, as ONNX Runtime calls it.
@@ -29,7 +29,7 @@ _NAMED = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider", "tenso
 _COLD = 2
 
 
-class OnnxRuntime(ExportedRuntime):
+class OnnxRuntime(ProfiledRuntime):
     """ONNX Runtime with all of its optimisations.
 
     Parameters
@@ -82,13 +82,13 @@ class OnnxRuntime(ExportedRuntime):
         """Which execution provider was asked for."""
         return {"provider": self.provider}
 
-    def _compile(self, network: OnnxNetwork, inputs: Arrays) -> CompiledNetwork:
+    def _compile(self, network: OnnxNetwork, inputs: Arrays) -> ProfiledNetwork:
         feed = dict(zip(network.input_names, inputs, strict=True))
         model = _quantised(network, feed) if self.precision == "int8" else network.serialised()
         return _Session(model, network.input_names, self.provider, self.threads)
 
 
-class _Session(CompiledNetwork):
+class _Session(ProfiledNetwork):
     """A network in a session of ONNX Runtime, and another session for every profile."""
 
     def __init__(self, model: bytes, names: Sequence[str], provider: str, threads: int) -> None:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from nni_latency import hookimpl
 from nni_latency.errors import InvalidValueError, MeasurementError, listed
 from nni_latency.imports import require
-from nni_latency.measurement.runtimes import Arrays, CompiledNetwork, ExportedRuntime
+from nni_latency.measurement.runtimes import Arrays, ProfiledNetwork, ProfiledRuntime
 from nni_latency.operators import OnnxNetwork
 
 #: What OpenVINO calls the precisions. It must be told: by itself it computes in bf16 where the processor can. What is
@@ -20,7 +20,7 @@ from nni_latency.operators import OnnxNetwork
 _HINTS = {"fp32": "f32", "bf16": "bf16", "int8": "f32"}
 
 
-class OpenVino(ExportedRuntime):
+class OpenVino(ProfiledRuntime):
     """OpenVINO on the CPU, for the least latency of one network.
 
     Parameters
@@ -62,14 +62,14 @@ class OpenVino(ExportedRuntime):
         """Version of OpenVINO."""
         return str(openvino.__version__)
 
-    def _compile(self, network: OnnxNetwork, inputs: Arrays) -> CompiledNetwork:
+    def _compile(self, network: OnnxNetwork, inputs: Arrays) -> ProfiledNetwork:
         model = openvino.Core().read_model(network.serialised())
         if self.precision == "int8":
             model = _quantised(model, dict(zip(network.input_names, inputs, strict=True)))
         return _Compiled(model, network.input_names, self.threads, self.precision)
 
 
-class _Compiled(CompiledNetwork):
+class _Compiled(ProfiledNetwork):
     """A network that OpenVINO has compiled."""
 
     def __init__(self, model: Any, names: Sequence[str], threads: int, precision: str) -> None:

@@ -1,5 +1,5 @@
 from ._base import Runtime
-from ._exported import Arrays, CompiledNetwork, ExportedRuntime
+from ._exported import Arrays, CompiledNetwork, ExportedRuntime, ProfiledNetwork, ProfiledRuntime
 from ._settling import Unpacking
 from ._torch_compile import TorchCompile
 from ._torch_eager import TorchEager
@@ -9,6 +9,8 @@ __all__ = [
     "Arrays",
     "CompiledNetwork",
     "ExportedRuntime",
+    "ProfiledNetwork",
+    "ProfiledRuntime",
     "Runtime",
     "TorchCompile",
     "TorchEager",

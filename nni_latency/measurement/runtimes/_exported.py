@@ -1,4 +1,4 @@
-"""What the runtimes share that take a network as ONNX, compile it whole, and tell what each of its nodes took."""
+"""What the runtimes share that take a network as ONNX and compile it whole, and those that tell what its nodes took."""
 
 from __future__ import annotations
 
@@ -44,6 +44,10 @@ class CompiledNetwork(ABC):
     def run(self, inputs: Arrays) -> Sequence[NDArray[Any]]:
         """Run it once."""
 
+
+class ProfiledNetwork(CompiledNetwork):
+    """A compiled network that tells what its nodes take."""
+
     @abstractmethod
     def profile(self, inputs: Arrays, runs: int) -> list[list[tuple[Sequence[str], float]]]:
         """Run it several times.
@@ -69,7 +73,7 @@ class _Prepared:
 
 
 class ExportedRuntime(Runtime):
-    """Base of runtimes that compile a network from ONNX and have a profile of their own.
+    """Base of runtimes that compile a network from ONNX, and are timed from the outside.
 
     A subclass gives `name`, `version`, `precisions` and `_compile`.
 
@@ -88,9 +92,7 @@ class ExportedRuntime(Runtime):
         If the precision is none of them, or the threads are not positive.
     """
 
-    divides = True
-    sees_calls = True
-    least_runs = 5
+    supports_layer_timing = False
 
     #: Precisions that it computes in.
     precisions: tuple[str, ...] = ("fp32",)
@@ -198,6 +200,44 @@ class ExportedRuntime(Runtime):
         self._check(prepared.compiled.run(arrays), [item.float().numpy() for item in expected])
         return prepared
 
+    def conditions(self) -> Conditions:
+        """Say what the device is like at this moment."""
+        return read_conditions(self.device)
+
+    def _settled(self, network: OnnxNetwork, arrays: Arrays) -> _Prepared:
+        compiled = self._compile(network, arrays)
+        for _ in range(_SETTLING_RUNS):
+            compiled.run(arrays)
+        return _Prepared(network, compiled)
+
+    def _check(self, found: Sequence[NDArray[Any]], expected: Sequence[NDArray[Any]]) -> None:
+        """Raise `MeasurementError` if a network computes something else than in torch."""
+        if len(found) != len(expected):
+            raise MeasurementError(f"{self.name} returns {len(found)} results, and torch {len(expected)}.")
+        for number, (mine, theirs) in enumerate(zip(found, expected, strict=True)):
+            if mine.shape != theirs.shape:
+                raise MeasurementError(
+                    f"{self.name} returns the shape {mine.shape} for result {number}, and torch {theirs.shape}."
+                )
+            off = float(np.linalg.norm(mine.astype(np.float64) - theirs) / max(1e-6, float(np.linalg.norm(theirs))))
+            if not off <= _TOLERANCE[self.precision]:
+                raise MeasurementError(
+                    f"{self.name} computes something else than torch: result {number} is off by {off:.1%}, where "
+                    f"{_TOLERANCE[self.precision]:.1%} would be the rounding of {self.precision}."
+                )
+
+
+class ProfiledRuntime(ExportedRuntime):
+    """Base of exported runtimes with a profile of their own, by which they divide networks; see `ExportedRuntime`.
+
+    Its `_compile` returns a `ProfiledNetwork`.
+    """
+
+    supports_layer_timing = True
+    divides = True
+    sees_calls = True
+    least_runs = 5
+
     def join(self, stages: Sequence[Stage], value: Any) -> Stage:
         """Compile networks that run one after another as one."""
         return self._settled(join_onnx([stage.network for stage in stages]), (value,))  # type: ignore[attr-defined]
@@ -210,6 +250,7 @@ class ExportedRuntime(Runtime):
         first part. A node that the runtime made of its own accord belongs to the part of the node before.
         """
         assert isinstance(stage, _Prepared), stage
+        assert isinstance(stage.compiled, ProfiledNetwork), stage.compiled
         arrays = value if isinstance(value, tuple) else (value,)
         whole = statistics.median(time_chain([stage], value, self.clock)[0] for _ in range(runs))
         profiles = stage.compiled.profile(arrays, runs)
@@ -221,16 +262,6 @@ class ExportedRuntime(Runtime):
     def time_calls(self, stage: Stage, value: Any) -> list[float]:
         """Run a prepared network once and say what its calls of torch functions took."""
         return self.divide(stage, value, 1)[0]
-
-    def conditions(self) -> Conditions:
-        """Say what the device is like at this moment."""
-        return read_conditions(self.device)
-
-    def _settled(self, network: OnnxNetwork, arrays: Arrays) -> _Prepared:
-        compiled = self._compile(network, arrays)
-        for _ in range(_SETTLING_RUNS):
-            compiled.run(arrays)
-        return _Prepared(network, compiled)
 
     def _divided(
         self,
@@ -248,19 +279,3 @@ class ExportedRuntime(Runtime):
             place = place if label is None else main[label]
             times[place] += max(seconds - mark, _LEAST_LEFT * seconds)
         return [max(seconds, self.clock.resolution) for seconds in times]
-
-    def _check(self, found: Sequence[NDArray[Any]], expected: Sequence[NDArray[Any]]) -> None:
-        """Raise `MeasurementError` if a network computes something else than in torch."""
-        if len(found) != len(expected):
-            raise MeasurementError(f"{self.name} returns {len(found)} results, and torch {len(expected)}.")
-        for number, (mine, theirs) in enumerate(zip(found, expected, strict=True)):
-            if mine.shape != theirs.shape:
-                raise MeasurementError(
-                    f"{self.name} returns the shape {mine.shape} for result {number}, and torch {theirs.shape}."
-                )
-            off = float(np.linalg.norm(mine.astype(np.float64) - theirs) / max(1e-6, float(np.linalg.norm(theirs))))
-            if not off <= _TOLERANCE[self.precision]:
-                raise MeasurementError(
-                    f"{self.name} computes something else than torch: result {number} is off by {off:.1%}, where "
-                    f"{_TOLERANCE[self.precision]:.1%} would be the rounding of {self.precision}."
-                )
