@@ -14,7 +14,7 @@ from torch import nn
 from nni_latency.errors import InvalidValueError, MeasurementError
 from nni_latency.estimators import ModuleEstimator
 from nni_latency.measurement import CandidateError, LocalBench, Protocol, Subject, compose, operator_times
-from nni_latency.operators import OpSpec, trace
+from nni_latency.operators import capture_operators, trace
 from nni_latency.spaces import FBNetSpace
 from nni_latency.tables import MeasurePlan, PlanCandidate, PlanLayer, SpaceReference, build_table
 from nni_latency.testing import check_plugin, check_runtime
@@ -229,7 +229,7 @@ def _conv_plan():
             f"layer{index}",
             {
                 f"k{size}": PlanCandidate(
-                    OpSpec.of("conv2d", [(1, 8, 16, 16)], out_channels=8, kernel_size=size),
+                    capture_operators(nn.Conv2d(8, 8, size, padding=size // 2), torch.zeros(1, 8, 16, 16))[0][1],
                     partial(nn.Conv2d, 8, 8, size, padding=size // 2),
                 )
                 for size in (1, 7)
