@@ -66,7 +66,9 @@ class DeviceOptions:
 class EndingOptions:
     """When measuring ends."""
 
-    budget: float = option("Maximum time spent measuring, such as 30s or 5min.", type=DURATION)
+    budget: float = option(
+        "Maximum time spent measuring, such as 30s or 5min. Starting and loading come on top.", type=DURATION
+    )
     half_width: float = option(
         "Stop early once the half-width of every interval is at most this share of its value; 0 uses the whole budget.",
         type=click.FloatRange(0, 1, max_open=True),

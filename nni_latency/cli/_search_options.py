@@ -51,7 +51,11 @@ class SearchOptions:
     )
     weight: float = option("Weight of the latency in the loss.", default=1.0)
     measure: bool = option("Measure the network found.", default=True)
-    budget: float = option("Maximum time spent measuring the network found.", type=DURATION, default="10s")
+    budget: float = option(
+        "Maximum time spent measuring the network found. Starting and loading come on top.",
+        type=DURATION,
+        default="10s",
+    )
     threads: int = option("Threads used for training; small images gain little from more.", default=_SETTINGS.threads)
     seed: int = option("Random seed.", default=0)
     out: Path = option("Folder of the results.", type=FOLDER, default=Path("search"))
