@@ -30,6 +30,9 @@ GROUP = "nni_latency"
 hookspec = pluggy.HookspecMarker(GROUP)
 hookimpl = pluggy.HookimplMarker(GROUP)
 
+#: Runtimes of this project that are installed apart.
+SEPARATE = ("ncnn", "onnxruntime", "openvino")
+
 #: Called with a name and a factory.
 Register = Callable[[str, Callable[..., Any]], None]
 
@@ -122,6 +125,8 @@ class Registry:
         if name in found:
             return found[name]
         error = UnknownNameError.of(kind, name, sorted(found))
+        if kind == "runtime" and name in SEPARATE and not any(plugin.name == name for plugin in self.plugins):
+            error = UnknownNameError(f"{error} It has a package of its own: pip install nni_latency_{name}")
         broken = [f"{plugin.name} ({plugin.error})" for plugin in self.plugins if plugin.error]
         raise UnknownNameError(f"{error} Plugins that did not load: {'; '.join(broken)}.") if broken else error
 

@@ -94,6 +94,11 @@ def test_plugin_that_can_not_be_imported_is_reported_and_the_rest_work(plugin):
     assert "ModuleNotFoundError" in broken.error
 
 
+def test_runtime_of_a_package_of_its_own_says_what_to_install():
+    with pytest.raises(UnknownNameError, match=r"Unknown runtime 'openvino'.* pip install nni_latency_openvino$"):
+        collect([_BUILTIN]).find("runtime", "openvino")
+
+
 def test_plugin_with_an_unknown_hook_is_reported_and_the_rest_work(plugin):
     odd = plugin("odd", register_everything=_estimators("x"))
     registry = collect([odd, plugin("good", register_estimators=_estimators("a"))])
