@@ -125,6 +125,16 @@ def test_time_of_a_network_is_put_down_to_its_calls(profiled):
     assert min(by_kind["conv2d"]) > 1e-6 > max(by_kind["batch_norm"] + by_kind["relu"])
 
 
+def test_fused_operators_are_told(profiled):
+    runtime = profiled()
+    with runtime.session():
+        inputs = runtime.inputs((1, 8, 32, 32))
+        kernels = runtime.fused_operators(Subject("block", Block, (1, 8, 32, 32)), inputs)
+    groups = [{name.rpartition(".")[2] for name in names} for _, names in kernels]
+    assert {"conv2d", "batch_norm", "relu"} in groups
+    assert sum(map(len, (names for _, names in kernels))) == 7
+
+
 def test_parts_of_a_joined_network_are_told_apart(profiled):
     runtime = profiled()
     wide, narrow = partial(nn.Conv2d, 16, 16, 9, padding=4), partial(nn.Conv2d, 16, 16, 1)

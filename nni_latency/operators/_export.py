@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import tempfile
 import warnings
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -51,13 +51,37 @@ class OnnxNetwork:
 
     def label_of(self, names: Sequence[str]) -> int | None:
         """Return the number of the part that a node belongs to, by its own name and those of its results."""
+        return next(self._labels(names), None)
+
+    def _labels(self, names: Sequence[str]) -> Iterator[int]:
         pattern = _PART if self.is_joined else _CALL
         for name in names:
             plain = _SUFFIX.sub("", name)
             match = pattern.search(self._producers.get(plain, plain))
             if match and int(match[1]) < self.n_labels:
-                return int(match[1])
-        return None
+                yield int(match[1])
+
+    def kernels(self, nodes: Sequence[Sequence[str]]) -> dict[int, set[int]]:
+        """Say which parts run together, by the names of the nodes that a runtime has made.
+
+        Parameters
+        ----------
+        nodes : sequence of sequence of str
+            The names of every node: its own, and those of what it was made of.
+
+        Returns
+        -------
+        dict of int to set of int
+            By the part that computes most in each kernel, all parts in it.
+        """
+        found: dict[int, set[int]] = {}
+        executed = {label for names in nodes for label in self._labels(names)}
+        for names in nodes:
+            named = set(self._labels(names))
+            if named:
+                members = named.union(*(self._members(label, executed - {label}) for label in named))
+                found.setdefault(self._heaviest(members), set()).update(members)
+        return found
 
     def main_labels(self, executed: Collection[int]) -> dict[int, int]:
         """Say which part the time of each part that ran belongs to.
@@ -76,14 +100,20 @@ class OnnxNetwork:
         return {label: self._main(label, set(executed) - {label}) for label in executed}
 
     def _main(self, label: int, others: set[int]) -> int:
+        return self._heaviest(self._members(label, others))
+
+    def _heaviest(self, members: set[int]) -> int:
+        return min(members & self._heavy or members)
+
+    def _members(self, label: int, others: set[int]) -> set[int]:
+        """Return a part, and those before it that have no node of their own."""
         members, todo = {label}, [label]
         while todo:
             for source in self._sources.get(todo.pop(), ()):
                 if source not in members | others:
                     members.add(source)
                     todo.append(source)
-        heavy = [member for member in members if member in self._heavy]
-        return min(heavy or members)
+        return members
 
     @cached_property
     def _producers(self) -> dict[str, str]:

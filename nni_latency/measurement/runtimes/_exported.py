@@ -22,7 +22,7 @@ from nni_latency.measurement.runtimes._affinity import choose_processors, pinned
 from nni_latency.measurement.runtimes._allocator import keep_freed_memory
 from nni_latency.measurement.runtimes._base import Runtime
 from nni_latency.measurement.runtimes._settling import Unpacking, with_values
-from nni_latency.operators import Inputs, OnnxNetwork, export_onnx, join_onnx, tensors_in
+from nni_latency.operators import Inputs, OnnxNetwork, Trace, export_onnx, join_onnx, tensors_in, trace
 from nni_latency.platforms import RUNTIME_FACT, Conditions, Platform, current_platform, read_conditions
 
 Arrays = tuple[NDArray[Any], ...]
@@ -259,6 +259,18 @@ class ProfiledRuntime(ExportedRuntime):
         main = stage.network.main_labels({label for label in labels if label is not None})
         return [self._divided(stage.network.n_labels, main, labels, nodes, whole - usual) for nodes in profiles]
 
+    def fused_operators(self, subject: Subject, inputs: Any) -> list[tuple[str, tuple[str, ...]]]:
+        """Say which operators of a network run as one kernel, by the names of the nodes that the runtime has made."""
+        stage = self.prepare(subject, inputs)
+        assert isinstance(stage, _Prepared), stage
+        assert isinstance(stage.compiled, ProfiledNetwork), stage.compiled
+        arrays = inputs if isinstance(inputs, tuple) else (inputs,)
+        nodes = [list(names) for names, _ in stage.compiled.profile(arrays, 1)[0]]
+        like = subject.inputs
+        example = (*like.args, dict(like.kwargs)) if isinstance(like, Inputs) else torch.from_numpy(inputs)
+        traced = trace(subject.build().eval(), example, "graph")
+        return _named_kernels(traced, stage.network.kernels(nodes), nodes, stage.network)
+
     def time_calls(self, stage: Stage, value: Any) -> list[float]:
         """Run a prepared network once and say what its calls of torch functions took."""
         return self.divide(stage, value, 1)[0]
@@ -279,3 +291,26 @@ class ProfiledRuntime(ExportedRuntime):
             place = place if label is None else main[label]
             times[place] += max(seconds - mark, _LEAST_LEFT * seconds)
         return [max(seconds, self.clock.resolution) for seconds in times]
+
+
+def _named_kernels(
+    traced: Trace, kernels: Mapping[int, set[int]], nodes: Sequence[Sequence[str]], network: OnnxNetwork
+) -> list[tuple[str, tuple[str, ...]]]:
+    """Name kernels, which are sets of calls, and the operators in them; what has no call in any was folded away."""
+    names = {
+        main: next(item[0] for item in nodes if network.label_of(item) in calls) for main, calls in kernels.items()
+    }
+    by_call = {call: main for main, calls in kernels.items() for call in calls}
+    found: dict[int, list[str]] = {main: [] for main in kernels}
+    kernel_of: list[int | None] = []
+    begin = 0
+    for item in traced.operators:
+        calls = range(begin, item.last_call + 1)
+        begin = item.last_call + 1
+        main = next((by_call[call] for call in calls if call in by_call), None)
+        if main is None:  # in the weights of the operator before
+            main = next((kernel_of[source] for source in item.sources if kernel_of[source] is not None), None)
+        kernel_of.append(main)
+        if main is not None:
+            found[main].append(item.name)
+    return [(names[main], tuple(operators)) for main, operators in found.items() if operators]
