@@ -108,7 +108,7 @@ def break_down(
         return Breakdown(estimator.estimate(model, example_inputs), (), features, uncounted)
     if isinstance(estimator, MeasuringEstimator):
         estimator.measure([(model, example_inputs)])
-    costs = estimator._estimate_ops([item.op for item in traced])
+    costs = estimator._estimate_traced(traced)
     shares = layer_shares(estimator, [(item.name, "", cost) for item, cost in zip(traced, costs, strict=True)])
     operators = tuple(
         OperatorShare(item.name, item.op, share.estimate, share.share)

@@ -3,6 +3,8 @@ from ._composites import parts_of
 from ._families import family_of, form_of, group_of, size_of_attribute, work_of
 from ._feature_table import Counted, count_operators, features_of, supported_kinds
 from ._features import Features, given_shapes, learned_shapes
+from ._fusing import chained, divide, fuse
+from ._fusion_rules import FusionRule, FusionRules, FusionTimes
 from ._inputs import Inputs, freeze_inputs, freeze_shapes
 from ._onnx import read_onnx
 from ._op_key import OP_KEY, parse_op_keys
@@ -19,6 +21,9 @@ __all__ = [
     "By",
     "Counted",
     "Features",
+    "FusionRule",
+    "FusionRules",
+    "FusionTimes",
     "Inputs",
     "Learned",
     "OpSpec",
@@ -27,13 +32,16 @@ __all__ = [
     "TracingWarning",
     "build_operator",
     "capture_operators",
+    "chained",
     "count_operators",
     "describe_call",
+    "divide",
     "family_of",
     "features_of",
     "form_of",
     "freeze_inputs",
     "freeze_shapes",
+    "fuse",
     "given_shapes",
     "group_of",
     "is_parameter",
