@@ -1,4 +1,4 @@
-"""What ``nni-latency detect-fusion`` and ``show`` say of fusion rules: a verdict for each, and the kernels of a network."""
+"""What ``detect-fusion`` and ``show`` say of fusion rules: a verdict for each, and the kernels of a network."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Unpack
 
-from nni_latency.errors import InvalidValueError, LatencyError
+from nni_latency.errors import InvalidValueError, MeasurementError
 from nni_latency.fusion._document import save_rules
 from nni_latency.fusion._fusion_schedule import FusionSchedule
 from nni_latency.fusion._probes import PROBES, Probe, operator_names
@@ -93,12 +93,15 @@ def _told(runtime: Runtime, probes: Sequence[Probe]) -> FusionRules | None:
         for probe in probes:
             try:
                 kernels = kernels_of(runtime, probe.whole)
-            except LatencyError as error:
-                failures[probe.name] = str(error)
+            except Exception as error:  # a runtime may raise anything about a network
+                failures[probe.name] = f"{type(error).__name__}: {error}"
                 continue
             if kernels is None:
                 return None
             rules.append(_read_off(probe, kernels))
+    if not rules:
+        reason = next(iter(failures.values()))
+        raise MeasurementError(f"The runtime {runtime.name!r} can be asked about no probe: {reason}")
     return FusionRules(runtime.platform, tuple(rules), failures=failures)
 
 

@@ -51,8 +51,8 @@ class FusionRule:
     Parameters
     ----------
     kinds : tuple of str
-        Kinds or families of operators that follow each other, two or more: the rule is about the last one, where the
-        kernel ends with those before it.
+        Kinds or families (`family_of`) of operators that follow each other, two or more: the rule is about the last
+        one, where the kernel ends with those before it.
     fused : bool
         Whether it runs in their kernel.
     shared : bool, default=False
@@ -190,8 +190,18 @@ class FusionRules:
             )
 
 
+#: Kinds that compute what another one does, under whose name a rule is looked for, too.
+_SAME = {
+    **dict.fromkeys(("hardtanh", "clamp"), "relu6"),
+    **dict.fromkeys(("concat", "concatenate"), "cat"),
+    "multiply": "mul",
+    "global_average_pool": "adaptive_avg_pool2d",
+}
+
+
 def _names(op: OpSpec) -> tuple[str, ...]:
-    return tuple(dict.fromkeys((family_of(op), op.kind)))
+    """Name an operator in all ways that a rule may, the narrowest first."""
+    return tuple(dict.fromkeys((family_of(op), op.kind, _SAME.get(op.kind, op.kind))))
 
 
 def reads_whole(op: OpSpec, numbers: int) -> bool:

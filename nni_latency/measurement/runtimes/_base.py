@@ -114,8 +114,8 @@ class Runtime(ABC):
 
         Raises
         ------
-        LatencyError
-            If the network cannot be run.
+        Exception
+            Whatever says why the runtime cannot take the network.
         """
         return None
 
