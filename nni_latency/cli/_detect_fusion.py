@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 _DEFAULTS = measurement.Protocol()
 
+#: Runs of every visit: the networks are small, so that a visit takes longer to begin than to be timed.
+_RUNS = 8
+
 
 @dataclass(frozen=True)
 class _ProbeOptions:
@@ -48,6 +51,7 @@ class _ProbeOptions:
             timeout=self.timeout,
             threads=threads,
             seed=self.seed,
+            n_run=_RUNS,
             processes=1,
         )
 

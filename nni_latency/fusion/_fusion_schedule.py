@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from nni_latency.errors import MeasurementError
 from nni_latency.fusion._probes import Probe, constant_network
 from nni_latency.measurement import (
+    Chain,
     Failure,
     Measurement,
     NetworkSchedule,
@@ -53,6 +54,12 @@ class FusionSchedule(NetworkSchedule):
     def unsettled(self) -> int:
         """How many probes are not clear yet."""
         return sum(not self._is_clear(probe) for probe in self.probes if not self.reason_against(probe))
+
+    def next_round(self) -> list[Chain]:
+        """Return the networks of the probes that are not clear yet in a new order, and the one that takes no time."""
+        unclear = [probe for probe in self.probes if not self.reason_against(probe) and not self._is_clear(probe)]
+        wanted = {self._trivial.key, *(subject.key for probe in unclear for subject in probe.networks)}
+        return [chain for chain in super().next_round() if chain[0].key in wanted]
 
     @property
     def constant(self) -> float:

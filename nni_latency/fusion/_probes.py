@@ -16,9 +16,9 @@ from nni_latency.operators import Inputs
 
 Shape = tuple[int, ...]
 
-#: A feature map and tokens, about as many numbers each: enough for what a single operator takes to be seen beside what
-#: a runtime adds to a run, and few channels, so that a convolution does not hide what follows it.
-MAP, TOKENS = (1, 16, 112, 112), (1, 3136, 64)
+#: A feature map and tokens, as many numbers each: enough for what a single operator takes to be seen beside what a
+#: runtime adds to a run. Channels are few, so that a convolution does not hide what follows it.
+MAP, TOKENS = (1, 16, 112, 112), (1, 6272, 32)
 
 #: What a runtime adds to every run is what this takes, by the key of its network.
 CONSTANT = "one number"
@@ -69,13 +69,14 @@ def _norm(channels: int) -> nn.Module:
     return norm
 
 
-#: Operators on feature maps and on tokens, by kind or family; each is made for a number of channels, and keeps it.
+#: Operators on feature maps and on tokens, by kind or family; each is made for a number of channels. Which operators
+#: are fused does not depend on their windows, so the quickest ones are taken.
 _ON_MAPS: dict[str, Callable[[int], nn.Module]] = {
-    "conv2d": lambda channels: nn.Conv2d(channels, channels, 3, padding=1),
+    "conv2d": lambda channels: nn.Conv2d(channels, channels, 1),
     "conv2d depthwise": lambda channels: nn.Conv2d(channels, channels, 3, padding=1, groups=channels),
     "batch_norm": _norm,
-    "max_pool2d": lambda _: nn.MaxPool2d(3, 1, 1),
-    "avg_pool2d": lambda _: nn.AvgPool2d(3, 1, 1),
+    "max_pool2d": lambda _: nn.MaxPool2d(2),
+    "avg_pool2d": lambda _: nn.AvgPool2d(2),
     "adaptive_avg_pool2d": lambda _: nn.AdaptiveAvgPool2d(1),
 }
 _ON_TOKENS: dict[str, Callable[[int], nn.Module]] = {
@@ -93,17 +94,13 @@ class Stack(nn.Module):
     ----------
     kinds : sequence of str
         What they are.
-    channels : int
+    shape : tuple of int
         Of the input.
     """
 
-    def __init__(self, kinds: Sequence[str], channels: int) -> None:
+    def __init__(self, kinds: Sequence[str], shape: Shape) -> None:
         super().__init__()
-        parts = []
-        for kind in kinds:
-            parts.append(_make(kind, channels))
-            channels *= 2 if kind == "cat" else 1
-        self.parts = nn.ModuleList(parts)
+        self.parts = nn.ModuleList(map(_make, kinds, shapes_of(kinds, shape)))
 
     def forward(self, value: torch.Tensor, other: torch.Tensor | None = None) -> torch.Tensor:
         """Return what the last one returns."""
@@ -112,12 +109,25 @@ class Stack(nn.Module):
         return value
 
 
-def _make(kind: str, channels: int) -> nn.Module:
+def shapes_of(kinds: Sequence[str], shape: Shape) -> list[Shape]:
+    """Return the shape of what each operator takes, and at the end that of what the last one returns."""
+    value, found = torch.empty(shape, device="meta"), [shape]
+    for kind in kinds:
+        with torch.device("meta"):
+            part = _make(kind, found[-1])
+            value = part(value, value) if isinstance(part, Function) else part(value)
+        found.append(tuple(value.shape))
+    return found
+
+
+def _make(kind: str, shape: Shape) -> nn.Module:
     if kind in _ACTIVATIONS:
         return _ACTIVATIONS[kind]()
     if kind in _JOINING:
         return Function(_JOINING[kind])
-    return (_ON_MAPS | _ON_TOKENS)[kind](channels)
+    if kind in _ON_TOKENS:
+        return _ON_TOKENS[kind](shape[-1])
+    return _ON_MAPS[kind](shape[1])
 
 
 @dataclass(frozen=True)
@@ -153,9 +163,8 @@ class Probe:
             raise InvalidValueError(f"A probe must name two operators or more, such as conv2d+relu. Got {self.name!r}.")
         if set(self.kinds) & {*_ON_MAPS, "cat"} and set(self.kinds) & set(_ON_TOKENS):
             raise InvalidValueError(f"The operators of a probe must all take feature maps, or tokens. Got {self.name}.")
-        behind = self.kinds[self.kinds.index("cat") + 1 :] if "cat" in self.kinds else ()
-        if set(behind) & set(_JOINING) or len(behind) > 1 or "adaptive_avg_pool2d" in self.kinds[:-1]:
-            raise InvalidValueError(f"Nothing can be tried behind what changes the shape. Got {self.name}.")
+        if len(self._joined) > 1:
+            raise InvalidValueError(f"Operators of two tensors must all take one shape. Got {self.name}.")
 
     @property
     def name(self) -> str:
@@ -172,35 +181,39 @@ class Probe:
         """Shape of the input."""
         return TOKENS if set(self.kinds) & set(_ON_TOKENS) else MAP
 
-    @property
-    def networks(self) -> tuple[Subject, Subject, Subject]:
-        """The operators before the last one, the last one, and all of them: what is measured."""
-        # What comes behind a concatenation takes twice the channels, alone as well.
-        wide = (self.shape[0], 2 * self.shape[1], *self.shape[2:]) if "cat" in self.kinds[:-1] else self.shape
-        return (
-            _network(self.kinds[:-1], self.shape),
-            _network(self.kinds[-1:], wide),
-            self.whole,
-        )
+    @cached_property
+    def _shapes(self) -> list[Shape]:
+        return shapes_of(self.kinds, self.shape)
 
     @property
+    def _joined(self) -> set[Shape]:
+        """Shapes of the inputs of operators that take two."""
+        return {shape for kind, shape in zip(self.kinds, self._shapes, strict=False) if kind in _JOINING}
+
+    @cached_property
+    def networks(self) -> tuple[Subject, Subject, Subject]:
+        """The operators before the last one, the last one, and all of them: what is measured."""
+        return (_network(self.kinds[:-1], self.shape), _network(self.kinds[-1:], self._shapes[-2]), self.whole)
+
+    @cached_property
     def whole(self) -> Subject:
         """The network of all operators."""
         return _network(self.kinds, self.shape)
 
 
 def _network(kinds: tuple[str, ...], shape: Shape) -> Subject:
-    width = shape[-1] if shape == TOKENS else shape[1]
-    inputs = tuple(torch.empty(shape, device="meta") for _ in range(2 if set(kinds) & set(_JOINING) else 1))
     key = f"{'+'.join(kinds)}@{'x'.join(map(str, shape))}"
     specification = {"kinds": list(kinds), "input_shape": list(shape)}
-    like: Any = shape if len(inputs) == 1 else Inputs(inputs)
-    return Subject(key, partial(Stack, kinds, width), like, "block", f"stack {key}", specification)
+    joined = [place for kind, place in zip(kinds, shapes_of(kinds, shape), strict=False) if kind in _JOINING]
+    like: Any = shape
+    if joined:
+        like = Inputs(tuple(torch.empty(item, device="meta") for item in (shape, joined[0])))
+    return Subject(key, partial(Stack, kinds, shape), like, "block", f"stack {key}", specification)
 
 
 def constant_network() -> Subject:
     """Return a network that takes next to no time, but for what a runtime adds to every run."""
-    return Subject(CONSTANT, partial(Stack, ("relu",), 1), (1, 1, 1, 1), "block", f"stack {CONSTANT}")
+    return Subject(CONSTANT, partial(Stack, ("relu",), (1, 1, 1, 1)), (1, 1, 1, 1), "block", f"stack {CONSTANT}")
 
 
 def operator_names(subject: Subject) -> list[str]:
@@ -222,7 +235,7 @@ PROBES: tuple[Probe, ...] = (
     *_followed(("add",), ("relu", "relu6", "batch_norm", "layer_norm", "add")),
     *_followed(("relu",), ("add", "batch_norm", "conv2d", "max_pool2d", "adaptive_avg_pool2d")),
     *_followed(("hardsigmoid", "sigmoid"), ("mul",)),
-    *_followed(("mul", "max_pool2d", "avg_pool2d"), ("relu",)),
+    *_followed(("mul", "max_pool2d"), ("relu",)),
     *_followed(("cat",), ("batch_norm", "relu", "conv2d")),
     *_followed(("gelu", "layer_norm"), ("linear",)),
     *(Probe((first, *rest)) for first in ("conv2d", "conv2d depthwise") for rest in (("add", "relu"), ("relu", "add"))),

@@ -40,8 +40,7 @@ def test_probes_of_one_name_are_there_once():
         ("conv2d", InvalidValueError, "two operators or more"),
         ("conv2d+convolution", UnknownNameError, "Unknown operator 'convolution'"),
         ("conv2d+layer_norm", InvalidValueError, "all take feature maps, or tokens"),
-        ("adaptive_avg_pool2d+relu", InvalidValueError, "behind what changes the shape"),
-        ("cat+add", InvalidValueError, "behind what changes the shape"),
+        ("add+max_pool2d+add", InvalidValueError, "must all take one shape"),
         ("", UnknownNameError, "Unknown operator ''"),
     ],
 )
