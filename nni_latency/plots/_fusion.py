@@ -29,6 +29,9 @@ _COLOURS = {
 #: Sizes [inch]: a row, a letter, space around a text, between columns, between lanes of edges, above everything.
 _ROW, _BOX, _LETTER, _PADDING, _GAP, _LANE, _HEAD = 0.25, 0.18, 0.062, 0.12, 0.5, 0.07, 0.95
 
+#: Widths of a caption, and of the number beside a row [inch].
+_CAPTION, _NUMBER = 1.4, 0.19
+
 #: Rows of a column, and operators of a network that is still drawn.
 _ROWS, _MOST = 36, 500
 
@@ -85,8 +88,8 @@ def draw_fusion(network: Trace, rules: FusionRules, out: str | Path, *, title: s
     before = [_Row(str(place), [item.op], item.sources) for place, item in enumerate(network.operators)]
     after = _kernels(network, rules)
     middle = _place(before, 0.0) + _GAP
-    width = max(_place(after, middle), 8.0)
-    height = _HEAD + _ROW * min(_ROWS, max(len(before), len(after))) + 0.1
+    width = max(_place(after, middle) + 0.15, 7.0)
+    height = _HEAD + _ROW - min(row.y for row in (*before, *after))
     figure = Figure(figsize=(width, height))
     axes = figure.add_axes((0, 0, 1, 1))
     axes.set(xlim=(0, width), ylim=(-height + _HEAD, _HEAD))
@@ -120,7 +123,7 @@ def _place(rows: Sequence[_Row], left: float) -> float:
         for place, row in enumerate(members):
             row.x, row.y, row.column = left, -place * _ROW, column
         far = max((len(_far(rows, row)) for row in members), default=0)
-        left += max(sum(row.widths) for row in members) + _LETTER * far
+        left += max(_CAPTION if not column else 0.0, *(sum(row.widths) for row in members)) + _LETTER * far
     return left
 
 
@@ -178,8 +181,8 @@ def _draw_edge(
     while any(low < span[1] and span[0] < high for low, high in lanes.get((row.column, lane), [])):
         lane += 1
     lanes.setdefault((row.column, lane), []).append(span)
-    outer = row.x - 0.22 - _LANE * lane
-    ends = (source.x, outer, outer, row.x)
+    inner, outer = row.x - _NUMBER, row.x - _NUMBER - _LANE * (lane + 1)
+    ends = (inner, outer, outer, inner)
     axes.plot(ends, [source.middle - 0.04] * 2 + [row.middle + 0.04] * 2, color=VERMILION, lw=0.8, zorder=0)
 
 
