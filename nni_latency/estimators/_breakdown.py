@@ -10,7 +10,7 @@ from nni_latency.errors import InvalidValueError, UnknownNameError
 from nni_latency.estimators._base import Estimate, Estimator, LayerEstimator
 from nni_latency.estimators._layer_share import layer_shares
 from nni_latency.estimators._measuring import MeasuringEstimator
-from nni_latency.operators import By, Features, OpSpec, TracedOperator, features_of, read_onnx, trace
+from nni_latency.operators import By, Features, OpSpec, TracedOperator, features_of, trace, trace_onnx
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ def _of_onnx(
 ) -> tuple[TracedOperator, ...]:
     if isinstance(estimator, MeasuringEstimator) or not isinstance(estimator, LayerEstimator):
         raise InvalidValueError(f"{estimator!r} takes networks of torch, and no ONNX files such as {str(path)!r}.")
-    return tuple(TracedOperator(name, op) for name, op in read_onnx(path, batch_size, example_inputs))
+    return trace_onnx(path, batch_size, example_inputs).operators
 
 
 def _count(ops: list[OpSpec]) -> tuple[Features, tuple[str, ...]]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Protocol
+from pathlib import Path
+from typing import Any, Protocol
 
 from nni_latency.errors import MismatchError, MissingEntryError
 from nni_latency.estimators._base import Estimate, LayerEstimator
-from nni_latency.operators import FusionRules, OpSpec, Trace, TracedOperator, chained, divide, parts_of
+from nni_latency.operators import FusionRules, OpSpec, Trace, TracedOperator, chained, divide, parts_of, trace_onnx
 from nni_latency.platforms import Platform, check_same_platform
 from nni_latency.units import combination_of
 
@@ -87,6 +88,12 @@ class KernelEstimator(LayerEstimator):
                 raise MismatchError(f"An estimator of {fallback.metric} cannot stand in for one of {costs.metric}.")
         self.rules, self.costs, self.fallback, self.constant = rules, costs, fallback, constant
         self.platform, self.metric = costs.platform, costs.metric
+
+    def estimate(self, model: Any, example_inputs: Any = None) -> Estimate:
+        """Estimate a network, or an ONNX file: divide it into kernels and add them up."""
+        if isinstance(model, (str, Path)):
+            return self.total(self._estimate_traced(trace_onnx(model, example_inputs=example_inputs).operators))
+        return super().estimate(model, example_inputs)
 
     def estimate_op(self, op: OpSpec) -> Estimate:
         """Estimate one operator, or a block: its operators run one after another, divided into kernels.

@@ -41,6 +41,8 @@ class FusionSchedule(NetworkSchedule):
 
     kind = "fusion"
     counts_preparation = True
+    # Every visit warms its own network up.
+    warm_up = 1
 
     def __init__(self, probes: Sequence[Probe], protocol: Protocol, *, isolated: bool = True) -> None:
         self._trivial = constant_network()

@@ -226,16 +226,18 @@ def _followed(firsts: Iterable[str], seconds: Iterable[str]) -> list[Probe]:
     return [Probe((first, second)) for first in firsts for second in after]
 
 
-#: What is tried unless something else is asked for: the neighbours that networks have.
+#: What is tried unless something else is asked for: the neighbours that networks have. Not among them are two
+#: convolutions or two linear layers: what they share, such as bringing the input into another memory layout, would look
+#: like one kernel.
 PROBES: tuple[Probe, ...] = (
-    *_followed(("conv2d", "conv2d depthwise"), ("batch_norm", *_ACTIVATIONS, "add", "max_pool2d", "conv2d")),
-    *_followed(("conv2d",), ("conv2d depthwise", "adaptive_avg_pool2d", "mul", "cat")),
-    *_followed(("linear",), ("relu", "gelu", "silu", "sigmoid", "add", "layer_norm", "linear")),
+    *_followed(("conv2d", "conv2d depthwise"), ("batch_norm", *_ACTIVATIONS, "add", "max_pool2d")),
+    *_followed(("conv2d",), ("adaptive_avg_pool2d", "mul", "cat")),
+    *_followed(("linear",), ("relu", "gelu", "silu", "sigmoid", "add", "layer_norm")),
     *_followed(("batch_norm",), ("relu", "relu6", "hardswish", "silu", "conv2d")),
     *_followed(("add",), ("relu", "relu6", "batch_norm", "layer_norm", "add")),
     *_followed(("relu",), ("add", "batch_norm", "conv2d", "max_pool2d", "adaptive_avg_pool2d")),
     *_followed(("hardsigmoid", "sigmoid"), ("mul",)),
-    *_followed(("mul", "max_pool2d"), ("relu",)),
+    *_followed(("mul",), ("relu",)),
     *_followed(("cat",), ("batch_norm", "relu", "conv2d")),
     *_followed(("gelu", "layer_norm"), ("linear",)),
     *(Probe((first, *rest)) for first in ("conv2d", "conv2d depthwise") for rest in (("add", "relu"), ("relu", "add"))),

@@ -6,7 +6,7 @@ from ._features import Features, given_shapes, learned_shapes
 from ._fusing import chained, divide, fuse
 from ._fusion_rules import FusionRule, FusionRules, FusionTimes
 from ._inputs import Inputs, freeze_inputs, freeze_shapes
-from ._onnx import read_onnx
+from ._onnx import read_onnx, trace_onnx
 from ._op_key import OP_KEY, parse_op_keys
 from ._op_spec import LARGEST_TENSOR, AttributeValue, OpSpec
 from ._rebuild import build_operator
@@ -56,5 +56,6 @@ __all__ = [
     "tensors_in",
     "trace",
     "trace_both",
+    "trace_onnx",
     "work_of",
 ]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import pytest
 import torch
 from torch import nn
@@ -96,3 +98,14 @@ def test_rules_costs_and_fallback_must_agree():
     other.platform = Platform("another", "openvino")
     with pytest.raises(MismatchError, match="A fallback for kernels would mix"):
         KernelEstimator(_RULES, _Costs(_KNOWN), fallback=other)
+
+
+def test_an_onnx_file_is_divided_as_the_network_is(tmp_path):
+    pytest.importorskip("onnx", reason="the package onnx is not installed")
+    with warnings.catch_warnings():
+        # The exporter that needs no further package is on its way out.
+        warnings.simplefilter("ignore")
+        torch.onnx.export(_network().eval(), _INPUTS, str(tmp_path / "net.onnx"), dynamo=False)
+    # The exporter has folded batch normalisation itself.
+    estimator = KernelEstimator(_RULES, _Costs({"conv2d+relu": 1.0, "adaptive_avg_pool2d": 0.1}))
+    assert estimator.estimate(tmp_path / "net.onnx").value == pytest.approx(1.1)
