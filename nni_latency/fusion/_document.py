@@ -102,7 +102,7 @@ def read_rules(path: str | Path, platform: Platform | None = None) -> FusionRule
     FileFormatError
         If the file is absent, truncated, altered, of another kind or of a newer version.
     MismatchError
-        If the rules are those of another runtime, or of another precision of it, than the platform's.
+        If the rules are those of another runtime than the platform's, or of another precision or version of it.
     """
     rules = FUSION.load(path, _rules)
     if platform is not None:

@@ -11,7 +11,7 @@ from functools import cached_property
 from nni_latency.errors import InvalidValueError, MismatchError
 from nni_latency.operators._families import family_of
 from nni_latency.operators._op_spec import OpSpec
-from nni_latency.platforms import Platform
+from nni_latency.platforms import RUNTIME_FACT, Platform
 
 
 @dataclass(frozen=True)
@@ -175,19 +175,30 @@ class FusionRules:
         return None
 
     def check_runtime(self, platform: Platform) -> None:
-        """Raise `MismatchError` if the rules are not those of a platform's runtime and precision.
+        """Raise `MismatchError` if the rules are not those of a platform's runtime, its precision and its version.
 
         Parameters
         ----------
         platform : Platform
             Where networks are to be divided into kernels; the device may be another one.
         """
-        mine, asked = ((item.runtime, item.precision) for item in (self.platform, platform))
-        if mine != asked:
+        mine, asked = _runtime_of(self.platform), _runtime_of(platform)
+        if any(one and other and one != other for one, other in zip(mine, asked, strict=True)):
             raise MismatchError(
-                f"The fusion rules are those of the runtime {' in '.join(mine)}, not of {' in '.join(asked)}: another "
-                f"runtime makes other kernels. Find out its own with: nni-latency detect-fusion --runtime {asked[0]}"
+                f"The fusion rules are those of the runtime {_written(mine)}, not of {_written(asked)}: "
+                f"another runtime makes other kernels. Find out its own with: nni-latency detect-fusion --runtime {platform.runtime}"
             )
+
+
+def _runtime_of(platform: Platform) -> tuple[str, str, str]:
+    """Return name, precision and version of a runtime; the version is empty where nobody knows it."""
+    facts = platform.facts
+    return platform.runtime, platform.precision, str(facts.get(f"{RUNTIME_FACT}version", facts.get("torch", "")))
+
+
+def _written(runtime: tuple[str, str, str]) -> str:
+    name, precision, version = runtime
+    return f"{name} {version} in {precision}" if version else f"{name} in {precision}"
 
 
 #: Kinds that compute what another one does, under whose name a rule is looked for, too.

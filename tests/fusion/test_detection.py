@@ -92,7 +92,9 @@ def test_a_runtime_that_runs_nothing_is_an_error(tmp_path):
 
 def test_a_runtime_that_tells_is_asked(tmp_path):
     def kernels(subject):
-        names = [f"parts.{number}" for number in range(len(subject.specification["kinds"]))]
+        kinds = subject.specification["kinds"]
+        # Functions may be named as well as modules.
+        names = [f"parts.{number}" + (f".{kind}" if kind == "relu" else "") for number, kind in enumerate(kinds)]
         return [("FusedConv", tuple(names))] if "conv2d" in subject.key else [(name, (name,)) for name in names]
 
     runtime = Telling(kernels)
@@ -101,7 +103,7 @@ def test_a_runtime_that_tells_is_asked(tmp_path):
     assert _fused(rules) == {probe.kinds for probe in PROBES if "conv2d" in probe.kinds}
     found = {rule.kinds: rule for rule in rules.rules}
     assert found["conv2d", "relu"].source == "read from the runtime's model: FusedConv runs conv2d + relu"
-    assert found["linear", "relu"].source == "read from the runtime's model: parts.1 runs relu"
+    assert found["linear", "relu"].source == "read from the runtime's model: parts.1.relu runs relu"
     assert found["conv2d", "batch_norm"].folds
     assert runtime.clock.now == 0, "nothing was measured"
     assert read_rules(tmp_path / "rules.json") == rules

@@ -44,6 +44,12 @@ def test_rules_of_another_runtime_are_refused(path):
             read_rules(path, platform)
 
 
+def test_rules_of_another_version_are_refused(path):
+    newer = Platform("cpu", "onnxruntime", facts={"runtime.version": "1.32"})
+    with pytest.raises(MismatchError, match=r"the runtime onnxruntime 1\.31 in fp32, not of onnxruntime 1\.32"):
+        read_rules(path, newer)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
