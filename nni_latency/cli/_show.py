@@ -6,13 +6,17 @@ from pathlib import Path
 
 import click
 
+import nni_latency.documents as documents
 import nni_latency.estimators as estimators
+import nni_latency.fusion as fusion
 import nni_latency.loading as loading
 import nni_latency.plots as plots
 import nni_latency.tables as tables
 from nni_latency.cli._console import doubts
+from nni_latency.cli._option import grouped
 from nni_latency.cli._outputs import OutputFile
 from nni_latency.cli._report import Column, Grid, Pairs, Report, ReportingCommand, print_report
+from nni_latency.cli._show_fusion import DividedNetworkOptions, show_fusion
 from nni_latency.cli._show_operators import operator_report
 from nni_latency.cli._table_facts import header_facts, header_summary, table_pairs, validation_summary
 from nni_latency.errors import InvalidValueError
@@ -21,13 +25,19 @@ from nni_latency.units import METRICS, cost_row, format_metric
 
 @click.command("show", cls=ReportingCommand)
 @click.argument("table")
-@click.option("--plot", type=OutputFile(), help="PNG file of costs, intervals and drift.")
-def command(table: str, plot: Path | None) -> None:
+@click.option("--plot", type=OutputFile(), help="PNG file of costs, intervals and drift; of the kernels of --network.")
+@grouped()
+def command(table: str, plot: Path | None, divided: DividedNetworkOptions) -> None:
     """Show a lookup table: layers, candidates, coverage, platform, protocol.
 
     TABLE is a file, the name of a table that ships with the package, or a registered estimator. Of an estimator without
-    a table, its kind, metric and platform are shown.
+    a table, its kind, metric and platform are shown. A file of fusion rules is shown with its evidence, or, with
+    --network, by the kernels that it makes of a network.
     """
+    if documents.format_of(table) == fusion.FUSION.name:
+        print_report(show_fusion(table, divided, plot))
+        return
+    divided.check_unused(repr(table))
     found, path = loading.load_saved(table)
     known = validation_summary(path)
     if isinstance(found, estimators.Estimator):

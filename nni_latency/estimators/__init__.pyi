@@ -8,6 +8,7 @@ from ._ensemble import LayerEnsemble, NetworkEnsemble, make_ensemble
 from ._estimated_table import estimate_operator_table, estimate_table
 from ._fallback import Agreement, FallbackEstimator, NetworkFallback, with_fallback
 from ._grouped import CostTable, GroupedCost
+from ._kernel import KernelCosts, KernelEstimator
 from ._layer_share import LayerShare, layer_shares
 from ._measured_layers import GraphEstimator, ModuleEstimator
 from ._measured_network import MeasuredNetworkEstimator
@@ -42,6 +43,8 @@ __all__ = [
     "FewSourcesWarning",
     "GraphEstimator",
     "GroupedCost",
+    "KernelCosts",
+    "KernelEstimator",
     "LayerEnsemble",
     "LayerEstimator",
     "LayerShare",

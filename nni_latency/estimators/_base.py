@@ -10,7 +10,7 @@ from typing import Any
 import nni_latency.operators as operators
 from nni_latency.costs import Cost
 from nni_latency.errors import InvalidValueError
-from nni_latency.operators import By, OpSpec
+from nni_latency.operators import By, OpSpec, TracedOperator
 from nni_latency.platforms import Platform
 from nni_latency.tables import MeasurePlan, Residency
 from nni_latency.units import combination_of
@@ -137,8 +137,7 @@ class LayerEstimator(Estimator):
             raise InvalidValueError(
                 f"{type(self).__name__}.estimate needs 'example_inputs': costs depend on the shapes. Got None."
             )
-        ops = operators.capture_operators(model, example_inputs, self.by)
-        return self.total(self._estimate_ops([op for _, op in ops]))
+        return self.total(self._estimate_traced(operators.trace(model, example_inputs, self.by).operators))
 
     def total(self, parts: Iterable[Estimate]) -> Estimate:
         """Return the cost of a network that has these parts.
@@ -150,6 +149,10 @@ class LayerEstimator(Estimator):
         counted = (combination.counted(part, self.calibration) for part in parts)
         whole = combination.whole(combination.total_cost(Estimate, counted), self.residency)
         return whole.with_error(self.network_error)
+
+    def _estimate_traced(self, traced: Sequence[TracedOperator]) -> list[Estimate]:
+        """Estimate every operator of a network; an estimator that looks at their edges overrides this."""
+        return self._estimate_ops([item.op for item in traced])
 
     def _estimate_ops(self, ops: list[OpSpec]) -> list[Estimate]:
         return [self.estimate_op(op) for op in ops]

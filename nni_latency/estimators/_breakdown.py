@@ -10,7 +10,7 @@ from nni_latency.errors import InvalidValueError, UnknownNameError
 from nni_latency.estimators._base import Estimate, Estimator, LayerEstimator
 from nni_latency.estimators._layer_share import layer_shares
 from nni_latency.estimators._measuring import MeasuringEstimator
-from nni_latency.operators import By, Features, OpSpec, TracedOperator, features_of, read_onnx, trace
+from nni_latency.operators import By, Features, OpSpec, TracedOperator, features_of, trace, trace_onnx
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ def break_down(
         return Breakdown(estimator.estimate(model, example_inputs), (), features, uncounted)
     if isinstance(estimator, MeasuringEstimator):
         estimator.measure([(model, example_inputs)])
-    costs = estimator._estimate_ops([item.op for item in traced])
+    costs = estimator._estimate_traced(traced)
     shares = layer_shares(estimator, [(item.name, "", cost) for item, cost in zip(traced, costs, strict=True)])
     operators = tuple(
         OperatorShare(item.name, item.op, share.estimate, share.share)
@@ -122,7 +122,7 @@ def _of_onnx(
 ) -> tuple[TracedOperator, ...]:
     if isinstance(estimator, MeasuringEstimator) or not isinstance(estimator, LayerEstimator):
         raise InvalidValueError(f"{estimator!r} takes networks of torch, and no ONNX files such as {str(path)!r}.")
-    return tuple(TracedOperator(name, op) for name, op in read_onnx(path, batch_size, example_inputs))
+    return trace_onnx(path, batch_size, example_inputs).operators
 
 
 def _count(ops: list[OpSpec]) -> tuple[Features, tuple[str, ...]]:

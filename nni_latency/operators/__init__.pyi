@@ -4,8 +4,10 @@ from ._export import OnnxNetwork, export_onnx, join_onnx
 from ._families import family_of, form_of, group_of, size_of_attribute, work_of
 from ._feature_table import Counted, count_operators, features_of, supported_kinds
 from ._features import Features, given_shapes, learned_shapes
+from ._fusing import chained, divide, fuse
+from ._fusion_rules import FusionRule, FusionRules, FusionTimes
 from ._inputs import Inputs, freeze_inputs, freeze_shapes
-from ._onnx import read_onnx
+from ._onnx import read_onnx, trace_onnx
 from ._op_key import OP_KEY, parse_op_keys
 from ._op_spec import LARGEST_TENSOR, AttributeValue, OpSpec
 from ._rebuild import build_operator
@@ -20,6 +22,9 @@ __all__ = [
     "By",
     "Counted",
     "Features",
+    "FusionRule",
+    "FusionRules",
+    "FusionTimes",
     "Inputs",
     "Learned",
     "OnnxNetwork",
@@ -29,14 +34,17 @@ __all__ = [
     "TracingWarning",
     "build_operator",
     "capture_operators",
+    "chained",
     "count_operators",
     "describe_call",
+    "divide",
     "export_onnx",
     "family_of",
     "features_of",
     "form_of",
     "freeze_inputs",
     "freeze_shapes",
+    "fuse",
     "given_shapes",
     "group_of",
     "is_parameter",
@@ -52,5 +60,6 @@ __all__ = [
     "tensors_in",
     "trace",
     "trace_both",
+    "trace_onnx",
     "work_of",
 ]

@@ -12,6 +12,7 @@ from nni_latency.imports import require
 from nni_latency.operators._arguments import one_if_square
 from nni_latency.operators._inputs import Inputs, freeze_inputs
 from nni_latency.operators._op_spec import OpSpec, Shape
+from nni_latency.operators._trace import Trace, TracedOperator
 
 #: Nodes that compute nothing, or look at memory in another way.
 _IDLE = frozenset(
@@ -90,6 +91,43 @@ def read_onnx(path: str | Path, batch_size: int | None = None, example_inputs: A
     InvalidValueError
         If the file cannot be read, its shapes cannot be inferred, or the inputs are not those of the file.
     """
+    return [(item.name, item.op) for item in trace_onnx(path, batch_size, example_inputs).operators]
+
+
+def trace_onnx(path: str | Path, batch_size: int | None = None, example_inputs: Any = None) -> Trace:
+    """Read the operators of an ONNX file, and where each takes its inputs from.
+
+    Parameters
+    ----------
+    path, batch_size, example_inputs
+        As for `read_onnx`.
+
+    Returns
+    -------
+    Trace
+        As `nni_latency.operators.trace` returns it, without calls.
+
+    Raises
+    ------
+    MissingDependencyError, InvalidValueError
+        As for `read_onnx`.
+    """
+    graph, shapes, weights, onnx = _read(path, batch_size, example_inputs)
+    operators: list[TracedOperator] = []
+    # By the name of a tensor, the operators that it comes from.
+    writers: dict[str, tuple[int, ...]] = {}
+    for item in graph.node:
+        node = _Node.of(onnx, item, shapes, weights)
+        sources = tuple(dict.fromkeys(number for name in item.input for number in writers.get(name, ())))
+        if node.kind not in _IDLE:
+            operators.append(TracedOperator(node.name, _describe(node, str(path)), sources))
+            sources = (len(operators) - 1,)
+        writers.update(dict.fromkeys(item.output, sources))
+    return Trace(tuple(operators), 0, tuple(map(_shape, graph.output)))
+
+
+def _read(path: str | Path, batch_size: int | None, example_inputs: Any) -> tuple[Any, dict[str, Shape], Any, Any]:
+    """Return the graph of a file, the shapes of its tensors, those of its weights, and the package that reads it."""
     onnx = require("onnx", "Reading ONNX", "nni_latency[onnx]")
     try:
         model = onnx.load(str(path), load_external_data=False)
@@ -108,8 +146,7 @@ def read_onnx(path: str | Path, batch_size: int | None = None, example_inputs: A
     shapes = dict(weights)
     for item in (*graph.input, *graph.value_info, *graph.output):
         shapes.setdefault(item.name, _shape(item))
-    nodes = [_Node.of(onnx, node, shapes, weights) for node in graph.node]
-    return [(node.name, _describe(node, str(path))) for node in nodes if node.kind not in _IDLE]
+    return graph, shapes, weights, onnx
 
 
 @dataclass(frozen=True)

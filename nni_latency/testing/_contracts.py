@@ -96,8 +96,10 @@ def check_runtime(runtime: Runtime, module: nn.Module | None = None, input_shape
             shape = tuple(inputs.shape)
             expect(shape == tuple(input_shape), f"inputs must have the shape {tuple(input_shape)}. Got {shape}.")
         build = partial(nn.Conv2d, input_shape[1], 4, 1) if module is None else lambda: module
-        stage = runtime.prepare(Subject("network", build, tuple(input_shape)), inputs)
+        subject = Subject("network", build, tuple(input_shape))
+        stage = runtime.prepare(subject, inputs)
         expect(callable(stage), "prepare must return something to call.")
+        _check_kernels(runtime.fused_operators(subject, inputs))
         _check_time(runtime, stage, inputs, "A run")
         _check_time(runtime, *runtime.reference(), "A run of the reference")
     after = torch.get_num_threads(), torch.is_grad_enabled(), torch.is_inference_mode_enabled()
@@ -135,6 +137,19 @@ def check_plugin(module: ModuleType) -> None:
             raise AssertionError(str(error)) from error
 
 
+def _check_kernels(kernels: object) -> None:
+    """Check what a runtime says of its kernels: each has a name, and no operator runs in two of them."""
+    if kernels is None:
+        return
+    pairs = isinstance(kernels, list) and all(isinstance(item, tuple) and len(item) == 2 for item in kernels)
+    expect(pairs, f"fused_operators must return None or a list of (kernel, operators). Got {kernels!r}.")
+    assert isinstance(kernels, list)
+    parts = [part for _, operators in kernels for part in operators]
+    texts = all(isinstance(item, str) for item in (*(name for name, _ in kernels), *parts))
+    expect(texts, f"fused_operators must name kernels and operators by texts. Got {kernels!r}.")
+    expect(len(set(parts)) == len(parts), f"fused_operators must name every operator once. Got {kernels!r}.")
+
+
 def _check_time(runtime: Runtime, stage: Stage, inputs: Any, what: str) -> None:
     seconds = time_chain([stage], inputs, runtime.clock)[0]
     expect(math.isfinite(seconds) and seconds > 0, f"{what} must take a positive, finite time. Got {seconds!r}.")
@@ -152,7 +167,8 @@ def _check_layers(estimator: LayerEstimator, model: nn.Module, example_inputs: A
         parts.append(estimator.estimate_op(op))
         _check_estimate(parts[-1], f"estimate_op of {name!r}")
     # An estimator that knows the places of a network, such as a table, may cost one operator by where it stands.
-    if type(estimator)._estimate_ops is LayerEstimator._estimate_ops:
+    kind = type(estimator)
+    if (kind._estimate_ops, kind._estimate_traced) == (LayerEstimator._estimate_ops, LayerEstimator._estimate_traced):
         total = estimator.total(parts)
         expect(
             math.isclose(answer.value, total.value, rel_tol=1e-9),

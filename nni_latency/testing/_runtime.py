@@ -12,7 +12,7 @@ from torch import nn
 from nni_latency.errors import MeasurementError
 from nni_latency.measurement import Stage, Subject
 from nni_latency.measurement.runtimes import Runtime, Unpacking
-from nni_latency.operators import By, Inputs, OpSpec, capture_operators, freeze_inputs, freeze_shapes, trace
+from nni_latency.operators import By, FusionRules, Inputs, OpSpec, Trace, freeze_inputs, freeze_shapes, fuse, trace
 from nni_latency.platforms import Platform
 from nni_latency.tables import MeasurePlan, PlanCandidate, PlanLayer, SpaceReference
 from nni_latency.testing._clock import FakeClock
@@ -70,6 +70,8 @@ class FakeRuntime(Runtime):
         What counts as an operator, see `nni_latency.operators.trace`.
     mark : float, default=0.0
         What the mark after every call costs [s].
+    rules : FusionRules, optional
+        What it runs as one kernel, which takes what its slowest operator does; nothing by default.
 
     Examples
     --------
@@ -95,6 +97,7 @@ class FakeRuntime(Runtime):
         platform: Platform | None = None,
         by: By = "module",
         mark: float = 0.0,
+        rules: FusionRules | None = None,
     ) -> None:
         self.latencies = latencies
         self.by = by
@@ -104,6 +107,7 @@ class FakeRuntime(Runtime):
         self.sessions = 0
         self._clock = clock or FakeClock()
         self._platform = platform or Platform("fake-device", self.name)
+        self._rules = rules or FusionRules(self._platform)
 
     @property
     def platform(self) -> Platform:
@@ -159,6 +163,10 @@ class FakeRuntime(Runtime):
             raise MeasurementError(f"The fake runtime was given no latency for the operator {op.op_key}.")
         return self.latencies[op.op_key]
 
+    def network_latency(self, network: Trace) -> float:
+        """Return the time of a network [s]: the sum of its kernels, each as long as its slowest operator."""
+        return sum(max(self.latency_of(item.op) for item in kernel) for kernel in fuse(network, self._rules))
+
 
 class _FakeStage:
     """A prepared module: moves the clock by its time and gives its output, without computing it."""
@@ -170,9 +178,9 @@ class _FakeStage:
     def __call__(self, inputs: Any) -> Any:
         shapes = tuple(tuple(tensor.shape) for tensor in freeze_shapes(inputs))
         if shapes not in self._known:
-            ops = [op for _, op in capture_operators(self._module, inputs, self._runtime.by)]
+            seconds = self._runtime.network_latency(trace(self._module, inputs, self._runtime.by))
             outputs = self._module.to("meta").eval()(*inputs if isinstance(inputs, tuple) else (inputs,))
-            self._known[shapes] = sum(map(self._runtime.latency_of, ops)), outputs
+            self._known[shapes] = seconds, outputs
         seconds, outputs = self._known[shapes]
         self._runtime.clock.advance((seconds + self._runtime.noise()) * self._runtime.drift())
         return outputs

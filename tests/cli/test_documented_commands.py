@@ -18,9 +18,10 @@ from documented import ROOT, commands
 from nni_latency.cli import main
 from nni_latency.cli._outputs import OutputFile
 from nni_latency.database import DatabaseStore
+from nni_latency.fusion import save_rules
 from nni_latency.measurement import Protocol
 from nni_latency.micro_benchmarks import BLOCKS, draw_blocks, run_benchmarks
-from nni_latency.operators import features_of
+from nni_latency.operators import FusionRule, FusionRules, features_of
 from nni_latency.platforms import Platform
 from nni_latency.tables import shipped_tables
 from nni_latency.testing import FakeRuntime
@@ -28,7 +29,7 @@ from nni_latency.testing import FakeRuntime
 _COMMANDS = commands()
 
 #: Commands that measure, or need what was measured on this machine.
-_MEASURING = {"build-lut", "validate", "search", "micro-benchmark", "adapt", "rebuild"}
+_MEASURING = {"build-lut", "validate", "search", "micro-benchmark", "detect-fusion", "adapt", "rebuild"}
 
 #: Estimators that measure on demand.
 _ON_DEMAND = ("module", "graph", "network")
@@ -97,6 +98,7 @@ def files(run, tmp_path_factory):
     for name in ("micro-benchmark.<platform>.json", "micro-benchmark.json"):
         shutil.copy(folder / "others.json", folder / name)
     run("fit", "acts", folder / "others.json", "--out", folder / "acts.json")
+    save_rules(FusionRules(Platform("epyc-7763"), (FusionRule(("conv2d", "relu"), True),)), folder / "rules.json")
     (folder / "net.py").write_text(_NETWORK)
     with warnings.catch_warnings():
         # The exporter that needs no further package is on its way out.

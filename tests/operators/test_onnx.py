@@ -12,7 +12,7 @@ from torch import nn
 
 from nni_latency.analysis import ModelAnalysis
 from nni_latency.errors import InvalidValueError, MissingDependencyError
-from nni_latency.operators import capture_operators, count_operators, read_onnx
+from nni_latency.operators import capture_operators, count_operators, read_onnx, trace, trace_onnx
 
 onnx = pytest.importorskip("onnx", reason="the package onnx is not installed")
 
@@ -73,6 +73,26 @@ def test_recurrent_layers_count_as_in_torch(kind, tmp_path):
     found = count_operators(op for _, op in read_onnx(path)).features
     traced = count_operators(op for _, op in capture_operators(layer, torch.zeros(5, 1, 6), by="graph")).features
     assert (found.macs, found.params) == (traced.macs, traced.params)
+
+
+class _Shortcut(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Conv2d(3, 3, 3, padding=1), nn.Conv2d(3, 3, 1)
+
+    def forward(self, inputs):
+        first = torch.relu(self.first(inputs))
+        return torch.relu(self.second(first.reshape(inputs.shape)) + first).flatten(1)
+
+
+def test_edges_are_those_of_torch(tmp_path):
+    network, inputs = _Shortcut(), torch.zeros(1, 3, 8, 8)
+    expected = trace(network, inputs, by="graph")
+    found = trace_onnx(_export(network, inputs, tmp_path / "net.onnx"))
+    assert [(item.op.kind, item.sources) for item in found.operators] == [
+        (item.op.kind, item.sources) for item in expected.operators
+    ]
+    assert found.outputs == expected.outputs
 
 
 def test_an_open_batch_is_one_or_what_is_asked_for(tmp_path):

@@ -128,6 +128,30 @@ class Runtime(ABC):
         inputs = self.inputs(REFERENCE_SHAPE)
         return self.prepare(Subject("reference", reference_module, REFERENCE_SHAPE), inputs), inputs
 
+    def fused_operators(self, subject: Subject, inputs: Any) -> list[tuple[str, tuple[str, ...]]] | None:
+        """Say which operators of a network run as one kernel, where the runtime's own model tells.
+
+        Called inside a session.
+
+        Parameters
+        ----------
+        subject, inputs
+            As for `prepare`.
+
+        Returns
+        -------
+        list of (str, tuple of str) or None
+            Every kernel by its name, with the names of the modules or functions that it runs, as
+            `nni_latency.operators.trace` has them; what was folded into weights belongs to the kernel that has these.
+            None, as by default, where the runtime does not tell.
+
+        Raises
+        ------
+        Exception
+            Whatever says why the runtime cannot take the network.
+        """
+        return None
+
     def stand_in(self) -> Runtime | None:
         """Return a runtime of the same device that can be timed inside; None if there is none, or no need."""
         return None

@@ -1,0 +1,112 @@
+"""What ``detect-fusion`` and ``show`` say of fusion rules: a verdict for each, and the kernels of a network."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import nni_latency.fusion as fusion
+import nni_latency.operators as operators
+from nni_latency.cli._report import Column, Grid, Pairs, Report
+from nni_latency.errors import listed
+from nni_latency.units import format_percent, format_seconds
+
+#: Kernels of a network that are listed.
+_LISTED = 60
+
+
+def fusion_report(rules: operators.FusionRules, *, after: tuple[str, ...] = ()) -> Report:
+    """Report on fusion rules: a line for each, with its evidence.
+
+    Parameters
+    ----------
+    rules : FusionRules
+        The rules.
+    after : tuple of str
+        What is said below.
+    """
+    rows = [_rule_row(rule) for rule in rules.rules]
+    columns = [
+        Column("operators", "operators"),
+        Column("verdict", "verdict"),
+        Column("before", "before", _time),
+        Column("last", "last", _time),
+        Column("together", "together", _time),
+        Column("saved", "share", format_percent),
+        Column("+-", "margin", format_percent),
+        *([Column("source", "source")] if any(rule.source for rule in rules.rules) else []),
+    ]
+    facts = {
+        "platform": rules.platform.id,
+        "rules": f"{len(rules.fused)} of {len(rules.rules)} run as one kernel",
+        **({"constant": f"{format_seconds(rules.constant)} a run, taken off"} if rules.constant else {}),
+        **({"campaign": rules.campaign} if rules.campaign else {}),
+    }
+    content = {
+        "platform": {"id": rules.platform.id, "facts": dict(rules.platform.facts)},
+        "constant": rules.constant,
+        "campaign": rules.campaign,
+        "failures": dict(rules.failures),
+        "rules": [fusion.rule_content(rule) for rule in rules.rules],
+    }
+    grid = Grid(rows, columns, nothing="There are no rules: every operator is a kernel.")
+    return Report(grid, content, before=[Pairs("Fusion", facts)], after=[*after, *_doubts(rules)])
+
+
+def kernels_report(network: operators.Trace, rules: operators.FusionRules) -> Report:
+    """Report on the kernels that fusion rules make of a network.
+
+    Parameters
+    ----------
+    network : Trace
+        The network.
+    rules : FusionRules
+        The rules of its runtime.
+    """
+    kernels = operators.fuse(network, rules)
+    rows = [
+        {
+            "kernel": place,
+            "operators": " + ".join(operators.family_of(item.op) for item in kernel),
+            "names": [item.name for item in kernel],
+        }
+        for place, kernel in enumerate(kernels)
+    ]
+    columns = [
+        Column("kernel", "kernel", str),
+        Column("operators", "operators"),
+        Column("first", "names", lambda names: str(names[0])),
+    ]
+    summary = f"{len(network.operators)} operators make {len(kernels)} kernels on {rules.platform.id}"
+    return Report(Grid(rows, columns, most=_LISTED), after=[summary])
+
+
+def _rule_row(rule: operators.FusionRule) -> dict[str, Any]:
+    times = rule.times
+    verdict = "one kernel" if rule.fused else "apart"
+    if rule.folds:
+        verdict = "in the weights"
+    if times is not None and not times.clear:
+        verdict += ", not clear"
+    return {
+        "operators": rule.name,
+        "verdict": verdict,
+        "before": times and times.before,
+        "last": times and times.last,
+        "together": times and times.together,
+        "share": times and times.share,
+        "margin": times and times.margin,
+        "source": rule.source,
+    }
+
+
+def _time(seconds: float) -> str:
+    return format_seconds(seconds) if seconds > 0 else "none"
+
+
+def _doubts(rules: operators.FusionRules) -> list[str]:
+    """Say what could not be tried, and what is not clear."""
+    found = [f"Could not be tried: {name}: {reason}" for name, reason in rules.failures.items()]
+    if rules.unclear:
+        names = listed(rule.name for rule in rules.unclear)
+        found.append(f"Not clear: {names}. Raise --budget, or measure on a quieter machine.")
+    return found

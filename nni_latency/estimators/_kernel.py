@@ -1,0 +1,141 @@
+"""`KernelEstimator`: a network divided into the kernels that its runtime makes, each with its own cost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from nni_latency.errors import MismatchError, MissingEntryError
+from nni_latency.estimators._base import Estimate, LayerEstimator
+from nni_latency.operators import FusionRules, OpSpec, Trace, TracedOperator, chained, divide, parts_of, trace_onnx
+from nni_latency.platforms import Platform, check_same_platform
+from nni_latency.units import combination_of
+
+
+class KernelCosts(Protocol):
+    """What knows the costs of kernels: predictors, or a table. Safe to use from several threads."""
+
+    @property
+    def platform(self) -> Platform:
+        """Where they were taken."""
+
+    @property
+    def metric(self) -> str:
+        """What they are."""
+
+    def predict(self, ops: Sequence[OpSpec]) -> Estimate | None:
+        """Return the cost of operators that run as one kernel; None if nothing is known of such a kernel.
+
+        Parameters
+        ----------
+        ops : sequence of OpSpec
+            In order, one or more.
+        """
+
+
+class KernelEstimator(LayerEstimator):
+    """Adds up the kernels that a runtime makes of a network.
+
+    A network is traced, its operators are divided by the rules of the runtime (`nni_latency.operators.fuse`), and every
+    kernel has the cost that is predicted for it. A kernel of which nothing is known is costed operator by operator,
+    which every estimate says.
+
+    Parameters
+    ----------
+    rules : FusionRules
+        How the runtime makes kernels.
+    costs : KernelCosts
+        What kernels cost.
+    fallback : LayerEstimator, optional
+        What operators cost that `costs` does not know even alone.
+    constant : float, default=0.0
+        What the runtime adds to every run, where the costs of kernels leave it out, in the unit of the metric.
+
+    Raises
+    ------
+    MismatchError
+        If the rules are those of another runtime than the costs, or the fallback is of another platform or metric.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from nni_latency.operators import FusionRule
+    >>> class Costs:
+    ...     platform, metric = Platform("cpu"), "latency"
+    ...     def predict(self, ops):
+    ...         return Estimate(0.5, 0.4, 0.6)
+    >>> rules = FusionRules(Platform("cpu"), (FusionRule(("linear", "relu"), True),))
+    >>> network = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.ReLU(), torch.nn.Linear(2, 2))
+    >>> KernelEstimator(rules, Costs()).estimate(network, torch.zeros(1, 3)).value
+    1.0
+    """
+
+    by = "graph"
+
+    def __init__(
+        self,
+        rules: FusionRules,
+        costs: KernelCosts,
+        *,
+        fallback: LayerEstimator | None = None,
+        constant: float = 0.0,
+    ) -> None:
+        rules.check_runtime(costs.platform)
+        if fallback is not None:
+            check_same_platform(costs.platform, fallback.platform, "A fallback for kernels")
+            if fallback.metric != costs.metric:
+                raise MismatchError(f"An estimator of {fallback.metric} cannot stand in for one of {costs.metric}.")
+        self.rules, self.costs, self.fallback, self.constant = rules, costs, fallback, constant
+        self.platform, self.metric = costs.platform, costs.metric
+
+    def estimate(self, model: Any, example_inputs: Any = None) -> Estimate:
+        """Estimate a network, or an ONNX file: divide it into kernels and add them up."""
+        if isinstance(model, (str, Path)):
+            return self.total(self._estimate_traced(trace_onnx(model, example_inputs=example_inputs).operators))
+        return super().estimate(model, example_inputs)
+
+    def estimate_op(self, op: OpSpec) -> Estimate:
+        """Estimate one operator, or a block: its operators run one after another, divided into kernels.
+
+        Raises
+        ------
+        MissingEntryError
+            If nothing is known of one of them.
+        """
+        combination = combination_of(self.metric)
+        parts = self._estimate_traced(chained(parts_of(op)).operators)
+        return combination.whole(combination.total_cost(Estimate, map(combination.counted, parts)))
+
+    def total(self, parts: Iterable[Estimate]) -> Estimate:
+        """Return the cost of a network that has these parts, and what the runtime adds to a run."""
+        return super().total(parts).mapped(lambda value: value + self.constant)
+
+    def _estimate_traced(self, traced: Sequence[TracedOperator]) -> list[Estimate]:
+        """Give the cost of every kernel to its first operator; the others cost nothing."""
+        nothing = combination_of(self.metric).nothing
+        found = [Estimate(nothing, nothing, nothing)] * len(traced)
+        for kernel in divide(Trace(tuple(traced), len(traced)), self.rules):
+            found[kernel[0]] = self._kernel([traced[number].op for number in kernel])
+        return found
+
+    def _kernel(self, ops: Sequence[OpSpec]) -> Estimate:
+        known = self.costs.predict(ops)
+        if known is not None:
+            return known
+        if len(ops) == 1:
+            return self._alone(ops[0])
+        combination = combination_of(self.metric)
+        parts = [combination.counted(self._kernel([op])) for op in ops]
+        whole = combination.whole(combination.total_cost(Estimate, parts))
+        name = " + ".join(op.kind for op in ops)
+        return Estimate.of(whole, (f"operator by operator: {name}", *whole.missing))
+
+    def _alone(self, op: OpSpec) -> Estimate:
+        if self.fallback is None:
+            raise MissingEntryError(
+                f"Nothing is known of the operator {op.op_key} on {self.platform.id}. Measure kernels of its kind, or "
+                "give a 'fallback', such as a table of operators."
+            )
+        found = self.fallback.estimate_op(op)
+        return Estimate.of(found, (op.op_key, *found.missing))

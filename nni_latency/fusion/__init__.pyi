@@ -1,0 +1,18 @@
+from ._detection import detect_fusion
+from ._document import FUSION, fusion_schema, read_rules, rule_content, save_rules
+from ._fusion_schedule import FusionSchedule
+from ._probes import PROBES, Probe, operator_names, parse_probes
+
+__all__ = [
+    "FUSION",
+    "PROBES",
+    "FusionSchedule",
+    "Probe",
+    "detect_fusion",
+    "fusion_schema",
+    "operator_names",
+    "parse_probes",
+    "read_rules",
+    "rule_content",
+    "save_rules",
+]

@@ -1,0 +1,127 @@
+"""`detect_fusion`: from a runtime to the rules by which it makes kernels of operators."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Unpack
+
+from nni_latency.errors import InvalidValueError, MeasurementError
+from nni_latency.fusion._document import save_rules
+from nni_latency.fusion._fusion_schedule import FusionSchedule
+from nni_latency.fusion._probes import PROBES, Probe, operator_names
+from nni_latency.measurement import Protocol, Subject
+from nni_latency.measurement.runtimes import Runtime
+from nni_latency.operators import FusionRule, FusionRules
+from nni_latency.tables import Measuring, MeasuringOptions, new_file
+
+
+def detect_fusion(
+    runtime: Runtime,
+    protocol: Protocol,
+    out: str | Path,
+    *,
+    probes: Sequence[Probe] = PROBES,
+    overwrite: bool = False,
+    **how: Unpack[MeasuringOptions],
+) -> FusionRules:
+    """Find out which operators a runtime runs as one kernel, and write the rules.
+
+    A runtime that says so is asked (`nni_latency.measurement.runtimes.Runtime.fused_operators`). With any other, the
+    operators of every probe are measured apart and together, in interleaved rounds; every visit is in the store before
+    the next begins: the same call resumes.
+
+    Parameters
+    ----------
+    runtime : Runtime
+        What makes the kernels; its platform goes into the file.
+    protocol : Protocol
+        How to measure.
+    out : str or Path
+        Where the rules go.
+    probes : sequence of Probe
+        What to try; by default the neighbours that networks have.
+    overwrite : bool, default=False
+        Replace a finished file.
+    **how
+        As for `nni_latency.tables.build_table`.
+
+    Returns
+    -------
+    FusionRules
+        What was written.
+
+    Raises
+    ------
+    OutputError
+        If the file or a record cannot be written.
+    InvalidValueError
+        If there is a file already and `overwrite` is false, there is no probe or one is there twice, or the budget is
+        too small for one round.
+    BusyError
+        If another process writes the file or measures the same.
+    MismatchError
+        If runtime and protocol differ in threads.
+    MeasurementError
+        If nothing can be run, or the clock does not work.
+    """
+    if not probes or len(set(probes)) != len(probes):
+        raise InvalidValueError("The 'probes' must all be different, at least one.")
+    with new_file(out, overwrite=overwrite) as target:
+        rules = _told(runtime, probes) or _measured(Measuring(runtime, protocol, **how), probes)
+        save_rules(rules, target)
+    return rules
+
+
+def _measured(measuring: Measuring, probes: Sequence[Probe]) -> FusionRules:
+    schedule = FusionSchedule(probes, measuring.protocol, isolated=measuring.benches.isolated)
+    done = measuring.run(schedule, {"probes": [list(probe.kinds) for probe in probes]})
+    failures = {probe.name: reason for probe in probes if (reason := schedule.reason_against(probe))}
+    rules = []
+    for probe in probes:
+        if probe.name not in failures:
+            times = schedule.times(probe)
+            fused = times.share > 0.5
+            rules.append(FusionRule(probe.kinds, fused, folds=fused and probe.folds, times=times))
+    return FusionRules(measuring.runtime.platform, tuple(rules), schedule.constant, failures, done.campaign)
+
+
+def _told(runtime: Runtime, probes: Sequence[Probe]) -> FusionRules | None:
+    """Read the rules off the runtime's own division of the probes; None if it does not say."""
+    if type(runtime).fused_operators is Runtime.fused_operators:
+        return None
+    rules, failures = [], {}
+    with runtime.session():
+        for probe in probes:
+            try:
+                kernels = kernels_of(runtime, probe.whole)
+            except Exception as error:  # a runtime may raise anything about a network
+                failures[probe.name] = f"{type(error).__name__}: {error}"
+                continue
+            if kernels is None:
+                return None
+            rules.append(_read_off(probe, kernels))
+    if not rules:
+        reason = next(iter(failures.values()))
+        raise MeasurementError(f"The runtime {runtime.name!r} can be asked about no probe: {reason}")
+    return FusionRules(runtime.platform, tuple(rules), failures=failures)
+
+
+def kernels_of(runtime: Runtime, subject: Subject) -> list[tuple[str, tuple[int, ...]]] | None:
+    """Return the kernels of a probe's network by name, with the numbers of their operators; None if nobody says."""
+    kernels = runtime.fused_operators(subject, runtime.inputs(subject.inputs))
+    if kernels is None:
+        return None
+    numbers = {name: number for number, name in enumerate(operator_names(subject))}
+    # A function is named by its module and itself, such as parts.0.conv2d.
+    found = ((kernel, [numbers.get(".".join(part.split(".")[:2])) for part in parts]) for kernel, parts in kernels)
+    return [(kernel, tuple(number for number in places if number is not None)) for kernel, places in found]
+
+
+def _read_off(probe: Probe, kernels: Sequence[tuple[str, tuple[int, ...]]]) -> FusionRule:
+    last = len(probe.kinds) - 1
+    kernel, parts = next(((name, parts) for name, parts in kernels if last in parts), ("no kernel of its own", ()))
+    fused = last - 1 in parts
+    listed = " + ".join(probe.kinds[part] for part in parts) or "nothing"
+    source = f"read from the runtime's model: {kernel} runs {listed}"
+    return FusionRule(probe.kinds, fused, folds=fused and probe.folds, source=source)

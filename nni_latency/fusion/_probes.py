@@ -1,0 +1,265 @@
+"""Probes: small networks of two operators or a few, that tell whether a runtime runs them as one kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any
+
+import torch
+from torch import nn
+
+from nni_latency.errors import InvalidValueError, UnknownNameError
+from nni_latency.measurement import Subject
+from nni_latency.operators import Inputs
+
+Shape = tuple[int, ...]
+
+#: A feature map and tokens, as many numbers each: enough for what a single operator takes to be seen beside what a
+#: runtime adds to a run. Channels are few, so that a convolution does not hide what follows it.
+MAP, TOKENS = (1, 16, 112, 112), (1, 6272, 32)
+
+#: What a runtime adds to every run is what this takes, by the key of its network.
+CONSTANT = "one number"
+
+_ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
+    "relu": nn.ReLU,
+    "relu6": nn.ReLU6,
+    "hardswish": nn.Hardswish,
+    "hardsigmoid": nn.Hardsigmoid,
+    "sigmoid": nn.Sigmoid,
+    "silu": nn.SiLU,
+    "gelu": nn.GELU,
+}
+
+
+class Function(nn.Module):
+    """Calls a function of one tensor and another one of the same shape.
+
+    Parameters
+    ----------
+    function : callable
+        The function.
+    """
+
+    def __init__(self, function: Callable[..., torch.Tensor]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, value: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+        """Return what the function returns."""
+        return self.function(value, other)
+
+
+def _cat(value: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    return torch.cat((value, other), 1)
+
+
+#: Operators that take two tensors.
+_JOINING: dict[str, Callable[..., torch.Tensor]] = {"add": torch.add, "mul": torch.mul, "cat": _cat}
+
+
+def _norm(channels: int) -> nn.Module:
+    """Make a batch normalisation that a network could have learned, so that nothing can leave it out."""
+    norm = nn.BatchNorm2d(channels)
+    for tensor in (norm.running_mean, norm.running_var, norm.weight.data, norm.bias.data):
+        if tensor is not None:
+            tensor.uniform_(0.5, 1.5)
+    return norm
+
+
+#: Operators on feature maps and on tokens, by kind or family; each is made for a number of channels. Which operators
+#: are fused does not depend on their windows, so the quickest ones are taken.
+_ON_MAPS: dict[str, Callable[[int], nn.Module]] = {
+    "conv2d": lambda channels: nn.Conv2d(channels, channels, 1),
+    "conv2d depthwise": lambda channels: nn.Conv2d(channels, channels, 3, padding=1, groups=channels),
+    "batch_norm": _norm,
+    "max_pool2d": lambda _: nn.MaxPool2d(2),
+    "avg_pool2d": lambda _: nn.AvgPool2d(2),
+    "adaptive_avg_pool2d": lambda _: nn.AdaptiveAvgPool2d(1),
+}
+_ON_TOKENS: dict[str, Callable[[int], nn.Module]] = {
+    "linear": lambda channels: nn.Linear(channels, channels),
+    "layer_norm": nn.LayerNorm,
+    "softmax": lambda _: nn.Softmax(-1),
+}
+_ANYWHERE = (*_ACTIVATIONS, *_JOINING)
+
+
+class Stack(nn.Module):
+    """Operators that run one after another; those that take two tensors get the second input as well.
+
+    Parameters
+    ----------
+    kinds : sequence of str
+        What they are.
+    shape : tuple of int
+        Of the input.
+    """
+
+    def __init__(self, kinds: Sequence[str], shape: Shape) -> None:
+        super().__init__()
+        self.parts = nn.ModuleList(map(_make, kinds, shapes_of(kinds, shape)))
+
+    def forward(self, value: torch.Tensor, other: torch.Tensor | None = None) -> torch.Tensor:
+        """Return what the last one returns."""
+        for part in self.parts:
+            value = part(value, other) if isinstance(part, Function) else part(value)
+        return value
+
+
+def shapes_of(kinds: Sequence[str], shape: Shape) -> list[Shape]:
+    """Return the shape of what each operator takes, and at the end that of what the last one returns."""
+    value, found = torch.empty(shape, device="meta"), [shape]
+    for kind in kinds:
+        with torch.device("meta"):
+            part = _make(kind, found[-1])
+            value = part(value, value) if isinstance(part, Function) else part(value)
+        found.append(tuple(value.shape))
+    return found
+
+
+def _make(kind: str, shape: Shape) -> nn.Module:
+    if kind in _ACTIVATIONS:
+        return _ACTIVATIONS[kind]()
+    if kind in _JOINING:
+        return Function(_JOINING[kind])
+    if kind in _ON_TOKENS:
+        return _ON_TOKENS[kind](shape[-1])
+    return _ON_MAPS[kind](shape[1])
+
+
+@dataclass(frozen=True)
+class Probe:
+    """Operators whose last one may run in the kernel of those before it. Immutable.
+
+    Parameters
+    ----------
+    kinds : tuple of str
+        Kinds or families of operators, two or more.
+
+    Raises
+    ------
+    UnknownNameError
+        If there is no such kind.
+    InvalidValueError
+        If there are less than two, or some take feature maps and others tokens.
+
+    Examples
+    --------
+    >>> Probe(("conv2d", "relu")).name
+    'conv2d + relu'
+    """
+
+    kinds: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        known = [*_ON_MAPS, *_ON_TOKENS, *_ANYWHERE]
+        for kind in self.kinds:
+            if kind not in known:
+                raise UnknownNameError.of("operator", kind, known)
+        if len(self.kinds) < 2:
+            raise InvalidValueError(f"A probe must name two operators or more, such as conv2d+relu. Got {self.name!r}.")
+        if set(self.kinds) & {*_ON_MAPS, "cat"} and set(self.kinds) & set(_ON_TOKENS):
+            raise InvalidValueError(f"The operators of a probe must all take feature maps, or tokens. Got {self.name}.")
+        if len(self._joined) > 1:
+            raise InvalidValueError(f"Operators of two tensors must all take one shape. Got {self.name}.")
+
+    @property
+    def name(self) -> str:
+        """The kinds, as a person writes them."""
+        return " + ".join(self.kinds)
+
+    @property
+    def folds(self) -> bool:
+        """Whether the last one can become part of the weights before it."""
+        return self.kinds[-1] == "batch_norm" and self.kinds[-2].startswith(("conv", "linear"))
+
+    @cached_property
+    def shape(self) -> Shape:
+        """Shape of the input."""
+        return TOKENS if set(self.kinds) & set(_ON_TOKENS) else MAP
+
+    @cached_property
+    def _shapes(self) -> list[Shape]:
+        return shapes_of(self.kinds, self.shape)
+
+    @property
+    def _joined(self) -> set[Shape]:
+        """Shapes of the inputs of operators that take two."""
+        return {shape for kind, shape in zip(self.kinds, self._shapes, strict=False) if kind in _JOINING}
+
+    @cached_property
+    def networks(self) -> tuple[Subject, Subject, Subject]:
+        """The operators before the last one, the last one, and all of them: what is measured."""
+        return (_network(self.kinds[:-1], self.shape), _network(self.kinds[-1:], self._shapes[-2]), self.whole)
+
+    @cached_property
+    def whole(self) -> Subject:
+        """The network of all operators."""
+        return _network(self.kinds, self.shape)
+
+
+def _network(kinds: tuple[str, ...], shape: Shape) -> Subject:
+    key = f"{'+'.join(kinds)}@{'x'.join(map(str, shape))}"
+    specification = {"kinds": list(kinds), "input_shape": list(shape)}
+    joined = [place for kind, place in zip(kinds, shapes_of(kinds, shape), strict=False) if kind in _JOINING]
+    like: Any = shape
+    if joined:
+        like = Inputs(tuple(torch.empty(item, device="meta") for item in (shape, joined[0])))
+    return Subject(key, partial(Stack, kinds, shape), like, "block", f"stack {key}", specification)
+
+
+def constant_network() -> Subject:
+    """Return a network that takes next to no time, but for what a runtime adds to every run."""
+    return Subject(CONSTANT, partial(Stack, ("relu",), (1, 1, 1, 1)), (1, 1, 1, 1), "block", f"stack {CONSTANT}")
+
+
+def operator_names(subject: Subject) -> list[str]:
+    """Name the operators in the network of a probe, as `nni_latency.operators.trace` does by modules."""
+    return [f"parts.{number}" for number in range(len(subject.specification["kinds"]))]
+
+
+def _followed(firsts: Iterable[str], seconds: Iterable[str]) -> list[Probe]:
+    after = tuple(seconds)
+    return [Probe((first, second)) for first in firsts for second in after]
+
+
+#: What is tried unless something else is asked for: the neighbours that networks have. Not among them are two
+#: convolutions or two linear layers: what they share, such as bringing the input into another memory layout, would look
+#: like one kernel.
+PROBES: tuple[Probe, ...] = (
+    *_followed(("conv2d", "conv2d depthwise"), ("batch_norm", *_ACTIVATIONS, "add", "max_pool2d")),
+    *_followed(("conv2d",), ("adaptive_avg_pool2d", "mul", "cat")),
+    *_followed(("linear",), ("relu", "gelu", "silu", "sigmoid", "add", "layer_norm")),
+    *_followed(("batch_norm",), ("relu", "relu6", "hardswish", "silu", "conv2d")),
+    *_followed(("add",), ("relu", "relu6", "batch_norm", "layer_norm", "add")),
+    *_followed(("relu",), ("add", "batch_norm", "conv2d", "max_pool2d", "adaptive_avg_pool2d")),
+    *_followed(("hardsigmoid", "sigmoid"), ("mul",)),
+    *_followed(("mul",), ("relu",)),
+    *_followed(("cat",), ("batch_norm", "relu", "conv2d")),
+    *_followed(("gelu", "layer_norm"), ("linear",)),
+    *(Probe((first, *rest)) for first in ("conv2d", "conv2d depthwise") for rest in (("add", "relu"), ("relu", "add"))),
+    Probe(("linear", "add", "layer_norm")),
+    Probe(("linear", "gelu", "add")),
+)
+
+
+def parse_probes(text: str) -> tuple[Probe, ...]:
+    """Read probes such as ``conv2d+relu,linear+gelu``.
+
+    Raises
+    ------
+    UnknownNameError
+        If an operator is not known.
+    InvalidValueError
+        If the text is of another form.
+
+    Examples
+    --------
+    >>> [probe.name for probe in parse_probes("conv2d + relu, conv2d+add+relu")]
+    ['conv2d + relu', 'conv2d + add + relu']
+    """
+    probes = (Probe(tuple(kind.strip() for kind in part.split("+"))) for part in text.split(","))
+    return tuple(dict.fromkeys(probes))

@@ -1,0 +1,78 @@
+"""The file of fusion rules."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from nni_latency.errors import FileFormatError, MismatchError
+from nni_latency.fusion import fusion_schema, read_rules, save_rules
+from nni_latency.operators import FusionRule, FusionRules, FusionTimes
+from nni_latency.platforms import Platform
+
+_RULES = FusionRules(
+    Platform("cpu", "onnxruntime", facts={"runtime.version": "1.31"}),
+    (
+        FusionRule(("conv2d", "batch_norm"), True, folds=True, times=FusionTimes(4e-4, 1e-4, 4e-4, 0.1)),
+        FusionRule(("conv2d", "add", "relu"), True, shared=True, source="read from the runtime's model: FusedConv"),
+        FusionRule(("add", "relu"), False, times=FusionTimes(1e-4, -1e-6, 2e-4, 1.0)),
+    ),
+    1e-5,
+    {"conv2d + gelu": "there is no gelu"},
+    "c1",
+)
+
+
+@pytest.fixture
+def path(tmp_path):
+    return save_rules(_RULES, tmp_path / "rules.json")
+
+
+def test_what_is_written_is_what_is_read(path):
+    found = read_rules(path)
+    assert found == _RULES
+    assert found.platform.facts == _RULES.platform.facts
+    assert json.loads(path.read_text())["rules"][0]["times"]["share"] == pytest.approx(1)
+
+
+def test_rules_of_another_runtime_are_refused(path):
+    assert read_rules(path, Platform("another", "onnxruntime")) == _RULES
+    for platform in (Platform("cpu", "openvino"), Platform("cpu", "onnxruntime", "int8")):
+        with pytest.raises(MismatchError, match=f"not of {platform.runtime} in {platform.precision}"):
+            read_rules(path, platform)
+
+
+def test_rules_of_another_version_are_refused(path):
+    newer = Platform("cpu", "onnxruntime", facts={"runtime.version": "1.32"})
+    with pytest.raises(MismatchError, match=r"the runtime onnxruntime 1\.31 in fp32, not of onnxruntime 1\.32"):
+        read_rules(path, newer)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"rules": [{"kinds": ["conv2d"]}]}, "rules.0.kinds"),
+        ({"more": 1}, "more: Extra inputs"),
+        ({"format": "nni_latency.lookup_table"}, "is not a file of fusion rules"),
+        ({"version": 99}, "reads up to 1"),
+        ({"constant": -1.0}, "constant"),
+    ],
+)
+def test_a_file_that_is_wrong_is_refused_in_a_sentence(path, change, message):
+    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+    with pytest.raises(FileFormatError, match=message):
+        read_rules(path)
+
+
+def test_two_rules_of_the_same_kinds_are_refused(path):
+    content = json.loads(path.read_text())
+    path.write_text(json.dumps({**content, "rules": content["rules"][:1] * 2}))
+    with pytest.raises(FileFormatError, match=r"is not valid: .*Got two for conv2d \+ batch_norm"):
+        read_rules(path)
+
+
+def test_schema_is_that_of_the_documentation():
+    path = Path(__file__).parents[2] / "docs" / "reference" / "fusion.schema.json"
+    assert json.loads(path.read_text()) == fusion_schema(), "run docs/export_schema.py"

@@ -1,0 +1,28 @@
+"""The picture of a network before and after fusion."""
+
+from __future__ import annotations
+
+import pytest
+from PIL import Image
+
+from nni_latency.errors import InvalidValueError
+from nni_latency.operators import FusionRule, FusionRules, OpSpec, chained
+from nni_latency.platforms import Platform
+from nni_latency.plots import draw_fusion
+
+_RULES = FusionRules(Platform("cpu"), (FusionRule(("sigmoid", "neg"), True),))
+
+
+@pytest.mark.parametrize("pairs", [1, 60])
+def test_networks_of_any_length_are_drawn(pairs, tmp_path):
+    network = chained([OpSpec.of(kind, [(1, 4)]) for kind in ("sigmoid", "neg")] * pairs)
+    with Image.open(draw_fusion(network, _RULES, tmp_path / "before_after.png")) as picture:
+        width, height = picture.size
+    assert width > 800
+    assert height < 1600
+
+
+def test_what_nobody_could_read_is_not_drawn(tmp_path):
+    for length in (0, 501):
+        with pytest.raises(InvalidValueError, match=f"A network of {length} operators cannot be drawn"):
+            draw_fusion(chained([OpSpec.of("neg", [(1, 4)])] * length), _RULES, tmp_path / "before_after.png")
