@@ -6,10 +6,12 @@ import json
 import tempfile
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import onnxruntime
 from numpy.typing import NDArray
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, quantize_static
@@ -24,6 +26,9 @@ _PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
 
 #: Providers that may be asked for by name.
 _NAMED = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider", "tensorrt": "TensorrtExecutionProvider"}
+
+#: How nodes are named that only change the layout of a tensor.
+_OWN = ("ReorderInput", "ReorderOutput")
 
 #: Runs whose profile is thrown away: the first ones of a session are slower.
 _COLD = 2
@@ -85,14 +90,15 @@ class OnnxRuntime(ProfiledRuntime):
     def _compile(self, network: OnnxNetwork, inputs: Arrays) -> ProfiledNetwork:
         feed = dict(zip(network.input_names, inputs, strict=True))
         model = _quantised(network, feed) if self.precision == "int8" else network.serialised()
-        return _Session(model, network.input_names, self.provider, self.threads)
+        return _Session(network, model, self.provider, self.threads)
 
 
 class _Session(ProfiledNetwork):
     """A network in a session of ONNX Runtime, and another session for every profile."""
 
-    def __init__(self, model: bytes, names: Sequence[str], provider: str, threads: int) -> None:
-        self._model, self._names, self._provider, self._threads = model, names, provider, threads
+    def __init__(self, network: OnnxNetwork, model: bytes, provider: str, threads: int) -> None:
+        self._network, self._model, self._provider, self._threads = network, model, provider, threads
+        self._names = network.input_names
         self._session = self._open()
 
     def run(self, inputs: Arrays) -> Sequence[NDArray[Any]]:
@@ -108,33 +114,56 @@ class _Session(ProfiledNetwork):
             for _ in range(_COLD + runs):
                 session.run(None, feed)
             events = json.loads(Path(session.end_profiling()).read_text(encoding="utf-8"))
-        return _nodes_by_run(events)[-runs:]
+        return [[(self._known_names(name), seconds) for name, seconds in run] for run in _nodes_by_run(events)[-runs:]]
+
+    def _known_names(self, name: str) -> list[str]:
+        """Return the name of a node, and the tensors that it makes where the name alone does not tell what it is."""
+        if name.startswith(_OWN) or self._network.label_of([name]) is not None:
+            return [name]
+        return [name, *self._results.get(name, ())]
+
+    @cached_property
+    def _results(self) -> dict[str, list[str]]:
+        """By node of the optimised network, the tensors that it makes."""
+        with tempfile.TemporaryDirectory() as folder:
+            options = self._options()
+            options.optimized_model_filepath = str(Path(folder) / "optimised.onnx")
+            self._load(options)
+            optimised = onnx.load(options.optimized_model_filepath, load_external_data=False)
+        return {node.name: list(node.output) for node in optimised.graph.node}
 
     def _open(self, folder: Path | None = None) -> Any:
+        options = self._options()
+        if folder is not None:
+            options.enable_profiling, options.profile_file_prefix = True, str(folder / "profile")
+        return self._load(options)
+
+    def _options(self) -> Any:
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads, options.inter_op_num_threads = self._threads, 1
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
         options.log_severity_level = 3
-        if folder is not None:
-            options.enable_profiling, options.profile_file_prefix = True, str(folder / "profile")
+        return options
+
+    def _load(self, options: Any) -> Any:
         try:
             return onnxruntime.InferenceSession(self._model, options, providers=[self._provider])
         except Exception as error:  # whatever its C++ code raises
             raise MeasurementError(f"ONNX Runtime cannot load the network: {str(error).splitlines()[0]}") from error
 
 
-def _nodes_by_run(events: Sequence[Mapping[str, Any]]) -> list[list[tuple[Sequence[str], float]]]:
-    """Sort the events of a profile into runs: name and time [s] of every node, with what is outside of them first."""
+def _nodes_by_run(events: Sequence[Mapping[str, Any]]) -> list[list[tuple[str, float]]]:
+    """Sort the events of a profile into runs: name and time [s] of every node."""
     ordered = sorted(events, key=lambda event: event["ts"])
     runs = [event for event in ordered if event["name"] == "model_run"]
-    nodes: dict[int, list[tuple[Sequence[str], float]]] = defaultdict(list)
+    nodes: dict[int, list[tuple[str, float]]] = defaultdict(list)
     for event in ordered:
         if event.get("cat") == "Node" and event["name"].endswith("_kernel_time"):
             number = next(
                 (index for index, run in enumerate(runs) if run["ts"] <= event["ts"] < run["ts"] + run["dur"]), None
             )
             if number is not None:
-                nodes[number].append(([event["name"].removesuffix("_kernel_time")], event["dur"] * 1e-6))
+                nodes[number].append((event["name"].removesuffix("_kernel_time"), event["dur"] * 1e-6))
     return [nodes[index] for index in range(len(runs))]
 
 

@@ -265,11 +265,11 @@ class ProfiledRuntime(ExportedRuntime):
         assert isinstance(stage, _Prepared), stage
         assert isinstance(stage.compiled, ProfiledNetwork), stage.compiled
         arrays = inputs if isinstance(inputs, tuple) else (inputs,)
-        nodes = [list(names) for names, _ in stage.compiled.profile(arrays, 1)[0]]
+        nodes = stage.compiled.profile(arrays, 1)[0]
         like = subject.inputs
         example = (*like.args, dict(like.kwargs)) if isinstance(like, Inputs) else torch.from_numpy(inputs)
         traced = trace(subject.build().eval(), example, "graph")
-        return _named_kernels(traced, stage.network.kernels(nodes), nodes, stage.network)
+        return _named_kernels(traced, nodes, stage.network)
 
     def time_calls(self, stage: Stage, value: Any) -> list[float]:
         """Run a prepared network once and say what its calls of torch functions took."""
@@ -294,11 +294,13 @@ class ProfiledRuntime(ExportedRuntime):
 
 
 def _named_kernels(
-    traced: Trace, kernels: Mapping[int, set[int]], nodes: Sequence[Sequence[str]], network: OnnxNetwork
+    traced: Trace, nodes: Sequence[tuple[Sequence[str], float]], network: OnnxNetwork
 ) -> list[tuple[str, tuple[str, ...]]]:
-    """Name kernels, which are sets of calls, and the operators in them; what has no call in any was folded away."""
+    """Name kernels by their longest node, and the operators in them; what has no node anywhere was folded away."""
+    kernels = network.kernels([names for names, _ in nodes])
+    longest = sorted(nodes, key=lambda node: -node[1])
     names = {
-        main: next(item[0] for item in nodes if network.label_of(item) in calls) for main, calls in kernels.items()
+        main: next(item[0] for item, _ in longest if network.label_of(item) in calls) for main, calls in kernels.items()
     }
     by_call = {call: main for main, calls in kernels.items() for call in calls}
     found: dict[int, list[str]] = {main: [] for main in kernels}
