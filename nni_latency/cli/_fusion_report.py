@@ -67,6 +67,7 @@ def kernels_report(network: operators.Trace, rules: operators.FusionRules) -> Re
         {
             "kernel": place,
             "operators": " + ".join(operators.family_of(item.op) for item in kernel),
+            "first": kernel[0].name,
             "names": [item.name for item in kernel],
         }
         for place, kernel in enumerate(kernels)
@@ -74,7 +75,7 @@ def kernels_report(network: operators.Trace, rules: operators.FusionRules) -> Re
     columns = [
         Column("kernel", "kernel", str),
         Column("operators", "operators"),
-        Column("first", "names", lambda names: str(names[0])),
+        Column("first", "first"),
     ]
     summary = f"{len(network.operators)} operators make {len(kernels)} kernels on {rules.platform.id}"
     return Report(Grid(rows, columns, most=_LISTED), after=[summary])

@@ -133,6 +133,6 @@ def _rule(document: RuleDocument) -> FusionRule:
         document.fused,
         document.shared,
         document.folds,
-        times and FusionTimes(times.before, times.last, times.together, times.margin),
+        None if times is None else FusionTimes(times.before, times.last, times.together, times.margin),
         document.source,
     )

@@ -8,9 +8,10 @@ from nni_latency.fusion import detect_fusion, parse_probes
 from nni_latency.measurement import Protocol
 from nni_latency.measurement.runtimes import TorchEager, TorchScript
 
-_PROTOCOL = Protocol(processes=1, time_budget=60.0)
+_PROTOCOL = Protocol(processes=1, n_run=8, time_budget=60.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("runtime", "fused"), [(TorchEager, False), (TorchScript, True)])
 def test_batch_normalisation_joins_a_convolution_where_it_is_compiled(runtime, fused, tmp_path):
     rules = detect_fusion(
