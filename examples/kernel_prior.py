@@ -1,6 +1,6 @@
 """Count the kernels of the spaces that ship, which is where sampling of kernels begins.
 
-    python examples/kernel_prior.py                                # FBNet and NNI's hub, about two minutes
+    python examples/kernel_prior.py                                # FBNet and NNI's hub, some minutes
     python examples/kernel_prior.py --out mine.json --without mobilenetv3 --without proxylessnas
 
 Random networks of every space are traced without computing anything, and divided into kernels. Cells are taken at the
@@ -40,7 +40,7 @@ def all_networks(names: tuple[str, ...], networks: int) -> Iterator[Trace]:
 
 
 @click.command()
-@click.option("--networks", default=30, help="Random networks of every space.", show_default=True)
+@click.option("--networks", default=4, help="Random networks of every space.", show_default=True)
 @click.option("--without", multiple=True, help="A space that is left out; repeat for several.")
 @click.option("--out", default=SHIPPED, type=click.Path(path_type=Path), help="JSON file.  [default: the one that ships]")
 def main(networks: int, without: tuple[str, ...], out: Path) -> None:

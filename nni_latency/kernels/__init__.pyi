@@ -1,5 +1,6 @@
 from ._building import KERNEL_PROTOCOL, Aim, build_predictor_for_kernel, build_predictors, measure_kernels
-from ._catalogue import NN_METER_KERNELS, USUAL_KERNELS, find_types, kernel_name, kernel_types
+from ._catalogue import find_types, kernel_name, kernel_types
+from ._costs import PredictedKernels
 from ._document import kernels_schema
 from ._kernel import Kernel
 from ._kernel_schedule import KernelSchedule, Standing
@@ -9,6 +10,7 @@ from ._predictor import KernelPredictor, KernelScores
 from ._predictors import KernelPredictors, MeasuredKernel
 from ._prior import Prior, divide, shipped_prior
 from ._sampling import Sampler, Sampling
+from ._usual import NN_METER_KERNELS, USUAL_KERNELS
 
 __all__ = [
     "KERNEL_PROTOCOL",
@@ -23,6 +25,7 @@ __all__ = [
     "KernelScores",
     "KernelType",
     "MeasuredKernel",
+    "PredictedKernels",
     "Prior",
     "Sampler",
     "Sampling",

@@ -31,8 +31,9 @@ from nni_latency.measurement import (
 )
 from nni_latency.micro_benchmarks import fed_chain, inputs_of
 
-#: Kernels that one process holds at most, and the numbers in all of them.
-_BATCH, _MOST_NUMBERS = 96, 2**28
+#: Kernels that one process holds at most, the numbers in all of them, and their multiply-adds: a round should not take
+#: longer than some seconds, because the budget is looked at after it.
+_BATCH, _MOST_NUMBERS, _MOST_MACS = 96, 2**28, 10**10
 
 #: How often a kernel is visited at least and at most.
 _FEWEST_VISITS, _MOST_VISITS = 2, 4
@@ -270,12 +271,13 @@ class KernelSchedule(Schedule):
 
     def _draw_batch(self) -> list[Kernel]:
         """Return the next kernels of the iteration, as many as fit into the memory of one process."""
-        batch, numbers = [], 0
+        batch: list[Kernel] = []
+        numbers = macs = 0
         for kernel in self._wanting():
             kind = self.kinds[kernel.kind]
             work, inputs = kind.work(kernel), sum(math.prod(shape) for shape in kind.shapes(kernel))
-            numbers += 2 * work.params + inputs
-            if batch and (numbers > _MOST_NUMBERS or len(batch) == _BATCH):
+            numbers, macs = numbers + 2 * work.params + inputs, macs + work.macs
+            if batch and (numbers > _MOST_NUMBERS or macs > _MOST_MACS or len(batch) == _BATCH):
                 break
             batch.append(kernel)
         return batch

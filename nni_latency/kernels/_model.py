@@ -28,7 +28,7 @@ _LEAST = 1e-9
 CANDIDATES = ("forest", "boosting", "process", "blend")
 
 #: Trees of a forest and of a boosting.
-_N_FOREST, _N_BOOSTING = 50, 250
+_N_FOREST, _N_BOOSTING = 50, 200
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,6 @@ def _boosting(seed: int, count: int) -> Any:
         min_samples_leaf=min(3, max(1, count // 20)),
         subsample=0.7,
         max_features=0.5,
-        loss="huber",
         random_state=seed,
     )
 

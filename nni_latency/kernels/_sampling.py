@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
@@ -10,7 +11,7 @@ import numpy as np
 
 from nni_latency.errors import InvalidValueError
 from nni_latency.kernels._kernel import Kernel
-from nni_latency.kernels._kernel_type import KernelType
+from nni_latency.kernels._kernel_type import MOST_MACS, KernelType
 from nni_latency.kernels._prior import Prior
 
 #: Ways to choose configurations after the first ones.
@@ -25,11 +26,17 @@ _AROUND = (0.3, 1.4)
 #: How often a configuration from the prior takes its channels as they are, and the rest of its sizes from another one.
 _KEPT, _MIXED = 0.25, 0.25
 
+#: How often a draw from the prior is one from anywhere, because networks to come have other sizes.
+_ANYWHERE = 0.2
+
 #: Candidates among which those are chosen where a model is uncertain, for each that is chosen.
 _POOL = 12
 
 #: Tries to find a configuration that is new.
 _TRIES = 40
+
+#: A kernel that is drawn at random is cut down to a number of multiply-adds between this and the most.
+_FEWEST_MACS = 10**6
 
 _CHANNEL_NAMES = ("CIN", "COUT", "CHANNELS", "INNER", "COLUMNS", "ROWS", "TOKENS", "LENGTH")
 
@@ -44,7 +51,7 @@ class Sampling:
         Configurations of each kernel in the beginning, from the prior; of one with fewer than five sizes, in
         proportion fewer.
     finegrained_sample_num : int, default=10
-        Configurations added for each whose error is large; for the other ways, for each ten that are known.
+        Configurations added for each whose error is large; half as many as are known at most.
     iteration : int or None, default=None
         How often configurations are added; None for as long as the budget lasts.
     error_threshold : float, default=0.1
@@ -154,7 +161,14 @@ class Sampler:
             return lambda: draw_random(kind, self._generator)
         # Rare configurations are drawn more often than they occur, or the same few would be drawn again and again.
         shares = np.sqrt(weights) / np.sum(np.sqrt(weights))
-        return lambda: draw_around(kind, known, shares, self._generator)
+
+
+        def draw() -> Kernel:
+            if self._generator.random() < _ANYWHERE:
+                return draw_random(kind, self._generator)
+            return draw_around(kind, known, shares, self._generator)
+
+        return draw
 
     def _new(self, draw: Callable[[], Kernel], count: int) -> list[Kernel]:
         found: list[Kernel] = []
@@ -174,8 +188,10 @@ def is_channels(name: str) -> bool:
 
 
 def draw_random(kind: KernelType, generator: np.random.Generator) -> Kernel:
-    """Draw from all configurations that a type has."""
-    return kind.snap({name: domain.draw(generator) for name, domain in kind.domains.items()})
+    """Draw from all configurations that a type has, small ones as often as large ones."""
+    least, most = (math.log(macs) for macs in (_FEWEST_MACS, MOST_MACS))
+    sizes = {name: domain.draw(generator) for name, domain in kind.domains.items()}
+    return kind.snap(sizes, math.exp(generator.uniform(least, most)))
 
 
 def draw_near(kind: KernelType, centre: Kernel, generator: np.random.Generator) -> Kernel:

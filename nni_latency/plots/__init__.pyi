@@ -1,5 +1,6 @@
 from ._acts import draw_fit, draw_predictions
 from ._comparison import draw_comparison
+from ._kernels import draw_kernels, draw_sizes
 from ._on_axes import plot
 from ._operator_table import draw_operator_table
 from ._search import SearchPicture, draw_search
@@ -10,9 +11,11 @@ __all__ = [
     "SearchPicture",
     "draw_comparison",
     "draw_fit",
+    "draw_kernels",
     "draw_operator_table",
     "draw_predictions",
     "draw_search",
+    "draw_sizes",
     "draw_table",
     "draw_validation",
     "plot",
