@@ -42,7 +42,9 @@ def all_networks(names: tuple[str, ...], networks: int) -> Iterator[Trace]:
 @click.command()
 @click.option("--networks", default=4, help="Random networks of every space.", show_default=True)
 @click.option("--without", multiple=True, help="A space that is left out; repeat for several.")
-@click.option("--out", default=SHIPPED, type=click.Path(path_type=Path), help="JSON file.  [default: the one that ships]")
+@click.option(
+    "--out", default=SHIPPED, type=click.Path(path_type=Path), help="JSON file.  [default: the one that ships]"
+)
 def main(networks: int, without: tuple[str, ...], out: Path) -> None:
     """Count kernels and write the prior."""
     names = tuple(name for name in ("fbnet", *HUB_SPACES) if name not in without)

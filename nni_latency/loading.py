@@ -142,7 +142,9 @@ def load_kernel_types() -> Mapping[str, kernels.KernelType]:
     for name, registration in load_registry().kernels.items():
         made = registration.make()
         if not isinstance(made, kernels.KernelType) or made.name != name:
-            raise PluginError(f"The plugin {registration.owner!r} must make a KernelType of the name {name!r}. Got {made!r}.")
+            raise PluginError(
+                f"The plugin {registration.owner!r} must make a KernelType of the name {name!r}. Got {made!r}."
+            )
         found[name] = made
     return found
 

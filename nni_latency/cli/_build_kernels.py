@@ -74,9 +74,7 @@ class _EndOptions:
         type=click.FloatRange(0, 1, max_open=True),
         default=0.05,
     )
-    timeout: float = option(
-        "Time limit per kernel; a slower one is recorded as failed.", type=DURATION, default="60s"
-    )
+    timeout: float = option("Time limit per kernel; a slower one is recorded as failed.", type=DURATION, default="60s")
     requirements: tuple[validation.Requirement, ...] = option(
         "End early once the score reaches this limit, such as within10=0.9, and exit with code 1 if it never does; "
         "repeat for several.",

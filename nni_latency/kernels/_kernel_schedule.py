@@ -122,7 +122,9 @@ class KernelSchedule(Schedule):
         self._fixed = None if kernels is None else list(dict.fromkeys(kernels))
         self._planned: dict[str, Kernel] = {}
         self._current: list[Kernel] = []
-        self._take(in_turn([learner.first() for learner in self.learners.values()]) if kernels is None else self._fixed or [])
+        self._take(
+            in_turn([learner.first() for learner in self.learners.values()]) if kernels is None else self._fixed or []
+        )
         #: By kernel, the time [s] and the time of the reference operator [s] of every run.
         self.samples: dict[Kernel, list[tuple[float, float]]] = {}
         self._visits: Counter[Kernel] = Counter()
@@ -213,7 +215,9 @@ class KernelSchedule(Schedule):
     @property
     def constant(self) -> float:
         """What a run takes outside of the kernels [s]; 0 where they are timed inside."""
-        return self._constant(quantile([reference for _, reference in self._constants], 0.5)) if self._constants else 0.0
+        return (
+            self._constant(quantile([reference for _, reference in self._constants], 0.5)) if self._constants else 0.0
+        )
 
     def _constant(self, level: float) -> float:
         if not self._constants:

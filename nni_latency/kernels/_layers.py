@@ -192,7 +192,7 @@ def build_chain(ops: Sequence[OpSpec]) -> nn.Module:
     # The statistics of a normalisation and the like have values of their own.
     buffers = {name: torch.zeros_like(buffer, device="cpu") for name, buffer in module.named_buffers()}
     module.to_empty(device="cpu")
-    numbers = torch.randn(_NUMBERS, generator=torch.Generator().manual_seed(0))
+    numbers = torch.randn(_NUMBERS, generator=torch.Generator().manual_seed(0), device="cpu")
     with torch.no_grad():
         for name, buffer in module.named_buffers():
             buffer.copy_(buffers[name] + 1 if name.endswith("running_var") else buffers[name])

@@ -71,7 +71,9 @@ class GroupLearner:
         targets = np.log(seconds) - np.log(terms @ fit_base(terms, seconds))
         return np.asarray(seconds * np.exp(-left_out(self._table.physical(kernels), targets)))
 
-    def _refined(self, centres: Sequence[Kernel], count: int, worth: Callable[[], Callable[..., Array]]) -> list[Kernel]:
+    def _refined(
+        self, centres: Sequence[Kernel], count: int, worth: Callable[[], Callable[..., Array]]
+    ) -> list[Kernel]:
         way, sampler = self.sampling.refinement, self._sampler
         if way == "uncertain":
             return sampler.where(self.kinds, count, worth())
@@ -105,5 +107,9 @@ def in_turn(lists: Sequence[Sequence[Kernel]]) -> list[Kernel]:
     >>> in_turn([[1, 2, 3, 4], [5, 6]])
     [1, 5, 2, 3, 6, 4]
     """
-    places = [((place + 0.5) / len(items), number, item) for number, items in enumerate(lists) for place, item in enumerate(items)]
+    places = [
+        ((place + 0.5) / len(items), number, item)
+        for number, items in enumerate(lists)
+        for place, item in enumerate(items)
+    ]
     return [item for *_, item in sorted(places, key=lambda entry: entry[:2])]

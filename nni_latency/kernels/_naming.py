@@ -40,8 +40,8 @@ def kernel_of(ops: Sequence[OpSpec]) -> Kernel | None:
 
     Examples
     --------
-    >>> convolution = OpSpec.of("conv2d", [(1, 3, 32, 32)], out_channels=8, kernel_size=3, stride=2, groups=1, bias=True)
-    >>> kernel_of([convolution, OpSpec.of("relu", [(1, 8, 16, 16)])]).key
+    >>> sizes = {"out_channels": 8, "kernel_size": 3, "stride": 2, "groups": 1, "bias": True}
+    >>> kernel_of([OpSpec.of("conv2d", [(1, 3, 32, 32)], **sizes), OpSpec.of("relu", [(1, 8, 16, 16)])]).key
     'conv_relu(CIN=3,COUT=8,HW=32,KERNEL_SIZE=3,STRIDES=2)'
     """
     parts = [op for op in ops if op.kind not in _NOTHING]

@@ -18,7 +18,7 @@ from nni_latency.kernels._catalogue import find_types, kernel_types
 from nni_latency.kernels._features import FeatureTable
 from nni_latency.kernels._kernel import Kernel
 from nni_latency.kernels._kernel_type import KernelType
-from nni_latency.kernels._model import CANDIDATES, KernelModel, fit_model, held_out
+from nni_latency.kernels._model import CANDIDATES, fit_model, held_out
 
 Array = NDArray[np.float64]
 
@@ -92,7 +92,8 @@ class KernelPredictor(RegressorMixin, BaseEstimator):
     Examples
     --------
     >>> kernels = [Kernel.of("relu_block", HW=8, CIN=count) for count in range(8, 72, 2)]
-    >>> predictor = KernelPredictor(candidates=("process",)).fit(kernels, [1e-9 * 64 * item["CIN"] for item in kernels])
+    >>> seconds = [1e-9 * 64 * kernel["CIN"] for kernel in kernels]
+    >>> predictor = KernelPredictor(candidates=("process",)).fit(kernels, seconds)
     >>> round(predictor.predict([Kernel.of("relu_block", HW=8, CIN=33)])[0] * 1e6, 1)
     2.1
     """

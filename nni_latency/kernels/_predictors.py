@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nni_latency.costs import Cost
-from nni_latency.errors import MissingEntryError
+from nni_latency.errors import MissingEntryError, listed
 from nni_latency.kernels._catalogue import find_types, kernel_types
 from nni_latency.kernels._document import (
     KERNELS,
@@ -114,7 +114,7 @@ class KernelPredictors(TableHeader):
             if kernel.kind in predictor.table_.kinds:
                 return predictor
         raise MissingEntryError(
-            f"No kernel like {kernel.kind!r} was measured on {self.platform.id}; there is {', '.join(self.predictors)}. "
+            f"No kernel like {kernel.kind!r} was measured on {self.platform.id}, which has {listed(self.predictors)}. "
             f"Measure it with: nni-latency build-kernels --kernels {kernel.kind}"
         )
 

@@ -49,7 +49,11 @@ class Process:
 
     def __post_init__(self) -> None:
         n_features = len(self.centre)
-        if self.points.ndim != 2 or self.points.shape != (len(self.weights), n_features) or len(self.width) != n_features:
+        if (
+            self.points.ndim != 2
+            or self.points.shape != (len(self.weights), n_features)
+            or len(self.width) != n_features
+        ):
             raise InvalidValueError("The points, weights, centre and width of a process must be as many.")
 
     def predict(self, features: ArrayLike) -> Array:

@@ -162,7 +162,6 @@ class Sampler:
         # Rare configurations are drawn more often than they occur, or the same few would be drawn again and again.
         shares = np.sqrt(weights) / np.sum(np.sqrt(weights))
 
-
         def draw() -> Kernel:
             if self._generator.random() < _ANYWHERE:
                 return draw_random(kind, self._generator)

@@ -45,7 +45,9 @@ class Tree:
             raise InvalidValueError("A tree must have as many features, thresholds and children, at least one.")
         for node in range(count):
             # Children come behind their parents, so that no path is endless.
-            if self.feature[node] >= 0 and not all(node < child < count for child in (self.left[node], self.right[node])):
+            if self.feature[node] >= 0 and not all(
+                node < child < count for child in (self.left[node], self.right[node])
+            ):
                 raise InvalidValueError(f"The node {node} of a tree must have children behind it, among {count} nodes.")
 
 
