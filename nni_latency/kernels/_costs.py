@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 
 from nni_latency.errors import InvalidValueError, MissingEntryError
@@ -37,7 +36,7 @@ class PredictedKernels:
 
     def __init__(self, predictors: KernelPredictors) -> None:
         self.predictors = predictors
-        self._estimate = functools.lru_cache(maxsize=_REMEMBERED)(self._predict)
+        self._known: dict[Kernel, Estimate | None] = {}
 
     @property
     def platform(self) -> Platform:
@@ -64,7 +63,13 @@ class PredictedKernels:
             out of range.
         """
         kernel = kernel_of(ops)
-        return None if kernel is None else self._estimate(kernel)
+        if kernel is None:
+            return None
+        if kernel not in self._known:
+            if len(self._known) >= _REMEMBERED:
+                self._known.clear()
+            self._known[kernel] = self._predict(kernel)
+        return self._known.get(kernel)
 
     def _predict(self, kernel: Kernel) -> Estimate | None:
         try:

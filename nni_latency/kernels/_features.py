@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Mapping, Sequence
 
@@ -22,6 +21,10 @@ LANES = (4, 8, 16, 32)
 _PADDED = ("CIN", "COUT", "AREA", "CHANNELS", "INNER", "COLUMNS", "TOKENS")
 
 
+#: Kernels whose features are remembered.
+_REMEMBERED = 2**15
+
+
 class FeatureTable:
     """Makes features of the kernels of one group.
 
@@ -35,7 +38,7 @@ class FeatureTable:
         self.kinds = dict(kinds)
         names = dict.fromkeys(name for kind in kinds.values() for name in kind.domains)
         self.names = tuple(names)
-        self._described = functools.lru_cache(maxsize=2**15)(self._describe)
+        self._known: dict[Kernel, tuple[tuple[float, ...], tuple[float, ...], tuple[float, ...]]] = {}
 
     @property
     def plain_names(self) -> tuple[str, ...]:
@@ -53,6 +56,16 @@ class FeatureTable:
     def physical(self, kernels: Sequence[Kernel]) -> Array:
         """Return features that say what a machine does, (n_kernels, n_features)."""
         return np.array([self._described(kernel)[2] for kernel in kernels])
+
+    def _described(self, kernel: Kernel) -> tuple[tuple[float, ...], tuple[float, ...], tuple[float, ...]]:
+        """Return plain features, terms and physical features; worked out once."""
+        found = self._known.get(kernel)
+        if found is None:
+            found = self._describe(kernel)
+            if len(self._known) >= _REMEMBERED:
+                self._known.clear()
+            self._known[kernel] = found
+        return found
 
     def _describe(self, kernel: Kernel) -> tuple[tuple[float, ...], tuple[float, ...], tuple[float, ...]]:
         ops = self.kinds[kernel.kind].ops(kernel)

@@ -140,7 +140,7 @@ class KernelSchedule(Schedule):
 
     @property
     def share(self) -> float:
-        """Share of the budget that is spent, or of the kernels where no more are to come."""
+        """Share of the budget that is spent."""
         return self.spent / self.protocol.time_budget
 
     @property

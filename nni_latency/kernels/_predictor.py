@@ -86,8 +86,8 @@ class KernelPredictor(RegressorMixin, BaseEstimator):
 
     References
     ----------
-    .. [1] L. L. Zhang et al., "nn-Meter: Towards Accurate Latency Prediction of Deep-Learning Model Inference on Diverse
-       Edge Devices", MobiSys 2021. https://doi.org/10.1145/3458864.3467882
+    .. [1] L. L. Zhang et al., "nn-Meter: Towards Accurate Latency Prediction of Deep-Learning Model Inference on
+       Diverse Edge Devices", MobiSys 2021. https://doi.org/10.1145/3458864.3467882
 
     Examples
     --------

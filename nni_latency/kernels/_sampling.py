@@ -113,6 +113,7 @@ class Sampler:
     def __init__(self, prior: Prior, seed: int) -> None:
         self.prior, self._generator = prior, np.random.default_rng(seed)
         self._drawn: set[Kernel] = set()
+        self._known: dict[str, tuple[list[Kernel], list[float]]] = {}
 
     def random(self, kind: KernelType, count: int) -> list[Kernel]:
         """Draw from all configurations that a type has."""
@@ -144,7 +145,8 @@ class Sampler:
             Takes kernels, and returns an array of shape (n_kernels,), not negative.
         """
         each = max(1, _POOL * count // len(kinds))
-        pool = [self._prior_draw(kind)() for kind in kinds for _ in range(each)]
+        draws = [self._prior_draw(kind) for kind in kinds]
+        pool = [draw() for draw in draws for _ in range(each)]
         pool = list(dict.fromkeys(kernel for kernel in pool if kernel not in self._drawn))
         if not pool:
             return []
@@ -156,7 +158,9 @@ class Sampler:
         return chosen
 
     def _prior_draw(self, kind: KernelType) -> Callable[[], Kernel]:
-        known, weights = self.prior.known(kind)
+        if kind.name not in self._known:
+            self._known[kind.name] = self.prior.known(kind)
+        known, weights = self._known[kind.name]
         if not known:
             return lambda: draw_random(kind, self._generator)
         # Rare configurations are drawn more often than they occur, or the same few would be drawn again and again.
