@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import nni_latency.estimators as estimators
+import nni_latency.kernels as kernels
 import nni_latency.loading as loading
 import nni_latency.measurement.runtimes as runtimes
 import nni_latency.spaces as spaces
@@ -47,6 +48,13 @@ def register_spaces(register: Register) -> None:
     register("fbnet", _fbnet_space)
     for name in spaces.HUB_SPACES:
         register(name, partial(_hub_space, name))
+
+
+@hookimpl
+def register_kernels(register: Register) -> None:
+    """Register the kernels that are measured unless others are named."""
+    for name in kernels.USUAL_KERNELS:
+        register(name, partial(_kernel_type, name))
 
 
 def _read_table(argument: str) -> Any:
@@ -104,3 +112,7 @@ def _fbnet_space(**arguments: Any) -> Any:
 
 def _hub_space(name: str, /, **arguments: Any) -> Any:
     return spaces.hub_space(name, **arguments)
+
+
+def _kernel_type(name: str) -> Any:
+    return kernels.kernel_types()[name]

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TypeAlias
 
 import nni_latency.estimators as estimators
+import nni_latency.kernels as kernels
 import nni_latency.tables as tables
 from nni_latency.errors import InvalidValueError, PluginError, UnknownNameError
 from nni_latency.plugins import load_registry
@@ -126,6 +128,25 @@ def load_fallback(argument: str) -> estimators.Estimator:
     if not isinstance(table, (estimators.TableEstimator, estimators.OperatorTableEstimator)):
         raise InvalidValueError(f"The first of a fallback must be a table. Got {table!r} for {first!r}.")
     return estimators.with_fallback(table, other, across_platforms=second.endswith(ACROSS))
+
+
+def load_kernel_types() -> Mapping[str, kernels.KernelType]:
+    """Return every kernel type by name: those of the catalogue, and those of plugins.
+
+    Raises
+    ------
+    PluginError
+        If a plugin fails to make one, or makes something else.
+    """
+    found = dict(kernels.kernel_types())
+    for name, registration in load_registry().kernels.items():
+        made = registration.make()
+        if not isinstance(made, kernels.KernelType) or made.name != name:
+            raise PluginError(
+                f"The plugin {registration.owner!r} must make a KernelType of the name {name!r}. Got {made!r}."
+            )
+        found[name] = made
+    return found
 
 
 def _file_of(source: str | os.PathLike[str]) -> Path | None:

@@ -56,6 +56,10 @@ class HookSpecs:
     def register_spaces(self, register: Register) -> None:
         """Register model spaces: ``register(name, factory)``, ``factory(**arguments) -> ModelSpace``."""
 
+    @hookspec
+    def register_kernels(self, register: Register) -> None:
+        """Register kernels: ``register(name, factory)``, ``factory() -> KernelType``."""
+
 
 @dataclass(frozen=True)
 class Registration:
@@ -101,7 +105,7 @@ class Registry:
 
     Parameters
     ----------
-    estimators, runtimes, meters, spaces : mapping of str to Registration
+    estimators, runtimes, meters, spaces, kernels : mapping of str to Registration
         By name.
     plugins : tuple of PluginInfo
         Who registered it, broken plugins included.
@@ -111,6 +115,7 @@ class Registry:
     runtimes: Mapping[str, Registration] = field(default_factory=dict)
     meters: Mapping[str, Registration] = field(default_factory=dict)
     spaces: Mapping[str, Registration] = field(default_factory=dict)
+    kernels: Mapping[str, Registration] = field(default_factory=dict)
     plugins: tuple[PluginInfo, ...] = ()
 
     def find(self, kind: str, name: str) -> Registration:
@@ -131,7 +136,7 @@ class Registry:
         raise UnknownNameError(f"{error} Plugins that did not load: {'; '.join(broken)}.") if broken else error
 
 
-_HOOKS = ("register_estimators", "register_runtimes", "register_meters", "register_spaces")
+_HOOKS = ("register_estimators", "register_runtimes", "register_meters", "register_spaces", "register_kernels")
 
 
 def make_manager(

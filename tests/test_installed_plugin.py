@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-_PLUGINS = ("nni_latency_roofline", "nni_latency_fx", "nni_latency_cpu_energy")
+_PLUGINS = ("nni_latency_roofline", "nni_latency_fx", "nni_latency_cpu_energy", "nni_latency_ghost")
 _FOLDER = Path(__file__).parents[1] / "plugins"
 
 
@@ -203,7 +203,32 @@ def test_installed_meter_is_read_in_the_worker_and_its_samples_are_kept(run):
     assert 1.0 < low <= high < 100.0
 
 
-@pytest.mark.parametrize("name", ["nni_latency_fx", "nni_latency_cpu_energy"])
+_KERNEL = """
+    import json
+    import nni_latency_ghost
+    from nni_latency.kernels import Kernel, Sampling, build_predictors, find_types
+    from nni_latency.loading import load_kernel_types
+    from nni_latency.measurement import Protocol
+    from nni_latency.testing import FakeRuntime, check_plugin
+
+    check_plugin(nni_latency_ghost)
+    kinds = find_types(["ghost_module"], load_kernel_types())
+    protocol, sampling = Protocol(n_warmup=0, time_budget=600.0), Sampling(10, iteration=0)
+    runtime = FakeRuntime(lambda op: 1e-6)
+    found = build_predictors(kinds, runtime, "k.json", protocol=protocol, sampling=sampling, store="memory")
+    kernel = Kernel.of("ghost_module", HW=28, CIN=40, COUT=120, KERNEL_SIZE=3)
+    print(json.dumps([found.estimate(kernel).value, len(found.kernels), [op.kind for op in kinds[0].ops(kernel)]]))
+"""
+
+
+def test_installed_kernel_is_measured_and_predicted(run):
+    seconds, count, kinds = run(_KERNEL)
+    assert seconds == pytest.approx(7e-6, rel=0.1)
+    assert count == 10
+    assert kinds == ["conv2d", "batch_norm", "relu", "conv2d", "batch_norm", "relu", "cat"]
+
+
+@pytest.mark.parametrize("name", ["nni_latency_fx", "nni_latency_cpu_energy", "nni_latency_ghost"])
 def test_example_plugin_is_one_short_module(name):
     (module,) = (_FOLDER / name).glob("*.py")
     assert len(module.read_text().splitlines()) <= 150

@@ -34,6 +34,7 @@ COMMANDS: dict[str, str] = {
     "micro-benchmark": "nni_latency.cli._micro_benchmark",
     "detect-fusion": "nni_latency.cli._detect_fusion",
     "fit": "nni_latency.cli._fit",
+    "build-kernels": "nni_latency.cli._build_kernels",
     "analyze": "nni_latency.cli._analyze",
     "transfer": "nni_latency.cli._transfer",
     "adapt": "nni_latency.cli._adapt",
@@ -57,11 +58,12 @@ _SUMMARIES = {
     "micro-benchmark": "Measure 56 blocks that characterise this device.",
     "detect-fusion": "Find out which operators a runtime runs as one kernel.",
     "fit": "Fit an estimator to measurements.",
+    "build-kernels": "Measure kernels on this device and learn to predict them.",
     "analyze": "Analyze a network: work, memory traffic and cost of every block.",
     "transfer": "Learn the latencies of a new device from a few networks and known devices.",
     "adapt": "Make a table of this device from a few measurements and tables of other devices.",
     "database": "Inspect, share and clean up the database of measurements.",
-    "plugins": "List registered estimators, runtimes, meters and spaces.",
+    "plugins": "List registered estimators, runtimes, meters, spaces and kernels.",
 }
 
 

@@ -14,7 +14,7 @@ from ._record import Failure, Record, Visit
 from ._rounds import balanced_round, light_network
 from ._schedule import Progress, Schedule
 from ._store import CampaignHeader, CampaignLog, MemoryStore, Store, StoredCampaign
-from ._subject import Build, Chain, Subject, compose
+from ._subject import Build, Chain, Kind, Subject, compose
 from ._trimming import fewest_samples, quantile, quantile_interval, trim, windows_agree
 
 __all__ = [
@@ -30,6 +30,7 @@ __all__ = [
     "Clock",
     "Failure",
     "IsolatedBench",
+    "Kind",
     "LocalBench",
     "LocalBenches",
     "Measurement",

@@ -15,40 +15,50 @@ from typing import Any
 import torch
 from torch import nn
 
-from nni_latency.measurement import Chain, Subject
+from nni_latency.measurement import Chain, Kind, Subject
+from nni_latency.operators import Inputs
 
 #: Memory that is written [byte], whatever the precision.
 SWEPT = 16 * 2**20
 
 
 class Feeder(nn.Module):
-    """Takes the caches as the rest of a network would, and makes an input, whatever it is given itself.
+    """Takes the caches as the rest of a network would, and makes inputs, whatever it is given itself.
 
     Parameters
     ----------
-    shape : sequence of int
-        Of the input, batch first.
+    shapes : sequence of sequence of int
+        Of the inputs, batch first.
     twin : nn.Module
         A block like the one to be timed, with weights of its own.
     """
 
-    sample: torch.Tensor
-
-    def __init__(self, shape: Sequence[int], twin: nn.Module) -> None:
+    def __init__(self, shapes: Sequence[Sequence[int]], twin: nn.Module) -> None:
         super().__init__()
         self.twin = twin
-        self.batch = shape[0]
-        self.register_buffer("sample", torch.randn(1, *shape[1:]))
+        self.batch = shapes[0][0]
+        self.names = [f"sample{place}" for place in range(len(shapes))]
+        for name, shape in zip(self.names, shapes, strict=True):
+            self.register_buffer(name, torch.randn(1, *shape[1:]))
 
-    def forward(self, _: torch.Tensor) -> torch.Tensor:
-        """Return the input, in the memory layout of the sample."""
-        torch.full((SWEPT // self.sample.element_size(),), 1.0, dtype=self.sample.dtype, device=self.sample.device)
-        self.twin(torch.cat([self.sample] * self.batch))
-        return torch.cat([self.sample] * self.batch)
+    def forward(self, _: torch.Tensor) -> Any:
+        """Return the inputs, in the memory layout of the samples: a tensor, or a tuple of several."""
+        sample = self.get_buffer(self.names[0])
+        torch.full((SWEPT // sample.element_size(),), 1.0, dtype=sample.dtype, device=sample.device)
+        self.twin(*self._inputs())
+        made = self._inputs()
+        return made[0] if len(made) == 1 else made
+
+    def _inputs(self) -> tuple[torch.Tensor, ...]:
+        return tuple(torch.cat([self.get_buffer(name)] * self.batch) for name in self.names)
 
 
 def fed_chain(
-    key: str, build: Callable[[], nn.Module], shape: Sequence[int], specification: Mapping[str, Any]
+    key: str,
+    build: Callable[[], nn.Module],
+    shapes: Sequence[Sequence[int]],
+    specification: Mapping[str, Any],
+    kind: Kind = "block",
 ) -> Chain:
     """Return what a bench runs to measure a block: its feeder, and the block behind it.
 
@@ -57,17 +67,25 @@ def fed_chain(
     key : str
         Of the block.
     build : callable
-        Makes the block.
-    shape : sequence of int
-        Of its input, batch first.
+        Makes the block; it takes its inputs one by one.
+    shapes : sequence of sequence of int
+        Of its inputs, batch first.
     specification : mapping
         What the block is.
+    kind : {"block", "kernel", "operator"}, default="block"
+        What the block is to a store.
     """
+    plain = tuple(tuple(shape) for shape in shapes)
     return (
-        Subject(f"feeder of {key}", partial(_feeder, build, tuple(shape)), (1, 1), "block"),
-        Subject(key, build, tuple(shape), "block", key, specification),
+        Subject(f"feeder of {key}", partial(_feeder, build, plain), (1, 1), "block"),
+        Subject(key, build, inputs_of(plain), kind, key, specification),
     )
 
 
-def _feeder(build: Callable[[], nn.Module], shape: Sequence[int]) -> nn.Module:
-    return Feeder(shape, build())
+def inputs_of(shapes: tuple[tuple[int, ...], ...]) -> Any:
+    """Return what a subject says of its inputs: the shape of the only one, or tensors without data."""
+    return shapes[0] if len(shapes) == 1 else Inputs(tuple(torch.empty(shape, device="meta") for shape in shapes))
+
+
+def _feeder(build: Callable[[], nn.Module], shapes: Sequence[Sequence[int]]) -> nn.Module:
+    return Feeder(shapes, build())

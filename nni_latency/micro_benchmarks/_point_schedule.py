@@ -64,7 +64,7 @@ class Point:
     def chain(self) -> Chain:
         """What runs: the feeder, and the block behind it."""
         specification = {"block": self.block.name, "batch": self.batch, "ops": [op.as_dict() for op in self.ops]}
-        return fed_chain(self.key, self.block.build, self.block.input_shape(self.batch), specification)
+        return fed_chain(self.key, self.block.build, [self.block.input_shape(self.batch)], specification)
 
     @property
     def memory(self) -> int:

@@ -1,6 +1,7 @@
 from ._acts import draw_fit, draw_predictions
 from ._comparison import draw_comparison
 from ._fusion import draw_fusion
+from ._kernels import draw_kernels, draw_sizes
 from ._on_axes import plot
 from ._operator_table import draw_operator_table
 from ._search import SearchPicture, draw_search
@@ -12,9 +13,11 @@ __all__ = [
     "draw_comparison",
     "draw_fit",
     "draw_fusion",
+    "draw_kernels",
     "draw_operator_table",
     "draw_predictions",
     "draw_search",
+    "draw_sizes",
     "draw_table",
     "draw_validation",
     "plot",

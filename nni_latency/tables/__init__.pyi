@@ -4,7 +4,7 @@ from ._building import Measured, Measuring, MeasuringOptions, StoreSource, as_st
 from ._comparison import TableComparison, compare_tables
 from ._document import table_schema
 from ._entry import Entry
-from ._header import CountedDocument, HeaderDocument, TableHeader, counts_content
+from ._header import CostDocument, CountedDocument, HeaderDocument, TableHeader, counts_content
 from ._known_costs import CachedCost, KnownCosts
 from ._layer_schedule import LayerSchedule, candidate_subjects
 from ._lookup_table import LookupTable
@@ -41,6 +41,7 @@ __all__ = [
     "ArgumentValue",
     "BatchSchedule",
     "CachedCost",
+    "CostDocument",
     "CountedDocument",
     "Entry",
     "HeaderDocument",

@@ -125,7 +125,7 @@ def check_plugin(module: ModuleType) -> None:
     expect(info.error is None, f"{module.__name__} does not load: {info.error}.")
     expect(bool(info.hooks), f"{module.__name__} implements no hook: mark its functions with hookimpl.")
     expect(bool(info.registered), f"{module.__name__} registers nothing.")
-    for kind in ("estimators", "runtimes", "meters", "spaces"):
+    for kind in ("estimators", "runtimes", "meters", "spaces", "kernels"):
         for name, registration in getattr(registry, kind).items():
             _check_name(name)
             expect(callable(registration.factory), f"The factory of {name!r} must be callable.")

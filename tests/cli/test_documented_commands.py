@@ -29,7 +29,9 @@ from nni_latency.testing import FakeRuntime
 _COMMANDS = commands()
 
 #: Commands that measure, or need what was measured on this machine.
-_MEASURING = {"build-lut", "validate", "search", "micro-benchmark", "detect-fusion", "adapt", "rebuild"}
+_MEASURING = {
+    *("build-lut", "validate", "search", "micro-benchmark", "build-kernels", "detect-fusion", "adapt", "rebuild"),
+}
 
 #: Estimators that measure on demand.
 _ON_DEMAND = ("module", "graph", "network")

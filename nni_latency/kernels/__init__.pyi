@@ -1,0 +1,43 @@
+from ._building import KERNEL_PROTOCOL, Aim, build_predictor_for_kernel, build_predictors, measure_kernels
+from ._catalogue import find_types, kernel_name, kernel_types
+from ._costs import PredictedKernels
+from ._document import kernels_schema
+from ._kernel import Kernel
+from ._kernel_schedule import KernelSchedule, Standing
+from ._kernel_type import Domain, KernelType
+from ._naming import kernel_of
+from ._predictor import KernelPredictor, KernelScores
+from ._predictors import KernelPredictors, MeasuredKernel
+from ._prior import Prior, divide, shipped_prior
+from ._sampling import Sampler, Sampling
+from ._usual import NN_METER_KERNELS, USUAL_KERNELS
+
+__all__ = [
+    "KERNEL_PROTOCOL",
+    "NN_METER_KERNELS",
+    "USUAL_KERNELS",
+    "Aim",
+    "Domain",
+    "Kernel",
+    "KernelPredictor",
+    "KernelPredictors",
+    "KernelSchedule",
+    "KernelScores",
+    "KernelType",
+    "MeasuredKernel",
+    "PredictedKernels",
+    "Prior",
+    "Sampler",
+    "Sampling",
+    "Standing",
+    "build_predictor_for_kernel",
+    "build_predictors",
+    "divide",
+    "find_types",
+    "kernel_name",
+    "kernel_of",
+    "kernel_types",
+    "kernels_schema",
+    "measure_kernels",
+    "shipped_prior",
+]

@@ -1,0 +1,118 @@
+"""The file of kernel predictors: versioned JSON, checked by pydantic, one line a predictor and one a kernel.
+
+History of the format:
+
+1. The first version.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, NonNegativeInt, PositiveFloat
+
+from nni_latency.documents import DocumentFormat, StrictDocument
+from nni_latency.tables import CostDocument, HeaderDocument
+
+
+class TreeDocument(StrictDocument):
+    """A regression tree, node by node."""
+
+    feature: list[int] = Field(min_length=1, description="the feature that divides a node; -1 for a leaf")
+    threshold: list[float] = Field(description="largest value that goes to the left; of a leaf, its value")
+    left: list[int]
+    right: list[int]
+
+
+class TreesDocument(StrictDocument):
+    """Trees whose answers are added up: offset + scale * sum."""
+
+    offset: float
+    scale: float
+    trees: list[TreeDocument] = Field(min_length=1)
+
+
+class ProcessDocument(StrictDocument):
+    """A Gaussian process: kernels that it has seen, as features, and what each adds to an answer."""
+
+    scale: PositiveFloat
+    centre: list[float]
+    width: list[PositiveFloat]
+    weights: list[float] = Field(min_length=1)
+    points: list[list[float]]
+
+
+class ModelDocument(StrictDocument):
+    """What was learned."""
+
+    name: str
+    base: list[float] | None = Field(None, description="seconds by term of the work; null for a forest of seconds")
+    trees: TreesDocument | None = None
+    process: ProcessDocument | None = None
+
+
+class ScoresDocument(StrictDocument):
+    """How well kernels are predicted that a model has not seen. Ratios; RMSE in seconds."""
+
+    n: int = Field(ge=1)
+    mape: float
+    rmspe: float
+    bias: float
+    within5: float
+    within10: float
+    spearman: float | None
+    worst: float
+    rmse: float
+
+
+class SettingsDocument(StrictDocument):
+    """The parameters of a predictor."""
+
+    candidates: list[str] = Field(min_length=1)
+    n_folds: int = Field(ge=2)
+    confidence: float = Field(gt=0, lt=1)
+    random_state: int
+
+
+class PredictorDocument(StrictDocument):
+    """The predictor of one group of kernels."""
+
+    group: str
+    kinds: list[str] = Field(min_length=1, description="kinds that were measured")
+    settings: SettingsDocument
+    chosen: str
+    scores: dict[str, ScoresDocument] = Field(description="by model, in cross-validation")
+    interval_factor: float = Field(ge=1, description="by what factor a prediction may be off, up or down")
+    model: ModelDocument
+
+
+class MeasuredKernelDocument(CostDocument):
+    """A kernel that was measured."""
+
+    kind: str
+    configuration: dict[str, NonNegativeInt]
+
+
+class KernelsDocument(HeaderDocument):
+    """Predictors of all kernels of one platform, and what they were learned from."""
+
+    format: Literal["nni_latency.kernels"]
+    version: Literal[1]
+    constant: float = Field(0.0, ge=0, description="what a run takes outside of its kernels [s]")
+    sampling: dict[str, int | float | str | None] = Field(default_factory=dict, description="how kernels were chosen")
+    failures: dict[str, str] = Field(default_factory=dict, description="kernels that could not be measured, and why")
+    predictors: list[PredictorDocument]
+    kernels: list[MeasuredKernelDocument]
+
+
+KERNELS = DocumentFormat(
+    "nni_latency.kernels",
+    1,
+    "file of kernels",
+    "a file of kernel predictors",
+    "make one with: nni-latency build-kernels",
+    model=KernelsDocument,
+)
+
+#: Returns the JSON schema of the file format.
+kernels_schema = KERNELS.schema

@@ -1,0 +1,97 @@
+"""`Kernel`: operators that one runtime executes as one, by kind and configuration."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from nni_latency.errors import InvalidValueError
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_KEY = re.compile(r"(?P<kind>\w+)\((?P<configuration>(?:[A-Za-z_]\w*=\d+(?:,(?!\)))?)*)\)")
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """Operators that one runtime executes as one. Immutable and hashable; equal kernels cost the same on one platform.
+
+    Parameters
+    ----------
+    kind : str
+        What it computes, such as ``conv_bn_relu``.
+    configuration : tuple of (str, int)
+        Its sizes, by the names that nn-Meter has for them, sorted by name. Use `Kernel.of` to give them as keywords.
+
+    Raises
+    ------
+    InvalidValueError
+        If kind or names are no identifiers, the names not sorted, or a size is no whole number >= 0.
+
+    Examples
+    --------
+    >>> kernel = Kernel.of("conv_bn_relu", HW=56, CIN=64, COUT=128, KERNEL_SIZE=3, STRIDES=1)
+    >>> kernel.key, kernel["CIN"]
+    ('conv_bn_relu(CIN=64,COUT=128,HW=56,KERNEL_SIZE=3,STRIDES=1)', 64)
+    >>> Kernel.parse(kernel.key) == kernel
+    True
+    """
+
+    kind: str
+    configuration: tuple[tuple[str, int], ...] = ()
+    _sizes: Mapping[str, int] = field(init=False, repr=False, compare=False, hash=False)
+
+    def __post_init__(self) -> None:
+        names = [name for name, _ in self.configuration]
+        if names != sorted(set(names)) or not all(map(_NAME.fullmatch, (self.kind, *names))):
+            raise InvalidValueError(
+                "A Kernel must have a kind and names that are identifiers, the names sorted, each once. "
+                f"Got {self.kind!r} with {names}."
+            )
+        for name, size in self.configuration:
+            if isinstance(size, bool) or not isinstance(size, int) or size < 0:
+                raise InvalidValueError(f"The {name!r} of a Kernel must be an int >= 0. Got {size!r}.")
+        object.__setattr__(self, "_sizes", dict(self.configuration))
+
+    @classmethod
+    def of(cls, kind: str, /, **configuration: int) -> Kernel:
+        """Make a kernel from keywords."""
+        return cls(kind, tuple(sorted(configuration.items())))
+
+    @classmethod
+    def parse(cls, key: str) -> Kernel:
+        """Read a kernel from its key.
+
+        Raises
+        ------
+        InvalidValueError
+            If it is none.
+        """
+        match = _KEY.fullmatch(key)
+        if match is None:
+            raise InvalidValueError(f"The key of a kernel must look like 'relu_block(CIN=64,HW=56)'. Got {key[:80]!r}.")
+        pairs = (pair.partition("=") for pair in match["configuration"].split(",") if pair)
+        return cls(match["kind"], tuple((name, int(size)) for name, _, size in pairs))
+
+    def __getitem__(self, name: str) -> int:
+        """Return one size; `KeyError` if the kernel has none of that name."""
+        return self._sizes[name]
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The configuration as a dictionary."""
+        return dict(self._sizes)
+
+    @property
+    def key(self) -> str:
+        """Readable key, the same in every process and on every machine."""
+        return f"{self.kind}({','.join(f'{name}={size}' for name, size in self.configuration)})"
+
+    def replace(self, **sizes: int) -> Kernel:
+        """Return the same kernel with some sizes changed."""
+        return Kernel.of(self.kind, **{**self._sizes, **sizes})
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain values, for a file."""
+        return {"kind": self.kind, "configuration": self.sizes}

@@ -1,0 +1,235 @@
+"""`KernelPredictor`: the latency of the kernels of one group, learned from measured ones."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator, RegressorMixin
+from sklearn.utils.validation import check_is_fitted
+
+from nni_latency.costs import Cost
+from nni_latency.errors import InvalidValueError
+from nni_latency.estimators import Scores, conformal_factor, score
+from nni_latency.kernels._catalogue import find_types, kernel_types
+from nni_latency.kernels._features import FeatureTable
+from nni_latency.kernels._kernel import Kernel
+from nni_latency.kernels._kernel_type import KernelType
+from nni_latency.kernels._model import CANDIDATES, fit_model, held_out
+
+Array = NDArray[np.float64]
+
+#: Kernels that a predictor needs at least.
+FEWEST_KERNELS = 10
+
+
+@dataclass(frozen=True)
+class KernelScores(Scores):
+    """Agreement of predictions with measurements of kernels.
+
+    Parameters
+    ----------
+    **scores
+        What `nni_latency.estimators.Scores` has: RMSPE, shares within 5 and 10 % and others.
+    rmse : float
+        Root mean square error [s].
+    """
+
+    rmse: float = math.nan
+
+    @classmethod
+    def of(cls, predicted: ArrayLike, measured: ArrayLike) -> KernelScores:
+        """Compare predictions with measurements [s]."""
+        found = score(predicted, measured)
+        errors = np.asarray(predicted, dtype=np.float64) - np.asarray(measured, dtype=np.float64)
+        return cls(**asdict(found), rmse=float(np.sqrt((errors**2).mean())))
+
+
+class KernelPredictor(RegressorMixin, BaseEstimator):
+    """Latency of the kernels of one group, by the best of several models in cross-validation.
+
+    "forest" is what nn-Meter [1]_ learns: a random forest of configuration, FLOPs and parameters. The others learn the
+    logarithm of the latency over a sum in proportion to the work, from features that say what a machine does with
+    the sizes, such as by which share channels are filled up to whole vectors: "boosting" by boosted trees, "process" by
+    a Gaussian process, "blend" by both.
+
+    Parameters
+    ----------
+    candidates : tuple of str, default=("forest", "boosting", "process", "blend")
+        Models among which the best is chosen, by the mean of the absolute logarithms of predicted over measured.
+    n_folds : int, default=5
+        Folds of the cross-validation.
+    confidence : float, default=0.95
+        Level of the intervals, in (0, 1); they are conformal, from errors on kernels that a model had not seen.
+    random_state : int, default=0
+        Seed of folds and models.
+    types : mapping of str to KernelType, optional
+        Where kinds of kernels are looked up; by default the catalogue.
+
+    Attributes
+    ----------
+    group_ : str
+        Group of the kernels.
+    kinds_ : tuple of str
+        Kinds that it was fitted on.
+    chosen_ : str
+        The model that was chosen.
+    scores_ : dict of str to KernelScores
+        By model, how well it predicts kernels that it has not seen.
+    held_out_ : ndarray of shape (n,)
+        What the chosen model said of every kernel without having seen it [s].
+    interval_factor_ : float
+        By what factor a prediction may be off, with that confidence.
+
+    References
+    ----------
+    .. [1] L. L. Zhang et al., "nn-Meter: Towards Accurate Latency Prediction of Deep-Learning Model Inference on
+       Diverse Edge Devices", MobiSys 2021. https://doi.org/10.1145/3458864.3467882
+
+    Examples
+    --------
+    >>> kernels = [Kernel.of("relu_block", HW=8, CIN=count) for count in range(8, 72, 2)]
+    >>> seconds = [1e-9 * 64 * kernel["CIN"] for kernel in kernels]
+    >>> predictor = KernelPredictor(candidates=("process",)).fit(kernels, seconds)
+    >>> round(predictor.predict([Kernel.of("relu_block", HW=8, CIN=33)])[0] * 1e6, 1)
+    2.1
+    """
+
+    def __init__(
+        self,
+        *,
+        candidates: tuple[str, ...] = CANDIDATES,
+        n_folds: int = 5,
+        confidence: float = 0.95,
+        random_state: int = 0,
+        types: Mapping[str, KernelType] | None = None,
+    ) -> None:
+        self.candidates = candidates
+        self.n_folds = n_folds
+        self.confidence = confidence
+        self.random_state = random_state
+        self.types = types
+
+    def fit(self, X: Sequence[Kernel], y: ArrayLike) -> KernelPredictor:  # noqa: N803 - the name that scikit-learn gives it
+        """Learn the kernels of one group.
+
+        Parameters
+        ----------
+        X : sequence of Kernel
+            All of one group, at least ten.
+        y : array-like of shape (n,)
+            Measured latencies [s].
+
+        Returns
+        -------
+        KernelPredictor
+            Itself.
+
+        Raises
+        ------
+        InvalidValueError
+            If they are too few, of several groups, or a latency is not positive and finite.
+        UnknownNameError
+            If there is no such kind of kernel.
+        """
+        kernels, seconds = list(X), np.asarray(y, dtype=np.float64)
+        self._check(kernels, seconds)
+        kinds = find_types(dict.fromkeys(kernel.kind for kernel in kernels), self._known_types)
+        self._take_kinds(kinds)
+        predicted = self._held_out(kernels, seconds)
+        errors = {name: float(np.abs(np.log(values / seconds)).mean()) for name, values in predicted.items()}
+        self.chosen_ = min(errors, key=lambda name: errors[name])
+        self.scores_ = {name: KernelScores.of(values, seconds) for name, values in predicted.items()}
+        self.held_out_ = predicted[self.chosen_]
+        self.interval_factor_ = conformal_factor(np.log(seconds / self.held_out_), self.confidence)
+        self.model_ = fit_model(self.chosen_, self.table_, kernels, seconds, self.random_state)
+        return self
+
+    def predict(self, X: Sequence[Kernel]) -> Array:  # noqa: N803
+        """Predict latencies.
+
+        Parameters
+        ----------
+        X : sequence of Kernel
+            Of the kinds that it knows.
+
+        Returns
+        -------
+        ndarray of shape (n,)
+            Latencies [s].
+
+        Raises
+        ------
+        NotFittedError
+            If it was not fitted.
+        InvalidValueError
+            If a configuration is out of range, or no kernel of this kind was measured.
+        """
+        check_is_fitted(self, "model_")
+        kernels = list(X)
+        for kernel in kernels:
+            self._type_of(kernel).check(kernel)
+        return self.model_.predict(self.table_, kernels) if kernels else np.empty(0)
+
+    def estimate(self, kernel: Kernel) -> Cost:
+        """Predict one kernel with its interval [s]; raises as `predict` does."""
+        value = float(self.predict([kernel])[0])
+        return Cost(value, value / self.interval_factor_, value * self.interval_factor_)
+
+    @property
+    def cross_validation(self) -> KernelScores:
+        """How well the chosen model predicts kernels that it has not seen."""
+        check_is_fitted(self, "model_")
+        return self.scores_[self.chosen_]
+
+    @property
+    def _known_types(self) -> Mapping[str, KernelType]:
+        return kernel_types() if self.types is None else self.types
+
+    def _take_kinds(self, kinds: Sequence[KernelType]) -> None:
+        groups = sorted({kind.group for kind in kinds})
+        if len(groups) != 1:
+            raise InvalidValueError(f"A KernelPredictor is fitted on kernels of one group. Got {', '.join(groups)}.")
+        self.group_ = groups[0]
+        self.kinds_ = tuple(sorted(kind.name for kind in kinds))
+        # All kinds of the group have the same sizes, so that one that was not measured is predicted like its relatives.
+        known = {name: kind for name, kind in self._known_types.items() if kind.group == self.group_}
+        self.table_ = FeatureTable(known)
+
+    def _type_of(self, kernel: Kernel) -> KernelType:
+        found = self.table_.kinds.get(kernel.kind)
+        if found is None:
+            raise InvalidValueError(
+                f"The predictor knows the kernels of the group {self.group_!r}, which {kernel.kind!r} is not one of."
+            )
+        return found
+
+    def _held_out(self, kernels: Sequence[Kernel], seconds: Array) -> dict[str, Array]:
+        """Return by candidate what it says of kernels that it has not seen."""
+        parts = dict.fromkeys(
+            name for item in self.candidates for name in (("boosting", "process") if item == "blend" else (item,))
+        )
+        folds = min(self.n_folds, len(kernels))
+        found = {
+            name: held_out(name, self.table_, kernels, seconds, folds=folds, seed=self.random_state) for name in parts
+        }
+        if "blend" in self.candidates:
+            found["blend"] = np.sqrt(found["boosting"] * found["process"])
+        return {name: found[name] for name in self.candidates}
+
+    def _check(self, kernels: Sequence[Kernel], seconds: Array) -> None:
+        unknown = [name for name in self.candidates if name not in CANDIDATES]
+        if unknown or not self.candidates:
+            raise InvalidValueError(
+                f"The 'candidates' of a KernelPredictor must be among {', '.join(CANDIDATES)}. Got {self.candidates!r}."
+            )
+        if len(kernels) < FEWEST_KERNELS or seconds.shape != (len(kernels),):
+            raise InvalidValueError(
+                f"A KernelPredictor needs {FEWEST_KERNELS} kernels or more, and a latency for each. "
+                f"Got {len(kernels)} kernels and latencies of {seconds.shape}."
+            )
+        if not (np.isfinite(seconds).all() and (seconds > 0).all()):
+            raise InvalidValueError("The latencies of kernels must be positive and finite.")

@@ -1,0 +1,227 @@
+"""`KernelPredictors`: the predictors of all kernels of one platform, and what they were learned from."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nni_latency.costs import Cost
+from nni_latency.errors import MissingEntryError, listed
+from nni_latency.kernels._catalogue import find_types, kernel_types
+from nni_latency.kernels._document import (
+    KERNELS,
+    KernelsDocument,
+    MeasuredKernelDocument,
+    PredictorDocument,
+    ScoresDocument,
+)
+from nni_latency.kernels._kernel import Kernel
+from nni_latency.kernels._kernel_type import KernelType
+from nni_latency.kernels._model import KernelModel
+from nni_latency.kernels._predictor import KernelPredictor, KernelScores
+from nni_latency.tables import SpaceReference, TableHeader
+
+Array = NDArray[np.float64]
+
+#: What stands in a file in place of the name of a space.
+CATALOGUE = "kernels"
+
+
+@dataclass(frozen=True)
+class MeasuredKernel(Cost):
+    """A kernel and what it took. Immutable.
+
+    Parameters
+    ----------
+    value, low, high : float
+        Latency and its interval [s].
+    kernel : Kernel
+        What was measured.
+    n_samples : int
+        Runs behind it.
+    """
+
+    kernel: Kernel
+    n_samples: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class KernelPredictors(TableHeader):
+    """Predictors of all kernels of one platform. Immutable.
+
+    Parameters
+    ----------
+    predictors : mapping of str to KernelPredictor
+        By group.
+    kernels : tuple of MeasuredKernel
+        What they were learned from.
+    constant : float, default=0.0
+        What a run of the runtime takes outside of its kernels [s]; 0 where they were timed inside.
+    sampling : mapping
+        How kernels were chosen: `Sampling` field by field.
+    failures : mapping of str to str
+        Keys of kernels that could not be measured, and why.
+    **header
+        What `nni_latency.tables.TableHeader` takes.
+    """
+
+    space: SpaceReference = field(default_factory=lambda: SpaceReference(CATALOGUE))
+    predictors: Mapping[str, KernelPredictor]
+    kernels: tuple[MeasuredKernel, ...] = ()
+    constant: float = 0.0
+    sampling: Mapping[str, Any] = field(default_factory=dict)
+    failures: Mapping[str, str] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        return f"KernelPredictors({self.described}, {len(self.kernels)} kernels of {len(self.predictors)} groups)"
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """Kinds of kernels that can be predicted: all of the groups."""
+        return tuple(name for predictor in self.predictors.values() for name in predictor.table_.kinds)
+
+    def estimate(self, kernel: Kernel) -> Cost:
+        """Predict one kernel with its interval [s].
+
+        Raises
+        ------
+        MissingEntryError
+            If no kernel of its group was measured.
+        InvalidValueError
+            If its configuration is out of range.
+        """
+        return self._predictor_of(kernel).estimate(kernel)
+
+    def predict(self, kernels: Sequence[Kernel]) -> Array:
+        """Predict kernels [s], (n,); raises as `estimate` does."""
+        values = np.empty(len(kernels))
+        places: dict[str, list[int]] = {}
+        for place, kernel in enumerate(kernels):
+            places.setdefault(self._predictor_of(kernel).group_, []).append(place)
+        for group, members in places.items():
+            values[members] = self.predictors[group].predict([kernels[place] for place in members])
+        return values
+
+    def _predictor_of(self, kernel: Kernel) -> KernelPredictor:
+        for predictor in self.predictors.values():
+            if kernel.kind in predictor.table_.kinds:
+                return predictor
+        raise MissingEntryError(
+            f"No kernel like {kernel.kind!r} was measured on {self.platform.id}, which has {listed(self.predictors)}. "
+            f"Measure it with: nni-latency build-kernels --kernels {kernel.kind}"
+        )
+
+    def scores(self) -> KernelScores | None:
+        """Return how well kernels are predicted that a model has not seen, all groups together."""
+        weights = np.array([item.cross_validation.n for item in self.predictors.values()], dtype=np.float64)
+        if not len(weights):
+            return None
+        found = [asdict(item.cross_validation) for item in self.predictors.values()]
+        means = {
+            name: float(np.average([item[name] for item in found], weights=weights))
+            for name in ("mape", "bias", "within5", "within10")
+        }
+        roots = {
+            name: math.sqrt(float(np.average([item[name] ** 2 for item in found], weights=weights)))
+            for name in ("rmspe", "rmse")
+        }
+        worst = max(item["worst"] for item in found)
+        return KernelScores(n=int(weights.sum()), spearman=math.nan, worst=worst, **means, **roots)
+
+    def save(self, path: str | Path) -> Path:
+        """Write the predictors to a JSON file, whole or not at all."""
+        content = {
+            **self.header_content(),
+            "constant": self.constant,
+            "sampling": dict(self.sampling),
+            "failures": dict(self.failures),
+        }
+        lists = {
+            "predictors": (json.dumps(_content(predictor)) for predictor in self.predictors.values()),
+            "kernels": (json.dumps(_kernel_content(item)) for item in self.kernels),
+        }
+        return KERNELS.save(path, content, lists)
+
+    @classmethod
+    def load(cls, path: str | Path, *, types: Mapping[str, KernelType] | None = None) -> KernelPredictors:
+        """Read predictors from their file.
+
+        Parameters
+        ----------
+        path : str or Path
+            The file.
+        types : mapping of str to KernelType, optional
+            Types of plugins, besides those of the catalogue.
+
+        Raises
+        ------
+        FileFormatError
+            If it is absent, truncated, altered, of another kind or of a newer version, or has kernels of a plugin that
+            is not there.
+        """
+        known = {**kernel_types(), **(types or {})}
+        return KERNELS.load(path, lambda document: cls._of_document(document, known))
+
+    @classmethod
+    def _of_document(cls, document: KernelsDocument, types: Mapping[str, KernelType]) -> KernelPredictors:
+        predictors = [_predictor(item, types) for item in document.predictors]
+        return cls(
+            **document.header(),
+            predictors={predictor.group_: predictor for predictor in predictors},
+            kernels=tuple(map(_measured, document.kernels)),
+            constant=document.constant,
+            sampling=document.sampling,
+            failures=document.failures,
+        )
+
+
+def _content(predictor: KernelPredictor) -> dict[str, Any]:
+    settings = {name: value for name, value in predictor.get_params().items() if name != "types"}
+    scores = {name: _plain(asdict(item)) for name, item in predictor.scores_.items()}
+    return {
+        "group": predictor.group_,
+        "kinds": list(predictor.kinds_),
+        "settings": {**settings, "candidates": list(predictor.candidates)},
+        "chosen": predictor.chosen_,
+        "scores": scores,
+        "interval_factor": predictor.interval_factor_,
+        "model": predictor.model_.content(),
+    }
+
+
+def _plain(scores: Mapping[str, float]) -> dict[str, float | None]:
+    # NaN, which JSON lacks, is the only number that differs from itself.
+    return {name: value if value == value else None for name, value in scores.items()}
+
+
+def _predictor(document: PredictorDocument, types: Mapping[str, KernelType]) -> KernelPredictor:
+    settings = document.settings.model_dump()
+    made = KernelPredictor(**{**settings, "candidates": tuple(settings["candidates"])}, types=types)
+    made._take_kinds(find_types(document.kinds, types))
+    made.chosen_ = document.chosen
+    made.scores_ = {name: _scores(item) for name, item in document.scores.items()}
+    made.interval_factor_ = document.interval_factor
+    made.model_ = KernelModel.read(document.model.model_dump(), made.table_)
+    return made
+
+
+def _scores(document: ScoresDocument) -> KernelScores:
+    fields = document.model_dump()
+    return KernelScores(**{**fields, "spearman": math.nan if fields["spearman"] is None else fields["spearman"]})
+
+
+def _kernel_content(item: MeasuredKernel) -> dict[str, Any]:
+    costs = {name: getattr(item, name) for name in ("value", "low", "high", "n_samples")}
+    return {**item.kernel.as_dict(), **costs}
+
+
+def _measured(document: MeasuredKernelDocument) -> MeasuredKernel:
+    kernel = Kernel.of(document.kind, **document.configuration)
+    return MeasuredKernel(document.value, document.low, document.high, kernel, document.n_samples)

@@ -1,0 +1,221 @@
+"""Which configurations are measured: at random, from the prior, around large errors, or where a model is uncertain."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from nni_latency.errors import InvalidValueError
+from nni_latency.kernels._kernel import Kernel
+from nni_latency.kernels._kernel_type import MOST_MACS, KernelType
+from nni_latency.kernels._prior import Prior
+
+#: Ways to choose configurations after the first ones.
+Refinement = Literal["uncertain", "finegrained", "prior", "random"]
+
+#: Channels of a configuration near another one, as shares, as nn-Meter has them.
+_NEAR = (0.4, 1.2)
+
+#: Channels of a configuration from the prior, as shares of those in a known network.
+_AROUND = (0.3, 1.4)
+
+#: How often a configuration from the prior takes its channels as they are, and the rest of its sizes from another one.
+_KEPT, _MIXED = 0.25, 0.25
+
+#: How often a draw from the prior is one from anywhere, because networks to come have other sizes.
+_ANYWHERE = 0.2
+
+#: Candidates among which those are chosen where a model is uncertain, for each that is chosen.
+_POOL = 12
+
+#: Tries to find a configuration that is new.
+_TRIES = 40
+
+#: A kernel that is drawn at random is cut down to a number of multiply-adds between this and the most.
+_FEWEST_MACS = 10**6
+
+_CHANNEL_NAMES = ("CIN", "COUT", "CHANNELS", "INNER", "COLUMNS", "ROWS", "TOKENS", "LENGTH")
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How many configurations are measured, and which; the names are nn-Meter's. Immutable.
+
+    Parameters
+    ----------
+    init_sample_num : int, default=200
+        Configurations of each kernel in the beginning, from the prior; of one with fewer than five sizes, in
+        proportion fewer.
+    finegrained_sample_num : int, default=10
+        Configurations added for each whose error is large; half as many as are known at most.
+    iteration : int or None, default=None
+        How often configurations are added; None for as long as the budget lasts.
+    error_threshold : float, default=0.1
+        An error is large from here on, as a ratio.
+    refinement : {"uncertain", "finegrained", "prior", "random"}, default="uncertain"
+        How they are chosen. "uncertain": where trees of a forest disagree and networks spend time. "finegrained":
+        around those with large errors, with 0.4 to 1.2 times their channels, as nn-Meter does. "prior": as in the
+        beginning. "random": anywhere, in the beginning too.
+    seed : int, default=0
+        Seed of all draws.
+
+    Raises
+    ------
+    InvalidValueError
+        If a value is out of its range.
+    """
+
+    init_sample_num: int = 200
+    finegrained_sample_num: int = 10
+    iteration: int | None = None
+    error_threshold: float = 0.1
+    refinement: Refinement = "uncertain"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        least = {"init_sample_num": 10, "finegrained_sample_num": 1, "iteration": 0, "seed": 0}
+        for name, low in least.items():
+            value = getattr(self, name)
+            if name == "iteration" and value is None:
+                continue
+            if isinstance(value, bool) or not isinstance(value, int) or value < low:
+                raise InvalidValueError(f"The {name!r} of a Sampling must be an int >= {low}. Got {value!r}.")
+        if not 0 < self.error_threshold < 1:
+            raise InvalidValueError(
+                f"The 'error_threshold' of a Sampling must be in (0, 1). Got {self.error_threshold!r}."
+            )
+        if self.refinement not in ("uncertain", "finegrained", "prior", "random"):
+            raise InvalidValueError(
+                "The 'refinement' of a Sampling must be uncertain, finegrained, prior or random. "
+                f"Got {self.refinement!r}."
+            )
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain values."""
+        return asdict(self)
+
+
+class Sampler:
+    """Draws configurations that were not drawn before. The same calls give the same ones.
+
+    Parameters
+    ----------
+    prior : Prior
+        Configurations that occur in networks.
+    seed : int
+        Of the draws.
+    """
+
+    def __init__(self, prior: Prior, seed: int) -> None:
+        self.prior, self._generator = prior, np.random.default_rng(seed)
+        self._drawn: set[Kernel] = set()
+        self._known: dict[str, tuple[list[Kernel], list[float]]] = {}
+
+    def random(self, kind: KernelType, count: int) -> list[Kernel]:
+        """Draw from all configurations that a type has."""
+        return self._new(lambda: draw_random(kind, self._generator), count)
+
+    def from_prior(self, kind: KernelType, count: int) -> list[Kernel]:
+        """Draw configurations like those of known networks; at random where none is known."""
+        return self._new(self._prior_draw(kind), count)
+
+    def near(self, kind: KernelType, centres: Iterable[Kernel], count: int) -> list[Kernel]:
+        """Draw `count` configurations around each centre, with other channels."""
+        found: list[Kernel] = []
+        for centre in centres:
+            found += self._new(lambda kernel=centre: draw_near(kind, kernel, self._generator), count)  # type: ignore[misc]
+        return found
+
+    def where(
+        self, kinds: Sequence[KernelType], count: int, worth: Callable[[Sequence[Kernel]], np.ndarray[Any, Any]]
+    ) -> list[Kernel]:
+        """Draw configurations of several kinds from the prior, those preferred that are worth more.
+
+        Parameters
+        ----------
+        kinds : sequence of KernelType
+            Of one group.
+        count : int
+            How many.
+        worth : callable
+            Takes kernels, and returns an array of shape (n_kernels,), not negative.
+        """
+        each = max(1, _POOL * count // len(kinds))
+        draws = [self._prior_draw(kind) for kind in kinds]
+        pool = [draw() for draw in draws for _ in range(each)]
+        pool = list(dict.fromkeys(kernel for kernel in pool if kernel not in self._drawn))
+        if not pool:
+            return []
+        weights = np.maximum(worth(pool), 0.0) + 1e-12
+        # The largest of weights to the power of 1/u are a weighted draw without replacement.
+        order = np.argsort(-np.log(weights) - self._generator.gumbel(size=len(pool)))
+        chosen = [pool[place] for place in order[:count].tolist()]
+        self._drawn.update(chosen)
+        return chosen
+
+    def _prior_draw(self, kind: KernelType) -> Callable[[], Kernel]:
+        if kind.name not in self._known:
+            self._known[kind.name] = self.prior.known(kind)
+        known, weights = self._known[kind.name]
+        if not known:
+            return lambda: draw_random(kind, self._generator)
+        # Rare configurations are drawn more often than they occur, or the same few would be drawn again and again.
+        shares = np.sqrt(weights) / np.sum(np.sqrt(weights))
+
+        def draw() -> Kernel:
+            if self._generator.random() < _ANYWHERE:
+                return draw_random(kind, self._generator)
+            return draw_around(kind, known, shares, self._generator)
+
+        return draw
+
+    def _new(self, draw: Callable[[], Kernel], count: int) -> list[Kernel]:
+        found: list[Kernel] = []
+        for _ in range(_TRIES * count):
+            if len(found) == count:
+                break
+            kernel = draw()
+            if kernel not in self._drawn:
+                self._drawn.add(kernel)
+                found.append(kernel)
+        return found
+
+
+def is_channels(name: str) -> bool:
+    """Whether a size is one that a network's width changes."""
+    return name.rstrip("0123456789") in _CHANNEL_NAMES
+
+
+def draw_random(kind: KernelType, generator: np.random.Generator) -> Kernel:
+    """Draw from all configurations that a type has, small ones as often as large ones."""
+    least, most = (math.log(macs) for macs in (_FEWEST_MACS, MOST_MACS))
+    sizes = {name: domain.draw(generator) for name, domain in kind.domains.items()}
+    return kind.snap(sizes, math.exp(generator.uniform(least, most)))
+
+
+def draw_near(kind: KernelType, centre: Kernel, generator: np.random.Generator) -> Kernel:
+    """Draw a configuration with 0.4 to 1.2 times the channels of another one."""
+    return kind.snap(_widened(centre, _NEAR, generator))
+
+
+def draw_around(
+    kind: KernelType, known: Sequence[Kernel], shares: np.ndarray[Any, Any], generator: np.random.Generator
+) -> Kernel:
+    """Draw a configuration like those that are known: as it is, with other channels, or with sizes of another one."""
+    first, second = (known[place] for place in generator.choice(len(known), size=2, p=shares))
+    how = generator.random()
+    sizes = first.sizes if how < _KEPT else _widened(first, _AROUND, generator)
+    if how > 1 - _MIXED:
+        sizes |= {name: size for name, size in second.sizes.items() if not is_channels(name)}
+    return kind.snap(sizes)
+
+
+def _widened(kernel: Kernel, shares: tuple[float, float], generator: np.random.Generator) -> dict[str, int]:
+    return {
+        name: round(size * generator.uniform(*shares)) if is_channels(name) else size
+        for name, size in kernel.sizes.items()
+    }

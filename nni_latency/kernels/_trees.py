@@ -1,0 +1,150 @@
+"""Trees as arrays: what a forest or a boosting has learned, saved without pickle and evaluated without scikit-learn."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from nni_latency.errors import InvalidValueError
+
+Array = NDArray[np.float64]
+
+#: Significant digits of what a leaf says.
+_LEAF_DIGITS = 6
+
+
+@dataclass(frozen=True)
+class Tree:
+    """One regression tree. Immutable.
+
+    Parameters
+    ----------
+    feature : tuple of int
+        By node, the feature that divides it; -1 for a leaf.
+    threshold : tuple of float
+        By node, the largest value of the feature that goes to the left; of a leaf, its value.
+    left : tuple of int
+        By node, its left child; 0 for a leaf.
+    right : tuple of int
+        By node, its right child; 0 for a leaf.
+    """
+
+    feature: tuple[int, ...]
+    threshold: tuple[float, ...]
+    left: tuple[int, ...]
+    right: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        count = len(self.feature)
+        if not count or {count} != {len(self.threshold), len(self.left), len(self.right)}:
+            raise InvalidValueError("A tree must have as many features, thresholds and children, at least one.")
+        for node in range(count):
+            # Children come behind their parents, so that no path is endless.
+            if self.feature[node] >= 0 and not all(
+                node < child < count for child in (self.left[node], self.right[node])
+            ):
+                raise InvalidValueError(f"The node {node} of a tree must have children behind it, among {count} nodes.")
+
+
+@dataclass(frozen=True)
+class Trees:
+    """Trees whose answers are added up. Immutable.
+
+    Parameters
+    ----------
+    trees : tuple of Tree
+        At least one.
+    offset : float
+        What is added to their sum.
+    scale : float
+        By what the sum is multiplied: one over the number of trees for a forest.
+    """
+
+    trees: tuple[Tree, ...]
+    offset: float = 0.0
+    scale: float = 1.0
+
+    def predict(self, features: ArrayLike) -> Array:
+        """Return the answer for every row of features, (n,)."""
+        # Trees of scikit-learn compare numbers of single precision.
+        rows = np.asarray(features, dtype=np.float32).astype(np.float64)
+        feature, threshold, left, right, roots = self._arrays
+        nodes = np.tile(roots, (len(rows), 1))
+        numbers = np.arange(len(rows))[:, None]
+        while True:
+            divided = feature[nodes]
+            inner = divided >= 0
+            if not inner.any():
+                return np.asarray(self.offset + self.scale * threshold[nodes].sum(axis=1))
+            goes_left = rows[numbers, np.maximum(divided, 0)] <= threshold[nodes]
+            nodes = np.where(inner, np.where(goes_left, left[nodes], right[nodes]), nodes)
+
+    @cached_property
+    def _arrays(self) -> tuple[NDArray[np.int64], Array, NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        """All trees behind one another: features, thresholds, children, and where each tree begins."""
+        sizes = [len(tree.feature) for tree in self.trees]
+        roots = np.cumsum([0, *sizes[:-1]])
+        shift = np.repeat(roots, sizes)
+        feature = np.concatenate([tree.feature for tree in self.trees]).astype(np.int64)
+        threshold = np.concatenate([tree.threshold for tree in self.trees]).astype(np.float64)
+        left, right = (np.concatenate([getattr(tree, name) for tree in self.trees]) for name in ("left", "right"))
+        return feature, threshold, left.astype(np.int64) + shift, right.astype(np.int64) + shift, roots
+
+    def check(self, n_features: int) -> Trees:
+        """Return the trees if they divide by no feature that there is not.
+
+        Raises
+        ------
+        InvalidValueError
+            If one does.
+        """
+        largest = max(max(tree.feature) for tree in self.trees)
+        if largest >= n_features:
+            raise InvalidValueError(f"A tree divides by feature {largest}, and there are {n_features}.")
+        return self
+
+    @classmethod
+    def of_forest(cls, forest: Any) -> Trees:
+        """Take over a fitted `RandomForestRegressor`."""
+        return cls(tuple(_tree(item.tree_) for item in forest.estimators_), 0.0, 1 / len(forest.estimators_))
+
+    @classmethod
+    def of_boosting(cls, boosting: Any) -> Trees:
+        """Take over a fitted `GradientBoostingRegressor`."""
+        start = float(np.ravel(boosting.init_.constant_)[0])
+        trees = tuple(_tree(item.tree_) for item in boosting.estimators_.ravel())
+        return cls(trees, start, float(boosting.learning_rate))
+
+    def content(self) -> dict[str, Any]:
+        """Return plain values."""
+        return {"offset": self.offset, "scale": self.scale, "trees": [_content(tree) for tree in self.trees]}
+
+    @classmethod
+    def read(cls, content: Mapping[str, Any]) -> Trees:
+        """Make them of plain values."""
+        return cls(tuple(_read(tree) for tree in content["trees"]), content["offset"], content["scale"])
+
+
+def _tree(tree: Any) -> Tree:
+    is_leaf = tree.children_left < 0
+    numbers = np.where(is_leaf, tree.value[:, 0, 0], tree.threshold)
+    digits = np.where(is_leaf, _LEAF_DIGITS, 9)
+    return Tree(
+        tuple(np.where(is_leaf, -1, tree.feature).tolist()),
+        tuple(float(f"{number:.{count}g}") for number, count in zip(numbers.tolist(), digits.tolist(), strict=True)),
+        tuple(np.where(is_leaf, 0, tree.children_left).tolist()),
+        tuple(np.where(is_leaf, 0, tree.children_right).tolist()),
+    )
+
+
+def _content(tree: Tree) -> dict[str, Sequence[float]]:
+    return {name: list(getattr(tree, name)) for name in ("feature", "threshold", "left", "right")}
+
+
+def _read(content: Mapping[str, Any]) -> Tree:
+    return Tree(*(tuple(content[name]) for name in ("feature", "threshold", "left", "right")))

@@ -1,0 +1,81 @@
+"""``build-kernels`` on the command line, on an invented device."""
+
+from __future__ import annotations
+
+import inspect
+import json
+
+import pytest
+from PIL import Image
+
+import nni_latency.cli._build_kernels as build_kernels
+from nni_latency.kernels import KERNEL_PROTOCOL, KernelPredictors, Prior, Sampling
+from nni_latency.operators import work_of
+from nni_latency.testing import FakeRuntime
+
+
+def _seconds(op):
+    found = work_of(op)[0]
+    return 1e-6 + 3e-10 * (found.inputs + found.outputs)
+
+
+@pytest.fixture(autouse=True)
+def _invented(monkeypatch):
+    monkeypatch.setattr(build_kernels, "make_runtime", lambda options: FakeRuntime(_seconds))
+
+
+QUICK = ("build-kernels", "--kernels", "add_relu,concat_block", "--init-sample-num", 10, "--iteration", 0)
+
+
+def test_predictors_are_built_drawn_and_reported(run):
+    shown = run(*QUICK, "--plot", "k.png", "--require", "mape=5")
+    assert "Wrote fake-device.fake.fp32.t1.kernels.json and k.png" in shown.stdout
+    assert "within 10 %" in shown.stdout
+    assert "Iteration 0: 20 kernels, each predicted by the others" in shown.stderr
+    found = KernelPredictors.load("fake-device.fake.fp32.t1.kernels.json")
+    assert set(found.predictors) == {"add", "concat_block"}
+    assert Image.open("k.png").size[0] > 500
+    again = run(*QUICK, "--out", "again.json")
+    assert "The database holds all of this" in again.stderr
+
+
+def test_json_holds_scores_by_group(run):
+    content = json.loads(run(*QUICK, "--json").stdout)
+    assert {row["group"] for row in content["groups"]} == {"add", "concat_block"}
+    assert content["overall"]["n"] == 20
+
+
+def test_what_is_not_reached_ends_with_code_1(run):
+    shown = run(*QUICK, "--require", "worst=0.0000001", code=1)
+    assert "Not reached: worst <= 1e-07" in shown.stderr
+
+
+def test_defaults_are_those_of_the_library():
+    options = {item.name: item.default for item in build_kernels.command.params}
+    for name, value in Sampling().as_dict().items():
+        assert options[name] == value
+    made = build_kernels._EndOptions(1800.0, options["half_width"], 60.0, (), None).protocol(1, 0)
+    assert made == KERNEL_PROTOCOL
+    assert inspect.signature(Sampling).parameters["init_sample_num"].default == options["init_sample_num"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--kernels", "conv_bn_rleu"), "Unknown kernel 'conv_bn_rleu'"),
+        (("--prior", "no.json"), "'no.json' is not a prior of kernels"),
+        (("--init-sample-num", 3), "Invalid value for '--init-sample-num'"),
+        (("--require", "within20=0.9"), "Unknown score 'within20'"),
+        (("--budget", "soon"), "A duration must be a positive number"),
+    ],
+)
+def test_mistakes_are_refused_in_a_sentence(run, arguments, message):
+    result = run("build-kernels", *arguments, code=2)
+    assert message in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_an_empty_prior_draws_anywhere(run):
+    Prior().save("empty.json")
+    run(*QUICK, "--prior", "empty.json", "--out", "k.json")
+    assert len(KernelPredictors.load("k.json").kernels) == 20
