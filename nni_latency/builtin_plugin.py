@@ -21,12 +21,14 @@ from nni_latency.plugins import Register, hookimpl
 def register_estimators(register: Register) -> None:
     """Register the estimators that read files, ``table:FILE`` and ``acts:FILE``, and those that measure on demand.
 
+    ``kernels:PREDICTORS,RULES`` adds up kernels.
     ``fallback:TABLE,ESTIMATOR`` and ``ensemble:ESTIMATOR,ESTIMATOR`` combine others.
     ``table`` also takes the name of a table that ships; ``module``, ``graph`` and ``network`` take a device, ``cpu`` if
     none is given.
     """
     register("table", _read_table)
     register("acts", _read_acts)
+    register("kernels", loading.load_kernels)
     register("fallback", loading.load_fallback)
     register("ensemble", _load_ensemble)
     register("module", partial(_measuring, "ModuleEstimator"))

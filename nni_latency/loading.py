@@ -7,11 +7,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TypeAlias
 
+import nni_latency.documents as documents
 import nni_latency.estimators as estimators
+import nni_latency.fusion as fusion
 import nni_latency.kernels as kernels
 import nni_latency.tables as tables
 from nni_latency.errors import InvalidValueError, PluginError, UnknownNameError
 from nni_latency.plugins import load_registry
+
+#: The format of files of kernel predictors.
+_KERNELS = "nni_latency.kernels"
 
 #: Ends the argument of a fallback whose second estimator may be of another platform.
 ACROSS = ",across-platforms"
@@ -59,6 +64,8 @@ def load_estimator(source: EstimatorSource, *, missing: estimators.Missing = "er
         )
     path = _file_of(source)
     if path is not None:
+        if documents.format_of(path) == _KERNELS:
+            return load_kernels(str(path))
         return estimators.read_estimator(path, missing=missing).settled()
     return _from_plugin(str(source), missing)
 
@@ -128,6 +135,35 @@ def load_fallback(argument: str) -> estimators.Estimator:
     if not isinstance(table, (estimators.TableEstimator, estimators.OperatorTableEstimator)):
         raise InvalidValueError(f"The first of a fallback must be a table. Got {table!r} for {first!r}.")
     return estimators.with_fallback(table, other, across_platforms=second.endswith(ACROSS))
+
+
+def load_kernels(argument: str) -> estimators.Estimator:
+    """Make an estimator of ``PREDICTORS`` or ``PREDICTORS,RULES``, the argument of ``kernels``.
+
+    Parameters
+    ----------
+    argument : str
+        A file of ``nni-latency build-kernels``, and one of ``nni-latency detect-fusion``; without the second, the file
+        ``fusion.PLATFORM.json`` beside the first.
+
+    Raises
+    ------
+    InvalidValueError
+        If there are no rules.
+    MismatchError
+        If the rules are those of another runtime.
+    FileFormatError
+        If a file cannot be read.
+    """
+    first, _, second = (part.strip() for part in argument.partition(","))
+    costs = kernels.PredictedKernels(kernels.KernelPredictors.load(first, types=load_kernel_types()))
+    rules = Path(second) if second else Path(first).with_name(f"fusion.{costs.platform.id}.json")
+    if not rules.is_file():
+        raise InvalidValueError(
+            f"There is no file {str(rules)!r} with the rules by which {costs.platform.runtime} makes kernels. Find them out "
+            f"with 'nni-latency detect-fusion --runtime {costs.platform.runtime}', or name them: kernels:{first},RULES"
+        )
+    return estimators.KernelEstimator(fusion.read_rules(rules, costs.platform), costs, constant=costs.constant)
 
 
 def load_kernel_types() -> Mapping[str, kernels.KernelType]:
