@@ -27,8 +27,9 @@ from nni_latency.units import format_count, format_percent, format_seconds
 class _SamplingOptions:
     """Which kernels are measured."""
 
-    kernels: str | None = option(
+    names: str | None = option(
         "Kernels or groups of kernels, separated by commas, such as conv,add_relu.  [default: all usual ones]",
+        "--kernels",
         metavar="NAME[,NAME...]",
     )
     init_sample_num: int = option(
@@ -116,7 +117,7 @@ def command(
     An interrupted run can be resumed: run the same command again.
     """
     types = loading.load_kernel_types()
-    names = [name.strip() for name in (wanted.kernels or ",".join(kernels.USUAL_KERNELS)).split(",") if name.strip()]
+    names = [name.strip() for name in (wanted.names or ",".join(kernels.USUAL_KERNELS)).split(",") if name.strip()]
     kinds = kernels.find_types(names, types)
     prior = kernels.Prior.load(wanted.prior) if wanted.prior else None
     runtime = make_runtime(platform)

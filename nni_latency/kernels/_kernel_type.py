@@ -197,7 +197,7 @@ class KernelType:
             step = self._multiple(of, found)
             found[name] = max(step, found[name] // step * step)
         if not self._makes_sense(found):
-            found["HW"] = max(found["HW"], found["KERNEL_SIZE"])
+            found[_side_of(found)] = found["KERNEL_SIZE"]
         return found
 
     @staticmethod
@@ -208,11 +208,16 @@ class KernelType:
     def _makes_sense(sizes: Mapping[str, int]) -> bool:
         """Whether a window of even size, which is not 'same'-padded, finds its input large enough."""
         window = sizes.get("KERNEL_SIZE", 1)
-        return window % 2 == 1 or sizes.get("HW", window) >= window
+        return window % 2 == 1 or sizes.get(_side_of(sizes), window) >= window
 
     def _fits(self, kernel: Kernel, most_macs: float = MOST_MACS) -> bool:
         work = self.work(kernel)
         return work.inputs + work.outputs <= MOST_ELEMENTS and work.macs <= most_macs and work.params <= MOST_PARAMS
+
+
+def _side_of(sizes: Mapping[str, int]) -> str:
+    """Name the size over which a window moves."""
+    return "LENGTH" if "LENGTH" in sizes else "HW"
 
 
 @functools.lru_cache(maxsize=4096)

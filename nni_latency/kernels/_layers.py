@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import nn
@@ -22,7 +23,7 @@ def _convolution(dimensions: int, depthwise: bool = False) -> Layer:
         channels = shapes[0][1]
         window = sizes["KERNEL_SIZE"]
         # A window of odd size is 'same'-padded, which needs no attribute.
-        padding = {} if window % 2 else {"padding": (window - 1) // 2}
+        padding: dict[str, Any] = {} if window % 2 else {"padding": (window - 1) // 2}
         return OpSpec.of(
             f"conv{dimensions}d",
             shapes,
@@ -41,7 +42,7 @@ def _transposed(shapes: Shapes, sizes: Sizes, normalised: bool) -> OpSpec:
     """Enlarge a picture by the stride exactly."""
     window, stride = sizes["KERNEL_SIZE"], sizes["STRIDES"]
     padding = max(0, (window - stride + 1) // 2)
-    given = {"padding": padding, "output_padding": stride - window + 2 * padding}
+    given: dict[str, Any] = {"padding": padding, "output_padding": stride - window + 2 * padding}
     return OpSpec.of(
         "conv_transpose2d",
         shapes,
@@ -63,7 +64,7 @@ def _pooling(kind: str) -> Layer:
         (batch, channels, *area), window, stride = shapes[0], sizes["KERNEL_SIZE"], sizes["POOL_STRIDES"]
         padding = (window - 1) // 2
         out = [(size + 2 * padding - window) // stride + 1 for size in area]
-        given: dict[str, object] = {"padding": padding} if padding else {}
+        given: dict[str, Any] = {"padding": padding} if padding else {}
         if out != area:
             given["out"] = (batch, channels, *out)
         return OpSpec.of(kind, shapes, kernel_size=window, stride=stride, **given)
@@ -79,7 +80,7 @@ def _global_pooling(shapes: Shapes, _: Sizes, __: bool) -> OpSpec:
     return OpSpec.of("adaptive_avg_pool2d", shapes, output_size=1, **_out(shapes, (*shapes[0][:2], 1, 1)))
 
 
-def _out(shapes: Shapes, shape: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
+def _out(shapes: Shapes, shape: tuple[int, ...]) -> dict[str, Any]:
     """Return the attribute that says what comes out, which stands where it is not what comes in."""
     return {} if tuple(shapes[0]) == shape else {"out": shape}
 
@@ -105,7 +106,7 @@ def _mean(shapes: Shapes, _: Sizes, __: bool) -> OpSpec:
 def _resize(shapes: Shapes, sizes: Sizes, _: bool) -> OpSpec:
     batch, channels, *area = shapes[0]
     out = (batch, channels, *(size * sizes["SCALE"] for size in area))
-    given = {"scale_factor": float(sizes["SCALE"]), "mode": "nearest", "antialias": False}
+    given: dict[str, Any] = {"scale_factor": float(sizes["SCALE"]), "mode": "nearest", "antialias": False}
     return OpSpec.of("interpolate", shapes, **given, **_out(shapes, out))
 
 
@@ -231,7 +232,8 @@ class SqueezeExcite(nn.Module):
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         """Scale the input."""
-        return inputs * self.gate(inputs)
+        scaled: torch.Tensor = inputs * self.gate(inputs)
+        return scaled
 
 
 def squeezed(channels: int) -> int:
@@ -243,7 +245,7 @@ def squeeze_excite_operators(shapes: Shapes, _: Sizes) -> tuple[OpSpec, ...]:
     """Return the operators of `SqueezeExcite`."""
     shape = shapes[0]
     channels, narrow = shape[1], squeezed(shape[1])
-    pointwise = {"kernel_size": 1, "stride": 1, "groups": 1, "bias": True}
+    pointwise: dict[str, Any] = {"kernel_size": 1, "stride": 1, "groups": 1, "bias": True}
     small, smaller = (shape[0], channels, 1, 1), (shape[0], narrow, 1, 1)
     return (
         _global_pooling(shapes, {}, False),

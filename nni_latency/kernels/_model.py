@@ -60,7 +60,8 @@ class KernelModel:
             return np.maximum(self.trees.predict(table.plain(kernels)), _LEAST)
         features = table.physical(kernels)
         parts = [part.predict(features) for part in (self.trees, self.process) if part is not None]
-        return np.maximum(table.terms(kernels) @ np.array(self.base) * np.exp(np.mean(parts, axis=0)), _LEAST)
+        expected = table.terms(kernels) @ np.array(self.base) * np.exp(np.mean(parts, axis=0))
+        return np.asarray(np.maximum(expected, _LEAST))
 
     def content(self) -> dict[str, Any]:
         """Return plain values."""

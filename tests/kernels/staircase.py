@@ -21,7 +21,8 @@ def seconds_of(op):
     if op.kind != "conv2d":
         return 1e-6 + 3e-10 * (found.inputs + found.outputs)
     channels = op["out_channels"]
-    return 3e-6 + 2e-11 * found.flops * math.ceil(channels / 16) * 16 / channels + 4e-10 * found.inputs
+    computing = 2e-11 * found.flops * math.ceil(channels / 16) * 16 / channels
+    return 3e-6 + max(computing, 4e-10 * (found.inputs + found.params))
 
 
 def invented(**options):

@@ -95,7 +95,7 @@ def test_the_better_of_trees_and_process_is_their_blend():
     predictor = KernelPredictor(candidates=("boosting", "process", "blend"), n_folds=2).fit(kernels, _seconds(kernels))
     errors = {name: scores.mape for name, scores in predictor.scores_.items()}
     assert set(errors) == {"boosting", "process", "blend"}
-    assert errors["blend"] < max(errors["boosting"], errors["process"])
+    assert errors["blend"] <= max(errors["boosting"], errors["process"])
 
 
 def test_what_is_not_fitted_says_so():

@@ -28,7 +28,8 @@ def test_pictures_are_drawn(predictors, tmp_path):
         predictors, KERNEL, "CIN", predictors.kernels, tmp_path / "cin.png", baseline=predictors.predictors["add"]
     )
     for path in (first, second):
-        assert Image.open(path).size[0] > 500
+        with Image.open(path) as picture:
+            assert picture.size[0] > 500
 
 
 def test_what_is_in_no_file_is_not_drawn(predictors, tmp_path):
