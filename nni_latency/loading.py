@@ -159,9 +159,10 @@ def load_kernels(argument: str) -> estimators.Estimator:
     costs = kernels.PredictedKernels(kernels.KernelPredictors.load(first, types=load_kernel_types()))
     rules = Path(second) if second else Path(first).with_name(f"fusion.{costs.platform.id}.json")
     if not rules.is_file():
+        runtime = costs.platform.runtime
         raise InvalidValueError(
-            f"There is no file {str(rules)!r} with the rules by which {costs.platform.runtime} makes kernels. Find them out "
-            f"with 'nni-latency detect-fusion --runtime {costs.platform.runtime}', or name them: kernels:{first},RULES"
+            f"There is no file {str(rules)!r} with the rules by which {runtime} makes kernels. Find them out with "
+            f"'nni-latency detect-fusion --runtime {runtime}', or name them: kernels:{first},RULES"
         )
     return estimators.KernelEstimator(fusion.read_rules(rules, costs.platform), costs, constant=costs.constant)
 
