@@ -13,7 +13,7 @@ from torch import nn
 
 from nni_latency.errors import InvalidValueError, MeasurementError
 from nni_latency.estimators import ModuleEstimator
-from nni_latency.measurement import CandidateError, LocalBench, Protocol, Subject, compose, operator_times
+from nni_latency.measurement import CandidateError, LocalBench, Protocol, Subject, cold_chain, compose, operator_times
 from nni_latency.operators import capture_operators, trace
 from nni_latency.spaces import FBNetSpace
 from nni_latency.tables import MeasurePlan, PlanCandidate, PlanLayer, SpaceReference, build_table
@@ -159,6 +159,19 @@ def test_bench_joins_a_chain(profiled):
         visit = bench.visit(("a", "b"))
     assert len(visit.whole) == len(visit.parts) == profiled.least_runs
     assert {len(run) for run in visit.parts} == {2}
+
+
+def test_operator_is_timed_cold(profiled):
+    shape = (1, 64, 28, 28)
+    chain = cold_chain("conv", partial(nn.Conv2d, 64, 64, 3, padding=1), [shape])
+    with LocalBench(profiled(), Protocol(n_warmup=0, n_run=1)) as bench:
+        for subject in chain:
+            bench.admit(subject)
+        visit = bench.visit([subject.key for subject in chain])
+    assert {len(run) for run in visit.parts} == {3}
+    # What empties the caches is no part of the operator.
+    assert all(run[-1] > 1e-5 for run in visit.parts)
+    assert max(run[-1] for run in visit.parts) < min(visit.whole)
 
 
 def test_operator_that_onnx_lacks_is_named(kind):

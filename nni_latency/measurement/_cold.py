@@ -64,7 +64,13 @@ def _read_size(path: Path) -> int:
     return int(match[1]) * {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}[match[2]] if match else 0
 
 
-class _Flush(nn.Module):
+class _Native(nn.Module):
+    """Prepares what is timed, and runs in torch whatever the runtime: compiled, nothing would be left of it."""
+
+    native = True
+
+
+class _Flush(_Native):
     """Writes more memory than the caches hold."""
 
     def __init__(self, size: int) -> None:
@@ -78,7 +84,7 @@ class _Flush(nn.Module):
         return inputs
 
 
-class _Inputs(nn.Module):
+class _Inputs(_Native):
     """Makes the inputs of an operator."""
 
     def __init__(self, shapes: Sequence[tuple[int, ...]], dtype: str) -> None:

@@ -136,11 +136,11 @@ class OnnxNetwork:
         labels = (self.label_of([node.name]) for node in self.model.graph.node if node.op_type in _HEAVY)
         return {label for label in labels if label is not None}
 
-    @property
-    def input_names(self) -> tuple[str, ...]:
-        """Names of the inputs, in order."""
+    def feed(self, inputs: Sequence[Any]) -> dict[str, Any]:
+        """Return by name those of the inputs that the network takes; what it does not compute with is left out."""
         constants = {item.name for item in self.model.graph.initializer}
-        return tuple(item.name for item in self.model.graph.input if item.name not in constants)
+        names = [item.name for item in self.model.graph.input if item.name not in constants]
+        return {name: inputs[int(name.rpartition("input")[2])] for name in names}
 
     def serialised(self) -> bytes:
         """Return the model as ONNX files hold it."""

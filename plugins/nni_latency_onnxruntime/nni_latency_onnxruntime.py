@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import tempfile
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -88,7 +88,7 @@ class OnnxRuntime(ProfiledRuntime):
         return {"provider": self.provider}
 
     def _compile(self, network: OnnxNetwork, inputs: Arrays) -> ProfiledNetwork:
-        feed = dict(zip(network.input_names, inputs, strict=True))
+        feed = network.feed(inputs)
         model = _quantised(network, feed) if self.precision == "int8" else network.serialised()
         return _Session(network, model, self.provider, self.threads)
 
@@ -98,21 +98,19 @@ class _Session(ProfiledNetwork):
 
     def __init__(self, network: OnnxNetwork, model: bytes, provider: str, threads: int) -> None:
         self._network, self._model, self._provider, self._threads = network, model, provider, threads
-        self._names = network.input_names
         self._session = self._open()
 
     def run(self, inputs: Arrays) -> Sequence[NDArray[Any]]:
         """Run it once."""
-        found: list[NDArray[Any]] = self._session.run(None, dict(zip(self._names, inputs, strict=True)))
+        found: list[NDArray[Any]] = self._session.run(None, self._network.feed(inputs))
         return [np.asarray(item) for item in found]
 
-    def profile(self, inputs: Arrays, runs: int) -> list[list[tuple[Sequence[str], float]]]:
+    def profile(self, make_inputs: Callable[[], Arrays], runs: int) -> list[list[tuple[Sequence[str], float]]]:
         """Run it several times in a session of its own that writes a profile."""
-        feed = dict(zip(self._names, inputs, strict=True))
         with tempfile.TemporaryDirectory() as folder:
             session = self._open(Path(folder))
             for _ in range(_COLD + runs):
-                session.run(None, feed)
+                session.run(None, self._network.feed(make_inputs()))
             events = json.loads(Path(session.end_profiling()).read_text(encoding="utf-8"))
         return [[(self._known_names(name), seconds) for name, seconds in run] for run in _nodes_by_run(events)[-runs:]]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -65,14 +65,14 @@ class OpenVino(ProfiledRuntime):
     def _compile(self, network: OnnxNetwork, inputs: Arrays) -> ProfiledNetwork:
         model = openvino.Core().read_model(network.serialised())
         if self.precision == "int8":
-            model = _quantised(model, dict(zip(network.input_names, inputs, strict=True)))
-        return _Compiled(model, network.input_names, self.threads, self.precision)
+            model = _quantised(model, network.feed(inputs))
+        return _Compiled(network, model, self.threads, self.precision)
 
 
 class _Compiled(ProfiledNetwork):
     """A network that OpenVINO has compiled."""
 
-    def __init__(self, model: Any, names: Sequence[str], threads: int, precision: str) -> None:
+    def __init__(self, network: OnnxNetwork, model: Any, threads: int, precision: str) -> None:
         settings = {
             "INFERENCE_PRECISION_HINT": _HINTS[precision],
             "PERFORMANCE_HINT": "LATENCY",
@@ -86,7 +86,7 @@ class _Compiled(ProfiledNetwork):
             compiled = openvino.Core().compile_model(model, "CPU", settings)
         except RuntimeError as error:
             raise MeasurementError(f"OpenVINO cannot compile the network: {str(error).splitlines()[0]}") from error
-        self._request, self._names = compiled.create_infer_request(), names
+        self._request, self._network = compiled.create_infer_request(), network
         nodes = compiled.get_runtime_model().get_ordered_ops()
         _check_precision(nodes, precision)
         self._originals = {
@@ -95,14 +95,14 @@ class _Compiled(ProfiledNetwork):
 
     def run(self, inputs: Arrays) -> Sequence[NDArray[Any]]:
         """Run it once."""
-        found = self._request.infer(dict(zip(self._names, inputs, strict=True)), share_inputs=True)
+        found = self._request.infer(self._network.feed(inputs), share_inputs=True)
         return [np.asarray(item) for item in found.values()]
 
-    def profile(self, inputs: Arrays, runs: int) -> list[list[tuple[Sequence[str], float]]]:
+    def profile(self, make_inputs: Callable[[], Arrays], runs: int) -> list[list[tuple[Sequence[str], float]]]:
         """Run it several times."""
         found: list[list[tuple[Sequence[str], float]]] = []
         for _ in range(runs):
-            self.run(inputs)
+            self.run(make_inputs())
             found.append(
                 [
                     (self._originals.get(item.node_name, [item.node_name]), item.real_time.total_seconds())

@@ -7,7 +7,7 @@ import dataclasses
 import math
 import statistics
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -49,8 +49,8 @@ class ProfiledNetwork(CompiledNetwork):
     """A compiled network that tells what its nodes take."""
 
     @abstractmethod
-    def profile(self, inputs: Arrays, runs: int) -> list[list[tuple[Sequence[str], float]]]:
-        """Run it several times.
+    def profile(self, make_inputs: Callable[[], Arrays], runs: int) -> list[list[tuple[Sequence[str], float]]]:
+        """Run it several times, each time on new inputs.
 
         Returns
         -------
@@ -70,6 +70,35 @@ class _Prepared:
     def __call__(self, value: Any) -> Any:
         found = self.compiled.run(value if isinstance(value, tuple) else (value,))
         return found[0] if len(found) == 1 else tuple(found)
+
+
+class _Native:
+    """What runs in torch before a network."""
+
+    def __init__(self, module: Any) -> None:
+        self._module = module
+
+    def __call__(self, value: Any) -> Any:
+        items = value if isinstance(value, tuple) else (value,)
+        made = list(tensors_in(self._module(*map(torch.from_numpy, items))))
+        return made[0].numpy() if len(made) == 1 else tuple(tensor.numpy() for tensor in made)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Behind:
+    """A network behind what makes its inputs and empties the caches."""
+
+    natives: Sequence[_Native]
+    prepared: _Prepared
+
+    def inputs(self, value: Any) -> Any:
+        """Make the inputs of the network."""
+        for native in self.natives:
+            value = native(value)
+        return value
+
+    def __call__(self, value: Any) -> Any:
+        return self.prepared(self.inputs(value))
 
 
 class ExportedRuntime(Runtime):
@@ -188,6 +217,8 @@ class ExportedRuntime(Runtime):
 
     def _prepared(self, subject: Subject, inputs: Any) -> Stage:
         module = subject.build().eval().requires_grad_(False)
+        if getattr(module, "native", False):
+            return _Native(module)
         if isinstance(inputs, tuple):
             module = Unpacking(module, subject.inputs).eval()
         arrays = inputs if isinstance(inputs, tuple) else (inputs,)
@@ -239,7 +270,12 @@ class ProfiledRuntime(ExportedRuntime):
     least_runs = 5
 
     def join(self, stages: Sequence[Stage], value: Any) -> Stage:
-        """Compile networks that run one after another as one."""
+        """Compile networks that run one after another as one; what prepares them runs before, in torch."""
+        natives = [stage for stage in stages if isinstance(stage, _Native)]
+        if natives:
+            (prepared,) = stages[len(natives) :]
+            assert isinstance(prepared, _Prepared), prepared
+            return _Behind(natives, prepared)
         return self._settled(join_onnx([stage.network for stage in stages]), (value,))  # type: ignore[attr-defined]
 
     def divide(self, stage: Stage, value: Any, runs: int) -> list[list[float]]:
@@ -249,11 +285,13 @@ class ProfiledRuntime(ExportedRuntime):
         costs is taken off every node alike; what is outside of the nodes, such as taking the input, belongs to the
         first part. A node that the runtime made of its own accord belongs to the part of the node before.
         """
+        if isinstance(stage, _Behind):
+            return self._divided_behind(stage, value, runs)
         assert isinstance(stage, _Prepared), stage
         assert isinstance(stage.compiled, ProfiledNetwork), stage.compiled
         arrays = value if isinstance(value, tuple) else (value,)
         whole = statistics.median(time_chain([stage], value, self.clock)[0] for _ in range(runs))
-        profiles = stage.compiled.profile(arrays, runs)
+        profiles = stage.compiled.profile(lambda: arrays, runs)
         usual = statistics.median(math.fsum(seconds for _, seconds in nodes) for nodes in profiles)
         labels = [stage.network.label_of(names) for names, _ in profiles[0]]
         main = stage.network.main_labels({label for label in labels if label is not None})
@@ -265,7 +303,7 @@ class ProfiledRuntime(ExportedRuntime):
         assert isinstance(stage, _Prepared), stage
         assert isinstance(stage.compiled, ProfiledNetwork), stage.compiled
         arrays = inputs if isinstance(inputs, tuple) else (inputs,)
-        nodes = stage.compiled.profile(arrays, 1)[0]
+        nodes = stage.compiled.profile(lambda: arrays, 1)[0]
         like = subject.inputs
         example = (*like.args, dict(like.kwargs)) if isinstance(like, Inputs) else torch.from_numpy(inputs)
         traced = trace(subject.build().eval(), example, "graph")
@@ -274,6 +312,19 @@ class ProfiledRuntime(ExportedRuntime):
     def time_calls(self, stage: Stage, value: Any) -> list[float]:
         """Run a prepared network once and say what its calls of torch functions took."""
         return self.divide(stage, value, 1)[0]
+
+    def _divided_behind(self, stage: _Behind, value: Any, runs: int) -> list[list[float]]:
+        """Say what the nodes of a network took; what was run before it has next to no time of its own."""
+        compiled = stage.prepared.compiled
+        assert isinstance(compiled, ProfiledNetwork), compiled
+
+        def make_inputs() -> Arrays:
+            made = stage.inputs(value)
+            return made if isinstance(made, tuple) else (made,)
+
+        before = [self.clock.resolution] * len(stage.natives)
+        profiles = compiled.profile(make_inputs, runs)
+        return [[*before, max(math.fsum(taken for _, taken in nodes), self.clock.resolution)] for nodes in profiles]
 
     def _divided(
         self,
