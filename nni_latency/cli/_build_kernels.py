@@ -88,7 +88,7 @@ class _EndOptions:
     def protocol(self, threads: int, seed: int) -> measurement.Protocol:
         """Return the protocol that ends so."""
         return measurement.Protocol(
-            n_run=5,
+            n_run=3,
             max_measure_execution_time=0.5,
             time_budget=self.budget,
             half_width=self.half_width,

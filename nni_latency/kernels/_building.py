@@ -22,9 +22,9 @@ from nni_latency.measurement import Protocol
 from nni_latency.measurement.runtimes import Runtime
 from nni_latency.tables import Measuring, MeasuringOptions, new_file
 
-#: How kernels are measured unless a protocol is given: within half an hour, five runs a visit.
+#: How kernels are measured unless a protocol is given: within half an hour, three runs a visit.
 KERNEL_PROTOCOL = Protocol(
-    n_warmup=1, n_run=5, max_measure_execution_time=0.5, time_budget=1800.0, half_width=0.05, processes=1, timeout=60.0
+    n_warmup=1, n_run=3, max_measure_execution_time=0.5, time_budget=1800.0, half_width=0.05, processes=1, timeout=60.0
 )
 
 

@@ -39,7 +39,7 @@ _BATCH, _MOST_NUMBERS, _MOST_MACS = 96, 2**28, 10**10
 _FEWEST_VISITS, _MOST_VISITS = 2, 4
 
 #: What is left at least of a run from which the constant of a runtime is taken, as a share.
-_LEAST_LEFT = 0.05
+_LEAST_LEFT = 0.01
 
 #: Key of the network that does next to nothing.
 _CONSTANT = "constant"
@@ -125,7 +125,7 @@ class KernelSchedule(Schedule):
         self._take(
             in_turn([learner.first() for learner in self.learners.values()]) if kernels is None else self._fixed or []
         )
-        #: By kernel, the time [s] and the time of the reference operator [s] of every run.
+        #: By kernel, the time [s] of every run, and that of the reference operator [s] in its round.
         self.samples: dict[Kernel, list[tuple[float, float]]] = {}
         self._visits: Counter[Kernel] = Counter()
         self._constants: list[tuple[float, float]] = []
@@ -184,11 +184,13 @@ class KernelSchedule(Schedule):
         """Take in a round over a batch."""
         super().observe(records)
         self.process = records[0].process
-        self.drift.append(quantile([record.reference for record in records], 0.5))
+        # Of one visit it is too uncertain: a reference that another process interrupts would make a kernel fast.
+        reference = quantile([record.reference for record in records], 0.5)
+        self.drift.append(reference)
         for record in records:
             key = record.subjects[-1]
             runs = [run[-1] for run in record.parts] if len(record.subjects) > 1 else list(record.whole)
-            pairs = [(seconds, record.reference) for seconds in runs]
+            pairs = [(seconds, reference) for seconds in runs]
             if key == _CONSTANT:
                 self._constants += pairs
                 continue

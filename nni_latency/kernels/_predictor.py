@@ -94,7 +94,7 @@ class KernelPredictor(RegressorMixin, BaseEstimator):
     >>> kernels = [Kernel.of("relu_block", HW=8, CIN=count) for count in range(8, 72, 2)]
     >>> seconds = [1e-9 * 64 * kernel["CIN"] for kernel in kernels]
     >>> predictor = KernelPredictor(candidates=("process",)).fit(kernels, seconds)
-    >>> round(predictor.predict([Kernel.of("relu_block", HW=8, CIN=33)])[0] * 1e6, 1)
+    >>> round(predictor.estimate(Kernel.of("relu_block", HW=8, CIN=33)).value * 1e6, 1)
     2.1
     """
 

@@ -53,9 +53,9 @@ def draw_kernels(predictors: KernelPredictors, out: str | Path) -> Path:
     scores = predictors.scores()
     assert scores is not None
     axes.set_title(
-        f"{scores.n} kernels on {predictors.platform.id}, each predicted by models that had not seen it:\n"
+        f"{scores.n} kernels on {predictors.platform.id}\npredicted by models that had not seen them: "
         f"{format_percent(scores.within10)} within 10 %, RMSPE {format_percent(scores.rmspe)}",
-        fontsize=10,
+        fontsize=9,
     )
     axes.legend(fontsize=7, loc="upper left")
     plain(axes)

@@ -46,8 +46,8 @@ def test_json_holds_scores_by_group(run):
 
 
 def test_what_is_not_reached_ends_with_code_1(run):
-    shown = run(*QUICK, "--require", "worst=0.0000001", code=1)
-    assert "Not reached: worst <= 1e-07" in shown.stderr
+    shown = run(*QUICK, "--require", "within10=1.5", code=1)
+    assert "Not reached: within10 >= 1.5; it is" in shown.stderr
 
 
 def test_defaults_are_those_of_the_library():
