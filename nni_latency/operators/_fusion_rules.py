@@ -40,8 +40,13 @@ class FusionTimes:
 
     @property
     def clear(self) -> bool:
-        """Whether the share lies on one side of a half, its margin included."""
-        return abs(self.share - 0.5) > self.margin
+        """Whether the share lies on one side of a half, its margin included.
+
+        Above it the margin must be a half at most, too: of many shares that are looked at again and again, one that is
+        far off would else be taken for a saving.
+        """
+        above = self.share - self.margin > 0.5 and self.margin <= 0.5
+        return above or self.share + self.margin < 0.5
 
 
 @dataclass(frozen=True)

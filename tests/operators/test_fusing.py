@@ -159,6 +159,8 @@ def test_times_say_what_is_saved():
     assert times.share == pytest.approx(0.9)
     assert times.clear
     assert not FusionTimes(4e-4, 1e-4, 4.5e-4, 0.1).clear
+    assert not FusionTimes(4e-4, 1e-4, 1e-4, 3.0).clear
+    assert FusionTimes(4e-4, 1e-4, 9e-4, 3.0).clear
     assert FusionTimes(4e-4, -1e-9, 4e-4, 1.0).share == 0
 
 
