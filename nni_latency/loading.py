@@ -162,7 +162,7 @@ def load_kernels(argument: str) -> estimators.Estimator:
         runtime = costs.platform.runtime
         raise InvalidValueError(
             f"There is no file {str(rules)!r} with the rules by which {runtime} makes kernels. Find them out with "
-            f"'nni-latency detect-fusion --runtime {runtime}', or name them: kernels:{first},RULES"
+            f"'nni-latency detect-fusion', or name them: kernels:{first},RULES"
         )
     return estimators.KernelEstimator(fusion.read_rules(rules, costs.platform), costs, constant=costs.constant)
 

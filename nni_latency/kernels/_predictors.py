@@ -115,7 +115,7 @@ class KernelPredictors(TableHeader):
                 return predictor
         raise MissingEntryError(
             f"No kernel like {kernel.kind!r} was measured on {self.platform.id}, which has {listed(self.predictors)}. "
-            f"Measure it with: nni-latency build-kernels --kernels {kernel.kind}"
+            f"Measure {kernel.kind} as well, with 'nni-latency build-kernels'."
         )
 
     def scores(self) -> KernelScores | None:
