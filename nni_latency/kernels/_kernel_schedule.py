@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -38,11 +38,18 @@ _BATCH, _MOST_NUMBERS, _MOST_MACS = 96, 2**28, 10**10
 #: How often a kernel is visited at least and at most.
 _FEWEST_VISITS, _MOST_VISITS = 2, 4
 
+#: Visits of a round that tell how fast the machine is.
+_ENOUGH_REFERENCES = 8
+
 #: What is left at least of a run from which the constant of a runtime is taken, as a share.
 _LEAST_LEFT = 0.01
 
 #: Key of the network that does next to nothing.
 _CONSTANT = "constant"
+
+
+#: Time of a run, and of the reference operator in its round [s].
+Run = tuple[float, float | None]
 
 
 @dataclass(frozen=True)
@@ -125,10 +132,10 @@ class KernelSchedule(Schedule):
         self._take(
             in_turn([learner.first() for learner in self.learners.values()]) if kernels is None else self._fixed or []
         )
-        #: By kernel, the time [s] of every run, and that of the reference operator [s] in its round.
-        self.samples: dict[Kernel, list[tuple[float, float]]] = {}
+        #: By kernel, the time [s] of every run, and that of the reference operator [s] in its round, where it is known.
+        self.samples: dict[Kernel, list[Run]] = {}
         self._visits: Counter[Kernel] = Counter()
-        self._constants: list[tuple[float, float]] = []
+        self._constants: list[Run] = []
         self._batch: list[Kernel] = []
         self.drift: list[float] = []
         #: How good predictions would be, after every iteration.
@@ -184,9 +191,10 @@ class KernelSchedule(Schedule):
         """Take in a round over a batch."""
         super().observe(records)
         self.process = records[0].process
-        # Of one visit it is too uncertain: a reference that another process interrupts would make a kernel fast.
-        reference = quantile([record.reference for record in records], 0.5)
-        self.drift.append(reference)
+        references = [record.reference for record in records]
+        self.drift.append(quantile(references, 0.5))
+        # A reference that another process interrupts would make kernels fast, so few say nothing.
+        reference = quantile(references, self.protocol.statistic) if len(references) >= _ENOUGH_REFERENCES else None
         for record in records:
             key = record.subjects[-1]
             runs = [run[-1] for run in record.parts] if len(record.subjects) > 1 else list(record.whole)
@@ -210,26 +218,20 @@ class KernelSchedule(Schedule):
 
     def summaries(self) -> dict[Kernel, Summary]:
         """Return what the samples say of every kernel, the machine's drift and the runtime's constant taken out."""
-        level = quantile([reference for runs in self.samples.values() for _, reference in runs], 0.5)
+        level = _level(run for runs in self.samples.values() for run in runs)
         constant = self._constant(level)
         return {kernel: self._summary(runs, level, constant) for kernel, runs in self.samples.items()}
 
     @property
     def constant(self) -> float:
         """What a run takes outside of the kernels [s]; 0 where they are timed inside."""
-        return (
-            self._constant(quantile([reference for _, reference in self._constants], 0.5)) if self._constants else 0.0
-        )
+        return self._constant(_level(self._constants))
 
     def _constant(self, level: float) -> float:
-        if not self._constants:
-            return 0.0
-        taken = tuple(seconds * level / reference for seconds, reference in self._constants)
-        return Measurement(taken, self.protocol).summary.value
+        return Measurement(_at(level, self._constants), self.protocol).summary.value if self._constants else 0.0
 
-    def _summary(self, runs: Sequence[tuple[float, float]], level: float, constant: float) -> Summary:
-        taken = [seconds * level / reference for seconds, reference in runs]
-        left = tuple(max(seconds - constant, _LEAST_LEFT * seconds) for seconds in taken)
+    def _summary(self, runs: Sequence[Run], level: float, constant: float) -> Summary:
+        left = tuple(max(seconds - constant, _LEAST_LEFT * seconds) for seconds in _at(level, runs))
         return Measurement(left, self.protocol).summary
 
     def _find(self, key: str) -> Kernel:
@@ -272,7 +274,7 @@ class KernelSchedule(Schedule):
         if visits < _FEWEST_VISITS:
             return True
         runs = self.samples[kernel]
-        spread = self._summary(runs, quantile([reference for _, reference in runs], 0.5), 0.0).spread
+        spread = self._summary(runs, _level(runs), 0.0).spread
         return bool(self.protocol.half_width) and spread > self.protocol.half_width
 
     def _draw_batch(self) -> list[Kernel]:
@@ -291,3 +293,14 @@ class KernelSchedule(Schedule):
 
 def _constant_chain() -> Chain:
     return (Subject(_CONSTANT, nn.ReLU, (1, 1, 1, 1), "network", _CONSTANT),)
+
+
+def _level(runs: Iterable[Run]) -> float:
+    """Return the speed to which runs are brought [s of the reference operator]; 0 where nothing tells it."""
+    known = [reference for _, reference in runs if reference is not None]
+    return quantile(known, 0.5) if known else 0.0
+
+
+def _at(level: float, runs: Iterable[Run]) -> tuple[float, ...]:
+    """Return the times of runs at a speed of the machine."""
+    return tuple(seconds if not (level and reference) else seconds * level / reference for seconds, reference in runs)

@@ -170,15 +170,15 @@ class KernelType:
             )
         return kernel
 
-    def snap(self, sizes: Mapping[str, float], most_macs: float = MOST_MACS) -> Kernel:
+    def snap(self, sizes: Mapping[str, float], share: float = 1.0) -> Kernel:
         """Return the kernel next to any numbers: in range, a multiple where that must be, and not too large.
 
         Parameters
         ----------
         sizes : mapping of str to float
             Numbers by name; what is missing is least, and what the type does not have is left out.
-        most_macs : float, default=MOST_MACS
-            Multiply-adds at most.
+        share : float, default=1.0
+            How large it may be, as a share of the elements, multiply-adds and parameters that a kernel has at most.
         """
         found = {name: domain.snap(sizes.get(name, domain.low)) for name, domain in self.domains.items()}
         shrinkable = [name for name in self.domains if name not in _FORMS]
@@ -186,7 +186,7 @@ class KernelType:
             found = self._aligned(found)
             kernel = Kernel.of(self.name, **found)
             largest = max(shrinkable, key=lambda name: found[name] / max(1, self.domains[name].low))
-            if self._fits(kernel, most_macs) or found[largest] <= self.domains[largest].low:
+            if self._fits(kernel, share) or found[largest] <= self.domains[largest].low:
                 return kernel
             found[largest] = self.domains[largest].snap(math.floor(found[largest] * _SHRINK))
 
@@ -210,9 +210,11 @@ class KernelType:
         window = sizes.get("KERNEL_SIZE", 1)
         return window % 2 == 1 or sizes.get(_side_of(sizes), window) >= window
 
-    def _fits(self, kernel: Kernel, most_macs: float = MOST_MACS) -> bool:
+    def _fits(self, kernel: Kernel, share: float = 1.0) -> bool:
         work = self.work(kernel)
-        return work.inputs + work.outputs <= MOST_ELEMENTS and work.macs <= most_macs and work.params <= MOST_PARAMS
+        amounts = (work.inputs + work.outputs, work.macs, work.params)
+        most = (MOST_ELEMENTS, MOST_MACS, MOST_PARAMS)
+        return all(amount <= share * limit for amount, limit in zip(amounts, most, strict=True))
 
 
 def _side_of(sizes: Mapping[str, int]) -> str:

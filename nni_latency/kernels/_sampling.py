@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
@@ -11,7 +10,7 @@ import numpy as np
 
 from nni_latency.errors import InvalidValueError
 from nni_latency.kernels._kernel import Kernel
-from nni_latency.kernels._kernel_type import MOST_MACS, KernelType
+from nni_latency.kernels._kernel_type import KernelType
 from nni_latency.kernels._prior import Prior
 
 #: Ways to choose configurations after the first ones.
@@ -35,8 +34,8 @@ _POOL = 12
 #: Tries to find a configuration that is new.
 _TRIES = 40
 
-#: A kernel that is drawn at random is cut down to a number of multiply-adds between this and the most.
-_FEWEST_MACS = 10**6
+#: A kernel that is drawn at random is cut down to a share of the largest, between this one and all of it.
+_SMALLEST = 1e-3
 
 _CHANNEL_NAMES = ("CIN", "COUT", "CHANNELS", "INNER", "COLUMNS", "ROWS", "TOKENS", "LENGTH")
 
@@ -192,9 +191,8 @@ def is_channels(name: str) -> bool:
 
 def draw_random(kind: KernelType, generator: np.random.Generator) -> Kernel:
     """Draw from all configurations that a type has, small ones as often as large ones."""
-    least, most = (math.log(macs) for macs in (_FEWEST_MACS, MOST_MACS))
     sizes = {name: domain.draw(generator) for name, domain in kind.domains.items()}
-    return kind.snap(sizes, math.exp(generator.uniform(least, most)))
+    return kind.snap(sizes, _SMALLEST ** generator.random())
 
 
 def draw_near(kind: KernelType, centre: Kernel, generator: np.random.Generator) -> Kernel:
