@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Unpack
 
@@ -94,7 +94,7 @@ def _told(runtime: Runtime, probes: Sequence[Probe]) -> FusionRules | None:
     with runtime.session():
         for probe in probes:
             try:
-                kernels = kernels_of(runtime, probe.whole)
+                kernels = kernels_of(runtime, probe.asked)
             except Exception as error:  # a runtime may raise anything about a network
                 failures[probe.name] = f"{type(error).__name__}: {error}"
                 continue
@@ -112,10 +112,14 @@ def kernels_of(runtime: Runtime, subject: Subject) -> list[tuple[str, tuple[int,
     kernels = runtime.fused_operators(subject, runtime.inputs(subject.inputs))
     if kernels is None:
         return None
-    numbers = {name: number for number, name in enumerate(operator_names(subject))}
-    # A function is named by its module and itself, such as parts.0.conv2d.
-    found = ((kernel, [numbers.get(".".join(part.split(".")[:2])) for part in parts]) for kernel, parts in kernels)
+    numbers = operator_names(subject)
+    found = ((kernel, [_number(part, numbers) for part in parts]) for kernel, parts in kernels)
     return [(kernel, tuple(number for number in places if number is not None)) for kernel, places in found]
+
+
+def _number(part: str, numbers: Mapping[str, int]) -> int | None:
+    """Return the number of an operator; a function is named by its module and itself, such as parts.0.conv2d."""
+    return next((number for name, number in numbers.items() if f"{part}.".startswith(f"{name}.")), None)
 
 
 def _read_off(probe: Probe, kernels: Sequence[tuple[str, tuple[int, ...]]]) -> FusionRule:

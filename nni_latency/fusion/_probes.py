@@ -86,6 +86,9 @@ _ON_TOKENS: dict[str, Callable[[int], nn.Module]] = {
 }
 _ANYWHERE = (*_ACTIVATIONS, *_JOINING)
 
+#: Operators with weights, of which two branches of a network consist.
+_WEIGHTED = ("conv2d", "conv2d depthwise", "linear")
+
 
 class Stack(nn.Module):
     """Operators that run one after another; those that take two tensors get the second input as well.
@@ -96,14 +99,19 @@ class Stack(nn.Module):
         What they are.
     shape : tuple of int
         Of the input.
+    branch : bool, default=False
+        Put an operator such as the first one before the second input, as in a network with two branches.
     """
 
-    def __init__(self, kinds: Sequence[str], shape: Shape) -> None:
+    def __init__(self, kinds: Sequence[str], shape: Shape, branch: bool = False) -> None:
         super().__init__()
+        self.branch = _make(kinds[0], shape) if branch else None
         self.parts = nn.ModuleList(map(_make, kinds, shapes_of(kinds, shape)))
 
     def forward(self, value: torch.Tensor, other: torch.Tensor | None = None) -> torch.Tensor:
         """Return what the last one returns."""
+        if self.branch is not None:
+            other = self.branch(other)
         for part in self.parts:
             value = part(value, other) if isinstance(part, Function) else part(value)
         return value
@@ -200,15 +208,24 @@ class Probe:
         """The network of all operators."""
         return _network(self.kinds, self.shape)
 
+    @cached_property
+    def asked(self) -> Subject:
+        """The network that a runtime is asked about: what is added to a convolution comes from another convolution.
 
-def _network(kinds: tuple[str, ...], shape: Shape) -> Subject:
+        A runtime may keep convolutions in a memory layout of its own, and add only what is in it too.
+        """
+        branch = self.kinds[0] in _WEIGHTED and self._joined == {self.shape}
+        return _network(self.kinds, self.shape, branch=branch)
+
+
+def _network(kinds: tuple[str, ...], shape: Shape, *, branch: bool = False) -> Subject:
     key = f"{'+'.join(kinds)}@{'x'.join(map(str, shape))}"
     specification = {"kinds": list(kinds), "input_shape": list(shape)}
     joined = [place for kind, place in zip(kinds, shapes_of(kinds, shape), strict=False) if kind in _JOINING]
     like: Any = shape
     if joined:
         like = Inputs(tuple(torch.empty(item, device="meta") for item in (shape, joined[0])))
-    return Subject(key, partial(Stack, kinds, shape), like, "block", f"stack {key}", specification)
+    return Subject(key, partial(Stack, kinds, shape, branch), like, "block", f"stack {key}", specification)
 
 
 def constant_network() -> Subject:
@@ -216,9 +233,12 @@ def constant_network() -> Subject:
     return Subject(CONSTANT, partial(Stack, ("relu",), (1, 1, 1, 1)), (1, 1, 1, 1), "block", f"stack {CONSTANT}")
 
 
-def operator_names(subject: Subject) -> list[str]:
-    """Name the operators in the network of a probe, as `nni_latency.operators.trace` does by modules."""
-    return [f"parts.{number}" for number in range(len(subject.specification["kinds"]))]
+def operator_names(subject: Subject) -> dict[str, int]:
+    """Name the operators of a probe's network as `nni_latency.operators.trace` does by modules, with their numbers.
+
+    The operator before the second input, where there is one, has the number of the first, which it is like.
+    """
+    return {"branch": 0, **{f"parts.{number}": number for number in range(len(subject.specification["kinds"]))}}
 
 
 def _followed(firsts: Iterable[str], seconds: Iterable[str]) -> list[Probe]:

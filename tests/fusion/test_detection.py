@@ -8,7 +8,7 @@ import pytest
 from fusing_devices import CONSTANT, PROBES, PROTOCOL, TRUE, Telling, fusing, seconds_of
 
 from nni_latency.errors import InvalidValueError, MeasurementError
-from nni_latency.fusion import FusionSchedule, detect_fusion, read_rules
+from nni_latency.fusion import FusionSchedule, detect_fusion, parse_probes, read_rules
 from nni_latency.measurement import LocalBenches, MemoryStore
 from nni_latency.testing import FakeRuntime, check_runtime, check_schedule
 
@@ -107,6 +107,13 @@ def test_a_runtime_that_tells_is_asked(tmp_path):
     assert found["conv2d", "batch_norm"].folds
     assert runtime.clock.now == 0, "nothing was measured"
     assert read_rules(tmp_path / "rules.json") == rules
+
+
+def test_an_addition_that_joins_the_other_branch_counts(tmp_path):
+    runtime = Telling(lambda subject: [("Conv", ("parts.0",)), ("FusedConv", ("branch", "parts.1"))])
+    (rule,) = _detect(runtime, tmp_path, probes=parse_probes("conv2d+add")).rules
+    assert rule.fused
+    assert rule.source == "read from the runtime's model: FusedConv runs conv2d + add"
 
 
 def test_a_network_that_cannot_be_asked_about_is_named(tmp_path):

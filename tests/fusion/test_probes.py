@@ -26,7 +26,7 @@ def test_networks_of_a_probe_run_what_it_names(probe):
     assert len(last) == 1
     # What was measured apart is what runs together.
     assert [item.op for item in (*before, *last)] == [item.op for item in together]
-    assert [item.name for item in together] == operator_names(probe.whole)
+    assert {item.name: place for place, item in enumerate(together)} | {"branch": 0} == operator_names(probe.whole)
 
 
 def test_probes_of_one_name_are_there_once():
@@ -53,3 +53,10 @@ def test_only_normalisation_behind_weights_is_folded():
     assert Probe(("conv2d depthwise", "batch_norm")).folds
     assert not Probe(("relu", "batch_norm")).folds
     assert not Probe(("conv2d", "relu")).folds
+
+
+def test_a_runtime_is_asked_about_two_branches():
+    probe = Probe(("conv2d", "add", "relu"))
+    found = [(item.name, item.sources) for item in _operators(probe.asked)]
+    assert found == [("branch", ()), ("parts.0", ()), ("parts.1", (1, 0)), ("parts.2", (2,))]
+    assert [item.name for item in _operators(Probe(("relu", "add")).asked)] == ["parts.0", "parts.1"]
