@@ -14,6 +14,7 @@ from torch import nn
 from nni_latency.errors import InvalidValueError, MeasurementError
 from nni_latency.estimators import ModuleEstimator
 from nni_latency.measurement import CandidateError, LocalBench, Protocol, Subject, cold_chain, compose, operator_times
+from nni_latency.micro_benchmarks import fed_chain
 from nni_latency.operators import capture_operators, trace
 from nni_latency.spaces import FBNetSpace
 from nni_latency.tables import MeasurePlan, PlanCandidate, PlanLayer, SpaceReference, build_table
@@ -172,6 +173,15 @@ def test_operator_is_timed_cold(profiled):
     # What empties the caches is no part of the operator.
     assert all(run[-1] > 1e-5 for run in visit.parts)
     assert max(run[-1] for run in visit.parts) < min(visit.whole)
+
+
+def test_kernel_is_timed_behind_its_feeder(profiled):
+    chain = fed_chain("conv", partial(nn.Conv2d, 64, 64, 3, padding=1), [(1, 64, 28, 28)], {}, "kernel")
+    with LocalBench(profiled(), Protocol(n_warmup=0, n_run=1)) as bench:
+        for subject in chain:
+            bench.admit(subject)
+        visit = bench.visit([subject.key for subject in chain])
+    assert all(1e-5 < run[-1] < min(visit.whole) for run in visit.parts)
 
 
 def test_operator_that_onnx_lacks_is_named(kind):

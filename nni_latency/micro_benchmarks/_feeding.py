@@ -33,6 +33,9 @@ class Feeder(nn.Module):
         A block like the one to be timed, with weights of its own.
     """
 
+    #: It prepares what is timed, and runs in torch whatever the runtime: compiled, nothing would be left of it.
+    native = True
+
     def __init__(self, shapes: Sequence[Sequence[int]], twin: nn.Module) -> None:
         super().__init__()
         self.twin = twin
