@@ -14,6 +14,7 @@ from nni_latency.kernels._catalogue import find_types, kernel_types
 from nni_latency.kernels._kernel import Kernel
 from nni_latency.kernels._kernel_schedule import KernelSchedule, Standing
 from nni_latency.kernels._kernel_type import KernelType
+from nni_latency.kernels._model import CANDIDATES
 from nni_latency.kernels._predictor import FEWEST_KERNELS, KernelPredictor, KernelScores
 from nni_latency.kernels._predictors import KernelPredictors, MeasuredKernel
 from nni_latency.kernels._prior import Prior, shipped_prior
@@ -26,6 +27,10 @@ from nni_latency.tables import Measuring, MeasuringOptions, new_file
 KERNEL_PROTOCOL = Protocol(
     n_warmup=1, n_run=3, max_measure_execution_time=0.5, time_budget=1800.0, half_width=0.05, processes=1, timeout=60.0
 )
+
+
+#: Kernels from which boosted trees learn anything worth their time.
+_ENOUGH_FOR_BOOSTING = 40
 
 
 @dataclass(frozen=True)
@@ -241,7 +246,8 @@ def _learn(schedule: KernelSchedule, runtime: Runtime) -> KernelPredictors:
         if len(known) < FEWEST_KERNELS:
             few.append(group)
             continue
-        predictor = KernelPredictor(types=_types(schedule), random_state=schedule.sampling.seed)
+        candidates = CANDIDATES if len(known) >= _ENOUGH_FOR_BOOSTING else ("forest", "process")
+        predictor = KernelPredictor(candidates=candidates, types=_types(schedule), random_state=schedule.sampling.seed)
         predictors[group] = predictor.fit(list(known), np.array(list(known.values())))
     if not predictors:
         raise InvalidValueError(

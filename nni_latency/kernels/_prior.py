@@ -41,6 +41,9 @@ class Prior:
     """
 
     counts: Mapping[str, Mapping[Kernel, int]] = field(default_factory=dict)
+    _known: dict[str, tuple[list[Kernel], list[float]]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     def known(self, kind: KernelType) -> tuple[list[Kernel], list[float]]:
         """Return the configurations from which a type is sampled, each with its weight; none if there are none.
@@ -49,8 +52,11 @@ class Prior:
         """
         if kind.known:
             return [kind.snap(sizes) for sizes in kind.known], [1.0] * len(kind.known)
-        found = self.counts.get(kind.group, {})
-        return [kind.snap(kernel.sizes) for kernel in found], [float(count) for count in found.values()]
+        if kind.name not in self._known:
+            found = self.counts.get(kind.group, {})
+            kernels, weights = [kind.snap(kernel.sizes) for kernel in found], [float(count) for count in found.values()]
+            self._known[kind.name] = kernels, weights
+        return self._known[kind.name]
 
     @classmethod
     def of(cls, networks: Iterable[Trace]) -> Prior:

@@ -112,7 +112,6 @@ class Sampler:
     def __init__(self, prior: Prior, seed: int) -> None:
         self.prior, self._generator = prior, np.random.default_rng(seed)
         self._drawn: set[Kernel] = set()
-        self._known: dict[str, tuple[list[Kernel], list[float]]] = {}
 
     def random(self, kind: KernelType, count: int) -> list[Kernel]:
         """Draw from all configurations that a type has."""
@@ -157,9 +156,7 @@ class Sampler:
         return chosen
 
     def _prior_draw(self, kind: KernelType) -> Callable[[], Kernel]:
-        if kind.name not in self._known:
-            self._known[kind.name] = self.prior.known(kind)
-        known, weights = self._known[kind.name]
+        known, weights = self.prior.known(kind)
         if not known:
             return lambda: draw_random(kind, self._generator)
         # Rare configurations are drawn more often than they occur, or the same few would be drawn again and again.

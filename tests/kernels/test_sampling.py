@@ -19,14 +19,14 @@ TYPES = kernel_types()
 CONVOLUTION = Kernel.of("conv_bn_relu", HW=28, CIN=100, COUT=200, KERNEL_SIZE=3, STRIDES=1)
 
 
-@settings(max_examples=60)
+@settings(max_examples=25)
 @given(name=st.sampled_from(sorted(TYPES)), seed=st.integers(0, 10**6))
 def test_every_draw_is_valid_and_new(name, seed):
     kind, sampler = TYPES[name], Sampler(shipped_prior(), seed)
-    drawn = sampler.random(kind, 4) + sampler.from_prior(kind, 4)
-    drawn += sampler.near(kind, drawn[:2], 2)
-    drawn += sampler.where([kind], 3, lambda kernels: np.arange(len(kernels), dtype=float))
-    assert len(drawn) >= 8
+    drawn = sampler.random(kind, 3) + sampler.from_prior(kind, 3)
+    drawn += sampler.near(kind, drawn[:1], 2)
+    drawn += sampler.where([kind], 1, lambda kernels: np.arange(len(kernels), dtype=float))
+    assert len(drawn) >= 6
     assert len(set(drawn)) == len(drawn)
     for kernel in drawn:
         kind.check(kernel)
