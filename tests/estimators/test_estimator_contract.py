@@ -16,6 +16,7 @@ from nni_latency.estimators import (
     Estimate,
     Estimator,
     GraphEstimator,
+    KernelEstimator,
     LayerEstimator,
     MeasuredNetworkEstimator,
     ModuleEstimator,
@@ -25,7 +26,7 @@ from nni_latency.estimators import (
     make_ensemble,
     with_fallback,
 )
-from nni_latency.operators import capture_operators, features_of
+from nni_latency.operators import FusionRule, FusionRules, capture_operators, features_of
 from nni_latency.platforms import Platform
 from nni_latency.spaces import FBNetSpace, choices_of
 from nni_latency.tables import (
@@ -109,7 +110,23 @@ def _transfer():
     return estimator.fit(networks[:5], latencies[1.02][:5])
 
 
+class _Kernels:
+    """Knows what every kernel costs: what its operators do, and the first two of them together less."""
+
+    metric, platform = "latency", _HERE
+
+    def predict(self, ops):
+        seconds = sum(map(_seconds, ops)) * (0.8 if len(ops) > 1 else 1.0)
+        return Estimate(seconds, 0.9 * seconds, 1.1 * seconds)
+
+
+def _kernels():
+    rules = FusionRules(_HERE, (FusionRule(("conv2d", "batch_norm"), True),))
+    return KernelEstimator(rules, _Kernels(), constant=1e-6)
+
+
 _ESTIMATORS = {
+    "kernels": _kernels,
     "table": lambda: TableEstimator(_table()),
     "table with nearest entries": lambda: TableEstimator(subset_table(_table(), choices=["k5_e3"]), missing="nearest"),
     "operator table": _operator_table,
