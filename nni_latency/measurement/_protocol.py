@@ -36,7 +36,8 @@ class Protocol:
         ends before the budget is spent; 0 spends the whole budget.
     processes : int, default=3
         Worker processes that share the rounds, one after another. Where a process places weights and activations in
-        memory makes a layer a few per cent faster or slower for as long as it lives.
+        memory makes a layer a few per cent faster or slower for as long as it lives. There are fewer where the budget
+        leaves less than five seconds to each.
     timeout : float, default=120.0
         Longest time that a candidate may take to load or a network to be visited [s]; what takes longer hangs, and is
         recorded as failed.

@@ -15,6 +15,9 @@ from nni_latency.measurement._subject import Chain
 #: Rounds of a warm-up at most.
 LONGEST_WARMUP = 10
 
+#: Time that every one of several processes has for measuring at least [s].
+LEAST_SHARE = 5.0
+
 #: Rounds that every one of several processes measures at least, if the budget allows it.
 FEWEST_ROUNDS = 5
 
@@ -81,7 +84,9 @@ class Schedule(ABC):
 
     def __init__(self, protocol: Protocol, *, isolated: bool = True) -> None:
         self.protocol = protocol
-        self.processes = protocol.processes if isolated else 1
+        # A process that has less to measure takes longer to start than that is worth.
+        worthwhile = max(1, int(protocol.time_budget / LEAST_SHARE))
+        self.processes = min(protocol.processes, worthwhile) if isolated else 1
         self.failures: dict[str, str] = {}
         self.rounds, self.spent, self.next = 0, 0.0, 0
         self.rounds_in: Counter[int] = Counter()
