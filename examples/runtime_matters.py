@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import random
+import statistics
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +22,7 @@ from nni_latency.measurement import Protocol
 from nni_latency.measurement.runtimes import Runtime, TorchEager
 from nni_latency.operators import Features, features_of
 from nni_latency.plugins import load_registry
-from nni_latency.tables import MeasurePlan, build_table, measure_networks
+from nni_latency.tables import MeasurePlan, NetworkMeasurements, build_table, measure_networks, reference_networks
 from nni_latency.validation import draw_networks
 
 #: Networks among which each table picks.
@@ -48,8 +49,12 @@ def main() -> None:
     networks = draw_networks(plan, 16)
     target = choose_target(tables[deployed.name])
     picks = {f"pick of {name}": pick(plan, table, target) for name, table in tables.items()}
-    measured = measure_networks(plan, {**networks, **picks}, deployed, protocol).networks
-    truth = {name: item.summary.value for name, item in measured.items()}
+    measured = measure_networks(plan, {**networks, **picks}, deployed, protocol)
+    speed = slowdown(plan, tables[deployed.name], {**networks, **picks}, measured)
+    print(
+        f"The machine takes {speed - 1:+.0%} longer than when the table of {deployed.name} was built; this is taken out."
+    )
+    truth = {name: item.summary.value / speed for name, item in measured.networks.items()}
     report(plan, tables, {**networks, **picks}, truth, target)
     draw(plan, tables, {**networks, **picks}, truth, options.out)
     print(f"Wrote {options.out}")
@@ -87,6 +92,16 @@ def pick(plan: MeasurePlan, table: TableEstimator, target: float) -> Selection:
             f"None of {N_CANDIDATES} networks meets {target * 1e3:.2f} ms by the table of {table.platform.id}."
         )
     return best
+
+
+def slowdown(
+    plan: MeasurePlan, table: TableEstimator, networks: dict[str, Selection], measured: NetworkMeasurements
+) -> float:
+    """Return how much longer the space's reference networks take now than a table says."""
+    known = reference_networks(plan, networks)
+    return statistics.median(
+        item.summary.value / predict(table, plan, dict(known[name])) for name, item in measured.references.items()
+    )
 
 
 def predict(table: TableEstimator, plan: MeasurePlan, selection: Selection) -> float:
