@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, RegressorMixin
+from sklearn.utils.metadata_routing import UNUSED
 from sklearn.utils.validation import check_is_fitted
 
 from nni_latency.costs import Cost
@@ -97,6 +98,8 @@ class KernelPredictor(RegressorMixin, BaseEstimator):
     >>> round(predictor.estimate(Kernel.of("relu_block", HW=8, CIN=33)).value * 1e6, 1)
     2.1
     """
+
+    __metadata_request__score = {"sample_weight": UNUSED}  # noqa: RUF012 - its own protocol
 
     def __init__(
         self,
