@@ -97,10 +97,7 @@ class OnnxNetwork:
         """
         if self.is_joined:
             return {label: label for label in executed}
-        return {label: self._main(label, set(executed) - {label}) for label in executed}
-
-    def _main(self, label: int, others: set[int]) -> int:
-        return self._heaviest(self._members(label, others))
+        return {label: self._heaviest(self._members(label, set(executed) - {label})) for label in executed}
 
     def _heaviest(self, members: set[int]) -> int:
         return min(members & self._heavy or members)
@@ -138,9 +135,14 @@ class OnnxNetwork:
 
     def feed(self, inputs: Sequence[Any]) -> dict[str, Any]:
         """Return by name those of the inputs that the network takes; what it does not compute with is left out."""
+        return {name: inputs[place] for name, place in self._places.items()}
+
+    @cached_property
+    def _places(self) -> dict[str, int]:
+        """By the name of an input, its place; found once, because it is asked for in every timed run."""
         constants = {item.name for item in self.model.graph.initializer}
         names = [item.name for item in self.model.graph.input if item.name not in constants]
-        return {name: inputs[int(name.rpartition("input")[2])] for name in names}
+        return {name: int(name.rpartition("input")[2]) for name in names}
 
     def serialised(self) -> bytes:
         """Return the model as ONNX files hold it."""

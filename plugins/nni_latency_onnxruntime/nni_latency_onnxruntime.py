@@ -21,9 +21,6 @@ from nni_latency.errors import InvalidValueError, MeasurementError
 from nni_latency.measurement.runtimes import Arrays, ProfiledNetwork, ProfiledRuntime
 from nni_latency.operators import OnnxNetwork
 
-#: What runs on a device, as ONNX Runtime calls it.
-_PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
-
 #: Providers that may be asked for by name.
 _NAMED = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider", "tensorrt": "TensorrtExecutionProvider"}
 

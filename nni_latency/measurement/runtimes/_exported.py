@@ -37,6 +37,11 @@ _LEAST_LEFT = 0.1
 _SETTLING_RUNS = 2
 
 
+def _each(value: Any) -> Arrays:
+    """Return what a stage takes as the inputs of a network, one or several."""
+    return value if isinstance(value, tuple) else (value,)
+
+
 class CompiledNetwork(ABC):
     """A network as a runtime has compiled it."""
 
@@ -68,7 +73,7 @@ class _Prepared:
     compiled: CompiledNetwork
 
     def __call__(self, value: Any) -> Any:
-        found = self.compiled.run(value if isinstance(value, tuple) else (value,))
+        found = self.compiled.run(_each(value))
         return found[0] if len(found) == 1 else tuple(found)
 
 
@@ -79,8 +84,7 @@ class _Native:
         self._module = module
 
     def __call__(self, value: Any) -> Any:
-        items = value if isinstance(value, tuple) else (value,)
-        made = list(tensors_in(self._module(*map(torch.from_numpy, items))))
+        made = list(tensors_in(self._module(*map(torch.from_numpy, _each(value)))))
         return made[0].numpy() if len(made) == 1 else tuple(tensor.numpy() for tensor in made)
 
 
@@ -221,7 +225,7 @@ class ExportedRuntime(Runtime):
             return _Native(module)
         if isinstance(inputs, tuple):
             module = Unpacking(module, subject.inputs).eval()
-        arrays = inputs if isinstance(inputs, tuple) else (inputs,)
+        arrays = _each(inputs)
         # Outside of inference mode, in which the exporter cannot fold constants.
         with torch.inference_mode(False), torch.no_grad():
             tensors = [torch.from_numpy(array.copy()) for array in arrays]
@@ -289,7 +293,7 @@ class ProfiledRuntime(ExportedRuntime):
             return self._divided_behind(stage, value, runs)
         assert isinstance(stage, _Prepared), stage
         assert isinstance(stage.compiled, ProfiledNetwork), stage.compiled
-        arrays = value if isinstance(value, tuple) else (value,)
+        arrays = _each(value)
         whole = statistics.median(time_chain([stage], value, self.clock)[0] for _ in range(runs))
         profiles = stage.compiled.profile(lambda: arrays, runs)
         usual = statistics.median(math.fsum(seconds for _, seconds in nodes) for nodes in profiles)
@@ -302,7 +306,7 @@ class ProfiledRuntime(ExportedRuntime):
         stage = self.prepare(subject, inputs)
         assert isinstance(stage, _Prepared), stage
         assert isinstance(stage.compiled, ProfiledNetwork), stage.compiled
-        arrays = inputs if isinstance(inputs, tuple) else (inputs,)
+        arrays = _each(inputs)
         nodes = stage.compiled.profile(lambda: arrays, 1)[0]
         like = subject.inputs
         example = (*like.args, dict(like.kwargs)) if isinstance(like, Inputs) else torch.from_numpy(inputs)
@@ -318,12 +322,8 @@ class ProfiledRuntime(ExportedRuntime):
         compiled = stage.prepared.compiled
         assert isinstance(compiled, ProfiledNetwork), compiled
 
-        def make_inputs() -> Arrays:
-            made = stage.inputs(value)
-            return made if isinstance(made, tuple) else (made,)
-
         before = [self.clock.resolution] * len(stage.natives)
-        profiles = compiled.profile(make_inputs, runs)
+        profiles = compiled.profile(lambda: _each(stage.inputs(value)), runs)
         return [[*before, max(math.fsum(taken for _, taken in nodes), self.clock.resolution)] for nodes in profiles]
 
     def _divided(
