@@ -22,6 +22,7 @@ from nni_latency.measurement.runtimes._affinity import choose_processors, pinned
 from nni_latency.measurement.runtimes._allocator import keep_freed_memory
 from nni_latency.measurement.runtimes._base import Runtime
 from nni_latency.measurement.runtimes._settling import Unpacking, with_values
+from nni_latency.measurement.runtimes._torch_runtime import _is_plain
 from nni_latency.operators import Inputs, OnnxNetwork, Trace, export_onnx, join_onnx, tensors_in, trace
 from nni_latency.platforms import RUNTIME_FACT, Conditions, Platform, current_platform, read_conditions
 
@@ -202,9 +203,7 @@ class ExportedRuntime(Runtime):
         """Make normally distributed numbers, the same ones every time; or take tensors, whole numbers as they are."""
         if isinstance(like, Inputs):
             arrays = tuple(with_values(tensor).numpy() for tensor in like.tensors)
-            return (
-                arrays[0] if len(arrays) == 1 and not like.kwargs and isinstance(like.args[0], torch.Tensor) else arrays
-            )
+            return arrays[0] if _is_plain(like) else arrays
         return torch.randn(*like, generator=torch.Generator().manual_seed(0)).numpy()
 
     def prepare(self, subject: Subject, inputs: Any) -> Stage:
