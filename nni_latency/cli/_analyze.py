@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
 from rich.markup import escape
 
 import nni_latency.analysis as analysis
-import nni_latency.estimators as estimators
 import nni_latency.loading as loading
 import nni_latency.spaces as spaces
 from nni_latency.cli._console import named, remarks
@@ -25,6 +26,9 @@ from nni_latency.units import format_count, format_percent, format_seconds
 
 if TYPE_CHECKING:
     from torch import nn
+
+#: Makes an analysis of a network.
+_Analyse = Callable[..., "analysis.ModelAnalysis"]
 
 #: Blocks that are printed without --top.
 _ROWS = 20
@@ -60,28 +64,27 @@ def command(asked: _NetworkOptions, wanted: _AnalysisOptions, code: UserCodeOpti
     Built-in networks are fbnet-a, fbnet-b, fbnet-b1, fbnet-c and fbnet-c1.
     """
     estimator = None if wanted.latency_estimator is None else loading.load_estimator(wanted.latency_estimator)
+    # Loading torch and NNI must not use up the time that the network's code has.
+    inputs, analyse = make_inputs(asked.inputs, asked.batch) if asked.inputs else None, analysis.ModelAnalysis
+    # Made before the time of the network's code begins: this loads torch.
+    inputs = make_inputs(asked.inputs, asked.batch) if asked.inputs else None
+    analyse: _Analyse = partial(analysis.ModelAnalysis, batch_size=asked.batch, estimator=estimator)
     # What user code prints is not part of the result.
     with contextlib.redirect_stdout(sys.stderr), user_code(f"The code of {asked.model!r}", code.timeout):
-        analysed = _analyse(asked, wanted.depth, estimator)
+        analysed = _analyse(asked, inputs, wanted.depth, analyse)
     print_report(_report(analysed, wanted.top))
     if analysed.uncounted:
         remarks().print(f"Not counted: {escape(named(analysed.uncounted))}")
 
 
-def _analyse(
-    asked: _NetworkOptions, depth: int | None, estimator: estimators.Estimator | None
-) -> analysis.ModelAnalysis:
+def _analyse(asked: _NetworkOptions, inputs: Any, depth: int | None, analyse: _Analyse) -> analysis.ModelAnalysis:
     """Analyse what the options name: an ONNX file, or a network that is made."""
     if asked.model.endswith(".onnx"):
         if asked.file or asked.kwargs:
             raise InvalidValueError("An ONNX file is a whole network: omit --file and --kwargs.")
-        shapes = make_inputs(asked.inputs, asked.batch) if asked.inputs else None
-        return analysis.ModelAnalysis(asked.model, batch_size=asked.batch, estimator=estimator, example_inputs=shapes)
+        return analyse(asked.model, example_inputs=inputs)
     network, shape = _network(asked)
-    inputs = make_inputs(asked.inputs or shape, asked.batch)
-    return analysis.ModelAnalysis(
-        network, batch_size=asked.batch, estimator=estimator, depth=depth, example_inputs=inputs
-    )
+    return analyse(network, depth=depth, example_inputs=make_inputs(shape, asked.batch) if inputs is None else inputs)
 
 
 def _network(asked: _NetworkOptions) -> tuple[nn.Module, tuple[str, ...]]:

@@ -99,14 +99,14 @@ class KernelType:
     """
 
     name: str
-    domains: Mapping[str, Domain]
+    domains: Mapping[str, Domain] = field(hash=False)
     input_shapes: Callable[[Sizes], Shapes] = field(compare=False)
     build: Callable[[Sizes], nn.Module] | None = field(default=None, compare=False)
     layers: tuple[str, ...] = ()
     operators: Callable[[Shapes, Sizes], tuple[OpSpec, ...]] | None = field(default=None, compare=False)
     group: str = ""
-    multiples: Mapping[str, int | str] = field(default_factory=dict)
-    known: tuple[Mapping[str, int], ...] = ()
+    multiples: Mapping[str, int | str] = field(default_factory=dict, hash=False)
+    known: tuple[Mapping[str, int], ...] = field(default=(), hash=False)
 
     def __post_init__(self) -> None:
         if (self.build is None) == (not self.layers):

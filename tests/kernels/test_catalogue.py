@@ -14,6 +14,7 @@ from nni_latency.errors import InvalidValueError, UnknownNameError
 from nni_latency.kernels import (
     NN_METER_KERNELS,
     USUAL_KERNELS,
+    Domain,
     Kernel,
     KernelType,
     find_types,
@@ -122,6 +123,27 @@ def test_types_are_found_by_name_and_by_group():
     assert {kind.group for kind in find_types(["dwconv"])} == {"dwconv"}
     with pytest.raises(UnknownNameError, match=r"Unknown kernel 'conv_bn_rleu'.*conv_bn_relu"):
         find_types(["conv_bn_rleu"])
+
+
+def test_a_type_of_ones_own_follows_from_its_module():
+    """Its operators are traced; `known` and `multiples` are dictionaries and do not stand in the way."""
+    known = ({"HW": 8, "CIN": 4},)
+    domains = {"HW": Domain(1, 64), "CIN": Domain(2, 64)}
+
+    def make():
+        return KernelType(
+            "mine",
+            domains,
+            lambda sizes: [(1, sizes["CIN"], sizes["HW"], sizes["HW"])],
+            lambda sizes: torch.nn.Conv2d(sizes["CIN"], sizes["CIN"] // 2, 1),
+            multiples={"CIN": 2},
+            known=known,
+        )
+
+    kind = make()
+    assert kind == make()
+    assert hash(kind) == hash(make())
+    assert [op.kind for op in kind.ops(kind.snap(known[0]))] == ["conv2d"]
 
 
 def test_a_type_needs_one_way_to_be_built():
