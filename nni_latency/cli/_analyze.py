@@ -64,8 +64,6 @@ def command(asked: _NetworkOptions, wanted: _AnalysisOptions, code: UserCodeOpti
     Built-in networks are fbnet-a, fbnet-b, fbnet-b1, fbnet-c and fbnet-c1.
     """
     estimator = None if wanted.latency_estimator is None else loading.load_estimator(wanted.latency_estimator)
-    # Loading torch and NNI must not use up the time that the network's code has.
-    inputs, analyse = make_inputs(asked.inputs, asked.batch) if asked.inputs else None, analysis.ModelAnalysis
     # Made before the time of the network's code begins: this loads torch.
     inputs = make_inputs(asked.inputs, asked.batch) if asked.inputs else None
     analyse: _Analyse = partial(analysis.ModelAnalysis, batch_size=asked.batch, estimator=estimator)
