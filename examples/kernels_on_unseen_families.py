@@ -1,0 +1,155 @@
+"""Predict whole networks of families that no kernel was sampled for, and measure them.
+
+Kernels are sampled around configurations of a prior. The families here have no part in it, where it was counted without
+the spaces of NNI's hub that belong to them:
+
+    python examples/kernel_prior.py --out prior.json --without mobilenetv3 --without proxylessnas --without shufflenet
+    nni-latency detect-fusion --runtime openvino --out rules.json
+    nni-latency build-kernels --runtime openvino --prior prior.json --budget 30min --out kernels.json
+    python examples/kernels_on_unseen_families.py kernels.json,rules.json --out families.png
+
+Every family has ten members at random around the published network. They are measured in rounds, family after family;
+the speed of the machine then, against that when kernels were measured, is told by the reference operator and taken out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+from matplotlib.figure import Figure
+
+from nni_latency.estimators import KernelEstimator, score
+from nni_latency.graphs import Family, find_families
+from nni_latency.kernels import PredictedKernels
+from nni_latency.loading import load_kernels
+from nni_latency.measurement import Protocol
+from nni_latency.measurement.runtimes import Runtime
+from nni_latency.plugins import load_registry
+from nni_latency.tables import SpaceReference, measure_networks
+
+#: The families of nn-Meter's test, those of NAS-Bench-201 apart.
+FAMILIES = (
+    *("alexnet", "vgg", "googlenet", "squeezenet", "resnet", "densenet"),
+    *("mobilenetv1", "mobilenetv2", "mobilenetv3", "shufflenetv2", "mnasnet", "proxylessnas"),
+)
+
+
+@dataclass(frozen=True)
+class Members:
+    """The networks of a family, as what measures networks asks for them."""
+
+    family: Family
+
+    @property
+    def space(self) -> SpaceReference:
+        """Which family it is."""
+        return SpaceReference(f"family {self.family.name}")
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """Shape of the networks' input, batch first."""
+        return (1, *self.family.input_shape)
+
+    @property
+    def reference(self) -> Mapping[str, Any]:
+        """The published network."""
+        return {"seed": 0}
+
+    @property
+    def references(self) -> tuple[Mapping[str, Any], ...]:
+        """The published network."""
+        return (self.reference,)
+
+    def network_of(self, selection: Mapping[str, Any]) -> Callable[[], Any]:
+        """Return what makes a member."""
+        return partial(self.family.network, selection["seed"])
+
+
+@dataclass(frozen=True)
+class Result:
+    """What was predicted and measured of a network [s], and what is not known of it."""
+
+    predicted: float
+    measured: float
+    missing: tuple[str, ...]
+
+
+@click.command()
+@click.argument("estimator")
+@click.option("--family", "names", multiple=True, help="Just these families.  [default: twelve]")
+@click.option("--members", default=10, show_default=True, help="Networks of every family.")
+@click.option("--budget", default=45.0, show_default=True, help="Seconds of measuring for every family.")
+@click.option("--out", default=Path("families.png"), type=click.Path(path_type=Path), help="The picture.")
+def main(estimator: str, names: tuple[str, ...], members: int, budget: float, out: Path) -> None:
+    """Measure what ESTIMATOR predicts, KERNELS.json,RULES.json, and compare."""
+    predicting = load_kernels(estimator)
+    assert isinstance(predicting, KernelEstimator), predicting
+    platform = predicting.platform
+    runtime = load_registry().find("runtime", platform.runtime).make("cpu", threads=1, precision=platform.precision)
+    found: dict[str, list[Result]] = {}
+    for family in find_families(names or FAMILIES):
+        found[family.name] = compare(predicting, family, range(1, members + 1), runtime, Protocol(time_budget=budget))
+        say(family.name, found[family.name])
+    say("all", [result for results in found.values() for result in results])
+    draw(found, f"measured in {platform.runtime} [ms]", out)
+
+
+def compare(
+    estimator: KernelEstimator, family: Family, seeds: range, runtime: Runtime, protocol: Protocol
+) -> list[Result]:
+    """Measure networks of a family and predict them."""
+    measured = measure_networks(Members(family), {str(seed): {"seed": seed} for seed in seeds}, runtime, protocol)
+    slower = np.median(measured.drift) / level_of(estimator)
+    results = []
+    for name, times in measured.networks.items():
+        estimate = estimator.estimate(family.network(int(name)), family.example_inputs())
+        results.append(Result(estimate.value, times.summary.value / slower, estimate.missing))
+    for name, reason in measured.failures.items():
+        click.echo(f"{family.name} {name} cannot be run: {reason}")
+    return results
+
+
+def level_of(estimator: KernelEstimator) -> float:
+    """Return what the reference operator took when kernels were measured [s]."""
+    assert isinstance(estimator.costs, PredictedKernels), estimator.costs
+    return float(np.median(estimator.costs.predictors.drift))
+
+
+def say(name: str, results: list[Result]) -> None:
+    """Print how well networks are predicted."""
+    found = score([result.predicted for result in results], [result.measured for result in results])
+    unknown = sorted({text for result in results for text in result.missing})
+    click.echo(
+        f"{name:14} {found.n:4} networks   bias {found.bias:+6.1%}   MAPE {found.mape:5.1%}   RMSPE {found.rmspe:5.1%}"
+        f"   within 5 % {found.within5:4.0%}   within 10 % {found.within10:4.0%}"
+        + (f"   not known: {'; '.join(unknown)[:150]}" if unknown else "")
+    )
+
+
+def draw(found: Mapping[str, list[Result]], label: str, out: Path) -> None:
+    """Draw what was predicted against what was measured, a colour a family."""
+    figure = Figure(figsize=(7, 6), layout="constrained")
+    axes = figure.add_subplot()
+    for number, (name, results) in enumerate(found.items()):
+        measured, predicted = ([getattr(item, field) * 1e3 for item in results] for field in ("measured", "predicted"))
+        axes.plot(measured, predicted, "osv^D<>"[number % 7], markersize=5, color=f"C{number % 10}", label=name)
+    values = [
+        value * 1e3 for results in found.values() for item in results for value in (item.measured, item.predicted)
+    ]
+    ends = np.array([min(values) * 0.9, max(values) * 1.1])
+    axes.plot(ends, ends, color="black", linewidth=0.8)
+    axes.fill_between(ends, 0.9 * ends, 1.1 * ends, color="grey", alpha=0.25, linewidth=0, label="within 10 %")
+    axes.set(xscale="log", yscale="log", xlabel=label, ylabel="sum of predicted kernels [ms]", xlim=ends, ylim=ends)
+    axes.legend(fontsize=8, ncols=2)
+    figure.savefig(out, dpi=120)
+    click.echo(f"Wrote {out}")
+
+
+if __name__ == "__main__":
+    main()

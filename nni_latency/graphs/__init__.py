@@ -1,0 +1,5 @@
+"""Families of networks: a published one each, and random ones around it."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
