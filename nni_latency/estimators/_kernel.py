@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 from nni_latency.errors import MismatchError, MissingEntryError
 from nni_latency.estimators._base import Estimate, LayerEstimator
-from nni_latency.operators import FusionRules, OpSpec, Trace, TracedOperator, chained, divide, parts_of, trace_onnx
+from nni_latency.operators import (
+    FusionRules,
+    OpSpec,
+    Trace,
+    TracedOperator,
+    chained,
+    divide,
+    group_of,
+    parts_of,
+    trace_onnx,
+)
 from nni_latency.platforms import Platform, check_same_platform
 from nni_latency.units import combination_of
+
+#: Groups of operators that a kernel computes on what it has at hand.
+_JOINING = ("elementwise", "normalisation")
 
 
 class KernelCosts(Protocol):
@@ -38,8 +52,8 @@ class KernelEstimator(LayerEstimator):
     """Adds up the kernels that a runtime makes of a network.
 
     A network is traced, its operators are divided by the rules of the runtime (`nni_latency.operators.fuse`), and every
-    kernel has the cost that is predicted for it. A kernel of which nothing is known is costed operator by operator,
-    which every estimate says.
+    kernel has the cost that is predicted for it. Of one of which nothing is known the longest beginning counts that is
+    known, and of the rest what it reads besides: a shortcut that is added costs a third of an addition.
 
     Parameters
     ----------
@@ -120,16 +134,31 @@ class KernelEstimator(LayerEstimator):
         return found
 
     def _kernel(self, ops: Sequence[OpSpec]) -> Estimate:
-        known = self.costs.predict(ops)
-        if known is not None:
-            return known
+        """Return the cost of operators that run as one kernel: of as many as are known together, and the rest."""
+        known = ((end, self.costs.predict(ops[:end])) for end in range(len(ops), 0, -1))
+        end, first = next(((end, cost) for end, cost in known if cost is not None), (1, None))
         if len(ops) == 1:
-            return self._alone(ops[0])
+            return self._alone(ops[0]) if first is None else first
         combination = combination_of(self.metric)
-        parts = [combination.counted(self._kernel([op])) for op in ops]
-        whole = combination.whole(combination.total_cost(Estimate, parts))
-        name = " + ".join(op.kind for op in ops)
-        return Estimate.of(whole, (f"operator by operator: {name}", *whole.missing))
+        parts = [self._kernel(ops[:1]) if first is None else first, *map(self._joining, ops[end:])]
+        whole = combination.whole(combination.total_cost(Estimate, map(combination.counted, parts)))
+        return Estimate.of(whole, tuple(name for part in parts for name in part.missing))
+
+    def _joining(self, op: OpSpec) -> Estimate:
+        """Return what an operator adds to the kernel that it runs in: what it reads besides, or all of it.
+
+        Normalisation and activation find their input in registers. An addition reads its other input, which is its
+        share of the numbers that it moves alone.
+        """
+        if group_of(op) not in _JOINING:
+            return self._kernel([op])
+        numbers = [math.prod(shape) for shape in op.input_shapes]
+        besides = sum(numbers) - max(numbers, default=0)
+        if op.kind == "batch_norm" or not besides:
+            nothing = combination_of(self.metric).nothing
+            return Estimate(nothing, nothing, nothing)
+        share = besides / (sum(numbers) + max(numbers))
+        return self._kernel([op]).mapped(lambda value: share * value)
 
     def _alone(self, op: OpSpec) -> Estimate:
         if self.fallback is None:

@@ -226,6 +226,7 @@ def _measure(
         sampling,
         known,
         inside=runtime.supports_layer_timing,
+        adds_constant=runtime.divides or not runtime.supports_layer_timing,
         is_enough=aim.is_enough,
         on_standing=aim.on_standing,
     )

@@ -9,9 +9,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from torch import nn
-
 from nni_latency.errors import MeasurementError
+from nni_latency.kernels._constant import BODY, CONSTANT, constant_chain
 from nni_latency.kernels._kernel import Kernel
 from nni_latency.kernels._kernel_type import KernelType
 from nni_latency.kernels._learning import GroupLearner, in_turn, score_groups
@@ -44,9 +43,6 @@ _ENOUGH_REFERENCES = 8
 #: What is left at least of a run from which the constant of a runtime is taken, as a share.
 _LEAST_LEFT = 0.01
 
-#: Key of the network that does next to nothing.
-_CONSTANT = "constant"
-
 
 #: Time of a run, and of the reference operator in its round [s].
 Run = tuple[float, float | None]
@@ -75,8 +71,8 @@ class KernelSchedule(Schedule):
     """Batches of kernels, each batch in a process of its own; then those from which most can be learned.
 
     Every kernel is met as inside a network: what empties small caches and makes its inputs runs before it. A runtime
-    that compiles whole networks runs kernels as networks, of which the time of a network that does next to nothing is
-    taken away.
+    that compiles whole networks and has no profile runs kernels as networks, of which the time of a network that does
+    next to nothing is taken away.
 
     Parameters
     ----------
@@ -88,8 +84,11 @@ class KernelSchedule(Schedule):
         Which configurations.
     prior : Prior
         Where they come from.
-    inside : bool
+    inside : bool, default=True
         Whether the runtime can time a kernel behind what feeds it.
+    adds_constant : bool, optional
+        Whether runs take time outside of their kernels: what a network takes that does next to nothing, or, where
+        kernels are timed inside, what a small network takes outside of them. By default where they are not.
     is_enough : callable, optional
         Takes `KernelScores` after every iteration, and says whether they are good enough to end.
     on_standing : callable, optional
@@ -111,6 +110,7 @@ class KernelSchedule(Schedule):
         prior: Prior,
         *,
         inside: bool = True,
+        adds_constant: bool | None = None,
         is_enough: Callable[[KernelScores], bool] = lambda _scores: False,
         on_standing: Callable[[Standing], None] = lambda _standing: None,
         kernels: Sequence[Kernel] | None = None,
@@ -118,6 +118,7 @@ class KernelSchedule(Schedule):
         super().__init__(protocol, isolated=False)
         self.kinds = {item.name: item for item in kinds}
         self.inside, self.sampling = inside, sampling
+        self.adds_constant = not inside if adds_constant is None else adds_constant
         self._is_enough, self._on_standing = is_enough, on_standing
         sampler = Sampler(prior, sampling.seed)
         groups = dict.fromkeys(item.group for item in kinds)
@@ -176,7 +177,7 @@ class KernelSchedule(Schedule):
         wanting = [kernel for kernel in self._batch if self._wants(kernel)]
         random.Random(f"{self.protocol.seed}/{self.next}").shuffle(wanting)
         chains = [self.chain(kernel) for kernel in wanting]
-        return chains if self.inside or not chains else [_constant_chain(), *chains]
+        return [constant_chain(self.inside), *chains] if chains and self.adds_constant else chains
 
     def chain(self, kernel: Kernel) -> Chain:
         """Return what a bench runs to measure a kernel."""
@@ -197,9 +198,10 @@ class KernelSchedule(Schedule):
         reference = quantile(references, self.protocol.statistic) if len(references) >= _ENOUGH_REFERENCES else None
         for record in records:
             key = record.subjects[-1]
-            runs = [run[-1] for run in record.parts] if len(record.subjects) > 1 else list(record.whole)
+            place = 0 if record.subjects[0] == CONSTANT else -1
+            runs = [run[place] for run in record.parts] if len(record.subjects) > 1 else list(record.whole)
             pairs = [(seconds, reference) for seconds in runs]
-            if key == _CONSTANT:
+            if record.subjects[0] == CONSTANT:
                 self._constants += pairs
                 continue
             kernel = self._find(key)
@@ -211,21 +213,21 @@ class KernelSchedule(Schedule):
         super().fail(failure)
         key = failure.subject.removeprefix("feeder of ")
         self.failures[key] = failure.reason
-        if key == _CONSTANT:
-            raise MeasurementError(f"Not even a network that does next to nothing can be run: {failure.reason}.")
+        if key in (CONSTANT, BODY):
+            raise MeasurementError(f"Not even a small network can be run: {failure.reason}.")
         if key in self._planned:
             self.samples.pop(self._planned[key], None)
 
     def summaries(self) -> dict[Kernel, Summary]:
         """Return what the samples say of every kernel, the machine's drift and the runtime's constant taken out."""
         level = _level(run for runs in self.samples.values() for run in runs)
-        constant = self._constant(level)
+        constant = 0.0 if self.inside else self._constant(level)
         return {kernel: self._summary(runs, level, constant) for kernel, runs in self.samples.items()}
 
     @property
     def constant(self) -> float:
-        """What a run takes outside of the kernels [s]; 0 where they are timed inside."""
-        return self._constant(_level(self._constants))
+        """What a run takes outside of the kernels [s]; 0 where nothing is added to them."""
+        return self._constant(_level(run for runs in self.samples.values() for run in runs))
 
     def _constant(self, level: float) -> float:
         return Measurement(_at(level, self._constants), self.protocol).summary.value if self._constants else 0.0
@@ -289,10 +291,6 @@ class KernelSchedule(Schedule):
                 break
             batch.append(kernel)
         return batch
-
-
-def _constant_chain() -> Chain:
-    return (Subject(_CONSTANT, nn.ReLU, (1, 1, 1, 1), "network", _CONSTANT),)
 
 
 def _level(runs: Iterable[Run]) -> float:

@@ -56,11 +56,35 @@ def test_a_network_costs_its_kernels_and_what_the_runtime_adds():
     assert not found.missing
 
 
-def test_an_unknown_kernel_is_costed_operator_by_operator():
+def test_an_unknown_kernel_costs_what_is_known_of_its_beginning():
     known = {name: value for name, value in _KNOWN.items() if "+" not in name}
     found = KernelEstimator(_RULES, _Costs(known)).estimate(_network(), _INPUTS)
-    assert found.value == pytest.approx(0.8 + 0.2 + 0.1 + 0.1)
-    assert found.missing == ("operator by operator: conv2d + batch_norm + relu",)
+    assert found.value == pytest.approx(0.8 + 0.1)
+    assert not found.missing
+
+
+def test_a_shortcut_that_joins_a_kernel_costs_what_it_reads_besides():
+    rules = FusionRules(_PLATFORM, (FusionRule(("conv2d", "add"), True), FusionRule(("conv2d", "add", "relu"), True)))
+    costs = _Costs({"conv2d": 0.8, "add": 0.3, "relu": 0.1})
+
+    class Shortcut(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.convolution = nn.Conv2d(3, 3, 1)
+
+        def forward(self, x):
+            return torch.relu(x + self.convolution(x))
+
+    found = KernelEstimator(rules, costs).estimate(Shortcut(), _INPUTS)
+    assert found.value == pytest.approx(0.8 + 0.3 / 3)
+    assert not found.missing
+
+
+def test_what_does_not_work_on_numbers_at_hand_costs_what_it_costs_alone():
+    rules = FusionRules(_PLATFORM, (FusionRule(("conv2d", "max_pool2d"), True),))
+    network = nn.Sequential(nn.Conv2d(3, 4, 3), nn.MaxPool2d(2))
+    found = KernelEstimator(rules, _Costs({"conv2d": 0.8, "max_pool2d": 0.3})).estimate(network, _INPUTS)
+    assert found.value == pytest.approx(1.1)
 
 
 def test_an_unknown_operator_has_what_the_fallback_says():

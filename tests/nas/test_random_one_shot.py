@@ -51,10 +51,10 @@ def test_paths_and_export_lie_in_the_range(bounds):
 def test_nnis_own_export_does_not_ask_the_filter():
     """What `RandomOneShot` is for; when this fails, NNI has mended it."""
     space = seeded(Toy)
-    strategy = NniRandomOneShot(filter=RangeProfilerFilter(profiler_of(space), max=3.1e-3))
+    strategy = NniRandomOneShot(filter=RangeProfilerFilter(profiler_of(space), max=5e-3))
     search(space, strategy, epochs=1)
     exported = [_latency(strategy.oneshot_module.export()) for _ in range(20)]
-    assert max(exported) > 3.1e-3
+    assert max(exported) > 5e-3
 
 
 def test_weights_of_refused_candidates_do_not_learn():

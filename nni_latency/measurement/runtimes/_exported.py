@@ -8,7 +8,7 @@ import math
 import statistics
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -28,11 +28,19 @@ from nni_latency.platforms import RUNTIME_FACT, Conditions, Platform, current_pl
 
 Arrays = tuple[NDArray[Any], ...]
 
+#: By run, the names and the time [s] of every node.
+Profiles = list[list[tuple[Sequence[str], float]]]
+
 #: How far results may be off from those of torch by precision: the length of the difference over that of the result.
 _TOLERANCE = {"fp32": 1e-3, "fp16": 2e-2, "bf16": 5e-2, "int8": 0.3}
 
 #: What profiling costs leaves this share of a node's time at least.
 _LEAST_LEFT = 0.1
+
+#: Layers of the networks by which the cost of a profile is found, and how often they run.
+_FEW_LAYERS, _MANY_LAYERS, _PROBE_RUNS = 4, 36, 20
+
+_PROBE_SHAPE = (1, 16, 6, 6)
 
 #: Runs until what a runtime does once is done.
 _SETTLING_RUNS = 2
@@ -55,7 +63,7 @@ class ProfiledNetwork(CompiledNetwork):
     """A compiled network that tells what its nodes take."""
 
     @abstractmethod
-    def profile(self, make_inputs: Callable[[], Arrays], runs: int) -> list[list[tuple[Sequence[str], float]]]:
+    def profile(self, make_inputs: Callable[[], Arrays], runs: int) -> Profiles:
         """Run it several times, each time on new inputs.
 
         Returns
@@ -285,20 +293,25 @@ class ProfiledRuntime(ExportedRuntime):
         """Run a network several times and put the time of its nodes down to its parts.
 
         The parts add up to what the network takes without a profile, in the median of as many runs. What profiling
-        costs is taken off every node alike; what is outside of the nodes, such as taking the input, belongs to the
-        first part. A node that the runtime made of its own accord belongs to the part of the node before.
+        costs is taken off every node. What is outside of the nodes, such as taking the input, belongs to the first
+        part. A node that the runtime made of its own accord belongs to the part of the node before.
         """
         if isinstance(stage, _Behind):
             return self._divided_behind(stage, value, runs)
         assert isinstance(stage, _Prepared), stage
-        assert isinstance(stage.compiled, ProfiledNetwork), stage.compiled
-        arrays = _each(value)
-        whole = statistics.median(time_chain([stage], value, self.clock)[0] for _ in range(runs))
-        profiles = stage.compiled.profile(lambda: arrays, runs)
+        whole, profiles = self._profiled(stage, value, runs)
         usual = statistics.median(math.fsum(seconds for _, seconds in nodes) for nodes in profiles)
         labels = [stage.network.label_of(names) for names, _ in profiles[0]]
         main = stage.network.main_labels({label for label in labels if label is not None})
         return [self._divided(stage.network.n_labels, main, labels, nodes, whole - usual) for nodes in profiles]
+
+    def _profiled(self, stage: _Prepared, value: Any, runs: int) -> tuple[float, Profiles]:
+        """Return the median time of a network without a profile [s], and profiles less what profiling costs."""
+        assert isinstance(stage.compiled, ProfiledNetwork), stage.compiled
+        arrays, mark = _each(value), self.profile_cost
+        whole = statistics.median(time_chain([stage], value, self.clock)[0] for _ in range(runs))
+        profiles = stage.compiled.profile(lambda: arrays, runs)
+        return whole, [[(names, _without(mark, seconds)) for names, seconds in nodes] for nodes in profiles]
 
     def fused_operators(self, subject: Subject, inputs: Any) -> list[tuple[str, tuple[str, ...]]]:
         """Say which operators of a network run as one kernel, by the names of the nodes that the runtime has made."""
@@ -321,9 +334,31 @@ class ProfiledRuntime(ExportedRuntime):
         compiled = stage.prepared.compiled
         assert isinstance(compiled, ProfiledNetwork), compiled
 
-        before = [self.clock.resolution] * len(stage.natives)
+        mark, least = self.profile_cost, self.clock.resolution
+        before = [least] * len(stage.natives)
         profiles = compiled.profile(lambda: _each(stage.inputs(value)), runs)
-        return [[*before, max(math.fsum(taken for _, taken in nodes), self.clock.resolution)] for nodes in profiles]
+        return [[*before, max(math.fsum(_without(mark, taken) for _, taken in nodes), least)] for nodes in profiles]
+
+    @cached_property
+    def profile_cost(self) -> float:
+        """What a profile adds to the time of every node [s], found in a session from networks of few nodes and of many.
+
+        What lies outside of the nodes is the same for both, and falls out of their difference.
+        """
+        (few, less), (many, more) = (self._profiled_beyond(layers) for layers in (_FEW_LAYERS, _MANY_LAYERS))
+        return max(0.0, (more - less) / (many - few))
+
+    def _profiled_beyond(self, layers: int) -> tuple[int, float]:
+        """Return how many nodes a small network has, and how much longer than it they take with a profile [s]."""
+        subject = Subject(f"probe of {layers} layers", partial(_probe, layers), _PROBE_SHAPE, "network")
+        inputs = self.inputs(subject.inputs)
+        stage = self._prepared(subject, inputs)
+        assert isinstance(stage, _Prepared), stage
+        assert isinstance(stage.compiled, ProfiledNetwork), stage.compiled
+        wholes = [time_chain([stage], inputs, self.clock)[0] for _ in range(_PROBE_RUNS)]
+        profiles = stage.compiled.profile(lambda: _each(inputs), _PROBE_RUNS)
+        sums = [math.fsum(seconds for _, seconds in nodes) for nodes in profiles]
+        return len(profiles[0]), statistics.median(sums) - statistics.median(wholes)
 
     def _divided(
         self,
@@ -334,13 +369,25 @@ class ProfiledRuntime(ExportedRuntime):
         outside: float,
     ) -> list[float]:
         """Add up the times of nodes by part; `outside` is what they lack of the network's time, or have too much."""
-        mark = max(0.0, -outside) / max(1, len(nodes))
+        over = max(0.0, -outside) / max(1, len(nodes))
         times, place = [0.0] * count, 0
         times[0] = max(0.0, outside)
         for label, (_, seconds) in zip(labels, nodes, strict=True):
             place = place if label is None else main[label]
-            times[place] += max(seconds - mark, _LEAST_LEFT * seconds)
+            times[place] += max(seconds - over, _LEAST_LEFT * seconds)
         return [max(seconds, self.clock.resolution) for seconds in times]
+
+
+def _without(mark: float, seconds: float) -> float:
+    """Take what profiling costs off the time of a node."""
+    return max(seconds - mark, _LEAST_LEFT * seconds)
+
+
+def _probe(layers: int) -> torch.nn.Module:
+    """Return a network of small layers that nothing fuses."""
+    return torch.nn.Sequential(
+        *(torch.nn.Sequential(torch.nn.MaxPool2d(3, 1, 1), torch.nn.Softmax(1)) for _ in range(layers))
+    )
 
 
 def _named_kernels(
