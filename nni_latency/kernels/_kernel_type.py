@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -181,14 +181,19 @@ class KernelType:
             How large it may be, as a share of the elements, multiply-adds and parameters that a kernel has at most.
         """
         found = {name: domain.snap(sizes.get(name, domain.low)) for name, domain in self.domains.items()}
+        found = self._aligned(found)
+        while not self._fits(Kernel.of(self.name, **found), share):
+            smaller = next((sizes for sizes in self._shrunk(found) if sizes != found), None)
+            if smaller is None:
+                break
+            found = smaller
+        return Kernel.of(self.name, **found)
+
+    def _shrunk(self, found: Mapping[str, int]) -> Iterator[dict[str, int]]:
+        """Yield the sizes with one of them smaller, that first which is largest over its least."""
         shrinkable = [name for name in self.domains if name not in _FORMS]
-        while True:
-            found = self._aligned(found)
-            kernel = Kernel.of(self.name, **found)
-            largest = max(shrinkable, key=lambda name: found[name] / max(1, self.domains[name].low))
-            if self._fits(kernel, share) or found[largest] <= self.domains[largest].low:
-                return kernel
-            found[largest] = self.domains[largest].snap(math.floor(found[largest] * _SHRINK))
+        for name in sorted(shrinkable, key=lambda name: -found[name] / max(1, self.domains[name].low)):
+            yield self._aligned({**found, name: self.domains[name].snap(math.floor(found[name] * _SHRINK))})
 
     def _aligned(self, sizes: Mapping[str, int]) -> dict[str, int]:
         """Make multiples of what must be, downwards, and enlarge an input that is smaller than its window."""

@@ -32,6 +32,13 @@ def test_every_draw_is_valid_and_new(name, seed):
         kind.check(kernel)
 
 
+@pytest.mark.parametrize("name", sorted(TYPES))
+def test_without_a_prior_every_draw_is_valid(name):
+    """Small ones that must be a multiple of many groups cannot be made smaller for ever."""
+    for kernel in Sampler(Prior(), 0).from_prior(TYPES[name], 20):
+        TYPES[name].check(kernel)
+
+
 @given(seed=st.integers(0, 10**6))
 def test_near_is_as_near_as_in_nn_meter(seed):
     kernel = draw_near(TYPES["conv_bn_relu"], CONVOLUTION, np.random.default_rng(seed))
