@@ -13,13 +13,16 @@ import torch
 from torch import nn
 
 from nni_latency.errors import InvalidValueError, MeasurementError
-from nni_latency.estimators import ModuleEstimator
+from nni_latency.estimators import GraphEstimator, MeasuredNetworkEstimator, ModuleEstimator, break_down
 from nni_latency.measurement import CandidateError, LocalBench, Protocol, Subject, cold_chain, compose, operator_times
 from nni_latency.micro_benchmarks import fed_chain
-from nni_latency.operators import capture_operators, trace
+from nni_latency.operators import capture_operators, export_onnx, trace, without_weights
 from nni_latency.spaces import FBNetSpace
 from nni_latency.tables import MeasurePlan, PlanCandidate, PlanLayer, SpaceReference, build_table
 from nni_latency.testing import check_plugin, check_runtime
+
+#: As short as it can be.
+_QUICK = Protocol(rounds=2, processes=1)
 
 _PLUGINS = Path(__file__).parents[1] / "plugins"
 
@@ -250,6 +253,36 @@ def test_lower_precisions_run_and_are_other_platforms(name, precision):
         stage = runtime.prepare(Subject("block", Block, (1, 8, 16, 16)), inputs)
         assert stage(inputs).shape == (1, 8, 16, 16)
         assert len(runtime.divide(stage, inputs, 2)) == 2
+
+
+@pytest.fixture
+def onnx_file(tmp_path):
+    """Save a network without its weights, and return the file and the network."""
+    block = Block().eval()
+    path = tmp_path / "block.onnx"
+    path.write_bytes(without_weights(export_onnx(block, [torch.zeros(1, 8, 20, 20)]).model).SerializeToString())
+    return path
+
+
+def test_onnx_file_is_measured_whole(kind, onnx_file):
+    estimator = MeasuredNetworkEstimator(runtime=kind(), protocol=_QUICK, store="memory")
+    assert 0 < estimator.estimate(onnx_file).value < 1
+
+
+def test_onnx_file_is_measured_node_by_node(profiled, onnx_file):
+    """What is fused into a convolution costs next to nothing."""
+    found = break_down(GraphEstimator(runtime=profiled(), protocol=_QUICK, store="memory"), onnx_file)
+    costs = [(item.op.kind, item.estimate.value) for item in found.operators]
+    convolutions, others = (
+        [value for kind, value in costs if (kind == "conv2d") is wanted] for wanted in (True, False)
+    )
+    assert len(convolutions) == 3
+    assert min(convolutions) > 10 * min(others)
+
+
+def test_runtime_of_torch_says_that_it_does_not_take_files(onnx_file):
+    with pytest.raises(MeasurementError, match=r"runs modules of torch\. Give the network as a module"):
+        MeasuredNetworkEstimator(protocol=_QUICK, store="memory").estimate(onnx_file)
 
 
 def test_batches_that_ncnn_cannot_run_are_refused():

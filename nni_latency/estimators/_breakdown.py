@@ -10,7 +10,7 @@ from nni_latency.errors import InvalidValueError, UnknownNameError
 from nni_latency.estimators._base import Estimate, Estimator, LayerEstimator
 from nni_latency.estimators._layer_share import layer_shares
 from nni_latency.estimators._measuring import MeasuringEstimator
-from nni_latency.operators import By, Features, OpSpec, TracedOperator, features_of, trace, trace_onnx
+from nni_latency.operators import By, Features, OpSpec, TracedOperator, features_of, onnx_inputs, trace, trace_onnx
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ def break_down(
     estimator : Estimator
         Any; one that measures on demand does so.
     model : nn.Module, str or Path
-        Any network; or an ONNX file, for estimators that know operators and do not measure.
+        Any network; or an ONNX file, for estimators that know operators or measure.
     example_inputs : Tensor, tuple or dict
         As for `nni_latency.operators.trace`; for an ONNX file only where it leaves the sizes of its inputs open.
     batch_size : int, optional
@@ -100,6 +100,8 @@ def break_down(
     """
     by: By = estimator.by if isinstance(estimator, LayerEstimator) else "module"
     if isinstance(model, (str, Path)):
+        if isinstance(estimator, MeasuringEstimator):
+            example_inputs = list(onnx_inputs(model, batch_size, example_inputs).args)
         traced = _of_onnx(estimator, model, example_inputs, batch_size)
     else:
         traced = trace(model, example_inputs, by).operators
@@ -120,7 +122,7 @@ def break_down(
 def _of_onnx(
     estimator: Estimator, path: str | Path, example_inputs: Any, batch_size: int | None
 ) -> tuple[TracedOperator, ...]:
-    if isinstance(estimator, MeasuringEstimator) or not isinstance(estimator, LayerEstimator):
+    if not isinstance(estimator, (MeasuringEstimator, LayerEstimator)):
         raise InvalidValueError(f"{estimator!r} takes networks of torch, and no ONNX files such as {str(path)!r}.")
     return trace_onnx(path, batch_size, example_inputs).operators
 

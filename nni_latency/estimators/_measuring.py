@@ -6,7 +6,8 @@ import warnings
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
+from pathlib import Path
 from typing import Any
 
 from nni_latency.errors import InvalidValueError, MeasurementError
@@ -21,7 +22,7 @@ from nni_latency.measurement import (
     Subject,
 )
 from nni_latency.measurement.runtimes import Runtime, TorchEager
-from nni_latency.operators import By, Trace, TracingWarning, trace
+from nni_latency.operators import By, Trace, TracingWarning, onnx_inputs, onnx_network, trace, trace_onnx
 from nni_latency.platforms import Platform
 from nni_latency.tables import CachedCost, KnownCosts, Measuring, StoreSource, as_store
 
@@ -35,7 +36,7 @@ _LONGEST_WAIT = 3600.0
 
 @dataclass(frozen=True)
 class TracedNetwork:
-    """A network that is asked about."""
+    """A network that is asked about: a module, or an ONNX file."""
 
     model: Any
     inputs: Any
@@ -44,13 +45,17 @@ class TracedNetwork:
 
     @property
     def name(self) -> str:
-        """Name of its class."""
-        return type(self.model).__name__
+        """Name of its class, or its file."""
+        return str(self.model) if self._is_file else type(self.model).__name__
+
+    @property
+    def _is_file(self) -> bool:
+        return isinstance(self.model, (str, Path))
 
     @cached_property
     def graph(self) -> Trace:
         """Its operators by single calls."""
-        if self.by == "graph":
+        if self.by == "graph" or self._is_file:
             return self.trace
         with warnings.catch_warnings():
             # Tracing it by modules has given the same warning.
@@ -60,7 +65,7 @@ class TracedNetwork:
     @cached_property
     def modules(self) -> Trace:
         """Its operators by modules."""
-        return self.trace if self.by == "module" else trace(self.model, self.inputs, by="module")
+        return self.trace if self.by == "module" or self._is_file else trace(self.model, self.inputs, by="module")
 
     @property
     def digest(self) -> str:
@@ -72,6 +77,9 @@ class TracedNetwork:
         """What a bench loads."""
         calls = NetworkCalls.of(self.modules, self.graph)
         specification = {"name": self.name, **calls.content()}
+        if self._is_file:
+            build = partial(onnx_network, self.model, None, list(self.inputs.args))
+            return Subject(self.digest, build, self.inputs, digest=self.digest, specification=specification)
         return Subject.of_module(self.model, self.inputs, self.digest, digest=self.digest, specification=specification)
 
 
@@ -183,6 +191,9 @@ class MeasuringEstimator(Estimator):
         """Raise `MeasurementError` if the runtime cannot measure what is asked for."""
 
     def _trace(self, model: Any, inputs: Any) -> TracedNetwork:
+        if isinstance(model, (str, Path)):
+            taken = onnx_inputs(model, example_inputs=inputs)
+            return TracedNetwork(model, taken, self.by, trace_onnx(model, example_inputs=list(taken.args)))
         if inputs is None:
             raise InvalidValueError(
                 f"{type(self).__name__} needs 'example_inputs': costs depend on the shapes. Got None."

@@ -65,7 +65,8 @@ class _Reduction(nn.Module):
 
 
 def nasbench201(vary: Variation) -> nn.Module:
-    """NAS-Bench-201 (arXiv:2001.00326); a cell whose last node gets nothing is drawn again."""
+    """NAS-Bench-201's best network on CIFAR-10 (arXiv:2001.00326)."""
+    # A cell that passes nothing on is drawn again.
     edges = [vary.choose(edge, _EDGES) for edge in _BEST]
     while not _reaches_end(edges):
         edges = [vary.choose(edge, _EDGES) for edge in _BEST]

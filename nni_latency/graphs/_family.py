@@ -51,7 +51,7 @@ class Family:
     @property
     def summary(self) -> str:
         """The published network and where it is described."""
-        return (self.build.__doc__ or "").partition("\n")[0]
+        return (self.build.__doc__ or "").partition("\n")[0].rstrip(".")
 
     def network(self, seed: int) -> nn.Module:
         """Make a network, the same one for a seed, in evaluation mode; 0 is the published one.

@@ -6,8 +6,10 @@ from ._feature_table import Counted, count_operators, features_of, supported_kin
 from ._features import Features, given_shapes, learned_shapes
 from ._fusing import chained, divide, fuse
 from ._fusion_rules import FusionRule, FusionRules, FusionTimes
+from ._graph_key import graph_key
 from ._inputs import Inputs, freeze_inputs, freeze_shapes
 from ._onnx import read_onnx, trace_onnx
+from ._onnx_weights import onnx_inputs, onnx_network, without_weights
 from ._op_key import OP_KEY, parse_op_keys
 from ._op_spec import LARGEST_TENSOR, AttributeValue, OpSpec
 from ._rebuild import build_operator
@@ -46,10 +48,13 @@ __all__ = [
     "freeze_shapes",
     "fuse",
     "given_shapes",
+    "graph_key",
     "group_of",
     "is_parameter",
     "join_onnx",
     "learned_shapes",
+    "onnx_inputs",
+    "onnx_network",
     "parse_op_keys",
     "parts_of",
     "read_onnx",
@@ -61,5 +66,6 @@ __all__ = [
     "trace",
     "trace_both",
     "trace_onnx",
+    "without_weights",
     "work_of",
 ]

@@ -105,7 +105,7 @@ def trace_onnx(path: str | Path, batch_size: int | None = None, example_inputs: 
     Returns
     -------
     Trace
-        As `nni_latency.operators.trace` returns it, without calls.
+        As `nni_latency.operators.trace` returns it; nodes stand for calls.
 
     Raises
     ------
@@ -116,18 +116,28 @@ def trace_onnx(path: str | Path, batch_size: int | None = None, example_inputs: 
     operators: list[TracedOperator] = []
     # By the name of a tensor, the operators that it comes from.
     writers: dict[str, tuple[int, ...]] = {}
-    for item in graph.node:
+    for place, item in enumerate(graph.node):
         node = _Node.of(onnx, item, shapes, weights)
         sources = tuple(dict.fromkeys(number for name in item.input for number in writers.get(name, ())))
         if node.kind not in _IDLE:
-            operators.append(TracedOperator(node.name, _describe(node, str(path)), sources))
+            operators.append(TracedOperator(node.name, _describe(node, str(path)), sources, place))
             sources = (len(operators) - 1,)
         writers.update(dict.fromkeys(item.output, sources))
-    return Trace(tuple(operators), 0, tuple(map(_shape, graph.output)))
+    return Trace(tuple(operators), len(graph.node), tuple(map(_shape, graph.output)))
 
 
-def _read(path: str | Path, batch_size: int | None, example_inputs: Any) -> tuple[Any, dict[str, Shape], Any, Any]:
-    """Return the graph of a file, the shapes of its tensors, those of its weights, and the package that reads it."""
+def load_onnx(path: str | Path, batch_size: int | None = None, example_inputs: Any = None) -> Any:
+    """Load an ONNX file with the sizes of its inputs fixed; weights in other files are not opened.
+
+    Returns
+    -------
+    onnx.ModelProto
+
+    Raises
+    ------
+    MissingDependencyError, InvalidValueError
+        As for `read_onnx`.
+    """
     onnx = require("onnx", "Reading ONNX", "nni_latency[onnx]")
     try:
         model = onnx.load(str(path), load_external_data=False)
@@ -138,6 +148,14 @@ def _read(path: str | Path, batch_size: int | None, example_inputs: Any) -> tupl
     weights = {item.name: tuple(item.dims) for item in model.graph.initializer}
     inputs = None if example_inputs is None else freeze_inputs(example_inputs)
     _fix_inputs(model, weights, batch_size, inputs)
+    return model
+
+
+def _read(path: str | Path, batch_size: int | None, example_inputs: Any) -> tuple[Any, dict[str, Shape], Any, Any]:
+    """Return the graph of a file, the shapes of its tensors, those of its weights, and the package that reads it."""
+    onnx = require("onnx", "Reading ONNX", "nni_latency[onnx]")
+    model = load_onnx(path, batch_size, example_inputs)
+    weights = {item.name: tuple(item.dims) for item in model.graph.initializer}
     try:
         graph = onnx.shape_inference.infer_shapes(model, data_prop=True).graph
     except Exception as error:  # onnx has errors of its own

@@ -138,6 +138,8 @@ class _Session(ProfiledNetwork):
         options.intra_op_num_threads, options.inter_op_num_threads = self._threads, 1
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
         options.log_severity_level = 3
+        # As the session does it for its own thread.
+        options.add_session_config_entry("session.set_denormal_as_zero", "1")
         return options
 
     def _load(self, options: Any) -> Any:

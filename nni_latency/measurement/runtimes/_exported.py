@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from nni_latency.errors import InvalidValueError, MeasurementError
 from nni_latency.measurement._chain import Clock, PerfClock, Stage, time_chain
 from nni_latency.measurement._subject import Subject
-from nni_latency.measurement.runtimes._affinity import choose_processors, pinned
-from nni_latency.measurement.runtimes._allocator import keep_freed_memory
+from nni_latency.measurement.runtimes._affinity import choose_processors
 from nni_latency.measurement.runtimes._base import Runtime
+from nni_latency.measurement.runtimes._session import check_threads, computing
 from nni_latency.measurement.runtimes._settling import Unpacking, with_values
 from nni_latency.measurement.runtimes._torch_runtime import _is_plain
 from nni_latency.operators import Inputs, OnnxNetwork, Trace, export_onnx, join_onnx, tensors_in, trace
@@ -149,9 +149,7 @@ class ExportedRuntime(Runtime):
             )
         if device not in self.devices:
             raise InvalidValueError(f"The runtime {self.name!r} runs on {', '.join(self.devices)}. Got {device!r}.")
-        if threads < 1:
-            raise InvalidValueError(f"The 'threads' of a runtime must be >= 1. Got {threads!r}.")
-        self.device, self.threads, self.precision = device, threads, precision
+        self.device, self.threads, self.precision = device, check_threads(threads), precision
         self._candidates: dict[tuple[str, Any], Stage] = {}
 
     @property
@@ -195,17 +193,14 @@ class ExportedRuntime(Runtime):
 
     @contextlib.contextmanager
     def session(self) -> Iterator[None]:
-        """Stay on as many processors as there are threads, as the runtimes of torch do."""
+        """Hold what `computing` sets, as the runtimes of torch do; forget candidates afterwards."""
+        # Read before the processors are taken away: it says how many there are.
         _ = self.platform
-        keep_freed_memory()
-        threads = torch.get_num_threads()
-        with pinned(self._processors), torch.inference_mode():
-            torch.set_num_threads(self.threads)
+        with computing(self.threads, self._processors):
             try:
                 yield
             finally:
                 self._candidates.clear()
-                torch.set_num_threads(threads)
 
     def inputs(self, like: Sequence[int] | Inputs) -> Any:
         """Make normally distributed numbers, the same ones every time; or take tensors, whole numbers as they are."""
@@ -215,7 +210,7 @@ class ExportedRuntime(Runtime):
         return torch.randn(*like, generator=torch.Generator().manual_seed(0)).numpy()
 
     def prepare(self, subject: Subject, inputs: Any) -> Stage:
-        """Build a module, compile it, and check what it computes against torch.
+        """Build a module, compile it, and check what it computes against torch; or compile a network in ONNX.
 
         Candidates that compute the same are compiled once.
         """
@@ -227,7 +222,11 @@ class ExportedRuntime(Runtime):
         return self._candidates[known]
 
     def _prepared(self, subject: Subject, inputs: Any) -> Stage:
-        module = subject.build().eval().requires_grad_(False)
+        built = subject.build()
+        if isinstance(built, OnnxNetwork):
+            # There is nothing of torch to hold its results against.
+            return self._settled(built, _each(inputs))
+        module = built.eval().requires_grad_(False)
         if getattr(module, "native", False):
             return _Native(module)
         if isinstance(inputs, tuple):

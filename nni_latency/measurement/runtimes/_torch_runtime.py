@@ -11,13 +11,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from nni_latency.errors import InvalidValueError
+from nni_latency.errors import InvalidValueError, MeasurementError
 from nni_latency.measurement._chain import Clock, PerfClock, Stage
 from nni_latency.measurement._subject import Subject
-from nni_latency.measurement.runtimes._affinity import choose_processors, pinned
-from nni_latency.measurement.runtimes._allocator import keep_freed_memory
+from nni_latency.measurement.runtimes._affinity import choose_processors
 from nni_latency.measurement.runtimes._base import Runtime
 from nni_latency.measurement.runtimes._cuda_clock import CudaClock
+from nni_latency.measurement.runtimes._session import check_threads, computing
 from nni_latency.measurement.runtimes._settling import Unpacking, with_values
 from nni_latency.operators import Inputs
 from nni_latency.platforms import RUNTIME_FACT, Conditions, Platform, current_platform, read_conditions, resolve_device
@@ -26,9 +26,6 @@ _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 #: What becomes of freed memory: it is kept for the next run, or goes where the system's allocator wants it.
 ALLOCATORS = ("kept", "system")
-
-#: Threads that a process of torch starts at most; no machine has as many processors.
-_MOST_THREADS = 1024
 
 # By the number of dimensions; others have no such layout.
 _CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
@@ -52,11 +49,9 @@ class _TorchRuntime(Runtime):
             )
         if allocator not in ALLOCATORS:
             raise InvalidValueError(f"The 'allocator' must be one of {', '.join(ALLOCATORS)}. Got {allocator!r}.")
-        if not 1 <= threads <= _MOST_THREADS:
-            raise InvalidValueError(f"The 'threads' of a runtime must be from 1 to {_MOST_THREADS}. Got {threads!r}.")
         self.device = resolve_device(device)
         self.allocator = allocator
-        self.threads = threads
+        self.threads = check_threads(threads)
         self.precision = precision
         self.channels_last = channels_last
         if channels_last:
@@ -90,29 +85,12 @@ class _TorchRuntime(Runtime):
 
     @contextlib.contextmanager
     def session(self) -> Iterator[None]:
-        """Set the number of threads, switch off autograd, choose the GPU; put all of it back afterwards.
-
-        On the CPU the calling thread, and those that it starts, stay on as many processors as there are threads, where
-        the operating system allows it: a thread that is moved finds its caches cold. Numbers too small for the
-        processor's fast path count as zero: untrained weights may shrink activations to that size, which trained ones
-        do not, and a layer then takes up to 40 % longer. Freed memory is kept, for the rest of the process (see
-        `keep_freed_memory`).
-        """
+        """Hold what `computing` sets, and choose the GPU; put all of it back afterwards."""
         # Read before the processors are taken away: it says how many there are.
         _ = self.platform
-        if self.allocator == "kept":
-            keep_freed_memory()
-        threads = torch.get_num_threads()
         chosen = torch.cuda.device(self.device) if self._on_gpu else contextlib.nullcontext()
-        with pinned(self._processors):
-            torch.set_num_threads(self.threads)
-            torch.set_flush_denormal(True)
-            try:
-                with torch.inference_mode(), chosen:
-                    yield
-            finally:
-                torch.set_flush_denormal(False)
-                torch.set_num_threads(threads)
+        with computing(self.threads, self._processors, keeps_memory=self.allocator == "kept"), chosen:
+            yield
 
     def inputs(self, like: Sequence[int] | Inputs) -> Any:
         """Make normally distributed numbers, the same ones every time; or take tensors, whole numbers as they are."""
@@ -124,7 +102,13 @@ class _TorchRuntime(Runtime):
 
     def prepare(self, subject: Subject, inputs: Any) -> Stage:
         """Build a module, move it to the device, precision and memory layout, and compile it where that is done."""
-        module = self._place(subject.build())
+        built = subject.build()
+        if not isinstance(built, nn.Module):
+            raise MeasurementError(
+                f"the runtime {self.name!r} runs modules of torch. Give the network as a module, or take a runtime for "
+                "ONNX files, such as 'onnxruntime'"
+            )
+        module = self._place(built)
         if not isinstance(inputs, tuple):
             return self._ready(module, (inputs,))
         ready = self._ready(Unpacking(module, subject.inputs).eval(), inputs)

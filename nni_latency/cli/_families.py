@@ -1,0 +1,88 @@
+"""``nni-latency families``."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+import nni_latency.graphs as graphs
+from nni_latency.cli._console import progress, remarks, results
+from nni_latency.cli._option import grouped, option
+from nni_latency.cli._outputs import OutputFolder, WritingCommand, outputs
+from nni_latency.cli._report import Column, Grid, Report, ReportingCommand, print_report
+from nni_latency.cli._supervision import INTERRUPTED
+from nni_latency.errors import OutputError
+from nni_latency.units import format_seconds
+
+#: Where networks go; the file is there until all of them are written.
+_FOLDER = OutputFolder((), "unfinished")
+
+
+@dataclass(frozen=True)
+class _GenerateOptions:
+    """Which networks are written, and where."""
+
+    family: tuple[str, ...] = option("Family, or all; repeat for several.", "--family", multiple=True, default=("all",))
+    per_family: int = option("Networks of each family.", type=click.IntRange(1), default=10)
+    seed: int = option("Seed of the first network; 0 is the published one.", type=click.IntRange(0), default=1)
+    batch_size: int = option("Inputs of a run.", type=click.IntRange(1), default=1)
+    out: Path = option("Folder of the ONNX files.", type=_FOLDER, default=Path("onnx"))
+
+
+@click.group("families")
+def command() -> None:
+    """List families of networks, and write random members of them as ONNX files."""
+
+
+@command.command("list", cls=ReportingCommand)
+def list_families() -> None:
+    """List the families, each with the network that was published."""
+    rows = [
+        {"family": family.name, "input": "x".join(map(str, family.input_shape)), "published network": family.summary}
+        for family in graphs.families().values()
+    ]
+    grid = Grid(rows, [Column(name, name) for name in ("family", "input", "published network")], "Families of networks")
+    print_report(Report(grid, {"families": rows}))
+
+
+@command.command("generate", cls=WritingCommand)
+@grouped()
+def generate(asked: _GenerateOptions) -> None:
+    """Write random members of families as ONNX files.
+
+    Sizes, windows and depths vary around those of the published network; a seed decides. Files are named
+    FAMILY-SEED.onnx and hold no weights, so they are some kB each. What measures them fills in random ones.
+
+    An interrupted run can be resumed: run the same command again.
+    """
+    chosen = graphs.find_families(asked.family)
+    unfinished = asked.out / _FOLDER.unfinished
+    if outputs().overwrite and not unfinished.is_file():
+        for path in graphs.generated_files(asked.out):
+            path.unlink()
+    try:
+        asked.out.mkdir(parents=True, exist_ok=True)
+        unfinished.touch()
+    except OSError as error:
+        raise OutputError(f"Cannot write to the folder {str(asked.out)!r}: {error.strerror or error}.") from error
+    total = len(chosen) * asked.per_family
+    try:
+        with progress(remarks()) as bar:
+            task = bar.add_task("networks", total=total, left="")
+            files = graphs.generate_onnx(
+                chosen, asked.per_family, asked.out, first_seed=asked.seed, batch_size=asked.batch_size
+            )
+            begin = time.monotonic()
+            for number, _ in enumerate(files, 1):
+                left = (
+                    format_seconds((time.monotonic() - begin) / number * (total - number)) if number < total else "0 s"
+                )
+                bar.update(task, completed=number, description=f"{number} of {total} networks", left=f"{left} left")
+    except KeyboardInterrupt:
+        remarks().print("Interrupted. Run the same command again to resume.")
+        raise click.exceptions.Exit(INTERRUPTED) from None
+    unfinished.unlink()
+    results().print(f"Wrote {total} networks of {len(chosen)} families to {asked.out}", markup=False)

@@ -1,0 +1,159 @@
+"""ONNX files without their weights: how they are left out, and how random ones take their place."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from nni_latency.errors import InvalidValueError
+from nni_latency.imports import require
+from nni_latency.operators._export import OnnxNetwork
+from nni_latency.operators._inputs import Inputs
+from nni_latency.operators._onnx import load_onnx
+
+#: Numbers that a tensor has at least to be left out; smaller ones may be shapes, axes or bounds.
+_LEFT_OUT = 64
+
+#: Where the values of a tensor are said to be that were left out.
+_ELSEWHERE = "weights-left-out"
+
+_VALUES = ("float_data", "int32_data", "int64_data", "double_data", "uint64_data", "string_data")
+
+
+def without_weights(model: Any) -> Any:
+    """Return an ONNX model without the values of its weights, a few kB.
+
+    Parameters
+    ----------
+    model : onnx.ModelProto
+        The network.
+
+    Returns
+    -------
+    onnx.ModelProto
+        A copy, whose larger tensors of numbers with fractions are said to be in a file that does not exist.
+    """
+    onnx = require("onnx", "Writing ONNX", "nni_latency[onnx]")
+    light = type(model)()
+    light.CopyFrom(model)
+    for tensor in light.graph.initializer:
+        if tensor.data_type in _fractional(onnx) and math.prod(tensor.dims) >= _LEFT_OUT:
+            tensor.ClearField("raw_data")
+            for name in _VALUES:
+                tensor.ClearField(name)
+            tensor.data_location = onnx.TensorProto.EXTERNAL
+            del tensor.external_data[:]
+            tensor.external_data.add(key="location", value=_ELSEWHERE)
+    return light
+
+
+def onnx_network(path: str | Path, batch_size: int | None = None, example_inputs: Any = None) -> OnnxNetwork:
+    """Read a network that can be run from an ONNX file; what weights it lacks are random.
+
+    Weights in other files are never opened: they are random, too, which a latency does not depend on.
+
+    Parameters
+    ----------
+    path, batch_size, example_inputs
+        As for `read_onnx`.
+
+    Returns
+    -------
+    OnnxNetwork
+        Its parts are the nodes of the file, as `trace_onnx` counts them.
+
+    Raises
+    ------
+    MissingDependencyError, InvalidValueError
+        As for `read_onnx`.
+    """
+    onnx = require("onnx", "Reading ONNX", "nni_latency[onnx]")
+    model = load_onnx(path, batch_size, example_inputs)
+    generator = np.random.default_rng(0)
+    spreads = _spreads(model.graph)
+    for tensor in model.graph.initializer:
+        if tensor.data_location == onnx.TensorProto.EXTERNAL:
+            if tensor.data_type not in _fractional(onnx):
+                raise InvalidValueError(
+                    f"The tensor {tensor.name!r} of {str(path)!r} is in another file and holds whole numbers, which "
+                    "cannot be made up. Save the network in one file."
+                )
+            values = _random(tuple(tensor.dims), *spreads.get(tensor.name, (0.0, 0.1)), generator)
+            dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)
+            tensor.CopyFrom(onnx.numpy_helper.from_array(values.astype(dtype), tensor.name))
+    _number(model.graph)
+    return OnnxNetwork(model, len(model.graph.node))
+
+
+def onnx_inputs(path: str | Path, batch_size: int | None = None, example_inputs: Any = None) -> Inputs:
+    """Return what the network of an ONNX file takes, without values, in the order of the file.
+
+    Parameters
+    ----------
+    path, batch_size, example_inputs
+        As for `read_onnx`.
+
+    Raises
+    ------
+    MissingDependencyError, InvalidValueError
+        As for `read_onnx`, and if a size of an input is open.
+    """
+    onnx = require("onnx", "Reading ONNX", "nni_latency[onnx]")
+    model = load_onnx(path, batch_size, example_inputs)
+    weights = {tensor.name for tensor in model.graph.initializer}
+    found = []
+    for item in model.graph.input:
+        sizes = [size.dim_value for size in item.type.tensor_type.shape.dim]
+        if item.name in weights:
+            continue
+        if not all(sizes):
+            shape = "x".join(str(size or "?") for size in sizes)
+            raise InvalidValueError(
+                f"The input {item.name!r} of {str(path)!r} has the open shape {shape}. Give example inputs."
+            )
+        dtype = str(onnx.helper.tensor_dtype_to_np_dtype(item.type.tensor_type.elem_type))
+        found.append(torch.empty(sizes, dtype=getattr(torch, dtype), device="meta"))
+    return Inputs(tuple(found))
+
+
+def _fractional(onnx: Any) -> tuple[int, ...]:
+    kinds = onnx.TensorProto
+    return kinds.FLOAT, kinds.FLOAT16, kinds.BFLOAT16, kinds.DOUBLE
+
+
+def _spreads(graph: Any) -> dict[str, tuple[float, float]]:
+    """Return the mean and spread of random weights by name, with which numbers neither vanish nor overflow."""
+    dims = {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
+    found: dict[str, tuple[float, float]] = {}
+    for node in graph.node:
+        if node.op_type == "BatchNormalization":
+            # Scale and variance are one, shift and mean nothing.
+            found |= dict.fromkeys((node.input[1], node.input[4]), (1.0, 0.0))
+            found |= dict.fromkeys(node.input[2:4], (0.0, 0.0))
+        elif len(node.input) > 1 and node.input[1] in dims:
+            shape = dims[node.input[1]]
+            taken = math.prod(shape[1:]) if node.op_type == "Conv" else shape[0] if shape else 1
+            found[node.input[1]] = (0.0, 1 / math.sqrt(max(1, taken)))
+    return found
+
+
+def _random(shape: tuple[int, ...], mean: float, spread: float, generator: np.random.Generator) -> NDArray[np.float32]:
+    return (mean + spread * generator.standard_normal(shape, dtype=np.float32)).astype(np.float32)
+
+
+def _number(graph: Any) -> None:
+    """Write the number of every node and input into its name, by which runtimes are asked for them."""
+    weights = {tensor.name for tensor in graph.initializer}
+    names = [item.name for item in graph.input if item.name not in weights]
+    renamed = {name: f"input{place}" for place, name in enumerate(names)}
+    for item in graph.input:
+        item.name = renamed.get(item.name, item.name)
+    for place, node in enumerate(graph.node):
+        node.name = f"/call{place}/{node.name or node.op_type}"
+        for index, name in enumerate(node.input):
+            node.input[index] = renamed.get(name, name)

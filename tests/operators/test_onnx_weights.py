@@ -1,0 +1,95 @@
+"""ONNX files without weights: small, as good for tracing, and able to run with random ones."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from nni_latency.errors import InvalidValueError
+from nni_latency.operators import export_onnx, onnx_inputs, onnx_network, trace_onnx, without_weights
+
+onnx = pytest.importorskip("onnx", reason="the package onnx is not installed")
+
+
+class Network(nn.Module):
+    """Words and a scale, in layers whose weights are of different use."""
+
+    def __init__(self):
+        super().__init__()
+        self.words = nn.Embedding(50, 8)
+        self.layers = nn.Sequential(nn.Conv1d(8, 16, 3, padding=1), nn.BatchNorm1d(16), nn.ReLU(), nn.Flatten())
+        self.head = nn.Linear(16 * 6, 40)
+
+    def forward(self, words, scale):
+        return self.head(self.layers(self.words(words).transpose(1, 2))) * scale
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """Save a network with its weights and without."""
+    folder = tmp_path_factory.mktemp("onnx")
+    model = export_onnx(Network().eval(), [torch.zeros(1, 6, dtype=torch.int64), torch.ones(1, 40)]).model
+    onnx.save(model, folder / "whole.onnx")
+    onnx.save(without_weights(model), folder / "light.onnx")
+    return folder / "whole.onnx", folder / "light.onnx"
+
+
+def test_file_without_weights_is_small_and_has_the_same_operators(files):
+    whole, light = files
+    assert light.stat().st_size < 4000 < 10000 < whole.stat().st_size
+    assert trace_onnx(light) == trace_onnx(whole)
+
+
+def test_leaving_weights_out_does_not_change_the_model():
+    model = export_onnx(nn.Linear(30, 40).eval(), [torch.zeros(1, 30)]).model
+    size = model.ByteSize()
+    without_weights(model)
+    assert model.ByteSize() == size
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_network_of_a_file_can_be_run(files, place):
+    from onnx.reference import ReferenceEvaluator
+
+    network = onnx_network(files[place])
+    inputs = [np.arange(6).reshape(1, 6), np.ones((1, 40), np.float32)]
+    (found,) = ReferenceEvaluator(network.model).run(None, network.feed(inputs))
+    assert found.shape == (1, 40)
+    assert np.isfinite(found).all()
+    assert found.std() > 0
+    assert network.n_labels == len(network.model.graph.node)
+    assert [network.label_of([node.name]) for node in network.model.graph.node] == list(range(network.n_labels))
+
+
+def test_weights_that_are_there_stay(files):
+    before = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in onnx.load(files[0]).graph.initializer}
+    for tensor in onnx_network(files[0]).model.graph.initializer:
+        np.testing.assert_array_equal(onnx.numpy_helper.to_array(tensor), before[tensor.name])
+
+
+def test_inputs_are_in_the_order_of_the_file(files):
+    first, second = onnx_inputs(files[0]).args
+    assert (first.shape, first.dtype) == ((1, 6), torch.int64)
+    assert (second.shape, second.dtype) == ((1, 40), torch.float32)
+
+
+def test_open_input_is_named(tmp_path):
+    model = export_onnx(nn.ReLU().eval(), [torch.zeros(1, 3, 4)]).model
+    model.graph.input[0].type.tensor_type.shape.dim[2].ClearField("dim_value")
+    onnx.save(model, tmp_path / "open.onnx")
+    with pytest.raises(InvalidValueError, match=r"has the open shape 1x3x\?\. Give example inputs"):
+        onnx_inputs(tmp_path / "open.onnx")
+    assert onnx_inputs(tmp_path / "open.onnx", example_inputs=torch.zeros(1, 3, 9)).args[0].shape == (1, 3, 9)
+
+
+def test_whole_numbers_in_another_file_cannot_be_made_up(tmp_path):
+    model = export_onnx(nn.Linear(30, 40).eval(), [torch.zeros(1, 30)]).model
+    tensor = model.graph.initializer[0]
+    tensor.data_type = onnx.TensorProto.INT64
+    tensor.data_location = onnx.TensorProto.EXTERNAL
+    tensor.external_data.add(key="location", value="../../secret")
+    (tmp_path / "odd.onnx").write_bytes(model.SerializeToString())
+    with pytest.raises(InvalidValueError, match="is in another file and holds whole numbers"):
+        onnx_network(tmp_path / "odd.onnx")
