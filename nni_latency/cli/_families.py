@@ -77,10 +77,9 @@ def generate(asked: _GenerateOptions) -> None:
             )
             begin = time.monotonic()
             for number, _ in enumerate(files, 1):
-                left = (
-                    format_seconds((time.monotonic() - begin) / number * (total - number)) if number < total else "0 s"
-                )
-                bar.update(task, completed=number, description=f"{number} of {total} networks", left=f"{left} left")
+                left = (time.monotonic() - begin) / number * (total - number)
+                text = f"{format_seconds(left) if left else '0 s'} left"
+                bar.update(task, completed=number, description=f"{number} of {total} networks", left=text)
     except KeyboardInterrupt:
         remarks().print("Interrupted. Run the same command again to resume.")
         raise click.exceptions.Exit(INTERRUPTED) from None
