@@ -18,7 +18,7 @@ from onnxruntime.quantization import CalibrationDataReader, QuantFormat, quantiz
 
 from nni_latency import hookimpl
 from nni_latency.errors import InvalidValueError, MeasurementError
-from nni_latency.measurement.runtimes import Arrays, ProfiledNetwork, ProfiledRuntime
+from nni_latency.measurement.runtimes import Arrays, ProfiledNetwork, ProfiledNode, ProfiledRuntime
 from nni_latency.operators import OnnxNetwork
 
 #: Providers that may be asked for by name.
@@ -102,14 +102,17 @@ class _Session(ProfiledNetwork):
         found: list[NDArray[Any]] = self._session.run(None, self._network.feed(inputs))
         return [np.asarray(item) for item in found]
 
-    def profile(self, make_inputs: Callable[[], Arrays], runs: int) -> list[list[tuple[Sequence[str], float]]]:
+    def profile(self, make_inputs: Callable[[], Arrays], runs: int) -> list[list[ProfiledNode]]:
         """Run it several times in a session of its own that writes a profile."""
         with tempfile.TemporaryDirectory() as folder:
             session = self._open(Path(folder))
             for _ in range(_COLD + runs):
                 session.run(None, self._network.feed(make_inputs()))
             events = json.loads(Path(session.end_profiling()).read_text(encoding="utf-8"))
-        return [[(self._known_names(name), seconds) for name, seconds in run] for run in _nodes_by_run(events)[-runs:]]
+        return [
+            [ProfiledNode(self._known_names(name), seconds, name.startswith(_OWN)) for name, seconds in run]
+            for run in _nodes_by_run(events)[-runs:]
+        ]
 
     def _known_names(self, name: str) -> list[str]:
         """Return the name of a node, and the tensors that it makes where the name alone does not tell what it is."""

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from nni_latency import hookimpl
 from nni_latency.errors import InvalidValueError, MeasurementError, listed
 from nni_latency.imports import require
-from nni_latency.measurement.runtimes import Arrays, ProfiledNetwork, ProfiledRuntime
+from nni_latency.measurement.runtimes import Arrays, ProfiledNetwork, ProfiledNode, ProfiledRuntime
 from nni_latency.operators import OnnxNetwork
 
 #: What OpenVINO calls the precisions. It must be told: by itself it computes in bf16 where the processor can. What is
@@ -100,7 +100,7 @@ class _Compiled(ProfiledNetwork):
         self._runs += 1
         return [np.asarray(item) for item in found.values()]
 
-    def profile(self, make_inputs: Callable[[], Arrays], runs: int) -> list[list[tuple[Sequence[str], float]]]:
+    def profile(self, make_inputs: Callable[[], Arrays], runs: int) -> list[list[ProfiledNode]]:
         """Run it several times; every node has its share of each run's time, the same in all.
 
         OpenVINO says the mean over all runs since the network was compiled, in whole microseconds. The sum of the runs
@@ -112,11 +112,14 @@ class _Compiled(ProfiledNetwork):
                 self.run(make_inputs())
         before, took = self._sums(), [self._timed(make_inputs()) for _ in range(runs)]
         sums, whole = self._sums(), math.fsum(took)
-        shares = [
-            (self._originals.get(name, [name]), max(0.0, seconds - before.get(name, 0.0)) / whole)
-            for name, seconds in sums.items()
+        shares = {name: max(0.0, seconds - before.get(name, 0.0)) / whole for name, seconds in sums.items()}
+        return [
+            [
+                ProfiledNode(self._originals.get(name, [name]), share * seconds, name in self._reorders)
+                for name, share in shares.items()
+            ]
+            for seconds in took
         ]
-        return [[(names, share * seconds) for names, share in shares] for seconds in took]
 
     def _open(self) -> None:
         settings = {
@@ -138,6 +141,7 @@ class _Compiled(ProfiledNetwork):
         self._originals = {
             node.get_friendly_name(): [node.get_friendly_name(), *_original_names(node)] for node in nodes
         }
+        self._reorders = {node.get_friendly_name() for node in nodes if _info(node, "layerType") == "Reorder"}
 
     def _timed(self, inputs: Arrays) -> float:
         begin = time.perf_counter()

@@ -1,5 +1,7 @@
 from ._base import Runtime
-from ._exported import Arrays, CompiledNetwork, ExportedRuntime, ProfiledNetwork, ProfiledRuntime
+from ._exported import ExportedRuntime
+from ._networks import Arrays, CompiledNetwork, ProfiledNetwork, ProfiledNode
+from ._profiled import ProfiledRuntime
 from ._settling import Unpacking
 from ._torch_compile import TorchCompile
 from ._torch_eager import TorchEager
@@ -10,6 +12,7 @@ __all__ = [
     "CompiledNetwork",
     "ExportedRuntime",
     "ProfiledNetwork",
+    "ProfiledNode",
     "ProfiledRuntime",
     "Runtime",
     "TorchCompile",
