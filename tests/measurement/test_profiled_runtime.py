@@ -1,0 +1,101 @@
+"""`ProfiledRuntime`: how the times of nodes become those of parts and of kernels."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import pytest
+import torch
+from torch import nn
+
+from nni_latency.measurement import Subject
+from nni_latency.measurement.runtimes import ProfiledNetwork, ProfiledNode, ProfiledRuntime
+from nni_latency.micro_benchmarks import fed_chain
+from nni_latency.testing import FakeClock
+
+pytest.importorskip("onnx", reason="the package onnx is not installed")
+
+#: What a convolution takes by its profile, and bringing its input or result into another layout [s].
+_REORDER, _COMPUTE = 3e-4, 5e-4
+
+
+class _Network(ProfiledNetwork):
+    """Computes in torch, on a clock that is put forward."""
+
+    def __init__(self, runtime, network):
+        from onnx.reference import ReferenceEvaluator
+
+        self.runtime, self.network = runtime, network
+        self._evaluator = ReferenceEvaluator(network.model)
+
+    def run(self, inputs):
+        self.runtime.clock.advance(self.runtime.takes)
+        return self._evaluator.run(None, self.network.feed(inputs))
+
+    def profile(self, make_inputs, runs):
+        made = [node.name for node in self.network.model.graph.node if node.op_type != "Identity"]
+        inner = [ProfiledNode([name], _COMPUTE / len(made) + self.runtime.cost) for name in made]
+        around = ProfiledNode(["reorder"], _REORDER + self.runtime.cost, changes_layout=True)
+        return [[around, *inner, around] for _ in range(runs) if make_inputs()]
+
+
+class _Runtime(ProfiledRuntime):
+    name, version = "fake", "1"
+    #: What a whole network takes, and what a profile adds to every node [s].
+    takes, cost = 2 * _REORDER + _COMPUTE, 0.0
+
+    @cached_property
+    def clock(self):
+        return FakeClock()
+
+    def _compile(self, network, inputs):
+        return _Network(self, network)
+
+
+def _convolution():
+    return nn.Conv2d(4, 4, 1)
+
+
+def _divided(runtime, chain):
+    with runtime.session():
+        stages = [runtime.prepare(subject, runtime.inputs(subject.inputs)) for subject in chain]
+        inputs = runtime.inputs(chain[0].inputs)
+        return runtime.divide(runtime.join(stages, inputs), inputs, 3)
+
+
+def test_kernel_finds_its_input_in_the_layout_that_it_wants():
+    chain = fed_chain("conv", _convolution, [(1, 4, 6, 6)], {"ops": []}, "kernel")
+    for run in _divided(_Runtime(), chain):
+        assert run[-1] == pytest.approx(_COMPUTE)
+
+
+def test_network_takes_what_it_takes_to_change_the_layout():
+    chain = [Subject(name, _convolution, (1, 4, 6, 6), "block") for name in ("first", "second")]
+    for run in _divided(_Runtime(), chain):
+        assert sum(run) == pytest.approx(_Runtime.takes)
+
+
+def test_what_a_profile_costs_is_taken_off_every_node():
+    runtime = _Runtime()
+    runtime.cost = 2e-5
+    chain = fed_chain("conv", _convolution, [(1, 4, 6, 6)], {"ops": []}, "kernel")
+    for run in _divided(runtime, chain):
+        assert run[-1] == pytest.approx(_COMPUTE)
+
+
+def test_what_lies_outside_of_nodes_belongs_to_the_first_part():
+    runtime = _Runtime()
+    runtime.takes += 4e-4
+    chain = [
+        Subject("nothing", nn.Identity, (1, 4, 6, 6), "block"),
+        Subject("rest", lambda: nn.Sequential(_convolution(), nn.ReLU()), (1, 4, 6, 6), "block"),
+    ]
+    for first, rest in _divided(runtime, chain):
+        assert first == pytest.approx(4e-4 + _REORDER)
+        assert rest == pytest.approx(_COMPUTE + _REORDER)
+
+
+def test_a_runtime_needs_a_number_of_threads_in_range():
+    with pytest.raises(ValueError, match=r"must be from 1 to 1024\. Got 0"):
+        _Runtime(threads=0)
+    assert torch.get_num_threads() > 0
