@@ -77,11 +77,11 @@ def onnx_network(path: str | Path, batch_size: int | None = None, example_inputs
     generator = np.random.default_rng(0)
     spreads = _spreads(model.graph)
     for tensor in model.graph.initializer:
-        if tensor.data_location == onnx.TensorProto.EXTERNAL:
+        if _lacks_values(onnx, tensor):
             if tensor.data_type not in _fractional(onnx):
                 raise InvalidValueError(
-                    f"The tensor {tensor.name!r} of {str(path)!r} is in another file and holds whole numbers, which "
-                    "cannot be made up. Save the network in one file."
+                    f"The tensor {tensor.name!r} of {str(path)!r} has no values in the file. It holds whole numbers, "
+                    "which cannot be made up. Save the network with them."
                 )
             values = _random(tuple(tensor.dims), *spreads.get(tensor.name, (0.0, 0.1)), generator)
             dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)
@@ -124,6 +124,13 @@ def onnx_inputs(path: str | Path, batch_size: int | None = None, example_inputs:
 def _fractional(onnx: Any) -> tuple[int, ...]:
     kinds = onnx.TensorProto
     return kinds.FLOAT, kinds.FLOAT16, kinds.BFLOAT16, kinds.DOUBLE
+
+
+def _lacks_values(onnx: Any, tensor: Any) -> bool:
+    """Whether the values of a tensor are in another file, or nowhere."""
+    if tensor.data_location == onnx.TensorProto.EXTERNAL:
+        return True
+    return math.prod(tensor.dims) > 0 and not (tensor.raw_data or any(getattr(tensor, name) for name in _VALUES))
 
 
 def _spreads(graph: Any) -> dict[str, tuple[float, float]]:

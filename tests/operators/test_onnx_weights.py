@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -91,5 +93,18 @@ def test_whole_numbers_in_another_file_cannot_be_made_up(tmp_path):
     tensor.data_location = onnx.TensorProto.EXTERNAL
     tensor.external_data.add(key="location", value="../../secret")
     (tmp_path / "odd.onnx").write_bytes(model.SerializeToString())
-    with pytest.raises(InvalidValueError, match="is in another file and holds whole numbers"):
+    with pytest.raises(InvalidValueError, match=r"has no values in the file\. It holds whole numbers"):
         onnx_network(tmp_path / "odd.onnx")
+
+
+_SHARED = Path(__file__).parents[3] / "shared" / "data" / "onnx" / "resnet18-v1-7-no-weight.onnx"
+
+
+@pytest.mark.skipif(not _SHARED.is_file(), reason="the shared data are not beside the checkout")
+def test_published_file_without_weights_is_filled():
+    """NNLQP's own way: the weights are listed, among the inputs too, and have no values anywhere."""
+    network = onnx_network(_SHARED)
+    weights = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in network.model.graph.initializer}
+    assert sum(values.size for values in weights.values()) > 11e6
+    assert all(np.isfinite(values).all() for values in weights.values())
+    assert list(network.feed([np.zeros((1, 3, 224, 224), np.float32)])) == ["input0"]

@@ -133,8 +133,11 @@ class ProfiledRuntime(ExportedRuntime):
         over = max(0.0, -outside) / max(1, len(nodes))
         times, place = [0.0] * count, 0
         times[0] = max(0.0, outside)
+        has_begun = False
         for label, node in zip(labels, _without(over, nodes), strict=True):
-            place = place if label is None else main[label]
+            has_begun = has_begun or not node.changes_layout
+            # What brings the input into another layout is named by the operator that takes it.
+            place = place if label is None or not has_begun else main[label]
             times[place] += node.seconds
         return [max(seconds, self.clock.resolution) for seconds in times]
 
