@@ -17,6 +17,7 @@ from nni_latency.operators import (
     chained,
     divide,
     group_of,
+    layout_changes,
     parts_of,
     trace_onnx,
 )
@@ -129,9 +130,22 @@ class KernelEstimator(LayerEstimator):
         """Give the cost of every kernel to its first operator; the others cost nothing."""
         nothing = combination_of(self.metric).nothing
         found = [Estimate(nothing, nothing, nothing)] * len(traced)
-        for kernel in divide(Trace(tuple(traced), len(traced)), self.rules):
-            found[kernel[0]] = self._kernel([traced[number].op for number in kernel])
+        kernels = divide(Trace(tuple(traced), len(traced)), self.rules)
+        changes = layout_changes(traced, kernels, self.rules)
+        for kernel in kernels:
+            cost = self._kernel([traced[number].op for number in kernel])
+            found[kernel[0]] = self._with_changes(cost, changes.get(kernel[0], ()))
         return found
+
+    def _with_changes(self, cost: Estimate, shapes: Sequence[tuple[int, ...]]) -> Estimate:
+        """Add what it costs to bring tensors into another layout: as much as an activation, which copies them."""
+        copies = [self.costs.predict([OpSpec.of("relu", [shape])]) for shape in shapes]
+        known = [copy for copy in copies if copy is not None]
+        if not known:
+            return cost
+        combination = combination_of(self.metric)
+        whole = combination.whole(combination.total_cost(Estimate, map(combination.counted, [cost, *known])))
+        return Estimate.of(whole, cost.missing)
 
     def _kernel(self, ops: Sequence[OpSpec]) -> Estimate:
         """Return the cost of operators that run as one kernel: of as many as are known together, and the rest."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Unpack
@@ -9,7 +10,7 @@ from typing import Unpack
 from nni_latency.errors import InvalidValueError, MeasurementError
 from nni_latency.fusion._document import save_rules
 from nni_latency.fusion._fusion_schedule import FusionSchedule
-from nni_latency.fusion._probes import PROBES, Probe, operator_names
+from nni_latency.fusion._probes import PROBES, Probe, layout_networks, operator_names
 from nni_latency.measurement import Protocol, Subject
 from nni_latency.measurement.runtimes import Runtime
 from nni_latency.operators import FusionRule, FusionRules
@@ -101,10 +102,23 @@ def _told(runtime: Runtime, probes: Sequence[Probe]) -> FusionRules | None:
             if kernels is None:
                 return None
             rules.append(_read_off(probe, kernels))
+        plain = _plain_kinds(runtime)
     if not rules:
         reason = next(iter(failures.values()))
         raise MeasurementError(f"The runtime {runtime.name!r} can be asked about no probe: {reason}")
-    return FusionRules(runtime.platform, tuple(rules), failures=failures)
+    return FusionRules(runtime.platform, tuple(rules), failures=failures, plain=plain)
+
+
+def _plain_kinds(runtime: Runtime) -> tuple[str, ...]:
+    """Return the kinds of operators for which the runtime changes the layout between two convolutions."""
+    changes: dict[str, int] = {}
+    for kind, subject in layout_networks().items():
+        inputs = runtime.inputs(subject.inputs)
+        with contextlib.suppress(Exception):  # a runtime may raise anything about a network
+            # Every further input is brought into the layout of the convolution that takes it.
+            taken = len(inputs) if isinstance(inputs, tuple) else 1
+            changes[kind] = (runtime.layout_changes(subject, inputs) or 0) - taken
+    return tuple(kind for kind, count in changes.items() if count > changes.get("", count))
 
 
 def kernels_of(runtime: Runtime, subject: Subject) -> list[tuple[str, tuple[int, ...]]] | None:

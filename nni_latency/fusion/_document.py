@@ -43,6 +43,9 @@ class FusionDocument(StrictDocument):
     constant: NonNegativeFloat = Field(description="what the runtime adds to every run of a network [s]")
     failures: dict[str, str] = Field(description="kinds that could not be tried, and why")
     campaign: str | None = Field(description="the measuring campaign in the database")
+    plain: list[str] = Field(
+        default_factory=list, description="kinds that do not work in the memory layout of convolutions"
+    )
     rules: list[RuleDocument]
 
 
@@ -79,6 +82,7 @@ def save_rules(rules: FusionRules, path: str | Path) -> Path:
         "constant": rules.constant,
         "failures": dict(rules.failures),
         "campaign": rules.campaign,
+        "plain": list(rules.plain),
     }
     return FUSION.save(path, fields, {"rules": (json.dumps(rule_content(rule)) for rule in rules.rules)})
 
@@ -123,6 +127,7 @@ def _rules(document: FusionDocument) -> FusionRules:
         document.constant,
         document.failures,
         document.campaign,
+        tuple(document.plain),
     )
 
 

@@ -228,6 +228,13 @@ def _network(kinds: tuple[str, ...], shape: Shape, *, branch: bool = False) -> S
     return Subject(key, partial(Stack, kinds, shape, branch), like, "block", f"stack {key}", specification)
 
 
+def layout_networks() -> dict[str, Subject]:
+    """Return networks of an operator between two convolutions by its kind, and of these alone under an empty name."""
+    kinds = [kind for kind in (*_ON_MAPS, *_ANYWHERE) if not kind.startswith("conv2d")]
+    between = {kind: _network(("conv2d", kind, "conv2d"), MAP, branch=kind in _JOINING) for kind in kinds}
+    return {"": _network(("conv2d", "conv2d"), MAP), **between}
+
+
 def constant_network() -> Subject:
     """Return a network that takes next to no time, but for what a runtime adds to every run."""
     return Subject(CONSTANT, partial(Stack, ("relu",), (1, 1, 1, 1)), (1, 1, 1, 1), "block", f"stack {CONSTANT}")

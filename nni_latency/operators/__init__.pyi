@@ -8,6 +8,7 @@ from ._fusing import chained, divide, fuse
 from ._fusion_rules import FusionRule, FusionRules, FusionTimes
 from ._graph_key import graph_key
 from ._inputs import Inputs, freeze_inputs, freeze_shapes
+from ._layouts import layout_changes
 from ._onnx import read_onnx, trace_onnx
 from ._onnx_weights import onnx_inputs, onnx_network, without_weights
 from ._op_key import OP_KEY, parse_op_keys
@@ -52,6 +53,7 @@ __all__ = [
     "group_of",
     "is_parameter",
     "join_onnx",
+    "layout_changes",
     "learned_shapes",
     "onnx_inputs",
     "onnx_network",

@@ -111,6 +111,9 @@ class FusionRules:
         Sequences of kinds that could not be tried, and why.
     campaign : str, optional
         The measuring campaign in the database from which they are derived.
+    plain : tuple of str, default=()
+        Kinds of operators that do not work in the memory layout that the runtime computes convolutions in: their input
+        is brought out of it, and their result back into it.
 
     Raises
     ------
@@ -130,6 +133,7 @@ class FusionRules:
     constant: float = 0.0
     failures: Mapping[str, str] = field(default_factory=dict)
     campaign: str | None = None
+    plain: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if len(self._by_kinds) != len(self.rules):
@@ -178,6 +182,25 @@ class FusionRules:
                 if kinds in self._by_kinds:
                     return self._by_kinds[kinds]
         return None
+
+    def layout_of(self, ops: Sequence[OpSpec], before: bool | None) -> bool | None:
+        """Say whether operators of one kernel work in the memory layout of convolutions.
+
+        Parameters
+        ----------
+        ops : sequence of OpSpec
+            Of the kernel.
+        before : bool or None
+            In which layout its input comes; None where nobody knows.
+
+        Returns
+        -------
+        bool or None
+            That of the input, where they work in any.
+        """
+        if any(set(_names(op)) & set(self.plain) for op in ops):
+            return False
+        return True if ops[0].kind.startswith("conv2d") else before
 
     def check_runtime(self, platform: Platform) -> None:
         """Raise `MismatchError` if the rules are not those of a platform's runtime, its precision and its version.

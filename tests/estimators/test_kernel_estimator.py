@@ -80,6 +80,27 @@ def test_a_shortcut_that_joins_a_kernel_costs_what_it_reads_besides():
     assert not found.missing
 
 
+def test_a_result_is_brought_into_another_layout_once():
+    """The activation between convolutions is outside of their layout: its input goes out of it, and its result back."""
+    rules = FusionRules(_PLATFORM, plain=("hardswish",))
+    costs = _Costs({"conv2d": 0.8, "hardswish": 0.2, "relu": 0.1, "cat": 0.05})
+
+    class Branches(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.left, self.right = (nn.Conv2d(3, 3, 1) for _ in range(3))
+
+        def forward(self, x):
+            inner = nn.functional.hardswish(self.first(x))
+            return torch.cat((self.left(inner), self.right(inner)), 1)
+
+    found = KernelEstimator(rules, costs).estimate(Branches(), _INPUTS)
+    assert found.value == pytest.approx(3 * 0.8 + 0.2 + 0.05 + 2 * 0.1)
+    assert KernelEstimator(FusionRules(_PLATFORM), costs).estimate(Branches(), _INPUTS).value == pytest.approx(
+        3 * 0.8 + 0.2 + 0.05
+    )
+
+
 def test_what_does_not_work_on_numbers_at_hand_costs_what_it_costs_alone():
     rules = FusionRules(_PLATFORM, (FusionRule(("conv2d", "max_pool2d"), True),))
     network = nn.Sequential(nn.Conv2d(3, 4, 3), nn.MaxPool2d(2))

@@ -152,6 +152,23 @@ class Runtime(ABC):
         """
         return None
 
+    def layout_changes(self, subject: Subject, inputs: Any) -> int | None:
+        """Say how often a network brings a tensor into another memory layout; None, as by default, where nobody knows.
+
+        Called inside a session.
+
+        Parameters
+        ----------
+        subject, inputs
+            As for `prepare`.
+
+        Raises
+        ------
+        Exception
+            Whatever says why the runtime cannot take the network.
+        """
+        return None
+
     def stand_in(self) -> Runtime | None:
         """Return a runtime of the same device that can be timed inside; None if there is none, or no need."""
         return None

@@ -74,14 +74,21 @@ class ProfiledRuntime(ExportedRuntime):
     def fused_operators(self, subject: Subject, inputs: Any) -> list[tuple[str, tuple[str, ...]]]:
         """Say which operators of a network run as one kernel, by the names of the nodes that the runtime has made."""
         stage = self.prepare(subject, inputs)
-        assert isinstance(stage, Prepared), stage
-        assert isinstance(stage.compiled, ProfiledNetwork), stage.compiled
-        arrays = each_array(inputs)
-        nodes = stage.compiled.profile(lambda: arrays, 1)[0]
+        nodes = self._nodes(stage, inputs)
         like = subject.inputs
         example = (*like.args, dict(like.kwargs)) if isinstance(like, Inputs) else torch.from_numpy(inputs)
         traced = trace(subject.build().eval(), example, "graph")
-        return _named_kernels(traced, nodes, stage.network)
+        return _named_kernels(traced, nodes, stage.network)  # type: ignore[attr-defined]
+
+    def layout_changes(self, subject: Subject, inputs: Any) -> int:
+        """Count the nodes that bring a tensor into another memory layout."""
+        return sum(node.changes_layout for node in self._nodes(self.prepare(subject, inputs), inputs))
+
+    def _nodes(self, stage: Stage, inputs: Any) -> Profile:
+        """Run a network once and return its nodes."""
+        assert isinstance(stage, Prepared), stage
+        assert isinstance(stage.compiled, ProfiledNetwork), stage.compiled
+        return stage.compiled.profile(lambda: each_array(inputs), 1)[0]
 
     def time_calls(self, stage: Stage, value: Any) -> list[float]:
         """Run a prepared network once and say what its calls of torch functions took."""
