@@ -24,6 +24,7 @@ import click
 import numpy as np
 from matplotlib.figure import Figure
 
+from nni_latency.errors import MissingEntryError
 from nni_latency.estimators import KernelEstimator, score
 from nni_latency.graphs import Family, find_families
 from nni_latency.kernels import PredictedKernels
@@ -96,8 +97,8 @@ def main(estimator: str, names: tuple[str, ...], members: int, budget: float, ou
     for family in find_families(names or FAMILIES):
         found[family.name] = compare(predicting, family, range(1, members + 1), runtime, Protocol(time_budget=budget))
         say(family.name, found[family.name])
+        draw(found, f"measured in {platform.runtime} [ms]", out)
     say("all", [result for results in found.values() for result in results])
-    draw(found, f"measured in {platform.runtime} [ms]", out)
 
 
 def compare(
@@ -108,7 +109,11 @@ def compare(
     slower = np.median(measured.drift) / level_of(estimator)
     results = []
     for name, times in measured.networks.items():
-        estimate = estimator.estimate(family.network(int(name)), family.example_inputs())
+        try:
+            estimate = estimator.estimate(family.network(int(name)), family.example_inputs())
+        except MissingEntryError as error:
+            click.echo(f"{family.name} {name} cannot be predicted: {error}")
+            continue
         results.append(Result(estimate.value, times.summary.value / slower, estimate.missing))
     for name, reason in measured.failures.items():
         click.echo(f"{family.name} {name} cannot be run: {reason}")
@@ -123,6 +128,8 @@ def level_of(estimator: KernelEstimator) -> float:
 
 def say(name: str, results: list[Result]) -> None:
     """Print how well networks are predicted."""
+    if not results:
+        return
     found = score([result.predicted for result in results], [result.measured for result in results])
     unknown = sorted({text for result in results for text in result.missing})
     click.echo(
@@ -148,7 +155,6 @@ def draw(found: Mapping[str, list[Result]], label: str, out: Path) -> None:
     axes.set(xscale="log", yscale="log", xlabel=label, ylabel="sum of predicted kernels [ms]", xlim=ends, ylim=ends)
     axes.legend(fontsize=8, ncols=2)
     figure.savefig(out, dpi=120)
-    click.echo(f"Wrote {out}")
 
 
 if __name__ == "__main__":

@@ -141,13 +141,20 @@ class KernelType:
         work = self.work(kernel)
         return {**{name: kernel[name] for name in self.domains}, "FLOPS": work.flops, "PARAMS": work.params}
 
-    def check(self, kernel: Kernel) -> Kernel:
+    def check(self, kernel: Kernel, *, to_measure: bool = True) -> Kernel:
         """Return the kernel if it is one of this type.
+
+        Parameters
+        ----------
+        kernel : Kernel
+            Any.
+        to_measure : bool, default=True
+            Whether it is to be measured, and must not be too large for that. Larger ones are only predicted.
 
         Raises
         ------
         InvalidValueError
-            If a size is missing, unknown or out of its range, or the kernel is too large to be measured.
+            If a size is missing, unknown or out of its range, or the kernel is too large.
         """
         if kernel.kind != self.name or set(kernel.sizes) != set(self.domains):
             raise InvalidValueError(
@@ -163,7 +170,7 @@ class KernelType:
                 raise InvalidValueError(f"The {name!r} of {self.name!r} must be a multiple of {of}. Got {kernel.key}.")
         if not self._makes_sense(kernel.sizes):
             raise InvalidValueError(f"The kernel {kernel.key} has no output: its window is larger than its input.")
-        if not self._fits(kernel):
+        if to_measure and not self._fits(kernel):
             raise InvalidValueError(
                 f"The kernel {kernel.key} is too large: more than {MOST_ELEMENTS} elements, {MOST_MACS} multiply-adds "
                 f"or {MOST_PARAMS} parameters."

@@ -174,7 +174,7 @@ class KernelPredictor(RegressorMixin, BaseEstimator):
         check_is_fitted(self, "model_")
         kernels = list(X)
         for kernel in kernels:
-            self._type_of(kernel).check(kernel)
+            self._type_of(kernel).check(kernel, to_measure=False)
         return self.model_.predict(self.table_, kernels) if kernels else np.empty(0)
 
     def estimate(self, kernel: Kernel) -> Cost:

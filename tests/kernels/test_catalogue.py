@@ -110,6 +110,13 @@ def test_a_configuration_out_of_range_is_refused(sizes, message):
         TYPES["relu_block"].check(Kernel.of("relu_block", **sizes))
 
 
+def test_what_is_too_large_to_be_measured_can_be_predicted():
+    kernel = Kernel.of("relu_block", HW=512, CIN=2048)
+    assert TYPES["relu_block"].check(kernel, to_measure=False) == kernel
+    with pytest.raises(InvalidValueError, match="is too large"):
+        TYPES["relu_block"].check(kernel)
+
+
 def test_groups_divide_channels_and_windows_fit():
     with pytest.raises(InvalidValueError, match="'CIN' of 'gconv_block' must be a multiple of GROUPS"):
         sizes = {"HW": 8, "CIN": 9, "COUT": 8, "KERNEL_SIZE": 3, "STRIDES": 1, "GROUPS": 4}
