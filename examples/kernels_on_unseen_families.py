@@ -95,7 +95,8 @@ def main(estimator: str, names: tuple[str, ...], members: int, budget: float, ou
     runtime = load_registry().find("runtime", platform.runtime).make("cpu", threads=1, precision=platform.precision)
     found: dict[str, list[Result]] = {}
     for family in find_families(names or FAMILIES):
-        found[family.name] = compare(predicting, family, range(1, members + 1), runtime, Protocol(time_budget=budget))
+        protocol = Protocol(time_budget=budget, processes=1)
+        found[family.name] = compare(predicting, family, range(1, members + 1), runtime, protocol)
         say(family.name, found[family.name])
         draw(found, f"measured in {platform.runtime} [ms]", out)
     say("all", [result for results in found.values() for result in results])
@@ -141,6 +142,8 @@ def say(name: str, results: list[Result]) -> None:
 
 def draw(found: Mapping[str, list[Result]], label: str, out: Path) -> None:
     """Draw what was predicted against what was measured, a colour a family."""
+    if not any(found.values()):
+        return
     figure = Figure(figsize=(7, 6), layout="constrained")
     axes = figure.add_subplot()
     for number, (name, results) in enumerate(found.items()):
