@@ -118,9 +118,7 @@ class KernelEstimator(LayerEstimator):
         MissingEntryError
             If nothing is known of one of them.
         """
-        combination = combination_of(self.metric)
-        parts = self._estimate_traced(chained(parts_of(op)).operators)
-        return combination.whole(combination.total_cost(Estimate, map(combination.counted, parts)))
+        return self._together(self._estimate_traced(chained(parts_of(op)).operators))
 
     def total(self, parts: Iterable[Estimate]) -> Estimate:
         """Return the cost of a network that has these parts, and what the runtime adds to a run."""
@@ -141,11 +139,7 @@ class KernelEstimator(LayerEstimator):
         """Add what it costs to bring tensors into another layout: as much as an activation, which copies them."""
         copies = [self.costs.predict([OpSpec.of("relu", [shape])]) for shape in shapes]
         known = [copy for copy in copies if copy is not None]
-        if not known:
-            return cost
-        combination = combination_of(self.metric)
-        whole = combination.whole(combination.total_cost(Estimate, map(combination.counted, [cost, *known])))
-        return Estimate.of(whole, cost.missing)
+        return self._together([cost, *known]) if known else cost
 
     def _kernel(self, ops: Sequence[OpSpec]) -> Estimate:
         """Return the cost of operators that run as one kernel: of as many as are known together, and the rest."""
@@ -153,10 +147,7 @@ class KernelEstimator(LayerEstimator):
         end, first = next(((end, cost) for end, cost in known if cost is not None), (1, None))
         if len(ops) == 1:
             return self._alone(ops[0]) if first is None else first
-        combination = combination_of(self.metric)
-        parts = [self._kernel(ops[:1]) if first is None else first, *map(self._joining, ops[end:])]
-        whole = combination.whole(combination.total_cost(Estimate, map(combination.counted, parts)))
-        return Estimate.of(whole, tuple(name for part in parts for name in part.missing))
+        return self._together([self._kernel(ops[:1]) if first is None else first, *map(self._joining, ops[end:])])
 
     def _joining(self, op: OpSpec) -> Estimate:
         """Return what an operator adds to the kernel that it runs in: what it reads besides, or all of it.
@@ -173,6 +164,11 @@ class KernelEstimator(LayerEstimator):
             return Estimate(nothing, nothing, nothing)
         share = besides / (sum(numbers) + max(numbers))
         return self._kernel([op]).mapped(lambda value: share * value)
+
+    def _together(self, parts: Sequence[Estimate]) -> Estimate:
+        """Return the cost of parts of a network, without what a run adds."""
+        combination = combination_of(self.metric)
+        return combination.whole(combination.total_cost(Estimate, map(combination.counted, parts)))
 
     def _alone(self, op: OpSpec) -> Estimate:
         if self.fallback is None:

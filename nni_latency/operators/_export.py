@@ -17,6 +17,7 @@ from torch.overrides import TorchFunctionMode
 
 from nni_latency.errors import InvalidValueError
 from nni_latency.imports import require
+from nni_latency.operators._onnx import fed_inputs
 
 #: The version of ONNX's operators that is exported.
 OPSET = 17
@@ -140,9 +141,7 @@ class OnnxNetwork:
     @cached_property
     def _places(self) -> dict[str, int]:
         """By the name of an input, its place; found once, because it is asked for in every timed run."""
-        constants = {item.name for item in self.model.graph.initializer}
-        names = [item.name for item in self.model.graph.input if item.name not in constants]
-        return {name: int(name.rpartition("input")[2]) for name in names}
+        return {item.name: int(item.name.rpartition("input")[2]) for item in fed_inputs(self.model.graph)}
 
     def serialised(self) -> bytes:
         """Return the model as ONNX files hold it."""

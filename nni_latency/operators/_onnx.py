@@ -123,7 +123,7 @@ def trace_onnx(path: str | Path, batch_size: int | None = None, example_inputs: 
             operators.append(TracedOperator(node.name, _describe(node, str(path)), sources, place))
             sources = (len(operators) - 1,)
         writers.update(dict.fromkeys(item.output, sources))
-    return Trace(tuple(operators), len(graph.node), tuple(map(_shape, graph.output)))
+    return Trace(tuple(operators), len(graph.node), tuple(map(shape_in_file, graph.output)))
 
 
 def load_onnx(path: str | Path, batch_size: int | None = None, example_inputs: Any = None) -> Any:
@@ -145,9 +145,7 @@ def load_onnx(path: str | Path, batch_size: int | None = None, example_inputs: A
         raise InvalidValueError(f"Cannot read the ONNX file {str(path)!r}: {error.strerror or error}.") from error
     except Exception as error:  # protobuf has errors of its own
         raise InvalidValueError(f"{str(path)!r} is not an ONNX file that can be read: {error}") from error
-    weights = {item.name: tuple(item.dims) for item in model.graph.initializer}
-    inputs = None if example_inputs is None else freeze_inputs(example_inputs)
-    _fix_inputs(model, weights, batch_size, inputs)
+    _fix_inputs(model, batch_size, None if example_inputs is None else freeze_inputs(example_inputs))
     return model
 
 
@@ -163,7 +161,7 @@ def _read(path: str | Path, batch_size: int | None, example_inputs: Any) -> tupl
         raise InvalidValueError(f"The shapes in {str(path)!r} cannot be inferred: {first}") from error
     shapes = dict(weights)
     for item in (*graph.input, *graph.value_info, *graph.output):
-        shapes.setdefault(item.name, _shape(item))
+        shapes.setdefault(item.name, shape_in_file(item))
     return graph, shapes, weights, onnx
 
 
@@ -191,16 +189,22 @@ class _Node:
         )
 
 
-def _fix_inputs(model: Any, weights: Mapping[str, Shape], batch_size: int | None, given: Inputs | None) -> None:
+def fed_inputs(graph: Any) -> list[Any]:
+    """Return the inputs of a graph that are fed; older files list weights among the inputs, too."""
+    weights = {tensor.name for tensor in graph.initializer}
+    return [item for item in graph.input if item.name not in weights]
+
+
+def _fix_inputs(model: Any, batch_size: int | None, given: Inputs | None) -> None:
     """Fix the sizes of the inputs that the file leaves open, and the batch; forget shapes inferred for other sizes."""
-    inputs = [item for item in model.graph.input if item.name not in weights]
+    inputs = fed_inputs(model.graph)
     wanted = {} if given is None else _named_shapes([item.name for item in inputs], given)
     for item in inputs:
         sizes = item.type.tensor_type.shape.dim
-        own = _shape(item)
+        own = shape_in_file(item)
         shape = wanted.get(item.name, (batch_size or own[0] or 1, *own[1:]) if own else ())
         if len(shape) != len(own) or any(size and size != new for size, new in zip(own[1:], shape[1:], strict=True)):
-            raise InvalidValueError(f"The input {item.name!r} has the shape {_written(own)}. Got {_written(shape)}.")
+            raise InvalidValueError(f"The input {item.name!r} has the shape {written(own)}. Got {written(shape)}.")
         if shape != own:
             for size, new in zip(sizes, shape, strict=True):
                 if new:
@@ -221,11 +225,11 @@ def _named_shapes(names: list[str], given: Inputs) -> dict[str, Shape]:
     return {name: tuple(tensor.shape) for name, tensor in found.items()}
 
 
-def _written(shape: Shape) -> str:
+def written(shape: Shape) -> str:
     return "x".join(str(size or "?") for size in shape) or "()"
 
 
-def _shape(item: Any) -> Shape:
+def shape_in_file(item: Any) -> Shape:
     return tuple(size.dim_value for size in item.type.tensor_type.shape.dim)
 
 

@@ -14,7 +14,7 @@ from nni_latency.errors import InvalidValueError
 from nni_latency.imports import require
 from nni_latency.operators._export import OnnxNetwork
 from nni_latency.operators._inputs import Inputs
-from nni_latency.operators._onnx import load_onnx
+from nni_latency.operators._onnx import fed_inputs, load_onnx, shape_in_file, written
 
 #: Numbers that a tensor has at least to be left out; smaller ones may be shapes, axes or bounds.
 _LEFT_OUT = 64
@@ -105,16 +105,12 @@ def onnx_inputs(path: str | Path, batch_size: int | None = None, example_inputs:
     """
     onnx = require("onnx", "Reading ONNX", "nni_latency[onnx]")
     model = load_onnx(path, batch_size, example_inputs)
-    weights = {tensor.name for tensor in model.graph.initializer}
     found = []
-    for item in model.graph.input:
-        sizes = [size.dim_value for size in item.type.tensor_type.shape.dim]
-        if item.name in weights:
-            continue
+    for item in fed_inputs(model.graph):
+        sizes = shape_in_file(item)
         if not all(sizes):
-            shape = "x".join(str(size or "?") for size in sizes)
             raise InvalidValueError(
-                f"The input {item.name!r} of {str(path)!r} has the open shape {shape}. Give example inputs."
+                f"The input {item.name!r} of {str(path)!r} has the open shape {written(sizes)}. Give example inputs."
             )
         dtype = str(onnx.helper.tensor_dtype_to_np_dtype(item.type.tensor_type.elem_type))
         found.append(torch.empty(sizes, dtype=getattr(torch, dtype), device="meta"))
@@ -155,9 +151,7 @@ def _random(shape: tuple[int, ...], mean: float, spread: float, generator: np.ra
 
 def _number(graph: Any) -> None:
     """Write the number of every node and input into its name, by which runtimes are asked for them."""
-    weights = {tensor.name for tensor in graph.initializer}
-    names = [item.name for item in graph.input if item.name not in weights]
-    renamed = {name: f"input{place}" for place, name in enumerate(names)}
+    renamed = {item.name: f"input{place}" for place, item in enumerate(fed_inputs(graph))}
     for item in graph.input:
         item.name = renamed.get(item.name, item.name)
     for place, node in enumerate(graph.node):
