@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
+import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
@@ -18,7 +19,7 @@ from onnxruntime.quantization import CalibrationDataReader, QuantFormat, quantiz
 
 from nni_latency import hookimpl
 from nni_latency.errors import InvalidValueError, MeasurementError
-from nni_latency.measurement.runtimes import Arrays, ProfiledNetwork, ProfiledNode, ProfiledRuntime
+from nni_latency.measurement.runtimes import Arrays, ProfiledNetwork, ProfiledNode, ProfiledRun, ProfiledRuntime
 from nni_latency.operators import OnnxNetwork
 
 #: Providers that may be asked for by name.
@@ -102,16 +103,17 @@ class _Session(ProfiledNetwork):
         found: list[NDArray[Any]] = self._session.run(None, self._network.feed(inputs))
         return [np.asarray(item) for item in found]
 
-    def profile(self, make_inputs: Callable[[], Arrays], runs: int) -> list[list[ProfiledNode]]:
+    def profile(self, make_inputs: Callable[[], Arrays], runs: int) -> list[ProfiledRun]:
         """Run it several times in a session of its own that writes a profile."""
         with tempfile.TemporaryDirectory() as folder:
             session = self._open(Path(folder))
-            for _ in range(_COLD + runs):
-                session.run(None, self._network.feed(make_inputs()))
+            took = [_timed(session, self._network.feed(make_inputs())) for _ in range(_COLD + runs)]
             events = json.loads(Path(session.end_profiling()).read_text(encoding="utf-8"))
         return [
-            [ProfiledNode(self._known_names(name), seconds, name.startswith(_OWN)) for name, seconds in run]
-            for run in _nodes_by_run(events)[-runs:]
+            ProfiledRun(
+                [ProfiledNode(self._known_names(name), taken, name.startswith(_OWN)) for name, taken in nodes], seconds
+            )
+            for nodes, seconds in zip(_nodes_by_run(events)[-runs:], took[-runs:], strict=True)
         ]
 
     def _known_names(self, name: str) -> list[str]:
@@ -150,6 +152,13 @@ class _Session(ProfiledNetwork):
             return onnxruntime.InferenceSession(self._model, options, providers=[self._provider])
         except Exception as error:  # whatever its C++ code raises
             raise MeasurementError(f"ONNX Runtime cannot load the network: {str(error).splitlines()[0]}") from error
+
+
+def _timed(session: Any, feed: Mapping[str, NDArray[Any]]) -> float:
+    """Run a network once and return what it took [s]."""
+    begin = time.perf_counter()
+    session.run(None, feed)
+    return time.perf_counter() - begin
 
 
 def _nodes_by_run(events: Sequence[Mapping[str, Any]]) -> list[list[tuple[str, float]]]:

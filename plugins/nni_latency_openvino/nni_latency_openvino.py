@@ -15,7 +15,14 @@ from numpy.typing import NDArray
 from nni_latency import hookimpl
 from nni_latency.errors import InvalidValueError, MeasurementError, listed
 from nni_latency.imports import require
-from nni_latency.measurement.runtimes import Arrays, ProfiledNetwork, ProfiledNode, ProfiledRuntime
+from nni_latency.measurement.runtimes import (
+    Arrays,
+    ProfileCost,
+    ProfiledNetwork,
+    ProfiledNode,
+    ProfiledRun,
+    ProfiledRuntime,
+)
 from nni_latency.operators import OnnxNetwork
 
 #: What OpenVINO calls the precisions. It must be told: by itself it computes in bf16 where the processor can. What is
@@ -76,9 +83,9 @@ class OpenVino(ProfiledRuntime):
         return str(openvino.__version__)
 
     @cached_property
-    def profile_cost(self) -> float:
+    def profile_cost(self) -> ProfileCost:
         """Nothing: OpenVINO counts in every run."""
-        return 0.0
+        return ProfileCost()
 
     def _compile(self, network: OnnxNetwork, inputs: Arrays) -> ProfiledNetwork:
         model = openvino.Core().read_model(network.serialised())
@@ -100,7 +107,7 @@ class _Compiled(ProfiledNetwork):
         self._runs += 1
         return [np.asarray(item) for item in found.values()]
 
-    def profile(self, make_inputs: Callable[[], Arrays], runs: int) -> list[list[ProfiledNode]]:
+    def profile(self, make_inputs: Callable[[], Arrays], runs: int) -> list[ProfiledRun]:
         """Run it several times; every node has its share of each run's time, the same in all.
 
         OpenVINO says the mean over all runs since the network was compiled, in whole microseconds. The sum of the runs
@@ -114,10 +121,13 @@ class _Compiled(ProfiledNetwork):
         sums, whole = self._sums(), math.fsum(took)
         shares = {name: max(0.0, seconds - before.get(name, 0.0)) / whole for name, seconds in sums.items()}
         return [
-            [
-                ProfiledNode(self._originals.get(name, [name]), share * seconds, name in self._reorders)
-                for name, share in shares.items()
-            ]
+            ProfiledRun(
+                [
+                    ProfiledNode(self._originals.get(name, [name]), share * seconds, name in self._reorders)
+                    for name, share in shares.items()
+                ],
+                seconds,
+            )
             for seconds in took
         ]
 

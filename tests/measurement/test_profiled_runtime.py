@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cached_property
 
 import pytest
@@ -9,7 +10,7 @@ import torch
 from torch import nn
 
 from nni_latency.measurement import Subject
-from nni_latency.measurement.runtimes import ProfiledNetwork, ProfiledNode, ProfiledRuntime
+from nni_latency.measurement.runtimes import ProfiledNetwork, ProfiledNode, ProfiledRun, ProfiledRuntime
 from nni_latency.micro_benchmarks import fed_chain
 from nni_latency.testing import FakeClock
 
@@ -36,13 +37,18 @@ class _Network(ProfiledNetwork):
         made = [node.name for node in self.network.model.graph.node if node.op_type != "Identity"]
         inner = [ProfiledNode([name], _COMPUTE / len(made) + self.runtime.cost) for name in made]
         around = ProfiledNode(["reorder"], _REORDER + self.runtime.cost, changes_layout=True)
-        return [[around, *inner, around] for _ in range(runs) if make_inputs()]
+        nodes = [around, *inner, around]
+        whole = self.runtime.slowness * (self.runtime.takes + (self.runtime.cost + self.runtime.gap) * len(nodes))
+        slowed = [replace(node, seconds=self.runtime.slowness * node.seconds) for node in nodes]
+        return [ProfiledRun(slowed, whole) for _ in range(runs) if make_inputs()]
 
 
 class _Runtime(ProfiledRuntime):
     name, version = "fake", "1"
-    #: What a whole network takes, and what a profile adds to every node [s].
-    takes, cost = 2 * _REORDER + _COMPUTE, 0.0
+    #: What a whole network takes, and what a profile adds to every node and between two of them [s].
+    takes, cost, gap = 2 * _REORDER + _COMPUTE, 0.0, 0.0
+    #: How many times longer everything takes while a profile is taken.
+    slowness = 1.0
 
     @cached_property
     def clock(self):
@@ -81,6 +87,21 @@ def test_what_a_profile_costs_is_taken_off_every_node():
     chain = fed_chain("conv", _convolution, [(1, 4, 6, 6)], {"ops": []}, "kernel")
     for run in _divided(runtime, chain):
         assert run[-1] == pytest.approx(_COMPUTE)
+
+
+def test_parts_add_up_to_the_network_without_a_profile_though_the_machine_changes_its_speed():
+    runtime = _Runtime()
+    runtime.cost, runtime.gap = 2e-5, 1e-5
+    runtime.takes += 4e-4
+    chain = [Subject(name, _convolution, (1, 4, 6, 6), "block") for name in ("first", "second")]
+    with runtime.session():
+        assert runtime.profile_cost.inside == pytest.approx(2e-5)
+        assert runtime.profile_cost.between == pytest.approx(1e-5)
+    runtime.slowness = 1.3
+    for first, second in _divided(runtime, chain):
+        assert first + second == pytest.approx(runtime.takes)
+        # What lies outside is slower by as much as the nodes are, and is not taken for a part of the first layer.
+        assert first - second == pytest.approx(4e-4, rel=0.1)
 
 
 def test_what_lies_outside_of_nodes_belongs_to_the_first_part():

@@ -1,6 +1,6 @@
 from ._base import Runtime
 from ._exported import ExportedRuntime
-from ._networks import Arrays, CompiledNetwork, ProfiledNetwork, ProfiledNode
+from ._networks import Arrays, CompiledNetwork, ProfileCost, ProfiledNetwork, ProfiledNode, ProfiledRun
 from ._profiled import ProfiledRuntime
 from ._settling import Unpacking
 from ._torch_compile import TorchCompile
@@ -11,8 +11,10 @@ __all__ = [
     "Arrays",
     "CompiledNetwork",
     "ExportedRuntime",
+    "ProfileCost",
     "ProfiledNetwork",
     "ProfiledNode",
+    "ProfiledRun",
     "ProfiledRuntime",
     "Runtime",
     "TorchCompile",

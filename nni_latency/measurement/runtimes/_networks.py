@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from numpy.typing import NDArray
 
 Arrays = tuple[NDArray[Any], ...]
+
+#: What profiling costs leaves this share of a node's time at least.
+_LEAST_LEFT = 0.1
 
 
 class CompiledNetwork(ABC):
@@ -40,15 +44,59 @@ class ProfiledNode:
     changes_layout: bool = False
 
 
+@dataclass(frozen=True)
+class ProfiledRun:
+    """One run of a network with a profile. Immutable.
+
+    Parameters
+    ----------
+    nodes : sequence of ProfiledNode
+        Its nodes in the order in which they ran.
+    seconds : float
+        What the whole run took, from the call until it returned [s].
+    """
+
+    nodes: Sequence[ProfiledNode]
+    seconds: float
+
+    @property
+    def inside(self) -> float:
+        """What its nodes took [s]."""
+        return math.fsum(node.seconds for node in self.nodes)
+
+    @property
+    def outside(self) -> float:
+        """What lies outside of its nodes, such as taking the input [s]."""
+        return max(0.0, self.seconds - self.inside)
+
+
+@dataclass(frozen=True)
+class ProfileCost:
+    """What a profile adds to a run for every node. Immutable.
+
+    Parameters
+    ----------
+    inside : float, default=0.0
+        What it adds to the time that the profile says of a node [s].
+    between : float, default=0.0
+        What it adds between two nodes [s].
+    """
+
+    inside: float = 0.0
+    between: float = 0.0
+
+    def taken_off(self, run: ProfiledRun) -> ProfiledRun:
+        """Return a run as it would have been without a profile; some of every node is left."""
+        nodes = [
+            replace(node, seconds=max(node.seconds - self.inside, _LEAST_LEFT * node.seconds)) for node in run.nodes
+        ]
+        outside = max(0.0, run.outside - self.between * len(nodes))
+        return ProfiledRun(nodes, math.fsum(node.seconds for node in nodes) + outside)
+
+
 class ProfiledNetwork(CompiledNetwork):
     """A compiled network that tells what its nodes take."""
 
     @abstractmethod
-    def profile(self, make_inputs: Callable[[], Arrays], runs: int) -> list[list[ProfiledNode]]:
-        """Run it several times, each time on new inputs.
-
-        Returns
-        -------
-        list of list of ProfiledNode
-            By run, its nodes in the order in which they ran.
-        """
+    def profile(self, make_inputs: Callable[[], Arrays], runs: int) -> list[ProfiledRun]:
+        """Run it several times, each time on new inputs."""

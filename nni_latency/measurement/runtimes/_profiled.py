@@ -14,13 +14,10 @@ import torch
 from nni_latency.measurement._chain import Stage, time_chain
 from nni_latency.measurement._subject import Subject
 from nni_latency.measurement.runtimes._exported import Behind, ExportedRuntime, Native, Prepared, each_array
-from nni_latency.measurement.runtimes._networks import ProfiledNetwork, ProfiledNode
+from nni_latency.measurement.runtimes._networks import ProfileCost, ProfiledNetwork, ProfiledNode, ProfiledRun
 from nni_latency.operators import Inputs, OnnxNetwork, Trace, join_onnx, trace
 
-Profile = list[ProfiledNode]
-
-#: What profiling costs leaves this share of a node's time at least.
-_LEAST_LEFT = 0.1
+Nodes = Sequence[ProfiledNode]
 
 #: Layers of the networks by which the cost of a profile is found, and how often they run.
 _FEW_LAYERS, _MANY_LAYERS, _PROBE_RUNS = 4, 36, 20
@@ -51,25 +48,35 @@ class ProfiledRuntime(ExportedRuntime):
     def divide(self, stage: Stage, value: Any, runs: int) -> list[list[float]]:
         """Run a network several times and put the time of its nodes down to its parts.
 
-        The parts add up to what the network takes without a profile, in the median of as many runs. What profiling
-        costs is taken off every node. What is outside of the nodes, such as taking the input, belongs to the first
-        part. A node that the runtime made of its own accord belongs to the part of the node before.
+        What a node took is told by the run itself, and so is what lies outside of the nodes, such as taking the input,
+        which belongs to the first part. Where a profile costs something, that is taken off, and one factor brings the
+        runs to what the network takes without a profile, in the median of as many runs. A node that the runtime made of
+        its own accord belongs to the part of the node before.
         """
         if isinstance(stage, Behind):
             return self._divided_behind(stage, value, runs)
         assert isinstance(stage, Prepared), stage
-        whole, profiles = self._profiled(stage, value, runs)
-        usual = statistics.median(map(_sum, profiles))
-        labels = [stage.network.label_of(node.names) for node in profiles[0]]
+        profiles = self._profiled(stage, value, runs)
+        labels = [stage.network.label_of(node.names) for node in profiles[0].nodes]
         main = stage.network.main_labels({label for label in labels if label is not None})
-        return [self._divided(stage.network.n_labels, main, labels, nodes, whole - usual) for nodes in profiles]
+        return [self._divided(stage.network.n_labels, main, labels, run) for run in profiles]
 
-    def _profiled(self, stage: Prepared, value: Any, runs: int) -> tuple[float, list[Profile]]:
-        """Return the median time of a network without a profile [s], and profiles less what profiling costs."""
+    def _profiled(self, stage: Prepared, value: Any, runs: int) -> list[ProfiledRun]:
+        """Return runs as they would have been without a profile."""
         assert isinstance(stage.compiled, ProfiledNetwork), stage.compiled
         arrays, cost = each_array(value), self.profile_cost
-        whole = statistics.median(time_chain([stage], value, self.clock)[0] for _ in range(runs))
-        return whole, [_without(cost, nodes) for nodes in stage.compiled.profile(lambda: arrays, runs)]
+        if cost == ProfileCost():
+            return stage.compiled.profile(lambda: arrays, runs)
+        before, after = _halves(runs)
+        wholes = self._wholes(stage, value, before)
+        profiles = [cost.taken_off(run) for run in stage.compiled.profile(lambda: arrays, runs)]
+        wholes += self._wholes(stage, value, after)
+        factor = statistics.median(wholes) / statistics.median(run.seconds for run in profiles)
+        return [_times(factor, run) for run in profiles]
+
+    def _wholes(self, stage: Prepared, value: Any, runs: int) -> list[float]:
+        """Return the times of runs without a profile [s]."""
+        return [time_chain([stage], value, self.clock)[0] for _ in range(runs)]
 
     def fused_operators(self, subject: Subject, inputs: Any) -> list[tuple[str, tuple[str, ...]]]:
         """Say which operators of a network run as one kernel, by the names of the nodes that the runtime has made."""
@@ -84,11 +91,11 @@ class ProfiledRuntime(ExportedRuntime):
         """Count the nodes that bring a tensor into another memory layout."""
         return sum(node.changes_layout for node in self._nodes(self.prepare(subject, inputs), inputs))
 
-    def _nodes(self, stage: Stage, inputs: Any) -> Profile:
+    def _nodes(self, stage: Stage, inputs: Any) -> Nodes:
         """Run a network once and return its nodes."""
         assert isinstance(stage, Prepared), stage
         assert isinstance(stage.compiled, ProfiledNetwork), stage.compiled
-        return stage.compiled.profile(lambda: each_array(inputs), 1)[0]
+        return stage.compiled.profile(lambda: each_array(inputs), 1)[0].nodes
 
     def time_calls(self, stage: Stage, value: Any) -> list[float]:
         """Run a prepared network once and say what its calls of torch functions took."""
@@ -105,43 +112,42 @@ class ProfiledRuntime(ExportedRuntime):
         cost, least = self.profile_cost, self.clock.resolution
         before = [least] * len(stage.natives)
         profiles = compiled.profile(lambda: each_array(stage.inputs(value)), runs)
-        own = [[node for node in nodes if not node.changes_layout] or nodes for nodes in profiles]
-        return [[*before, max(_sum(_without(cost, nodes)), least)] for nodes in own]
+        return [[*before, max(_kernel_seconds(cost.taken_off(run).nodes), least)] for run in profiles]
 
     @cached_property
-    def profile_cost(self) -> float:
-        """What a profile adds to the time of every node [s], found in a session from networks of few nodes and of many.
+    def profile_cost(self) -> ProfileCost:
+        """What a profile adds for every node, found in a session from networks of few nodes and of many.
 
         What lies outside of the nodes is the same for both, and falls out of their difference.
         """
-        (few, less), (many, more) = (self._profiled_beyond(layers) for layers in (_FEW_LAYERS, _MANY_LAYERS))
-        return max(0.0, (more - less) / (many - few))
+        (few, *less), (many, *more) = (self._profiled_beyond(layers) for layers in (_FEW_LAYERS, _MANY_LAYERS))
+        inside, between = (max(0.0, (high - low) / (many - few)) for low, high in zip(less, more, strict=True))
+        return ProfileCost(inside, between)
 
-    def _profiled_beyond(self, layers: int) -> tuple[int, float]:
-        """Return how many nodes a small network has, and how much longer than it they take with a profile [s]."""
+    def _profiled_beyond(self, layers: int) -> tuple[int, float, float]:
+        """Profile a small network.
+
+        Returns how many nodes it has, how much longer than it they take with a profile, and what lies outside of them
+        [s].
+        """
         subject = Subject(f"probe of {layers} layers", partial(_probe, layers), _PROBE_SHAPE, "network")
         inputs = self.inputs(subject.inputs)
         stage = self._prepared(subject, inputs)
         assert isinstance(stage, Prepared), stage
         assert isinstance(stage.compiled, ProfiledNetwork), stage.compiled
-        wholes = [time_chain([stage], inputs, self.clock)[0] for _ in range(_PROBE_RUNS)]
+        whole = statistics.median(self._wholes(stage, inputs, _PROBE_RUNS))
         profiles = stage.compiled.profile(lambda: each_array(inputs), _PROBE_RUNS)
-        return len(profiles[0]), statistics.median(map(_sum, profiles)) - statistics.median(wholes)
+        longer = statistics.median(run.inside for run in profiles) - whole
+        return len(profiles[0].nodes), longer, statistics.median(run.outside for run in profiles)
 
     def _divided(
-        self,
-        count: int,
-        main: Mapping[int, int],
-        labels: Sequence[int | None],
-        nodes: Profile,
-        outside: float,
+        self, count: int, main: Mapping[int, int], labels: Sequence[int | None], run: ProfiledRun
     ) -> list[float]:
-        """Add up the times of nodes by part; `outside` is what they lack of the network's time, or have too much."""
-        over = max(0.0, -outside) / max(1, len(nodes))
+        """Add up the times of nodes by part."""
         times, place = [0.0] * count, 0
-        times[0] = max(0.0, outside)
+        times[0] = run.outside
         has_begun = False
-        for label, node in zip(labels, _without(over, nodes), strict=True):
+        for label, node in zip(labels, run.nodes, strict=True):
             has_begun = has_begun or not node.changes_layout
             # What brings the input into another layout is named by the operator that takes it.
             place = place if label is None or not has_begun else main[label]
@@ -149,13 +155,20 @@ class ProfiledRuntime(ExportedRuntime):
         return [max(seconds, self.clock.resolution) for seconds in times]
 
 
-def _sum(nodes: Profile) -> float:
-    return math.fsum(node.seconds for node in nodes)
+def _halves(count: int) -> tuple[int, int]:
+    """Divide a number into two that differ by one at most, the first being the larger."""
+    return count - count // 2, count // 2
 
 
-def _without(cost: float, nodes: Profile) -> Profile:
-    """Take what profiling costs off the time of every node."""
-    return [dataclasses.replace(node, seconds=max(node.seconds - cost, _LEAST_LEFT * node.seconds)) for node in nodes]
+def _times(factor: float, run: ProfiledRun) -> ProfiledRun:
+    """Return a run at another speed."""
+    nodes = [dataclasses.replace(node, seconds=factor * node.seconds) for node in run.nodes]
+    return ProfiledRun(nodes, factor * run.seconds)
+
+
+def _kernel_seconds(nodes: Nodes) -> float:
+    """Return what the nodes of a kernel take [s]: those that change the layout only if there are no others."""
+    return math.fsum(node.seconds for node in [node for node in nodes if not node.changes_layout] or nodes)
 
 
 def _probe(layers: int) -> torch.nn.Module:
@@ -165,7 +178,7 @@ def _probe(layers: int) -> torch.nn.Module:
     )
 
 
-def _named_kernels(traced: Trace, nodes: Profile, network: OnnxNetwork) -> list[tuple[str, tuple[str, ...]]]:
+def _named_kernels(traced: Trace, nodes: Nodes, network: OnnxNetwork) -> list[tuple[str, tuple[str, ...]]]:
     """Name kernels by their longest node, and the operators in them; what has no node anywhere was folded away."""
     kernels = network.kernels([node.names for node in nodes])
     longest = sorted(nodes, key=lambda node: -node.seconds)
