@@ -22,6 +22,10 @@ Nodes = Sequence[ProfiledNode]
 #: Layers of the networks by which the cost of a profile is found, and how often they run.
 _FEW_LAYERS, _MANY_LAYERS, _PROBE_RUNS = 4, 36, 20
 
+#: How long a kernel is run in one visit [s], and how often at most: profiles are in microseconds, of which a small kernel
+#: takes few.
+_KERNEL_SECONDS, _MOST_KERNEL_RUNS = 0.04, 60
+
 _PROBE_SHAPE = (1, 16, 6, 6)
 
 
@@ -111,6 +115,8 @@ class ProfiledRuntime(ExportedRuntime):
         assert isinstance(compiled, ProfiledNetwork), compiled
         cost, least = self.profile_cost, self.clock.resolution
         before = [least] * len(stage.natives)
+        once = time_chain([stage], value, self.clock)[0]
+        runs = max(runs, min(_MOST_KERNEL_RUNS, math.ceil(_KERNEL_SECONDS / once)))
         profiles = compiled.profile(lambda: each_array(stage.inputs(value)), runs)
         return [[*before, max(_kernel_seconds(cost.taken_off(run).nodes), least)] for run in profiles]
 
