@@ -189,6 +189,26 @@ def test_kernel_is_timed_behind_its_feeder(profiled):
     assert 1e-5 < kernel < statistics.median(visit.whole)
 
 
+def test_kernels_are_timed_side_by_side(profiled):
+    chain = [
+        Subject(f"conv {width}", partial(nn.Conv2d, width, width, 3, padding=1), (1, width, 28, 28), "kernel")
+        for width in (8, 128, 16)
+    ]
+    with LocalBench(profiled(), Protocol(n_warmup=0, n_run=1)) as bench:
+        for subject in chain:
+            bench.admit(subject)
+        visit = bench.visit([subject.key for subject in chain])
+        alone = bench.visit([chain[1].key])
+        bench.begin(chain[0].key)
+        for subject in chain:  # each on its own input
+            bench.step(subject.key)
+    narrow, wide, _ = (statistics.median(part) for part in zip(*visit.parts, strict=True))
+    assert wide > 5 * narrow
+    assert sum(visit.parts[0]) < max(visit.whole)
+    assert {len(run) for run in alone.parts} == {1}
+    assert len(visit.parts) >= profiled.least_runs
+
+
 def test_operator_that_onnx_lacks_is_named(kind):
     class Odd(nn.Module):
         def forward(self, inputs):

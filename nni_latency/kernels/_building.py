@@ -201,7 +201,13 @@ def measure_kernels(
         kinds[kernel.kind].check(kernel)
     how_long = protocol or replace(KERNEL_PROTOCOL, threads=runtime.platform.threads)
     schedule = KernelSchedule(
-        tuple(kinds.values()), how_long, Sampling(), Prior(), inside=runtime.supports_layer_timing, kernels=kernels
+        tuple(kinds.values()),
+        how_long,
+        Sampling(),
+        Prior(),
+        inside=runtime.supports_layer_timing,
+        together=runtime.divides,
+        kernels=kernels,
     )
     content = {"kernels": [kernel.key for kernel in kernels]}
     Measuring(runtime, how_long, **how).run(schedule, content)
@@ -226,6 +232,7 @@ def _measure(
         sampling,
         known,
         inside=runtime.supports_layer_timing,
+        together=runtime.divides,
         adds_constant=runtime.divides or not runtime.supports_layer_timing,
         is_enough=aim.is_enough,
         on_standing=aim.on_standing,

@@ -28,17 +28,20 @@ from nni_latency.measurement import (
     Summary,
     quantile,
 )
-from nni_latency.micro_benchmarks import fed_chain, inputs_of
+from nni_latency.micro_benchmarks import FEEDER, fed_chain, inputs_of
 
 #: Kernels that one process holds at most, the numbers in all of them, and their multiply-adds: a round should not take
 #: longer than some seconds, because the budget is looked at after it.
 _BATCH, _MOST_NUMBERS, _MOST_MACS = 96, 2**28, 10**10
 
-#: How often a kernel is visited at least and at most.
-_FEWEST_VISITS, _MOST_VISITS = 2, 4
+#: How often a kernel is visited at least and at most, by itself and in a network of several.
+_VISITS, _VISITS_TOGETHER = (2, 4), (4, 10)
+
+#: Kernels of a network of several at most, and their multiply-adds.
+_TOGETHER, _MACS_TOGETHER = 12, 4 * 10**8
 
 #: Visits of a round that tell how fast the machine is.
-_ENOUGH_REFERENCES = 8
+_ENOUGH_REFERENCES = 4
 
 #: What is left at least of a run from which the constant of a runtime is taken, as a share.
 _LEAST_LEFT = 0.01
@@ -71,8 +74,9 @@ class KernelSchedule(Schedule):
     """Batches of kernels, each batch in a process of its own; then those from which most can be learned.
 
     Every kernel is met as inside a network: what empties small caches and makes its inputs runs before it. A runtime
-    that compiles whole networks and has no profile runs kernels as networks, of which the time of a network that does
-    next to nothing is taken away.
+    that compiles networks and tells what their nodes take runs several kernels side by side in one, other ones in
+    every round, so that each of them finds the caches as the others leave them. One that has no profile runs kernels as
+    networks, of which the time of a network that does next to nothing is taken away.
 
     Parameters
     ----------
@@ -86,6 +90,8 @@ class KernelSchedule(Schedule):
         Where they come from.
     inside : bool, default=True
         Whether the runtime can time a kernel behind what feeds it.
+    together : bool, default=False
+        Whether several kernels run in one network, and the runtime tells what each of them took.
     adds_constant : bool, optional
         Whether runs take time outside of their kernels: what a network takes that does next to nothing, or, where
         kernels are timed inside, what a small network takes outside of them. By default where they are not.
@@ -110,6 +116,7 @@ class KernelSchedule(Schedule):
         prior: Prior,
         *,
         inside: bool = True,
+        together: bool = False,
         adds_constant: bool | None = None,
         is_enough: Callable[[KernelScores], bool] = lambda _scores: False,
         on_standing: Callable[[Standing], None] = lambda _standing: None,
@@ -117,7 +124,8 @@ class KernelSchedule(Schedule):
     ) -> None:
         super().__init__(protocol, isolated=False)
         self.kinds = {item.name: item for item in kinds}
-        self.inside, self.sampling = inside, sampling
+        self.inside, self.together, self.sampling = inside, together, sampling
+        self._fewest, self._most = _VISITS_TOGETHER if together else _VISITS
         self.adds_constant = not inside if adds_constant is None else adds_constant
         self._is_enough, self._on_standing = is_enough, on_standing
         sampler = Sampler(prior, sampling.seed)
@@ -176,17 +184,30 @@ class KernelSchedule(Schedule):
             return []
         wanting = [kernel for kernel in self._batch if self._wants(kernel)]
         random.Random(f"{self.protocol.seed}/{self.next}").shuffle(wanting)
-        chains = [self.chain(kernel) for kernel in wanting]
+        chains = self._networks(wanting) if self.together else [self.chain(kernel) for kernel in wanting]
         return [constant_chain(self.inside), *chains] if chains and self.adds_constant else chains
 
     def chain(self, kernel: Kernel) -> Chain:
-        """Return what a bench runs to measure a kernel."""
+        """Return what a bench runs to measure a kernel by itself."""
         kind = self.kinds[kernel.kind]
         build, shapes = partial(kind.module, kernel), kind.shapes(kernel)
         specification = {**kernel.as_dict(), "ops": [op.as_dict() for op in kind.ops(kernel)]}
-        if self.inside:
+        if self.inside and not self.together:
             return fed_chain(kernel.key, build, shapes, specification, "kernel")
         return (Subject(kernel.key, build, inputs_of(shapes), "kernel", kernel.key, specification),)
+
+    def _networks(self, kernels: Sequence[Kernel]) -> list[Chain]:
+        """Return networks of several kernels each, none of them much larger than a small network."""
+        networks: list[Chain] = []
+        free = 0
+        for kernel in kernels:
+            macs = self.kinds[kernel.kind].work(kernel).macs
+            if not networks or macs > free or len(networks[-1]) == _TOGETHER:
+                networks.append(())
+                free = _MACS_TOGETHER
+            networks[-1] += self.chain(kernel)
+            free -= macs
+        return networks
 
     def observe(self, records: Sequence[Record]) -> None:
         """Take in a round over a batch."""
@@ -197,21 +218,19 @@ class KernelSchedule(Schedule):
         # A reference that another process interrupts would make kernels fast, so few say nothing.
         reference = quantile(references, self.protocol.statistic) if len(references) >= _ENOUGH_REFERENCES else None
         for record in records:
-            key = record.subjects[-1]
-            place = 0 if record.subjects[0] == CONSTANT else -1
-            runs = [run[place] for run in record.parts] if len(record.subjects) > 1 else list(record.whole)
-            pairs = [(seconds, reference) for seconds in runs]
-            if record.subjects[0] == CONSTANT:
-                self._constants += pairs
-                continue
-            kernel = self._find(key)
-            self.samples.setdefault(kernel, []).extend(pairs)
-            self._visits[kernel] += 1
+            for key, seconds in _runs_by_key(record).items():
+                runs = [(value, reference) for value in seconds]
+                if key == CONSTANT:
+                    self._constants += runs
+                elif key != BODY and not key.startswith(FEEDER):
+                    kernel = self._find(key)
+                    self.samples.setdefault(kernel, []).extend(runs)
+                    self._visits[kernel] += 1
 
     def fail(self, failure: Failure) -> None:
         """Leave out a kernel that fails, or whose feeder does."""
         super().fail(failure)
-        key = failure.subject.removeprefix("feeder of ")
+        key = failure.subject.removeprefix(FEEDER)
         self.failures[key] = failure.reason
         if key in (CONSTANT, BODY):
             raise MeasurementError(f"Not even a small network can be run: {failure.reason}.")
@@ -271,9 +290,9 @@ class KernelSchedule(Schedule):
 
     def _wants(self, kernel: Kernel) -> bool:
         visits = self._visits[kernel]
-        if kernel.key in self.failures or visits >= _MOST_VISITS:
+        if kernel.key in self.failures or visits >= self._most:
             return False
-        if visits < _FEWEST_VISITS:
+        if visits < self._fewest:
             return True
         runs = self.samples[kernel]
         spread = self._summary(runs, _level(runs), 0.0).spread
@@ -291,6 +310,13 @@ class KernelSchedule(Schedule):
                 break
             batch.append(kernel)
         return batch
+
+
+def _runs_by_key(record: Record) -> dict[str, list[float]]:
+    """Return the time [s] of every run by subject."""
+    if not record.parts:
+        return {record.subjects[0]: list(record.whole)}
+    return {key: [run[place] for run in record.parts] for place, key in enumerate(record.subjects)}
 
 
 def _level(runs: Iterable[Run]) -> float:

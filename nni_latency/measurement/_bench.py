@@ -85,6 +85,7 @@ class LocalBench(Bench):
         self.meters = tuple(meters)
         self._stages: dict[str, Stage] = {}
         self._inputs: dict[str, Any] = {}
+        self._kernels: set[str] = set()
         self._value: Any = None
         self._open = contextlib.ExitStack()
 
@@ -105,6 +106,7 @@ class LocalBench(Bench):
         """Leave the session and let go of all subjects."""
         self._stages.clear()
         self._inputs.clear()
+        self._kernels.clear()
         self._value = None
         self._open.close()
 
@@ -117,14 +119,15 @@ class LocalBench(Bench):
         # Subjects of one shape share their input, as those of one layer do in a network.
         self._inputs[subject.key] = self._shared(subject, inputs)
         self._stages[subject.key] = stage
+        if subject.kind == "kernel":
+            self._kernels.add(subject.key)
 
     def _shared(self, subject: Subject, inputs: Any) -> Any:
         return self._inputs.setdefault(f"shape {subject.inputs}", inputs) if type(subject.inputs) is tuple else inputs
 
     def visit(self, keys: Sequence[str]) -> Visit:
         """Warm up a network and time it."""
-        inputs = self._inputs[keys[0]]
-        chain = self._joined(keys, inputs) if self._divides(keys) else [self._stages[key] for key in keys]
+        chain, inputs = self._network(keys)
 
         def through(value: Any) -> Any:
             for stage in chain:
@@ -140,12 +143,22 @@ class LocalBench(Bench):
 
     def _divides(self, keys: Sequence[str]) -> bool:
         """Whether the runtime is asked what the parts of a network took, once it has run."""
-        return self.runtime.divides and (len(keys) > 1 or self.calls)
+        return self.runtime.divides and (len(keys) > 1 or self.calls or self._are_kernels(keys))
 
-    def _joined(self, keys: Sequence[str], inputs: Any) -> list[Stage]:
+    def _are_kernels(self, keys: Sequence[str]) -> bool:
+        """Whether parts have nothing to do with each other: kernels, of which a network has several side by side."""
+        return self._kernels.issuperset(keys)
+
+    def _network(self, keys: Sequence[str]) -> tuple[list[Stage], Any]:
+        """Return a network in the pieces in which it runs, and its input."""
+        stages, inputs = [self._stages[key] for key in keys], self._inputs[keys[0]]
+        if not self._divides(keys):
+            return stages, inputs
         with _blaming_the_subject():
-            stages = [self._stages[key] for key in keys]
-            return stages if len(stages) == 1 else [self.runtime.join(stages, inputs)]
+            if self._are_kernels(keys):
+                stage, inputs = self.runtime.beside(stages, [self._inputs[key] for key in keys])
+                return [stage], inputs
+            return (stages if len(stages) == 1 else [self.runtime.join(stages, inputs)]), inputs
 
     def _visit(self, reference: float, chain: list[Stage], through: Stage, inputs: Any, *, divide: bool) -> Visit:
         runs = max(self.protocol.n_run, self.runtime.least_runs)
@@ -197,8 +210,10 @@ class LocalBench(Bench):
         self._value = self._inputs[key]
 
     def step(self, key: str) -> None:
-        """Run one subject on what the step before returned."""
+        """Run one subject on what the step before returned, or a kernel on its own input."""
         with _blaming_the_subject():
+            if key in self._kernels and self.runtime.divides:
+                self._value = self._inputs[key]
             self._value = self._stages[key](self._value)
 
 

@@ -21,6 +21,9 @@ from nni_latency.operators import Inputs
 #: Memory that is written [byte], whatever the precision.
 SWEPT = 16 * 2**20
 
+#: With what the key of a feeder begins; that of its block follows.
+FEEDER = "feeder of "
+
 
 class Feeder(nn.Module):
     """Takes the caches as the rest of a network would, and makes inputs, whatever it is given itself.
@@ -80,7 +83,7 @@ def fed_chain(
     """
     plain = tuple(tuple(shape) for shape in shapes)
     return (
-        Subject(f"feeder of {key}", partial(_feeder, build, plain), (1, 1), "block"),
+        Subject(f"{FEEDER}{key}", partial(_feeder, build, plain), (1, 1), "block"),
         Subject(key, build, inputs_of(plain), kind, key, specification),
     )
 

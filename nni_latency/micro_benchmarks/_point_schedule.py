@@ -23,7 +23,7 @@ from nni_latency.measurement import (
     quantile,
 )
 from nni_latency.micro_benchmarks._blocks import Block
-from nni_latency.micro_benchmarks._feeding import fed_chain
+from nni_latency.micro_benchmarks._feeding import FEEDER, fed_chain
 from nni_latency.operators import OpSpec, capture_operators
 from nni_latency.units import format_seconds
 
@@ -158,7 +158,7 @@ class PointSchedule(Schedule):
     def fail(self, failure: Failure) -> None:
         """End the series of a block, and leave out the point that failed."""
         super().fail(failure)
-        key = failure.subject.removeprefix("feeder of ")
+        key = failure.subject.removeprefix(FEEDER)
         point = self._points[key]
         self.ended[point.number] = (point, failure.reason)
         self.found.pop(key, None)

@@ -1,6 +1,6 @@
 from ._calls import describe_call
 from ._composites import parts_of
-from ._export import OnnxNetwork, export_onnx, join_onnx
+from ._export import OnnxNetwork, beside_onnx, export_onnx, join_onnx
 from ._families import family_of, form_of, group_of, size_of_attribute, work_of
 from ._feature_table import Counted, count_operators, features_of, supported_kinds
 from ._features import Features, given_shapes, learned_shapes
@@ -35,6 +35,7 @@ __all__ = [
     "Trace",
     "TracedOperator",
     "TracingWarning",
+    "beside_onnx",
     "build_operator",
     "capture_operators",
     "chained",

@@ -226,6 +226,33 @@ def join_onnx(networks: Sequence[OnnxNetwork]) -> OnnxNetwork:
     return OnnxNetwork(whole, len(parts), is_joined=True)
 
 
+def beside_onnx(networks: Sequence[OnnxNetwork], n_inputs: Sequence[int]) -> OnnxNetwork:
+    """Put networks that have nothing to do with each other side by side into one.
+
+    Parameters
+    ----------
+    networks : sequence of OnnxNetwork
+        At least one.
+    n_inputs : sequence of int
+        By network, how many inputs it is given; the one that they become is given all of them, in order.
+    """
+    onnx = require("onnx", "Joining networks", "nni_latency[onnx]")
+    parts = [onnx.compose.add_prefix(item.model, f"part{index}/") for index, item in enumerate(networks)]
+    before = 0
+    for part, count in zip(parts, n_inputs, strict=True):
+        for item in reversed(part.graph.input):  # so that no new name is one that is still to be changed
+            prefix, _, number = item.name.rpartition("input")
+            name = f"{prefix}input{before + int(number)}"
+            _rename_input(part.graph, item.name, name)
+            item.name = name
+        before += count
+    whole = parts[0]
+    for part in parts[1:]:
+        for field in ("node", "initializer", "value_info", "input", "output"):
+            getattr(whole.graph, field).extend(getattr(part.graph, field))
+    return OnnxNetwork(whole, len(parts), is_joined=True)
+
+
 def _rename_input(graph: Any, old: str, new: str) -> None:
     for node in graph.node:
         for index, name in enumerate(node.input):

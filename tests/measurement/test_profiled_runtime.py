@@ -12,6 +12,7 @@ from torch import nn
 from nni_latency.measurement import Subject
 from nni_latency.measurement.runtimes import ProfiledNetwork, ProfiledNode, ProfiledRun, ProfiledRuntime
 from nni_latency.micro_benchmarks import fed_chain
+from nni_latency.operators import Inputs
 from nni_latency.testing import FakeClock
 
 pytest.importorskip("onnx", reason="the package onnx is not installed")
@@ -62,6 +63,11 @@ def _convolution():
     return nn.Conv2d(4, 4, 1)
 
 
+class _Sum(nn.Module):
+    def forward(self, one, other):
+        return one + other
+
+
 def _divided(runtime, chain):
     with runtime.session():
         stages = [runtime.prepare(subject, runtime.inputs(subject.inputs)) for subject in chain]
@@ -73,6 +79,28 @@ def test_kernel_finds_its_input_in_the_layout_that_it_wants():
     chain = fed_chain("conv", _convolution, [(1, 4, 6, 6)], {"ops": []}, "kernel")
     for run in _divided(_Runtime(), chain):
         assert run[-1] == pytest.approx(_COMPUTE)
+
+
+def test_kernels_side_by_side_take_what_their_own_nodes_take():
+    runtime = _Runtime()
+    runtime.cost = 2e-5
+    builds = {"one": _convolution, "two": lambda: nn.Sequential(_convolution(), nn.ReLU()), "sum": _Sum}
+    image = torch.empty(1, 4, 6, 6, device="meta")
+    inputs = {"sum": Inputs((image, image))}
+    with runtime.session():
+        subjects = [Subject(key, build, inputs.get(key, (1, 4, 6, 6)), "kernel") for key, build in builds.items()]
+        values = [runtime.inputs(subject.inputs) for subject in subjects]
+        stages = [runtime.prepare(subject, value) for subject, value in zip(subjects, values, strict=True)]
+        together, value = runtime.beside(stages, values)
+        results = together(value)
+        for stage, own, result in zip(stages, values, results, strict=True):
+            assert result == pytest.approx(stage(own))
+        runs = runtime.divide(together, value, 3)
+    assert len(runs) >= 3
+    for run in runs:
+        # Of four nodes the second kernel has two; what brings tensors into another layout is no part of any.
+        assert run == pytest.approx([_COMPUTE / 4, _COMPUTE / 2, _COMPUTE / 4], rel=0.3)
+        assert run[1] == pytest.approx(2 * run[0])
 
 
 def test_network_takes_what_it_takes_to_change_the_layout():

@@ -103,6 +103,21 @@ class Runtime(ABC):
         """
         raise MeasurementError(f"The runtime {self.name!r} does not join networks.")
 
+    def beside(self, stages: Sequence[Stage], values: Sequence[Any]) -> tuple[Stage, Any]:
+        """Compile prepared stages that have nothing to do with each other as one network, and return it with its input.
+
+        Parameters
+        ----------
+        stages, values : sequence
+            What is run, and what each of them takes.
+
+        Raises
+        ------
+        MeasurementError
+            If the runtime does not divide networks.
+        """
+        raise MeasurementError(f"The runtime {self.name!r} does not join networks.")
+
     def divide(self, stage: Stage, value: Any, runs: int) -> list[list[float]]:
         """Run a prepared network several times and say what each part of it took.
 

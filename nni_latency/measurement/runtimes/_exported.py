@@ -77,6 +77,11 @@ class Behind:
         return self.prepared(self.inputs(value))
 
 
+@dataclasses.dataclass(frozen=True)
+class Beside(Prepared):
+    """Networks side by side in one; they take a tuple of all of their inputs."""
+
+
 class ExportedRuntime(Runtime):
     """Base of runtimes that compile a network from ONNX, and are timed from the outside.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 import statistics
 from collections.abc import Mapping, Sequence
@@ -13,16 +14,16 @@ import torch
 
 from nni_latency.measurement._chain import Stage, time_chain
 from nni_latency.measurement._subject import Subject
-from nni_latency.measurement.runtimes._exported import Behind, ExportedRuntime, Native, Prepared, each_array
+from nni_latency.measurement.runtimes._exported import Behind, Beside, ExportedRuntime, Native, Prepared, each_array
 from nni_latency.measurement.runtimes._networks import ProfileCost, ProfiledNetwork, ProfiledNode, ProfiledRun
-from nni_latency.operators import Inputs, OnnxNetwork, Trace, join_onnx, trace
+from nni_latency.operators import Inputs, OnnxNetwork, Trace, beside_onnx, join_onnx, trace
 
 Nodes = Sequence[ProfiledNode]
 
 #: Layers of the networks by which the cost of a profile is found, and how often they run.
 _FEW_LAYERS, _MANY_LAYERS, _PROBE_RUNS = 4, 36, 20
 
-#: How long a kernel is run in one visit [s], and how often at most: profiles are in microseconds, of which a small kernel
+#: How long kernels run in one visit [s], and how often at most: profiles are in microseconds, of which a small kernel
 #: takes few.
 _KERNEL_SECONDS, _MOST_KERNEL_RUNS = 0.04, 60
 
@@ -49,6 +50,13 @@ class ProfiledRuntime(ExportedRuntime):
             return Behind(natives, prepared)
         return self._settled(join_onnx([stage.network for stage in stages]), (value,))  # type: ignore[attr-defined]
 
+    def beside(self, stages: Sequence[Stage], values: Sequence[Any]) -> tuple[Stage, Any]:
+        """Compile networks that have nothing to do with each other as one."""
+        arrays = [each_array(value) for value in values]
+        network = beside_onnx([stage.network for stage in stages], list(map(len, arrays)))  # type: ignore[attr-defined]
+        together = tuple(itertools.chain.from_iterable(arrays))
+        return Beside(network, self._settled(network, together).compiled), together
+
     def divide(self, stage: Stage, value: Any, runs: int) -> list[list[float]]:
         """Run a network several times and put the time of its nodes down to its parts.
 
@@ -56,10 +64,16 @@ class ProfiledRuntime(ExportedRuntime):
         which belongs to the first part. Where a profile costs something, that is taken off, and one factor brings the
         runs to what the network takes without a profile, in the median of as many runs. A node that the runtime made of
         its own accord belongs to the part of the node before.
+
+        Networks side by side, and one behind what prepares it, take what their nodes take, without what lies outside.
+        Between its neighbours in a network, a kernel finds its input in the layout that it wants. So nodes count that
+        change the layout only if there are no others.
         """
         if isinstance(stage, Behind):
             return self._divided_behind(stage, value, runs)
         assert isinstance(stage, Prepared), stage
+        if isinstance(stage, Beside):
+            return self._divided_beside(stage, value, runs)
         profiles = self._profiled(stage, value, runs)
         labels = [stage.network.label_of(node.names) for node in profiles[0].nodes]
         main = stage.network.main_labels({label for label in labels if label is not None})
@@ -106,19 +120,26 @@ class ProfiledRuntime(ExportedRuntime):
         return self.divide(stage, value, 1)[0]
 
     def _divided_behind(self, stage: Behind, value: Any, runs: int) -> list[list[float]]:
-        """Say what the nodes of a network took; what was run before it has next to no time of its own.
-
-        Between its neighbours in a network, a kernel finds its input in the layout that it wants. So nodes count that
-        change the layout only if there are no others.
-        """
+        """Say what the nodes of a network took; what was run before it has next to no time of its own."""
         compiled = stage.prepared.compiled
         assert isinstance(compiled, ProfiledNetwork), compiled
         cost, least = self.profile_cost, self.clock.resolution
         before = [least] * len(stage.natives)
-        once = time_chain([stage], value, self.clock)[0]
-        runs = max(runs, min(_MOST_KERNEL_RUNS, math.ceil(_KERNEL_SECONDS / once)))
         profiles = compiled.profile(lambda: each_array(stage.inputs(value)), runs)
         return [[*before, max(_kernel_seconds(cost.taken_off(run).nodes), least)] for run in profiles]
+
+    def _divided_beside(self, stage: Beside, value: Any, runs: int) -> list[list[float]]:
+        """Say what the nodes of every network took."""
+        once = time_chain([stage], value, self.clock)[0]
+        profiles = self._profiled(stage, value, max(runs, min(_MOST_KERNEL_RUNS, math.ceil(_KERNEL_SECONDS / once))))
+        labels = [stage.network.label_of(node.names) for node in profiles[0].nodes]
+        of_part = [
+            [place for place, label in enumerate(labels) if label == part] for part in range(stage.network.n_labels)
+        ]
+        return [
+            [max(_kernel_seconds([run.nodes[place] for place in own]), self.clock.resolution) for own in of_part]
+            for run in profiles
+        ]
 
     @cached_property
     def profile_cost(self) -> ProfileCost:

@@ -1,0 +1,53 @@
+"""Networks in ONNX that were joined to one: one after another, or side by side."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from nni_latency.operators import beside_onnx, export_onnx, join_onnx
+
+pytest.importorskip("onnx", reason="the package onnx is not installed")
+
+
+class _Sum(nn.Module):
+    def forward(self, one, other):
+        return one + 2 * other
+
+
+def _run(network, inputs):
+    from onnx.reference import ReferenceEvaluator
+
+    return ReferenceEvaluator(network.model).run(None, network.feed(inputs))
+
+
+def _exported(module, tensors):
+    return export_onnx(module.eval(), tensors)
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (1, 0, 2), (2, 1, 0), (1, 1, 0)])
+def test_networks_side_by_side_compute_what_each_computes_alone(order):
+    torch.manual_seed(0)
+    image = torch.randn(1, 3, 4, 4)
+    cases = [
+        (nn.Conv2d(3, 2, 1), [image]),
+        (_Sum(), [image, image + 1]),
+        (nn.Sequential(nn.Flatten(), nn.Linear(48, 5), nn.ReLU()), [image]),
+    ]
+    chosen = [cases[place] for place in order]
+    together = beside_onnx([_exported(*case) for case in chosen], [len(tensors) for _, tensors in chosen])
+    results = _run(together, [tensor.numpy() for _, tensors in chosen for tensor in tensors])
+    for (module, tensors), result in zip(chosen, results, strict=True):
+        assert result == pytest.approx(module(*tensors).detach().numpy(), abs=1e-5)
+    assert together.n_labels == len(order)
+    labels = [together.label_of([node.name]) for node in together.model.graph.node]
+    assert sorted(set(labels)) == list(range(len(order)))
+
+
+def test_networks_one_after_another_compute_what_they_compute_in_turn():
+    torch.manual_seed(0)
+    image = torch.randn(1, 3, 4, 4)
+    first, second = nn.Conv2d(3, 2, 1), nn.Sequential(nn.ReLU(), nn.Conv2d(2, 4, 3))
+    joined = join_onnx([_exported(first, [image]), _exported(second, [first(image)])])
+    assert _run(joined, [image.numpy()])[0] == pytest.approx(second(first(image)).detach().numpy(), abs=1e-5)
