@@ -1,6 +1,6 @@
 from ._calls import describe_call
 from ._composites import parts_of
-from ._export import OnnxNetwork, beside_onnx, export_onnx, join_onnx
+from ._export import OnnxNetwork, beside_onnx, export_onnx, fed_onnx, join_onnx
 from ._families import family_of, form_of, group_of, size_of_attribute, work_of
 from ._feature_table import Counted, count_operators, features_of, supported_kinds
 from ._features import Features, given_shapes, learned_shapes
@@ -45,6 +45,7 @@ __all__ = [
     "export_onnx",
     "family_of",
     "features_of",
+    "fed_onnx",
     "form_of",
     "freeze_inputs",
     "freeze_shapes",

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from nni_latency.operators import beside_onnx, export_onnx, join_onnx
+from nni_latency.operators import beside_onnx, export_onnx, fed_onnx, join_onnx
 
 pytest.importorskip("onnx", reason="the package onnx is not installed")
 
@@ -43,6 +43,20 @@ def test_networks_side_by_side_compute_what_each_computes_alone(order):
     assert together.n_labels == len(order)
     labels = [together.label_of([node.name]) for node in together.model.graph.node]
     assert sorted(set(labels)) == list(range(len(order)))
+
+
+def test_layer_before_every_input_changes_no_shape_and_has_no_label():
+    torch.manual_seed(0)
+    image, row, tokens = torch.randn(1, 3, 4, 4), torch.randn(1, 5), torch.randn(1, 2, 5)
+    cases = [(nn.Conv2d(3, 2, 1), image), (nn.Linear(5, 2), row), (nn.Linear(5, 2), tokens)]
+    together = beside_onnx([_exported(module, [tensor]) for module, tensor in cases], [1, 1, 1])
+    fed = fed_onnx(together)
+    made = [nn.MaxPool2d(3, 1, 1)(image), row.softmax(-1), tokens.softmax(-1)]
+    results = _run(fed, [tensor.numpy() for _, tensor in cases])
+    for (module, _), tensor, result in zip(cases, made, results, strict=True):
+        assert result == pytest.approx(module(tensor).detach().numpy(), abs=1e-5)
+    assert [fed.label_of([node.name]) for node in fed.model.graph.node][:3] == [None] * 3
+    assert len(together.model.graph.node) == len(fed.model.graph.node) - 3
 
 
 def test_networks_one_after_another_compute_what_they_compute_in_turn():
