@@ -18,6 +18,7 @@ from onnxruntime.quantization import CalibrationDataReader, QuantFormat, quantiz
 
 from nni_latency import hookimpl
 from nni_latency.errors import InvalidValueError, MeasurementError
+from nni_latency.measurement import Fallback, fallbacks_of
 from nni_latency.measurement.runtimes import Arrays, ProfiledNetwork, ProfiledNode, ProfiledRuntime
 from nni_latency.operators import OnnxNetwork
 
@@ -26,6 +27,12 @@ _NAMED = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider", "tenso
 
 #: How nodes are named that only change the layout of a tensor.
 _OWN = ("ReorderInput", "ReorderOutput")
+
+#: Nodes that quantise, or bring a tensor to another device, and compute nothing.
+_CONVERTING = ("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "Cast", "MemcpyToHost", "MemcpyFromHost")
+
+#: Types of inputs in which floating point numbers are computed, as a profile has them.
+_FLOATS = {"float": "fp32", "float16": "fp16", "bfloat16": "bf16", "double": "fp64"}
 
 #: Runs whose profile is thrown away: the first ones of a session are slower.
 _COLD = 2
@@ -87,14 +94,16 @@ class OnnxRuntime(ProfiledRuntime):
     def _compile(self, network: OnnxNetwork, inputs: Arrays) -> ProfiledNetwork:
         feed = network.feed(inputs)
         model = _quantised(network, feed) if self.precision == "int8" else network.serialised()
-        return _Session(network, model, self.provider, self.threads)
+        return _Session(network, model, self.provider, self.threads, self.precision)
 
 
 class _Session(ProfiledNetwork):
     """A network in a session of ONNX Runtime, and another session for every profile."""
 
-    def __init__(self, network: OnnxNetwork, model: bytes, provider: str, threads: int) -> None:
+    def __init__(self, network: OnnxNetwork, model: bytes, provider: str, threads: int, precision: str) -> None:
         self._network, self._model, self._provider, self._threads = network, model, provider, threads
+        self._precision = precision
+        self._fallbacks: tuple[Fallback, ...] | None = None
         self._session = self._open()
 
     def run(self, inputs: Arrays) -> Sequence[NDArray[Any]]:
@@ -104,15 +113,29 @@ class _Session(ProfiledNetwork):
 
     def profile(self, make_inputs: Callable[[], Arrays], runs: int) -> list[list[ProfiledNode]]:
         """Run it several times in a session of its own that writes a profile."""
-        with tempfile.TemporaryDirectory() as folder:
-            session = self._open(Path(folder))
-            for _ in range(_COLD + runs):
-                session.run(None, self._network.feed(make_inputs()))
-            events = json.loads(Path(session.end_profiling()).read_text(encoding="utf-8"))
+        events = self._events(make_inputs, _COLD + runs)
+        self._fallbacks = find_fallbacks(events, self._provider, self._precision)
         return [
             [ProfiledNode(self._known_names(name), seconds, name.startswith(_OWN)) for name, seconds in run]
             for run in _nodes_by_run(events)[-runs:]
         ]
+
+    def fallbacks(self, inputs: Arrays) -> tuple[Fallback, ...]:
+        """Say by a profile which nodes another provider ran, or ran in floating point although they were quantised."""
+        if self._fallbacks is None:
+            alone = self._provider == _NAMED["cpu"] and self._precision == "fp32"
+            events = [] if alone else self._events(lambda: inputs, 1)
+            self._fallbacks = find_fallbacks(events, self._provider, self._precision)
+        return self._fallbacks
+
+    def _events(self, make_inputs: Callable[[], Arrays], runs: int) -> list[dict[str, Any]]:
+        """Run it several times in a session of its own, and return the profile of that."""
+        with tempfile.TemporaryDirectory() as folder:
+            session = self._open(Path(folder))
+            for _ in range(runs):
+                session.run(None, self._network.feed(make_inputs()))
+            events: list[dict[str, Any]] = json.loads(Path(session.end_profiling()).read_text(encoding="utf-8"))
+        return events
 
     def _known_names(self, name: str) -> list[str]:
         """Return the name of a node, and the tensors that it makes where the name alone does not tell what it is."""
@@ -165,6 +188,39 @@ def _nodes_by_run(events: Sequence[Mapping[str, Any]]) -> list[list[tuple[str, f
             if number is not None:
                 nodes[number].append((event["name"].removesuffix("_kernel_time"), event["dur"] * 1e-6))
     return [nodes[index] for index in range(len(runs))]
+
+
+def find_fallbacks(events: Sequence[Mapping[str, Any]], provider: str, precision: str) -> tuple[Fallback, ...]:
+    """Say which nodes of a profile another provider ran than was asked for, or ran in floating point instead of int8.
+
+    Parameters
+    ----------
+    events : sequence of mapping
+        A profile of ONNX Runtime.
+    provider : str
+        The execution provider that was asked for, by its full name.
+    precision : str
+        ``fp32`` or ``int8``.
+    """
+    nodes = {
+        event["name"]: event["args"]
+        for event in events
+        if event.get("cat") == "Node" and event["name"].endswith("_kernel_time")
+    }
+    computing = [
+        args for args in nodes.values() if args["op_name"] not in _CONVERTING and not args["op_name"].startswith(_OWN)
+    ]
+    found = fallbacks_of([(args["op_name"], args["provider"]) for args in computing], [provider], "on {}")
+    if precision == "int8":
+        kinds = [(args["op_name"], _computed_in(args)) for args in computing]
+        found += fallbacks_of(kinds, ["int8"])
+    return found
+
+
+def _computed_in(args: Mapping[str, Any]) -> str:
+    """Return what a node computes in: the type of its data, which is its first input."""
+    types = [kind for item in args.get("input_type_shape", [])[:1] for kind in item]
+    return _FLOATS.get(types[0], "int8") if types else "int8"
 
 
 class _OneSample(CalibrationDataReader):
