@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 from functools import partial
@@ -25,10 +26,11 @@ if _FOLDER not in sys.path:
     # Workers find it there too: they take over the path of this process.
     sys.path.append(_FOLDER)
 
-import nni_latency_litert._environment as environment
-from nni_latency_litert import LiteRt, plugin
-from nni_latency_litert._conversion import shared_converter
-from nni_latency_litert._runtime import find_fallbacks
+environment = importlib.import_module("nni_latency_litert._environment")
+plugin = importlib.import_module("nni_latency_litert.plugin")
+find_fallbacks = importlib.import_module("nni_latency_litert._runtime").find_fallbacks
+shared_converter = importlib.import_module("nni_latency_litert._conversion").shared_converter
+LiteRt = plugin.LiteRt
 
 _NAMED = os.environ.get(environment.PYTHON_VARIABLE)
 
@@ -54,6 +56,8 @@ def _ending():
 
 
 class Block(nn.Module):
+    """A convolution with what is fused into it, and a sum."""
+
     def __init__(self):
         super().__init__()
         self.conv = nn.Conv2d(8, 8, 3, padding=1, bias=False)
@@ -84,11 +88,15 @@ class Sorted(nn.Module):
 
 
 class Singular(nn.Module):
+    """An operator without a counterpart."""
+
     def forward(self, inputs):
         return torch.linalg.svdvals(inputs)
 
 
 class Chance(nn.Module):
+    """Other results every time."""
+
     def forward(self, inputs):
         return inputs * torch.rand(inputs.shape)
 

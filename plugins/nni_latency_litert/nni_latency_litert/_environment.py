@@ -100,8 +100,8 @@ def _own(folder: Path) -> ConverterPython:
 def _make(folder: Path) -> None:
     """Make the environment; without the last file it does not count."""
     sys.stderr.write(
-        "Making the environment that converts networks for LiteRT, once: litert-torch with torch and jax, about 2 GB in "
-        f"{folder}. This takes a few minutes.\n"
+        "Making the environment that converts networks for LiteRT, once: litert-torch with torch and jax, about 2 GB "
+        f"in {folder}. This takes a few minutes.\n"
     )
     shutil.rmtree(folder, ignore_errors=True)
     python = _python_in(folder)
