@@ -203,9 +203,17 @@ class _Session:
         begin, keys = self.campaign.clock(), keys_of(chain)
         visit = self.bench.visit(keys)
         duration = self.campaign.clock() - begin
-        measured = visit.reference, visit.parts, visit.samples
-        when = self.schedule.next, self.process, duration, time.time()
-        return Record(*measured, keys, *when, fallbacks=visit.fallbacks).rounded()
+        return Record(
+            visit.reference,
+            visit.parts,
+            visit.samples,
+            keys,
+            self.schedule.next,
+            self.process,
+            duration,
+            time.time(),
+            fallbacks=visit.fallbacks,
+        ).rounded()
 
     def _charged(self, record: Record) -> Record:
         """Add to a record's duration what was prepared before it, where the budget includes that."""

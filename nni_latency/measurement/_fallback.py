@@ -48,7 +48,10 @@ class Fallback:
             If it is not what `content` returned.
         """
         operators = tuple((str(kind), int(count)) for kind, count in content["operators"])
-        return cls(str(content["ran"]), operators, int(content["n_nodes"]))
+        made = cls(str(content["ran"]), operators, int(content["n_nodes"]))
+        if not 0 < made.count <= made.n_nodes:
+            raise ValueError(f"{made.count} of {made.n_nodes} nodes cannot fall back")
+        return made
 
     @property
     def count(self) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -27,6 +28,12 @@ class Falling(FakeRuntime):
 def test_record_keeps_what_fell_back(found):
     record = Record(1.0, (), {"latency": (0.5,)}, ("net",), fallbacks=tuple(found))
     assert Record.of(json.loads(json.dumps(record.content()))) == record
+
+
+@pytest.mark.parametrize(("count", "n_nodes"), [(0, 4), (5, 4), (0, 0)])
+def test_absurd_numbers_are_refused(count, n_nodes):
+    with pytest.raises(ValueError, match=r"nodes cannot fall back"):
+        Fallback.of_content({"ran": "in f32", "operators": [["Softmax", count]], "n_nodes": n_nodes})
 
 
 def test_record_without_any_is_what_it_was():

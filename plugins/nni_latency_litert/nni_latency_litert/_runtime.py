@@ -125,10 +125,10 @@ def find_fallbacks(nodes: Sequence[dict[str, Any]], results: Sequence[int]) -> t
         makers.update((int(tensor), place) for tensor in node["outputs"])
     todo, running = list(results), set[int]()
     while todo:
-        place = makers.get(todo.pop())
-        if place is not None and place not in running:
-            running.add(place)
-            todo += [int(tensor) for tensor in nodes[place]["inputs"]]
+        maker = makers.get(todo.pop())
+        if maker is not None and maker not in running:
+            running.add(maker)
+            todo += [int(tensor) for tensor in nodes[maker]["inputs"]]
     known = [
         (node["op_name"], "outside of" if place in running else "in")
         for place, node in enumerate(nodes)
