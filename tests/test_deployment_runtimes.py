@@ -314,8 +314,8 @@ def test_nodes_that_another_provider_ran_are_named():
 def test_table_says_what_fell_back(tmp_path):
     protocol = Protocol(rounds=2, processes=1, n_warmup=0, time_budget=600)
     runtime = _class("onnxruntime")(precision="int8")
-    table = build_table(_conv_plan(), runtime, protocol, tmp_path / "t.json", store="memory")
-    assert any("nodes ran in fp32: Conv" in remark for remark in table.remarks)
+    table = build_table(_conv_plan(nn.Hardswish), runtime, protocol, tmp_path / "t.json", store="memory")
+    assert any("nodes ran in fp32: " in remark and "HardSigmoid" in remark for remark in table.remarks), table.remarks
 
 
 @pytest.fixture
@@ -351,15 +351,15 @@ def test_batches_that_ncnn_cannot_run_are_refused():
         bench.admit(Subject("block", Block, (2, 8, 10, 10)))
 
 
-def _conv_plan():
-    """Plan two layers with a narrow and a wide convolution each."""
+def _conv_plan(*behind):
+    """Plan two layers with a narrow and a wide convolution each, and what stands behind it."""
     layers = [
         PlanLayer(
             f"layer{index}",
             {
                 f"k{size}": PlanCandidate(
                     capture_operators(nn.Conv2d(8, 8, size, padding=size // 2), torch.zeros(1, 8, 16, 16))[0][1],
-                    partial(nn.Conv2d, 8, 8, size, padding=size // 2),
+                    partial(compose, [partial(nn.Conv2d, 8, 8, size, padding=size // 2), *behind]),
                 )
                 for size in (1, 7)
             },

@@ -236,9 +236,12 @@ class _OneSample(CalibrationDataReader):
 
 def _quantised(network: OnnxNetwork, feed: Mapping[str, NDArray[Any]]) -> bytes:
     """Quantise a network to int8, weights by channel."""
+    # It moves the weights of the model that it is given into a file of its own, which is gone afterwards.
+    model = onnx.ModelProto()
+    model.CopyFrom(network.model)
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "int8.onnx"
-        quantize_static(network.model, out, _OneSample(feed), quant_format=QuantFormat.QDQ, per_channel=True)
+        quantize_static(model, out, _OneSample(feed), quant_format=QuantFormat.QDQ, per_channel=True)
         return out.read_bytes()
 
 
