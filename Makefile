@@ -70,7 +70,8 @@ venv: $(VENV)/.installed ## Make .venv and install the package in it
 converter: $(CONVERTER)/.installed ## Make .venv-litert, which converts networks for LiteRT in the slow tests (2 GB)
 
 clean: ## Remove everything that was made, .venv included
-	@rm -rf $(VENV) $(LOWEST) $(CONVERTER) demo report-gpu build dist docs/_build docs/generated *.egg-info .benchmarks .hypothesis
+	@rm -rf $(VENV) $(LOWEST) $(CONVERTER) demo report-gpu build dist docs/_build docs/generated *.egg-info
+	@rm -rf .benchmarks .hypothesis
 	@rm -rf .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	@find . -name __pycache__ -not -path './.git/*' -prune -exec rm -rf {} +
 
