@@ -22,10 +22,14 @@ LOWEST_TESTS ?= tests/platforms tests/documents tests/operators tests/estimators
     tests/tables/test_campaign.py tests/tables/test_builder.py tests/cli/test_cli_help.py tests/cli/test_cli_options.py \
     tests/testing tests/measurement/test_bench.py tests/database/test_store_contract.py
 
-.PHONY: help demo test test-slow test-lowest gpu lint docs benchmarks venv clean
+.PHONY: help demo test test-slow test-lowest gpu lint docs benchmarks venv converter clean
 
 # What the runtimes of plugins/ stand on, for their tests.
-DEPLOYED := onnxruntime openvino ncnn pnnx
+DEPLOYED := onnxruntime openvino ncnn pnnx ai-edge-litert
+
+# What converts networks for LiteRT: an environment of its own; without it the tests that convert are skipped.
+CONVERTER := .venv-litert
+export NNI_LATENCY_LITERT_PYTHON ?= $(if $(wildcard $(CONVERTER)/.installed),$(abspath $(CONVERTER))/bin/python)
 
 help: ## Say what can be made
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | \
@@ -63,13 +67,16 @@ benchmarks: $(VENV)/.installed-test ## Run the benchmarks
 
 venv: $(VENV)/.installed ## Make .venv and install the package in it
 
+converter: $(CONVERTER)/.installed ## Make .venv-litert, which converts networks for LiteRT in the slow tests (2 GB)
+
 clean: ## Remove everything that was made, .venv included
-	@rm -rf $(VENV) $(LOWEST) demo report-gpu build dist docs/_build docs/generated *.egg-info .benchmarks .hypothesis
+	@rm -rf $(VENV) $(LOWEST) $(CONVERTER) demo report-gpu build dist docs/_build docs/generated *.egg-info
+	@rm -rf .benchmarks .hypothesis
 	@rm -rf .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	@find . -name __pycache__ -not -path './.git/*' -prune -exec rm -rf {} +
 
 # pip is the last thing that goes into a new environment, so it stands for a whole one.
-$(BIN)/pip $(LOWEST)/bin/pip:
+$(BIN)/pip $(LOWEST)/bin/pip $(CONVERTER)/bin/pip:
 	@for python in python3.11 python3 python; do \
 	    if "$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
 	        echo "Making $(@:/bin/pip=) with $$python"; \
@@ -96,4 +103,10 @@ $(VENV)/.installed-docs: $(NAMED_IN) | $(BIN)/pip
 $(LOWEST)/.installed-test: setup.cfg pyproject.toml constraints-lowest.txt | $(LOWEST)/bin/pip
 	@echo "Installing nni_latency and the lowest versions that it allows in $(LOWEST) (a few minutes the first time)"
 	@$(LOWEST)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-lowest.txt -e '.[test]'
+	@touch $@
+
+$(CONVERTER)/.installed: constraints.txt | $(CONVERTER)/bin/pip
+	@echo "Installing litert-torch in $(CONVERTER) (a few minutes the first time)"
+	@$(CONVERTER)/bin/python -m pip install --quiet --disable-pip-version-check 'litert-torch>=0.10,<0.11' \
+	    "$$(grep '^torch==' constraints.txt)"
 	@touch $@

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from nni_latency.errors import InvalidValueError, MeasurementError
+from nni_latency.errors import InvalidValueError, MeasurementError, MissingDependencyError
 from nni_latency.estimators import GraphEstimator, MeasuredNetworkEstimator, ModuleEstimator, break_down
 from nni_latency.measurement import CandidateError, LocalBench, Protocol, Subject, cold_chain, compose, operator_times
 from nni_latency.micro_benchmarks import fed_chain
@@ -74,6 +74,13 @@ class Block(nn.Module):
     def forward(self, inputs):
         inner = torch.relu(self.norm(self.conv(inputs)))
         return inputs + self.project(nn.functional.hardswish(self.expand(inner)))
+
+
+class Normalised(Block):
+    """What is rarely computed in less than f32, behind what is."""
+
+    def forward(self, inputs):
+        return nn.functional.layer_norm(super().forward(inputs), inputs.shape[-1:]).softmax(-1)
 
 
 class TwoInputs(nn.Module):
@@ -275,6 +282,62 @@ def test_lower_precisions_run_and_are_other_platforms(name, precision):
         assert len(runtime.divide(stage, inputs, 2)) == 2
 
 
+def _fallbacks(runtime):
+    shape = (1, 8, 16, 16)
+    with runtime.session():
+        inputs = runtime.inputs(shape)
+        return runtime.fallbacks(runtime.prepare(Subject("normalised", Normalised, shape), inputs), inputs)
+
+
+def test_nothing_falls_back_in_fp32(profiled):
+    assert _fallbacks(profiled()) == ()
+
+
+@pytest.mark.parametrize("precision", ["int8", "bf16"])
+def test_nodes_that_stay_in_fp32_are_named(profiled, precision):
+    if precision not in profiled.precisions:
+        pytest.skip(f"{profiled.name} does not compute in {precision}")
+    try:
+        runtime = profiled(precision=precision)
+    except (InvalidValueError, MissingDependencyError) as error:
+        pytest.skip(str(error))
+    (found,) = _fallbacks(runtime)
+    kinds = {kind for kind, _ in found.operators}
+    assert found.ran in ("in fp32", "in f32")
+    assert "Softmax" in kinds or "LayerNormalization" in kinds
+    assert 0 < found.count < found.n_nodes
+
+
+def test_layers_that_ncnn_does_not_compute_in_fp16_are_named():
+    (found,) = _fallbacks(_class("ncnn")(precision="fp16"))
+    assert found.ran == "in fp32"
+    assert "Softmax" in {kind for kind, _ in found.operators}
+    assert _fallbacks(_class("ncnn")()) == ()
+
+
+def test_nodes_that_another_provider_ran_are_named():
+    """A profile as a session with CUDA writes it: what CUDA lacks runs on the CPU, between copies."""
+
+    def event(number, kind, provider, dtype="float"):
+        args = {"op_name": kind, "provider": provider, "input_type_shape": [{dtype: [1, 4]}]}
+        return {"cat": "Node", "name": f"node{number}_kernel_time", "args": args}
+
+    cuda, cpu = "CUDAExecutionProvider", "CPUExecutionProvider"
+    kinds = [("Conv", cuda), ("MemcpyToHost", cuda), ("NonZero", cpu), ("MemcpyFromHost", cuda), ("Relu", cuda)]
+    events = [event(number, kind, provider) for number, (kind, provider) in enumerate(kinds)]
+    find = _module("onnxruntime").find_fallbacks
+    # The second run of the same network adds no nodes.
+    assert [str(item) for item in find([*events, *events], cuda, "fp32")] == [f"1 of 3 nodes ran on {cpu}: NonZero"]
+    assert find(events[:1], cuda, "fp32") == ()
+
+
+def test_table_says_what_fell_back(tmp_path):
+    protocol = Protocol(rounds=2, processes=1, n_warmup=0, time_budget=600)
+    runtime = _class("onnxruntime")(precision="int8")
+    table = build_table(_conv_plan(nn.Hardswish), runtime, protocol, tmp_path / "t.json", store="memory")
+    assert any("nodes ran in fp32: " in remark and "HardSigmoid" in remark for remark in table.remarks), table.remarks
+
+
 @pytest.fixture
 def onnx_file(tmp_path):
     """Save a network without its weights, and return the file and the network."""
@@ -308,15 +371,15 @@ def test_batches_that_ncnn_cannot_run_are_refused():
         bench.admit(Subject("block", Block, (2, 8, 10, 10)))
 
 
-def _conv_plan():
-    """Plan two layers with a narrow and a wide convolution each."""
+def _conv_plan(*behind):
+    """Plan two layers with a narrow and a wide convolution each, and what stands behind it."""
     layers = [
         PlanLayer(
             f"layer{index}",
             {
                 f"k{size}": PlanCandidate(
                     capture_operators(nn.Conv2d(8, 8, size, padding=size // 2), torch.zeros(1, 8, 16, 16))[0][1],
-                    partial(nn.Conv2d, 8, 8, size, padding=size // 2),
+                    partial(compose, [partial(nn.Conv2d, 8, 8, size, padding=size // 2), *behind]),
                 )
                 for size in (1, 7)
             },

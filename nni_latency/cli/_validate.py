@@ -92,6 +92,7 @@ def command(
     plots.draw_validation(found, plot)
     print_report(_report(found, content, [f"Wrote {out} and {plot}"]))
     print_lines(remarks(), (f"Could not be run: {name}: {reason}" for name, reason in found.failures.items()))
+    print_lines(remarks(), found.fallbacks)
     _check(found.scores, wanted.requirements)
 
 

@@ -69,6 +69,7 @@ def record_row(record: Record, numbers: Mapping[str, int]) -> dict[str, Any]:
         "subjects": dumped([numbers[key] for key in record.subjects]),
         "samples": dumped(record.samples),
         "parts": dumped(record.parts),
+        "fallbacks": dumped([item.content() for item in record.fallbacks]) if record.fallbacks else None,
     }
 
 
@@ -97,6 +98,7 @@ def record_of(row: Row[Any], keys: Mapping[int, str]) -> Record:
             "subjects": [keys[number] for number in numbers],
             "samples": json.loads(row.samples),
             "parts": json.loads(row.parts),
+            "fallbacks": json.loads(row.fallbacks or "[]"),
         }
         record = Record.of(content)
         check_record(record)

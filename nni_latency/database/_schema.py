@@ -16,7 +16,7 @@ from sqlalchemy import (
 )
 
 #: Version of the tables that this package reads and writes. Every older one is brought up to it.
-VERSION = 1
+VERSION = 2
 
 #: Holds the version of a database.
 VERSION_TABLE = "nni_latency_version"
@@ -101,6 +101,8 @@ records = Table(
     Column("subjects", Text, nullable=False),
     Column("samples", Text, nullable=False),
     Column("parts", Text, nullable=False),
+    # What did not run as it was asked for; null in most records.
+    Column("fallbacks", Text),
     Index("ix_records_campaign_id_round", "campaign_id", "round"),
 )
 

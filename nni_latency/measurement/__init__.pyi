@@ -3,6 +3,7 @@ from ._bench import Bench, CandidateError, LocalBench, WorkerDiedError
 from ._campaign import Campaign
 from ._chain import Clock, PerfClock, Stage, time_chain
 from ._cold import cold_chain
+from ._fallback import Fallback, fallbacks_of, summarise_fallbacks
 from ._isolation import Benches, IsolatedBench, LocalBenches
 from ._measurement import Measurement, Summary
 from ._memory import activation_memory, cuda_activation_memory, parameter_memory
@@ -29,6 +30,7 @@ __all__ = [
     "Chain",
     "Clock",
     "Failure",
+    "Fallback",
     "IsolatedBench",
     "Kind",
     "LocalBench",
@@ -56,6 +58,7 @@ __all__ = [
     "cold_chain",
     "compose",
     "cuda_activation_memory",
+    "fallbacks_of",
     "fewest_samples",
     "is_narrow",
     "light_network",
@@ -64,6 +67,7 @@ __all__ = [
     "parameter_memory",
     "quantile",
     "quantile_interval",
+    "summarise_fallbacks",
     "time_chain",
     "trim",
     "windows_agree",

@@ -175,7 +175,8 @@ class LocalBench(Bench):
         samples = {"latency": whole}
         for meter in self.meters:
             samples[meter.metric] = [self._read(meter, through, inputs, whole[-1])]
-        return Visit(reference, parts, samples)
+        fallbacks = dict.fromkeys(item for stage in chain for item in self.runtime.fallbacks(stage, inputs))
+        return Visit(reference, parts, samples, fallbacks=tuple(fallbacks))
 
     def _read(self, meter: Meter, through: Stage, inputs: Any, seconds: float) -> float:
         """Return what one run costs by a meter, over a window that it can resolve."""

@@ -204,7 +204,15 @@ class _Session:
         visit = self.bench.visit(keys)
         duration = self.campaign.clock() - begin
         return Record(
-            visit.reference, visit.parts, visit.samples, keys, self.schedule.next, self.process, duration, time.time()
+            visit.reference,
+            visit.parts,
+            visit.samples,
+            keys,
+            self.schedule.next,
+            self.process,
+            duration,
+            time.time(),
+            fallbacks=visit.fallbacks,
         ).rounded()
 
     def _charged(self, record: Record) -> Record:

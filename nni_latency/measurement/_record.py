@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
+
+from nni_latency.measurement._fallback import Fallback
 
 #: Significant digits that are kept of a sample; more are noise.
 DIGITS = 9
@@ -23,11 +25,14 @@ class Visit:
         then that of every call of a torch function.
     samples : mapping of str to list of float
         By metric, in its SI unit: the cost of the whole network in runs without a mark between the parts.
+    fallbacks : tuple of Fallback, default=()
+        Nodes that did not run where, or in the precision, that was asked for.
     """
 
     reference: float
     parts: Sequence[Sequence[float]]
     samples: Mapping[str, Sequence[float]]
+    fallbacks: tuple[Fallback, ...] = field(default=(), kw_only=True)
 
     @property
     def whole(self) -> Sequence[float]:
@@ -77,10 +82,12 @@ class Record(Visit):
             int(content["process"]),
             float(content["duration"]),
             float(content["at"]),
+            fallbacks=tuple(map(Fallback.of_content, content.get("fallbacks", ()))),
         )
 
     def content(self) -> dict[str, Any]:
         """Return it as plain lists and numbers, with nine significant digits."""
+        fallbacks = {"fallbacks": [item.content() for item in self.fallbacks]} if self.fallbacks else {}
         return {
             "subjects": list(self.subjects),
             "round": self.round,
@@ -90,6 +97,7 @@ class Record(Visit):
             "reference": rounded(self.reference),
             "samples": {metric: [rounded(value) for value in values] for metric, values in self.samples.items()},
             "parts": [[rounded(seconds) for seconds in run] for run in self.parts],
+            **fallbacks,
         }
 
     def rounded(self) -> Record:

@@ -21,6 +21,8 @@ from nni_latency.measurement import (
     Protocol,
     Schedule,
     Store,
+    StoredCampaign,
+    summarise_fallbacks,
 )
 from nni_latency.measurement.runtimes import Runtime
 from nni_latency.platforms import Conditions, remarks_on
@@ -122,7 +124,7 @@ class Measuring:
             self.on_start(campaign.resumed)
             campaign.run()
             (stored,) = store.campaigns(identifier=log.identifier)
-        return Measured(log.identifier, stored.conditions)
+        return Measured.of(stored)
 
 
 @dataclass(frozen=True)
@@ -131,14 +133,22 @@ class Measured:
 
     campaign: str
     conditions: Mapping[str, Any]
+    fallbacks: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, stored: StoredCampaign) -> Measured:
+        """Read it off the records of a campaign."""
+        networks = {record.subjects: record.fallbacks for record in stored.records}
+        return cls(stored.identifier, stored.conditions, summarise_fallbacks(networks))
 
     def mark(self, result: Result) -> Result:
-        """Write into a table or a set of points which campaign it came from, and what the machine was like."""
-        fields: dict[str, Any] = {"campaign": self.campaign}
+        """Write into a table or a set of points which campaign it came from, what fell back, and the conditions."""
+        known = (*result.remarks, *self.fallbacks)
+        fields: dict[str, Any] = {"campaign": self.campaign, "remarks": known}
         if set(self.conditions) >= {"before", "after"}:
             before, after = (Conditions.from_dict(self.conditions[moment]) for moment in ("before", "after"))
             fields["conditions"] = {"before": before.as_dict(), "after": after.as_dict()}
-            fields["remarks"] = (*result.remarks, *map(str, remarks_on(before, after)))
+            fields["remarks"] = (*known, *map(str, remarks_on(before, after)))
         return replace(result, **fields)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Unpack
 
 import numpy as np
@@ -67,6 +67,8 @@ class NetworkMeasurements:
         Time spent measuring [s].
     failures : mapping of str to str
         Networks that could not be run, each with the reason.
+    fallbacks : tuple of str, default=()
+        Sentences that name the operators that did not run where, or in the precision, that was asked for.
     """
 
     networks: Mapping[str, NetworkTimes]
@@ -75,6 +77,7 @@ class NetworkMeasurements:
     drift: tuple[float, ...]
     duration: float
     failures: Mapping[str, str]
+    fallbacks: tuple[str, ...] = ()
 
     @property
     def reference(self) -> float | None:
@@ -123,8 +126,9 @@ def measure_networks(
         always=[_subject(plan, key, selection) for key, selection in references.items()],
     )
     content = {name: dict(selection) for name, selection in {**networks, **references}.items()}
-    measuring.run(schedule, space_content(plan.space, plan.input_shape, content))
-    return _summarise(selections, reference_networks(plan, selections), runtime.platform, protocol, schedule)
+    done = measuring.run(schedule, space_content(plan.space, plan.input_shape, content))
+    found = _summarise(selections, reference_networks(plan, selections), runtime.platform, protocol, schedule)
+    return replace(found, fallbacks=done.fallbacks)
 
 
 def reference_networks(plan: NetworkSource, selections: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:

@@ -43,7 +43,7 @@ def rebuild_table(
         If the table names no campaign, or the store does not have it.
     """
     campaign = _campaign_of(table, store)
-    measured = Measured(campaign.identifier, campaign.conditions)
+    measured = Measured.of(campaign)
     if isinstance(table, OperatorTable):
         return measured.mark(stored_operator_table(campaign, table))
     rebuilt = measured.mark(_lookup_table(campaign, plan(), store))

@@ -18,7 +18,7 @@ from torch import nn
 
 from nni_latency.errors import InvalidValueError, LatencyError
 from nni_latency.estimators import Estimate, Estimator, LayerEstimator
-from nni_latency.measurement import Stage, Subject, time_chain
+from nni_latency.measurement import Fallback, Stage, Subject, time_chain
 from nni_latency.measurement.runtimes import Runtime
 from nni_latency.operators import capture_operators
 from nni_latency.platforms import Platform
@@ -101,6 +101,7 @@ def check_runtime(runtime: Runtime, module: nn.Module | None = None, input_shape
         expect(callable(stage), "prepare must return something to call.")
         _check_kernels(runtime.fused_operators(subject, inputs))
         _check_time(runtime, stage, inputs, "A run")
+        _check_fallbacks(runtime.fallbacks(stage, inputs), runtime.fallbacks(stage, inputs))
         _check_time(runtime, *runtime.reference(), "A run of the reference")
     after = torch.get_num_threads(), torch.is_grad_enabled(), torch.is_inference_mode_enabled()
     expect(before == after, "session must put back torch's number of threads, gradient and inference mode.")
@@ -148,6 +149,21 @@ def _check_kernels(kernels: object) -> None:
     texts = all(isinstance(item, str) for item in (*(name for name, _ in kernels), *parts))
     expect(texts, f"fused_operators must name kernels and operators by texts. Got {kernels!r}.")
     expect(len(set(parts)) == len(parts), f"fused_operators must name every operator once. Got {kernels!r}.")
+
+
+def _check_fallbacks(found: object, again: object) -> None:
+    """Check what a runtime says that did not run as it was asked for."""
+    good = isinstance(found, tuple) and all(isinstance(item, Fallback) for item in found)
+    expect(good, f"fallbacks must return a tuple of Fallback. Got {found!r}.")
+    assert isinstance(found, tuple)
+    for item in found:
+        expect(bool(item.ran), "A Fallback must say where its nodes ran.")
+        counts = all(kind and count > 0 for kind, count in item.operators) and bool(item.operators)
+        expect(counts, f"A Fallback must name the operators that fell back, and how many of each. Got {item!r}.")
+        expect(item.count <= item.n_nodes, f"No more nodes can fall back than a network has. Got {item!r}.")
+    places = [item.ran for item in found]
+    expect(len(set(places)) == len(places), f"fallbacks must name every place once. Got {places}.")
+    expect(found == again, f"fallbacks must say the same of the same network. Got {found!r} and {again!r}.")
 
 
 def _check_time(runtime: Runtime, stage: Stage, inputs: Any, what: str) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from nni_latency.errors import BusyError
-from nni_latency.measurement import CampaignHeader, Failure, Protocol, Record, Store, StoredCampaign, Subject
+from nni_latency.measurement import CampaignHeader, Failure, Fallback, Protocol, Record, Store, StoredCampaign, Subject
 from nni_latency.platforms import Platform
 from nni_latency.testing._contracts import expect
 
@@ -182,7 +182,9 @@ def _subjects() -> list[Subject]:
 def _record(number: int) -> Record:
     seconds = (number + 1) / 7000
     samples = {"latency": (seconds, seconds / 3), "energy": (0.123456789,)}
-    return Record(1e-3 / 3, ((seconds, 1e-9), (0.5, 0.25)), samples, _KEYS, number, 1, 0.1, 1.7e9 + number)
+    fallbacks = (Fallback.of("in f32", ["Softmax"], 4),) if number else ()
+    times = (seconds, 1e-9), (0.5, 0.25)
+    return Record(1e-3 / 3, times, samples, _KEYS, number, 1, 0.1, 1.7e9 + number, fallbacks=fallbacks)
 
 
 def _only(store: Store) -> StoredCampaign:

@@ -76,6 +76,7 @@ def validation_content(validation: Validation) -> dict[str, Any]:
         "duration": validation.duration,
         "drift": list(validation.drift),
         "failures": dict(validation.failures),
+        "fallbacks": list(validation.fallbacks),
         "networks": [_network(result) for result in validation.results],
     }
 

@@ -103,6 +103,8 @@ class Validation(Drawn):
         Time spent measuring [s].
     failures : mapping of str to str
         Networks that could not be run, each with the reason.
+    fallbacks : tuple of str, default=()
+        Sentences that name the operators that did not run where, or in the precision, that was asked for.
     """
 
     estimator: str
@@ -113,6 +115,7 @@ class Validation(Drawn):
     drift: tuple[float, ...]
     duration: float
     failures: Mapping[str, str]
+    fallbacks: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         return (
@@ -242,6 +245,7 @@ def validate(
         measured.drift,
         measured.duration,
         measured.failures,
+        measured.fallbacks,
     )
 
 

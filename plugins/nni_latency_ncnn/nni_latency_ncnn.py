@@ -15,11 +15,15 @@ from numpy.typing import NDArray
 
 from nni_latency import hookimpl
 from nni_latency.errors import MeasurementError, listed
+from nni_latency.measurement import Fallback, fallbacks_of
 from nni_latency.measurement.runtimes import Arrays, CompiledNetwork, ExportedRuntime
 from nni_latency.operators import OnnxNetwork
 
 #: Longest time that a conversion may take [s].
 _CONVERSION_TIMEOUT = 120.0
+
+#: Layers that compute nothing: they name, pass on or look at a tensor in another way.
+_IDLE = ("Input", "Split", "Noop", "Reshape", "Flatten", "Squeeze", "ExpandDims")
 
 
 class Ncnn(ExportedRuntime):
@@ -80,6 +84,7 @@ class _Net(CompiledNetwork):
             _check_layers(param)
             if self._net.load_param(str(param)) or self._net.load_model(str(weights)):
                 raise MeasurementError("ncnn cannot load the network that pnnx made.")
+        self._half = half
         self._inputs, self._outputs = self._net.input_names(), self._net.output_names()
 
     def run(self, inputs: Arrays) -> Sequence[NDArray[Any]]:
@@ -94,6 +99,15 @@ class _Net(CompiledNetwork):
                 raise MeasurementError(f"ncnn cannot compute the result {name!r}.")
             found.append(np.array(result)[None])
         return found
+
+    def fallbacks(self, inputs: Arrays) -> tuple[Fallback, ...]:
+        """Say which layers have no code for 16 bits on this processor, where 16 bits were asked for."""
+        if not self._half:
+            return ()
+        layers = [layer for layer in self._net.layers() if layer.type not in _IDLE]
+        return fallbacks_of(
+            [(layer.type, "fp16" if layer.support_fp16_storage else "fp32") for layer in layers], ["fp16"]
+        )
 
 
 def _convert(network: OnnxNetwork, inputs: Arrays, folder: Path) -> tuple[Path, Path]:

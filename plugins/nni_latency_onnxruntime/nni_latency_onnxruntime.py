@@ -20,6 +20,7 @@ from onnxruntime.quantization import CalibrationDataReader, QuantFormat, quantiz
 
 from nni_latency import hookimpl
 from nni_latency.errors import InvalidValueError, MeasurementError
+from nni_latency.measurement import Fallback, fallbacks_of
 from nni_latency.measurement.runtimes import Arrays, ProfiledNetwork, ProfiledNode, ProfiledRun, ProfiledRuntime
 from nni_latency.operators import OnnxNetwork
 
@@ -28,6 +29,12 @@ _NAMED = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider", "tenso
 
 #: How nodes are named that only change the layout of a tensor.
 _OWN = ("ReorderInput", "ReorderOutput")
+
+#: Nodes that quantise, or bring a tensor to another device, and compute nothing.
+_CONVERTING = ("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "Cast", "MemcpyToHost", "MemcpyFromHost")
+
+#: Types of inputs in which floating point numbers are computed, as a profile has them.
+_FLOATS = {"float": "fp32", "float16": "fp16", "bfloat16": "bf16", "double": "fp64"}
 
 #: Runs whose profile is thrown away: the first ones of a session are slower.
 _COLD = 2
@@ -90,14 +97,16 @@ class OnnxRuntime(ProfiledRuntime):
         spelt_out = dataclasses.replace(network, model=_spelt_out(network.model))
         feed = spelt_out.feed(inputs)
         model = _quantised(spelt_out, feed) if self.precision == "int8" else spelt_out.serialised()
-        return _Session(spelt_out, model, self.provider, self.threads)
+        return _Session(spelt_out, model, self.provider, self.threads, self.precision)
 
 
 class _Session(ProfiledNetwork):
     """A network in a session of ONNX Runtime, and another session for every profile."""
 
-    def __init__(self, network: OnnxNetwork, model: bytes, provider: str, threads: int) -> None:
+    def __init__(self, network: OnnxNetwork, model: bytes, provider: str, threads: int, precision: str) -> None:
         self._network, self._model, self._provider, self._threads = network, model, provider, threads
+        self._precision = precision
+        self._fallbacks: tuple[Fallback, ...] | None = None
         self._session = self._open()
 
     def run(self, inputs: Arrays) -> Sequence[NDArray[Any]]:
@@ -107,16 +116,30 @@ class _Session(ProfiledNetwork):
 
     def profile(self, make_inputs: Callable[[], Arrays], runs: int) -> list[ProfiledRun]:
         """Run it several times in a session of its own that writes a profile."""
-        with tempfile.TemporaryDirectory() as folder:
-            session = self._open(Path(folder))
-            took = [_timed(session, self._network.feed(make_inputs())) for _ in range(_COLD + runs)]
-            events = json.loads(Path(session.end_profiling()).read_text(encoding="utf-8"))
+        events, took = self._events(make_inputs, _COLD + runs)
+        self._fallbacks = find_fallbacks(events, self._provider, self._precision)
         return [
             ProfiledRun(
                 [ProfiledNode(self._known_names(name), taken, name.startswith(_OWN)) for name, taken in nodes], seconds
             )
             for nodes, seconds in zip(_nodes_by_run(events)[-runs:], took[-runs:], strict=True)
         ]
+
+    def fallbacks(self, inputs: Arrays) -> tuple[Fallback, ...]:
+        """Say by a profile which nodes another provider ran, or ran in floating point although they were quantised."""
+        if self._fallbacks is None:
+            alone = self._provider == _NAMED["cpu"] and self._precision == "fp32"
+            events = [] if alone else self._events(lambda: inputs, 1)[0]
+            self._fallbacks = find_fallbacks(events, self._provider, self._precision)
+        return self._fallbacks
+
+    def _events(self, make_inputs: Callable[[], Arrays], runs: int) -> tuple[list[dict[str, Any]], list[float]]:
+        """Run it several times in a session of its own; return the profile of that, and what every run took [s]."""
+        with tempfile.TemporaryDirectory() as folder:
+            session = self._open(Path(folder))
+            took = [_timed(session, self._network.feed(make_inputs())) for _ in range(runs)]
+            events: list[dict[str, Any]] = json.loads(Path(session.end_profiling()).read_text(encoding="utf-8"))
+        return events, took
 
     def _known_names(self, name: str) -> list[str]:
         """Return the name of a node, and the tensors that it makes where the name alone does not tell what it is."""
@@ -200,6 +223,39 @@ def _spelt_out(model: onnx.ModelProto) -> onnx.ModelProto:
     return found
 
 
+def find_fallbacks(events: Sequence[Mapping[str, Any]], provider: str, precision: str) -> tuple[Fallback, ...]:
+    """Say which nodes of a profile another provider ran than was asked for, or ran in floating point instead of int8.
+
+    Parameters
+    ----------
+    events : sequence of mapping
+        A profile of ONNX Runtime.
+    provider : str
+        The execution provider that was asked for, by its full name.
+    precision : str
+        ``fp32`` or ``int8``.
+    """
+    nodes = {
+        event["name"]: event["args"]
+        for event in events
+        if event.get("cat") == "Node" and event["name"].endswith("_kernel_time")
+    }
+    computing = [
+        args for args in nodes.values() if args["op_name"] not in _CONVERTING and not args["op_name"].startswith(_OWN)
+    ]
+    found = fallbacks_of([(args["op_name"], args["provider"]) for args in computing], [provider], "on {}")
+    if precision == "int8":
+        kinds = [(args["op_name"], _computed_in(args)) for args in computing]
+        found += fallbacks_of(kinds, ["int8"])
+    return found
+
+
+def _computed_in(args: Mapping[str, Any]) -> str:
+    """Return what a node computes in: the type of its data, which is its first input."""
+    types = [kind for item in args.get("input_type_shape", [])[:1] for kind in item]
+    return _FLOATS.get(types[0], "int8") if types else "int8"
+
+
 class _OneSample(CalibrationDataReader):
     """Calibrates on what the network runs on."""
 
@@ -213,9 +269,12 @@ class _OneSample(CalibrationDataReader):
 
 def _quantised(network: OnnxNetwork, feed: Mapping[str, NDArray[Any]]) -> bytes:
     """Quantise a network to int8, weights by channel."""
+    # It moves the weights of the model that it is given into a file of its own, which is gone afterwards.
+    model = onnx.ModelProto()
+    model.CopyFrom(network.model)
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "int8.onnx"
-        quantize_static(network.model, out, _OneSample(feed), quant_format=QuantFormat.QDQ, per_channel=True)
+        quantize_static(model, out, _OneSample(feed), quant_format=QuantFormat.QDQ, per_channel=True)
         return out.read_bytes()
 
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from nni_latency import hookimpl
 from nni_latency.errors import InvalidValueError, MeasurementError, listed
 from nni_latency.imports import require
+from nni_latency.measurement import Fallback, fallbacks_of
 from nni_latency.measurement.runtimes import (
     Arrays,
     ProfileCost,
@@ -29,6 +30,15 @@ from nni_latency.operators import OnnxNetwork
 #: quantised to int8 computes the rest in f32.
 _HINTS = {"fp32": "f32", "bf16": "bf16", "int8": "f32"}
 
+
+#: What its runtime model calls the precisions that were asked for.
+_ASKED = {"fp32": ("f32",), "bf16": ("bf16",), "int8": ("i8", "u8")}
+
+#: What its runtime model calls floating point numbers. All else counts and addresses.
+_FLOATS = ("f64", "f32", "f16", "bf16")
+
+#: Kinds of nodes that compute nothing: they hold, move or convert a tensor.
+_IDLE = ("Input", "Output", "Constant", "Const", "Parameter", "Result", "Reorder", "Reshape", "Convert", "MemoryInput")
 
 #: Runs before those that are asked for, as many times as these, from which on the network is compiled anew.
 _MOST_BEFORE = 2
@@ -131,6 +141,10 @@ class _Compiled(ProfiledNetwork):
             for seconds in took
         ]
 
+    def fallbacks(self, inputs: Arrays) -> tuple[Fallback, ...]:
+        """Say which nodes compute in another precision, by the runtime model."""
+        return self._fallbacks
+
     def _open(self) -> None:
         settings = {
             "INFERENCE_PRECISION_HINT": _HINTS[self._precision],
@@ -151,6 +165,7 @@ class _Compiled(ProfiledNetwork):
         self._originals = {
             node.get_friendly_name(): [node.get_friendly_name(), *_original_names(node)] for node in nodes
         }
+        self._fallbacks = find_fallbacks(nodes, self._precision)
         self._reorders = {node.get_friendly_name() for node in nodes if _info(node, "layerType") == "Reorder"}
 
     def _timed(self, inputs: Arrays) -> float:
@@ -177,6 +192,21 @@ def _original_names(node: Any) -> list[str]:
 def _info(node: Any, name: str) -> str:
     info = node.get_rt_info()
     return str(info[name].value) if name in info else ""
+
+
+def find_fallbacks(nodes: Sequence[Any], precision: str) -> tuple[Fallback, ...]:
+    """Say which nodes of a runtime model compute in another precision than was asked for.
+
+    Parameters
+    ----------
+    nodes : sequence of openvino.Node
+        Those of a runtime model.
+    precision : str
+        ``fp32``, ``bf16`` or ``int8``.
+    """
+    known = [(_info(node, "layerType"), _info(node, "runtimePrecision").lower()) for node in nodes]
+    asked = _ASKED[precision]
+    return fallbacks_of([(kind, ran) for kind, ran in known if kind not in _IDLE and ran in (*_FLOATS, *asked)], asked)
 
 
 def _check_precision(nodes: Sequence[Any], precision: str) -> None:

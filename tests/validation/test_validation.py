@@ -11,7 +11,7 @@ from whole_network import WholeNetwork
 
 from nni_latency.errors import FileFormatError, MeasurementError, MismatchError
 from nni_latency.estimators import Estimate, LayerEstimator, TableEstimator
-from nni_latency.measurement import MemoryStore, Protocol
+from nni_latency.measurement import Fallback, MemoryStore, Protocol
 from nni_latency.platforms import Platform
 from nni_latency.tables import build_table, measure_networks, subset_table
 from nni_latency.testing import FakeRuntime, fake_plan
@@ -290,3 +290,19 @@ def test_altered_file_of_a_validation_is_refused(table, measured, tmp_path, chan
     path.write_text(json.dumps({**content, **change}))
     with pytest.raises(FileFormatError, match=words):
         read_summary(path)
+
+
+class _Falling(FakeRuntime):
+    """Runs one of two nodes in f32."""
+
+    def fallbacks(self, stage, value):
+        return (Fallback.of("in f32", ["Softmax"], 2),)
+
+
+def test_what_fell_back_is_told_by_table_and_validation(tmp_path):
+    runtime = _Falling(_BY_OP_KEY)
+    table = build_table(_PLAN, runtime, _PROTOCOL, tmp_path / "t.json", store="memory")
+    measured = measure_networks(_PLAN, draw_networks(_PLAN, 4), runtime, _PROTOCOL, store="memory")
+    sentence = "Of every network, 1 of 2 nodes ran in f32: Softmax."
+    assert sentence in table.remarks
+    assert validation_content(validate(TableEstimator(table), _PLAN, measured))["fallbacks"] == [sentence]

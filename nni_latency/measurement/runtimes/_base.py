@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from nni_latency.errors import MeasurementError
 from nni_latency.measurement._chain import Clock, Stage
+from nni_latency.measurement._fallback import Fallback
 from nni_latency.measurement._subject import Subject
 from nni_latency.measurement.runtimes._reference import REFERENCE_SHAPE, reference_module
 from nni_latency.platforms import Conditions, Platform
@@ -183,6 +184,26 @@ class Runtime(ABC):
             Whatever says why the runtime cannot take the network.
         """
         return None
+
+    def fallbacks(self, stage: Stage, value: Any) -> tuple[Fallback, ...]:
+        """Say which nodes of a prepared network do not run where, or in the precision, that was asked for.
+
+        Called inside a session, after the network has run; every record keeps the answer.
+
+        Parameters
+        ----------
+        stage : callable
+            What `prepare` or `join` returned.
+        value : object
+            What it takes.
+
+        Returns
+        -------
+        tuple of Fallback
+            One for each other place or precision; empty, as by default, where everything ran as it was asked for, or
+            the runtime has no way to run anything otherwise.
+        """
+        return ()
 
     def stand_in(self) -> Runtime | None:
         """Return a runtime of the same device that can be timed inside; None if there is none, or no need."""

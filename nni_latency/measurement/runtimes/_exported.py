@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from nni_latency.errors import InvalidValueError, MeasurementError
 from nni_latency.measurement._chain import Clock, PerfClock, Stage
+from nni_latency.measurement._fallback import Fallback
 from nni_latency.measurement._subject import Subject
 from nni_latency.measurement.runtimes._affinity import choose_processors
 from nni_latency.measurement.runtimes._base import Runtime
@@ -39,9 +40,9 @@ def each_array(value: Any) -> Arrays:
 
 @dataclasses.dataclass(frozen=True)
 class Prepared:
-    """A network that can be run and joined to others."""
+    """A network that can be run and, where it is in ONNX, joined to others."""
 
-    network: OnnxNetwork
+    network: Any
     compiled: CompiledNetwork
 
     def __call__(self, value: Any) -> Any:
@@ -83,9 +84,9 @@ class Beside(Prepared):
 
 
 class ExportedRuntime(Runtime):
-    """Base of runtimes that compile a network from ONNX, and are timed from the outside.
+    """Base of runtimes that compile a network from ONNX or another export, and are timed from the outside.
 
-    A subclass gives `name`, `version`, `precisions` and `_compile`.
+    A subclass gives `name`, `version`, `precisions` and `_compile`, and `_export` if it does not take ONNX.
 
     Parameters
     ----------
@@ -129,6 +130,10 @@ class ExportedRuntime(Runtime):
     def identity(self) -> dict[str, Any]:
         """What else tells its platforms apart, by names without ``runtime.``."""
         return {}
+
+    def _export(self, module: torch.nn.Module, tensors: Sequence[torch.Tensor]) -> Any:
+        """Bring a module into the form that `_compile` takes; a runtime that does not come from ONNX overrides it."""
+        return export_onnx(module, tensors)
 
     @abstractmethod
     def _compile(self, network: OnnxNetwork, inputs: Arrays) -> CompiledNetwork:
@@ -204,16 +209,22 @@ class ExportedRuntime(Runtime):
         with torch.inference_mode(False), torch.no_grad():
             tensors = [torch.from_numpy(array.copy()) for array in arrays]
             expected = tensors_in(module(*(tensor.clone() for tensor in tensors)))
-            network = export_onnx(module, tensors)
+            network = self._export(module, tensors)
         prepared = self._settled(network, arrays)
         self._check(prepared.compiled.run(arrays), [item.float().numpy() for item in expected])
         return prepared
+
+    def fallbacks(self, stage: Stage, value: Any) -> tuple[Fallback, ...]:
+        """Ask the compiled network; what runs in torch before it is not of the runtime."""
+        if isinstance(stage, Behind):
+            return self.fallbacks(stage.prepared, stage.inputs(value))
+        return stage.compiled.fallbacks(each_array(value)) if isinstance(stage, Prepared) else ()
 
     def conditions(self) -> Conditions:
         """Say what the device is like at this moment."""
         return read_conditions(self.device)
 
-    def _settled(self, network: OnnxNetwork, arrays: Arrays) -> Prepared:
+    def _settled(self, network: Any, arrays: Arrays) -> Prepared:
         compiled = self._compile(network, arrays)
         for _ in range(_SETTLING_RUNS):
             compiled.run(arrays)

@@ -10,6 +10,8 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from nni_latency.measurement._fallback import Fallback
+
 Arrays = tuple[NDArray[Any], ...]
 
 #: What profiling costs leaves this share of a node's time at least.
@@ -22,6 +24,13 @@ class CompiledNetwork(ABC):
     @abstractmethod
     def run(self, inputs: Arrays) -> Sequence[NDArray[Any]]:
         """Run it once."""
+
+    def fallbacks(self, inputs: Arrays) -> tuple[Fallback, ...]:
+        """Say which nodes do not run where, or in the precision, that was asked for; none by default.
+
+        See `nni_latency.measurement.fallbacks_of`. Asked at every visit, so an answer that takes time is kept.
+        """
+        return ()
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,5 @@
+"""LiteRT (TFLite with XNNPACK) as a runtime for nni_latency."""
+
+from nni_latency_litert._runtime import LiteRt
+
+__all__ = ["LiteRt"]
