@@ -103,7 +103,7 @@ class _EndOptions:
 
 @click.command("measure-networks", cls=ReportingCommand)
 @click.argument("files", nargs=-1, type=click.Path(exists=True, path_type=Path))
-@grouped(out={"help": "File of the data set.", "default": "networks.json"})
+@grouped(out={"help": "File of the data set.", "default": "networks.zip"})
 def command(
     files: tuple[Path, ...],
     wanted: _NetworkOptions,
@@ -146,8 +146,8 @@ def command(
         left = max(1.0, left - found.duration)
     if not measured:
         raise MeasurementError(next(iter(failed.values())))
-    datasets.save_networks(out, networks, measured)
-    _remark(measured, failed, networks)
+    written = datasets.save_networks(out, networks, measured)
+    _remark(measured, failed, networks, written)
     print_report(_report(measured, out))
 
 
@@ -183,22 +183,23 @@ def _members(chosen: Sequence[graphs.Family], wanted: _NetworkOptions) -> Iterat
 
 
 def _remark(
-    measured: Sequence[datasets.PlatformLatencies], failed: dict[str, str], networks: Sequence[datasets.NetworkFile]
+    measured: Sequence[datasets.PlatformLatencies],
+    failed: dict[str, str],
+    networks: Sequence[datasets.NetworkFile],
+    written: datasets.NetworkSet,
 ) -> None:
     """Name what could not be measured, and why."""
-    names = {item.key: item.name for item in networks}
     for place, reason in failed.items():
         remarks().print(escape(f"Nothing could be measured on {place}: {reason}"))
-    for item in measured:
+    for platform, failures in written.failures.items():
         reasons: dict[str, list[str]] = {}
-        for key, reason in item.failures.items():
-            reasons.setdefault(reason, []).append(names[key])
-        for reason, some in reasons.items():
-            remarks().print(escape(f"{item.platform.id} cannot run {named(some)}: {reason}."))
+        for name, reason in failures.items():
+            reasons.setdefault(reason, []).append(name)
+        for reason, names in reasons.items():
+            remarks().print(escape(f"{platform} cannot run {named(names)}: {reason}."))
+    for item in measured:
         done = {*item.latencies, *item.failures}
-        late = [
-            network.name for network in networks if network.batch_size == item.batch_size and network.key not in done
-        ]
+        late = [other.name for other in networks if other.batch_size == item.batch_size and other.key not in done]
         if late:
             remarks().print(
                 escape(

@@ -12,7 +12,7 @@ from nni_latency.datasets._summaries import NetworkSummary, Speed, part_times, s
 from nni_latency.errors import InvalidValueError
 from nni_latency.graphs import find_families
 from nni_latency.measurement import Protocol, Subject
-from nni_latency.measurement.runtimes import Runtime
+from nni_latency.measurement.runtimes import ExportedRuntime, Runtime
 from nni_latency.platforms import Platform
 from nni_latency.tables import Measuring, MeasuringOptions
 
@@ -50,6 +50,8 @@ class PlatformLatencies:
         Time spent measuring [s].
     conditions : mapping
         What the machine was like before and after.
+    sees_nodes : bool, default=False
+        Whether the parts are nodes of the ONNX file; if not, they are calls of torch functions.
     """
 
     platform: Platform
@@ -61,6 +63,7 @@ class PlatformLatencies:
     failures: Mapping[str, str] = field(default_factory=dict)
     duration: float = 0.0
     conditions: Mapping[str, Any] = field(default_factory=dict)
+    sees_nodes: bool = False
 
 
 def measure_networks(
@@ -131,6 +134,7 @@ def measure_networks(
         {item.key: schedule.failures[item.key] for item in networks if item.key in schedule.failures},
         schedule.spent,
         measured.conditions,
+        isinstance(runtime, ExportedRuntime),
     )
 
 

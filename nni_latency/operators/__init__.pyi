@@ -15,7 +15,7 @@ from ._op_key import OP_KEY, parse_op_keys
 from ._op_spec import LARGEST_TENSOR, AttributeValue, OpSpec
 from ._rebuild import build_operator
 from ._tensors import Learned, is_parameter, shares_memory_of, tensors_in
-from ._trace import By, Trace, TracedOperator, TracingWarning
+from ._trace import By, Graph, Trace, TracedOperator, TracingWarning
 from ._tracing import capture_operators, run_traced, trace, trace_both
 
 __all__ = [
@@ -28,6 +28,7 @@ __all__ = [
     "FusionRule",
     "FusionRules",
     "FusionTimes",
+    "Graph",
     "Inputs",
     "Learned",
     "OnnxNetwork",
