@@ -1,7 +1,7 @@
 from ._archive import Archive, Part, write_archive
 from ._batches import BatchedNetworks
 from ._card import make_card
-from ._document import NETWORKS, GraphDocument, NetworksDocument
+from ._document import GraphDocument, networks_schema
 from ._kernels import kernels_of_calls, kernels_of_nodes
 from ._measuring import ANCHORS, DATASET_PROTOCOL, PlatformLatencies, measure_networks
 from ._network_files import NetworkFile, family_files, given_files
@@ -12,7 +12,6 @@ from ._writing import NNLQP, export_nnlqp, import_nnlqp, save_networks
 __all__ = [
     "ANCHORS",
     "DATASET_PROTOCOL",
-    "NETWORKS",
     "NNLQP",
     "Archive",
     "BatchedNetworks",
@@ -21,7 +20,6 @@ __all__ = [
     "NetworkFile",
     "NetworkSet",
     "NetworkSummary",
-    "NetworksDocument",
     "Part",
     "PlatformLatencies",
     "Speed",
@@ -34,6 +32,7 @@ __all__ = [
     "load_networks",
     "make_card",
     "measure_networks",
+    "networks_schema",
     "part_times",
     "save_networks",
     "summarise_network",

@@ -61,7 +61,8 @@ class BatchedNetworks(Schedule):
         self.calls = calls
         self.networks = {subject.key: subject for subject in (*networks, *anchors)}
         self.anchors = [subject.key for subject in anchors]
-        self._weights = dict(weights)
+        # Always the same, so that a campaign that is resumed goes on in the batch in which it was interrupted.
+        self._batches = _divided(list(self.networks), weights, sum(weights[key] for key in self.anchors))
         #: By network, its visits in order; those of networks that nobody asked for, too.
         self.visits: dict[str, list[Record]] = {}
         self._durations: Counter[str] = Counter()
@@ -88,14 +89,10 @@ class BatchedNetworks(Schedule):
 
     def sessions(self) -> Iterator[int]:
         """Yield a session for every batch, until the budget is spent or all networks are known."""
-        number = self.process + 1 if self.rounds else 0
-        while not self.is_spent:
-            self._batch = self._draw_batch()
-            if not self._batch:
-                break
-            self.process = number
-            yield number
-            number += 1
+        for number, batch in enumerate(self._batches):
+            self._batch, self.process = batch, number
+            if not self.is_spent and any(map(self._wants, batch)):
+                yield number
         if not any(key in self.visits for key in self.networks):
             reason = next((self.failures[key] for key in self.networks if key in self.failures), "there was no time")
             raise MeasurementError(f"None of the networks can be run: {reason}.")
@@ -118,7 +115,6 @@ class BatchedNetworks(Schedule):
     def observe(self, records: Sequence[Record]) -> None:
         """Take in the records of one round."""
         super().observe(records)
-        self.process = max(self.process, records[0].process)
         for record in records:
             (key,) = record.subjects
             self.visits.setdefault(key, []).append(record)
@@ -143,13 +139,15 @@ class BatchedNetworks(Schedule):
         runs = [seconds for visit in visits for seconds in visit.whole]
         return self._durations[key] < _LONG and not is_narrow(runs, self.protocol)
 
-    def _draw_batch(self) -> list[str]:
-        """Return the next networks, as many as fit into the memory of one process beside the anchors."""
-        batch: list[str] = []
-        weights = sum(self._weights[key] for key in self.anchors)
-        for key in self._wanting():
-            weights += self._weights[key]
-            if batch and (weights > _MOST_WEIGHTS or len(batch) == _BATCH):
-                break
-            batch.append(key)
-        return batch
+
+def _divided(keys: Sequence[str], weights: Mapping[str, int], beside: int) -> list[list[str]]:
+    """Divide networks into batches that fit into the memory of one process, beside so many weights."""
+    batches: list[list[str]] = []
+    held = 0
+    for key in keys:
+        held += weights[key]
+        if not batches or held > _MOST_WEIGHTS or len(batches[-1]) == _BATCH:
+            batches.append([])
+            held = beside + weights[key]
+        batches[-1].append(key)
+    return batches

@@ -98,7 +98,7 @@ def _how(run: Mapping[str, Any]) -> list[str]:
     """Describe the machine and the protocol of a run."""
     platform, protocol = run["platform"], run["protocol"]
     facts = ", ".join(f"{name} {value}" for name, value in sorted(platform["facts"].items()))
-    lines = [f"### {platform['id']}, batch size {run['batch_size']}", "", f"- {facts}"]
+    lines = [f"### {platform['id']}, batch size {run['batch_size']}", "", *([f"- {facts}"] if facts else [])]
     if protocol:
         lines.append(f"- protocol: {', '.join(f'{name} {value}' for name, value in sorted(protocol.items()))}")
     lines += [f"- {moment}: {_facts(found)}" for moment, found in run["conditions"].items()]

@@ -141,3 +141,8 @@ NETWORKS = DocumentFormat(
     "measure one with 'nni-latency measure-networks'.",
     model=NetworksDocument,
 )
+
+
+def networks_schema() -> dict[str, Any]:
+    """Return the JSON schema of what is in a data set, without its graphs."""
+    return NETWORKS.schema()

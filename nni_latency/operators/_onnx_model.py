@@ -387,6 +387,8 @@ class _Folding:
         nothing = [None] * len(node.output)
         if node.op_type in ("Shape", "Size") and node.input[0] not in self.constants:
             return [self._shape(node)]
+        if node.op_type == "Constant" and node.attribute[0].name == "value":
+            return [self._values(node.attribute[0].t)]
         sizes = [math.prod(self.types[name].shape) for name in node.output if name in self.types]
         if not self._has_few_values(node) or any(size > _COMPUTED for size in sizes):
             return nothing
@@ -396,8 +398,9 @@ class _Folding:
         infos = [[helper.make_empty_tensor_value_info(name) for name in some if name] for some in (names, node.output)]
         graph = helper.make_graph([node], "constant", *infos)
         single = helper.make_model(graph, opset_imports=self.model.opset_import)
+        reference = require("onnx.reference", "Reading ONNX", "nni_latency[onnx]")
         try:
-            found = iter(self.onnx.reference.ReferenceEvaluator(single).run(None, feeds))
+            found = iter(reference.ReferenceEvaluator(single).run(None, feeds))
             return [np.asarray(next(found)) if name else None for name in node.output]
         except Exception:  # an operator that the evaluator lacks; its shape is known all the same
             return nothing
