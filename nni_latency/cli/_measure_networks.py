@@ -102,7 +102,7 @@ class _EndOptions:
 
 
 @click.command("measure-networks", cls=ReportingCommand)
-@click.argument("files", nargs=-1, type=click.Path(exists=True, path_type=Path))
+@click.argument("files", nargs=-1, type=click.Path(path_type=Path))
 @grouped(out={"help": "File of the data set.", "default": "networks.zip"})
 def command(
     files: tuple[Path, ...],

@@ -20,7 +20,7 @@ def kernels_of_nodes(graph: Graph, times: Sequence[float]) -> tuple[Part, ...]:
     """Divide a graph into kernels by the time of every node of its ONNX file.
 
     A runtime puts the time of what it fused down to the operator that computes most. An operator without time belongs
-    to the kernel of the first operator whose result it takes, or else to that of the first that takes its own.
+    to the last kernel whose result it takes, or else to that of an operator that takes its own.
 
     Parameters
     ----------
@@ -40,7 +40,10 @@ def kernels_of_nodes(graph: Graph, times: Sequence[float]) -> tuple[Part, ...]:
     kernel: list[int | None] = [number if seconds > _NOTHING else None for number, seconds in enumerate(own)]
     for number, item in enumerate(graph.operators):
         if kernel[number] is None:
-            kernel[number] = next((kernel[source] for source in item.sources if kernel[source] is not None), None)
+            # Of several, that which was computed last: all others are ready by then.
+            kernel[number] = max(
+                (main for source in item.sources if (main := kernel[source]) is not None), default=None
+            )
     for source, number in reversed(graph.edges):
         if kernel[source] is None:
             kernel[source] = kernel[number]
@@ -65,9 +68,8 @@ def kernels_of_calls(graph: Graph, times: Sequence[float]) -> tuple[Part, ...]:
     tuple of (tuple of int, float)
         As `kernels_of_nodes`; none where the nodes have other names.
     """
-    found = [_CALL.search(item.name) for item in graph.operators]
-    calls = [int(match[1]) for match in found if match]
-    if len(calls) < len(graph.operators) or not calls or max(calls) >= len(times):
+    calls = _calls(graph)
+    if not calls or max(calls) >= len(times):
         return ()
     begins = sorted(set(calls))
     bounds = [0, *begins[1:], len(times)]
@@ -76,6 +78,18 @@ def kernels_of_calls(graph: Graph, times: Sequence[float]) -> tuple[Part, ...]:
     for number, call in enumerate(calls):
         members.setdefault(call, []).append(number)
     return tuple((tuple(numbers), seconds[call]) for call, numbers in members.items())
+
+
+def _calls(graph: Graph) -> list[int]:
+    """Return the call of every operator; one whose name tells none comes from that of what it reads, or the one before."""
+    calls: list[int] = []
+    found = [_CALL.search(item.name) for item in graph.operators]
+    if not any(found):
+        return []
+    for item, match in zip(graph.operators, found, strict=True):
+        near = [calls[source] for source in item.sources] or calls[-1:]
+        calls.append(int(match[1]) if match else max(near, default=0))
+    return calls
 
 
 def _joined(kernel: Sequence[int | None], own: Sequence[float]) -> tuple[Part, ...]:

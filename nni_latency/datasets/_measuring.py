@@ -71,6 +71,7 @@ def measure_networks(
     runtime: Runtime,
     *,
     protocol: Protocol | None = None,
+    anchors: Sequence[str] = ANCHORS,
     **how: Unpack[MeasuringOptions],
 ) -> PlatformLatencies:
     """Measure networks of one batch size on one platform.
@@ -86,6 +87,8 @@ def measure_networks(
         What executes them. It takes ONNX files, or the modules of families.
     protocol : Protocol, optional
         How; by default `DATASET_PROTOCOL`.
+    anchors : sequence of str
+        Families whose published networks are in every batch.
     **how
         As for `nni_latency.tables.build_table`.
 
@@ -97,7 +100,7 @@ def measure_networks(
     Raises
     ------
     InvalidValueError
-        If there is no network, or they are of several batch sizes.
+        If there is no network, they are of several batch sizes, or a file cannot be read or leaves sizes open.
     BusyError
         If another process measures on this platform for a data set.
     OutputError
@@ -111,16 +114,16 @@ def measure_networks(
     if len(sizes) != 1:
         raise InvalidValueError(f"Networks of one batch size are measured at a time. Got {sorted(sizes) or 'none'}.")
     (batch_size,) = sizes
-    anchors = list(family_files(find_families(ANCHORS), 1, batch_size=batch_size))
+    everywhere = list(family_files(find_families(anchors), 1, batch_size=batch_size))
     how_long = protocol or replace(DATASET_PROTOCOL, threads=runtime.platform.threads)
     schedule = BatchedNetworks(
         _subjects(networks, runtime),
         how_long,
-        anchors=_subjects(anchors, runtime),
-        weights={item.key: item.weights for item in (*networks, *anchors)},
+        anchors=_subjects(everywhere, runtime),
+        weights={item.key: item.weights for item in (*networks, *everywhere)},
         calls=runtime.sees_calls,
     )
-    measured = Measuring(runtime, how_long, **how).run(schedule, {"batch_size": batch_size, "anchors": list(ANCHORS)})
+    measured = Measuring(runtime, how_long, **how).run(schedule, {"batch_size": batch_size, "anchors": list(anchors)})
     speed = Speed({key: schedule.visits.get(key, ()) for key in schedule.anchors})
     wanted = {item.key: schedule.visits[item.key] for item in networks if item.key in schedule.visits}
     found = {key: summarise_network(records, speed, how_long) for key, records in wanted.items()}

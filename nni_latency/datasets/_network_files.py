@@ -16,10 +16,9 @@ import nni_latency.graphs as graphs
 from nni_latency.errors import InvalidValueError
 from nni_latency.files import cache_folder
 from nni_latency.graphs import Family, families, onnx_name, save_onnx
-from nni_latency.imports import require
 from nni_latency.measurement import Subject
 from nni_latency.measurement.runtimes import ExportedRuntime, Runtime
-from nni_latency.operators import onnx_inputs, onnx_network
+from nni_latency.operators import load_onnx, onnx_inputs, onnx_network
 
 #: Family of networks that come from files.
 UNNAMED = "file"
@@ -61,8 +60,7 @@ class NetworkFile:
     @cached_property
     def weights(self) -> int:
         """How many numbers its weights are."""
-        onnx = require("onnx", "Reading ONNX", "nni_latency[onnx]")
-        graph = onnx.load(str(self.path), load_external_data=False).graph
+        graph = load_onnx(self.path, self.batch_size).graph
         return sum(math.prod(tensor.dims) for tensor in graph.initializer)
 
     def subject(self, runtime: Runtime) -> Subject:

@@ -83,7 +83,7 @@ def summarise_network(records: Sequence[Record], speed: Speed, protocol: Protoco
     """
     visits = [[seconds / speed.factor(record.at) for seconds in record.whole] for record in records]
     found = Measurement(tuple(seconds for runs in visits for seconds in runs), protocol).summary
-    each = np.array([quantile(runs, 0.5) for runs in visits])
+    each = np.array([quantile(runs, protocol.statistic) for runs in visits])
     spread = float(each.std(ddof=1) / each.mean()) if len(each) > 1 else 0.0
     return NetworkSummary(found.value, found.low, found.high, found.n_samples, len(records), spread)
 

@@ -10,6 +10,7 @@ from ._graph_key import graph_key
 from ._inputs import Inputs, freeze_inputs, freeze_shapes
 from ._layouts import layout_changes
 from ._onnx import read_onnx, trace_onnx
+from ._onnx_model import load_onnx
 from ._onnx_weights import onnx_inputs, onnx_network, without_weights
 from ._op_key import OP_KEY, parse_op_keys
 from ._op_spec import LARGEST_TENSOR, AttributeValue, OpSpec
@@ -56,6 +57,7 @@ __all__ = [
     "join_onnx",
     "layout_changes",
     "learned_shapes",
+    "load_onnx",
     "onnx_inputs",
     "onnx_network",
     "parse_op_keys",

@@ -31,6 +31,11 @@ def test_a_first_operator_without_time_belongs_to_what_reads_it():
     assert kernels_of_nodes(graph, [1e-9, 1e-9, 0.004]) == (((0, 1, 2), pytest.approx(0.004)),)
 
 
+def test_an_operator_without_time_belongs_to_the_last_of_what_it_reads():
+    graph = _graph(("conv2d", (), 0), ("conv2d", (), 1), ("add", (0, 1), 2), n_calls=3)
+    assert [numbers for numbers, _ in kernels_of_nodes(graph, [0.5, 0.25, 1e-9])] == [(0,), (1, 2)]
+
+
 def test_nodes_that_compute_nothing_count_for_the_operator_behind_them():
     graph = _graph(("conv2d", (), 1), ("linear", (0,), 4), n_calls=6)
     assert kernels_of_nodes(graph, [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]) == (((0,), 3.0), ((1,), 18.0))
@@ -56,6 +61,8 @@ def test_nodes_of_one_call_are_one_kernel():
         2,
     )
     assert kernels_of_calls(graph, [0.5, 0.25]) == (((0, 1), 0.75),)
+    unnamed = TracedOperator("Relu_3", OpSpec.of("relu", [(1, 8)]), (1,), 2)
+    assert kernels_of_calls(Graph((*graph.operators, unnamed), 3), [0.5, 0.25]) == (((0, 1, 2), 0.75),)
     other = Graph((TracedOperator("conv", OpSpec.of("conv2d", [(1, 8)]), (), 0),), 1)
     assert kernels_of_calls(other, [0.5]) == ()
 
