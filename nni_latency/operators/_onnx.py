@@ -153,8 +153,12 @@ def _describe(node: _Node, path: str) -> OpSpec:
             f"The shapes of {node.name!r} in {path!r}, an operator {kind}, are not known: they depend on data, or the "
             "operator is not one of ONNX. Save the file with the shapes of its tensors (value_info)."
         )
-    made = _DESCRIBED.get(node.kind)
-    op = made(node) if made is not None else _generic(node)
+    try:
+        op = _DESCRIBED.get(node.kind, _generic)(node)
+    except (LookupError, TypeError, ValueError) as error:  # what the file says of it is not what the operator needs
+        raise InvalidValueError(
+            f"The node {node.name!r} in {path!r}, an operator {node.kind}, is not valid: {error or type(error).__name__}."
+        ) from error
     return replace(op, dtype=node.dtype)
 
 

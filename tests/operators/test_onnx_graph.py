@@ -22,7 +22,7 @@ FLOAT = onnx.TensorProto.FLOAT
 
 
 def _value(name, *shape, kind=FLOAT):
-    return helper.make_tensor_value_info(name, kind, list(shape))
+    return helper.make_tensor_value_info(name, kind, list(shape) or None)
 
 
 def _save(path, nodes, inputs, outputs, weights=(), opset=17):
@@ -223,6 +223,13 @@ def test_unknown_operators_are_named(tmp_path):
     following = helper.make_node("Relu", ["b"], ["c"])
     path = _save(tmp_path / "net.onnx", [node, following], [_value("a", 1, 4)], [_value("c", 1, 7)])
     with pytest.raises(InvalidValueError, match=r"of 'm' in .*, an operator com\.example\.Marvel, are not known"):
+        read_onnx(path)
+
+
+def test_node_that_cannot_be_is_named(tmp_path):
+    nodes = [helper.make_node("Conv", ["a"], ["b"], name="no weight")]
+    path = _save(tmp_path / "net.onnx", nodes, [_value("a", 1, 3, 4, 4)], [_value("b", 1, 3, 4, 4)])
+    with pytest.raises(InvalidValueError, match=r"'no weight' in .*net\.onnx', an operator Conv, is not valid"):
         read_onnx(path)
 
 
