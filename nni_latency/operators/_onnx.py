@@ -156,8 +156,9 @@ def _describe(node: _Node, path: str) -> OpSpec:
     try:
         op = _DESCRIBED.get(node.kind, _generic)(node)
     except (LookupError, TypeError, ValueError) as error:  # what the file says of it is not what the operator needs
+        reason = error or type(error).__name__
         raise InvalidValueError(
-            f"The node {node.name!r} in {path!r}, an operator {node.kind}, is not valid: {error or type(error).__name__}."
+            f"The node {node.name!r} in {path!r}, an operator {node.kind}, is not valid: {reason}."
         ) from error
     return replace(op, dtype=node.dtype)
 
