@@ -13,6 +13,7 @@ from rich.markup import escape
 
 import nni_latency.datasets as datasets
 import nni_latency.graphs as graphs
+import nni_latency.measurement as measurement
 import nni_latency.measurement.runtimes as runtimes
 from nni_latency.cli._console import named, progress, remarks
 from nni_latency.cli._measuring_options import PlatformOptions, StoreOptions, make_runtime
@@ -33,6 +34,9 @@ def _names(text: str) -> tuple[str, ...]:
         raise InvalidValueError("It must be names separated by commas. Got none.")
     return names
 
+
+#: A budget that is left and smaller is not spent: starting a process takes longer [s].
+_LEAST_BUDGET = 5.0
 
 NAMES = parsed("name[,name...]", _names)
 
@@ -123,32 +127,69 @@ def command(
     made = where.make()
     out = output.path()
     networks = _prepare(files, wanted)
-    measured: list[datasets.PlatformLatencies] = []
-    failed: dict[str, str] = {}
-    left, steps = ending.budget, [(runtime, size) for runtime in made for size in wanted.batch_sizes]
-    for number, (runtime, size) in enumerate(steps):
-        some = [item for item in networks if item.batch_size == size]
-        what = f"{len(some)} networks at batch size {size} ({number + 1} of {len(steps)})"
-        protocol = replace(
-            datasets.DATASET_PROTOCOL,
-            time_budget=left / (len(steps) - number),
-            half_width=ending.half_width,
-            timeout=ending.timeout,
-            threads=where.threads,
-        )
-        try:
-            with Measuring(what, runtime, store) as measuring:
-                found = datasets.measure_networks(some, runtime, protocol=protocol, **measuring.how)
-        except MeasurementError as error:
-            failed[f"{runtime.platform.id} at batch size {size}"] = str(error)
-            continue
-        measured.append(found)
-        left = max(1.0, left - found.duration)
+    steps = [_Step(runtime, size, networks) for runtime in made for size in wanted.batch_sizes]
+    _measure(steps, ending, store)
+    measured = [step.found for step in steps if step.found is not None]
     if not measured:
-        raise MeasurementError(next(iter(failed.values())))
+        raise MeasurementError(next(step.reason for step in steps))
     written = datasets.save_networks(out, networks, measured)
-    _remark(measured, failed, networks, written)
+    _remark(steps, written)
     print_report(_report(measured, out))
+
+
+class _Step:
+    """The networks of one batch size on one platform."""
+
+    def __init__(self, runtime: runtimes.Runtime, size: int, networks: Sequence[datasets.NetworkFile]) -> None:
+        self.runtime, self.size = runtime, size
+        self.networks = [item for item in networks if item.batch_size == size]
+        self.found: datasets.PlatformLatencies | None = None
+        #: Why nothing could be measured.
+        self.reason = ""
+
+    @property
+    def spent(self) -> float:
+        """Time spent measuring, in earlier calls of the command, too [s]."""
+        return self.found.duration if self.found is not None else 0.0
+
+    @property
+    def late(self) -> list[str]:
+        """Networks that the budget did not reach."""
+        if self.found is None:
+            return []
+        done = {*self.found.latencies, *self.found.failures}
+        return [item.name for item in self.networks if item.key not in done]
+
+    def measure(self, what: str, protocol: measurement.Protocol, store: StoreOptions) -> None:
+        """Measure as long as the protocol says."""
+        try:
+            with Measuring(
+                f"{len(self.networks)} networks at batch size {self.size} ({what})", self.runtime, store
+            ) as bar:
+                self.found = datasets.measure_networks(self.networks, self.runtime, protocol=protocol, **bar.how)
+        except MeasurementError as error:
+            self.reason = str(error)
+
+
+def _measure(steps: Sequence[_Step], ending: _EndOptions, store: StoreOptions) -> None:
+    """Measure on all platforms; what one leaves of its share of the budget goes to those that need more."""
+    left, waiting = ending.budget, list(steps)
+    while waiting and left > _LEAST_BUDGET:
+        share = left / len(waiting)
+        for step in waiting:
+            before = step.spent
+            protocol = replace(
+                datasets.DATASET_PROTOCOL,
+                time_budget=before + share,
+                half_width=ending.half_width,
+                timeout=ending.timeout,
+                threads=step.runtime.platform.threads,
+            )
+            step.measure(f"{steps.index(step) + 1} of {len(steps)}", protocol, store)
+            left -= step.spent - before
+        # What is measured again is no longer fresh.
+        store = replace(store, fresh=False)
+        waiting = [step for step in waiting if step.late]
 
 
 def _prepare(files: tuple[Path, ...], wanted: _NetworkOptions) -> list[datasets.NetworkFile]:
@@ -182,31 +223,25 @@ def _members(chosen: Sequence[graphs.Family], wanted: _NetworkOptions) -> Iterat
         yield from datasets.family_files(chosen, wanted.per_family, first_seed=wanted.seed, batch_size=size)
 
 
-def _remark(
-    measured: Sequence[datasets.PlatformLatencies],
-    failed: dict[str, str],
-    networks: Sequence[datasets.NetworkFile],
-    written: datasets.NetworkSet,
-) -> None:
+def _remark(steps: Sequence[_Step], written: datasets.NetworkSet) -> None:
     """Name what could not be measured, and why."""
-    for place, reason in failed.items():
-        remarks().print(escape(f"Nothing could be measured on {place}: {reason}"))
+    for step in steps:
+        place = f"{step.runtime.platform.id} at batch size {step.size}"
+        if step.reason:
+            remarks().print(escape(f"Nothing could be measured on {place}: {step.reason}"))
+        if step.late:
+            remarks().print(
+                escape(
+                    f"The budget was spent before {len(step.late)} networks were measured on {place}: "
+                    f"{named(step.late)}. Run the same command with a larger one."
+                )
+            )
     for platform, failures in written.failures.items():
         reasons: dict[str, list[str]] = {}
         for name, reason in failures.items():
             reasons.setdefault(reason, []).append(name)
         for reason, names in reasons.items():
             remarks().print(escape(f"{platform} cannot run {named(names)}: {reason}."))
-    for item in measured:
-        done = {*item.latencies, *item.failures}
-        late = [other.name for other in networks if other.batch_size == item.batch_size and other.key not in done]
-        if late:
-            remarks().print(
-                escape(
-                    f"The budget was spent before {len(late)} networks were measured on {item.platform.id}: "
-                    f"{named(late)}. Run the same command with a larger one."
-                )
-            )
 
 
 def _report(measured: Sequence[datasets.PlatformLatencies], out: Path) -> Report:
