@@ -33,7 +33,7 @@ def command(table: str, file_format: str, unit: str | None, output: OutputOption
         _export_networks(table, unit, output)
         return
     if unit is None:
-        raise InvalidValueError("A table is written in the unit that --unit names, such as --unit ms.")
+        raise click.UsageError("Missing option '--unit': a table is written in the unit that it names, such as ms.")
     loaded = tables.read_table(tables.find_table(table))
     out = output.path()
     for remark in formats.export_table(loaded, file_format, unit=unit, out=out):

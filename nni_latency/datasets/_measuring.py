@@ -114,10 +114,11 @@ def measure_networks(
     if len(sizes) != 1:
         raise InvalidValueError(f"Networks of one batch size are measured at a time. Got {sorted(sizes) or 'none'}.")
     (batch_size,) = sizes
+    subjects = _subjects(networks, runtime)
     everywhere = list(family_files(find_families(anchors), 1, batch_size=batch_size))
     how_long = protocol or replace(DATASET_PROTOCOL, threads=runtime.platform.threads)
     schedule = BatchedNetworks(
-        _subjects(networks, runtime),
+        subjects,
         how_long,
         anchors=_subjects(everywhere, runtime),
         weights={item.key: item.weights for item in (*networks, *everywhere)},

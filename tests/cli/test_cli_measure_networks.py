@@ -86,8 +86,3 @@ def test_a_data_set_goes_to_nnlqp_and_back(run, fails, model, tmp_path):
     assert "line 1: it must have six or seven words" in said
     assert "line 2: there is no file 'onnx/none.onnx'" in said
     assert not (tmp_path / "other.zip").exists()
-
-
-def test_a_table_is_exported_in_a_unit(fails, tables):
-    said = fails("export", tables["tiny"], "--format", "csv", "--out", "table.csv")
-    assert "is written in the unit that --unit names" in said
