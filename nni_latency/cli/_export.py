@@ -29,7 +29,7 @@ def command(table: str, file_format: str, unit: str | None, output: OutputOption
     TABLE is a file, or the name of a table that ships with the package. Prints what the
     format cannot hold. A data set becomes a folder in NNLQP's layout: name its gt.txt with --out.
     """
-    if file_format == datasets.NNLQP:
+    if file_format == graphs.NNLQP:
         _export_networks(table, unit, output)
         return
     if unit is None:

@@ -56,7 +56,7 @@ def command(file: Path, source: _SourceOptions, asked: SpaceOptions, output: Out
     table that is looked up by operator. The gt.txt of a folder in NNLQP's layout becomes a data set of networks.
     """
     out = output.path()
-    if source.file_format == datasets.NNLQP or (source.file_format is None and file.name == graphs.GROUND_TRUTH):
+    if source.file_format == graphs.NNLQP or (source.file_format is None and file.name == graphs.GROUND_TRUTH):
         written = datasets.import_nnlqp(file.parent, out)
         results().print(f"Wrote {escape(str(out))}: {len(written)} latencies on {len(written.platforms)} platforms")
         return

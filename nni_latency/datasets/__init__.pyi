@@ -7,12 +7,11 @@ from ._measuring import ANCHORS, DATASET_PROTOCOL, PlatformLatencies, measure_ne
 from ._network_files import NetworkFile, family_files, given_files
 from ._network_set import NetworkEntry, NetworkSet, load_networks
 from ._summaries import NetworkSummary, Speed, part_times, summarise_network
-from ._writing import NNLQP, export_nnlqp, import_nnlqp, save_networks
+from ._writing import export_nnlqp, import_nnlqp, save_networks
 
 __all__ = [
     "ANCHORS",
     "DATASET_PROTOCOL",
-    "NNLQP",
     "Archive",
     "BatchedNetworks",
     "GraphDocument",

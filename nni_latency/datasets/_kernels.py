@@ -81,7 +81,7 @@ def kernels_of_calls(graph: Graph, times: Sequence[float]) -> tuple[Part, ...]:
 
 
 def _calls(graph: Graph) -> list[int]:
-    """Return the call of every operator; one whose name tells none is of that of what it reads, or the one before."""
+    """Return the call of every operator: where its name tells none, that of what it reads or of the one before."""
     calls: list[int] = []
     found = [_CALL.search(item.name) for item in graph.operators]
     if not any(found):

@@ -22,9 +22,6 @@ from nni_latency.imports import require
 from nni_latency.operators import Graph, graph_key, read_onnx, without_weights
 from nni_latency.platforms import Platform
 
-#: What the layout is called on the command line.
-NNLQP = "nnlqp"
-
 
 @dataclass
 class _Content:
