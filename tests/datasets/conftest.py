@@ -5,13 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import nn
+from toy_platforms import FAST, SLOW
 
 from nni_latency.datasets import NetworkFile, NetworkSummary, PlatformLatencies, save_networks
 from nni_latency.measurement import Protocol
 from nni_latency.operators import export_onnx, read_onnx
-from nni_latency.platforms import Platform
-
-FAST, SLOW = Platform("toy", "onnxruntime"), Platform("toy", "torch", threads=2)
 
 
 def _network(channels):

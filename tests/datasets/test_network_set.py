@@ -8,7 +8,7 @@ import zipfile
 from dataclasses import replace
 
 import pytest
-from conftest import FAST, SLOW
+from toy_platforms import FAST, SLOW
 
 import nni_latency.datasets._network_set as network_set
 from nni_latency.datasets import Archive, NetworkSummary, load_networks, save_networks
