@@ -76,7 +76,7 @@ def test_a_data_set_goes_to_nnlqp_and_back(run, fails, model, tmp_path):
     assert "1 latencies on 1 platforms" in run("import", "lines/gt.txt", "--out", "networks.zip").stdout
     words = ["export", "networks.zip", "--format", "nnlqp", "--out", "back/gt.txt"]
     run(*words)
-    line = "7 onnx/7-b1.onnx 1 2.5 small phone.torch.fp32.t1 train\n"
+    line = "7 onnx/7-b1.onnx 1 2.5 small phone.unknown.fp32.t1 train\n"
     assert (tmp_path / "back" / "gt.txt").read_text() == line
     assert "'back/gt.txt' exists" in fails(*words)
     assert "give --out FOLDER/gt.txt" in fails(*words[:-1], "back/lines.txt")
