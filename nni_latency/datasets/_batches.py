@@ -46,6 +46,7 @@ class BatchedNetworks(Schedule):
     kind = "data-set"
     warm_up = 0
     counts_preparation = True
+    forgives = True
     what = "networks"
 
     def __init__(

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from nni_latency.errors import InvalidValueError, LatencyError, MeasurementError
+from nni_latency.errors import LatencyError, MeasurementError
 from nni_latency.measurement._chain import Stage, time_chain
 from nni_latency.measurement._meter import Meter
 from nni_latency.measurement._protocol import Protocol
@@ -114,13 +114,9 @@ class LocalBench(Bench):
     def admit(self, subject: Subject) -> None:
         """Load a subject and run it once on its own inputs."""
         with _blaming_the_subject():
-            try:
-                inputs = self.runtime.inputs(subject.inputs)
-                stage = self.runtime.prepare(subject, inputs)
-                stage(inputs)
-            except (MeasurementError, InvalidValueError) as error:
-                # What the runtime says of this subject; others may be fine.
-                raise CandidateError(str(error).rstrip(".")) from error
+            inputs = self.runtime.inputs(subject.inputs)
+            stage = self.runtime.prepare(subject, inputs)
+            stage(inputs)
         # Subjects of one shape share their input, as those of one layer do in a network.
         self._inputs[subject.key] = self._shared(subject, inputs)
         self._stages[subject.key] = stage

@@ -151,6 +151,11 @@ class _Session:
         except CandidateError as error:
             self.campaign.fail(Failure(subject.key, str(error)))
             return False
+        except (InvalidValueError, MeasurementError) as error:
+            if not self.schedule.forgives:
+                raise
+            self.campaign.fail(Failure(subject.key, str(error).rstrip(".")))
+            return False
         self._admitted.add(subject.key)
         return True
 

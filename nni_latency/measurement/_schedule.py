@@ -82,6 +82,9 @@ class Schedule(ABC):
     #: Whether the budget includes the time that subjects take to load.
     counts_preparation: bool = False
 
+    #: Whether a subject that the runtime refuses fails like one that crashes; if not, the campaign ends with what it says.
+    forgives: bool = False
+
     def __init__(self, protocol: Protocol, *, isolated: bool = True) -> None:
         self.protocol = protocol
         # A process that has less to measure takes longer to start than that is worth.

@@ -81,6 +81,15 @@ def test_what_cannot_be_built_is_left_out():
     assert {record.subjects[0] for record in records} == {"network 0", "network 1", "network 2", "network 3"}
 
 
+def test_what_the_runtime_refuses_is_left_out():
+    def refused():
+        raise MeasurementError("The runtime takes none of these.")
+
+    schedule, records = _measure([*_NETWORKS[2:4], Subject("refused", refused, _PLAN.input_shape)])
+    assert schedule.failures == {"refused": "The runtime takes none of these"}
+    assert len({record.subjects[0] for record in records}) == 4
+
+
 def test_nothing_that_runs_is_an_error():
     broken = Subject("broken", _broken, _PLAN.input_shape)
     schedule = BatchedNetworks([broken], _PROTOCOL, anchors=[], weights={"broken": 1})
