@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
 from nni_latency.errors import MeasurementError
@@ -66,7 +66,7 @@ class BatchedNetworks(Schedule):
         self._batches = _divided(list(self.networks), weights, sum(weights[key] for key in self.anchors))
         #: By network, its visits in order; those of networks that nobody asked for, too.
         self.visits: dict[str, list[Record]] = {}
-        self._durations: Counter[str] = Counter()
+        self._durations: defaultdict[str, float] = defaultdict(float)
         self._divided: set[str] = set()
         self._batch: list[str] = []
 

@@ -61,10 +61,17 @@ class _Content:
         self.latencies.append({"network": place, "run": run, **summary})
         if parts:
             self.parts.setdefault(run, {})[place] = parts
-        described = (network["name"], network["family"], network["batch_size"], platform, network["graph"])
-        counted = (network["seed"], network["stage"], found.n_samples, found.n_visits, found.repeatability)
-        costs = (found.value, found.low, found.high)
-        self.entries.append(NetworkEntry(*costs, *described, *counted, self.graphs.__getitem__, lambda: parts))
+        about = {item: network[item] for item in ("name", "family", "batch_size", "seed", "stage")}
+        self.entries.append(
+            NetworkEntry(
+                **summary,
+                **about,
+                platform=platform,
+                graph_key=network["graph"],
+                _load_graph=self.graphs.__getitem__,
+                _load_parts=lambda: parts,
+            )
+        )
 
     def save(self, path: str | Path) -> NetworkSet:
         """Write the file, and return what is in it."""

@@ -82,7 +82,7 @@ class Schedule(ABC):
     #: Whether the budget includes the time that subjects take to load.
     counts_preparation: bool = False
 
-    #: Whether a subject that the runtime refuses fails like one that crashes; if not, the campaign ends with what it says.
+    #: Whether a subject that the runtime refuses fails like one that crashes; if not, the campaign ends.
     forgives: bool = False
 
     def __init__(self, protocol: Protocol, *, isolated: bool = True) -> None:
