@@ -10,6 +10,9 @@ from pathlib import Path, PurePosixPath
 from nni_latency.errors import FileFormatError, InvalidValueError, listed
 from nni_latency.files import write_atomically
 
+#: What the layout is called on the command line.
+NNLQP = "nnlqp"
+
 #: Name of the file with the latencies.
 GROUND_TRUTH = "gt.txt"
 

@@ -6,6 +6,7 @@ import contextlib
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -39,8 +40,11 @@ class Bench(ABC):
         """Load a subject and run it once on its own inputs."""
 
     @abstractmethod
-    def visit(self, keys: Sequence[str]) -> Visit:
-        """Warm up the network of the admitted subjects of these keys, and time it."""
+    def visit(self, keys: Sequence[str], *, calls: bool = True) -> Visit:
+        """Warm up the network of the admitted subjects of these keys, and time it.
+
+        A bench that times calls does so in this visit only if `calls`.
+        """
 
     @abstractmethod
     def begin(self, key: str) -> None:
@@ -125,9 +129,11 @@ class LocalBench(Bench):
     def _shared(self, subject: Subject, inputs: Any) -> Any:
         return self._inputs.setdefault(f"shape {subject.inputs}", inputs) if type(subject.inputs) is tuple else inputs
 
-    def visit(self, keys: Sequence[str]) -> Visit:
+    def visit(self, keys: Sequence[str], *, calls: bool = True) -> Visit:
         """Warm up a network and time it."""
-        chain, inputs = self._network(keys)
+        calls = calls and self.calls
+        divide = self.runtime.divides and (len(keys) > 1 or calls or self._are_kernels(keys))
+        chain, inputs = self._network(keys, divide=divide)
 
         def through(value: Any) -> Any:
             for stage in chain:
@@ -137,22 +143,24 @@ class LocalBench(Bench):
         self._time([self._reference], self._reference_input)
         reference = self._time([self._reference], self._reference_input)[0]
         with _blaming_the_subject():
+            usual = 0.0
             for _ in range(self.protocol.n_warmup):
-                self._time([through], inputs)
-            return self._visit(reference, chain, through, inputs, divide=self._divides(keys))
-
-    def _divides(self, keys: Sequence[str]) -> bool:
-        """Whether the runtime is asked what the parts of a network took, once it has run."""
-        return self.runtime.divides and (len(keys) > 1 or self.calls or self._are_kernels(keys))
+                usual = self._time([through], inputs)[0]
+            if divide:
+                visit = self._divided(reference, chain[0], inputs, usual)
+            else:
+                visit = self._visit(reference, chain, through, inputs, calls=calls)
+            fallbacks = dict.fromkeys(item for stage in chain for item in self.runtime.fallbacks(stage, inputs))
+            return replace(visit, fallbacks=tuple(fallbacks))
 
     def _are_kernels(self, keys: Sequence[str]) -> bool:
         """Whether parts have nothing to do with each other: kernels, of which a network has several side by side."""
         return self._kernels.issuperset(keys)
 
-    def _network(self, keys: Sequence[str]) -> tuple[list[Stage], Any]:
+    def _network(self, keys: Sequence[str], *, divide: bool) -> tuple[list[Stage], Any]:
         """Return a network in the pieces in which it runs, and its input."""
         stages, inputs = [self._stages[key] for key in keys], self._inputs[keys[0]]
-        if not self._divides(keys):
+        if not divide:
             return stages, inputs
         with _blaming_the_subject():
             if self._are_kernels(keys):
@@ -160,23 +168,33 @@ class LocalBench(Bench):
                 return [stage], inputs
             return (stages if len(stages) == 1 else [self.runtime.join(stages, inputs)]), inputs
 
-    def _visit(self, reference: float, chain: list[Stage], through: Stage, inputs: Any, *, divide: bool) -> Visit:
-        runs = max(self.protocol.n_run, self.runtime.least_runs)
-        parts = self.runtime.divide(chain[0], inputs, runs) if divide else []
+    def _divided(self, reference: float, stage: Stage, inputs: Any, usual: float) -> Visit:
+        """Ask the runtime what the parts took, and time the network; as often as there is time where a run is long."""
+        runs = max(1, min(self._runs, int(self._longest / usual))) if usual else self._runs
+        parts = self.runtime.divide(stage, inputs, runs)
         whole: list[float] = []
-        while len(whole) < runs and sum(whole) <= self.protocol.max_measure_execution_time:
-            if divide:
-                pass
-            elif len(chain) > 1:
+        while len(whole) < runs and sum(whole) <= self._longest:
+            whole += self._time([stage], inputs)
+        return self._metered(reference, parts, whole, stage, inputs)
+
+    def _visit(self, reference: float, chain: list[Stage], through: Stage, inputs: Any, *, calls: bool) -> Visit:
+        parts: list[list[float]] = []
+        whole: list[float] = []
+        while len(whole) < self._runs and sum(whole) <= self._longest:
+            if len(chain) > 1:
                 parts.append(self._time(chain, inputs))
-            elif self.calls:
+            elif calls:
                 parts.append(self.runtime.time_calls(chain[0], inputs))
             whole += self._time([through], inputs)
+        return self._metered(reference, parts, whole, through, inputs)
+
+    def _metered(
+        self, reference: float, parts: list[list[float]], whole: list[float], stage: Stage, inputs: Any
+    ) -> Visit:
         samples = {"latency": whole}
         for meter in self.meters:
-            samples[meter.metric] = [self._read(meter, through, inputs, whole[-1])]
-        fallbacks = dict.fromkeys(item for stage in chain for item in self.runtime.fallbacks(stage, inputs))
-        return Visit(reference, parts, samples, fallbacks=tuple(fallbacks))
+            samples[meter.metric] = [self._read(meter, stage, inputs, whole[-1])]
+        return Visit(reference, parts, samples)
 
     def _read(self, meter: Meter, through: Stage, inputs: Any, seconds: float) -> float:
         """Return what one run costs by a meter, over a window that it can resolve."""
@@ -194,6 +212,10 @@ class LocalBench(Bench):
             if cost >= meter.least_steps * meter.resolution or runs * seconds > self._longest:
                 return cost / runs
             runs *= 2
+
+    @property
+    def _runs(self) -> int:
+        return max(self.protocol.n_run, self.runtime.least_runs)
 
     @property
     def _longest(self) -> float:

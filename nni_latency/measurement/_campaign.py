@@ -151,6 +151,11 @@ class _Session:
         except CandidateError as error:
             self.campaign.fail(Failure(subject.key, str(error)))
             return False
+        except (InvalidValueError, MeasurementError) as error:
+            if not self.schedule.forgives:
+                raise
+            self.campaign.fail(Failure(subject.key, str(error).rstrip(".")))
+            return False
         self._admitted.add(subject.key)
         return True
 
@@ -201,7 +206,7 @@ class _Session:
 
     def _visit(self, chain: Chain) -> Record:
         begin, keys = self.campaign.clock(), keys_of(chain)
-        visit = self.bench.visit(keys)
+        visit = self.bench.visit(keys, calls=self.schedule.sees_calls(keys))
         duration = self.campaign.clock() - begin
         return Record(
             visit.reference,

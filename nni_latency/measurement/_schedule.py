@@ -82,6 +82,9 @@ class Schedule(ABC):
     #: Whether the budget includes the time that subjects take to load.
     counts_preparation: bool = False
 
+    #: Whether a subject that the runtime refuses fails like one that crashes; if not, the campaign ends.
+    forgives: bool = False
+
     def __init__(self, protocol: Protocol, *, isolated: bool = True) -> None:
         self.protocol = protocol
         # A process that has less to measure takes longer to start than that is worth.
@@ -154,6 +157,10 @@ class Schedule(ABC):
             If the campaign makes no sense without it.
         """
         self.failures[failure.subject] = failure.reason
+
+    def sees_calls(self, keys: Sequence[str]) -> bool:
+        """Whether the next visit of a network times its calls, where the schedule does so at all."""
+        return self.calls
 
     def objection(self, record: Record) -> str:
         """Say why a visit of a single subject must not be used; empty if it may be."""

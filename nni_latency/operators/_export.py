@@ -17,7 +17,7 @@ from torch.overrides import TorchFunctionMode
 
 from nni_latency.errors import InvalidValueError
 from nni_latency.imports import require
-from nni_latency.operators._onnx import fed_inputs
+from nni_latency.operators._onnx_model import fed_inputs
 
 #: By the rank of an input, a layer that makes one like it.
 _FEEDING: dict[int, tuple[str, dict[str, Any]]] = {

@@ -31,6 +31,7 @@ _COMMANDS = commands()
 #: Commands that measure, or need what was measured on this machine.
 _MEASURING = {
     *("build-lut", "validate", "search", "micro-benchmark", "build-kernels", "detect-fusion", "adapt", "rebuild"),
+    "measure-networks",
 }
 
 #: Estimators that measure on demand.
@@ -107,6 +108,10 @@ def files(run, tmp_path_factory):
         warnings.simplefilter("ignore")
         network = torch.nn.Conv2d(3, 8, 3).eval()
         torch.onnx.export(network, torch.zeros(1, 3, 224, 224), str(folder / "net.onnx"), dynamo=False)
+    (folder / "nnlqp" / "onnx").mkdir(parents=True)
+    shutil.copy(folder / "net.onnx", folder / "nnlqp" / "onnx" / "net.onnx")
+    (folder / "nnlqp" / "gt.txt").write_text("1 onnx/net.onnx 1 3.5 net laptop\n")
+    run("import", folder / "nnlqp" / "gt.txt", "--out", folder / "networks.zip")
     keys = {"Conv-input:224x224x3-output:112x112x24": 1.5, "Logits-input:1x1x1536-output:1000": 0.9}
     (folder / "jetson.json").write_text(json.dumps(keys))
     elsewhere = ("--space", "none", "--unit", "ms", "--platform", "jetson", "--out", folder / "jetson-table.json")
