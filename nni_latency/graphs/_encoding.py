@@ -1,0 +1,239 @@
+"""What a predictor sees of a network: numbers for every operator, and who reads whose result."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nni_latency.operators import OpSpec, Trace, form_of, group_of, size_of_attribute, work_of
+
+Floats = NDArray[np.float32]
+Integers = NDArray[np.int64]
+
+#: Numbers that a vector unit takes at a time; channels are filled up to a multiple of one of these.
+_LANES = (4, 8, 16)
+
+#: Results that more operators read than this say nothing about which of them run side by side.
+_MOST_READERS = 8
+
+#: Bytes of a number, for platforms whose precision is that of the network.
+_BYTES = 4
+
+#: What an operator costs in proportion to: one of each name, in seconds of a plain machine.
+TERMS = ("flops", "inputs", "outputs", "weights", "calls")
+
+#: What turns amounts into seconds of a plain machine: 50 GFLOP/s, 10 GB/s, a microsecond a call.
+_PLAIN = np.array([1 / 50e9, _BYTES / 10e9, _BYTES / 10e9, _BYTES / 10e9, 1e-6])
+
+#: Groups of operators, each with costs of its own; `nni_latency.operators.group_of` names them.
+GROUPS = (
+    *("dense convolution", "pointwise convolution", "depthwise convolution", "grouped convolution"),
+    *("transposed convolution", "matrix product", "attention", "normalisation", "softmax", "reduction", "lookup"),
+    *("movement", "max pooling", "average pooling", "elementwise"),
+)
+
+#: Kinds that are told apart inside of their groups; all others are alike.
+KINDS = (
+    *("relu", "relu6", "clamp", "hardswish", "hardsigmoid", "sigmoid", "silu", "gelu", "tanh", "erf", "sqrt", "exp"),
+    *("add", "sub", "mul", "div", "pow", "softmax", "batch_norm", "layer_norm", "group_norm", "linear", "matmul"),
+    *("cat", "copy", "index", "pad", "repeat", "mean", "sum", "where", "conv1d", "conv2d", "conv3d"),
+)
+
+_SHAPE_FEATURES = 15
+_EDGE_FEATURES = 6
+#: Numbers that describe an operator and its place.
+N_FEATURES = 7 + _SHAPE_FEATURES + 2 * len(_LANES) + _EDGE_FEATURES
+
+
+@dataclass(frozen=True)
+class EncodedGraph:
+    """A network as a predictor sees it. Nothing in it tells where in the network an operator stands.
+
+    Parameters
+    ----------
+    features : ndarray of shape (n_operators, N_FEATURES)
+        Logarithms of sizes, and how operators are read.
+    groups, kinds : ndarray of shape (n_operators,)
+        Numbers in `GROUPS`, and in `KINDS` plus one; 0 is a kind that is not told apart.
+    terms : ndarray of shape (n_operators, len(TERMS))
+        What each costs in proportion to [s of a plain machine].
+    edges : ndarray of shape (2, n_edges)
+        From what is read to what reads it.
+    siblings : ndarray of shape (2, n_pairs)
+        Operators that read one result, both ways.
+    uncounted : tuple of str
+        Kinds of operators that cannot be counted: their shapes alone are known.
+    """
+
+    features: Floats
+    groups: Integers
+    kinds: Integers
+    terms: Floats
+    edges: Integers
+    siblings: Integers
+    uncounted: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.groups)
+
+
+def encode_graph(graph: Trace) -> EncodedGraph:
+    """Turn a network into what a predictor sees of it.
+
+    Parameters
+    ----------
+    graph : Trace
+        As `nni_latency.operators.trace` and `trace_onnx` return it.
+
+    Returns
+    -------
+    EncodedGraph
+
+    Examples
+    --------
+    >>> from nni_latency.operators import chained
+    >>> found = encode_graph(chained([OpSpec.of("relu", [(1, 8)]), OpSpec.of("strange", [(1, 8)])]))
+    >>> found.features.shape == (2, N_FEATURES), found.edges.tolist(), found.uncounted
+    (True, [[0], [1]], ('strange',))
+    """
+    described = [_describe(item.op) for item in graph.operators]
+    sources = [item.sources for item in graph.operators]
+    edges = [(source, number) for number, found in enumerate(sources) for source in found]
+    amounts = np.array([item.amounts for item in described], dtype=np.float64).reshape(-1, len(TERMS))
+    own = np.array([item.features for item in described], dtype=np.float32)
+    return EncodedGraph(
+        features=np.hstack([own.reshape(len(described), -1), _read(sources, amounts)]).astype(np.float32),
+        groups=np.array([item.group for item in described], dtype=np.int64),
+        kinds=np.array([item.kind for item in described], dtype=np.int64),
+        terms=(amounts * _PLAIN).astype(np.float32),
+        edges=_pairs(edges),
+        siblings=_pairs(_siblings(sources)),
+        uncounted=tuple(dict.fromkeys(item.uncounted for item in described if item.uncounted)),
+    )
+
+
+@dataclass(frozen=True)
+class _Described:
+    """An operator by itself."""
+
+    features: tuple[float, ...]
+    amounts: tuple[float, ...]
+    group: int
+    kind: int
+    uncounted: str
+
+
+@lru_cache(maxsize=2**15)
+def _describe(op: OpSpec) -> _Described:
+    work, counted = work_of(op)
+    amounts = (work.flops, work.inputs, work.outputs, work.params)
+    moved = work.inputs + work.outputs + work.params
+    logs = [_log(value) for value in (*amounts, work.macs, moved)]
+    group = group_of(op)
+    return _Described(
+        (*logs, _log(work.flops) - _log(moved), *_shape_features(op)),
+        (*map(float, amounts), 1.0),
+        GROUPS.index(group) if group in GROUPS else len(GROUPS) - 1,
+        KINDS.index(op.kind) + 1 if op.kind in KINDS else 0,
+        "" if counted else op.kind,
+    )
+
+
+def _shape_features(op: OpSpec) -> list[float]:
+    """Describe shapes and attributes of an operator; what it does not have is 0."""
+    taken = op.input_shapes[0] if op.input_shapes else ()
+    given = _out_shape(op)
+    is_picture = op.kind.startswith(("conv", "max_pool", "avg_pool", "adaptive", "batch_norm"))
+    channels_in, channels_out = _channels(taken, is_picture), _channels(given, is_picture)
+    if op.kind.startswith("conv"):
+        channels_out = int(op.get("out_channels", channels_in))
+    groups = op.get("groups", 1) if isinstance(op.get("groups", 1), int) else 1
+    window, stride = (size_of_attribute(op.get(name, 1)) for name in ("kernel_size", "stride"))
+    area = math.prod(taken[2:]) if is_picture else math.prod(taken[1:-1])
+    side = taken[-1] if len(taken) > 2 else 1
+    form = form_of(op)
+    sizes = [channels_in, channels_out, area, area / max(1.0, stride), side, window, stride, groups]
+    flags = [
+        float(len(taken)),
+        float(form == "depthwise"),
+        float(form == "pointwise"),
+        float(op.get("learned") is not None),
+        float(len(op.input_shapes)),
+        _log(channels_in // max(1, groups)),
+        _log(taken[0] if taken else 1),
+    ]
+    wastes = [_waste(size, lanes) for size in (channels_in, channels_out) for lanes in _LANES]
+    return [*map(_log, sizes), *flags, *wastes]
+
+
+def _out_shape(op: OpSpec) -> tuple[int, ...]:
+    out = op.get("out")
+    if isinstance(out, tuple):
+        return out
+    return (out,) if isinstance(out, int) else op.input_shapes[0] if op.input_shapes else ()
+
+
+def _channels(shape: Sequence[int], is_picture: bool) -> int:
+    if len(shape) < 2:
+        return shape[0] if shape else 1
+    return shape[1] if is_picture or len(shape) > 3 else shape[-1]
+
+
+def _waste(size: int, lanes: int) -> float:
+    return -(-size // lanes) * lanes / size - 1 if size else 0.0
+
+
+def _log(value: float) -> float:
+    return math.log2(1 + max(0.0, value))
+
+
+def _read(sources: Sequence[Sequence[int]], amounts: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Describe how operators are read: how many they read and are read by, and whether wholly.
+
+    What an operator takes is less than what its sources give where part of a result is read, such as after a split.
+    """
+    readers = np.zeros(len(sources))
+    given, largest = np.zeros(len(sources)), np.zeros(len(sources))
+    for number, found in enumerate(sources):
+        for source in found:
+            readers[source] += 1
+            given[number] += amounts[source, 2]
+            largest[number] = max(largest[number], amounts[source, 2])
+    taken, output = amounts[:, 1], amounts[:, 2]
+    counts = np.array([len(found) for found in sources], dtype=np.float64)
+    part = np.where(counts > 0, np.log2((1 + taken) / (1 + given)), 0.0)
+    return np.column_stack(
+        [
+            np.minimum(counts, _MOST_READERS),
+            np.minimum(readers, _MOST_READERS),
+            readers == 1,
+            counts == 0,
+            np.clip(part, -6, 6),
+            np.where(counts > 0, np.clip(np.log2((1 + output) / (1 + largest)), -6, 6), 0.0),
+        ]
+    )
+
+
+def _siblings(sources: Sequence[Sequence[int]]) -> list[tuple[int, int]]:
+    readers: dict[int, list[int]] = {}
+    for number, found in enumerate(sources):
+        for source in found:
+            readers.setdefault(source, []).append(number)
+    pairs = {
+        (one, other)
+        for group in readers.values()
+        if len(group) <= _MOST_READERS
+        for one in group
+        for other in group
+        if one != other
+    }
+    return sorted(pairs)
+
+
+def _pairs(pairs: Sequence[tuple[int, int]]) -> Integers:
+    return np.array(pairs, dtype=np.int64).reshape(-1, 2).T.copy()
