@@ -4,6 +4,7 @@ from ._graph_estimator import GraphNetworkEstimator, graph_of
 from ._graph_predictor import GraphPredictor, OperatorCost
 from ._measured_network import MeasuredNetwork, read_measured
 from ._network_latencies import NetworkLatency, read_nnlqp, write_nnlqp
+from ._shipped import shipped_predictor
 from ._variation import Variation
 
 __all__ = [
@@ -23,5 +24,6 @@ __all__ = [
     "read_measured",
     "read_nnlqp",
     "save_onnx",
+    "shipped_predictor",
     "write_nnlqp",
 ]

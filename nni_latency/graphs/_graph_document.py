@@ -8,6 +8,7 @@ History of the format:
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -56,6 +57,7 @@ class GraphPredictorDocument(StrictDocument):
     platforms: list[PlatformDocument] = Field(min_length=1)
     epochs: PositiveInt
     spreads: list[float]
+    unmeasured_spread: float | None
     counts: list[int]
     families: list[str]
     kinds: list[str]
@@ -84,6 +86,7 @@ def write_predictor(predictor: GraphPredictor, path: Path) -> Path:
         "platforms": [platform.as_dict() for platform in predictor.platforms_],
         "epochs": predictor.epochs_,
         "spreads": [float(value) for value in predictor.spreads_],
+        "unmeasured_spread": predictor.unmeasured_spread_ if math.isfinite(predictor.unmeasured_spread_) else None,
         "counts": [int(value) for value in predictor.counts_],
         "families": list(predictor.families_),
         "kinds": list(predictor.kinds_),
@@ -107,8 +110,9 @@ def read_predictor(path: Path) -> GraphPredictor:
     from nni_latency.graphs._graph_predictor import GraphPredictor
 
     content, tensors = _load(path)
+    FORMAT.check(content, str(path))
     with FORMAT.valid(str(path)):
-        document: GraphPredictorDocument = FORMAT.parse(FORMAT.check(content, str(path)))
+        document: GraphPredictorDocument = FORMAT.parse(content)
     if document.description != _description():
         raise FileFormatError(
             f"{str(path)!r} describes operators in another way than this version does. Fit it again with "
@@ -119,6 +123,7 @@ def read_predictor(path: Path) -> GraphPredictor:
     found.epochs_, found.spreads_ = document.epochs, np.array(document.spreads)
     found.counts_, found.families_ = np.array(document.counts), tuple(document.families)
     found.kinds_ = tuple(document.kinds)
+    found.unmeasured_spread_ = math.inf if document.unmeasured_spread is None else document.unmeasured_spread
     try:
         found.held_out_ = tensors.pop(_HELD_OUT).numpy()
         found.members_ = [_member(found, tensors, number) for number in range(found.n_members)]

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import copy
 import tempfile
+import threading
 from pathlib import Path
 from typing import Any
 
-from nni_latency.errors import InvalidValueError
+from nni_latency.errors import InvalidValueError, LatencyError
 from nni_latency.estimators import Estimate, NetworkEstimator
-from nni_latency.files import write_atomically
 from nni_latency.graphs._graph_predictor import GraphPredictor
-from nni_latency.operators import Trace, export_onnx, trace_onnx, without_weights
+from nni_latency.operators import Inputs, Trace, export_onnx, freeze_inputs, trace_onnx, without_weights
 from nni_latency.platforms import Platform
+
+_EXPORTING = threading.Lock()
 
 
 class GraphNetworkEstimator(NetworkEstimator):
@@ -66,5 +69,22 @@ def graph_of(model: Any, example_inputs: Any = None, batch_size: int | None = No
         raise InvalidValueError("A module needs 'example_inputs': costs depend on the shapes. Got None.")
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "network.onnx"
-        write_atomically(path, without_weights(export_onnx(model, example_inputs).model).SerializeToString())
+        path.write_bytes(_exported(model, freeze_inputs(example_inputs, device=None)).SerializeToString())
         return trace_onnx(path)
+
+
+def _exported(model: Any, inputs: Inputs) -> Any:
+    """Export a module without its weights."""
+    if inputs.kwargs:
+        raise InvalidValueError("A module that is exported to ONNX takes its inputs one by one. Got inputs by name.")
+    try:
+        # The exporter belongs to the process, and the network stays as it is.
+        with _EXPORTING:
+            return without_weights(export_onnx(copy.deepcopy(model).eval(), inputs.tensors).model)
+    except LatencyError:
+        raise
+    except Exception as error:  # the forward pass of a network may raise anything
+        first = next(iter(str(error).splitlines()), "")
+        raise InvalidValueError(
+            f"{type(model).__name__} cannot be run on these inputs: {type(error).__name__}: {first}"
+        ) from error

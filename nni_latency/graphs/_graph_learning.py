@@ -13,10 +13,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
-from torch_geometric.data import Batch, Data
-from torch_geometric.utils import scatter
 
 from nni_latency.graphs._encoding import GROUPS, TERMS, EncodedGraph
+from nni_latency.graphs._geometric import Batch, Data, scatter
 from nni_latency.graphs._graph_network import GraphNetwork, as_batch, as_data
 
 Array = NDArray[np.float64]
@@ -158,6 +157,21 @@ def predict_operators(network: GraphNetwork, graph: EncodedGraph) -> tuple[Array
     with torch.inference_mode():
         costs, runs = network(as_batch([graph])), network.runs.exp()
     return costs.double().numpy(), runs.double().numpy()
+
+
+def predict_terms(network: GraphNetwork, graphs: Sequence[EncodedGraph]) -> Array:
+    """Return what each term takes of networks [s], (n_graphs, n_platforms, n_terms); what a run adds is a call."""
+    network.eval()
+    found = []
+    with torch.inference_mode():
+        for first in range(0, len(graphs), _AT_ONCE):
+            batch = as_batch(graphs[first : first + _AT_ONCE])
+            rates = network.rates.exp().transpose(0, 1)[batch.groups] * batch.terms[:, None]
+            parts = rates * network.corrections(network.states(batch))[:, :, None]
+            whole = scatter(parts, batch.batch, dim=0, dim_size=batch.num_graphs, reduce="sum")
+            whole[:, :, TERMS.index("calls")] += network.runs.exp()
+            found.append(whole.double().numpy())
+    return np.concatenate(found)
 
 
 def _networks(network: GraphNetwork, batch: Batch) -> Array:

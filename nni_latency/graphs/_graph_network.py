@@ -8,11 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from torch_geometric.data import Batch, Data
-from torch_geometric.nn import SAGEConv
-from torch_geometric.utils import scatter
 
 from nni_latency.graphs._encoding import GROUPS, KINDS, N_FEATURES, TERMS, EncodedGraph
+from nni_latency.graphs._geometric import Batch, Data, SAGEConv, scatter
 
 #: Bound of the learned correction, as the logarithm of a factor: an operator that is fused costs next to nothing.
 _BOUND = 3.0

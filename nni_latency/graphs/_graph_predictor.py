@@ -15,6 +15,7 @@ from sklearn.exceptions import NotFittedError
 
 import nni_latency.graphs._graph_learning as learning
 import nni_latency.graphs._graph_transfer as transfer
+import nni_latency.graphs._unmeasured as unmeasured
 from nni_latency.errors import InvalidValueError, UnknownNameError, listed
 from nni_latency.estimators import Estimate
 from nni_latency.graphs._encoding import EncodedGraph, encode_graph
@@ -27,8 +28,8 @@ Array = NDArray[np.float64]
 #: By how much an interval widens for every share of the cost that falls to kinds never seen, as a logarithm.
 _UNSEEN = math.log(3)
 
-#: Networks that a platform is learned from at least.
-_FEWEST = 5
+#: Networks that a platform is learned from at least, and platforms that one is guessed from.
+_FEWEST, _FEWEST_PLATFORMS = 5, 3
 
 
 @dataclass(frozen=True)
@@ -93,6 +94,9 @@ class GraphPredictor(BaseEstimator):
         Half the width of an interval, as a logarithm.
     held_out_ : ndarray of shape (n_networks, n_platforms)
         Logarithms of predicted over measured latencies of families held out; NaN where nothing was measured.
+    unmeasured_spread_ : float
+        The same for a platform that nobody measured: found by leaving out one platform after another; infinite where
+        fewer than three are known.
     counts_ : ndarray of shape (n_platforms,)
         Networks that were measured.
     families_, kinds_ : tuple of str
@@ -179,6 +183,7 @@ class GraphPredictor(BaseEstimator):
         self.platforms_, self.families_, self.kinds_ = data.platforms, data.families, data.kinds
         self.counts_ = (~np.isnan(data.examples.latencies)).sum(0)
         self.spreads_ = _spreads(self.held_out_, data.family_of, self.confidence)
+        self.unmeasured_spread_ = self._unmeasured_spread(data)
         return self
 
     def predict(self, graphs: Sequence[Trace], platform: Platform | str | None = None) -> Array:
@@ -231,6 +236,40 @@ class GraphPredictor(BaseEstimator):
             value = float(values[number])
             found[platform.id] = Estimate(value, value / factor, value * factor, named)
         return found
+
+    def guess(self, graph: Trace, platform: Platform) -> Estimate:
+        """Guess the latency on a platform that nobody measured, from its facts and the platforms that are most like it.
+
+        Parameters
+        ----------
+        graph : Trace
+            The network.
+        platform : Platform
+            Its runtime, precision and threads count, and the facts ``peak_flops`` [FLOP/s], ``memory_bandwidth``
+            [byte/s] and ``cache`` [byte], where they are known of it and of platforms that were learned.
+
+        Returns
+        -------
+        Estimate
+            Its interval is as wide as guesses were off when known platforms were left out. `missing` says that it is a
+            guess, and what from.
+
+        Raises
+        ------
+        InvalidValueError
+            If a fact is no positive number, or fewer than three platforms are known.
+        """
+        self._check_fitted()
+        if not math.isfinite(self.unmeasured_spread_):
+            raise InvalidValueError(
+                f"A platform that was not measured is guessed from three known ones or more. {len(self.platforms_)} "
+                "are known."
+            )
+        guess = unmeasured.Unmeasured.of(platform, self.platforms_)
+        value = float(guess.latencies(self._terms([encode_graph(graph)]))[0])
+        factor = math.exp(self.unmeasured_spread_)
+        near = self.platforms_[guess.nearest].id
+        return Estimate(value, value / factor, value * factor, (f"not measured on {platform.id}: guessed from {near}",))
 
     def explain(self, graph: Trace, platform: Platform | str | None = None) -> list[OperatorCost]:
         """Tell what every operator costs; they add up to the prediction, but for what a run adds.
@@ -307,6 +346,7 @@ class GraphPredictor(BaseEstimator):
         found.spreads_ = np.array(_put(tuple(self.spreads_), place, spread))
         found.counts_ = np.array(_put(tuple(self.counts_), place, len(graphs)))
         found.held_out_ = np.column_stack([*_put(tuple(self.held_out_.T), place, np.full(len(self.held_out_), np.nan))])
+        found.unmeasured_spread_ = self.unmeasured_spread_
         found.epochs_, found.families_ = self.epochs_, tuple(sorted({*self.families_, *data.families}))
         found.kinds_ = tuple(sorted({*self.kinds_, *data.kinds}))
         return found
@@ -357,6 +397,18 @@ class GraphPredictor(BaseEstimator):
         from nni_latency.graphs._graph_document import read_predictor
 
         return read_predictor(Path(path))
+
+    def _terms(self, graphs: Sequence[EncodedGraph]) -> Array:
+        found: Array = np.mean([learning.predict_terms(member, graphs) for member in self.members_], axis=0)
+        return found
+
+    def _unmeasured_spread(self, data: _Data) -> float:
+        """Return half the width of an interval on a platform that nobody measured, as a logarithm."""
+        if len(self.platforms_) < _FEWEST_PLATFORMS:
+            return math.inf
+        errors = unmeasured.left_out_errors(self._terms(data.examples.graphs), data.examples.latencies, self.platforms_)
+        # Platforms are few: the worst of those that were left out counts.
+        return float(_spreads(errors, data.family_of, self.confidence).max())
 
     def _hold_out(self, data: _Data, told: Callable[[], None]) -> tuple[Array, list[int]]:
         """Predict every network by a graph network that has not seen its family."""

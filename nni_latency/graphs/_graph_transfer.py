@@ -11,9 +11,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
-from torch_geometric.utils import scatter
 
 from nni_latency.graphs._encoding import GROUPS, TERMS, EncodedGraph
+from nni_latency.graphs._geometric import scatter
 from nni_latency.graphs._graph_learning import predict
 from nni_latency.graphs._graph_network import GraphNetwork, as_batch, bounded
 
