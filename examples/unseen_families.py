@@ -1,15 +1,15 @@
 """Predict networks of families that a predictor has never seen, beside what else is in use.
 
-One family after another is held out; everything else is learned from, and every epoch and setting is chosen on families
-that are learned from. Beside `GraphPredictor`: a line over FLOPs, one over FLOPs and memory access, and NNLP [1]_ as
-published (two SAGEConv of 512, summed, with four numbers of the whole network); the sum of kernels where --kernels names
-predictors. All of them see the same networks in the same run.
+One family after another is held out; everything else is learned from, and every epoch and setting is chosen on
+families that are learned from. Beside `GraphPredictor`: a line over FLOPs, one over FLOPs and memory access, and NNLP [1]_ as
+published (two SAGEConv of 512, summed, with four numbers of the whole network); the sum of kernels where --kernels
+names predictors. All of them see the same networks in the same run.
 
     nni-latency measure-networks --families all --per-family 60 --out measured
     python examples/unseen_families.py measured --platform epyc-7763.onnxruntime.fp32.t1 --out unseen
 
-What was found is kept in the folder, family by family, so that an interrupted run goes on where it was. Further questions
-are --ask domain (part of every family is held out), --ask transfer (a platform is held out and learned from 32 to 300
+What was found is kept in the folder, family by family, so that an interrupted run goes on where it was. Further
+questions are --ask domain (part of every family is held out), --ask transfer (a platform is held out and learned from 32 to 300
 networks, beside from scratch) and --ask family (a family is learned from 50 networks).
 
 .. [1] L. Liu et al., "NNLQP", ICPP 2022, https://doi.org/10.1145/3545008.3545051, and the code published with it.
@@ -20,7 +20,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -55,7 +54,9 @@ def by_line(columns: Callable[[Features], list[float]]) -> Method:
     """Predict by a line, fitted on relative errors."""
 
     def predict(known: Networks, unknown: Networks) -> Array:
-        rows, wanted = (np.array([[*columns(main_features(item)), 1.0] for item in items]) for items in (known, unknown))
+        rows, wanted = (
+            np.array([[*columns(main_features(item)), 1.0] for item in items]) for items in (known, unknown)
+        )
         measured = np.array([item.latency for item in known])
         scale = rows.mean(0)
         found, *_ = np.linalg.lstsq(rows / scale / measured[:, None], np.ones(len(known)), rcond=None)
@@ -128,7 +129,9 @@ def by_nnlp(epochs: int) -> Method:
         families = sorted({item.family for item in known})
         held = set(random.permutation(families)[: max(1, len(families) // 5)]) if len(families) > 1 else set()
         data = [nnlp_data(item, kinds) for item in known]
-        validation = [number for number, item in enumerate(known) if item.family in held] or list(range(0, len(known), 5))
+        validation = [number for number, item in enumerate(known) if item.family in held] or list(
+            range(0, len(known), 5)
+        )
         training = sorted(set(range(len(known))) - set(validation))
         network = Nnlp(data[0].x.shape[1])
         optimiser = torch.optim.Adam(network.parameters(), 1e-3)
@@ -184,10 +187,12 @@ def by_kernels(argument: str) -> Method:
 @click.command()
 @click.argument("data", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True))
 @click.option("--platform", help="The platform to predict.  [default: the one with the most networks]")
-@click.option("--ask", type=click.Choice(["families", "domain", "transfer", "family"]), default="families", show_default=True)
+@click.option(
+    "--ask", type=click.Choice(["families", "domain", "transfer", "family"]), default="families", show_default=True
+)
 @click.option("--family", "wanted", multiple=True, help="Hold out just these families.")
 @click.option("--kernels", help="KERNELS.json,RULES.json of the platform.")
-@click.option("--epochs", default=80, show_default=True, help="Epochs of the graph predictor at most.")
+@click.option("--epochs", default=40, show_default=True, help="Epochs of the graph predictor at most.")
 @click.option("--nnlp-epochs", default=50, show_default=True, help="Epochs of NNLP at most.")
 @click.option("--out", default=Path("unseen"), type=click.Path(path_type=Path), help="Folder of results and pictures.")
 def main(
@@ -216,7 +221,9 @@ def main(
         compare(cases, methods, out / f"families.{chosen}.json", out / "unseen_families.png")
     elif ask == "domain":
         test = {item.name for number, item in enumerate(sorted(here, key=lambda item: item.name)) if number % 10 == 3}
-        cases = {"all": ([item for item in here if item.name not in test], [item for item in here if item.name in test])}
+        cases = {
+            "all": ([item for item in here if item.name not in test], [item for item in here if item.name in test])
+        }
         compare(cases, methods, out / f"domain.{chosen}.json", out / "in_domain.png")
     elif ask == "family":
         cases = {}
@@ -228,9 +235,7 @@ def main(
         transfer(networks, chosen, epochs, out)
 
 
-def compare(
-    cases: dict[str, tuple[Networks, Networks]], methods: dict[str, Method], path: Path, picture: Path
-) -> None:
+def compare(cases: dict[str, tuple[Networks, Networks]], methods: dict[str, Method], path: Path, picture: Path) -> None:
     """Predict every case by every method, print a table and draw it."""
     found: dict[str, dict[str, list[float]]] = json.loads(path.read_text()) if path.is_file() else {}
     for case, (known, unknown) in cases.items():
@@ -262,7 +267,9 @@ def say(name: str, found: Scores, seconds: float) -> None:
     )
 
 
-def draw(found: dict[str, dict[str, list[float]]], names: list[str], scores: dict[str, list[Scores]], out: Path) -> None:
+def draw(
+    found: dict[str, dict[str, list[float]]], names: list[str], scores: dict[str, list[Scores]], out: Path
+) -> None:
     """Draw predicted against measured, and the error of every method by family."""
     figure = Figure(figsize=(13, 5.5), layout="constrained")
     left, right = figure.subplots(1, 2, width_ratios=(1, 1.4))
@@ -273,7 +280,14 @@ def draw(found: dict[str, dict[str, list[float]]], names: list[str], scores: dic
     ends = np.array([values.min() * 0.9, values.max() * 1.1])
     left.plot(ends, ends, color="black", linewidth=0.8)
     left.fill_between(ends, 0.9 * ends, 1.1 * ends, color="grey", alpha=0.25, linewidth=0, label="within 10 %")
-    left.set(xscale="log", yscale="log", xlabel="measured [ms]", ylabel=f"predicted by {names[-1]} [ms]", xlim=ends, ylim=ends)
+    left.set(
+        xscale="log",
+        yscale="log",
+        xlabel="measured [ms]",
+        ylabel=f"predicted by {names[-1]} [ms]",
+        xlim=ends,
+        ylim=ends,
+    )
     left.legend(fontsize=7, ncols=2)
     width = 0.8 / len(names)
     for place, name in enumerate(names):
@@ -291,7 +305,10 @@ def transfer(networks: Networks, platform: str, epochs: int, out: Path) -> None:
     others = [item for item in networks if item.platform.id != platform]
     here = sorted((item for item in networks if item.platform.id == platform), key=lambda item: item.name)
     random = np.random.default_rng(0).permutation(len(here))
-    test, pool = [here[number] for number in random[: len(here) // 4]], [here[number] for number in random[len(here) // 4 :]]
+    test, pool = (
+        [here[number] for number in random[: len(here) // 4]],
+        [here[number] for number in random[len(here) // 4 :]],
+    )
     pretrained = GraphPredictor(epochs=epochs).fit([item for item in others if item.name not in {t.name for t in test}])
     measured = [item.latency for item in test]
     graphs = [item.graph for item in test]

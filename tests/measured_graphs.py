@@ -40,7 +40,9 @@ def latency(graph: Trace, slower: float = 1.0) -> float:
     return slower * seconds
 
 
-def measured(count: int = 6, platforms: Sequence[tuple[Platform, float]] = ((FAST, 1.0), (SLOW, 3.0))) -> list[MeasuredNetwork]:
+def measured(
+    count: int = 6, platforms: Sequence[tuple[Platform, float]] = ((FAST, 1.0), (SLOW, 3.0))
+) -> list[MeasuredNetwork]:
     """Return networks of four families, measured on platforms."""
     random = np.random.default_rng(0)
     found = []

@@ -46,7 +46,10 @@ def command(models: tuple[Path, ...], predictor: PredictorOptions, network: Onnx
         rows.append(
             {
                 "platform": name,
-                **{str(path): next(r["latency_s"] for r in (first, *others) if r["model"] == str(path)) for path in models},
+                **{
+                    str(path): next(r["latency_s"] for r in (first, *others) if r["model"] == str(path))
+                    for path in models
+                },
                 "fastest": first["model"],
                 "factor": last["latency_s"] / first["latency_s"],
                 "sure": first["high_s"] < others[0]["low_s"],

@@ -11,8 +11,8 @@ import click
 import nni_latency.graphs as graphs
 from nni_latency.cli._console import progress, remarks, results
 from nni_latency.cli._option import grouped, option
-from nni_latency.cli._predictor_options import PredictorOptions
 from nni_latency.cli._outputs import OutputFolder, WritingCommand, outputs
+from nni_latency.cli._predictor_options import PredictorOptions
 from nni_latency.cli._report import Column, Grid, Report, ReportingCommand, print_report
 from nni_latency.cli._supervision import INTERRUPTED
 from nni_latency.errors import InvalidValueError, OutputError

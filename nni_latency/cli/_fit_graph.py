@@ -34,10 +34,8 @@ class _GraphOptions:
         f"Predictor whose knowledge of operators stays, and which gets one platform more: its file, or {PRETRAINED}.",
         "--from", metavar="FILE",
     )  # fmt: skip
-    platform: str | None = option(
-        "Platform to learn.  [default: all of the data]", metavar="DEVICE|ID"
-    )
-    epochs: int = option("Times that every network is seen at most.", type=click.IntRange(1), default=80)
+    platform: str | None = option("Platform to learn.  [default: all of the data]", metavar="DEVICE|ID")
+    epochs: int = option("Times that every network is seen at most.", type=click.IntRange(1), default=40)
     members: int = option("Graph networks that are averaged.", type=click.IntRange(1), default=3)
     seed: int = option("Random seed.", type=click.IntRange(0), default=0)
 

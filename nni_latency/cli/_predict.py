@@ -44,10 +44,10 @@ def command(model: Path, predictor: PredictorOptions, network: OnnxOptions, answ
     explained = {name: _costliest(known, graph, name, answer.top) for name in wanted} if answer.explain else {}
     features = operators.count_operators([item.op for item in graph.operators]).features
     lines = [f"{format_count(features.macs)} multiply-adds, {format_count(features.params)} parameters"]
-    lines += [f"Intervals are wider: {name}." for name in dict.fromkeys(name for row in rows for name in row["missing"])]
-    grids = [
-        Grid(items, _OPERATORS, f"Operators that cost the most on {name}") for name, items in explained.items()
+    lines += [
+        f"Intervals are wider: {name}." for name in dict.fromkeys(name for row in rows for name in row["missing"])
     ]
+    grids = [Grid(items, _OPERATORS, f"Operators that cost the most on {name}") for name, items in explained.items()]
     content = {
         "model": str(model),
         "macs": features.macs,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -10,7 +11,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from nni_latency.operators import OpSpec, Trace, form_of, group_of, size_of_attribute, work_of
+from nni_latency.operators import OpSpec, Trace, TracedOperator, form_of, group_of, size_of_attribute, work_of
 
 Floats = NDArray[np.float32]
 Integers = NDArray[np.int64]
@@ -24,18 +25,41 @@ _MOST_READERS = 8
 #: Bytes of a number, for platforms whose precision is that of the network.
 _BYTES = 4
 
-#: What an operator costs in proportion to: one of each name, in seconds of a plain machine.
-TERMS = ("flops", "inputs", "outputs", "weights", "calls")
+#: What an operator costs in proportion to: operations, those with channels filled up to whole vectors, what it reads,
+#: writes and takes from its weights, the same as far as caches do not hold it, and one for every call.
+TERMS = ("flops", "padded", "inputs", "outputs", "weights", "far_inputs", "far_outputs", "far_weights", "calls")
 
 #: What turns amounts into seconds of a plain machine: 50 GFLOP/s, 10 GB/s, a microsecond a call.
-_PLAIN = np.array([1 / 50e9, _BYTES / 10e9, _BYTES / 10e9, _BYTES / 10e9, 1e-6])
+_PLAIN = np.array([1 / 50e9, 1 / 50e9, *(6 * [_BYTES / 10e9]), 1e-6])
+
+#: Bytes from which on a tensor, and all weights of a network, are not found in a cache.
+_FAR, _FAR_WEIGHTS = 2**20, 2**24
 
 #: Groups of operators, each with costs of its own; `nni_latency.operators.group_of` names them.
 GROUPS = (
     *("dense convolution", "pointwise convolution", "depthwise convolution", "grouped convolution"),
     *("transposed convolution", "matrix product", "attention", "normalisation", "softmax", "reduction", "lookup"),
     *("movement", "max pooling", "average pooling", "elementwise"),
+    *("activation of a product", "sum with a product", "chain of elementwise", "transcendental"),
+    *("batch normalisation", "product of activations", "copy"),
 )
+
+#: Groups whose results an activation can join.
+_PRODUCTS = frozenset(
+    ("dense convolution", "pointwise convolution", "depthwise convolution", "grouped convolution", "matrix product")
+)
+
+_ELEMENTWISE = frozenset(("elementwise", "transcendental", "chain of elementwise"))
+
+_TRANSCENDENTAL = frozenset(("sigmoid", "tanh", "erf", "exp", "silu", "gelu", "mish", "softplus", "log", "pow"))
+
+#: Kinds with a group of their own.
+_OWN_GROUP = {
+    "batch_norm": "batch normalisation",
+    "matmul": "product of activations",
+    "bmm": "product of activations",
+    "copy": "copy",
+}
 
 #: Kinds that are told apart inside of their groups; all others are alike.
 KINDS = (
@@ -43,6 +67,8 @@ KINDS = (
     *("add", "sub", "mul", "div", "pow", "softmax", "batch_norm", "layer_norm", "group_norm", "linear", "matmul"),
     *("cat", "copy", "index", "pad", "repeat", "mean", "sum", "where", "conv1d", "conv2d", "conv3d"),
 )
+
+_TAKEN, _WRITTEN = TERMS.index("inputs"), TERMS.index("outputs")
 
 _SHAPE_FEATURES = 15
 _EDGE_FEATURES = 6
@@ -104,11 +130,11 @@ def encode_graph(graph: Trace) -> EncodedGraph:
     described = [_describe(item.op) for item in graph.operators]
     sources = [item.sources for item in graph.operators]
     edges = [(source, number) for number, found in enumerate(sources) for source in found]
-    amounts = np.array([item.amounts for item in described], dtype=np.float64).reshape(-1, len(TERMS))
+    amounts = _with_far(np.array([item.amounts for item in described], dtype=np.float64).reshape(-1, 6))
     own = np.array([item.features for item in described], dtype=np.float32)
     return EncodedGraph(
         features=np.hstack([own.reshape(len(described), -1), _read(sources, amounts)]).astype(np.float32),
-        groups=np.array([item.group for item in described], dtype=np.int64),
+        groups=np.array([GROUPS.index(group) for group in _groups(graph.operators)], dtype=np.int64),
         kinds=np.array([item.kind for item in described], dtype=np.int64),
         terms=(amounts * _PLAIN).astype(np.float32),
         edges=_pairs(edges),
@@ -117,13 +143,38 @@ def encode_graph(graph: Trace) -> EncodedGraph:
     )
 
 
+def _with_far(amounts: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Add what caches do not hold to operations, filled up, inputs, outputs and weights, before calls."""
+    moved = amounts[:, 2:5]
+    far = moved * np.minimum(1.0, moved * _BYTES / _FAR)
+    far[:, 2] = moved[:, 2] * min(1.0, moved[:, 2].sum() * _BYTES / _FAR_WEIGHTS)
+    return np.hstack([amounts[:, :5], far, amounts[:, 5:]])
+
+
+def _groups(operators: Sequence[TracedOperator]) -> list[str]:
+    """Name the group of every operator; what a runtime may run as one with what it reads has groups of its own."""
+    readers = Counter(source for item in operators for source in item.sources)
+    groups: list[str] = []
+    for item in operators:
+        group = _OWN_GROUP.get(item.op.kind, group_of(item.op))
+        if group == "elementwise":
+            alone = {groups[source] for source in item.sources if readers[source] == 1}
+            if alone & _PRODUCTS:
+                group = "activation of a product" if len(item.sources) == 1 else "sum with a product"
+            elif item.op.kind in _TRANSCENDENTAL:
+                group = "transcendental"
+            elif alone & _ELEMENTWISE:
+                group = "chain of elementwise"
+        groups.append(group if group in GROUPS else "elementwise")
+    return groups
+
+
 @dataclass(frozen=True)
 class _Described:
     """An operator by itself."""
 
     features: tuple[float, ...]
     amounts: tuple[float, ...]
-    group: int
     kind: int
     uncounted: str
 
@@ -134,11 +185,11 @@ def _describe(op: OpSpec) -> _Described:
     amounts = (work.flops, work.inputs, work.outputs, work.params)
     moved = work.inputs + work.outputs + work.params
     logs = [_log(value) for value in (*amounts, work.macs, moved)]
-    group = group_of(op)
+    lanes = _LANES[-1]
+    filled = 1 + _waste(int(op.get("out_channels", _out_shape(op)[-1] if _out_shape(op) else 1)), lanes)
     return _Described(
         (*logs, _log(work.flops) - _log(moved), *_shape_features(op)),
-        (*map(float, amounts), 1.0),
-        GROUPS.index(group) if group in GROUPS else len(GROUPS) - 1,
+        (float(work.flops), work.flops * (filled if work.macs else 1.0), *map(float, amounts[1:]), 1.0),
         KINDS.index(op.kind) + 1 if op.kind in KINDS else 0,
         "" if counted else op.kind,
     )
@@ -202,9 +253,9 @@ def _read(sources: Sequence[Sequence[int]], amounts: NDArray[np.float64]) -> NDA
     for number, found in enumerate(sources):
         for source in found:
             readers[source] += 1
-            given[number] += amounts[source, 2]
-            largest[number] = max(largest[number], amounts[source, 2])
-    taken, output = amounts[:, 1], amounts[:, 2]
+            given[number] += amounts[source, _WRITTEN]
+            largest[number] = max(largest[number], amounts[source, _WRITTEN])
+    taken, output = amounts[:, _TAKEN], amounts[:, _WRITTEN]
     counts = np.array([len(found) for found in sources], dtype=np.float64)
     part = np.where(counts > 0, np.log2((1 + taken) / (1 + given)), 0.0)
     return np.column_stack(

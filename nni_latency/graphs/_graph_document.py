@@ -36,6 +36,7 @@ class SettingsDocument(StrictDocument):
     hidden: int = Field(ge=1, le=4096)
     n_layers: int = Field(ge=0, le=32)
     dropout: float = Field(ge=0, lt=1)
+    restraint: float = Field(ge=0)
     epochs: PositiveInt
     batch_size: PositiveInt
     learning_rate: float = Field(gt=0)
@@ -55,7 +56,7 @@ class GraphPredictorDocument(StrictDocument):
     #: What operators are described by; a predictor of another description cannot be used.
     description: list[str | int]
     platforms: list[PlatformDocument] = Field(min_length=1)
-    epochs: PositiveInt
+    epochs: int = Field(ge=0)
     spreads: list[float]
     unmeasured_spread: float | None
     counts: list[int]
@@ -138,7 +139,9 @@ def read_predictor(path: Path) -> GraphPredictor:
 def _member(predictor: GraphPredictor, tensors: dict[str, torch.Tensor], number: int) -> GraphNetwork:
     network = GraphNetwork(len(predictor.platforms_), predictor.hidden, predictor.n_layers, predictor.dropout)
     prefix = f"{number}/"
-    network.load_state_dict({name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)})
+    network.load_state_dict(
+        {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
+    )
     if not all(bool(torch.isfinite(value).all()) for value in network.state_dict().values()):
         raise ValueError("a weight is not a finite number.")
     return network.eval()

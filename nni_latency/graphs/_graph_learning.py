@@ -21,7 +21,10 @@ from nni_latency.graphs._graph_network import GraphNetwork, as_batch, as_data
 Array = NDArray[np.float64]
 
 #: How strongly the costs of a group are held to those of all operators, and how far below they may be.
-_SHARED, _FLOOR = 0.1, 0.05
+_SHARED, _FLOOR = 0.03, 0.02
+
+#: What a run is expected to take besides, at first [s].
+_RUN = 1e-5
 
 #: How much of the averaged weights is kept at every step.
 _AVERAGED = 0.99
@@ -96,6 +99,8 @@ class Settings:
         Networks of a step.
     rate, decay : float
         Of AdamW.
+    restraint : float
+        How strongly corrections are held to 1, weighed by cost.
     seed : int
         Of everything random.
     """
@@ -107,6 +112,7 @@ class Settings:
     batch_size: int = 16
     rate: float = 2e-3
     decay: float = 1e-2
+    restraint: float = 0.1
     seed: int = 0
 
 
@@ -123,8 +129,13 @@ class Learned:
 Watch = Callable[[], None]
 
 
-def learn(examples: Examples, settings: Settings, validation: Examples | None = None, watch: Watch = lambda: None,
-          start: GraphNetwork | None = None) -> Learned:
+def learn(
+    examples: Examples,
+    settings: Settings,
+    validation: Examples | None = None,
+    watch: Watch = lambda: None,
+    start: GraphNetwork | None = None,
+) -> Learned:
     """Fit a graph network.
 
     Parameters
@@ -147,7 +158,9 @@ def learn(examples: Examples, settings: Settings, validation: Examples | None = 
 
 def predict(network: GraphNetwork, graphs: Sequence[EncodedGraph]) -> Array:
     """Return the times of networks [s], (n_graphs, n_platforms)."""
-    found = [_networks(network, as_batch(graphs[first : first + _AT_ONCE])) for first in range(0, len(graphs), _AT_ONCE)]
+    found = [
+        _networks(network, as_batch(graphs[first : first + _AT_ONCE])) for first in range(0, len(graphs), _AT_ONCE)
+    ]
     return np.concatenate(found) if found else np.zeros((0, len(network.runs)))
 
 
@@ -185,8 +198,10 @@ class _Learning:
     def __init__(self, examples: Examples, settings: Settings, start: GraphNetwork | None) -> None:
         self._settings, self._random = settings, np.random.default_rng(settings.seed)
         self._examples = examples
-        self._records = [_with_targets(graph, latencies, parts) for graph, latencies, parts in
-                         zip(examples.graphs, examples.latencies, examples.parts, strict=True)]
+        self._records = [
+            _with_targets(graph, latencies, parts)
+            for graph, latencies, parts in zip(examples.graphs, examples.latencies, examples.parts, strict=True)
+        ]
         n_platforms = examples.latencies.shape[1]
         self.network = start or GraphNetwork(n_platforms, settings.hidden, settings.n_layers, settings.dropout)
         if start is None:
@@ -194,8 +209,10 @@ class _Learning:
         self._average = copy.deepcopy(self.network).requires_grad_(False)
 
     def run(self, validation: Examples | None, watch: Watch) -> Learned:
-        best, kept, errors = np.inf, self._average, []
-        chosen = self._settings.epochs
+        kept, errors, chosen, best = self._average, [], self._settings.epochs, np.inf
+        if validation is not None:
+            # Nothing but rates may be best.
+            chosen, best, kept = 0, _error(self._average, validation), copy.deepcopy(self._average)
         for epoch in range(1, self._settings.epochs + 1):
             self._epoch(epoch)
             if validation is not None:
@@ -227,13 +244,22 @@ class _Learning:
             yield Batch.from_data_list([self._records[number] for number in order[first : first + size]])
 
     def _loss(self, batch: Batch) -> Tensor:
-        costs = self.network(batch)
+        priors, logarithms = self.network.priors(batch), self.network.logarithms(self.network.states(batch))
+        costs = priors * logarithms.exp()
         whole = self.network.networks(costs, batch.batch, batch.num_graphs)
-        loss = _off(whole, batch.latencies)
+        shares = (priors / scatter(priors, batch.batch, dim=0, reduce="sum")[batch.batch]).detach()
+        restrained = (shares * logarithms**2).sum() / shares.sum()
+        loss = _off(whole, batch.latencies) + self._settings.restraint * restrained / _HUBER
         if len(batch.part_seconds):
-            times = scatter(costs[batch.part_operator_index, batch.part_platforms], batch.part_of, dim_size=len(batch.part_seconds),
-                            reduce="sum")
-            errors = functional.huber_loss(times.clamp(min=1e-9).log(), batch.part_seconds.log(), delta=0.2, reduction="none")
+            times = scatter(
+                costs[batch.part_operator_index, batch.part_platforms],
+                batch.part_of,
+                dim_size=len(batch.part_seconds),
+                reduce="sum",
+            )
+            errors = functional.huber_loss(
+                times.clamp(min=1e-9).log(), batch.part_seconds.log(), delta=0.2, reduction="none"
+            )
             loss = loss + _PARTS * (errors * batch.part_shares).sum() / batch.part_shares.sum()
         return loss
 
@@ -263,7 +289,7 @@ class _Target(Data):
     """A network with what was measured of it."""
 
     def __inc__(self, key: str, value: Any, *args: Any, **kwargs: Any) -> Any:
-        """Number kernels through all networks of a batch."""
+        """Return by how much an index counts up behind this network: kernels are numbered through a batch."""
         return len(self.part_seconds) if key == "part_of" else super().__inc__(key, value, *args, **kwargs)
 
 
@@ -287,20 +313,52 @@ def prepare(network: GraphNetwork, examples: Examples) -> None:
     totals = np.array([group_totals(graph) for graph in examples.graphs])
     for number, measured in enumerate(examples.latencies.T):
         known = ~np.isnan(measured)
-        rates, run = fit_rates(totals[known], measured[known])
+        kernels = _kernels(examples, number)
+        rates, run = fit_rates(totals[known], measured[known], kernels)
         with torch.no_grad():
             network.rates[number] = torch.from_numpy(np.log(rates))
             network.runs[number] = float(np.log(run))
 
 
-def group_totals(graph: EncodedGraph) -> Array:
-    """Return the terms of a network by group, (n_groups, n_terms)."""
+@dataclass(frozen=True)
+class Kernels:
+    """Kernels of networks, as rates are fitted to them.
+
+    Parameters
+    ----------
+    totals : ndarray of shape (n_kernels, n_groups, n_terms)
+        Terms by group.
+    seconds, shares : ndarray of shape (n_kernels,)
+        Their times [s], and their parts of the times of all kernels of their networks.
+    """
+
+    totals: Array
+    seconds: Array
+    shares: Array
+
+
+def _kernels(examples: Examples, platform: int) -> Kernels | None:
+    """Return the kernels that were timed on a platform, if there are any."""
+    totals, seconds, shares = [], [], []
+    for graph, parts in zip(examples.graphs, examples.parts, strict=True):
+        timed = [part for part in parts if part.platform == platform and part.seconds > 0]
+        whole = sum(part.seconds for part in timed)
+        for part in timed:
+            totals.append(group_totals(graph, part.operators))
+            seconds.append(part.seconds)
+            shares.append(part.seconds / whole)
+    return Kernels(np.array(totals), np.array(seconds), np.array(shares)) if totals else None
+
+
+def group_totals(graph: EncodedGraph, operators: Sequence[int] | None = None) -> Array:
+    """Return the terms of a network, or of some of its operators, by group, (n_groups, n_terms)."""
+    chosen = slice(None) if operators is None else list(operators)
     totals = np.zeros((len(GROUPS), len(TERMS)))
-    np.add.at(totals, graph.groups, graph.terms.astype(np.float64))
+    np.add.at(totals, graph.groups[chosen], graph.terms[chosen].astype(np.float64))
     return totals
 
 
-def fit_rates(totals: Array, measured: Array) -> tuple[Array, float]:
+def fit_rates(totals: Array, measured: Array, kernels: Kernels | None = None) -> tuple[Array, float]:
     """Fit what a unit of each term costs, by group, to times of networks, on relative errors.
 
     Parameters
@@ -309,6 +367,8 @@ def fit_rates(totals: Array, measured: Array) -> tuple[Array, float]:
         Terms by group.
     measured : ndarray of shape (n_graphs,)
         Times [s].
+    kernels : Kernels, optional
+        Kernels that count beside the networks, those of a network as much as the network.
 
     Returns
     -------
@@ -318,12 +378,28 @@ def fit_rates(totals: Array, measured: Array) -> tuple[Array, float]:
         What a run takes besides [s]; positive.
     """
     n_graphs, n_groups, n_terms = totals.shape
-    run = np.full(n_graphs, 1e-5)
+    run = np.full(n_graphs, _RUN)
     shared = np.column_stack([totals.sum(1), run]) / measured[:, None]
     common = np.maximum(scipy.optimize.nnls(shared, np.ones(n_graphs))[0], 0.02)
     start = np.concatenate([np.tile(common[:-1], n_groups), common[-1:]])
     design = np.column_stack([totals.reshape(n_graphs, -1), run]) / measured[:, None] * start
+    wanted = np.ones(n_graphs)
+    if kernels is not None:
+        flat = np.column_stack([kernels.totals.reshape(len(kernels.seconds), -1), np.zeros(len(kernels.seconds))])
+        weights = np.sqrt(kernels.shares)
+        design = np.vstack([design, flat / kernels.seconds[:, None] * start * weights[:, None]])
+        wanted = np.concatenate([wanted, weights])
     held = _SHARED * np.sqrt(n_graphs / len(start)) * np.eye(len(start))
-    factors = scipy.optimize.nnls(np.vstack([design, held]), np.concatenate([np.ones(n_graphs), held.sum(1)]))[0]
+    # As normal equations: there are many more kernels than rates.
+    gram = design.T @ design + held.T @ held
+    right = design.T @ wanted + held.T @ held.sum(1)
+    factors = _nonnegative(gram, right)
     found = start * np.maximum(factors, _FLOOR)
-    return found[:-1].reshape(n_groups, n_terms), float(found[-1] * 1e-5)
+    return found[:-1].reshape(n_groups, n_terms), float(found[-1] * _RUN)
+
+
+def _nonnegative(gram: Array, right: Array) -> Array:
+    """Solve normal equations for numbers that are not negative."""
+    lower = np.linalg.cholesky(gram + 1e-9 * np.trace(gram) / len(gram) * np.eye(len(gram)))
+    solved: Array = scipy.optimize.nnls(lower.T, np.linalg.solve(lower, right), maxiter=30 * len(gram))[0]
+    return solved

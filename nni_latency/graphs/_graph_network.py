@@ -97,7 +97,11 @@ class GraphNetwork(nn.Module):
 
     def corrections(self, states: Tensor) -> Tensor:
         """Return the factors of operators, (n_operators, n_platforms)."""
-        return bounded(self.heads(states)).exp()
+        return self.logarithms(states).exp()
+
+    def logarithms(self, states: Tensor) -> Tensor:
+        """Return the logarithms of the factors of operators, (n_operators, n_platforms)."""
+        return bounded(self.heads(states))
 
     def states(self, batch: Data) -> Tensor:
         """Return what is known of operators once they have heard of their neighbours, (n_operators, hidden)."""

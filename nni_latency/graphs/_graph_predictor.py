@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -69,6 +69,8 @@ class GraphPredictor(BaseEstimator):
     ----------
     hidden, n_layers, dropout : int, int, float
         Width of the graph network, rounds of message passing, and the share of numbers left out while it learns.
+    restraint : float
+        How strongly corrections are held to 1.
     epochs : int
         Times that every network is seen at most; how often is found on families that are held out.
     batch_size : int
@@ -116,15 +118,14 @@ class GraphPredictor(BaseEstimator):
     >>> predictor.estimator("epyc-7763.onnxruntime.fp32.t1").estimate("net.onnx")  # doctest: +SKIP
     """
 
-    __metadata_request__score = {}
-
     def __init__(
         self,
         *,
         hidden: int = 48,
         n_layers: int = 2,
         dropout: float = 0.1,
-        epochs: int = 80,
+        restraint: float = 0.1,
+        epochs: int = 40,
         batch_size: int = 16,
         learning_rate: float = 2e-3,
         weight_decay: float = 1e-2,
@@ -134,12 +135,14 @@ class GraphPredictor(BaseEstimator):
         random_state: int = 0,
     ) -> None:
         self.hidden, self.n_layers, self.dropout = hidden, n_layers, dropout
-        self.epochs, self.batch_size = epochs, batch_size
+        self.restraint, self.epochs, self.batch_size = restraint, epochs, batch_size
         self.learning_rate, self.weight_decay = learning_rate, weight_decay
         self.n_folds, self.n_members = n_folds, n_members
         self.confidence, self.random_state = confidence, random_state
 
-    def fit(self, networks: Sequence[MeasuredNetwork], watch: Callable[[int, int], None] | None = None) -> GraphPredictor:
+    def fit(
+        self, networks: Sequence[MeasuredNetwork], watch: Callable[[int, int], None] | None = None
+    ) -> GraphPredictor:
         """Learn from measured networks.
 
         Parameters
@@ -227,8 +230,10 @@ class GraphPredictor(BaseEstimator):
         encoded = encode_graph(graph)
         values = self.predict_all([encoded])[0]
         unseen = [item.op.kind not in self.kinds_ for item in graph.operators]
-        named = tuple(f"operators never learned from: {kind}" for kind in
-                      dict.fromkeys(item.op.kind for item, new in zip(graph.operators, unseen, strict=True) if new))
+        named = tuple(
+            f"operators never learned from: {kind}"
+            for kind in dict.fromkeys(item.op.kind for item, new in zip(graph.operators, unseen, strict=True) if new)
+        )
         shares = self._costs(encoded)[unseen].sum(0) / values if any(unseen) else np.zeros(len(values))
         found = {}
         for number, platform in enumerate(self.platforms_):
@@ -294,7 +299,9 @@ class GraphPredictor(BaseEstimator):
 
         return GraphNetworkEstimator(self, self.platforms_[self._number(platform)])
 
-    def adapt(self, networks: Sequence[MeasuredNetwork], watch: Callable[[int, int], None] | None = None) -> GraphPredictor:
+    def adapt(
+        self, networks: Sequence[MeasuredNetwork], watch: Callable[[int, int], None] | None = None
+    ) -> GraphPredictor:
         """Learn one more platform from a few networks, or one that it knows anew.
 
         What it knows of operators stays as it is. What is learned starts from the platform whose latencies are the most
@@ -340,7 +347,9 @@ class GraphPredictor(BaseEstimator):
             found.members_.append(transfer.with_head(member, head, number))
             if watch is not None:
                 watch(place + 1, self.n_members)
-        spread = _spreads(errors.mean(0)[:, None], data.family_of, self.confidence)[0] * (1 + 1 / math.sqrt(len(graphs)))
+        spread = _spreads(errors.mean(0)[:, None], data.family_of, self.confidence)[0] * (
+            1 + 1 / math.sqrt(len(graphs))
+        )
         place = len(ids) if number is None else number
         found.platforms_ = _put(self.platforms_, place, platform)
         found.spreads_ = np.array(_put(tuple(self.spreads_), place, spread))
@@ -427,7 +436,7 @@ class GraphPredictor(BaseEstimator):
     def _settings(self, seed: int, epochs: int) -> learning.Settings:
         return learning.Settings(
             self.hidden, self.n_layers, self.dropout, epochs, self.batch_size, self.learning_rate, self.weight_decay,
-            1000 * self.random_state + seed,
+            self.restraint, 1000 * self.random_state + seed,
         )  # fmt: skip
 
     def _costs(self, graph: EncodedGraph) -> Array:

@@ -111,7 +111,9 @@ class KnownNetworks:
             shares = terms * (factors / whole[self._batch])[:, None]
             place = self._batch * len(GROUPS) + self._groups
             groups = scatter(shares, place, dim_size=self._count * len(GROUPS), reduce="sum")
-            states = scatter(self._states * shares.sum(1, keepdim=True), self._batch, dim_size=self._count, reduce="sum")
+            states = scatter(
+                self._states * shares.sum(1, keepdim=True), self._batch, dim_size=self._count, reduce="sum"
+            )
             run = (head.run.exp() / whole)[:, None]
         return torch.cat([groups.reshape(self._count, -1), states, run], 1).double().numpy()
 

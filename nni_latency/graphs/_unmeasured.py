@@ -26,8 +26,8 @@ _APART = {"runtime": 1.0, "precision": 1.0, "device": 0.3}
 
 _BITS = {"fp32": 32, "bf16": 16, "fp16": 16, "int8": 8}
 
-_COMPUTING = np.array([name == "flops" for name in TERMS])
-_MOVING = np.array([name in ("inputs", "outputs", "weights") for name in TERMS])
+_COMPUTING = np.array([name in ("flops", "padded") for name in TERMS])
+_MOVING = np.array([name.endswith(("inputs", "outputs", "weights")) for name in TERMS])
 
 
 @dataclass(frozen=True)

@@ -69,7 +69,9 @@ def test_data_of_several_platforms_has_no_other_name(fails, folder, predictor):
 
 
 def test_operators_are_explained(run, predictor, net):
-    found = json.loads(run("predict", net, "--predictor", predictor, "--explain", "--platform", "fast", "--json").stdout)
+    found = json.loads(
+        run("predict", net, "--predictor", predictor, "--explain", "--platform", "fast", "--json").stdout
+    )
     (row,) = found["platforms"]
     assert row["platform"] == FAST.id
     assert row["low_s"] < row["latency_s"] < row["high_s"]
@@ -96,7 +98,9 @@ def test_networks_are_compared(run, fails, predictor, folder):
 
 
 def test_networks_to_measure_are_suggested(run, fails, predictor, folder, tmp_path):
-    found = json.loads(run("families", "suggest", folder / "onnx", "--samples", 4, "--predictor", predictor, "--json").stdout)
+    found = json.loads(
+        run("families", "suggest", folder / "onnx", "--samples", 4, "--predictor", predictor, "--json").stdout
+    )
     assert len({row["network"] for row in found["networks"]}) == 4
     assert "no ONNX file" in fails("families", "suggest", tmp_path, "--predictor", predictor)
 
