@@ -1,16 +1,17 @@
 """Predict networks of families that a predictor has never seen, beside what else is in use.
 
 One family after another is held out; everything else is learned from, and every epoch and setting is chosen on
-families that are learned from. Beside `GraphPredictor`: a line over FLOPs, one over FLOPs and memory access, and NNLP [1]_ as
-published (two SAGEConv of 512, summed, with four numbers of the whole network); the sum of kernels where --kernels
-names predictors. All of them see the same networks in the same run.
+families that are learned from. Beside `GraphPredictor`: a line over FLOPs, one over FLOPs and memory access, and NNLP
+[1]_ as published (two SAGEConv of 512, summed, with four numbers of the whole network); the sum of kernels where
+--kernels names predictors. All of them see the same networks in the same run.
 
     nni-latency measure-networks --families all --per-family 60 --out measured
     python examples/unseen_families.py measured --platform epyc-7763.onnxruntime.fp32.t1 --out unseen
 
 What was found is kept in the folder, family by family, so that an interrupted run goes on where it was. Further
-questions are --ask domain (part of every family is held out), --ask transfer (a platform is held out and learned from 32 to 300
-networks, beside from scratch) and --ask family (a family is learned from 50 networks).
+questions are --ask domain (part of every family is held out), --ask transfer (a platform is held out and learned from 8
+to 300 networks, beside from scratch), --ask family (a family is learned from 50 networks) and --ask zero (every platform
+is guessed from the others).
 
 .. [1] L. Liu et al., "NNLQP", ICPP 2022, https://doi.org/10.1145/3545008.3545051, and the code published with it.
 """
@@ -188,7 +189,10 @@ def by_kernels(argument: str) -> Method:
 @click.argument("data", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True))
 @click.option("--platform", help="The platform to predict.  [default: the one with the most networks]")
 @click.option(
-    "--ask", type=click.Choice(["families", "domain", "transfer", "family"]), default="families", show_default=True
+    "--ask",
+    type=click.Choice(["families", "domain", "transfer", "family", "zero"]),
+    default="families",
+    show_default=True,
 )
 @click.option("--family", "wanted", multiple=True, help="Hold out just these families.")
 @click.option("--kernels", help="KERNELS.json,RULES.json of the platform.")
@@ -231,6 +235,8 @@ def main(
             own = sorted((item for item in here if item.family == name), key=lambda item: item.name)
             cases[name] = ([*(item for item in here if item.family != name), *own[:50]], own[50:])
         compare(cases, methods, out / f"family.{chosen}.json", out / "new_family.png")
+    elif ask == "zero":
+        guess(networks, epochs, out)
     else:
         transfer(networks, chosen, epochs, out)
 
@@ -339,6 +345,31 @@ def transfer(networks: Networks, platform: str, epochs: int, out: Path) -> None:
     axes.legend()
     figure.savefig(out / "transfer.png", dpi=120)
     click.echo(f"Wrote {out / 'transfer.png'}")
+
+
+def guess(networks: Networks, epochs: int, out: Path) -> None:
+    """Guess every platform from the others, beside the nearest of them, and FLOPs at its median speed."""
+    platforms = {item.platform.id: item.platform for item in networks}
+    rows = {}
+    for name, platform in platforms.items():
+        here = [item for item in networks if item.platform.id == name]
+        others = [item for item in networks if item.platform.id != name]
+        predictor = GraphPredictor(epochs=epochs).fit(others)
+        measured = np.array([item.latency for item in here])
+        guesses = [predictor.guess(item.graph, platform) for item in here]
+        near = guesses[0].missing[0].rpartition(" ")[2]
+        speed = np.median([main_features(item).flops / item.latency for item in others if item.platform.id == near])
+        found = {
+            "guessed": [item.value for item in guesses],
+            f"as {near}": predictor.predict([item.graph for item in here], near),
+            "FLOPs": [main_features(item).flops / speed for item in here],
+        }
+        inside = np.mean([item.low <= value <= item.high for item, value in zip(guesses, measured, strict=True)])
+        rows[name] = {way: score(values, measured).mape for way, values in found.items()} | {"inside": float(inside)}
+        for way, values in found.items():
+            say(f"{name} {way}", score(values, measured), 0.0)
+        click.echo(f"{name}: {inside:.0%} within the interval, a factor of {guesses[0].high / guesses[0].value:.2f}")
+    write_atomically(out / "zero.json", json.dumps(rows))
 
 
 if __name__ == "__main__":

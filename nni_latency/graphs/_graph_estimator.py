@@ -29,6 +29,7 @@ class GraphNetworkEstimator(NetworkEstimator):
     """
 
     metric = "latency"
+    reads_onnx = True
 
     def __init__(self, predictor: GraphPredictor, platform: Platform) -> None:
         self.predictor, self.platform = predictor, platform

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from nni_latency.graphs._encoding import GROUPS, TERMS, EncodedGraph
-from nni_latency.graphs._geometric import Batch, Data, scatter
+from nni_latency.graphs._geometric import Batch, Data, add_up
 from nni_latency.graphs._graph_network import GraphNetwork, as_batch, as_data
 
 Array = NDArray[np.float64]
@@ -181,7 +181,7 @@ def predict_terms(network: GraphNetwork, graphs: Sequence[EncodedGraph]) -> Arra
             batch = as_batch(graphs[first : first + _AT_ONCE])
             rates = network.rates.exp().transpose(0, 1)[batch.groups] * batch.terms[:, None]
             parts = rates * network.corrections(network.states(batch))[:, :, None]
-            whole = scatter(parts, batch.batch, dim=0, dim_size=batch.num_graphs, reduce="sum")
+            whole = add_up(parts, batch.batch, batch.num_graphs)
             whole[:, :, TERMS.index("calls")] += network.runs.exp()
             found.append(whole.double().numpy())
     return np.concatenate(found)
@@ -243,19 +243,16 @@ class _Learning:
         for first in range(0, len(order), size):
             yield Batch.from_data_list([self._records[number] for number in order[first : first + size]])
 
-    def _loss(self, batch: Batch) -> Tensor:
+    def _loss(self, batch: Any) -> Tensor:
         priors, logarithms = self.network.priors(batch), self.network.logarithms(self.network.states(batch))
         costs = priors * logarithms.exp()
         whole = self.network.networks(costs, batch.batch, batch.num_graphs)
-        shares = (priors / scatter(priors, batch.batch, dim=0, reduce="sum")[batch.batch]).detach()
+        shares = (priors / add_up(priors, batch.batch)[batch.batch]).detach()
         restrained = (shares * logarithms**2).sum() / shares.sum()
         loss = _off(whole, batch.latencies) + self._settings.restraint * restrained / _HUBER
         if len(batch.part_seconds):
-            times = scatter(
-                costs[batch.part_operator_index, batch.part_platforms],
-                batch.part_of,
-                dim_size=len(batch.part_seconds),
-                reduce="sum",
+            times = add_up(
+                costs[batch.part_operator_index, batch.part_platforms], batch.part_of, len(batch.part_seconds)
             )
             errors = functional.huber_loss(
                 times.clamp(min=1e-9).log(), batch.part_seconds.log(), delta=0.2, reduction="none"

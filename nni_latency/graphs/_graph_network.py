@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from nni_latency.graphs._encoding import GROUPS, KINDS, N_FEATURES, TERMS, EncodedGraph
-from nni_latency.graphs._geometric import Batch, Data, SAGEConv, scatter
+from nni_latency.graphs._geometric import Batch, Data, SAGEConv, add_up
 
 #: Bound of the learned correction, as the logarithm of a factor: an operator that is fused costs next to nothing.
 _BOUND = 3.0
@@ -88,7 +88,7 @@ class GraphNetwork(nn.Module):
 
     def networks(self, costs: Tensor, batch: Tensor, n_graphs: int) -> Tensor:
         """Add up operators, and what a run takes besides [s], (n_graphs, n_platforms)."""
-        return scatter(costs, batch, dim=0, dim_size=n_graphs, reduce="sum") + self.runs.exp()
+        return add_up(costs, batch, n_graphs) + self.runs.exp()
 
     def priors(self, batch: Data) -> Tensor:
         """Return what operators take without any correction [s], (n_operators, n_platforms)."""

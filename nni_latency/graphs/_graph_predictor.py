@@ -336,7 +336,7 @@ class GraphPredictor(BaseEstimator):
             raise InvalidValueError(f"A platform is learned from at least {_FEWEST} networks. Got {len(graphs)}.")
         ids = [item.id for item in self.platforms_]
         number = ids.index(platform.id) if platform.id in ids else None
-        found = clone(self)
+        found: GraphPredictor = clone(self)
         found.members_, errors = [], np.zeros((self.n_members, len(graphs)))
         for place, member in enumerate(self.members_):
             known = transfer.KnownNetworks(member, graphs)
@@ -502,8 +502,8 @@ class _Data:
         """Divide networks so that no family is in two parts; where there are too few families, at random."""
         random = np.random.default_rng(seed)
         if len(self.families) < count:
-            order = random.permutation(len(self.family_of))
-            return [sorted(map(int, order[first::count])) for first in range(count)]
+            rows = random.permutation(len(self.family_of))
+            return [sorted(map(int, rows[first::count])) for first in range(count)]
         order = [self.families[number] for number in random.permutation(len(self.families))]
         return [
             [row for row, family in enumerate(self.family_of) if family in order[first::count]]

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from nni_latency.graphs._encoding import GROUPS, TERMS, EncodedGraph
-from nni_latency.graphs._geometric import scatter
+from nni_latency.graphs._geometric import add_up
 from nni_latency.graphs._graph_learning import predict
 from nni_latency.graphs._graph_network import GraphNetwork, as_batch, bounded
 
@@ -87,7 +87,7 @@ class KnownNetworks:
         """Return the times of the networks on a platform [s]."""
         priors = (head.rates.exp()[self._groups] * self._terms).sum(1)
         costs = priors * bounded(self._states @ head.weights + head.bias).exp()
-        return scatter(costs, self._batch, dim_size=self._count, reduce="sum") + head.run.exp()
+        return add_up(costs, self._batch, self._count) + head.run.exp()
 
     def only(self, numbers: Sequence[int]) -> KnownNetworks:
         """Return some of the networks."""
@@ -110,10 +110,8 @@ class KnownNetworks:
             whole = self.latencies(head)
             shares = terms * (factors / whole[self._batch])[:, None]
             place = self._batch * len(GROUPS) + self._groups
-            groups = scatter(shares, place, dim_size=self._count * len(GROUPS), reduce="sum")
-            states = scatter(
-                self._states * shares.sum(1, keepdim=True), self._batch, dim_size=self._count, reduce="sum"
-            )
+            groups = add_up(shares, place, self._count * len(GROUPS))
+            states = add_up(self._states * shares.sum(1, keepdim=True), self._batch, self._count)
             run = (head.run.exp() / whole)[:, None]
         return torch.cat([groups.reshape(self._count, -1), states, run], 1).double().numpy()
 
