@@ -10,8 +10,9 @@ families that are learned from. Beside `GraphPredictor`: a line over FLOPs, one 
 
 What was found is kept in the folder, family by family, so that an interrupted run goes on where it was. Further
 questions are --ask domain (part of every family is held out), --ask transfer (a platform is held out and learned from 8
-to 300 networks, beside from scratch), --ask family (a family is learned from 50 networks) and --ask zero (every platform
-is guessed from the others).
+to 300 networks, beside from scratch), --ask family (a family is learned from 50 networks) and --ask zero (every
+platform is guessed from the others). NNLP was published with 18,000 networks an epoch: with fewer, give it more
+--nnlp-epochs; the best one is chosen on families that are learned from.
 
 .. [1] L. Liu et al., "NNLQP", ICPP 2022, https://doi.org/10.1145/3545008.3545051, and the code published with it.
 """

@@ -8,16 +8,21 @@ from typing import Any
 
 import click
 
+import nni_latency.estimators as estimators
 import nni_latency.graphs as graphs
 import nni_latency.operators as operators
 from nni_latency.cli._option import grouped, option
 from nni_latency.cli._predictor_options import OnnxOptions, PredictorOptions
 from nni_latency.cli._report import Column, Grid, Report, ReportingCommand, print_report
-from nni_latency.errors import UnknownNameError
+from nni_latency.errors import InvalidValueError, UnknownNameError, listed
+from nni_latency.platforms import Platform
 from nni_latency.units import format_count, format_percent, format_seconds
 
 #: Operators that --explain lists.
 _LISTED = 15
+
+#: Facts that a guess takes.
+_FACTS = ("peak_flops", "memory_bandwidth", "cache")
 
 
 @dataclass(frozen=True)
@@ -29,10 +34,44 @@ class _AnswerOptions:
     top: int = option("Operators that --explain lists.", type=click.IntRange(1), default=_LISTED)
 
 
+@dataclass(frozen=True)
+class _GuessOptions:
+    """A platform that nobody measured."""
+
+    guess: str | None = option("Also guess a platform that nobody measured, from those like it.", metavar="DEVICE|ID")
+    facts: tuple[str, ...] = option(
+        "Fact of the platform to guess: peak_flops, memory_bandwidth or cache; repeat for several.",
+        "--fact",
+        multiple=True,
+        metavar="NAME=NUMBER",
+    )
+
+    def platform(self) -> Platform | None:
+        """Make the platform."""
+        if self.guess is None:
+            if self.facts:
+                raise InvalidValueError("--fact is of a platform to guess. Name it with --guess.")
+            return None
+        named = Platform.parse(self.guess)
+        return Platform(named.device, named.runtime, named.precision, named.threads, dict(map(_fact, self.facts)))
+
+
+def _fact(text: str) -> tuple[str, float]:
+    name, _, number = text.partition("=")
+    try:
+        if name in _FACTS:
+            return name, float(number)
+    except ValueError:
+        pass
+    raise InvalidValueError(f"A --fact must be NAME=NUMBER, with one of {listed(_FACTS)}. Got {text!r}.")
+
+
 @click.command("predict", cls=ReportingCommand)
 @click.argument("model", type=click.Path(path_type=Path))
 @grouped()
-def command(model: Path, predictor: PredictorOptions, network: OnnxOptions, answer: _AnswerOptions) -> None:
+def command(
+    model: Path, predictor: PredictorOptions, network: OnnxOptions, answer: _AnswerOptions, unmeasured: _GuessOptions
+) -> None:
     """Predict the latency of an ONNX file on every known platform.
 
     MODEL is an ONNX file; its weights need not be there. Nothing is run, and nothing is measured.
@@ -41,6 +80,9 @@ def command(model: Path, predictor: PredictorOptions, network: OnnxOptions, answ
     wanted = chosen_platforms(known, answer.platform)
     graph = network.read(model)
     rows = predicted_rows(known, graph, wanted)
+    new = unmeasured.platform()
+    if new is not None:
+        rows.append(_row(new.id, known.guess(graph, new), 0))
     explained = {name: _costliest(known, graph, name, answer.top) for name in wanted} if answer.explain else {}
     features = operators.count_operators([item.op for item in graph.operators]).features
     lines = [f"{format_count(features.macs)} multiply-adds, {format_count(features.params)} parameters"]
@@ -52,7 +94,10 @@ def command(model: Path, predictor: PredictorOptions, network: OnnxOptions, answ
         "model": str(model),
         "macs": features.macs,
         "params": features.params,
-        "platforms": [{**row, **({"operators": explained[row["platform"]]} if explained else {})} for row in rows],
+        "platforms": [
+            {**row, **({"operators": explained[row["platform"]]} if row["platform"] in explained else {})}
+            for row in rows
+        ],
     }
     print_report(Report(Grid(rows, _PLATFORMS), content, after=[*grids, *lines]))
 
@@ -81,18 +126,19 @@ def predicted_rows(known: graphs.GraphPredictor, graph: operators.Trace, platfor
     """Return what is predicted of a network, the fastest platform first."""
     estimates = known.estimate(graph)
     counts = {item.id: int(count) for item, count in zip(known.platforms_, known.counts_, strict=True)}
-    rows = [
-        {
-            "platform": name,
-            "latency_s": estimates[name].value,
-            "low_s": estimates[name].low,
-            "high_s": estimates[name].high,
-            "networks": counts[name],
-            "missing": list(estimates[name].missing),
-        }
-        for name in platforms
-    ]
+    rows = [_row(name, estimates[name], counts[name]) for name in platforms]
     return sorted(rows, key=lambda row: row["latency_s"])
+
+
+def _row(platform: str, estimate: estimators.Estimate, networks: int) -> dict[str, Any]:
+    return {
+        "platform": platform,
+        "latency_s": estimate.value,
+        "low_s": estimate.low,
+        "high_s": estimate.high,
+        "networks": networks,
+        "missing": list(estimate.missing),
+    }
 
 
 def _costliest(known: graphs.GraphPredictor, graph: operators.Trace, platform: str, count: int) -> list[dict[str, Any]]:

@@ -337,19 +337,18 @@ class GraphPredictor(BaseEstimator):
         ids = [item.id for item in self.platforms_]
         number = ids.index(platform.id) if platform.id in ids else None
         found: GraphPredictor = clone(self)
-        found.members_, errors = [], np.zeros((self.n_members, len(graphs)))
-        for place, member in enumerate(self.members_):
+        found.members_ = []
+        for done, member in enumerate(self.members_, 1):
             known = transfer.KnownNetworks(member, graphs)
             start = transfer.nearest_head(member, graphs, latencies)
-            random = np.random.default_rng(self.random_state)
-            strength, errors[place] = transfer.choose_strength(known, latencies, start, random)
+            if done == 1:
+                random = np.random.default_rng(self.random_state)
+                strength, errors = transfer.choose_strength(known, latencies, start, random)
             head = transfer.learn_head(known, latencies, start, strength)
             found.members_.append(transfer.with_head(member, head, number))
             if watch is not None:
-                watch(place + 1, self.n_members)
-        spread = _spreads(errors.mean(0)[:, None], data.family_of, self.confidence)[0] * (
-            1 + 1 / math.sqrt(len(graphs))
-        )
+                watch(done, self.n_members)
+        spread = _spreads(errors[:, None], data.family_of, self.confidence)[0] * (1 + 1 / math.sqrt(len(graphs)))
         place = len(ids) if number is None else number
         found.platforms_ = _put(self.platforms_, place, platform)
         found.spreads_ = np.array(_put(tuple(self.spreads_), place, spread))

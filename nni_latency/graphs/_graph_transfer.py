@@ -20,10 +20,10 @@ from nni_latency.graphs._graph_network import GraphNetwork, as_batch, bounded
 Array = NDArray[np.float64]
 
 #: How strongly a new platform is held to the one that it starts from; one is chosen by cross-validation.
-STRENGTHS = (0.03, 0.3, 3.0, 30.0)
+STRENGTHS = (0.1, 1.0, 10.0)
 
 #: Steps of learning, and their size.
-_STEPS, _RATE = 250, 0.03
+_STEPS, _RATE = 150, 0.04
 
 #: From which relative error on it counts in proportion, and no longer as a square.
 _HUBER = 0.05

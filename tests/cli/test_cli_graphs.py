@@ -79,6 +79,13 @@ def test_operators_are_explained(run, predictor, net):
     assert "Operators that cost the most" in run("predict", net, "--predictor", predictor, "--explain").stdout
 
 
+def test_a_platform_that_nobody_measured_needs_three_that_were(fails, predictor, net):
+    words = ["predict", net, "--predictor", predictor]
+    assert "three known ones" in fails(*words, "--guess", "board.onnxruntime.fp32.t4", "--fact", "peak_flops=1e11")
+    assert "must be NAME=NUMBER" in fails(*words, "--guess", "board", "--fact", "colour=red")
+    assert "Name it with --guess" in fails(*words, "--fact", "peak_flops=1e11")
+
+
 def test_a_batch_takes_longer(run, predictor, net):
     one, eight = (
         json.loads(run("predict", net, "--predictor", predictor, "--batch-size", size, "--json").stdout)["platforms"][0]
