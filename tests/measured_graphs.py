@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
+import torch
+from torch import nn
 
-from nni_latency.graphs import GraphPredictor, MeasuredNetwork
-from nni_latency.operators import OpSpec, Trace, TracedOperator, work_of
+from nni_latency.graphs import GraphPredictor, MeasuredNetwork, NetworkLatency, write_nnlqp
+from nni_latency.operators import OpSpec, Trace, TracedOperator, export_onnx, trace_onnx, work_of
 from nni_latency.platforms import Platform
 
 FAST, SLOW, WIDE = (Platform(f"device-{name}", "onnxruntime") for name in ("fast", "slow", "wide"))
@@ -59,6 +62,30 @@ def measured(
     return found
 
 
-def fitted(epochs: int = 30) -> GraphPredictor:
+def fitted(
+    epochs: int = 30, platforms: Sequence[tuple[Platform, float]] = ((FAST, 1.0), (SLOW, 3.0))
+) -> GraphPredictor:
     """Return a small predictor that has learned `measured`."""
-    return GraphPredictor(hidden=16, epochs=epochs, n_folds=2, n_members=2, learning_rate=5e-3).fit(measured())
+    predictor = GraphPredictor(hidden=16, epochs=epochs, n_folds=2, n_members=2, learning_rate=5e-3)
+    return predictor.fit(measured(platforms=platforms))
+
+
+def write_measured(folder: Path, platforms: Sequence[tuple[Platform, float]] = ((FAST, 1.0), (SLOW, 3.0))) -> Path:
+    """Write twelve networks of three families as ONNX files, and their made-up latencies, as NNLQP does."""
+    (folder / "onnx").mkdir(parents=True)
+    lines = []
+    for number in range(12):
+        width, depth = 8 + 4 * number, 1 + number % 3
+        layers: list[nn.Module] = []
+        for place in range(depth):
+            layers += [nn.Conv2d(width if place else 3, width, 3, padding=1), nn.ReLU()]
+        path = f"onnx/n{number}.onnx"
+        export = export_onnx(nn.Sequential(*layers).eval(), [torch.zeros(1, 3, 16, 16)])
+        (folder / path).write_bytes(export.model.SerializeToString())
+        seconds = latency(trace_onnx(folder / path))
+        lines += [
+            NetworkLatency(str(number), path, 1, slower * seconds, f"depth{depth}", platform.id)
+            for platform, slower in platforms
+        ]
+    write_nnlqp(lines, folder)
+    return folder

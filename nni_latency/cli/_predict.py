@@ -86,9 +86,8 @@ def command(
     explained = {name: _costliest(known, graph, name, answer.top) for name in wanted} if answer.explain else {}
     features = operators.count_operators([item.op for item in graph.operators]).features
     lines = [f"{format_count(features.macs)} multiply-adds, {format_count(features.params)} parameters"]
-    lines += [
-        f"Intervals are wider: {name}." for name in dict.fromkeys(name for row in rows for name in row["missing"])
-    ]
+    doubts = dict.fromkeys(name for row in rows for name in row["missing"])
+    lines += [f"{name[:1].upper()}{name[1:]}; the interval is wider." for name in doubts]
     grids = [Grid(items, _OPERATORS, f"Operators that cost the most on {name}") for name, items in explained.items()]
     content = {
         "model": str(model),

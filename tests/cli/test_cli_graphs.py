@@ -5,14 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-import torch
-from measured_graphs import FAST, SLOW, fitted, latency
-from torch import nn
-
-from nni_latency.graphs import NetworkLatency, write_nnlqp
-from nni_latency.operators import export_onnx, trace_onnx
-
-pytestmark = pytest.mark.filterwarnings("ignore:.*legacy.*")
+from measured_graphs import FAST, SLOW, fitted, write_measured
 
 
 @pytest.fixture(scope="module")
@@ -24,21 +17,7 @@ def predictor(tmp_path_factory):
 def folder(tmp_path_factory):
     """Twelve networks of three families, measured on two platforms."""
     pytest.importorskip("onnx", reason="the package onnx is not installed")
-    folder = tmp_path_factory.mktemp("measured")
-    (folder / "onnx").mkdir()
-    lines = []
-    for number in range(12):
-        width, depth = 8 + 4 * number, 1 + number % 3
-        layers = [nn.Conv2d(3 if place == 0 else width, width, 3, padding=1) for place in range(depth)]
-        network = nn.Sequential(*(layer for pair in zip(layers, [nn.ReLU()] * depth, strict=True) for layer in pair))
-        path = f"onnx/n{number}.onnx"
-        export = export_onnx(network.eval(), [torch.zeros(1, 3, 16, 16)])
-        (folder / path).write_bytes(export.model.SerializeToString())
-        seconds = latency(trace_onnx(folder / path))
-        for platform, slower in ((FAST, 1), (SLOW, 3)):
-            lines.append(NetworkLatency(str(number), path, 1, slower * seconds, f"depth{depth}", platform.id))
-    write_nnlqp(lines, folder)
-    return folder
+    return write_measured(tmp_path_factory.mktemp("measured") / "set")
 
 
 @pytest.fixture

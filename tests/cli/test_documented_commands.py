@@ -14,6 +14,7 @@ import pytest
 import torch
 from click.testing import CliRunner
 from documented import ROOT, commands
+from measured_graphs import fitted, write_measured
 
 from nni_latency.cli import main
 from nni_latency.cli._outputs import OutputFile
@@ -107,6 +108,13 @@ def files(run, tmp_path_factory):
         warnings.simplefilter("ignore")
         network = torch.nn.Conv2d(3, 8, 3).eval()
         torch.onnx.export(network, torch.zeros(1, 3, 224, 224), str(folder / "net.onnx"), dynamo=False)
+    graph_platform = Platform("epyc-7763", "onnxruntime")
+    fitted(2, [(graph_platform, 1.0)]).save(folder / "graph.safetensors")
+    for name in ("measured", "mine"):
+        write_measured(folder / name, [(graph_platform, 1.0)])
+    shutil.copytree(folder / "measured" / "onnx", folder / "networks")
+    for name, number in (("a.onnx", 1), ("b.onnx", 2)):
+        shutil.copy(folder / "networks" / f"n{number}.onnx", folder / name)
     keys = {"Conv-input:224x224x3-output:112x112x24": 1.5, "Logits-input:1x1x1536-output:1000": 0.9}
     (folder / "jetson.json").write_text(json.dumps(keys))
     elsewhere = ("--space", "none", "--unit", "ms", "--platform", "jetson", "--out", folder / "jetson-table.json")
