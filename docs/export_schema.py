@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from nni_latency.datasets import networks_schema
 from nni_latency.estimators import acts_schema, transfer_schema
 from nni_latency.files import write_atomically
 from nni_latency.fusion import fusion_schema
@@ -18,6 +19,7 @@ SCHEMAS = {
     "fusion": fusion_schema,
     "kernels": kernels_schema,
     "lookup_table": table_schema,
+    "networks": networks_schema,
     "operator_table": operator_table_schema,
     "transfer": transfer_schema,
 }

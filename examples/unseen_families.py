@@ -5,8 +5,8 @@ families that are learned from. Beside `GraphPredictor`: a line over FLOPs, one 
 [1]_ as published (two SAGEConv of 512, summed, with four numbers of the whole network); the sum of kernels where
 --kernels names predictors. All of them see the same networks in the same run.
 
-    nni-latency measure-networks --families all --per-family 60 --out measured
-    python examples/unseen_families.py measured --platform epyc-7763.onnxruntime.fp32.t1 --out unseen
+    nni-latency measure-networks --families all --per-family 60 --out networks.zip
+    python examples/unseen_families.py networks.zip --platform epyc-7763.onnxruntime.fp32.t1 --out unseen
 
 What was found is kept in the folder, family by family, so that an interrupted run goes on where it was. Further
 questions are --ask domain (part of every family is held out), --ask transfer (a platform is held out and learned from 8
@@ -34,9 +34,10 @@ from torch.nn import functional
 from torch_geometric.data import Batch, Data
 from torch_geometric.nn import SAGEConv, global_add_pool
 
+from nni_latency.datasets import measured_networks
 from nni_latency.estimators import Scores, score
 from nni_latency.files import write_atomically
-from nni_latency.graphs import GraphPredictor, MeasuredNetwork, read_measured
+from nni_latency.graphs import GraphPredictor, MeasuredNetwork
 from nni_latency.loading import load_kernels
 from nni_latency.operators import Features, OpSpec, work_of
 
@@ -187,7 +188,7 @@ def by_kernels(argument: str) -> Method:
 
 
 @click.command()
-@click.argument("data", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True))
+@click.argument("data", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--platform", help="The platform to predict.  [default: the one with the most networks]")
 @click.option(
     "--ask",
@@ -205,7 +206,7 @@ def main(
     nnlp_epochs: int, out: Path,
 ) -> None:  # fmt: skip
     """Predict what was measured, and compare."""
-    networks = [item for folder in data for item in read_measured(folder)]
+    networks = [item for folder in data for item in measured_networks(folder)]
     ids = [item.platform.id for item in networks]
     chosen = platform or max(set(ids), key=ids.count)
     out.mkdir(parents=True, exist_ok=True)

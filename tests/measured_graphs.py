@@ -10,13 +10,13 @@ import torch
 from torch import nn
 
 from nni_latency.graphs import GraphPredictor, MeasuredNetwork, NetworkLatency, write_nnlqp
-from nni_latency.operators import OpSpec, Trace, TracedOperator, export_onnx, trace_onnx, work_of
+from nni_latency.operators import Graph, OpSpec, TracedOperator, export_onnx, read_onnx, work_of
 from nni_latency.platforms import Platform
 
 FAST, SLOW, WIDE = (Platform(f"device-{name}", "onnxruntime") for name in ("fast", "slow", "wide"))
 
 
-def network(widths: Sequence[int], side: int = 16, activation: str = "relu", shortcut: bool = False) -> Trace:
+def network(widths: Sequence[int], side: int = 16, activation: str = "relu", shortcut: bool = False) -> Graph:
     """Make a network of convolutions, each with an activation, and additions of what they take."""
     operators: list[TracedOperator] = []
     taken, source = 3, ()
@@ -30,10 +30,10 @@ def network(widths: Sequence[int], side: int = 16, activation: str = "relu", sho
             operators.append(TracedOperator(f"add{first}", OpSpec.of("add", [given, given]), (first + 1, *source)))
         taken, source = width, (len(operators) - 1,)
     operators.append(TracedOperator("mean", OpSpec.of("mean", [(1, taken, side, side)], out=(1, taken)), source))
-    return Trace(tuple(operators), len(operators), ((1, taken),))
+    return Graph(tuple(operators), len(operators), ((1, taken),))
 
 
-def latency(graph: Trace, slower: float = 1.0) -> float:
+def latency(graph: Graph, slower: float = 1.0) -> float:
     """Return what a network takes where activations are fused: what the others compute and move, and a microsecond."""
     seconds = 5e-6
     for item in graph.operators:
@@ -82,7 +82,7 @@ def write_measured(folder: Path, platforms: Sequence[tuple[Platform, float]] = (
         path = f"onnx/n{number}.onnx"
         export = export_onnx(nn.Sequential(*layers).eval(), [torch.zeros(1, 3, 16, 16)])
         (folder / path).write_bytes(export.model.SerializeToString())
-        seconds = latency(trace_onnx(folder / path))
+        seconds = latency(read_onnx(folder / path))
         lines += [
             NetworkLatency(str(number), path, 1, slower * seconds, f"depth{depth}", platform.id)
             for platform, slower in platforms

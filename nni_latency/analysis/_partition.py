@@ -98,10 +98,10 @@ def split_onnx(path: str | Path, batch_size: int | None = None, example_inputs: 
         If the file cannot be read, or its shapes cannot be inferred.
     """
     blocks: list[tuple[str, list[OpSpec]]] = []
-    for name, op in read_onnx(path, batch_size, example_inputs):
-        if not blocks or op.kind.startswith(_BEGINNINGS):
-            blocks.append((name, []))
-        blocks[-1][1].append(op)
+    for item in read_onnx(path, batch_size, example_inputs).operators:
+        if not blocks or item.op.kind.startswith(_BEGINNINGS):
+            blocks.append((item.name, []))
+        blocks[-1][1].append(item.op)
     return [BlockOperators(name, ops[0].kind, tuple(ops), count_operators(ops).features.params) for name, ops in blocks]
 
 

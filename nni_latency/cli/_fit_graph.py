@@ -11,6 +11,7 @@ from typing import Any
 import click
 import numpy as np
 
+import nni_latency.datasets as datasets
 import nni_latency.graphs as graphs
 from nni_latency.cli._console import progress, remarks
 from nni_latency.cli._option import grouped, option
@@ -27,7 +28,7 @@ class _GraphOptions:
     """What is learned from, and how."""
 
     data: tuple[Path, ...] = option(
-        "Folder of measured networks, with gt.txt and ONNX files; repeat for several.", "--data", multiple=True,
+        "Data set: a file of measure-networks, a folder in NNLQP's layout, or shipped; repeat for several.", "--data", multiple=True,
         required=True, type=click.Path(path_type=Path),
     )  # fmt: skip
     start: str | None = option(
@@ -49,7 +50,7 @@ def fit_graph(fit: _GraphOptions, output: OutputOptions) -> None:
     to measure.
     """
     out = output.path("graph.safetensors")
-    networks = _of_platform([item for folder in fit.data for item in graphs.read_measured(folder)], fit)
+    networks = _of_platform([item for folder in fit.data for item in datasets.measured_networks(folder)], fit)
     with progress(remarks()) as bar:
         task = bar.add_task("learning", total=1.0, left="")
         begin = time.monotonic()

@@ -9,6 +9,8 @@ from typing import Literal
 import click
 from rich.markup import escape
 
+import nni_latency.datasets as datasets
+import nni_latency.graphs as graphs
 import nni_latency.tables as tables
 import nni_latency.tables.formats as formats
 from nni_latency.cli._console import print_names, remarks, results
@@ -26,7 +28,9 @@ class _SourceOptions:
     """What a file holds."""
 
     file_format: str | None = option(
-        f"Format: {', '.join(formats.FORMATS)}.  [default: detected from the file]", "--format", metavar="NAME"
+        f"Format: {', '.join((*formats.FORMATS, 'nnlqp'))}.  [default: detected from the file]",
+        "--format",
+        metavar="NAME",
     )
     unit: str | None = option(
         "Unit of the numbers, such as ms; required if the file does not state it.", metavar="UNIT"
@@ -46,12 +50,16 @@ class _SourceOptions:
 @click.argument("file", type=click.Path(path_type=Path))
 @grouped(out={"required": True})
 def command(file: Path, source: _SourceOptions, asked: SpaceOptions, output: OutputOptions) -> None:
-    """Convert a table of another project into a lookup table.
+    """Convert a table of another project into a lookup table, or a data set of NNLQP's into one of ours.
 
     FILE may have any format that 'nni-latency export' writes. With --space none, a file of operator keys becomes a
-    table that is looked up by operator.
+    table that is looked up by operator. The gt.txt of a folder in NNLQP's layout becomes a data set of networks.
     """
     out = output.path()
+    if source.file_format == datasets.NNLQP or (source.file_format is None and file.name == graphs.GROUND_TRUTH):
+        written = datasets.import_nnlqp(file.parent, out)
+        results().print(f"Wrote {escape(str(out))}: {len(written)} latencies on {len(written.platforms)} platforms")
+        return
     imported = formats.import_table(
         file,
         _plan(asked, source.batch_size),

@@ -121,7 +121,7 @@ def chosen_platforms(known: graphs.GraphPredictor, names: tuple[str, ...]) -> li
     return list(found)
 
 
-def predicted_rows(known: graphs.GraphPredictor, graph: operators.Trace, platforms: list[str]) -> list[dict[str, Any]]:
+def predicted_rows(known: graphs.GraphPredictor, graph: operators.Graph, platforms: list[str]) -> list[dict[str, Any]]:
     """Return what is predicted of a network, the fastest platform first."""
     estimates = known.estimate(graph)
     counts = {item.id: int(count) for item, count in zip(known.platforms_, known.counts_, strict=True)}
@@ -140,7 +140,7 @@ def _row(platform: str, estimate: estimators.Estimate, networks: int) -> dict[st
     }
 
 
-def _costliest(known: graphs.GraphPredictor, graph: operators.Trace, platform: str, count: int) -> list[dict[str, Any]]:
+def _costliest(known: graphs.GraphPredictor, graph: operators.Graph, platform: str, count: int) -> list[dict[str, Any]]:
     costs = sorted(known.explain(graph, platform), key=lambda item: item.seconds, reverse=True)
     return [
         {"name": item.name, "operator": item.op_key, "latency_s": item.seconds, "share": item.share}

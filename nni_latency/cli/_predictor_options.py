@@ -41,7 +41,7 @@ class OnnxOptions:
     batch_size: int | None = option("Inputs of a run.  [default: what the file says, or 1]", type=click.IntRange(1))
     inputs: tuple[str, ...] = inputs_option()
 
-    def read(self, path: Path) -> operators.Trace:
+    def read(self, path: Path) -> operators.Graph:
         """Read the graph of a file."""
         inputs = make_inputs(self.inputs, self.batch_size or 1) if self.inputs else None
         return graphs.graph_of(path, inputs, self.batch_size)

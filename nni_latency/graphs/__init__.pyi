@@ -3,11 +3,12 @@ from ._generating import generate_onnx, generated_files, onnx_name, save_onnx
 from ._graph_estimator import GraphNetworkEstimator, graph_of
 from ._graph_predictor import GraphPredictor, OperatorCost
 from ._measured_network import MeasuredNetwork, read_measured
-from ._network_latencies import NetworkLatency, read_nnlqp, write_nnlqp
+from ._network_latencies import GROUND_TRUTH, NetworkLatency, read_nnlqp, write_nnlqp
 from ._shipped import shipped_predictor
 from ._variation import Variation
 
 __all__ = [
+    "GROUND_TRUTH",
     "Family",
     "GraphNetworkEstimator",
     "GraphPredictor",

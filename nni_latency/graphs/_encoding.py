@@ -11,7 +11,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from nni_latency.operators import OpSpec, Trace, TracedOperator, form_of, group_of, size_of_attribute, work_of
+from nni_latency.operators import Graph, OpSpec, TracedOperator, form_of, group_of, size_of_attribute, work_of
 
 Floats = NDArray[np.float32]
 Integers = NDArray[np.int64]
@@ -108,13 +108,13 @@ class EncodedGraph:
         return len(self.groups)
 
 
-def encode_graph(graph: Trace) -> EncodedGraph:
+def encode_graph(graph: Graph) -> EncodedGraph:
     """Turn a network into what a predictor sees of it.
 
     Parameters
     ----------
-    graph : Trace
-        As `nni_latency.operators.trace` and `trace_onnx` return it.
+    graph : Graph
+        As `nni_latency.operators.trace` and `read_onnx` return it.
 
     Returns
     -------

@@ -11,7 +11,7 @@ from typing import Any
 from nni_latency.errors import InvalidValueError, LatencyError
 from nni_latency.estimators import Estimate, NetworkEstimator
 from nni_latency.graphs._graph_predictor import GraphPredictor
-from nni_latency.operators import Inputs, Trace, export_onnx, freeze_inputs, trace_onnx, without_weights
+from nni_latency.operators import Graph, Inputs, export_onnx, freeze_inputs, read_onnx, without_weights
 from nni_latency.platforms import Platform
 
 _EXPORTING = threading.Lock()
@@ -39,7 +39,7 @@ class GraphNetworkEstimator(NetworkEstimator):
 
         Parameters
         ----------
-        model : nn.Module, str, Path or Trace
+        model : nn.Module, str, Path or Graph
             A module, which is exported to ONNX, because that is what was learned from; an ONNX file; or a graph.
         example_inputs : Tensor or tuple of Tensor
             What it takes; for an ONNX file only where it leaves sizes open.
@@ -54,7 +54,7 @@ class GraphNetworkEstimator(NetworkEstimator):
         return self.predictor.estimate(graph_of(model, example_inputs))[self.platform.id]
 
 
-def graph_of(model: Any, example_inputs: Any = None, batch_size: int | None = None) -> Trace:
+def graph_of(model: Any, example_inputs: Any = None, batch_size: int | None = None) -> Graph:
     """Return the graph of a module, an ONNX file, or a graph, in the form in which ONNX files have it.
 
     Raises
@@ -62,16 +62,16 @@ def graph_of(model: Any, example_inputs: Any = None, batch_size: int | None = No
     InvalidValueError
         If it cannot be read or exported.
     """
-    if isinstance(model, Trace):
+    if isinstance(model, Graph):
         return model
     if isinstance(model, (str, Path)):
-        return trace_onnx(model, batch_size, example_inputs)
+        return read_onnx(model, batch_size, example_inputs)
     if example_inputs is None:
         raise InvalidValueError("A module needs 'example_inputs': costs depend on the shapes. Got None.")
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "network.onnx"
         path.write_bytes(_exported(model, freeze_inputs(example_inputs, device=None)).SerializeToString())
-        return trace_onnx(path)
+        return read_onnx(path)
 
 
 def _exported(model: Any, inputs: Inputs) -> Any:

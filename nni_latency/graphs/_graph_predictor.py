@@ -20,7 +20,7 @@ from nni_latency.errors import InvalidValueError, UnknownNameError, listed
 from nni_latency.estimators import Estimate
 from nni_latency.graphs._encoding import EncodedGraph, encode_graph
 from nni_latency.graphs._measured_network import MeasuredNetwork, check_networks
-from nni_latency.operators import Trace
+from nni_latency.operators import Graph
 from nni_latency.platforms import Platform
 
 Array = NDArray[np.float64]
@@ -189,12 +189,12 @@ class GraphPredictor(BaseEstimator):
         self.unmeasured_spread_ = self._unmeasured_spread(data)
         return self
 
-    def predict(self, graphs: Sequence[Trace], platform: Platform | str | None = None) -> Array:
+    def predict(self, graphs: Sequence[Graph], platform: Platform | str | None = None) -> Array:
         """Predict latencies.
 
         Parameters
         ----------
-        graphs : sequence of Trace
+        graphs : sequence of Graph
             Networks.
         platform : Platform or str, optional
             Where they run; may be left out where it knows one platform alone.
@@ -221,7 +221,7 @@ class GraphPredictor(BaseEstimator):
         found: Array = np.exp(np.mean(logs, axis=0))
         return found
 
-    def estimate(self, graph: Trace) -> dict[str, Estimate]:
+    def estimate(self, graph: Graph) -> dict[str, Estimate]:
         """Predict the latency of a network on every platform, by the id of the platform.
 
         An interval is wider where operators cost that it has never learned from; `missing` names their kinds.
@@ -242,12 +242,12 @@ class GraphPredictor(BaseEstimator):
             found[platform.id] = Estimate(value, value / factor, value * factor, named)
         return found
 
-    def guess(self, graph: Trace, platform: Platform) -> Estimate:
+    def guess(self, graph: Graph, platform: Platform) -> Estimate:
         """Guess the latency on a platform that nobody measured, from its facts and the platforms that are most like it.
 
         Parameters
         ----------
-        graph : Trace
+        graph : Graph
             The network.
         platform : Platform
             Its runtime, precision and threads count, and the facts ``peak_flops`` [FLOP/s], ``memory_bandwidth``
@@ -276,7 +276,7 @@ class GraphPredictor(BaseEstimator):
         near = self.platforms_[guess.nearest].id
         return Estimate(value, value / factor, value * factor, (f"not measured on {platform.id}: guessed from {near}",))
 
-    def explain(self, graph: Trace, platform: Platform | str | None = None) -> list[OperatorCost]:
+    def explain(self, graph: Graph, platform: Platform | str | None = None) -> list[OperatorCost]:
         """Tell what every operator costs; they add up to the prediction, but for what a run adds.
 
         Returns
@@ -359,12 +359,12 @@ class GraphPredictor(BaseEstimator):
         found.kinds_ = tuple(sorted({*self.kinds_, *data.kinds}))
         return found
 
-    def suggest(self, graphs: Sequence[Trace], count: int) -> list[int]:
+    def suggest(self, graphs: Sequence[Graph], count: int) -> list[int]:
         """Choose networks to measure on a platform that it does not know: those that together tell the most about it.
 
         Parameters
         ----------
-        graphs : sequence of Trace
+        graphs : sequence of Graph
             Networks that could be measured.
         count : int
             How many are chosen.

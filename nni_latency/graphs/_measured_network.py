@@ -9,7 +9,7 @@ from pathlib import Path
 
 from nni_latency.errors import FileFormatError, InvalidValueError, LatencyError, listed
 from nni_latency.graphs._network_latencies import NetworkLatency, read_nnlqp
-from nni_latency.operators import Trace, trace_onnx
+from nni_latency.operators import Graph, read_onnx
 from nni_latency.platforms import Platform
 
 #: Networks that are named in a message because two of their times disagree.
@@ -27,7 +27,7 @@ class MeasuredNetwork:
     ----------
     name : str
         Tells the network and its batch size from others.
-    graph : Trace
+    graph : Graph
         Its operators.
     latency : float
         Time of a run [s].
@@ -40,7 +40,7 @@ class MeasuredNetwork:
     """
 
     name: str
-    graph: Trace
+    graph: Graph
     latency: float
     platform: Platform
     family: str = ""
@@ -103,14 +103,14 @@ def read_measured(folder: str | Path, told: Callable[[], None] = lambda: None) -
     MissingDependencyError
         If the package onnx is not installed.
     """
-    graphs: dict[tuple[str, int], Trace] = {}
+    graphs: dict[tuple[str, int], Graph] = {}
     broken: dict[str, str] = {}
     found = []
     for item in read_nnlqp(folder):
         key = item.onnx_path, item.batch_size
         if item.onnx_path not in broken and key not in graphs:
             try:
-                graphs[key] = trace_onnx(Path(folder) / item.onnx_path, item.batch_size)
+                graphs[key] = read_onnx(Path(folder) / item.onnx_path, item.batch_size)
             except InvalidValueError as error:
                 broken[item.onnx_path] = str(error)
         if key in graphs:
@@ -121,7 +121,7 @@ def read_measured(folder: str | Path, told: Callable[[], None] = lambda: None) -
     return found
 
 
-def _measured(item: NetworkLatency, graph: Trace) -> MeasuredNetwork:
+def _measured(item: NetworkLatency, graph: Graph) -> MeasuredNetwork:
     try:
         platform = Platform.parse(item.platform.lower())
     except LatencyError as error:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from nni_latency.errors import LatencyError, MeasurementError
+from nni_latency.errors import InvalidValueError, LatencyError, MeasurementError
 from nni_latency.measurement._chain import Stage, time_chain
 from nni_latency.measurement._meter import Meter
 from nni_latency.measurement._protocol import Protocol
@@ -39,8 +39,11 @@ class Bench(ABC):
         """Load a subject and run it once on its own inputs."""
 
     @abstractmethod
-    def visit(self, keys: Sequence[str]) -> Visit:
-        """Warm up the network of the admitted subjects of these keys, and time it."""
+    def visit(self, keys: Sequence[str], *, calls: bool = True) -> Visit:
+        """Warm up the network of the admitted subjects of these keys, and time it.
+
+        A bench that times calls does so in this visit only if `calls`.
+        """
 
     @abstractmethod
     def begin(self, key: str) -> None:
@@ -111,9 +114,13 @@ class LocalBench(Bench):
     def admit(self, subject: Subject) -> None:
         """Load a subject and run it once on its own inputs."""
         with _blaming_the_subject():
-            inputs = self.runtime.inputs(subject.inputs)
-            stage = self.runtime.prepare(subject, inputs)
-            stage(inputs)
+            try:
+                inputs = self.runtime.inputs(subject.inputs)
+                stage = self.runtime.prepare(subject, inputs)
+                stage(inputs)
+            except (MeasurementError, InvalidValueError) as error:
+                # What the runtime says of this subject; others may be fine.
+                raise CandidateError(str(error).rstrip(".")) from error
         # Subjects of one shape share their input, as those of one layer do in a network.
         self._inputs[subject.key] = self._shared(subject, inputs)
         self._stages[subject.key] = stage
@@ -121,10 +128,11 @@ class LocalBench(Bench):
     def _shared(self, subject: Subject, inputs: Any) -> Any:
         return self._inputs.setdefault(f"shape {subject.inputs}", inputs) if type(subject.inputs) is tuple else inputs
 
-    def visit(self, keys: Sequence[str]) -> Visit:
+    def visit(self, keys: Sequence[str], *, calls: bool = True) -> Visit:
         """Warm up a network and time it."""
-        inputs = self._inputs[keys[0]]
-        chain = self._joined(keys, inputs) if self._divides(keys) else [self._stages[key] for key in keys]
+        inputs, calls = self._inputs[keys[0]], calls and self.calls
+        divide = self.runtime.divides and (len(keys) > 1 or calls)
+        chain = self._joined(keys, inputs) if divide else [self._stages[key] for key in keys]
 
         def through(value: Any) -> Any:
             for stage in chain:
@@ -134,34 +142,44 @@ class LocalBench(Bench):
         self._time([self._reference], self._reference_input)
         reference = self._time([self._reference], self._reference_input)[0]
         with _blaming_the_subject():
+            usual = 0.0
             for _ in range(self.protocol.n_warmup):
-                self._time([through], inputs)
-            return self._visit(reference, chain, through, inputs, divide=self._divides(keys))
-
-    def _divides(self, keys: Sequence[str]) -> bool:
-        """Whether the runtime is asked what the parts of a network took, once it has run."""
-        return self.runtime.divides and (len(keys) > 1 or self.calls)
+                usual = self._time([through], inputs)[0]
+            if divide:
+                return self._divided(reference, chain[0], inputs, usual)
+            return self._visit(reference, chain, through, inputs, calls=calls)
 
     def _joined(self, keys: Sequence[str], inputs: Any) -> list[Stage]:
         with _blaming_the_subject():
             stages = [self._stages[key] for key in keys]
             return stages if len(stages) == 1 else [self.runtime.join(stages, inputs)]
 
-    def _visit(self, reference: float, chain: list[Stage], through: Stage, inputs: Any, *, divide: bool) -> Visit:
-        runs = max(self.protocol.n_run, self.runtime.least_runs)
-        parts = self.runtime.divide(chain[0], inputs, runs) if divide else []
+    def _divided(self, reference: float, stage: Stage, inputs: Any, usual: float) -> Visit:
+        """Ask the runtime what the parts took, and time the network; as often as there is time where a run is long."""
+        runs = max(1, min(self._runs, int(self._longest / usual))) if usual else self._runs
+        parts = self.runtime.divide(stage, inputs, runs)
         whole: list[float] = []
-        while len(whole) < runs and sum(whole) <= self.protocol.max_measure_execution_time:
-            if divide:
-                pass
-            elif len(chain) > 1:
+        while len(whole) < runs and sum(whole) <= self._longest:
+            whole += self._time([stage], inputs)
+        return self._metered(reference, parts, whole, stage, inputs)
+
+    def _visit(self, reference: float, chain: list[Stage], through: Stage, inputs: Any, *, calls: bool) -> Visit:
+        parts: list[list[float]] = []
+        whole: list[float] = []
+        while len(whole) < self._runs and sum(whole) <= self._longest:
+            if len(chain) > 1:
                 parts.append(self._time(chain, inputs))
-            elif self.calls:
+            elif calls:
                 parts.append(self.runtime.time_calls(chain[0], inputs))
             whole += self._time([through], inputs)
+        return self._metered(reference, parts, whole, through, inputs)
+
+    def _metered(
+        self, reference: float, parts: list[list[float]], whole: list[float], stage: Stage, inputs: Any
+    ) -> Visit:
         samples = {"latency": whole}
         for meter in self.meters:
-            samples[meter.metric] = [self._read(meter, through, inputs, whole[-1])]
+            samples[meter.metric] = [self._read(meter, stage, inputs, whole[-1])]
         return Visit(reference, parts, samples)
 
     def _read(self, meter: Meter, through: Stage, inputs: Any, seconds: float) -> float:
@@ -180,6 +198,10 @@ class LocalBench(Bench):
             if cost >= meter.least_steps * meter.resolution or runs * seconds > self._longest:
                 return cost / runs
             runs *= 2
+
+    @property
+    def _runs(self) -> int:
+        return max(self.protocol.n_run, self.runtime.least_runs)
 
     @property
     def _longest(self) -> float:

@@ -201,7 +201,7 @@ class _Session:
 
     def _visit(self, chain: Chain) -> Record:
         begin, keys = self.campaign.clock(), keys_of(chain)
-        visit = self.bench.visit(keys)
+        visit = self.bench.visit(keys, calls=self.schedule.sees_calls(keys))
         duration = self.campaign.clock() - begin
         return Record(
             visit.reference, visit.parts, visit.samples, keys, self.schedule.next, self.process, duration, time.time()

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import TracebackType
@@ -127,10 +127,10 @@ class IsolatedBench(Bench):
             del self._admitted[subject.key]
             raise
 
-    def visit(self, keys: Sequence[str]) -> Visit:
+    def visit(self, keys: Sequence[str], *, calls: bool = True) -> Visit:
         """Warm up a network and time it."""
         self._load(keys)
-        measured: Visit = self._ask("visit", tuple(keys))
+        measured: Visit = self._ask("visit", tuple(keys), calls=calls)
         return measured
 
     def begin(self, key: str) -> None:
@@ -152,11 +152,11 @@ class IsolatedBench(Bench):
                 self._ask("admit", self._admitted[key])
                 self._loaded.add(key)
 
-    def _ask(self, method: str, *arguments: Any) -> Any:
+    def _ask(self, method: str, *arguments: Any, **options: Any) -> Any:
         if self._worker is None:
             raise WorkerDiedError("its process died before")
         try:
-            kind, answer = self._worker.ask((method, arguments), self._timeout)
+            kind, answer = self._worker.ask((method, arguments, options), self._timeout)
         except CandidateError:
             self._stop()
             raise
@@ -255,8 +255,7 @@ def serve(descriptor: int) -> None:
         with LocalBench(runtime, protocol, calls=calls, meters=meters) as bench:
             line.send(("ok", None))
             while True:
-                method, arguments = line.recv()
-                line.send(_answer(bench, method, arguments))
+                line.send(_answer(bench, *line.recv()))
     except (EOFError, ConnectionError):
         return
     except LatencyError as error:
@@ -287,11 +286,11 @@ def _unpack(payload: bytes) -> Any:
         ) from error
 
 
-def _answer(bench: LocalBench, method: str, arguments: tuple[Any, ...]) -> tuple[str, Any]:
+def _answer(bench: LocalBench, method: str, arguments: tuple[Any, ...], options: Mapping[str, Any]) -> tuple[str, Any]:
     try:
         if method == "admit":
             arguments = (_unpack(arguments[0]),)
-        return "ok", getattr(bench, method)(*arguments)
+        return "ok", getattr(bench, method)(*arguments, **options)
     except CandidateError as error:
         return "candidate", str(error)
     except LatencyError as error:

@@ -155,6 +155,10 @@ class Schedule(ABC):
         """
         self.failures[failure.subject] = failure.reason
 
+    def sees_calls(self, keys: Sequence[str]) -> bool:
+        """Whether the next visit of a network times its calls, where the schedule does so at all."""
+        return self.calls
+
     def objection(self, record: Record) -> str:
         """Say why a visit of a single subject must not be used; empty if it may be."""
         return ""

@@ -17,7 +17,7 @@ from torch.overrides import TorchFunctionMode
 
 from nni_latency.errors import InvalidValueError
 from nni_latency.imports import require
-from nni_latency.operators._onnx import fed_inputs
+from nni_latency.operators._onnx_model import fed_inputs
 
 #: The version of ONNX's operators that is exported.
 OPSET = 17

@@ -53,7 +53,9 @@ def _from_inputs(operators: Sequence[TracedOperator]) -> list[str]:
     names: list[str] = []
     for item in operators:
         sources = [names[source] for source in item.sources]
-        names.append(_hashed([item.op.op_key, *(sorted(sources) if _is_commutative(item) else sources)]))
+        details = map("=".join, item.details)
+        taken = sorted(sources) if _is_commutative(item) else sources
+        names.append(_hashed([item.op.op_key, *details, "takes", *taken]))
     return names
 
 

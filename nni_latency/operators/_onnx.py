@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from nni_latency.errors import InvalidValueError, listed
+from nni_latency.errors import InvalidValueError
 from nni_latency.imports import require
 from nni_latency.operators._arguments import one_if_square
-from nni_latency.operators._inputs import Inputs, freeze_inputs
+from nni_latency.operators._onnx_model import OnnxModel, attributes_of, details_of, name_of, read_model
 from nni_latency.operators._op_spec import OpSpec, Shape
-from nni_latency.operators._trace import Trace, TracedOperator
+from nni_latency.operators._trace import Graph, TracedOperator
 
 #: Nodes that compute nothing, or look at memory in another way.
 _IDLE = frozenset(
@@ -34,7 +34,6 @@ _PLAIN = {
     **{name: name.lower() for name in _SAME_NAME},
     "ArgMax": "argmax",
     "BatchNormalization": "batch_norm",
-    "Clip": "clamp",
     "Concat": "cat",
     "DepthToSpace": "pixel_shuffle",
     "Equal": "eq",
@@ -66,13 +65,16 @@ _WEIGHTED = ("layer_norm", "group_norm", "instance_norm", "prelu")
 _WORKING = ("add", "sub", "mul", "div", "pow", "maximum", "minimum", "where")
 
 
-def read_onnx(path: str | Path, batch_size: int | None = None, example_inputs: Any = None) -> list[tuple[str, OpSpec]]:
-    """List the operators of an ONNX file, with their shapes.
+def read_onnx(path: str | Path, batch_size: int | None = None, example_inputs: Any = None) -> Graph:
+    """Read the operators of an ONNX file, and where each takes its inputs from.
+
+    Shapes are inferred, and what does not depend on the inputs is computed beforehand, as runtimes do it. Weights need
+    not be there; those in other files are never opened.
 
     Parameters
     ----------
     path : str or Path
-        The file. Its weights need not be there.
+        The file, of any opset that the package ``onnx`` knows.
     batch_size : int, optional
         First dimension of the inputs; without it, what the file says, or 1 where that is open.
     example_inputs : Tensor, sequence or dict, optional
@@ -80,167 +82,85 @@ def read_onnx(path: str | Path, batch_size: int | None = None, example_inputs: A
 
     Returns
     -------
-    list of (str, OpSpec)
-        Name of the node and what it computes, in order. A kind of node that is not known stands under its own name in
-        small letters, so that it is listed as not counted.
+    Graph
+        As `nni_latency.operators.trace` returns it; the nodes of the file stand for calls. A kind of node that is not
+        known stands under its own name in small letters, so that `count_operators` lists it as not counted.
 
     Raises
     ------
     MissingDependencyError
         If the package ``onnx`` is not installed.
     InvalidValueError
-        If the file cannot be read, its shapes cannot be inferred, or the inputs are not those of the file.
+        If the file cannot be read, is too large or cyclic, sizes of its inputs are open, its shapes cannot be inferred,
+        or the inputs are not those of the file.
     """
-    return [(item.name, item.op) for item in trace_onnx(path, batch_size, example_inputs).operators]
-
-
-def trace_onnx(path: str | Path, batch_size: int | None = None, example_inputs: Any = None) -> Trace:
-    """Read the operators of an ONNX file, and where each takes its inputs from.
-
-    Parameters
-    ----------
-    path, batch_size, example_inputs
-        As for `read_onnx`.
-
-    Returns
-    -------
-    Trace
-        As `nni_latency.operators.trace` returns it; nodes stand for calls.
-
-    Raises
-    ------
-    MissingDependencyError, InvalidValueError
-        As for `read_onnx`.
-    """
-    graph, shapes, weights, onnx = _read(path, batch_size, example_inputs)
+    onnx = require("onnx", "Reading ONNX", "nni_latency[onnx]")
+    model = read_model(path, batch_size, example_inputs)
     operators: list[TracedOperator] = []
     # By the name of a tensor, the operators that it comes from.
     writers: dict[str, tuple[int, ...]] = {}
-    for place, item in enumerate(graph.node):
-        node = _Node.of(onnx, item, shapes, weights)
+    for place, item in model.nodes:
         sources = tuple(dict.fromkeys(number for name in item.input for number in writers.get(name, ())))
-        if node.kind not in _IDLE:
-            operators.append(TracedOperator(node.name, _describe(node, str(path)), sources, place))
+        if item.op_type not in _IDLE:
+            node = _Node.of(onnx, item, model)
+            details = details_of(onnx, node.attributes)
+            operators.append(TracedOperator(node.name, _describe(node, str(path)), sources, place, details))
             sources = (len(operators) - 1,)
         writers.update(dict.fromkeys(item.output, sources))
-    return Trace(tuple(operators), len(graph.node), tuple(map(shape_in_file, graph.output)))
+    shapes = [tuple(tensor.shape for tensor in some) for some in (model.outputs, model.inputs)]
+    return Graph(tuple(operators), model.n_nodes, *shapes)
 
 
-def load_onnx(path: str | Path, batch_size: int | None = None, example_inputs: Any = None) -> Any:
-    """Load an ONNX file with the sizes of its inputs fixed; weights in other files are not opened.
-
-    Returns
-    -------
-    onnx.ModelProto
-
-    Raises
-    ------
-    MissingDependencyError, InvalidValueError
-        As for `read_onnx`.
-    """
-    onnx = require("onnx", "Reading ONNX", "nni_latency[onnx]")
-    try:
-        model = onnx.load(str(path), load_external_data=False)
-    except OSError as error:
-        raise InvalidValueError(f"Cannot read the ONNX file {str(path)!r}: {error.strerror or error}.") from error
-    except Exception as error:  # protobuf has errors of its own
-        raise InvalidValueError(f"{str(path)!r} is not an ONNX file that can be read: {error}") from error
-    _fix_inputs(model, batch_size, None if example_inputs is None else freeze_inputs(example_inputs))
-    return model
-
-
-def _read(path: str | Path, batch_size: int | None, example_inputs: Any) -> tuple[Any, dict[str, Shape], Any, Any]:
-    """Return the graph of a file, the shapes of its tensors, those of its weights, and the package that reads it."""
-    onnx = require("onnx", "Reading ONNX", "nni_latency[onnx]")
-    model = load_onnx(path, batch_size, example_inputs)
-    weights = {item.name: tuple(item.dims) for item in model.graph.initializer}
-    try:
-        graph = onnx.shape_inference.infer_shapes(model, data_prop=True).graph
-    except Exception as error:  # onnx has errors of its own
-        first = next(iter(str(error).splitlines()), type(error).__name__)
-        raise InvalidValueError(f"The shapes in {str(path)!r} cannot be inferred: {first}") from error
-    shapes = dict(weights)
-    for item in (*graph.input, *graph.value_info, *graph.output):
-        shapes.setdefault(item.name, shape_in_file(item))
-    return graph, shapes, weights, onnx
+#: The same, by an older name.
+trace_onnx = read_onnx
 
 
 @dataclass(frozen=True)
 class _Node:
-    """One node: its name and kind, shapes of its data, weights and output, and attributes."""
+    """One node: its name and kind, shapes of its data, weights and output, attributes, and values that are constant."""
 
     name: str
     kind: str
+    domain: str
     data: tuple[Shape, ...]
     weights: tuple[Shape, ...]
     out: Shape
     attributes: Mapping[str, Any]
+    dtype: str
+    values: tuple[Any, ...]
 
     @classmethod
-    def of(cls, onnx: Any, node: Any, shapes: Mapping[str, Shape], weights: Mapping[str, Shape]) -> _Node:
-        known = [name for name in node.input if name in shapes]
+    def of(cls, onnx: Any, node: Any, model: OnnxModel) -> _Node:
+        known = [name for name in node.input if name in model.types]
+        types = [model.types[name].dtype for name in known] or ["float32"]
         return cls(
-            node.name or node.output[0],
+            name_of(node),
             node.op_type,
-            tuple(shapes[name] for name in known if name not in weights),
-            tuple(weights[name] for name in known if name in weights),
-            shapes.get(node.output[0], ()),
-            {item.name: onnx.helper.get_attribute_value(item) for item in node.attribute},
+            node.domain,
+            tuple(model.types[name].shape for name in known if name not in model.constants),
+            tuple(model.types[name].shape for name in known if name in model.constants),
+            model.types[node.output[0]].shape if node.output[0] in model.types else (0,),
+            attributes_of(onnx, node),
+            next((dtype for dtype in types if "float" in dtype), types[0]),
+            tuple(model.constants.get(name) for name in node.input),
         )
-
-
-def fed_inputs(graph: Any) -> list[Any]:
-    """Return the inputs of a graph that are fed; older files list weights among the inputs, too."""
-    weights = {tensor.name for tensor in graph.initializer}
-    return [item for item in graph.input if item.name not in weights]
-
-
-def _fix_inputs(model: Any, batch_size: int | None, given: Inputs | None) -> None:
-    """Fix the sizes of the inputs that the file leaves open, and the batch; forget shapes inferred for other sizes."""
-    inputs = fed_inputs(model.graph)
-    wanted = {} if given is None else _named_shapes([item.name for item in inputs], given)
-    for item in inputs:
-        sizes = item.type.tensor_type.shape.dim
-        own = shape_in_file(item)
-        shape = wanted.get(item.name, (batch_size or own[0] or 1, *own[1:]) if own else ())
-        if len(shape) != len(own) or any(size and size != new for size, new in zip(own[1:], shape[1:], strict=True)):
-            raise InvalidValueError(f"The input {item.name!r} has the shape {written(own)}. Got {written(shape)}.")
-        if shape != own:
-            for size, new in zip(sizes, shape, strict=True):
-                if new:
-                    size.dim_value = new
-            del model.graph.value_info[:]
-            for output in model.graph.output:
-                output.type.tensor_type.ClearField("shape")
-
-
-def _named_shapes(names: list[str], given: Inputs) -> dict[str, Shape]:
-    """Return the shapes of the inputs by their names; those without a name are in the order of the file."""
-    unknown = [name for name in given.kwargs if name not in names]
-    if unknown or len(given.args) > len(names):
-        raise InvalidValueError(
-            f"The inputs of the file are {listed(names)}. Got {listed(unknown) or f'{len(given.args)} inputs'}."
-        )
-    found = {**dict(zip(names, given.args, strict=False)), **given.kwargs}
-    return {name: tuple(tensor.shape) for name, tensor in found.items()}
-
-
-def written(shape: Shape) -> str:
-    return "x".join(str(size or "?") for size in shape) or "()"
-
-
-def shape_in_file(item: Any) -> Shape:
-    return tuple(size.dim_value for size in item.type.tensor_type.shape.dim)
 
 
 def _describe(node: _Node, path: str) -> OpSpec:
-    if any(size < 1 for shape in (*node.data, node.out) for size in shape) or not (node.data or node.out):
+    if any(size < 1 for shape in (*node.data, node.out) for size in shape):
+        kind = f"{node.domain}.{node.kind}" if node.domain else node.kind
         raise InvalidValueError(
-            f"The shape of {node.name!r} in {path!r} is not known: give the shapes of its inputs, or give the file "
-            "fixed input sizes, for example with onnx.tools.update_model_dims."
+            f"The shapes of {node.name!r} in {path!r}, an operator {kind}, are not known: they depend on data, or the "
+            "operator is not one of ONNX. Save the file with the shapes of its tensors (value_info)."
         )
-    made = _DESCRIBED.get(node.kind)
-    return made(node) if made is not None else _generic(node)
+    try:
+        op = _DESCRIBED.get(node.kind, _generic)(node)
+    except (LookupError, TypeError, ValueError) as error:  # what the file says of it is not what the operator needs
+        reason = error or type(error).__name__
+        raise InvalidValueError(
+            f"The node {node.name!r} in {path!r}, an operator {node.kind}, is not valid: {reason}."
+        ) from error
+    return replace(op, dtype=node.dtype)
 
 
 def _generic(node: _Node) -> OpSpec:
@@ -254,6 +174,15 @@ def _generic(node: _Node) -> OpSpec:
 
 def _out(node: _Node, data: tuple[Shape, ...]) -> dict[str, Any]:
     return {"out": node.out} if node.out and node.out != (data[0] if data else None) else {}
+
+
+def _clip(node: _Node) -> OpSpec:
+    """Describe an activation with bounds, which are attributes of older files and inputs of newer ones."""
+    bounds = {name: node.attributes[name] for name in ("min", "max") if name in node.attributes}
+    for name, value in zip(("min", "max"), node.values[1:], strict=False):
+        if value is not None and value.size == 1:
+            bounds[name] = float(value)
+    return OpSpec.of("clamp", [node.data[0]], **bounds)
 
 
 def _window(node: _Node, dimensions: int) -> tuple[Shape, Shape, Shape]:
@@ -345,6 +274,7 @@ def _recurrent(node: _Node) -> OpSpec:
 
 
 _DESCRIBED: dict[str, Callable[[_Node], OpSpec]] = {
+    "Clip": _clip,
     "Conv": _convolution,
     "ConvTranspose": _transposed,
     "Gemm": _gemm,

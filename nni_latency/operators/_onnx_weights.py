@@ -14,15 +14,15 @@ from nni_latency.errors import InvalidValueError
 from nni_latency.imports import require
 from nni_latency.operators._export import OnnxNetwork
 from nni_latency.operators._inputs import Inputs
-from nni_latency.operators._onnx import fed_inputs, load_onnx, shape_in_file, written
-
-#: Numbers that a tensor has at least to be left out; smaller ones may be shapes, axes or bounds.
-_LEFT_OUT = 64
-
-#: Where the values of a tensor are said to be that were left out.
-_ELSEWHERE = "weights-left-out"
-
-_VALUES = ("float_data", "int32_data", "int64_data", "double_data", "uint64_data", "string_data")
+from nni_latency.operators._onnx_model import (
+    fed_inputs,
+    fractional,
+    lacks_values,
+    leave_out_weights,
+    load_onnx,
+    shape_in_file,
+    written,
+)
 
 
 def without_weights(model: Any) -> Any:
@@ -41,14 +41,7 @@ def without_weights(model: Any) -> Any:
     onnx = require("onnx", "Writing ONNX", "nni_latency[onnx]")
     light = type(model)()
     light.CopyFrom(model)
-    for tensor in light.graph.initializer:
-        if tensor.data_type in _fractional(onnx) and math.prod(tensor.dims) >= _LEFT_OUT:
-            tensor.ClearField("raw_data")
-            for name in _VALUES:
-                tensor.ClearField(name)
-            tensor.data_location = onnx.TensorProto.EXTERNAL
-            del tensor.external_data[:]
-            tensor.external_data.add(key="location", value=_ELSEWHERE)
+    leave_out_weights(onnx, light)
     return light
 
 
@@ -77,8 +70,8 @@ def onnx_network(path: str | Path, batch_size: int | None = None, example_inputs
     generator = np.random.default_rng(0)
     spreads = _spreads(model.graph)
     for tensor in model.graph.initializer:
-        if _lacks_values(onnx, tensor):
-            if tensor.data_type not in _fractional(onnx):
+        if lacks_values(onnx, tensor):
+            if tensor.data_type not in fractional(onnx):
                 raise InvalidValueError(
                     f"The tensor {tensor.name!r} of {str(path)!r} has no values in the file. It holds whole numbers, "
                     "which cannot be made up. Save the network with them."
@@ -115,18 +108,6 @@ def onnx_inputs(path: str | Path, batch_size: int | None = None, example_inputs:
         dtype = str(onnx.helper.tensor_dtype_to_np_dtype(item.type.tensor_type.elem_type))
         found.append(torch.empty(sizes, dtype=getattr(torch, dtype), device="meta"))
     return Inputs(tuple(found))
-
-
-def _fractional(onnx: Any) -> tuple[int, ...]:
-    kinds = onnx.TensorProto
-    return kinds.FLOAT, kinds.FLOAT16, kinds.BFLOAT16, kinds.DOUBLE
-
-
-def _lacks_values(onnx: Any, tensor: Any) -> bool:
-    """Whether the values of a tensor are in another file, or nowhere."""
-    if tensor.data_location == onnx.TensorProto.EXTERNAL:
-        return True
-    return math.prod(tensor.dims) > 0 and not (tensor.raw_data or any(getattr(tensor, name) for name in _VALUES))
 
 
 def _spreads(graph: Any) -> dict[str, tuple[float, float]]:

@@ -200,8 +200,8 @@ def _run_traced(
     finally:
         for handle in handles:
             handle.remove()
-    shapes = tuple(tuple(tensor.shape) for tensor in tensors_in(result))
-    return [Trace(tuple(recorder.ledgers[by].operators), recorder.n_calls, shapes) for by in ways], result
+    shapes = [tuple(tuple(tensor.shape) for tensor in tensors_in(some)) for some in (result, [args, kwargs])]
+    return [Trace(tuple(recorder.ledgers[by].operators), recorder.n_calls, *shapes) for by in ways], result
 
 
 @dataclass

@@ -32,6 +32,7 @@ _COMMANDS = commands()
 #: Commands that measure, or need what was measured on this machine.
 _MEASURING = {
     *("build-lut", "validate", "search", "micro-benchmark", "build-kernels", "detect-fusion", "adapt", "rebuild"),
+    "measure-networks",
 }
 
 #: Estimators that measure on demand.
@@ -115,6 +116,10 @@ def files(run, tmp_path_factory):
     shutil.copytree(folder / "measured" / "onnx", folder / "networks")
     for name, number in (("a.onnx", 1), ("b.onnx", 2)):
         shutil.copy(folder / "networks" / f"n{number}.onnx", folder / name)
+    (folder / "nnlqp" / "onnx").mkdir(parents=True)
+    shutil.copy(folder / "net.onnx", folder / "nnlqp" / "onnx" / "net.onnx")
+    (folder / "nnlqp" / "gt.txt").write_text("1 onnx/net.onnx 1 3.5 net laptop\n")
+    run("import", folder / "nnlqp" / "gt.txt", "--out", folder / "networks.zip")
     keys = {"Conv-input:224x224x3-output:112x112x24": 1.5, "Logits-input:1x1x1536-output:1000": 0.9}
     (folder / "jetson.json").write_text(json.dumps(keys))
     elsewhere = ("--space", "none", "--unit", "ms", "--platform", "jetson", "--out", folder / "jetson-table.json")

@@ -19,7 +19,7 @@ from torch import nn
 
 from nni_latency.errors import FileFormatError, InvalidValueError, UnknownNameError
 from nni_latency.graphs import GraphPredictor, MeasuredNetwork
-from nni_latency.operators import OpSpec, Trace, TracedOperator
+from nni_latency.operators import Graph, OpSpec, TracedOperator
 from nni_latency.platforms import Platform
 from nni_latency.testing import check_estimator
 
@@ -76,7 +76,7 @@ def test_names_and_order_do_not_matter(predictor: GraphPredictor, random: object
         for side in (0, 1)
         for item in graph.operators
     ]
-    found = predictor.predict([Trace(tuple(shuffled), 2 * count), Trace(tuple(straight), 2 * count)], SLOW)
+    found = predictor.predict([Graph(tuple(shuffled), 2 * count), Graph(tuple(straight), 2 * count)], SLOW)
     assert found[0] == pytest.approx(found[1], rel=1e-4)
 
 
@@ -124,7 +124,7 @@ def test_times_of_kernels_are_learned_from() -> None:
         operators = item.graph.operators
         counted = [number for number, operator in enumerate(operators) if operator.op.kind not in ("relu", "sigmoid")]
         pairs = [(number, number + 1) if operators[number].op.kind == "conv2d" else (number,) for number in counted]
-        parts = tuple((pair, latency(Trace((item.graph.operators[pair[0]],), 1)) - 5e-6) for pair in pairs)
+        parts = tuple((pair, latency(Graph((item.graph.operators[pair[0]],), 1)) - 5e-6) for pair in pairs)
         items.append(replace(item, parts=parts))
     found = GraphPredictor(hidden=16, epochs=40, n_folds=2, n_members=1, learning_rate=5e-3).fit(items)
     costs = found.explain(items[0].graph)
@@ -216,11 +216,11 @@ def test_two_platforms_are_too_few_to_guess(predictor: GraphPredictor) -> None:
 
 def test_a_network_without_operators_is_no_network() -> None:
     with pytest.raises(InvalidValueError, match="no operators"):
-        MeasuredNetwork("empty", Trace((), 0), 1.0, FAST)
+        MeasuredNetwork("empty", Graph((), 0), 1.0, FAST)
 
 
 def test_operators_without_inputs_are_described(predictor: GraphPredictor) -> None:
-    odd = Trace(
+    odd = Graph(
         (TracedOperator("a", OpSpec.of("strange", [()])), TracedOperator("b", OpSpec.of("index", [(5,)]), (0,))), 2
     )
     assert predictor.predict([odd], FAST)[0] > 0

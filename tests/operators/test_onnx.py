@@ -12,7 +12,7 @@ from torch import nn
 
 from nni_latency.analysis import ModelAnalysis
 from nni_latency.errors import InvalidValueError, MissingDependencyError
-from nni_latency.operators import capture_operators, count_operators, read_onnx, trace, trace_onnx
+from nni_latency.operators import capture_operators, count_operators, read_onnx, trace
 
 onnx = pytest.importorskip("onnx", reason="the package onnx is not installed")
 
@@ -48,7 +48,7 @@ class _Mixed(nn.Module):
 def test_known_networks_count_as_in_torch(name, tmp_path):
     network = KNOWN[name][0]()
     path = _export(network, torch.zeros(1, 3, 64, 64), tmp_path / "net.onnx")
-    found = count_operators(op for _, op in read_onnx(path))
+    found = count_operators(item.op for item in read_onnx(path).operators)
     traced = count_operators(
         op for _, op in capture_operators(network, torch.empty(1, 3, 64, 64, device="meta"), by="graph")
     )
@@ -59,7 +59,7 @@ def test_known_networks_count_as_in_torch(name, tmp_path):
 
 def test_mixed_operators_count_as_in_torch(tmp_path):
     path = _export(_Mixed(), torch.zeros(2, 3, 16, 16), tmp_path / "net.onnx")
-    found = count_operators(op for _, op in read_onnx(path)).features
+    found = count_operators(item.op for item in read_onnx(path).operators).features
     traced = count_operators(
         op for _, op in capture_operators(_Mixed(), torch.zeros(2, 3, 16, 16), by="graph")
     ).features
@@ -70,7 +70,7 @@ def test_mixed_operators_count_as_in_torch(tmp_path):
 def test_recurrent_layers_count_as_in_torch(kind, tmp_path):
     layer = kind(6, 4)
     path = _export(layer, torch.zeros(5, 1, 6), tmp_path / "net.onnx")
-    found = count_operators(op for _, op in read_onnx(path)).features
+    found = count_operators(item.op for item in read_onnx(path).operators).features
     traced = count_operators(op for _, op in capture_operators(layer, torch.zeros(5, 1, 6), by="graph")).features
     assert (found.macs, found.params) == (traced.macs, traced.params)
 
@@ -88,7 +88,7 @@ class _Shortcut(nn.Module):
 def test_edges_are_those_of_torch(tmp_path):
     network, inputs = _Shortcut(), torch.zeros(1, 3, 8, 8)
     expected = trace(network, inputs, by="graph")
-    found = trace_onnx(_export(network, inputs, tmp_path / "net.onnx"))
+    found = read_onnx(_export(network, inputs, tmp_path / "net.onnx"))
     assert [(item.op.kind, item.sources) for item in found.operators] == [
         (item.op.kind, item.sources) for item in expected.operators
     ]
@@ -100,13 +100,13 @@ def test_an_open_batch_is_one_or_what_is_asked_for(tmp_path):
     path = _export(
         network, torch.zeros(1, 3, 8, 8), tmp_path / "net.onnx", input_names=["x"], dynamic_axes={"x": {0: "n"}}
     )
-    one, four = (read_onnx(path, batch)[0][1].input_shapes[0][0] for batch in (None, 4))
+    one, four = (read_onnx(path, batch).operators[0].op.input_shapes[0][0] for batch in (None, 4))
     assert (one, four) == (1, 4)
 
 
 @pytest.mark.skipif(not _SHARED.is_file(), reason="the shared data are not beside the checkout")
 def test_a_file_without_weights_is_read():
-    counted = count_operators(op for _, op in read_onnx(_SHARED))
+    counted = count_operators(item.op for item in read_onnx(_SHARED).operators)
     assert counted.features.macs == 1_814_073_344
     assert counted.features.params == 11_689_512
     assert not counted.uncounted
@@ -115,7 +115,7 @@ def test_a_file_without_weights_is_read():
 def test_analysis_takes_a_file_apart(tmp_path):
     path = _export(_Mixed(), torch.zeros(1, 3, 16, 16), tmp_path / "net.onnx")
     analysis = ModelAnalysis(path, batch_size=2)
-    assert [block.kind for block in analysis.blocks] == ["conv2d", "conv2d", "conv_transpose2d", "linear", "matmul"]
+    assert [block.kind for block in analysis.blocks] == ["conv2d", "conv2d", "conv_transpose2d", "linear", "linear"]
     assert analysis.features.acts == 2 * (8 * 8 * 8 * 2 + 4 * 16 * 16)
     assert sum(block.share for block in analysis.blocks) == pytest.approx(1)
 
@@ -136,7 +136,7 @@ def test_open_sizes_are_refused(tmp_path):
         input_names=["x"],
         dynamic_axes={"x": {2: "height"}},
     )
-    with pytest.raises(InvalidValueError, match="is not known: give the shapes of its inputs, or give the file fixed"):
+    with pytest.raises(InvalidValueError, match=r"Sizes of the inputs of .* are open: 'x' 1x3xheightx8\. Give"):
         read_onnx(path)
 
 
@@ -155,6 +155,6 @@ def test_a_strange_node_is_listed(tmp_path):
     out = onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [2])
     model = onnx.helper.make_model(onnx.helper.make_graph([node], "g", [value], [out]))
     onnx.save(model, str(tmp_path / "net.onnx"))
-    ((name, op),) = read_onnx(tmp_path / "net.onnx")
-    assert name == "strange"
-    assert count_operators([op]).uncounted == ("det",)
+    (item,) = read_onnx(tmp_path / "net.onnx").operators
+    assert item.name == "strange"
+    assert count_operators([item.op]).uncounted == ("det",)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from torch import nn
 
+from nni_latency.datasets import BatchedNetworks
 from nni_latency.measurement import (
     IsolatedBench,
     LocalBench,
@@ -46,6 +47,9 @@ SCHEDULES = {
     "networks divided": lambda: NetworkSchedule(_NETWORKS[1:], _PROTOCOL, always=_NETWORKS[:1], divided=True),
     "batches": lambda: BatchSchedule(
         _PLAN, Protocol(rounds=2, time_budget=1e9), [np.ones(size) for size in _PLAN.sizes]
+    ),
+    "networks in batches": lambda: BatchedNetworks(
+        _NETWORKS[1:], _PROTOCOL, anchors=_NETWORKS[:1], weights={item.key: 2**27 for item in _NETWORKS}
     ),
     "points": lambda: PointSchedule(_SERIES, _PROTOCOL, lambda: 0),
 }

@@ -234,7 +234,7 @@ class ActsEstimator(RegressorMixin, BaseEstimator, LayerEstimator):
 
     def estimate_onnx(self, path: str | Path, batch_size: int | None = None) -> Estimate:
         """Estimate the latency of a whole network in an ONNX file; see `nni_latency.operators.read_onnx`."""
-        return self.estimate_block([op for _, op in read_onnx(path, batch_size)])
+        return self.estimate_block([item.op for item in read_onnx(path, batch_size).operators])
 
     def estimate_op(self, op: OpSpec) -> Estimate:
         """Estimate what one operator or block adds to a network.

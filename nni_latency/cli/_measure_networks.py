@@ -1,0 +1,271 @@
+"""``nni-latency measure-networks``."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.markup import escape
+
+import nni_latency.datasets as datasets
+import nni_latency.graphs as graphs
+import nni_latency.measurement as measurement
+import nni_latency.measurement.runtimes as runtimes
+from nni_latency.cli._console import named, progress, remarks
+from nni_latency.cli._measuring_options import PlatformOptions, StoreOptions, make_runtime
+from nni_latency.cli._option import BATCH_SIZES, DURATION, grouped, option, parsed
+from nni_latency.cli._output_options import OutputOptions
+from nni_latency.cli._progress import Measuring
+from nni_latency.cli._report import Column, Grid, Report, ReportingCommand, print_report
+from nni_latency.cli._supervision import INTERRUPTED
+from nni_latency.errors import InvalidValueError, MeasurementError
+from nni_latency.platforms import PRECISIONS
+from nni_latency.units import format_percent, format_seconds
+
+
+def _names(text: str) -> tuple[str, ...]:
+    """Split names that are separated by commas."""
+    names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+    if not names:
+        raise InvalidValueError("It must be names separated by commas. Got none.")
+    return names
+
+
+#: A budget that is left and smaller is not spent: starting a process takes longer [s].
+_LEAST_BUDGET = 5.0
+
+NAMES = parsed("name[,name...]", _names)
+
+
+@dataclass(frozen=True)
+class _NetworkOptions:
+    """Which networks are measured."""
+
+    families: tuple[str, ...] | None = option(
+        "Families of networks, separated by commas, or all.  [default: all, where no file is given]", type=NAMES
+    )
+    per_family: int = option("Networks of each family.", type=click.IntRange(1), default=20)
+    seed: int = option(
+        "Seed of the first network of a family; 0 is the published one.", type=click.IntRange(0), default=0
+    )
+    batch_sizes: tuple[int, ...] = option(
+        "Inputs of a run; several, such as 1,8, are measured one after another.",
+        "--batch-size",
+        type=BATCH_SIZES,
+        default="1",
+    )
+
+
+@dataclass(frozen=True)
+class _PlatformsOptions:
+    """Where they are measured."""
+
+    platforms: tuple[str, ...] = option(
+        "Runtimes, separated by commas, each with a precision if it is not fp32, such as onnxruntime,openvino:bf16.",
+        type=NAMES,
+        default="torch",
+    )
+    device: str = option("Device: cpu, cuda or cuda:N.", default="cpu")
+    threads: int = option("Number of CPU threads.", type=click.IntRange(1), default=1)
+
+    def make(self) -> list[runtimes.Runtime]:
+        """Make the runtimes, all of them before anything is measured."""
+        return [self._make(text) for text in self.platforms]
+
+    def _make(self, text: str) -> runtimes.Runtime:
+        runtime, colon, precision = text.partition(":")
+        if colon and precision not in PRECISIONS:
+            raise InvalidValueError(
+                f"The platform {text!r} must be a runtime, or a runtime and one of the precisions "
+                f"{', '.join(PRECISIONS)}, such as onnxruntime:int8. Got the precision {precision!r}."
+            )
+        return make_runtime(PlatformOptions(self.device, runtime, (), precision or "fp32", self.threads, "kept"))
+
+
+@dataclass(frozen=True)
+class _EndOptions:
+    """When measuring ends."""
+
+    budget: float = option(
+        "Maximum time spent measuring on all platforms together, loading of networks included.",
+        type=DURATION,
+        default="1h",
+    )
+    half_width: float = option(
+        "Visit a network no more once the half-width of its interval is at most this share of its value.",
+        type=click.FloatRange(0, 1, max_open=True),
+        default=0.02,
+    )
+    timeout: float = option(
+        "Time limit per network; a slower one is recorded as failed.", type=DURATION, default="2min"
+    )
+
+
+@click.command("measure-networks", cls=ReportingCommand)
+@click.argument("files", nargs=-1, type=click.Path(path_type=Path))
+@grouped(out={"help": "File of the data set.", "default": "networks.zip"})
+def command(
+    files: tuple[Path, ...],
+    wanted: _NetworkOptions,
+    where: _PlatformsOptions,
+    ending: _EndOptions,
+    output: OutputOptions,
+    store: StoreOptions,
+) -> None:
+    """Measure many networks on several platforms, and write a data set of latencies.
+
+    Networks are random members of families, or the ONNX FILES and folders that are given. They are measured in batches,
+    each network in several rounds over its batch; a few networks that are in every batch tell how fast the machine is.
+    A network that a platform cannot run is named, and the others go on.
+
+    An interrupted run can be resumed: run the same command again.
+    """
+    made = where.make()
+    out = output.path()
+    networks = _prepare(files, wanted)
+    steps = [_Step(runtime, size, networks) for runtime in made for size in wanted.batch_sizes]
+    _measure(steps, ending, store)
+    measured = [step.found for step in steps if step.found is not None]
+    if not measured:
+        raise MeasurementError(next(step.reason for step in steps))
+    written = datasets.save_networks(out, networks, measured)
+    _remark(steps, written)
+    print_report(_report(measured, out))
+
+
+class _Step:
+    """The networks of one batch size on one platform."""
+
+    def __init__(self, runtime: runtimes.Runtime, size: int, networks: Sequence[datasets.NetworkFile]) -> None:
+        self.runtime, self.size = runtime, size
+        self.networks = [item for item in networks if item.batch_size == size]
+        self.found: datasets.PlatformLatencies | None = None
+        #: Why nothing could be measured.
+        self.reason = ""
+
+    @property
+    def spent(self) -> float:
+        """Time spent measuring, in earlier calls of the command, too [s]."""
+        return self.found.duration if self.found is not None else 0.0
+
+    @property
+    def late(self) -> list[str]:
+        """Networks that the budget did not reach."""
+        if self.found is None:
+            return []
+        done = {*self.found.latencies, *self.found.failures}
+        return [item.name for item in self.networks if item.key not in done]
+
+    def measure(self, what: str, protocol: measurement.Protocol, store: StoreOptions) -> None:
+        """Measure as long as the protocol says."""
+        try:
+            with Measuring(
+                f"{len(self.networks)} networks at batch size {self.size} ({what})", self.runtime, store
+            ) as bar:
+                self.found = datasets.measure_networks(self.networks, self.runtime, protocol=protocol, **bar.how)
+        except MeasurementError as error:
+            self.reason = str(error)
+
+
+def _measure(steps: Sequence[_Step], ending: _EndOptions, store: StoreOptions) -> None:
+    """Measure on all platforms; what one leaves of its share of the budget goes to those that need more."""
+    left, waiting = ending.budget, list(steps)
+    while waiting and left > _LEAST_BUDGET:
+        share = left / len(waiting)
+        for step in waiting:
+            before = step.spent
+            protocol = replace(
+                datasets.DATASET_PROTOCOL,
+                time_budget=before + share,
+                half_width=ending.half_width,
+                timeout=ending.timeout,
+                threads=step.runtime.platform.threads,
+            )
+            step.measure(f"{steps.index(step) + 1} of {len(steps)}", protocol, store)
+            left -= step.spent - before
+        # What is measured again is no longer fresh.
+        store = replace(store, fresh=False)
+        waiting = [step for step in waiting if step.late]
+
+
+def _prepare(files: tuple[Path, ...], wanted: _NetworkOptions) -> list[datasets.NetworkFile]:
+    """Find the networks of all batch sizes; files of families are written behind a progress bar."""
+    networks = [item for size in wanted.batch_sizes if files for item in datasets.given_files(files, batch_size=size)]
+    chosen = graphs.find_families(wanted.families or (() if files else ("all",)))
+    total = len(chosen) * wanted.per_family * len(wanted.batch_sizes)
+    if not total:
+        return networks
+    try:
+        with progress(remarks()) as bar:
+            task = bar.add_task("networks", total=total, left="")
+            begin = time.monotonic()
+            for number, item in enumerate(_members(chosen, wanted), 1):
+                networks.append(item)
+                left = (time.monotonic() - begin) / number * (total - number)
+                bar.update(
+                    task,
+                    completed=number,
+                    description=f"preparing {number} of {total} networks",
+                    left=f"{format_seconds(left) if left else '0 s'} left",
+                )
+    except KeyboardInterrupt:
+        remarks().print("Interrupted. Run the same command again to resume.")
+        raise click.exceptions.Exit(INTERRUPTED) from None
+    return networks
+
+
+def _members(chosen: Sequence[graphs.Family], wanted: _NetworkOptions) -> Iterator[datasets.NetworkFile]:
+    for size in wanted.batch_sizes:
+        yield from datasets.family_files(chosen, wanted.per_family, first_seed=wanted.seed, batch_size=size)
+
+
+def _remark(steps: Sequence[_Step], written: datasets.NetworkSet) -> None:
+    """Name what could not be measured, and why."""
+    for step in steps:
+        place = f"{step.runtime.platform.id} at batch size {step.size}"
+        if step.reason:
+            remarks().print(escape(f"Nothing could be measured on {place}: {step.reason}"))
+        if step.late:
+            remarks().print(
+                escape(
+                    f"The budget was spent before {len(step.late)} networks were measured on {place}: "
+                    f"{named(step.late)}. Run the same command with a larger one."
+                )
+            )
+    for platform, failures in written.failures.items():
+        reasons: dict[str, list[str]] = {}
+        for name, reason in failures.items():
+            reasons.setdefault(reason, []).append(name)
+        for reason, names in reasons.items():
+            remarks().print(escape(f"{platform} cannot run {named(names)}: {reason}."))
+
+
+def _report(measured: Sequence[datasets.PlatformLatencies], out: Path) -> Report:
+    rows: list[dict[str, Any]] = []
+    for item in measured:
+        spreads = sorted(found.repeatability for found in item.latencies.values())
+        rows.append(
+            {
+                "platform": item.platform.id,
+                "batch_size": item.batch_size,
+                "networks": len(item.latencies),
+                "failed": len(item.failures),
+                "with_nodes": len(item.parts),
+                "repeatability": spreads[len(spreads) // 2] if spreads else None,
+                "duration": item.duration,
+            }
+        )
+    columns = [
+        Column("platform", "platform"),
+        Column("batch size", "batch_size", str),
+        Column("networks", "networks", str),
+        Column("cannot run", "failed", str),
+        Column("with node times", "with_nodes", str),
+        Column("repeatability", "repeatability", format_percent, absent="?"),
+        Column("time", "duration", format_seconds),
+    ]
+    return Report(Grid(rows, columns, "Networks measured", keys=2), {"platforms": rows}, after=[f"Wrote {out}"])

@@ -1,0 +1,5 @@
+"""Data sets of networks with latencies: how they are measured, and their files."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,0 +1,42 @@
+from ._archive import Archive, Part, write_archive
+from ._batches import BatchedNetworks
+from ._card import make_card
+from ._document import GraphDocument, networks_schema
+from ._kernels import kernels_of_calls, kernels_of_nodes
+from ._learning import measured_networks
+from ._measuring import ANCHORS, DATASET_PROTOCOL, PlatformLatencies, measure_networks
+from ._network_files import NetworkFile, family_files, given_files
+from ._network_set import NetworkEntry, NetworkSet, load_networks
+from ._summaries import NetworkSummary, Speed, part_times, summarise_network
+from ._writing import NNLQP, export_nnlqp, import_nnlqp, save_networks
+
+__all__ = [
+    "ANCHORS",
+    "DATASET_PROTOCOL",
+    "NNLQP",
+    "Archive",
+    "BatchedNetworks",
+    "GraphDocument",
+    "NetworkEntry",
+    "NetworkFile",
+    "NetworkSet",
+    "NetworkSummary",
+    "Part",
+    "PlatformLatencies",
+    "Speed",
+    "export_nnlqp",
+    "family_files",
+    "given_files",
+    "import_nnlqp",
+    "kernels_of_calls",
+    "kernels_of_nodes",
+    "load_networks",
+    "make_card",
+    "measure_networks",
+    "measured_networks",
+    "networks_schema",
+    "part_times",
+    "save_networks",
+    "summarise_network",
+    "write_archive",
+]

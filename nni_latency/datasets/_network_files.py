@@ -1,0 +1,143 @@
+"""`NetworkFile`: a network of which a latency is wanted, as an ONNX file, and where it came from."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import nni_latency.graphs as graphs
+from nni_latency.errors import InvalidValueError
+from nni_latency.files import cache_folder
+from nni_latency.graphs import Family, families, onnx_name, save_onnx
+from nni_latency.measurement import Subject
+from nni_latency.measurement.runtimes import ExportedRuntime, Runtime
+from nni_latency.operators import load_onnx, onnx_inputs, onnx_network
+
+#: Family of networks that come from files.
+UNNAMED = "file"
+
+
+@dataclass(frozen=True)
+class NetworkFile:
+    """A network that is measured. Immutable.
+
+    Parameters
+    ----------
+    name : str
+        What it is called, such as ``vgg-00007``.
+    path : Path
+        Its ONNX file, with weights or without.
+    family : str
+        What kind of network it is.
+    seed : int, optional
+        Which member of the family; None for a file from elsewhere.
+    batch_size : int, default=1
+        Inputs of a run.
+    """
+
+    name: str
+    path: Path
+    family: str = UNNAMED
+    seed: int | None = None
+    batch_size: int = 1
+
+    @cached_property
+    def key(self) -> str:
+        """Name that tells it from all other networks, whatever it was called before."""
+        try:
+            digest = hashlib.sha256(self.path.read_bytes()).hexdigest()
+        except OSError as error:
+            raise InvalidValueError(f"Cannot read {str(self.path)!r}: {error.strerror or error}.") from error
+        return f"{self.name}@{digest[:12]}"
+
+    @cached_property
+    def weights(self) -> int:
+        """How many numbers its weights are."""
+        graph = load_onnx(self.path, self.batch_size).graph
+        return sum(math.prod(tensor.dims) for tensor in graph.initializer)
+
+    def subject(self, runtime: Runtime) -> Subject:
+        """Return what a bench of a runtime loads: the ONNX file, or the family's module where it takes no ONNX."""
+        specification = {"name": self.name, "family": self.family, "seed": self.seed, "batch_size": self.batch_size}
+        build: Any
+        if isinstance(runtime, ExportedRuntime) or self.seed is None:
+            build = partial(onnx_network, str(self.path.absolute()), self.batch_size)
+        else:
+            build = partial(families()[self.family].network, self.seed)
+        inputs = onnx_inputs(self.path, self.batch_size)
+        return Subject(self.key, build, inputs, digest=self.key, specification=specification)
+
+
+def family_files(
+    members: Sequence[Family], count: int, *, first_seed: int = 0, batch_size: int = 1
+) -> Iterator[NetworkFile]:
+    """Write members of families as ONNX files into the cache, where they are not there yet.
+
+    Parameters
+    ----------
+    members : sequence of Family
+        Of which.
+    count : int
+        How many of each.
+    first_seed : int, default=0
+        Seed of the first; 0 is the published network.
+    batch_size : int, default=1
+        Inputs of a run.
+
+    Yields
+    ------
+    NetworkFile
+        Every member: the first of all families, the second of all, and so on.
+
+    Raises
+    ------
+    MissingDependencyError
+        If the package onnx is not installed.
+    OutputError
+        If a file cannot be written.
+    """
+    folder = cache_folder() / "onnx" / f"{_version()}-b{batch_size}"
+    for seed in range(first_seed, first_seed + count):
+        for family in members:
+            path = folder / onnx_name(family, seed)
+            if not path.is_file():
+                save_onnx(family, seed, path, batch_size)
+            yield NetworkFile(path.stem, path, family.name, seed, batch_size)
+
+
+def given_files(paths: Iterable[str | Path], *, batch_size: int = 1) -> list[NetworkFile]:
+    """Find ONNX files: those that are named, and those in folders.
+
+    Raises
+    ------
+    InvalidValueError
+        If there is none, or two have one name.
+    """
+    found: dict[str, NetworkFile] = {}
+    for given in map(Path, paths):
+        for path in sorted(given.rglob("*.onnx")) if given.is_dir() else [given]:
+            name = "-".join(path.stem.split())
+            if name in found:
+                raise InvalidValueError(
+                    f"{str(path)!r} and {str(found[name].path)!r} have one name, by which networks are told apart. "
+                    "Rename one of them."
+                )
+            found[name] = NetworkFile(name, path, batch_size=batch_size)
+    if not found:
+        raise InvalidValueError("There is no ONNX file in what was given. Name files that end in .onnx, or folders.")
+    return list(found.values())
+
+
+def _version() -> str:
+    """Return what the files of families depend on: the package's families, and the exporter."""
+    sources = sorted(Path(graphs.__file__).parent.glob("*.py"))
+    digest = hashlib.sha256(b"".join(path.read_bytes() for path in sources))
+    digest.update(torch.__version__.encode())
+    return digest.hexdigest()[:12]

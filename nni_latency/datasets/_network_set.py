@@ -1,0 +1,274 @@
+"""`NetworkSet`: networks and what they take on platforms, read from a file as far as they are asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import overload
+
+from nni_latency.costs import Cost
+from nni_latency.datasets._archive import Archive, Part
+from nni_latency.datasets._document import LatencyDocument, NetworksDocument
+from nni_latency.errors import FileFormatError, InvalidValueError, listed
+from nni_latency.operators import Graph
+from nni_latency.platforms import Platform
+
+#: The data set that ships.
+SHIPPED = Path(__file__).with_name("networks.zip")
+
+#: Two latencies of one network on one platform disagree from here on, as a ratio.
+DISAGREEMENT = 0.1
+
+
+@dataclass(frozen=True)
+class NetworkEntry(Cost):
+    """What one network takes on one platform. Immutable; its graph and its kernels are read when they are asked for.
+
+    Parameters
+    ----------
+    value, low, high : float
+        Latency of a run and its interval [s].
+    name : str
+        Tells the network and its batch size from others.
+    family : str
+        What kind of network it is.
+    batch_size : int
+        Inputs of a run.
+    platform : Platform
+        Where it was measured.
+    graph_key : str
+        Tells its graph from others, see `nni_latency.operators.graph_key`.
+    seed : int, optional
+        Which member of the family it is.
+    stage : str, default=""
+        ``train`` or ``test``, where the data set says so.
+    n_samples, n_visits : int
+        Runs and visits behind it.
+    repeatability : float, default=0.0
+        Standard deviation of the visits as a share of their mean.
+    """
+
+    name: str
+    family: str
+    batch_size: int
+    platform: Platform
+    graph_key: str
+    seed: int | None = None
+    stage: str = ""
+    n_samples: int = 0
+    n_visits: int = 0
+    repeatability: float = 0.0
+    _load_graph: Callable[[str], Graph] = field(default=lambda _key: Graph((), 0), repr=False, compare=False)
+    _load_parts: Callable[[], tuple[Part, ...]] = field(default=lambda: (), repr=False, compare=False)
+
+    @property
+    def latency(self) -> float:
+        """Time of a run [s]."""
+        return self.value
+
+    @property
+    def graph(self) -> Graph:
+        """Its operators, and which takes whose results."""
+        return self._load_graph(self.graph_key)
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """Operators that ran as one kernel, by their numbers in the graph, and the time of each kernel [s].
+
+        They add up to the latency; none where the runtime does not tell.
+        """
+        return self._load_parts()
+
+
+class NetworkSet(Sequence[NetworkEntry]):
+    """Latencies of networks on platforms, a sequence of `NetworkEntry`. Immutable.
+
+    `load_networks` reads one.
+
+    Parameters
+    ----------
+    entries : sequence of NetworkEntry
+        In order.
+    failures : mapping of str to mapping
+        By platform id, the networks that it could not run, and why.
+    archive : Archive, optional
+        The file that they come from.
+    """
+
+    def __init__(
+        self,
+        entries: Sequence[NetworkEntry],
+        failures: Mapping[str, Mapping[str, str]] | None = None,
+        archive: Archive | None = None,
+    ) -> None:
+        self._entries = tuple(entries)
+        self.failures = dict(failures or {})
+        self._archive = archive
+
+    def __repr__(self) -> str:
+        names = len({entry.name for entry in self})
+        return f"NetworkSet({len(self)} latencies of {names} networks on {len(self.platforms)} platforms)"
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    @overload
+    def __getitem__(self, place: int) -> NetworkEntry: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> NetworkSet: ...
+
+    def __getitem__(self, place: int | slice) -> NetworkEntry | NetworkSet:
+        """Return one latency, or a part of the set."""
+        if isinstance(place, slice):
+            return NetworkSet(self._entries[place], self.failures, self._archive)
+        return self._entries[place]
+
+    def __iter__(self) -> Iterator[NetworkEntry]:
+        return iter(self._entries)
+
+    @property
+    def platforms(self) -> tuple[Platform, ...]:
+        """Where networks were measured, each once, in order."""
+        return tuple({entry.platform.id: entry.platform for entry in self}.values())
+
+    @property
+    def families(self) -> tuple[str, ...]:
+        """Families of the networks, sorted."""
+        return tuple(sorted({entry.family for entry in self}))
+
+    @property
+    def card(self) -> str:
+        """How it was measured, in Markdown; empty where it does not come from a file."""
+        return self._archive.card() if self._archive is not None else ""
+
+    def only(
+        self,
+        *,
+        platform: str | None = None,
+        families: Collection[str] | None = None,
+        batch_size: int | None = None,
+        stage: str | None = None,
+    ) -> NetworkSet:
+        """Return the latencies of a platform, by its id, of families, of a batch size and of a stage.
+
+        Raises
+        ------
+        InvalidValueError
+            If nothing is left; the message says what there is.
+        """
+        wanted = {"platform": platform, "batch_size": batch_size, "stage": stage}
+        entries = [
+            entry
+            for entry in self
+            if platform in (None, entry.platform.id)
+            and (families is None or entry.family in families)
+            and batch_size in (None, entry.batch_size)
+            and stage in (None, entry.stage)
+        ]
+        if not entries:
+            asked = [f"{name} {value!r}" for name, value in wanted.items() if value is not None]
+            asked += [f"families {listed(families)}"] if families is not None else []
+            raise InvalidValueError(
+                f"The data set has no network of {listed(asked, separator=', ')}. Its platforms are "
+                f"{listed(item.id for item in self.platforms)}, its families {listed(self.families)}."
+            )
+        return NetworkSet(entries, self.failures, self._archive)
+
+    def onnx(self, name: str) -> bytes:
+        """Return the ONNX file of a network, without its weights.
+
+        Raises
+        ------
+        FileFormatError
+            If the data set does not hold it.
+        """
+        if self._archive is None:
+            raise FileFormatError(f"The data set does not hold the ONNX file of {name!r}.")
+        return self._archive.onnx(name)
+
+
+def load_networks(path: str | Path | None = None) -> NetworkSet:
+    """Read a data set of networks with latencies.
+
+    The list of networks and latencies is read at once; graphs, kernels and ONNX files when they are asked for.
+
+    Parameters
+    ----------
+    path : str or Path, optional
+        The file; by default the one that ships.
+
+    Returns
+    -------
+    NetworkSet
+
+    Raises
+    ------
+    FileFormatError
+        If it is absent, truncated, altered, of another kind or of a newer version, or two latencies of one network on
+        one platform disagree.
+    InvalidValueError
+        If none is named, and none ships with this installation.
+    """
+    if path is None and not SHIPPED.is_file():
+        raise InvalidValueError(
+            "No data set ships with this installation. Name a file, or measure one with 'nni-latency measure-networks'."
+        )
+    archive = Archive(SHIPPED if path is None else path)
+    return _networks_of(archive, archive.header())
+
+
+def _networks_of(archive: Archive, header: NetworksDocument) -> NetworkSet:
+    platforms = [run.platform.to_platform() for run in header.runs]
+    entries: list[NetworkEntry] = []
+    for item in header.latencies:
+        if item.network >= len(header.networks) or item.run >= len(header.runs):
+            raise FileFormatError(
+                f"The data set {str(archive.path)!r} is not valid: a latency is of network {item.network} in run "
+                f"{item.run}, and there are {len(header.networks)} networks and {len(header.runs)} runs."
+            )
+        entries.append(_entry(archive, header, item, platforms[item.run]))
+    check_agreement(entries, str(archive.path))
+    failures: dict[str, dict[str, str]] = {}
+    for run, platform in zip(header.runs, platforms, strict=True):
+        failures.setdefault(platform.id, {}).update(run.failures)
+    return NetworkSet(entries, failures, archive)
+
+
+def _entry(archive: Archive, header: NetworksDocument, item: LatencyDocument, platform: Platform) -> NetworkEntry:
+    network = header.networks[item.network]
+    return NetworkEntry(
+        item.value,
+        item.low,
+        item.high,
+        network.name,
+        network.family,
+        network.batch_size,
+        platform,
+        network.graph,
+        network.seed,
+        network.stage,
+        item.n_samples,
+        item.n_visits,
+        item.repeatability,
+        archive.graph,
+        lambda: archive.parts(item.run).get(item.network, ()),
+    )
+
+
+def check_agreement(entries: Sequence[NetworkEntry], origin: str) -> None:
+    """Raise `FileFormatError` if two latencies of one network on one platform differ by more than a tenth."""
+    first: dict[tuple[str, str], NetworkEntry] = {}
+    broken = []
+    for entry in entries:
+        known = first.setdefault((entry.name, entry.platform.id), entry)
+        if abs(entry.value / known.value - 1) > DISAGREEMENT:
+            broken.append(
+                f"{entry.name!r} takes {known.value * 1e3:g} ms and {entry.value * 1e3:g} ms on {entry.platform.id}"
+            )
+    if broken:
+        raise FileFormatError(
+            f"Two latencies of one network disagree in {origin!r}: {listed(broken, separator='; ')}. "
+            "Keep the right one of each."
+        )

@@ -1,0 +1,249 @@
+"""Data sets from what was measured, and from NNLQP's layout; and back into it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from nni_latency.datasets._archive import Part, onnx_member, write_archive
+from nni_latency.datasets._card import make_card
+from nni_latency.datasets._kernels import kernels_of_calls, kernels_of_nodes
+from nni_latency.datasets._measuring import PlatformLatencies
+from nni_latency.datasets._network_files import NetworkFile
+from nni_latency.datasets._network_set import NetworkEntry, NetworkSet
+from nni_latency.datasets._summaries import NetworkSummary
+from nni_latency.errors import FileFormatError, InvalidValueError, LatencyError, listed
+from nni_latency.files import write_atomically
+from nni_latency.graphs import NetworkLatency, read_nnlqp, write_nnlqp
+from nni_latency.imports import require
+from nni_latency.operators import Graph, graph_key, read_onnx, without_weights
+from nni_latency.platforms import Platform
+
+#: What the layout is called on the command line.
+NNLQP = "nnlqp"
+
+
+@dataclass
+class _Content:
+    """What becomes the file of a data set."""
+
+    runs: list[dict[str, Any]] = field(default_factory=list)
+    networks: dict[str, dict[str, Any]] = field(default_factory=dict)
+    graphs: dict[str, Graph] = field(default_factory=dict)
+    onnx: dict[str, bytes] = field(default_factory=dict)
+    latencies: list[dict[str, Any]] = field(default_factory=list)
+    entries: list[NetworkEntry] = field(default_factory=list)
+    parts: dict[int, dict[int, tuple[Part, ...]]] = field(default_factory=dict)
+
+    def graph_of(self, network: NetworkFile, name: str, stage: str = "") -> Graph:
+        """Return the graph of a network, which is taken in when it is asked for first."""
+        if name not in self.networks:
+            graph = read_onnx(network.path, network.batch_size)
+            key = graph_key(graph)
+            self.graphs[key] = graph
+            self.onnx[name] = _light(network.path)
+            self.networks[name] = {
+                "name": name,
+                "family": network.family,
+                "batch_size": network.batch_size,
+                "graph": key,
+                "seed": network.seed,
+                "stage": stage,
+                "has_onnx": True,
+            }
+        return self.graphs[self.networks[name]["graph"]]
+
+    def add(self, run: int, name: str, platform: Platform, found: NetworkSummary, parts: tuple[Part, ...]) -> None:
+        """Take in a latency."""
+        network = self.networks[name]
+        place = list(self.networks).index(name)
+        summary = {item: getattr(found, item) for item in _SUMMARY}
+        self.latencies.append({"network": place, "run": run, **summary})
+        if parts:
+            self.parts.setdefault(run, {})[place] = parts
+        described = (network["name"], network["family"], network["batch_size"], platform, network["graph"])
+        counted = (network["seed"], network["stage"], found.n_samples, found.n_visits, found.repeatability)
+        costs = (found.value, found.low, found.high)
+        self.entries.append(NetworkEntry(*costs, *described, *counted, self.graphs.__getitem__, lambda: parts))
+
+    def save(self, path: str | Path) -> NetworkSet:
+        """Write the file, and return what is in it."""
+        header = {
+            "package_version": version("nni_latency"),
+            "runs": self.runs,
+            "networks": list(self.networks.values()),
+            "latencies": self.latencies,
+        }
+        write_archive(path, header, self.graphs, self.parts, self.onnx, make_card(self.entries, self.runs))
+        failures: dict[str, dict[str, str]] = {}
+        for run in self.runs:
+            failures.setdefault(run["platform"]["id"], {}).update(run["failures"])
+        return NetworkSet(self.entries, failures)
+
+
+_SUMMARY = ("value", "low", "high", "n_samples", "n_visits", "repeatability")
+
+
+def save_networks(
+    path: str | Path, networks: Sequence[NetworkFile], measured: Sequence[PlatformLatencies]
+) -> NetworkSet:
+    """Write what was measured as a data set, whole or not at all.
+
+    Parameters
+    ----------
+    path : str or Path
+        Where to.
+    networks : sequence of NetworkFile
+        What was measured, of all batch sizes.
+    measured : sequence of PlatformLatencies
+        What they take.
+
+    Returns
+    -------
+    NetworkSet
+        What was written. A network whose graph cannot be read is among its failures.
+
+    Raises
+    ------
+    InvalidValueError
+        If no network was measured, or the graph of none can be read.
+    OutputError
+        If the file cannot be written.
+    """
+    content = _Content()
+    for number, item in enumerate(measured):
+        failures = {network.name: item.failures[network.key] for network in networks if network.key in item.failures}
+        for network in networks:
+            if network.batch_size != item.batch_size or network.key not in item.latencies:
+                continue
+            name = f"{network.name}-b{network.batch_size}"
+            try:
+                graph = content.graph_of(network, name)
+            except InvalidValueError as error:
+                failures[network.name] = f"its graph cannot be read: {str(error).rstrip('.')}"
+                continue
+            divide = kernels_of_nodes if item.sees_nodes else kernels_of_calls
+            parts = divide(graph, item.parts.get(network.key, ()))
+            content.add(number, name, item.platform, item.latencies[network.key], parts)
+        content.runs.append(
+            {
+                **_run(item.platform, item.batch_size),
+                "protocol": item.protocol.as_dict(),
+                "campaign": item.campaign,
+                "duration": item.duration,
+                "conditions": dict(item.conditions),
+                "failures": failures,
+            }
+        )
+    if not content.entries:
+        reason = next((reason for run in content.runs for reason in run["failures"].values()), "none was measured")
+        raise InvalidValueError(f"There is no network for the data set: {reason}.")
+    return content.save(path)
+
+
+def _run(platform: Platform, batch_size: int) -> dict[str, Any]:
+    fields = {name: getattr(platform, name) for name in ("id", "device", "runtime", "precision", "threads")}
+    return {
+        "platform": {**fields, "facts": dict(platform.facts)},
+        "batch_size": batch_size,
+        "protocol": {},
+        "campaign": "",
+        "duration": 0.0,
+        "conditions": {},
+        "failures": {},
+    }
+
+
+def _light(path: Path) -> bytes:
+    onnx = require("onnx", "Reading ONNX", "nni_latency[onnx]")
+    content: bytes = without_weights(onnx.load(str(path), load_external_data=False)).SerializeToString()
+    return content
+
+
+def import_nnlqp(folder: str | Path, path: str | Path) -> NetworkSet:
+    """Write a data set in NNLQP's layout as one of ours.
+
+    Parameters
+    ----------
+    folder : str or Path
+        Where ``gt.txt`` and the ONNX files lie; see `nni_latency.graphs.read_nnlqp`. The platform of a line is an id
+        such as ``epyc-7763.torch.fp32.t1``, or the name of a device.
+    path : str or Path
+        Where to.
+
+    Returns
+    -------
+    NetworkSet
+        What was written.
+
+    Raises
+    ------
+    FileFormatError
+        If lines are broken, two latencies of one network disagree, or ONNX files cannot be read; all are named.
+    OutputError
+        If the file cannot be written.
+    """
+    content, broken = _Content(), dict[str, str]()
+    runs: dict[tuple[str, int], int] = {}
+    for line in read_nnlqp(folder):
+        network = NetworkFile(line.graph_id, Path(folder) / line.onnx_path, line.family, batch_size=line.batch_size)
+        name = f"{line.graph_id}-b{line.batch_size}"
+        try:
+            platform = Platform.parse(line.platform.lower())
+            content.graph_of(network, name, line.stage)
+        except LatencyError as error:
+            broken[name] = str(error)
+            continue
+        run = runs.setdefault((platform.id, line.batch_size), len(runs))
+        if run == len(content.runs):
+            content.runs.append(_run(platform, line.batch_size))
+        content.add(run, name, platform, NetworkSummary(line.latency, line.latency, line.latency), ())
+    if broken:
+        raise FileFormatError(f"Networks of {str(folder)!r} cannot be read. {listed(broken.values(), separator=' ')}")
+    return content.save(path)
+
+
+def export_nnlqp(networks: NetworkSet, folder: str | Path) -> Path:
+    """Write a data set in NNLQP's layout: ``gt.txt``, and the folder ``onnx`` with files without weights.
+
+    Parameters
+    ----------
+    networks : NetworkSet
+        What is written. Intervals and kernels have no place in the layout.
+    folder : str or Path
+        Where to; it is made.
+
+    Returns
+    -------
+    Path
+        The file ``gt.txt``.
+
+    Raises
+    ------
+    FileFormatError
+        If the data set lacks the ONNX file of a network.
+    OutputError
+        If a file cannot be written.
+    """
+    target = Path(folder)
+    for name in dict.fromkeys(entry.name for entry in networks):
+        write_atomically(target / onnx_member(name), networks.onnx(name))
+    return write_nnlqp(_lines(networks), target)
+
+
+def _lines(networks: Iterable[NetworkEntry]) -> list[NetworkLatency]:
+    return [
+        NetworkLatency(
+            entry.name.removesuffix(f"-b{entry.batch_size}"),
+            onnx_member(entry.name),
+            entry.batch_size,
+            entry.value,
+            entry.family or "unknown",
+            entry.platform.id,
+            entry.stage,
+        )
+        for entry in networks
+    ]

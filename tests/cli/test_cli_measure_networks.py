@@ -1,0 +1,88 @@
+"""``measure-networks``, and NNLQP's layout on the command line."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from torch import nn
+
+from nni_latency.datasets import load_networks
+from nni_latency.operators import export_onnx
+
+onnx = pytest.importorskip("onnx", reason="the package onnx is not installed")
+
+
+@pytest.fixture
+def model(tmp_path):
+    """Save a small network."""
+    path = tmp_path / "small.onnx"
+    onnx.save(export_onnx(nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU()).eval(), [torch.zeros(1, 3, 8, 8)]).model, path)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--platforms", "torch:fp3"], r"The platform 'torch:fp3' must be a runtime, or a runtime and one of the"),
+        (["--platforms", "torch,nowhere"], "Unknown runtime 'nowhere'"),
+        (["--platforms", ","], "It must be names separated by commas. Got none."),
+        (["--families", "resnets"], "Unknown family 'resnets'"),
+        (["none.onnx"], "Cannot read the ONNX file 'none.onnx': No such file or directory."),
+    ],
+)
+def test_what_cannot_be_measured_is_said_before_anything_is(fails, options, said, tmp_path):
+    assert said in fails("measure-networks", *options)
+    assert not (tmp_path / "networks.zip").exists()
+
+
+def test_data_set_that_exists_stays(fails, tmp_path):
+    (tmp_path / "networks.zip").touch()
+    assert "'networks.zip' exists" in fails("measure-networks", "--families", "vgg")
+
+
+@pytest.mark.slow
+def test_networks_are_measured_and_named_where_they_cannot_run(run, model, tmp_path, monkeypatch):
+    monkeypatch.setenv("NNI_LATENCY_CACHE", str(tmp_path / "cache"))
+    words = [
+        "measure-networks",
+        model,
+        "--families",
+        "nasbench201",
+        "--per-family",
+        1,
+        "--platforms",
+        "torch,torchscript",
+    ]
+    words += ["--budget", "60s", "--json", "--database", tmp_path / "mine.sqlite"]
+    done = run(*words)
+    rows = json.loads(done.stdout)["platforms"]
+    assert [(row["networks"], row["failed"]) for row in rows] == [(1, 1), (1, 1)]
+    assert "cannot run small: the runtime 'torch' runs modules of torch" in done.stderr
+    networks = load_networks(tmp_path / "networks.zip")
+    assert {entry.name for entry in networks} == {"nasbench201-00000-b1"}
+    assert networks[0].parts
+    assert not networks[1].parts
+    again = run(*words, "--overwrite")
+    assert again.stderr.count("nothing was measured") == 2
+    assert json.loads(again.stdout) == json.loads(done.stdout)
+
+
+def test_a_data_set_goes_to_nnlqp_and_back(run, fails, model, tmp_path):
+    (tmp_path / "lines" / "onnx").mkdir(parents=True)
+    model.rename(tmp_path / "lines" / "onnx" / "small.onnx")
+    (tmp_path / "lines" / "gt.txt").write_text("7 onnx/small.onnx 1 2.5 small phone train\n")
+    assert "1 latencies on 1 platforms" in run("import", "lines/gt.txt", "--out", "networks.zip").stdout
+    words = ["export", "networks.zip", "--format", "nnlqp", "--out", "back/gt.txt"]
+    run(*words)
+    line = "7 onnx/7-b1.onnx 1 2.5 small phone.torch.fp32.t1 train\n"
+    assert (tmp_path / "back" / "gt.txt").read_text() == line
+    assert "'back/gt.txt' exists" in fails(*words)
+    assert "give --out FOLDER/gt.txt" in fails(*words[:-1], "back/lines.txt")
+    assert "NNLQP's layout has milliseconds. Got --unit s." in fails(*words[:-1], "new/gt.txt", "--unit", "s")
+    (tmp_path / "lines" / "gt.txt").write_text("7 onnx/small.onnx\n7 onnx/none.onnx 1 2.5 small phone\n")
+    said = fails("import", "lines/gt.txt", "--out", "other.zip")
+    assert "line 1: it must have six or seven words" in said
+    assert "line 2: there is no file 'onnx/none.onnx'" in said
+    assert not (tmp_path / "other.zip").exists()

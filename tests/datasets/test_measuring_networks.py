@@ -1,0 +1,89 @@
+"""From families and files to latencies, on a runtime whose times are known."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from nni_latency.datasets import NetworkFile, family_files, given_files, measure_networks
+from nni_latency.errors import InvalidValueError
+from nni_latency.graphs import find_families
+from nni_latency.measurement import MemoryStore, Protocol
+from nni_latency.operators import trace
+from nni_latency.testing import FakeRuntime
+
+pytest.importorskip("onnx", reason="the package onnx is not installed")
+
+_PROTOCOL = Protocol(n_warmup=1, n_run=2, max_measure_execution_time=1e9, time_budget=1e9, half_width=0.0)
+_SMALL = "nasbench201"
+
+
+@pytest.fixture(scope="module")
+def members(tmp_path_factory):
+    """Write two members of a family of small networks."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("NNI_LATENCY_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield list(family_files(find_families([_SMALL]), 2))
+
+
+def _measure(networks, store=None, **changes):
+    runtime = FakeRuntime(lambda _op: 1e-3, by="graph")
+    how = {"protocol": _PROTOCOL, "anchors": [_SMALL], "timer": lambda: runtime.clock.now, **changes}
+    return measure_networks(networks, runtime, store=store or MemoryStore(), **how)
+
+
+def test_members_are_measured_with_their_calls(members):
+    found = _measure(members)
+    family = find_families([_SMALL])[0]
+    for seed, item in enumerate(members):
+        traced = trace(family.network(seed), family.example_inputs(), by="graph")
+        assert found.latencies[item.key].value == pytest.approx(1e-3 * len(traced.operators))
+        assert len(found.parts[item.key]) == traced.n_calls
+        assert sum(found.parts[item.key]) == pytest.approx(found.latencies[item.key].value)
+    assert (found.batch_size, found.failures, found.sees_nodes) == (1, {}, False)
+
+
+def test_same_call_measures_nothing_again(members):
+    store = MemoryStore()
+    first = _measure(members, store)
+    before = store.version()
+    assert _measure(members, store) == replace(first, conditions=first.conditions)
+    assert store.version() == before
+
+
+def test_file_that_a_runtime_cannot_take_is_a_failure(members):
+    file = NetworkFile("mine", members[0].path)
+    found = _measure([members[1], file])
+    assert list(found.latencies) == [members[1].key]
+    assert "OnnxNetwork" in found.failures[file.key]
+
+
+def test_networks_are_of_one_batch_size(members):
+    with pytest.raises(InvalidValueError, match=r"of one batch size are measured at a time\. Got \[1, 8\]"):
+        _measure([members[0], replace(members[1], batch_size=8)])
+    with pytest.raises(InvalidValueError, match="Got none"):
+        _measure([])
+
+
+def test_files_and_folders_are_found(members):
+    folder = members[0].path.parent
+    assert [item.name for item in given_files([folder])] == ["nasbench201-00000", "nasbench201-00001"]
+    assert [item.seed for item in given_files([members[0].path], batch_size=4)] == [None]
+    with pytest.raises(InvalidValueError, match="have one name, by which networks are told apart"):
+        given_files([folder, members[0].path])
+
+
+def test_absent_files_are_refused(tmp_path):
+    with pytest.raises(InvalidValueError, match="There is no ONNX file in what was given"):
+        given_files([tmp_path])
+    with pytest.raises(InvalidValueError, match=r"Cannot read '.*none\.onnx': No such file"):
+        _ = given_files([tmp_path / "none.onnx"])[0].key
+
+
+def test_a_key_is_that_of_the_content(members, tmp_path):
+    copy = tmp_path / members[0].path.name
+    copy.write_bytes(members[0].path.read_bytes())
+    assert NetworkFile(members[0].name, copy).key == members[0].key
+    copy.write_bytes(members[1].path.read_bytes())
+    assert NetworkFile(members[0].name, copy).key != members[0].key
