@@ -28,9 +28,12 @@ class _GraphOptions:
     """What is learned from, and how."""
 
     data: tuple[Path, ...] = option(
-        "Data set: a file of measure-networks, a folder in NNLQP's layout, or shipped; repeat for several.", "--data", multiple=True,
-        required=True, type=click.Path(path_type=Path),
-    )  # fmt: skip
+        "Data set: a file of measure-networks, a folder in NNLQP's layout, or shipped; repeat for several.",
+        "--data",
+        multiple=True,
+        required=True,
+        type=click.Path(path_type=Path),
+    )
     start: str | None = option(
         f"Predictor whose knowledge of operators stays, and which gets one platform more: its file, or {PRETRAINED}.",
         "--from", metavar="FILE",
