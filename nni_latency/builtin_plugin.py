@@ -21,7 +21,7 @@ from nni_latency.plugins import Register, hookimpl
 def register_estimators(register: Register) -> None:
     """Register the estimators that read files, ``table:FILE`` and ``acts:FILE``, and those that measure on demand.
 
-    ``kernels:PREDICTORS,RULES`` adds up kernels.
+    ``kernels:PREDICTORS,RULES`` adds up kernels, and ``graph-network:PREDICTOR,PLATFORM`` predicts whole networks.
     ``fallback:TABLE,ESTIMATOR`` and ``ensemble:ESTIMATOR,ESTIMATOR`` combine others.
     ``table`` also takes the name of a table that ships; ``module``, ``graph`` and ``network`` take a device, ``cpu`` if
     none is given.
@@ -29,6 +29,7 @@ def register_estimators(register: Register) -> None:
     register("table", _read_table)
     register("acts", _read_acts)
     register("kernels", loading.load_kernels)
+    register("graph-network", loading.load_graph_network)
     register("fallback", loading.load_fallback)
     register("ensemble", _load_ensemble)
     register("module", partial(_measuring, "ModuleEstimator"))

@@ -10,6 +10,7 @@ from typing import TypeAlias
 import nni_latency.documents as documents
 import nni_latency.estimators as estimators
 import nni_latency.fusion as fusion
+import nni_latency.graphs as graphs
 import nni_latency.kernels as kernels
 import nni_latency.tables as tables
 from nni_latency.errors import InvalidValueError, PluginError, UnknownNameError
@@ -165,6 +166,28 @@ def load_kernels(argument: str) -> estimators.Estimator:
             f"'nni-latency detect-fusion', or name them: kernels:{first},RULES"
         )
     return estimators.KernelEstimator(fusion.read_rules(rules, costs.platform), costs, constant=costs.constant)
+
+
+def load_graph_network(argument: str) -> estimators.Estimator:
+    """Make an estimator of ``PREDICTOR,PLATFORM``, the argument of ``graph-network``.
+
+    Parameters
+    ----------
+    argument : str
+        A file of ``nni-latency fit graph``, or ``pretrained`` for the one that ships; and the id of one of its
+        platforms, which may be left out where there is one alone.
+
+    Raises
+    ------
+    UnknownNameError
+        If the predictor does not know the platform.
+    FileFormatError
+        If the file cannot be read.
+    """
+    first, _, second = (part.strip() for part in argument.partition(","))
+    path = graphs.shipped_predictor() if first == "pretrained" else Path(first)
+    found: estimators.Estimator = graphs.GraphPredictor.load(path).estimator(second or None)
+    return found
 
 
 def load_kernel_types() -> Mapping[str, kernels.KernelType]:

@@ -12,9 +12,10 @@ import nni_latency.graphs as graphs
 from nni_latency.cli._console import progress, remarks, results
 from nni_latency.cli._option import grouped, option
 from nni_latency.cli._outputs import OutputFolder, WritingCommand, outputs
+from nni_latency.cli._predictor_options import PredictorOptions
 from nni_latency.cli._report import Column, Grid, Report, ReportingCommand, print_report
 from nni_latency.cli._supervision import INTERRUPTED
-from nni_latency.errors import OutputError
+from nni_latency.errors import InvalidValueError, OutputError
 from nni_latency.units import format_seconds
 
 #: Where networks go; the file is there until all of them are written.
@@ -85,3 +86,27 @@ def generate(asked: _GenerateOptions) -> None:
         raise click.exceptions.Exit(INTERRUPTED) from None
     unfinished.unlink()
     results().print(f"Wrote {total} networks of {len(chosen)} families to {asked.out}", markup=False)
+
+
+@dataclass(frozen=True)
+class _SuggestOptions:
+    """How many networks are suggested."""
+
+    samples: int = option("Number of networks to measure.", type=click.IntRange(1), default=32)
+
+
+@command.command("suggest", cls=ReportingCommand)
+@click.argument("folder", type=click.Path(path_type=Path, exists=True, file_okay=False))
+@grouped()
+def suggest(folder: Path, asked: _SuggestOptions, predictor: PredictorOptions) -> None:
+    """Say which networks to measure on a new platform: those that together tell the most about it.
+
+    FOLDER holds ONNX files, such as 'nni-latency families generate' writes.
+    """
+    files = sorted(folder.glob("*.onnx"))
+    if not files:
+        raise InvalidValueError(f"There is no ONNX file in {str(folder)!r}.")
+    known = predictor.load()
+    chosen = known.suggest([graphs.graph_of(path) for path in files], asked.samples)
+    rows = [{"network": str(files[number])} for number in chosen]
+    print_report(Report(Grid(rows, [Column("network", "network")], "Networks to measure"), {"networks": rows}))

@@ -3,6 +3,7 @@ from ._batches import BatchedNetworks
 from ._card import make_card
 from ._document import GraphDocument, networks_schema
 from ._kernels import kernels_of_calls, kernels_of_nodes
+from ._learning import measured_networks
 from ._measuring import ANCHORS, DATASET_PROTOCOL, PlatformLatencies, measure_networks
 from ._network_files import NetworkFile, family_files, given_files
 from ._network_set import NetworkEntry, NetworkSet, load_networks
@@ -31,6 +32,7 @@ __all__ = [
     "load_networks",
     "make_card",
     "measure_networks",
+    "measured_networks",
     "networks_schema",
     "part_times",
     "save_networks",

@@ -54,6 +54,8 @@ class Estimator(ABC):
 
     metric: str
     platform: Platform
+    #: Whether `estimate` takes the paths of ONNX files, too.
+    reads_onnx: bool = False
 
     def __repr__(self) -> str:
         platform = getattr(self, "platform", None)

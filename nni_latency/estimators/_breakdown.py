@@ -100,7 +100,7 @@ def break_down(
     """
     by: By = estimator.by if isinstance(estimator, LayerEstimator) else "module"
     if isinstance(model, (str, Path)):
-        if isinstance(estimator, MeasuringEstimator):
+        if isinstance(estimator, MeasuringEstimator) or estimator.reads_onnx:
             example_inputs = list(onnx_inputs(model, batch_size, example_inputs).args)
         traced = _of_onnx(estimator, model, example_inputs, batch_size)
     else:
@@ -122,7 +122,7 @@ def break_down(
 def _of_onnx(
     estimator: Estimator, path: str | Path, example_inputs: Any, batch_size: int | None
 ) -> tuple[TracedOperator, ...]:
-    if not isinstance(estimator, (MeasuringEstimator, LayerEstimator)):
+    if not (isinstance(estimator, (MeasuringEstimator, LayerEstimator)) or estimator.reads_onnx):
         raise InvalidValueError(f"{estimator!r} takes networks of torch, and no ONNX files such as {str(path)!r}.")
     return trace_onnx(path, batch_size, example_inputs).operators
 

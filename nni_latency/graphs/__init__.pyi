@@ -1,20 +1,31 @@
 from ._family import Family, families, find_families
 from ._generating import generate_onnx, generated_files, onnx_name, save_onnx
+from ._graph_estimator import GraphNetworkEstimator, graph_of
+from ._graph_predictor import GraphPredictor, OperatorCost
+from ._measured_network import MeasuredNetwork, read_measured
 from ._network_latencies import GROUND_TRUTH, NNLQP, NetworkLatency, read_nnlqp, write_nnlqp
+from ._shipped import shipped_predictor
 from ._variation import Variation
 
 __all__ = [
     "GROUND_TRUTH",
     "NNLQP",
     "Family",
+    "GraphNetworkEstimator",
+    "GraphPredictor",
+    "MeasuredNetwork",
     "NetworkLatency",
+    "OperatorCost",
     "Variation",
     "families",
     "find_families",
     "generate_onnx",
     "generated_files",
+    "graph_of",
     "onnx_name",
+    "read_measured",
     "read_nnlqp",
     "save_onnx",
+    "shipped_predictor",
     "write_nnlqp",
 ]

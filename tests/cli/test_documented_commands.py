@@ -14,6 +14,7 @@ import pytest
 import torch
 from click.testing import CliRunner
 from documented import ROOT, commands
+from measured_graphs import fitted, write_measured
 
 from nni_latency.cli import main
 from nni_latency.cli._outputs import OutputFile
@@ -108,6 +109,13 @@ def files(run, tmp_path_factory):
         warnings.simplefilter("ignore")
         network = torch.nn.Conv2d(3, 8, 3).eval()
         torch.onnx.export(network, torch.zeros(1, 3, 224, 224), str(folder / "net.onnx"), dynamo=False)
+    graph_platform = Platform("epyc-7763", "onnxruntime")
+    fitted(2, [(graph_platform, 1.0)]).save(folder / "graph.safetensors")
+    for name in ("measured", "mine"):
+        write_measured(folder / name, [(graph_platform, 1.0)])
+    shutil.copytree(folder / "measured" / "onnx", folder / "networks")
+    for name, number in (("a.onnx", 1), ("b.onnx", 2)):
+        shutil.copy(folder / "networks" / f"n{number}.onnx", folder / name)
     (folder / "nnlqp" / "onnx").mkdir(parents=True)
     shutil.copy(folder / "net.onnx", folder / "nnlqp" / "onnx" / "net.onnx")
     (folder / "nnlqp" / "gt.txt").write_text("1 onnx/net.onnx 1 3.5 net laptop\n")

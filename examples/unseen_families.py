@@ -1,0 +1,378 @@
+"""Predict networks of families that a predictor has never seen, beside what else is in use.
+
+One family after another is held out; everything else is learned from, and every epoch and setting is chosen on
+families that are learned from. Beside `GraphPredictor`: a line over FLOPs, one over FLOPs and memory access, and NNLP
+[1]_ as published (two SAGEConv of 512, summed, with four numbers of the whole network); the sum of kernels where
+--kernels names predictors. All of them see the same networks in the same run.
+
+    nni-latency measure-networks --families all --per-family 60 --out networks.zip
+    python examples/unseen_families.py networks.zip --platform epyc-7763.onnxruntime.fp32.t1 --out unseen
+
+What was found is kept in the folder, family by family, so that an interrupted run goes on where it was. Further
+questions are --ask domain (part of every family is held out), --ask transfer (a platform is held out and learned from 8
+to 300 networks, beside from scratch), --ask family (a family is learned from 50 networks) and --ask zero (every
+platform is guessed from the others). NNLP was published with 18,000 networks an epoch: with fewer, give it more
+--nnlp-epochs; the best one is chosen on families that are learned from.
+
+.. [1] L. Liu et al., "NNLQP", ICPP 2022, https://doi.org/10.1145/3545008.3545051, and the code published with it.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import click
+import numpy as np
+import torch
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+from torch import nn
+from torch.nn import functional
+from torch_geometric.data import Batch, Data
+from torch_geometric.nn import SAGEConv, global_add_pool
+
+from nni_latency.datasets import measured_networks
+from nni_latency.estimators import Scores, score
+from nni_latency.files import write_atomically
+from nni_latency.graphs import GraphPredictor, MeasuredNetwork
+from nni_latency.loading import load_kernels
+from nni_latency.operators import Features, OpSpec, work_of
+
+Array = NDArray[np.float64]
+Networks = Sequence[MeasuredNetwork]
+
+#: A way to predict: takes what it learns from and what it predicts, and returns seconds.
+Method = Callable[[Networks, Networks], Array]
+
+
+def main_features(network: MeasuredNetwork) -> Features:
+    """Count a network."""
+    return sum((work_of(item.op)[0] for item in network.graph.operators), Features())
+
+
+def by_line(columns: Callable[[Features], list[float]]) -> Method:
+    """Predict by a line, fitted on relative errors."""
+
+    def predict(known: Networks, unknown: Networks) -> Array:
+        rows, wanted = (
+            np.array([[*columns(main_features(item)), 1.0] for item in items]) for items in (known, unknown)
+        )
+        measured = np.array([item.latency for item in known])
+        scale = rows.mean(0)
+        found, *_ = np.linalg.lstsq(rows / scale / measured[:, None], np.ones(len(known)), rcond=None)
+        return np.maximum(wanted / scale @ found, measured.min() / 10)
+
+    return predict
+
+
+class Nnlp(nn.Module):
+    """NNLP: two rounds of SAGEConv, the sum over nodes beside four numbers of the network, and two layers."""
+
+    def __init__(self, n_features: int, hidden: int = 512) -> None:
+        super().__init__()
+        self.first = SAGEConv(n_features, hidden, normalize=True)
+        self.second = SAGEConv(hidden, hidden, normalize=True)
+        self.drop = nn.Dropout(0.05)
+        layers = [nn.Linear(hidden + 4, hidden), nn.ReLU(), nn.Dropout(0.05)]
+        layers += [nn.Linear(hidden, hidden), nn.ReLU(), nn.Dropout(0.05), nn.Linear(hidden, 1)]
+        self.last = nn.Sequential(*layers)
+        for layer in layers:
+            if isinstance(layer, nn.Linear):
+                for value in layer.parameters():
+                    nn.init.uniform_(value, -(layer.in_features**-0.5), layer.in_features**-0.5)
+
+    def forward(self, batch: Data) -> torch.Tensor:
+        """Return milliseconds, (n_graphs,)."""
+        state = self.drop(functional.relu(self.first(batch.x, batch.edge_index)))
+        state = self.drop(functional.relu(self.second(state, batch.edge_index)))
+        whole = torch.cat([global_add_pool(state, batch.batch), batch.whole], 1)
+        return functional.softplus(-self.last(whole))[:, 0]
+
+
+def nnlp_data(network: MeasuredNetwork, kinds: Sequence[str]) -> Data:
+    """Describe a network as NNLP sees it: kinds, attributes and output shapes of nodes, and edges both ways."""
+    rows = [[float(item.op.kind == kind) for kind in kinds] + nnlp_numbers(item.op) for item in network.graph.operators]
+    pairs = [(source, number) for number, item in enumerate(network.graph.operators) for source in item.sources]
+    edges = torch.tensor([*pairs, *((b, a) for a, b in pairs)], dtype=torch.long).reshape(-1, 2).T
+    found = main_features(network)
+    batch_size = network.graph.operators[0].op.input_shapes[0][0]
+    whole = torch.tensor([[batch_size, found.flops / 1e9, found.params / 1e9, found.memory / 1e9]], dtype=torch.float32)
+    return Data(x=torch.tensor(rows), edge_index=edges, whole=whole, y=torch.tensor([network.latency * 1e3]).float())
+
+
+def nnlp_numbers(op: OpSpec) -> list[float]:
+    """Return attributes of a node, and its output shape on the published scale."""
+
+    def sizes(name: str, usual: int = 0) -> list[float]:
+        value = op.get(name, usual)
+        return [float(item) for item in ((value, value) if isinstance(value, int) else (*value, 0, 0)[:2])]
+
+    out = op.get("out", op.input_shapes[0] if op.input_shapes else ())
+    shape = [*((out,) if isinstance(out, int) else out), 0, 0, 0, 0][:4]
+    if "out_channels" in dict(op.attributes):
+        strides = sizes("stride", 1)
+        shape = [shape[0], op["out_channels"], shape[2] / strides[0], shape[3] / strides[1]]
+    if "out_features" in dict(op.attributes):
+        shape = [shape[0], op["out_features"], 0, 0]
+    centres, scales = (12.25, 286.96, 32.62, 31.80), (1024, 2496, 256, 256)
+    attributes = [*sizes("kernel_size"), *sizes("stride"), *sizes("padding"), *sizes("dilation"), *sizes("groups")[:1]]
+    return attributes + [(size - centre) / scale for size, centre, scale in zip(shape, centres, scales, strict=True)]
+
+
+def by_nnlp(epochs: int) -> Method:
+    """Predict by NNLP, whose best epoch is chosen on families that are learned from, and not on those to predict."""
+
+    def predict(known: Networks, unknown: Networks) -> Array:
+        torch.manual_seed(0)
+        random = np.random.default_rng(0)
+        kinds = sorted({item.op.kind for network in known for item in network.graph.operators})
+        families = sorted({item.family for item in known})
+        held = set(random.permutation(families)[: max(1, len(families) // 5)]) if len(families) > 1 else set()
+        data = [nnlp_data(item, kinds) for item in known]
+        validation = [number for number, item in enumerate(known) if item.family in held] or list(
+            range(0, len(known), 5)
+        )
+        training = sorted(set(range(len(known))) - set(validation))
+        network = Nnlp(data[0].x.shape[1])
+        optimiser = torch.optim.Adam(network.parameters(), 1e-3)
+        best, kept = np.inf, network.state_dict()
+        for _ in range(epochs):
+            network.train()
+            order = random.permutation(training)
+            for first in range(0, len(order), 16):
+                batch = Batch.from_data_list([data[number] for number in order[first : first + 16]])
+                optimiser.zero_grad()
+                functional.mse_loss(network(batch) / batch.y, torch.ones(batch.num_graphs)).backward()
+                optimiser.step()
+            error = np.abs(run_nnlp(network, [data[number] for number in validation]) * 1e3
+                           / np.array([float(data[number].y) for number in validation]) - 1).mean()  # fmt: skip
+            if error < best:
+                best, kept = error, {name: value.clone() for name, value in network.state_dict().items()}
+        network.load_state_dict(kept)
+        return run_nnlp(network, [nnlp_data(item, kinds) for item in unknown])
+
+    return predict
+
+
+def run_nnlp(network: Nnlp, data: Sequence[Data]) -> Array:
+    """Predict seconds."""
+    network.eval()
+    with torch.inference_mode():
+        return np.concatenate(
+            [network(Batch.from_data_list(list(data[first : first + 64]))).double().numpy() / 1e3
+             for first in range(0, len(data), 64)]
+        )  # fmt: skip
+
+
+def by_graph(epochs: int) -> Method:
+    """Predict by a graph predictor."""
+
+    def predict(known: Networks, unknown: Networks) -> Array:
+        return GraphPredictor(epochs=epochs).fit(known).predict([item.graph for item in unknown])
+
+    return predict
+
+
+def by_kernels(argument: str) -> Method:
+    """Predict by a sum of kernels, which were measured before and learn nothing here."""
+    estimator = load_kernels(argument)
+
+    def predict(known: Networks, unknown: Networks) -> Array:
+        del known
+        return np.array([estimator.total(estimator._estimate_traced(item.graph.operators)).value for item in unknown])
+
+    return predict
+
+
+@click.command()
+@click.argument("data", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--platform", help="The platform to predict.  [default: the one with the most networks]")
+@click.option(
+    "--ask",
+    type=click.Choice(["families", "domain", "transfer", "family", "zero"]),
+    default="families",
+    show_default=True,
+)
+@click.option("--family", "wanted", multiple=True, help="Hold out just these families.")
+@click.option("--kernels", help="KERNELS.json,RULES.json of the platform.")
+@click.option("--epochs", default=40, show_default=True, help="Epochs of the graph predictor at most.")
+@click.option("--nnlp-epochs", default=50, show_default=True, help="Epochs of NNLP at most.")
+@click.option("--out", default=Path("unseen"), type=click.Path(path_type=Path), help="Folder of results and pictures.")
+def main(
+    data: tuple[Path, ...], platform: str | None, ask: str, wanted: tuple[str, ...], kernels: str | None, epochs: int,
+    nnlp_epochs: int, out: Path,
+) -> None:  # fmt: skip
+    """Predict what was measured, and compare."""
+    networks = [item for folder in data for item in measured_networks(folder)]
+    ids = [item.platform.id for item in networks]
+    chosen = platform or max(set(ids), key=ids.count)
+    out.mkdir(parents=True, exist_ok=True)
+    here = [item for item in networks if item.platform.id == chosen]
+    methods: dict[str, Method] = {
+        "FLOPs": by_line(lambda found: [found.flops]),
+        "FLOPs + memory": by_line(lambda found: [found.flops, found.memory]),
+        "NNLP": by_nnlp(nnlp_epochs),
+        **({"kernels": by_kernels(kernels)} if kernels else {}),
+        "graph": by_graph(epochs),
+    }
+    if ask == "families":
+        families = [name for name in sorted({item.family for item in here}) if not wanted or name in wanted]
+        cases = {
+            name: ([item for item in here if item.family != name], [item for item in here if item.family == name])
+            for name in families
+        }
+        compare(cases, methods, out / f"families.{chosen}.json", out / "unseen_families.png")
+    elif ask == "domain":
+        test = {item.name for number, item in enumerate(sorted(here, key=lambda item: item.name)) if number % 10 == 3}
+        cases = {
+            "all": ([item for item in here if item.name not in test], [item for item in here if item.name in test])
+        }
+        compare(cases, methods, out / f"domain.{chosen}.json", out / "in_domain.png")
+    elif ask == "family":
+        cases = {}
+        for name in wanted or ("vit",):
+            own = sorted((item for item in here if item.family == name), key=lambda item: item.name)
+            cases[name] = ([*(item for item in here if item.family != name), *own[:50]], own[50:])
+        compare(cases, methods, out / f"family.{chosen}.json", out / "new_family.png")
+    elif ask == "zero":
+        guess(networks, epochs, out)
+    else:
+        transfer(networks, chosen, epochs, out)
+
+
+def compare(cases: dict[str, tuple[Networks, Networks]], methods: dict[str, Method], path: Path, picture: Path) -> None:
+    """Predict every case by every method, print a table and draw it."""
+    found: dict[str, dict[str, list[float]]] = json.loads(path.read_text()) if path.is_file() else {}
+    for case, (known, unknown) in cases.items():
+        rows = found.setdefault(case, {})
+        rows["measured"] = [item.latency for item in unknown]
+        for name, method in methods.items():
+            if name not in rows:
+                begin = time.monotonic()
+                rows[name] = [float(value) for value in method(known, unknown)]
+                write_atomically(path, json.dumps(found))
+                say(f"{case} {name}", score(rows[name], rows["measured"]), time.monotonic() - begin)
+    names = [name for name in methods if all(name in found[case] for case in cases)]
+    click.echo("\n" + f"{'MAPE':16}" + "".join(f"{name:>16}" for name in names) + f"{'within 10 %':>16}")
+    scores = {case: [score(found[case][name], found[case]["measured"]) for name in names] for case in cases}
+    for case, items in scores.items():
+        click.echo(f"{case:16}" + "".join(f"{item.mape:16.1%}" for item in items) + f"{items[-1].within10:16.0%}")
+    means = [np.mean([items[place].mape for items in scores.values()]) for place in range(len(names))]
+    inside = [np.mean([items[place].within10 for items in scores.values()]) for place in range(len(names))]
+    click.echo(f"{'mean':16}" + "".join(f"{value:16.1%}" for value in means) + f"{inside[-1]:16.0%}")
+    click.echo(f"{'within 10 %':16}" + "".join(f"{value:16.0%}" for value in inside))
+    draw({case: found[case] for case in cases}, names, scores, picture)
+
+
+def say(name: str, found: Scores, seconds: float) -> None:
+    """Print how well networks are predicted."""
+    click.echo(
+        f"{name:32} {found.n:4} networks   bias {found.bias:+6.1%}   MAPE {found.mape:6.1%}   within 10 % "
+        f"{found.within10:4.0%}   Spearman {found.spearman:.3f}   {seconds:4.0f} s"
+    )
+
+
+def draw(
+    found: dict[str, dict[str, list[float]]], names: list[str], scores: dict[str, list[Scores]], out: Path
+) -> None:
+    """Draw predicted against measured, and the error of every method by family."""
+    figure = Figure(figsize=(13, 5.5), layout="constrained")
+    left, right = figure.subplots(1, 2, width_ratios=(1, 1.4))
+    for number, (case, rows) in enumerate(found.items()):
+        measured, predicted = (np.array(rows[name]) * 1e3 for name in ("measured", names[-1]))
+        left.plot(measured, predicted, "osv^D<>"[number % 7], markersize=4, color=f"C{number % 10}", label=case)
+    values = np.concatenate([np.array(rows[name]) * 1e3 for rows in found.values() for name in ("measured", names[-1])])
+    ends = np.array([values.min() * 0.9, values.max() * 1.1])
+    left.plot(ends, ends, color="black", linewidth=0.8)
+    left.fill_between(ends, 0.9 * ends, 1.1 * ends, color="grey", alpha=0.25, linewidth=0, label="within 10 %")
+    left.set(
+        xscale="log",
+        yscale="log",
+        xlabel="measured [ms]",
+        ylabel=f"predicted by {names[-1]} [ms]",
+        xlim=ends,
+        ylim=ends,
+    )
+    left.legend(fontsize=7, ncols=2)
+    width = 0.8 / len(names)
+    for place, name in enumerate(names):
+        heights = [items[place].mape * 100 for items in scores.values()]
+        right.bar(np.arange(len(heights)) + (place - len(names) / 2 + 0.5) * width, heights, width, label=name)
+    right.set(ylabel="mean absolute error [%]", ylim=(0, 60))
+    right.set_xticks(range(len(scores)), list(scores), rotation=60, ha="right")
+    right.legend()
+    figure.savefig(out, dpi=120)
+    click.echo(f"Wrote {out}")
+
+
+def transfer(networks: Networks, platform: str, epochs: int, out: Path) -> None:
+    """Learn a platform that was held out from a few networks, beside from scratch; draw error against networks."""
+    others = [item for item in networks if item.platform.id != platform]
+    here = sorted((item for item in networks if item.platform.id == platform), key=lambda item: item.name)
+    random = np.random.default_rng(0).permutation(len(here))
+    test, pool = (
+        [here[number] for number in random[: len(here) // 4]],
+        [here[number] for number in random[len(here) // 4 :]],
+    )
+    pretrained = GraphPredictor(epochs=epochs).fit([item for item in others if item.name not in {t.name for t in test}])
+    measured = [item.latency for item in test]
+    graphs = [item.graph for item in test]
+    order = pretrained.suggest([item.graph for item in pool], min(300, len(pool)))
+    rows: dict[str, list[tuple[int, float]]] = {}
+    for count in (8, 16, 32, 100, 200, 300):
+        if count > len(pool):
+            break
+        chosen = [pool[number] for number in order[:count]]
+        ways = {"pretrained, chosen": lambda items=chosen: pretrained.adapt(items)}
+        ways["pretrained, at random"] = lambda items=pool[:count]: pretrained.adapt(items)
+        if count >= 16:
+            ways["from scratch"] = lambda items=pool[:count]: GraphPredictor(epochs=epochs).fit(items)
+        for name, make in ways.items():
+            found = score(make().predict(graphs, platform), measured)
+            say(f"{name} {count}", found, 0.0)
+            rows.setdefault(name, []).append((count, found.mape))
+    write_atomically(out / f"transfer.{platform}.json", json.dumps(rows))
+    figure = Figure(figsize=(6, 4.5), layout="constrained")
+    axes = figure.add_subplot()
+    for name, points in rows.items():
+        axes.plot([count for count, _ in points], [100 * error for _, error in points], "o-", label=name)
+    axes.set(xscale="log", yscale="log", xlabel=f"networks measured on {platform}", ylabel="mean absolute error [%]")
+    counts = sorted({count for points in rows.values() for count, _ in points})
+    axes.set_xticks(counts, [str(count) for count in counts])
+    axes.minorticks_off()
+    axes.grid(alpha=0.3)
+    axes.legend()
+    figure.savefig(out / "transfer.png", dpi=120)
+    click.echo(f"Wrote {out / 'transfer.png'}")
+
+
+def guess(networks: Networks, epochs: int, out: Path) -> None:
+    """Guess every platform from the others, beside the nearest of them, and FLOPs at its median speed."""
+    platforms = {item.platform.id: item.platform for item in networks}
+    rows = {}
+    for name, platform in platforms.items():
+        here = [item for item in networks if item.platform.id == name]
+        others = [item for item in networks if item.platform.id != name]
+        predictor = GraphPredictor(epochs=epochs).fit(others)
+        measured = np.array([item.latency for item in here])
+        guesses = [predictor.guess(item.graph, platform) for item in here]
+        near = guesses[0].missing[0].rpartition(" ")[2]
+        speed = np.median([main_features(item).flops / item.latency for item in others if item.platform.id == near])
+        found = {
+            "guessed": [item.value for item in guesses],
+            f"as {near}": predictor.predict([item.graph for item in here], near),
+            "FLOPs": [main_features(item).flops / speed for item in here],
+        }
+        inside = np.mean([item.low <= value <= item.high for item, value in zip(guesses, measured, strict=True)])
+        rows[name] = {way: score(values, measured).mape for way, values in found.items()} | {"inside": float(inside)}
+        for way, values in found.items():
+            say(f"{name} {way}", score(values, measured), 0.0)
+        click.echo(f"{name}: {inside:.0%} within the interval, a factor of {guesses[0].high / guesses[0].value:.2f}")
+    write_atomically(out / "zero.json", json.dumps(rows))
+
+
+if __name__ == "__main__":
+    main()

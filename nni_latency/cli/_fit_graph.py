@@ -1,0 +1,118 @@
+"""``nni-latency fit graph``."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+
+import nni_latency.datasets as datasets
+import nni_latency.graphs as graphs
+from nni_latency.cli._console import progress, remarks
+from nni_latency.cli._option import grouped, option
+from nni_latency.cli._output_options import OutputOptions
+from nni_latency.cli._predictor_options import PRETRAINED, load_predictor
+from nni_latency.cli._report import Column, Grid, Report, ReportingCommand, print_report
+from nni_latency.errors import InvalidValueError, listed
+from nni_latency.platforms import Platform
+from nni_latency.units import format_count, format_percent, format_seconds
+
+
+@dataclass(frozen=True)
+class _GraphOptions:
+    """What is learned from, and how."""
+
+    data: tuple[Path, ...] = option(
+        "Data set: a file of measure-networks, a folder in NNLQP's layout, or shipped; repeat for several.",
+        "--data",
+        multiple=True,
+        required=True,
+        type=click.Path(path_type=Path),
+    )
+    start: str | None = option(
+        f"Predictor whose knowledge of operators stays, and which gets one platform more: its file, or {PRETRAINED}.",
+        "--from", metavar="FILE",
+    )  # fmt: skip
+    platform: str | None = option("Platform to learn.  [default: all of the data]", metavar="DEVICE|ID")
+    epochs: int = option("Times that every network is seen at most.", type=click.IntRange(1), default=40)
+    members: int = option("Graph networks that are averaged.", type=click.IntRange(1), default=3)
+    seed: int = option("Random seed.", type=click.IntRange(0), default=0)
+
+
+@click.command("graph", cls=ReportingCommand)
+@grouped(out={"help": "File of the predictor.  [default: graph.safetensors]"})
+def fit_graph(fit: _GraphOptions, output: OutputOptions) -> None:
+    """Fit a predictor of whole networks to measured ones, for all of their platforms at once.
+
+    With --from, one platform is added to a predictor, from a few networks; 'nni-latency families suggest' says which
+    to measure.
+    """
+    out = output.path("graph.safetensors")
+    networks = _of_platform([item for folder in fit.data for item in datasets.measured_networks(folder)], fit)
+    with progress(remarks()) as bar:
+        task = bar.add_task("learning", total=1.0, left="")
+        begin = time.monotonic()
+
+        def watch(done: int, total: int) -> None:
+            left = (time.monotonic() - begin) / done * (total - done)
+            bar.update(task, completed=done, total=total, left=f"{format_seconds(left) if left else '0 s'} left")
+
+        found = _fitted(fit, networks, watch)
+    found.save(out)
+    rows = [_row(found, number) for number in range(len(found.platforms_))]
+    after = [
+        "Held out: families predicted by a graph network that has not seen them.",
+        f"Learned from {len(found.families_)} families: {listed(found.families_, most=None)}.",
+        f"Wrote {out}",
+    ]
+    print_report(Report(Grid(rows, _COLUMNS), {"platforms": rows, "families": list(found.families_)}, after=after))
+
+
+def _fitted(
+    fit: _GraphOptions, networks: list[graphs.MeasuredNetwork], watch: Callable[[int, int], None]
+) -> graphs.GraphPredictor:
+    if fit.start is not None:
+        return load_predictor(fit.start).adapt(networks, watch)
+    predictor = graphs.GraphPredictor(epochs=fit.epochs, n_members=fit.members, random_state=fit.seed)
+    return predictor.fit(networks, watch)
+
+
+def _of_platform(networks: list[graphs.MeasuredNetwork], fit: _GraphOptions) -> list[graphs.MeasuredNetwork]:
+    """Return the networks of the platform that is asked for; data of one platform may be given another name."""
+    if fit.platform is None:
+        return networks
+    ids = sorted({item.platform.id for item in networks})
+    wanted = Platform.parse(fit.platform)
+    if wanted.id in ids:
+        return [item for item in networks if item.platform.id == wanted.id]
+    if len(ids) > 1:
+        raise InvalidValueError(
+            f"The data is of {listed(ids)}, and none of them is {wanted.id!r}. Name one of them with --platform."
+        )
+    return [replace(item, platform=wanted) for item in networks]
+
+
+def _row(found: graphs.GraphPredictor, number: int) -> dict[str, Any]:
+    errors = found.held_out_[:, number]
+    known = np.exp(errors[~np.isnan(errors)]) - 1
+    return {
+        "platform": found.platforms_[number].id,
+        "networks": int(found.counts_[number]),
+        "mape": float(np.abs(known).mean()) if len(known) else None,
+        "within10": float((np.abs(known) <= 0.1).mean()) if len(known) else None,
+        "interval_factor": float(np.exp(found.spreads_[number])),
+    }
+
+
+_COLUMNS = [
+    Column("platform", "platform"),
+    Column("networks", "networks", format_count),
+    Column("error, held out", "mape", format_percent),
+    Column("within 10 %", "within10", format_percent),
+    Column("interval: factor", "interval_factor", "{:.2f}".format),
+]

@@ -1,0 +1,290 @@
+"""What a predictor sees of a network: numbers for every operator, and who reads whose result."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nni_latency.operators import Graph, OpSpec, TracedOperator, form_of, group_of, size_of_attribute, work_of
+
+Floats = NDArray[np.float32]
+Integers = NDArray[np.int64]
+
+#: Numbers that a vector unit takes at a time; channels are filled up to a multiple of one of these.
+_LANES = (4, 8, 16)
+
+#: Results that more operators read than this say nothing about which of them run side by side.
+_MOST_READERS = 8
+
+#: Bytes of a number, for platforms whose precision is that of the network.
+_BYTES = 4
+
+#: What an operator costs in proportion to: operations, those with channels filled up to whole vectors, what it reads,
+#: writes and takes from its weights, the same as far as caches do not hold it, and one for every call.
+TERMS = ("flops", "padded", "inputs", "outputs", "weights", "far_inputs", "far_outputs", "far_weights", "calls")
+
+#: What turns amounts into seconds of a plain machine: 50 GFLOP/s, 10 GB/s, a microsecond a call.
+_PLAIN = np.array([1 / 50e9, 1 / 50e9, *(6 * [_BYTES / 10e9]), 1e-6])
+
+#: Bytes from which on a tensor, and all weights of a network, are not found in a cache.
+_FAR, _FAR_WEIGHTS = 2**20, 2**24
+
+#: Groups of operators, each with costs of its own; `nni_latency.operators.group_of` names them.
+GROUPS = (
+    *("dense convolution", "pointwise convolution", "depthwise convolution", "grouped convolution"),
+    *("transposed convolution", "matrix product", "attention", "normalisation", "softmax", "reduction", "lookup"),
+    *("movement", "max pooling", "average pooling", "elementwise"),
+    *("activation of a product", "sum with a product", "chain of elementwise", "transcendental"),
+    *("batch normalisation", "product of activations", "copy"),
+)
+
+#: Groups whose results an activation can join.
+_PRODUCTS = frozenset(
+    ("dense convolution", "pointwise convolution", "depthwise convolution", "grouped convolution", "matrix product")
+)
+
+_ELEMENTWISE = frozenset(("elementwise", "transcendental", "chain of elementwise"))
+
+_TRANSCENDENTAL = frozenset(("sigmoid", "tanh", "erf", "exp", "silu", "gelu", "mish", "softplus", "log", "pow"))
+
+#: Kinds with a group of their own.
+_OWN_GROUP = {
+    "batch_norm": "batch normalisation",
+    "matmul": "product of activations",
+    "bmm": "product of activations",
+    "copy": "copy",
+}
+
+#: Kinds that are told apart inside of their groups; all others are alike.
+KINDS = (
+    *("relu", "relu6", "clamp", "hardswish", "hardsigmoid", "sigmoid", "silu", "gelu", "tanh", "erf", "sqrt", "exp"),
+    *("add", "sub", "mul", "div", "pow", "softmax", "batch_norm", "layer_norm", "group_norm", "linear", "matmul"),
+    *("cat", "copy", "index", "pad", "repeat", "mean", "sum", "where", "conv1d", "conv2d", "conv3d"),
+)
+
+_TAKEN, _WRITTEN = TERMS.index("inputs"), TERMS.index("outputs")
+
+_SHAPE_FEATURES = 15
+_EDGE_FEATURES = 6
+#: Numbers that describe an operator and its place.
+N_FEATURES = 7 + _SHAPE_FEATURES + 2 * len(_LANES) + _EDGE_FEATURES
+
+
+@dataclass(frozen=True)
+class EncodedGraph:
+    """A network as a predictor sees it. Nothing in it tells where in the network an operator stands.
+
+    Parameters
+    ----------
+    features : ndarray of shape (n_operators, N_FEATURES)
+        Logarithms of sizes, and how operators are read.
+    groups, kinds : ndarray of shape (n_operators,)
+        Numbers in `GROUPS`, and in `KINDS` plus one; 0 is a kind that is not told apart.
+    terms : ndarray of shape (n_operators, len(TERMS))
+        What each costs in proportion to [s of a plain machine].
+    edges : ndarray of shape (2, n_edges)
+        From what is read to what reads it.
+    siblings : ndarray of shape (2, n_pairs)
+        Operators that read one result, both ways.
+    uncounted : tuple of str
+        Kinds of operators that cannot be counted: their shapes alone are known.
+    """
+
+    features: Floats
+    groups: Integers
+    kinds: Integers
+    terms: Floats
+    edges: Integers
+    siblings: Integers
+    uncounted: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.groups)
+
+
+def encode_graph(graph: Graph) -> EncodedGraph:
+    """Turn a network into what a predictor sees of it.
+
+    Parameters
+    ----------
+    graph : Graph
+        As `nni_latency.operators.trace` and `read_onnx` return it.
+
+    Returns
+    -------
+    EncodedGraph
+
+    Examples
+    --------
+    >>> from nni_latency.operators import chained
+    >>> found = encode_graph(chained([OpSpec.of("relu", [(1, 8)]), OpSpec.of("strange", [(1, 8)])]))
+    >>> found.features.shape == (2, N_FEATURES), found.edges.tolist(), found.uncounted
+    (True, [[0], [1]], ('strange',))
+    """
+    described = [_describe(item.op) for item in graph.operators]
+    sources = [item.sources for item in graph.operators]
+    edges = [(source, number) for number, found in enumerate(sources) for source in found]
+    amounts = _with_far(np.array([item.amounts for item in described], dtype=np.float64).reshape(-1, 6))
+    own = np.array([item.features for item in described], dtype=np.float32)
+    return EncodedGraph(
+        features=np.hstack([own.reshape(len(described), -1), _read(sources, amounts)]).astype(np.float32),
+        groups=np.array([GROUPS.index(group) for group in _groups(graph.operators)], dtype=np.int64),
+        kinds=np.array([item.kind for item in described], dtype=np.int64),
+        terms=(amounts * _PLAIN).astype(np.float32),
+        edges=_pairs(edges),
+        siblings=_pairs(_siblings(sources)),
+        uncounted=tuple(dict.fromkeys(item.uncounted for item in described if item.uncounted)),
+    )
+
+
+def _with_far(amounts: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Add what caches do not hold to operations, filled up, inputs, outputs and weights, before calls."""
+    moved = amounts[:, 2:5]
+    far = moved * np.minimum(1.0, moved * _BYTES / _FAR)
+    far[:, 2] = moved[:, 2] * min(1.0, moved[:, 2].sum() * _BYTES / _FAR_WEIGHTS)
+    return np.hstack([amounts[:, :5], far, amounts[:, 5:]])
+
+
+def _groups(operators: Sequence[TracedOperator]) -> list[str]:
+    """Name the group of every operator; what a runtime may run as one with what it reads has groups of its own."""
+    readers = Counter(source for item in operators for source in item.sources)
+    groups: list[str] = []
+    for item in operators:
+        group = _OWN_GROUP.get(item.op.kind, group_of(item.op))
+        if group == "elementwise":
+            alone = {groups[source] for source in item.sources if readers[source] == 1}
+            if alone & _PRODUCTS:
+                group = "activation of a product" if len(item.sources) == 1 else "sum with a product"
+            elif item.op.kind in _TRANSCENDENTAL:
+                group = "transcendental"
+            elif alone & _ELEMENTWISE:
+                group = "chain of elementwise"
+        groups.append(group if group in GROUPS else "elementwise")
+    return groups
+
+
+@dataclass(frozen=True)
+class _Described:
+    """An operator by itself."""
+
+    features: tuple[float, ...]
+    amounts: tuple[float, ...]
+    kind: int
+    uncounted: str
+
+
+@lru_cache(maxsize=2**15)
+def _describe(op: OpSpec) -> _Described:
+    work, counted = work_of(op)
+    amounts = (work.flops, work.inputs, work.outputs, work.params)
+    moved = work.inputs + work.outputs + work.params
+    logs = [_log(value) for value in (*amounts, work.macs, moved)]
+    lanes = _LANES[-1]
+    filled = 1 + _waste(int(op.get("out_channels", _out_shape(op)[-1] if _out_shape(op) else 1)), lanes)
+    return _Described(
+        (*logs, _log(work.flops) - _log(moved), *_shape_features(op)),
+        (float(work.flops), work.flops * (filled if work.macs else 1.0), *map(float, amounts[1:]), 1.0),
+        KINDS.index(op.kind) + 1 if op.kind in KINDS else 0,
+        "" if counted else op.kind,
+    )
+
+
+def _shape_features(op: OpSpec) -> list[float]:
+    """Describe shapes and attributes of an operator; what it does not have is 0."""
+    taken = op.input_shapes[0] if op.input_shapes else ()
+    given = _out_shape(op)
+    is_picture = op.kind.startswith(("conv", "max_pool", "avg_pool", "adaptive", "batch_norm"))
+    channels_in, channels_out = _channels(taken, is_picture), _channels(given, is_picture)
+    if op.kind.startswith("conv"):
+        channels_out = int(op.get("out_channels", channels_in))
+    groups = op.get("groups", 1) if isinstance(op.get("groups", 1), int) else 1
+    window, stride = (size_of_attribute(op.get(name, 1)) for name in ("kernel_size", "stride"))
+    area = math.prod(taken[2:]) if is_picture else math.prod(taken[1:-1])
+    side = taken[-1] if len(taken) > 2 else 1
+    form = form_of(op)
+    sizes = [channels_in, channels_out, area, area / max(1.0, stride), side, window, stride, groups]
+    flags = [
+        float(len(taken)),
+        float(form == "depthwise"),
+        float(form == "pointwise"),
+        float(op.get("learned") is not None),
+        float(len(op.input_shapes)),
+        _log(channels_in // max(1, groups)),
+        _log(taken[0] if taken else 1),
+    ]
+    wastes = [_waste(size, lanes) for size in (channels_in, channels_out) for lanes in _LANES]
+    return [*map(_log, sizes), *flags, *wastes]
+
+
+def _out_shape(op: OpSpec) -> tuple[int, ...]:
+    out = op.get("out")
+    if isinstance(out, tuple):
+        return out
+    return (out,) if isinstance(out, int) else op.input_shapes[0] if op.input_shapes else ()
+
+
+def _channels(shape: Sequence[int], is_picture: bool) -> int:
+    if len(shape) < 2:
+        return shape[0] if shape else 1
+    return shape[1] if is_picture or len(shape) > 3 else shape[-1]
+
+
+def _waste(size: int, lanes: int) -> float:
+    return -(-size // lanes) * lanes / size - 1 if size else 0.0
+
+
+def _log(value: float) -> float:
+    return math.log2(1 + max(0.0, value))
+
+
+def _read(sources: Sequence[Sequence[int]], amounts: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Describe how operators are read: how many they read and are read by, and whether wholly.
+
+    What an operator takes is less than what its sources give where part of a result is read, such as after a split.
+    """
+    readers = np.zeros(len(sources))
+    given, largest = np.zeros(len(sources)), np.zeros(len(sources))
+    for number, found in enumerate(sources):
+        for source in found:
+            readers[source] += 1
+            given[number] += amounts[source, _WRITTEN]
+            largest[number] = max(largest[number], amounts[source, _WRITTEN])
+    taken, output = amounts[:, _TAKEN], amounts[:, _WRITTEN]
+    counts = np.array([len(found) for found in sources], dtype=np.float64)
+    part = np.where(counts > 0, np.log2((1 + taken) / (1 + given)), 0.0)
+    return np.column_stack(
+        [
+            np.minimum(counts, _MOST_READERS),
+            np.minimum(readers, _MOST_READERS),
+            readers == 1,
+            counts == 0,
+            np.clip(part, -6, 6),
+            np.where(counts > 0, np.clip(np.log2((1 + output) / (1 + largest)), -6, 6), 0.0),
+        ]
+    )
+
+
+def _siblings(sources: Sequence[Sequence[int]]) -> list[tuple[int, int]]:
+    readers: dict[int, list[int]] = {}
+    for number, found in enumerate(sources):
+        for source in found:
+            readers.setdefault(source, []).append(number)
+    pairs = {
+        (one, other)
+        for group in readers.values()
+        if len(group) <= _MOST_READERS
+        for one in group
+        for other in group
+        if one != other
+    }
+    return sorted(pairs)
+
+
+def _pairs(pairs: Sequence[tuple[int, int]]) -> Integers:
+    return np.array(pairs, dtype=np.int64).reshape(-1, 2).T.copy()

@@ -1,0 +1,158 @@
+"""The file of a graph predictor: safetensors, with JSON that pydantic checks among its metadata.
+
+History of the format:
+
+1. The first version.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from pydantic import Field, PositiveInt
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+
+from nni_latency.documents import DocumentFormat, PlatformDocument, StrictDocument
+from nni_latency.errors import FileFormatError, OutputError
+from nni_latency.files import replacing
+from nni_latency.graphs._encoding import GROUPS, KINDS, N_FEATURES, TERMS
+from nni_latency.graphs._graph_network import GraphNetwork
+
+if TYPE_CHECKING:
+    from nni_latency.graphs._graph_predictor import GraphPredictor
+
+_KEY, _HELD_OUT = "nni_latency", "held_out"
+
+
+class SettingsDocument(StrictDocument):
+    """The parameters of a graph predictor."""
+
+    hidden: int = Field(ge=1, le=4096)
+    n_layers: int = Field(ge=0, le=32)
+    dropout: float = Field(ge=0, lt=1)
+    restraint: float = Field(ge=0)
+    epochs: PositiveInt
+    batch_size: PositiveInt
+    learning_rate: float = Field(gt=0)
+    weight_decay: float = Field(ge=0)
+    n_folds: int = Field(ge=2)
+    n_members: int = Field(ge=1, le=100)
+    confidence: float = Field(gt=0, lt=1)
+    random_state: int
+
+
+class GraphPredictorDocument(StrictDocument):
+    """Everything but the weights."""
+
+    format: str
+    version: int
+    settings: SettingsDocument
+    #: What operators are described by; a predictor of another description cannot be used.
+    description: list[str | int]
+    platforms: list[PlatformDocument] = Field(min_length=1)
+    epochs: int = Field(ge=0)
+    spreads: list[float]
+    unmeasured_spread: float | None
+    counts: list[int]
+    families: list[str]
+    kinds: list[str]
+
+
+FORMAT = DocumentFormat(
+    "nni_latency.graph_predictor",
+    1,
+    "graph predictor",
+    "a graph predictor",
+    "fit one with 'nni-latency fit graph'.",
+    model=GraphPredictorDocument,
+)
+
+
+def _description() -> list[str | int]:
+    return [N_FEATURES, *TERMS, *GROUPS, *KINDS]
+
+
+def write_predictor(predictor: GraphPredictor, path: Path) -> Path:
+    """Write a predictor, whole or not at all."""
+    content = {
+        **FORMAT.head,
+        "settings": predictor.get_params(),
+        "description": _description(),
+        "platforms": [platform.as_dict() for platform in predictor.platforms_],
+        "epochs": predictor.epochs_,
+        "spreads": [float(value) for value in predictor.spreads_],
+        "unmeasured_spread": predictor.unmeasured_spread_ if math.isfinite(predictor.unmeasured_spread_) else None,
+        "counts": [int(value) for value in predictor.counts_],
+        "families": list(predictor.families_),
+        "kinds": list(predictor.kinds_),
+    }
+    tensors = {
+        f"{number}/{name}": value.detach().contiguous().clone()
+        for number, member in enumerate(predictor.members_)
+        for name, value in member.state_dict().items()
+    }
+    tensors[_HELD_OUT] = torch.from_numpy(np.ascontiguousarray(predictor.held_out_))
+    with replacing(path) as temporary:
+        try:
+            save_file(tensors, temporary, metadata={_KEY: json.dumps(content)})
+        except SafetensorError as error:
+            raise OutputError(f"Cannot write {str(path)!r}: {error}.") from error
+    return path
+
+
+def read_predictor(path: Path) -> GraphPredictor:
+    """Read a predictor and check it."""
+    from nni_latency.graphs._graph_predictor import GraphPredictor
+
+    content, tensors = _load(path)
+    FORMAT.check(content, str(path))
+    with FORMAT.valid(str(path)):
+        document: GraphPredictorDocument = FORMAT.parse(content)
+    if document.description != _description():
+        raise FileFormatError(
+            f"{str(path)!r} describes operators in another way than this version does. Fit it again with "
+            "'nni-latency fit graph'."
+        )
+    found = GraphPredictor(**document.settings.model_dump())
+    found.platforms_ = tuple(item.to_platform() for item in document.platforms)
+    found.epochs_, found.spreads_ = document.epochs, np.array(document.spreads)
+    found.counts_, found.families_ = np.array(document.counts), tuple(document.families)
+    found.kinds_ = tuple(document.kinds)
+    found.unmeasured_spread_ = math.inf if document.unmeasured_spread is None else document.unmeasured_spread
+    try:
+        found.held_out_ = tensors.pop(_HELD_OUT).numpy()
+        found.members_ = [_member(found, tensors, number) for number in range(found.n_members)]
+        if {len(found.spreads_), len(found.counts_)} != {len(found.platforms_)}:
+            raise ValueError("there must be a spread and a count for every platform")
+    except (KeyError, RuntimeError, ValueError) as error:
+        first = next(iter(str(error).splitlines()), "")
+        raise FileFormatError(f"{str(path)!r} is damaged: {first} Fit it again, or copy it again.") from error
+    return found
+
+
+def _member(predictor: GraphPredictor, tensors: dict[str, torch.Tensor], number: int) -> GraphNetwork:
+    network = GraphNetwork(len(predictor.platforms_), predictor.hidden, predictor.n_layers, predictor.dropout)
+    prefix = f"{number}/"
+    network.load_state_dict(
+        {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
+    )
+    if not all(bool(torch.isfinite(value).all()) for value in network.state_dict().values()):
+        raise ValueError("a weight is not a finite number.")
+    return network.eval()
+
+
+def _load(path: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+    try:
+        with safe_open(path, "pt") as file:
+            content = json.loads((file.metadata() or {})[_KEY])
+            return content, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError, KeyError, TypeError, ValueError, RecursionError, MemoryError) as error:
+        raise FileFormatError(
+            f"{str(path)!r} is no graph predictor that can be read ({error}). Fit one with 'nni-latency fit graph'."
+        ) from error

@@ -1,0 +1,402 @@
+"""How a graph network learns: what each operator costs at least roughly, then corrections, on relative errors."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import scipy
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional
+
+from nni_latency.graphs._encoding import GROUPS, TERMS, EncodedGraph
+from nni_latency.graphs._geometric import Batch, Data, add_up
+from nni_latency.graphs._graph_network import GraphNetwork, as_batch, as_data
+
+Array = NDArray[np.float64]
+
+#: How strongly the costs of a group are held to those of all operators, and how far below they may be.
+_SHARED, _FLOOR = 0.03, 0.02
+
+#: What a run is expected to take besides, at first [s].
+_RUN = 1e-5
+
+#: How much of the averaged weights is kept at every step.
+_AVERAGED = 0.99
+
+#: From which relative error on it counts in proportion, and no longer as a square.
+_HUBER = 0.05
+
+#: How much times of kernels count beside those of networks.
+_PARTS = 0.3
+
+#: Networks that are computed at once where nothing is learned.
+_AT_ONCE = 64
+
+
+@dataclass(frozen=True)
+class Part:
+    """Operators that a runtime ran as one kernel, and their time.
+
+    Parameters
+    ----------
+    operators : tuple of int
+        Their numbers in the network.
+    platform : int
+        Number of the platform.
+    seconds : float
+        Time of a run [s].
+    """
+
+    operators: tuple[int, ...]
+    platform: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Networks to learn from.
+
+    Parameters
+    ----------
+    graphs : sequence of EncodedGraph
+        The networks.
+    latencies : ndarray of shape (n_graphs, n_platforms)
+        Their times [s]; NaN where they were not measured.
+    parts : sequence of sequence of Part
+        Times of kernels, for every network.
+    """
+
+    graphs: Sequence[EncodedGraph]
+    latencies: Array
+    parts: Sequence[Sequence[Part]]
+
+    def only(self, numbers: Sequence[int]) -> Examples:
+        """Return some of the networks."""
+        return Examples(
+            [self.graphs[number] for number in numbers],
+            self.latencies[list(numbers)],
+            [self.parts[number] for number in numbers],
+        )
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How it learns.
+
+    Parameters
+    ----------
+    hidden, n_layers, dropout
+        As for `GraphNetwork`.
+    epochs : int
+        Times that every network is seen.
+    batch_size : int
+        Networks of a step.
+    rate, decay : float
+        Of AdamW.
+    restraint : float
+        How strongly corrections are held to 1, weighed by cost.
+    seed : int
+        Of everything random.
+    """
+
+    hidden: int = 48
+    n_layers: int = 2
+    dropout: float = 0.1
+    epochs: int = 80
+    batch_size: int = 16
+    rate: float = 2e-3
+    decay: float = 1e-2
+    restraint: float = 0.1
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Learned:
+    """A network that has learned, and how well it did on validation networks after every epoch."""
+
+    network: GraphNetwork
+    epochs: int
+    errors: tuple[float, ...]
+
+
+#: Told after every epoch; may raise.
+Watch = Callable[[], None]
+
+
+def learn(
+    examples: Examples,
+    settings: Settings,
+    validation: Examples | None = None,
+    watch: Watch = lambda: None,
+    start: GraphNetwork | None = None,
+) -> Learned:
+    """Fit a graph network.
+
+    Parameters
+    ----------
+    examples : Examples
+        What it learns from.
+    settings : Settings
+        How.
+    validation : Examples, optional
+        Networks that say after which epoch it was best; without them it is the last.
+    watch : callable, optional
+        Called after every epoch.
+    start : GraphNetwork, optional
+        What it starts from.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(settings.seed)
+        return _Learning(examples, settings, start).run(validation, watch)
+
+
+def predict(network: GraphNetwork, graphs: Sequence[EncodedGraph]) -> Array:
+    """Return the times of networks [s], (n_graphs, n_platforms)."""
+    found = [
+        _networks(network, as_batch(graphs[first : first + _AT_ONCE])) for first in range(0, len(graphs), _AT_ONCE)
+    ]
+    return np.concatenate(found) if found else np.zeros((0, len(network.runs)))
+
+
+def predict_operators(network: GraphNetwork, graph: EncodedGraph) -> tuple[Array, Array]:
+    """Return what operators cost [s], (n_operators, n_platforms), and what a run takes besides, (n_platforms,)."""
+    network.eval()
+    with torch.inference_mode():
+        costs, runs = network(as_batch([graph])), network.runs.exp()
+    return costs.double().numpy(), runs.double().numpy()
+
+
+def predict_terms(network: GraphNetwork, graphs: Sequence[EncodedGraph]) -> Array:
+    """Return what each term takes of networks [s], (n_graphs, n_platforms, n_terms); what a run adds is a call."""
+    network.eval()
+    found = []
+    with torch.inference_mode():
+        for first in range(0, len(graphs), _AT_ONCE):
+            batch = as_batch(graphs[first : first + _AT_ONCE])
+            rates = network.rates.exp().transpose(0, 1)[batch.groups] * batch.terms[:, None]
+            parts = rates * network.corrections(network.states(batch))[:, :, None]
+            whole = add_up(parts, batch.batch, batch.num_graphs)
+            whole[:, :, TERMS.index("calls")] += network.runs.exp()
+            found.append(whole.double().numpy())
+    return np.concatenate(found)
+
+
+def _networks(network: GraphNetwork, batch: Batch) -> Array:
+    network.eval()
+    with torch.inference_mode():
+        found = network.networks(network(batch), batch.batch, batch.num_graphs)
+    return found.double().numpy()
+
+
+class _Learning:
+    def __init__(self, examples: Examples, settings: Settings, start: GraphNetwork | None) -> None:
+        self._settings, self._random = settings, np.random.default_rng(settings.seed)
+        self._examples = examples
+        self._records = [
+            _with_targets(graph, latencies, parts)
+            for graph, latencies, parts in zip(examples.graphs, examples.latencies, examples.parts, strict=True)
+        ]
+        n_platforms = examples.latencies.shape[1]
+        self.network = start or GraphNetwork(n_platforms, settings.hidden, settings.n_layers, settings.dropout)
+        if start is None:
+            prepare(self.network, examples)
+        self._average = copy.deepcopy(self.network).requires_grad_(False)
+
+    def run(self, validation: Examples | None, watch: Watch) -> Learned:
+        kept, errors, chosen, best = self._average, [], self._settings.epochs, np.inf
+        if validation is not None:
+            # Nothing but rates may be best.
+            chosen, best, kept = 0, _error(self._average, validation), copy.deepcopy(self._average)
+        for epoch in range(1, self._settings.epochs + 1):
+            self._epoch(epoch)
+            if validation is not None:
+                errors.append(_error(self._average, validation))
+                if errors[-1] < best:
+                    best, chosen, kept = errors[-1], epoch, copy.deepcopy(self._average)
+            watch()
+        return Learned((kept if validation is not None else self._average).eval(), chosen, tuple(errors))
+
+    def _epoch(self, epoch: int) -> None:
+        if epoch == 1:
+            self._optimiser = _optimiser(self.network, self._settings)
+        self.network.train()
+        for batch in self._batches():
+            for group in self._optimiser.param_groups:
+                group["lr"] = group["base"] * min(1.0, epoch / 5)
+            self._optimiser.zero_grad()
+            self._loss(batch).backward()
+            torch.nn.utils.clip_grad_norm_(self.network.parameters(), 1.0)
+            self._optimiser.step()
+            with torch.no_grad():
+                for mean, new in zip(self._average.parameters(), self.network.parameters(), strict=True):
+                    mean.lerp_(new, 1 - _AVERAGED)
+
+    def _batches(self) -> Iterator[Batch]:
+        order = self._random.permutation(len(self._records))
+        size = self._settings.batch_size
+        for first in range(0, len(order), size):
+            yield Batch.from_data_list([self._records[number] for number in order[first : first + size]])
+
+    def _loss(self, batch: Any) -> Tensor:
+        priors, logarithms = self.network.priors(batch), self.network.logarithms(self.network.states(batch))
+        costs = priors * logarithms.exp()
+        whole = self.network.networks(costs, batch.batch, batch.num_graphs)
+        shares = (priors / add_up(priors, batch.batch)[batch.batch]).detach()
+        restrained = (shares * logarithms**2).sum() / shares.sum()
+        loss = _off(whole, batch.latencies) + self._settings.restraint * restrained / _HUBER
+        if len(batch.part_seconds):
+            times = add_up(
+                costs[batch.part_operator_index, batch.part_platforms], batch.part_of, len(batch.part_seconds)
+            )
+            errors = functional.huber_loss(
+                times.clamp(min=1e-9).log(), batch.part_seconds.log(), delta=0.2, reduction="none"
+            )
+            loss = loss + _PARTS * (errors * batch.part_shares).sum() / batch.part_shares.sum()
+        return loss
+
+
+def _off(predicted: Tensor, measured: Tensor) -> Tensor:
+    known = ~torch.isnan(measured)
+    return functional.huber_loss(predicted[known].log(), measured[known].log(), delta=_HUBER) / _HUBER
+
+
+def _error(network: GraphNetwork, examples: Examples) -> float:
+    """Return the mean absolute relative error."""
+    return float(np.nanmean(np.abs(predict(network, examples.graphs) / examples.latencies - 1)))
+
+
+def _optimiser(network: GraphNetwork, settings: Settings) -> torch.optim.AdamW:
+    slow = [network.rates, network.runs]
+    fast = [value for name, value in network.named_parameters() if name not in ("rates", "runs")]
+    return torch.optim.AdamW(
+        [
+            {"params": fast, "lr": settings.rate, "base": settings.rate, "weight_decay": settings.decay},
+            {"params": slow, "lr": settings.rate, "base": settings.rate, "weight_decay": 0.0},
+        ]
+    )
+
+
+class _Target(Data):
+    """A network with what was measured of it."""
+
+    def __inc__(self, key: str, value: Any, *args: Any, **kwargs: Any) -> Any:
+        """Return by how much an index counts up behind this network: kernels are numbered through a batch."""
+        return len(self.part_seconds) if key == "part_of" else super().__inc__(key, value, *args, **kwargs)
+
+
+def _with_targets(graph: EncodedGraph, latencies: Array, parts: Sequence[Part]) -> _Target:
+    data = _Target(**as_data(graph).to_dict())
+    data.latencies = torch.tensor(latencies, dtype=torch.float32).reshape(1, -1)
+    pairs = [(operator, number, part.platform) for number, part in enumerate(parts) for operator in part.operators]
+    table = torch.tensor(pairs, dtype=torch.long).reshape(-1, 3)
+    data.part_operator_index, data.part_of, data.part_platforms = table[:, 0], table[:, 1], table[:, 2]
+    seconds = torch.tensor([part.seconds for part in parts], dtype=torch.float32)
+    data.part_seconds = seconds
+    data.part_shares = seconds / seconds.sum().clamp(min=1e-12)
+    return data
+
+
+def prepare(network: GraphNetwork, examples: Examples) -> None:
+    """Set what a network starts from: the scale of its features, and what operators cost without corrections."""
+    features = np.concatenate([graph.features for graph in examples.graphs])
+    network.centre.copy_(torch.from_numpy(features.mean(0)))
+    network.spread.copy_(torch.from_numpy(np.maximum(features.std(0), 1e-2)))
+    totals = np.array([group_totals(graph) for graph in examples.graphs])
+    for number, measured in enumerate(examples.latencies.T):
+        known = ~np.isnan(measured)
+        kernels = _kernels(examples, number)
+        rates, run = fit_rates(totals[known], measured[known], kernels)
+        with torch.no_grad():
+            network.rates[number] = torch.from_numpy(np.log(rates))
+            network.runs[number] = float(np.log(run))
+
+
+@dataclass(frozen=True)
+class Kernels:
+    """Kernels of networks, as rates are fitted to them.
+
+    Parameters
+    ----------
+    totals : ndarray of shape (n_kernels, n_groups, n_terms)
+        Terms by group.
+    seconds, shares : ndarray of shape (n_kernels,)
+        Their times [s], and their parts of the times of all kernels of their networks.
+    """
+
+    totals: Array
+    seconds: Array
+    shares: Array
+
+
+def _kernels(examples: Examples, platform: int) -> Kernels | None:
+    """Return the kernels that were timed on a platform, if there are any."""
+    totals, seconds, shares = [], [], []
+    for graph, parts in zip(examples.graphs, examples.parts, strict=True):
+        timed = [part for part in parts if part.platform == platform and part.seconds > 0]
+        whole = sum(part.seconds for part in timed)
+        for part in timed:
+            totals.append(group_totals(graph, part.operators))
+            seconds.append(part.seconds)
+            shares.append(part.seconds / whole)
+    return Kernels(np.array(totals), np.array(seconds), np.array(shares)) if totals else None
+
+
+def group_totals(graph: EncodedGraph, operators: Sequence[int] | None = None) -> Array:
+    """Return the terms of a network, or of some of its operators, by group, (n_groups, n_terms)."""
+    chosen = slice(None) if operators is None else list(operators)
+    totals = np.zeros((len(GROUPS), len(TERMS)))
+    np.add.at(totals, graph.groups[chosen], graph.terms[chosen].astype(np.float64))
+    return totals
+
+
+def fit_rates(totals: Array, measured: Array, kernels: Kernels | None = None) -> tuple[Array, float]:
+    """Fit what a unit of each term costs, by group, to times of networks, on relative errors.
+
+    Parameters
+    ----------
+    totals : ndarray of shape (n_graphs, n_groups, n_terms)
+        Terms by group.
+    measured : ndarray of shape (n_graphs,)
+        Times [s].
+    kernels : Kernels, optional
+        Kernels that count beside the networks, those of a network as much as the network.
+
+    Returns
+    -------
+    rates : ndarray of shape (n_groups, n_terms)
+        Positive.
+    run : float
+        What a run takes besides [s]; positive.
+    """
+    n_graphs, n_groups, n_terms = totals.shape
+    run = np.full(n_graphs, _RUN)
+    shared = np.column_stack([totals.sum(1), run]) / measured[:, None]
+    common = np.maximum(scipy.optimize.nnls(shared, np.ones(n_graphs))[0], 0.02)
+    start = np.concatenate([np.tile(common[:-1], n_groups), common[-1:]])
+    design = np.column_stack([totals.reshape(n_graphs, -1), run]) / measured[:, None] * start
+    wanted = np.ones(n_graphs)
+    if kernels is not None:
+        flat = np.column_stack([kernels.totals.reshape(len(kernels.seconds), -1), np.zeros(len(kernels.seconds))])
+        weights = np.sqrt(kernels.shares)
+        design = np.vstack([design, flat / kernels.seconds[:, None] * start * weights[:, None]])
+        wanted = np.concatenate([wanted, weights])
+    held = _SHARED * np.sqrt(n_graphs / len(start)) * np.eye(len(start))
+    # As normal equations: there are many more kernels than rates.
+    gram = design.T @ design + held.T @ held
+    right = design.T @ wanted + held.T @ held.sum(1)
+    factors = _nonnegative(gram, right)
+    found = start * np.maximum(factors, _FLOOR)
+    return found[:-1].reshape(n_groups, n_terms), float(found[-1] * _RUN)
+
+
+def _nonnegative(gram: Array, right: Array) -> Array:
+    """Solve normal equations for numbers that are not negative."""
+    lower = np.linalg.cholesky(gram + 1e-9 * np.trace(gram) / len(gram) * np.eye(len(gram)))
+    solved: Array = scipy.optimize.nnls(lower.T, np.linalg.solve(lower, right), maxiter=30 * len(gram))[0]
+    return solved

@@ -1,0 +1,529 @@
+"""`GraphPredictor`: latencies of networks of any family, on every platform it has learned."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, clone
+from sklearn.exceptions import NotFittedError
+
+import nni_latency.graphs._graph_learning as learning
+import nni_latency.graphs._graph_transfer as transfer
+import nni_latency.graphs._unmeasured as unmeasured
+from nni_latency.errors import InvalidValueError, UnknownNameError, listed
+from nni_latency.estimators import Estimate
+from nni_latency.graphs._encoding import EncodedGraph, encode_graph
+from nni_latency.graphs._measured_network import MeasuredNetwork, check_networks
+from nni_latency.operators import Graph
+from nni_latency.platforms import Platform
+
+Array = NDArray[np.float64]
+
+#: By how much an interval widens for every share of the cost that falls to kinds never seen, as a logarithm.
+_UNSEEN = math.log(3)
+
+#: Networks that a platform is learned from at least, and platforms that one is guessed from.
+_FEWEST, _FEWEST_PLATFORMS = 5, 3
+
+
+@dataclass(frozen=True)
+class OperatorCost:
+    """What one operator of a network is predicted to cost.
+
+    Parameters
+    ----------
+    name : str
+        Where it is called.
+    op_key : str
+        What it computes.
+    seconds : float
+        Its part of a run [s].
+    share : float
+        Its part of a run, as a ratio.
+    is_known : bool
+        Whether operators of its kind were among those that were learned from.
+    """
+
+    name: str
+    op_key: str
+    seconds: float
+    share: float
+    is_known: bool
+
+
+class GraphPredictor(BaseEstimator):
+    """Predicts latencies of networks from their operators and who reads whose result, on all platforms at once.
+
+    Every operator has a cost of its own on every platform. It is what the operator computes and moves, at rates that
+    are learned for each group of operators, times a correction that a graph network learns and that is bounded. A
+    network costs their sum, and what a run adds. So it tells which operators cost, it holds for depths that it has
+    never seen, and families that it has never seen cannot be far from what they compute and move.
+
+    Parameters
+    ----------
+    hidden, n_layers, dropout : int, int, float
+        Width of the graph network, rounds of message passing, and the share of numbers left out while it learns.
+    restraint : float
+        How strongly corrections are held to 1.
+    epochs : int
+        Times that every network is seen at most; how often is found on families that are held out.
+    batch_size : int
+        Networks of a step.
+    learning_rate, weight_decay : float
+        Of AdamW.
+    n_folds : int
+        Groups of families that are held out in turn, to find the number of epochs and the widths of the intervals.
+    n_members : int
+        Graph networks that learn from all families; their geometric mean is the answer.
+    confidence : float
+        Share of the networks of families never seen that the intervals are meant to hold.
+    random_state : int
+        Of everything random.
+
+    Attributes
+    ----------
+    platforms_ : tuple of Platform
+        What it has learned.
+    epochs_ : int
+        Times that every network was seen.
+    spreads_ : ndarray of shape (n_platforms,)
+        Half the width of an interval, as a logarithm.
+    held_out_ : ndarray of shape (n_networks, n_platforms)
+        Logarithms of predicted over measured latencies of families held out; NaN where nothing was measured.
+    unmeasured_spread_ : float
+        The same for a platform that nobody measured: found by leaving out one platform after another; infinite where
+        fewer than three are known.
+    counts_ : ndarray of shape (n_platforms,)
+        Networks that were measured.
+    families_, kinds_ : tuple of str
+        Families, and kinds of operators, that it has learned from.
+
+    References
+    ----------
+    .. [1] L. Liu et al., "NNLQP: A Multi-Platform Neural Network Latency Query and Prediction System with An Evolving
+       Database", ICPP 2022. https://doi.org/10.1145/3545008.3545051
+    .. [2] W. L. Hamilton, R. Ying, J. Leskovec, "Inductive Representation Learning on Large Graphs", NeurIPS 2017.
+       https://arxiv.org/abs/1706.02216
+
+    Examples
+    --------
+    >>> from nni_latency.graphs import GraphPredictor, read_measured
+    >>> predictor = GraphPredictor().fit(read_measured("measured"))               # doctest: +SKIP
+    >>> predictor.estimator("epyc-7763.onnxruntime.fp32.t1").estimate("net.onnx")  # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        *,
+        hidden: int = 48,
+        n_layers: int = 2,
+        dropout: float = 0.1,
+        restraint: float = 0.1,
+        epochs: int = 40,
+        batch_size: int = 16,
+        learning_rate: float = 2e-3,
+        weight_decay: float = 1e-2,
+        n_folds: int = 4,
+        n_members: int = 3,
+        confidence: float = 0.9,
+        random_state: int = 0,
+    ) -> None:
+        self.hidden, self.n_layers, self.dropout = hidden, n_layers, dropout
+        self.restraint, self.epochs, self.batch_size = restraint, epochs, batch_size
+        self.learning_rate, self.weight_decay = learning_rate, weight_decay
+        self.n_folds, self.n_members = n_folds, n_members
+        self.confidence, self.random_state = confidence, random_state
+
+    def fit(
+        self, networks: Sequence[MeasuredNetwork], watch: Callable[[int, int], None] | None = None
+    ) -> GraphPredictor:
+        """Learn from measured networks.
+
+        Parameters
+        ----------
+        networks : sequence of MeasuredNetwork
+            Of one platform or several.
+        watch : callable, optional
+            Told after every epoch how many are done, and how many there will be at most.
+
+        Returns
+        -------
+        GraphPredictor
+            This one.
+
+        Raises
+        ------
+        InvalidValueError
+            If there are too few networks, or two latencies of one network disagree.
+        """
+        data = _Data.of(check_networks(networks))
+        if len(data.examples.graphs) < 2 * self.n_folds:
+            raise InvalidValueError(
+                f"A graph predictor needs at least {2 * self.n_folds} networks. Got {len(data.examples.graphs)}."
+            )
+        total = self.epochs * (self.n_folds + self.n_members)
+        done = 0
+
+        def told() -> None:
+            nonlocal done
+            done += 1
+            if watch is not None:
+                watch(done, total)
+
+        self.held_out_, epochs = self._hold_out(data, told)
+        self.epochs_ = int(np.median(epochs))
+        total = done + self.epochs_ * self.n_members
+        self.members_ = [
+            learning.learn(data.examples, self._settings(member, self.epochs_), watch=told).network
+            for member in range(self.n_members)
+        ]
+        self.platforms_, self.families_, self.kinds_ = data.platforms, data.families, data.kinds
+        self.counts_ = (~np.isnan(data.examples.latencies)).sum(0)
+        self.spreads_ = _spreads(self.held_out_, data.family_of, self.confidence)
+        self.unmeasured_spread_ = self._unmeasured_spread(data)
+        return self
+
+    def predict(self, graphs: Sequence[Graph], platform: Platform | str | None = None) -> Array:
+        """Predict latencies.
+
+        Parameters
+        ----------
+        graphs : sequence of Graph
+            Networks.
+        platform : Platform or str, optional
+            Where they run; may be left out where it knows one platform alone.
+
+        Returns
+        -------
+        ndarray of shape (n_graphs,)
+            Seconds.
+
+        Raises
+        ------
+        NotFittedError
+            Before `fit`.
+        UnknownNameError
+            If it has not learned the platform.
+        """
+        number = self._number(platform)
+        return self.predict_all([encode_graph(graph) for graph in graphs])[:, number]
+
+    def predict_all(self, graphs: Sequence[EncodedGraph]) -> Array:
+        """Predict latencies on all platforms [s], (n_graphs, n_platforms)."""
+        self._check_fitted()
+        logs = [np.log(learning.predict(member, graphs)) for member in self.members_]
+        found: Array = np.exp(np.mean(logs, axis=0))
+        return found
+
+    def estimate(self, graph: Graph) -> dict[str, Estimate]:
+        """Predict the latency of a network on every platform, by the id of the platform.
+
+        An interval is wider where operators cost that it has never learned from; `missing` names their kinds.
+        """
+        self._check_fitted()
+        encoded = encode_graph(graph)
+        values = self.predict_all([encoded])[0]
+        unseen = [item.op.kind not in self.kinds_ for item in graph.operators]
+        named = tuple(
+            f"operators never learned from: {kind}"
+            for kind in dict.fromkeys(item.op.kind for item, new in zip(graph.operators, unseen, strict=True) if new)
+        )
+        shares = self._costs(encoded)[unseen].sum(0) / values if any(unseen) else np.zeros(len(values))
+        found = {}
+        for number, platform in enumerate(self.platforms_):
+            factor = math.exp(self.spreads_[number] + _UNSEEN * float(shares[number] + 0.1 * any(unseen)))
+            value = float(values[number])
+            found[platform.id] = Estimate(value, value / factor, value * factor, named)
+        return found
+
+    def guess(self, graph: Graph, platform: Platform) -> Estimate:
+        """Guess the latency on a platform that nobody measured, from its facts and the platforms that are most like it.
+
+        Parameters
+        ----------
+        graph : Graph
+            The network.
+        platform : Platform
+            Its runtime, precision and threads count, and the facts ``peak_flops`` [FLOP/s], ``memory_bandwidth``
+            [byte/s] and ``cache`` [byte], where they are known of it and of platforms that were learned.
+
+        Returns
+        -------
+        Estimate
+            Its interval is as wide as guesses were off when known platforms were left out. `missing` says that it is a
+            guess, and what from.
+
+        Raises
+        ------
+        InvalidValueError
+            If a fact is no positive number, or fewer than three platforms are known.
+        """
+        self._check_fitted()
+        if not math.isfinite(self.unmeasured_spread_):
+            raise InvalidValueError(
+                f"A platform that was not measured is guessed from three known ones or more. {len(self.platforms_)} "
+                "are known."
+            )
+        guess = unmeasured.Unmeasured.of(platform, self.platforms_)
+        value = float(guess.latencies(self._terms([encode_graph(graph)]))[0])
+        factor = math.exp(self.unmeasured_spread_)
+        near = self.platforms_[guess.nearest].id
+        return Estimate(value, value / factor, value * factor, (f"not measured on {platform.id}: guessed from {near}",))
+
+    def explain(self, graph: Graph, platform: Platform | str | None = None) -> list[OperatorCost]:
+        """Tell what every operator costs; they add up to the prediction, but for what a run adds.
+
+        Returns
+        -------
+        list of OperatorCost
+            In the order of the graph.
+        """
+        number = self._number(platform)
+        encoded = encode_graph(graph)
+        whole = float(self.predict_all([encoded])[0, number])
+        seconds = self._costs(encoded)[:, number]
+        return [
+            OperatorCost(item.name, item.op.op_key, float(cost), float(cost / whole), item.op.kind in self.kinds_)
+            for item, cost in zip(graph.operators, seconds, strict=True)
+        ]
+
+    def estimator(self, platform: Platform | str | None = None) -> Any:
+        """Return the estimator of one platform, a `GraphNetworkEstimator`."""
+        from nni_latency.graphs._graph_estimator import GraphNetworkEstimator
+
+        return GraphNetworkEstimator(self, self.platforms_[self._number(platform)])
+
+    def adapt(
+        self, networks: Sequence[MeasuredNetwork], watch: Callable[[int, int], None] | None = None
+    ) -> GraphPredictor:
+        """Learn one more platform from a few networks, or one that it knows anew.
+
+        What it knows of operators stays as it is. What is learned starts from the platform whose latencies are the most
+        nearly proportional, and is held to that as strongly as cross-validation says.
+
+        Parameters
+        ----------
+        networks : sequence of MeasuredNetwork
+            Of one platform; `suggest` says which tell the most.
+        watch : callable, optional
+            Told after every graph network how many are done, and how many there are.
+
+        Returns
+        -------
+        GraphPredictor
+            A new one. This one stays as it is.
+
+        Raises
+        ------
+        NotFittedError
+            Before `fit`.
+        InvalidValueError
+            If there are fewer than 5 networks, of several platforms, or two latencies of one network disagree.
+        """
+        self._check_fitted()
+        data = _Data.of(check_networks(networks))
+        if len(data.platforms) > 1:
+            names = listed(platform.id for platform in data.platforms)
+            raise InvalidValueError(f"One platform is added at a time. Got networks measured on {names}.")
+        platform, graphs, latencies = data.platforms[0], data.examples.graphs, data.examples.latencies[:, 0]
+        if len(graphs) < _FEWEST:
+            raise InvalidValueError(f"A platform is learned from at least {_FEWEST} networks. Got {len(graphs)}.")
+        ids = [item.id for item in self.platforms_]
+        number = ids.index(platform.id) if platform.id in ids else None
+        found: GraphPredictor = clone(self)
+        found.members_ = []
+        for done, member in enumerate(self.members_, 1):
+            known = transfer.KnownNetworks(member, graphs)
+            start = transfer.nearest_head(member, graphs, latencies)
+            if done == 1:
+                random = np.random.default_rng(self.random_state)
+                strength, errors = transfer.choose_strength(known, latencies, start, random)
+            head = transfer.learn_head(known, latencies, start, strength)
+            found.members_.append(transfer.with_head(member, head, number))
+            if watch is not None:
+                watch(done, self.n_members)
+        spread = _spreads(errors[:, None], data.family_of, self.confidence)[0] * (1 + 1 / math.sqrt(len(graphs)))
+        place = len(ids) if number is None else number
+        found.platforms_ = _put(self.platforms_, place, platform)
+        found.spreads_ = np.array(_put(tuple(self.spreads_), place, spread))
+        found.counts_ = np.array(_put(tuple(self.counts_), place, len(graphs)))
+        found.held_out_ = np.column_stack([*_put(tuple(self.held_out_.T), place, np.full(len(self.held_out_), np.nan))])
+        found.unmeasured_spread_ = self.unmeasured_spread_
+        found.epochs_, found.families_ = self.epochs_, tuple(sorted({*self.families_, *data.families}))
+        found.kinds_ = tuple(sorted({*self.kinds_, *data.kinds}))
+        return found
+
+    def suggest(self, graphs: Sequence[Graph], count: int) -> list[int]:
+        """Choose networks to measure on a platform that it does not know: those that together tell the most about it.
+
+        Parameters
+        ----------
+        graphs : sequence of Graph
+            Networks that could be measured.
+        count : int
+            How many are chosen.
+
+        Returns
+        -------
+        list of int
+            Their numbers, the most telling first.
+        """
+        self._check_fitted()
+        member = self.members_[0]
+        known = transfer.KnownNetworks(member, [encode_graph(graph) for graph in graphs])
+        heads = [transfer.Head.of(member, number) for number in range(len(self.platforms_))]
+        return transfer.most_telling(np.hstack([known.directions(head) for head in heads]), count)
+
+    def save(self, path: str | Path) -> Path:
+        """Write it to a file: weights and JSON in the format safetensors, which cannot hold code.
+
+        Raises
+        ------
+        OutputError
+            If it cannot be written.
+        """
+        from nni_latency.graphs._graph_document import write_predictor
+
+        self._check_fitted()
+        return write_predictor(self, Path(path))
+
+    @classmethod
+    def load(cls, path: str | Path) -> GraphPredictor:
+        """Read it from its file.
+
+        Raises
+        ------
+        FileFormatError
+            If the file is absent, truncated, altered, of another kind or of a newer version.
+        """
+        from nni_latency.graphs._graph_document import read_predictor
+
+        return read_predictor(Path(path))
+
+    def _terms(self, graphs: Sequence[EncodedGraph]) -> Array:
+        found: Array = np.mean([learning.predict_terms(member, graphs) for member in self.members_], axis=0)
+        return found
+
+    def _unmeasured_spread(self, data: _Data) -> float:
+        """Return half the width of an interval on a platform that nobody measured, as a logarithm."""
+        if len(self.platforms_) < _FEWEST_PLATFORMS:
+            return math.inf
+        errors = unmeasured.left_out_errors(self._terms(data.examples.graphs), data.examples.latencies, self.platforms_)
+        # Platforms are few: the worst of those that were left out counts.
+        return float(_spreads(errors, data.family_of, self.confidence).max())
+
+    def _hold_out(self, data: _Data, told: Callable[[], None]) -> tuple[Array, list[int]]:
+        """Predict every network by a graph network that has not seen its family."""
+        errors = np.full(data.examples.latencies.shape, np.nan)
+        epochs = []
+        for fold, held in enumerate(data.folds(self.n_folds, self.random_state)):
+            others = sorted(set(range(len(errors))) - set(held))
+            unknown = data.examples.only(held)
+            learned = learning.learn(
+                data.examples.only(others), self._settings(100 + fold, self.epochs), unknown, watch=told
+            )
+            errors[held] = np.log(learning.predict(learned.network, unknown.graphs) / unknown.latencies)
+            epochs.append(learned.epochs)
+        return errors, epochs
+
+    def _settings(self, seed: int, epochs: int) -> learning.Settings:
+        return learning.Settings(
+            self.hidden, self.n_layers, self.dropout, epochs, self.batch_size, self.learning_rate, self.weight_decay,
+            self.restraint, 1000 * self.random_state + seed,
+        )  # fmt: skip
+
+    def _costs(self, graph: EncodedGraph) -> Array:
+        """Return what operators cost, (n_operators, n_platforms) [s], so that they add up as the prediction does."""
+        costs, runs = zip(*(learning.predict_operators(member, graph) for member in self.members_), strict=True)
+        whole = self.predict_all([graph])[0]
+        found = np.mean(costs, axis=0)
+        scale: Array = (whole / (found.sum(0) + np.mean(runs, axis=0))) * found
+        return scale
+
+    def _number(self, platform: Platform | str | None) -> int:
+        """Return the number of a platform."""
+        self._check_fitted()
+        ids = [item.id for item in self.platforms_]
+        if platform is None and len(ids) == 1:
+            return 0
+        name = platform.id if isinstance(platform, Platform) else platform
+        if name not in ids:
+            raise UnknownNameError.of("platform", name or "", ids)
+        return ids.index(name)
+
+    def _check_fitted(self) -> None:
+        if not hasattr(self, "members_"):
+            raise NotFittedError("This GraphPredictor is not fitted yet. Call 'fit' before it predicts.")
+
+
+@dataclass(frozen=True)
+class _Data:
+    """Measured networks, in the form in which graph networks learn from them."""
+
+    examples: learning.Examples
+    platforms: tuple[Platform, ...]
+    family_of: tuple[str, ...]
+    kinds: tuple[str, ...]
+
+    @classmethod
+    def of(cls, networks: Sequence[MeasuredNetwork], platforms: Sequence[Platform] | None = None) -> _Data:
+        by_id = {item.platform.id: item.platform for item in networks}
+        known = list(platforms or (by_id[name] for name in sorted(by_id)))
+        names = {item.name: item for item in networks}
+        rows = {name: row for row, name in enumerate(names)}
+        columns = {platform.id: column for column, platform in enumerate(known)}
+        latencies = np.full((len(rows), len(known)), np.nan)
+        parts: list[list[learning.Part]] = [[] for _ in rows]
+        for item in networks:
+            row, column = rows[item.name], columns[item.platform.id]
+            latencies[row, column] = item.latency
+            parts[row] += [learning.Part(numbers, column, seconds) for numbers, seconds in item.parts]
+        graphs = [encode_graph(item.graph) for item in names.values()]
+        kinds = {operator.op.kind for item in names.values() for operator in item.graph.operators}
+        return cls(
+            learning.Examples(graphs, latencies, parts),
+            tuple(known),
+            tuple(item.family for item in names.values()),
+            tuple(sorted(kinds)),
+        )
+
+    @property
+    def families(self) -> tuple[str, ...]:
+        return tuple(sorted(set(self.family_of)))
+
+    def folds(self, count: int, seed: int) -> list[list[int]]:
+        """Divide networks so that no family is in two parts; where there are too few families, at random."""
+        random = np.random.default_rng(seed)
+        if len(self.families) < count:
+            rows = random.permutation(len(self.family_of))
+            return [sorted(map(int, rows[first::count])) for first in range(count)]
+        order = [self.families[number] for number in random.permutation(len(self.families))]
+        return [
+            [row for row, family in enumerate(self.family_of) if family in order[first::count]]
+            for first in range(count)
+        ]
+
+
+def _put(items: tuple[Any, ...], place: int, item: Any) -> tuple[Any, ...]:
+    """Return items with another one at a place, or at the end."""
+    return (*items[:place], item, *items[place + 1 :])
+
+
+def _spreads(errors: Array, families: Sequence[str], confidence: float) -> Array:
+    """Return half the width of intervals, as a logarithm: what holds the share of networks, each family alike."""
+    found = []
+    for column in np.abs(errors).T:
+        known = ~np.isnan(column)
+        sizes = {family: sum(known[row] for row, name in enumerate(families) if name == family) for family in families}
+        weights = np.array([1 / sizes[family] if known[row] else 0.0 for row, family in enumerate(families)])
+        order = np.argsort(np.where(known, column, np.inf))
+        reached = np.cumsum(weights[order]) / weights.sum()
+        place = min(int(np.searchsorted(reached, confidence)), int(known.sum()) - 1)
+        found.append(float(column[order[place]]))
+    return np.array(found)

@@ -1,0 +1,236 @@
+"""How a graph network learns a platform from a few networks: what it knows of operators stays, the platform is new."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional
+
+from nni_latency.graphs._encoding import GROUPS, TERMS, EncodedGraph
+from nni_latency.graphs._geometric import add_up
+from nni_latency.graphs._graph_learning import predict
+from nni_latency.graphs._graph_network import GraphNetwork, as_batch, bounded
+
+Array = NDArray[np.float64]
+
+#: How strongly a new platform is held to the one that it starts from; one is chosen by cross-validation.
+STRENGTHS = (0.1, 1.0, 10.0)
+
+#: Steps of learning, and their size.
+_STEPS, _RATE = 150, 0.04
+
+#: From which relative error on it counts in proportion, and no longer as a square.
+_HUBER = 0.05
+
+#: Variance of a measurement, where what a typical network tells is 1.
+_NOISE = 0.01
+
+
+@dataclass(frozen=True)
+class Head:
+    """What a graph network knows of one platform.
+
+    Parameters
+    ----------
+    rates : Tensor of shape (n_groups, n_terms)
+        Logarithms of what a unit of each term takes.
+    weights : Tensor of shape (hidden,)
+        Of the corrections.
+    bias, run : Tensor
+        Of the corrections; and the logarithm of what a run takes besides.
+    """
+
+    rates: Tensor
+    weights: Tensor
+    bias: Tensor
+    run: Tensor
+
+    @classmethod
+    def of(cls, network: GraphNetwork, number: int) -> Head:
+        """Return the head of a platform."""
+        values = (network.rates[number], network.heads.weight[number], network.heads.bias[number], network.runs[number])
+        return cls(*(value.detach().clone() for value in values))
+
+    def slower(self, logarithm: float) -> Head:
+        """Return the head of a platform that takes longer for everything."""
+        return Head(self.rates + logarithm, self.weights, self.bias, self.run + logarithm)
+
+
+class KnownNetworks:
+    """Networks as one graph network sees them, worked out once.
+
+    Parameters
+    ----------
+    network : GraphNetwork
+        Which.
+    graphs : sequence of EncodedGraph
+        The networks.
+    """
+
+    def __init__(self, network: GraphNetwork, graphs: Sequence[EncodedGraph]) -> None:
+        batch = as_batch(graphs)
+        network.eval()
+        with torch.inference_mode():
+            self._states = network.states(batch)
+        # Tensors of inference cannot be part of what is learned.
+        self._states = self._states.clone()
+        self._terms, self._groups, self._batch = batch.terms, batch.groups, batch.batch
+        self._count = len(graphs)
+
+    def latencies(self, head: Head) -> Tensor:
+        """Return the times of the networks on a platform [s]."""
+        priors = (head.rates.exp()[self._groups] * self._terms).sum(1)
+        costs = priors * bounded(self._states @ head.weights + head.bias).exp()
+        return add_up(costs, self._batch, self._count) + head.run.exp()
+
+    def only(self, numbers: Sequence[int]) -> KnownNetworks:
+        """Return some of the networks."""
+        wanted = torch.full((self._count,), -1)
+        wanted[list(numbers)] = torch.arange(len(numbers))
+        kept = wanted[self._batch] >= 0
+        found = copy.copy(self)
+        found._states, found._terms, found._groups = self._states[kept], self._terms[kept], self._groups[kept]
+        found._batch, found._count = wanted[self._batch[kept]], len(numbers)
+        return found
+
+    def directions(self, head: Head) -> Array:
+        """Return how the logarithm of every time changes with what is learned of a platform, (n_networks, n_unknowns).
+
+        The cost of a group by each of its terms, what the corrections see on average, weighed by cost, and the run.
+        """
+        with torch.no_grad():
+            terms = head.rates.exp()[self._groups] * self._terms
+            factors = bounded(self._states @ head.weights + head.bias).exp()
+            whole = self.latencies(head)
+            shares = terms * (factors / whole[self._batch])[:, None]
+            place = self._batch * len(GROUPS) + self._groups
+            groups = add_up(shares, place, self._count * len(GROUPS))
+            states = add_up(self._states * shares.sum(1, keepdim=True), self._batch, self._count)
+            run = (head.run.exp() / whole)[:, None]
+        return torch.cat([groups.reshape(self._count, -1), states, run], 1).double().numpy()
+
+
+def learn_head(known: KnownNetworks, latencies: Array, start: Head, strength: float) -> Head:
+    """Fit the head of a platform to times of networks, held to what it starts from.
+
+    Parameters
+    ----------
+    known : KnownNetworks
+        The networks.
+    latencies : ndarray of shape (n_networks,)
+        Their times [s].
+    start : Head
+        What it starts from.
+    strength : float
+        How strongly it is held to that.
+    """
+    measured = torch.from_numpy(np.log(latencies)).float()
+    change = [torch.zeros_like(value).requires_grad_(True) for value in vars(start).values()]
+    shared = torch.zeros(len(TERMS), requires_grad=True)
+    optimiser = torch.optim.Adam([*change, shared], lr=_RATE)
+    for step in range(_STEPS):
+        for group in optimiser.param_groups:
+            group["lr"] = _RATE * (1 - step / _STEPS)
+        optimiser.zero_grad()
+        head = _changed(start, change, shared)
+        errors = functional.huber_loss(known.latencies(head).log(), measured, delta=_HUBER) / _HUBER
+        held = sum((value**2).sum() for value in change) + 0.1 * (shared**2).sum()
+        (errors + strength * held / len(latencies)).backward()
+        optimiser.step()
+    return _changed(start, [value.detach() for value in change], shared.detach())
+
+
+def _changed(start: Head, change: Sequence[Tensor], shared: Tensor) -> Head:
+    values = [value + by for value, by in zip(vars(start).values(), change, strict=True)]
+    return Head(values[0] + shared, *values[1:])
+
+
+def nearest_head(network: GraphNetwork, graphs: Sequence[EncodedGraph], latencies: Array) -> Head:
+    """Return the head of the platform whose times are the most nearly proportional to those measured, scaled."""
+    errors = np.log(latencies)[:, None] - np.log(predict(network, graphs))
+    middle = np.median(errors, axis=0)
+    best = int(np.abs(errors - middle).mean(0).argmin())
+    return Head.of(network, best).slower(float(middle[best]))
+
+
+def choose_strength(
+    known: KnownNetworks, latencies: Array, start: Head, random: np.random.Generator
+) -> tuple[float, Array]:
+    """Choose by cross-validation how strongly a platform is held to what it starts from.
+
+    Returns
+    -------
+    strength : float
+    errors : ndarray of shape (n_networks,)
+        Logarithms of predicted over measured times of networks held out, with that strength.
+    """
+    count = len(latencies)
+    order = random.permutation(count)
+    folds = [sorted(map(int, order[first :: min(5, count)])) for first in range(min(5, count))]
+    errors = {strength: np.zeros(count) for strength in STRENGTHS}
+    for held in folds:
+        others = sorted(set(range(count)) - set(held))
+        part, unknown = known.only(others), known.only(held)
+        for strength, found in errors.items():
+            head = learn_head(part, latencies[others], start, strength)
+            with torch.no_grad():
+                found[held] = unknown.latencies(head).double().log().numpy() - np.log(latencies[held])
+    best = min(STRENGTHS, key=lambda strength: float(np.abs(errors[strength]).mean()))
+    return best, errors[best]
+
+
+def with_head(network: GraphNetwork, head: Head, number: int | None = None) -> GraphNetwork:
+    """Return a graph network that knows one platform more, or another head of one that it knows."""
+    names = ("rates", "heads.weight", "heads.bias", "runs")
+    state = {name: value.clone() for name, value in network.state_dict().items()}
+    for name, value in zip(names, vars(head).values(), strict=True):
+        if number is None:
+            state[name] = torch.cat([state[name], value[None]])
+        else:
+            state[name][number] = value
+    hidden, rounds = network.features.out_features, len(network.rounds)
+    found = GraphNetwork(len(state["runs"]), hidden, rounds, network.dropout.p)
+    found.load_state_dict(state)
+    return found.eval()
+
+
+def most_telling(directions: Array, count: int) -> list[int]:
+    """Choose networks that together say the most about a platform: those that raise the determinant the most.
+
+    Parameters
+    ----------
+    directions : ndarray of shape (n_networks, n_unknowns)
+        What each depends on.
+    count : int
+        How many are chosen.
+
+    Returns
+    -------
+    list of int
+        Their numbers, in the order of what they add.
+
+    References
+    ----------
+    .. [1] V. V. Fedorov, "Theory of Optimal Experiments", 1972: D-optimal designs, which are found here greedily.
+    """
+    scaled = directions / np.maximum(directions.std(0), 1e-6 + 0.01 * directions.std())
+    scaled = scaled / np.sqrt((scaled**2).sum(1).mean())
+    # What is not yet known of each, and what those that were chosen have told, a column each.
+    unsure = (scaled**2).sum(1)
+    told = np.zeros((len(scaled), 0))
+    chosen: list[int] = []
+    for _ in range(min(count, len(scaled))):
+        open_ones = unsure.copy()
+        open_ones[chosen] = -np.inf
+        best = int(open_ones.argmax())
+        chosen.append(best)
+        along = (scaled @ scaled[best] - told @ told[best]) / np.sqrt(unsure[best] + _NOISE)
+        unsure = np.maximum(unsure - along**2, 0.0)
+        told = np.column_stack([told, along])
+    return chosen

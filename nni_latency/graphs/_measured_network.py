@@ -1,0 +1,130 @@
+"""`MeasuredNetwork`: a graph, and what it takes on one platform; where predictors of graphs learn from."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from nni_latency.errors import FileFormatError, InvalidValueError, LatencyError, listed
+from nni_latency.graphs._network_latencies import NetworkLatency, read_nnlqp
+from nni_latency.operators import Graph, read_onnx
+from nni_latency.platforms import Platform
+
+#: Networks that are named in a message because two of their times disagree.
+_NAMED = 5
+
+#: From here on, as a ratio, two times of one network disagree.
+_DISAGREEMENT = 0.1
+
+
+@dataclass(frozen=True)
+class MeasuredNetwork:
+    """A network, and what it takes on a platform. Immutable.
+
+    Parameters
+    ----------
+    name : str
+        Tells the network and its batch size from others.
+    graph : Graph
+        Its operators.
+    latency : float
+        Time of a run [s].
+    platform : Platform
+        Where it was measured.
+    family : str, default=""
+        What kind of network it is; what is held out together.
+    parts : tuple of (tuple of int, float), default=()
+        Operators that ran as one kernel, by their numbers in the graph, and the time of the kernel [s].
+    """
+
+    name: str
+    graph: Graph
+    latency: float
+    platform: Platform
+    family: str = ""
+    parts: tuple[tuple[tuple[int, ...], float], ...] = ()
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.latency) and self.latency > 0):
+            raise InvalidValueError(
+                f"The 'latency' of {self.name!r} must be a positive number of seconds. Got {self.latency}."
+            )
+        if not self.graph.operators:
+            raise InvalidValueError(f"The network {self.name!r} has no operators.")
+
+
+def check_networks(networks: Iterable[MeasuredNetwork]) -> list[MeasuredNetwork]:
+    """Return networks of which each was measured once on every platform; of repeated times that agree, the first.
+
+    Raises
+    ------
+    InvalidValueError
+        If there are none, or two times of one network on one platform differ by more than a tenth.
+    """
+    found: dict[tuple[str, str], MeasuredNetwork] = {}
+    broken = []
+    for item in networks:
+        known = found.setdefault((item.name, item.platform.id), item)
+        if abs(item.latency / known.latency - 1) > _DISAGREEMENT:
+            broken.append(
+                f"{item.name!r} takes {known.latency * 1e3:g} ms and {item.latency * 1e3:g} ms on {item.platform.id}"
+            )
+    if broken:
+        raise InvalidValueError(
+            f"Two latencies of one network disagree: {listed(broken, most=_NAMED, separator='; ')}. "
+            "Keep the right one of each."
+        )
+    if not found:
+        raise InvalidValueError("There is no measured network to learn from.")
+    return list(found.values())
+
+
+def read_measured(folder: str | Path, told: Callable[[], None] = lambda: None) -> list[MeasuredNetwork]:
+    """Read a data set in NNLQP's layout as networks to learn from.
+
+    Parameters
+    ----------
+    folder : str or Path
+        Where ``gt.txt`` and the ONNX files lie; see `read_nnlqp`. The platform of a line is an id such as
+        ``epyc-7763.torch.fp32.t1``, or the name of a device.
+    told : callable, optional
+        Called after every line.
+
+    Returns
+    -------
+    list of MeasuredNetwork
+
+    Raises
+    ------
+    FileFormatError
+        As for `read_nnlqp`, and if ONNX files cannot be read; all of them are named.
+    MissingDependencyError
+        If the package onnx is not installed.
+    """
+    graphs: dict[tuple[str, int], Graph] = {}
+    broken: dict[str, str] = {}
+    found = []
+    for item in read_nnlqp(folder):
+        key = item.onnx_path, item.batch_size
+        if item.onnx_path not in broken and key not in graphs:
+            try:
+                graphs[key] = read_onnx(Path(folder) / item.onnx_path, item.batch_size)
+            except InvalidValueError as error:
+                broken[item.onnx_path] = str(error)
+        if key in graphs:
+            found.append(_measured(item, graphs[key]))
+        told()
+    if broken:
+        raise FileFormatError(f"Networks of {str(folder)!r} cannot be read. {listed(broken.values(), separator=' ')}")
+    return found
+
+
+def _measured(item: NetworkLatency, graph: Graph) -> MeasuredNetwork:
+    try:
+        platform = Platform.parse(item.platform.lower())
+    except LatencyError as error:
+        raise FileFormatError(f"The network {item.graph_id!r}: {error}") from error
+    name = f"{item.graph_id}@{item.batch_size}"
+    return MeasuredNetwork(name, graph, item.latency, platform, item.family)

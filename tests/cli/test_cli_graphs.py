@@ -1,0 +1,102 @@
+"""``fit graph``, ``predict``, ``compare`` and ``families suggest`` on the command line."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from measured_graphs import FAST, SLOW, fitted, write_measured
+
+
+@pytest.fixture(scope="module")
+def predictor(tmp_path_factory):
+    return fitted(5).save(tmp_path_factory.mktemp("predictor") / "graph.safetensors")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Twelve networks of three families, measured on two platforms."""
+    pytest.importorskip("onnx", reason="the package onnx is not installed")
+    return write_measured(tmp_path_factory.mktemp("measured") / "set")
+
+
+@pytest.fixture
+def net(folder):
+    return folder / "onnx" / "n3.onnx"
+
+
+def test_a_predictor_is_fitted_and_predicts(run, folder, net):
+    words = ["fit", "graph", "--data", folder, "--epochs", 3, "--members", 1]
+    report = json.loads(run(*words, "--json").stdout)
+    assert [row["networks"] for row in report["platforms"]] == [12, 12]
+    assert report["families"] == ["depth1", "depth2", "depth3"]
+    shown = run("predict", net, "--predictor", "graph.safetensors").stdout
+    assert shown.index(FAST.id) < shown.index(SLOW.id)
+    assert "multiply-adds" in shown
+
+
+def test_a_platform_is_added(run, folder, predictor, net):
+    words = ["fit", "graph", "--data", folder, "--from", predictor, "--platform", SLOW.id, "--out", "both.safetensors"]
+    assert "Wrote both.safetensors" in run(*words).stdout
+    found = json.loads(run("predict", net, "--predictor", "both.safetensors", "--json").stdout)
+    assert {row["platform"]: row["networks"] for row in found["platforms"]} == {FAST.id: 24, SLOW.id: 12}
+
+
+def test_data_of_several_platforms_has_no_other_name(fails, folder, predictor):
+    words = ["fit", "graph", "--data", folder, "--from", predictor, "--platform", "mine"]
+    assert "none of them is 'mine.unknown.fp32.t1'" in fails(*words)
+
+
+def test_operators_are_explained(run, predictor, net):
+    found = json.loads(
+        run("predict", net, "--predictor", predictor, "--explain", "--platform", "fast", "--json").stdout
+    )
+    (row,) = found["platforms"]
+    assert row["platform"] == FAST.id
+    assert row["low_s"] < row["latency_s"] < row["high_s"]
+    assert sum(item["latency_s"] for item in row["operators"]) < row["latency_s"]
+    assert "Operators that cost the most" in run("predict", net, "--predictor", predictor, "--explain").stdout
+
+
+def test_a_platform_that_nobody_measured_needs_three_that_were(fails, predictor, net):
+    words = ["predict", net, "--predictor", predictor]
+    assert "three known ones" in fails(*words, "--guess", "board.onnxruntime.fp32.t4", "--fact", "peak_flops=1e11")
+    assert "must be NAME=NUMBER" in fails(*words, "--guess", "board", "--fact", "colour=red")
+    assert "Name it with --guess" in fails(*words, "--fact", "peak_flops=1e11")
+
+
+def test_a_batch_takes_longer(run, predictor, net):
+    one, eight = (
+        json.loads(run("predict", net, "--predictor", predictor, "--batch-size", size, "--json").stdout)["platforms"][0]
+        for size in (1, 8)
+    )
+    assert eight["latency_s"] > 2 * one["latency_s"]
+
+
+def test_networks_are_compared(run, fails, predictor, folder):
+    small, large = folder / "onnx" / "n0.onnx", folder / "onnx" / "n11.onnx"
+    found = json.loads(run("compare", large, small, "--predictor", predictor, "--json").stdout)
+    assert {row["fastest"] for row in found["platforms"]} == {str(small)}
+    assert all(row["factor"] > 1 for row in found["platforms"])
+    assert f"Fastest: {small} on {FAST.id}" in run("compare", large, small, "--predictor", predictor).stdout
+    assert "two ONNX files or more" in fails("compare", small, "--predictor", predictor)
+    assert "compared with itself" in fails("compare", small, small, "--predictor", predictor)
+
+
+def test_networks_to_measure_are_suggested(run, fails, predictor, folder, tmp_path):
+    found = json.loads(
+        run("families", "suggest", folder / "onnx", "--samples", 4, "--predictor", predictor, "--json").stdout
+    )
+    assert len({row["network"] for row in found["networks"]}) == 4
+    assert "no ONNX file" in fails("families", "suggest", tmp_path, "--predictor", predictor)
+
+
+def test_mistakes_are_said_in_one_sentence(fails, predictor, folder, net, tmp_path):
+    assert "Unknown platform 'pixel'" in fails("predict", net, "--predictor", predictor, "--platform", "pixel")
+    (tmp_path / "net.onnx").write_bytes(net.read_bytes()[:100])
+    assert "not an ONNX file" in fails("predict", tmp_path / "net.onnx", "--predictor", predictor)
+    assert "no graph predictor" in fails("predict", net, "--predictor", net)
+    (tmp_path / "gt.txt").write_text("1 onnx/a.onnx 1 fast plain device-fast\n2 onnx/b.onnx\n")
+    message = fails("fit", "graph", "--data", tmp_path)
+    assert "line 1" in message
+    assert "line 2" in message

@@ -1,0 +1,91 @@
+"""Small networks with made-up latencies, for tests of graph predictors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import nn
+
+from nni_latency.graphs import GraphPredictor, MeasuredNetwork, NetworkLatency, write_nnlqp
+from nni_latency.operators import Graph, OpSpec, TracedOperator, export_onnx, read_onnx, work_of
+from nni_latency.platforms import Platform
+
+FAST, SLOW, WIDE = (Platform(f"device-{name}", "onnxruntime") for name in ("fast", "slow", "wide"))
+
+
+def network(widths: Sequence[int], side: int = 16, activation: str = "relu", shortcut: bool = False) -> Graph:
+    """Make a network of convolutions, each with an activation, and additions of what they take."""
+    operators: list[TracedOperator] = []
+    taken, source = 3, ()
+    for width in widths:
+        first = len(operators)
+        shape, given = (1, taken, side, side), (1, width, side, side)
+        conv = OpSpec.of("conv2d", [shape], out_channels=width, kernel_size=3, stride=1, groups=1, bias=True)
+        operators.append(TracedOperator(f"conv{first}", conv, source))
+        operators.append(TracedOperator(f"act{first}", OpSpec.of(activation, [given]), (first,)))
+        if shortcut and taken == width:
+            operators.append(TracedOperator(f"add{first}", OpSpec.of("add", [given, given]), (first + 1, *source)))
+        taken, source = width, (len(operators) - 1,)
+    operators.append(TracedOperator("mean", OpSpec.of("mean", [(1, taken, side, side)], out=(1, taken)), source))
+    return Graph(tuple(operators), len(operators), ((1, taken),))
+
+
+def latency(graph: Graph, slower: float = 1.0) -> float:
+    """Return what a network takes where activations are fused: what the others compute and move, and a microsecond."""
+    seconds = 5e-6
+    for item in graph.operators:
+        work = work_of(item.op)[0]
+        if item.op.kind not in ("relu", "sigmoid"):
+            seconds += work.flops / 3e10 + 4 * (work.inputs + work.outputs + work.params) / 8e9 + 1e-6
+    return slower * seconds
+
+
+def measured(
+    count: int = 6, platforms: Sequence[tuple[Platform, float]] = ((FAST, 1.0), (SLOW, 3.0))
+) -> list[MeasuredNetwork]:
+    """Return networks of four families, measured on platforms."""
+    random = np.random.default_rng(0)
+    found = []
+    for family, (activation, shortcut) in {
+        "plain": ("relu", False), "residual": ("relu", True), "smooth": ("sigmoid", False), "both": ("sigmoid", True)
+    }.items():  # fmt: skip
+        for number in range(count):
+            width = int(random.integers(8, 64))
+            graph = network([width] * int(random.integers(2, 6)), int(random.integers(8, 32)), activation, shortcut)
+            found += [
+                MeasuredNetwork(f"{family}-{number}", graph, latency(graph, slower), platform, family)
+                for platform, slower in platforms
+            ]
+    return found
+
+
+def fitted(
+    epochs: int = 30, platforms: Sequence[tuple[Platform, float]] = ((FAST, 1.0), (SLOW, 3.0))
+) -> GraphPredictor:
+    """Return a small predictor that has learned `measured`."""
+    predictor = GraphPredictor(hidden=16, epochs=epochs, n_folds=2, n_members=2, learning_rate=5e-3)
+    return predictor.fit(measured(platforms=platforms))
+
+
+def write_measured(folder: Path, platforms: Sequence[tuple[Platform, float]] = ((FAST, 1.0), (SLOW, 3.0))) -> Path:
+    """Write twelve networks of three families as ONNX files, and their made-up latencies, as NNLQP does."""
+    (folder / "onnx").mkdir(parents=True)
+    lines = []
+    for number in range(12):
+        width, depth = 8 + 4 * number, 1 + number % 3
+        layers: list[nn.Module] = []
+        for place in range(depth):
+            layers += [nn.Conv2d(width if place else 3, width, 3, padding=1), nn.ReLU()]
+        path = f"onnx/n{number}.onnx"
+        export = export_onnx(nn.Sequential(*layers).eval(), [torch.zeros(1, 3, 16, 16)])
+        (folder / path).write_bytes(export.model.SerializeToString())
+        seconds = latency(read_onnx(folder / path))
+        lines += [
+            NetworkLatency(str(number), path, 1, slower * seconds, f"depth{depth}", platform.id)
+            for platform, slower in platforms
+        ]
+    write_nnlqp(lines, folder)
+    return folder
