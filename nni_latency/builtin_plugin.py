@@ -9,6 +9,7 @@ from typing import Any
 import nni_latency.estimators as estimators
 import nni_latency.kernels as kernels
 import nni_latency.loading as loading
+import nni_latency.measurement.meters as meters
 import nni_latency.measurement.runtimes as runtimes
 import nni_latency.spaces as spaces
 import nni_latency.tables as tables
@@ -42,6 +43,19 @@ def register_runtimes(register: Register) -> None:
     for name, kind in {"torch": "TorchEager", "torchscript": "TorchScript", "torch-compile": "TorchCompile"}.items():
         register(name, partial(_torch_runtime, kind))
         register(f"{name}-nhwc", partial(_torch_runtime, kind, channels_last=True))
+
+
+@hookimpl
+def register_meters(register: Register) -> None:
+    """Register the meters of energy, each with what it takes behind a colon.
+
+    ``rapl:DOMAIN`` and ``nvml:WAY`` read processors and NVIDIA GPUs, ``zeus`` Jetson and Apple silicon, ``csv:FILE``
+    and ``http:URL`` external meters; ``constant:WATTS`` assumes a power.
+    """
+    for name in ("rapl", "nvml", "zeus", "csv", "constant"):
+        register(name, partial(_meter, f"{name.title()}Meter"))
+    for scheme in ("http", "https"):
+        register(scheme, partial(_http_meter, scheme))
 
 
 @hookimpl
@@ -106,6 +120,14 @@ def _torch_runtime(
 ) -> Any:
     options = {"threads": threads, "precision": precision, "channels_last": channels_last, "allocator": allocator}
     return getattr(runtimes, kind)(device, **options)
+
+
+def _meter(kind: str, device: str, argument: str = "") -> Any:
+    return getattr(meters, kind).of(device, argument)
+
+
+def _http_meter(scheme: str, device: str, argument: str = "") -> Any:
+    return meters.HttpMeter.of(scheme, device, argument)
 
 
 def _fbnet_space(**arguments: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,6 +12,7 @@ import nni_latency.documents as documents
 import nni_latency.estimators as estimators
 import nni_latency.fusion as fusion
 import nni_latency.kernels as kernels
+import nni_latency.measurement as measurement
 import nni_latency.tables as tables
 from nni_latency.errors import InvalidValueError, PluginError, UnknownNameError
 from nni_latency.plugins import load_registry
@@ -184,6 +186,43 @@ def load_kernel_types() -> Mapping[str, kernels.KernelType]:
             )
         found[name] = made
     return found
+
+
+def load_meter(source: measurement.Meter | str, device: str = "cpu") -> measurement.Meter:
+    """Return a meter.
+
+    Parameters
+    ----------
+    source : Meter or str
+        A meter, which is returned as it is; or the name of a registered one, ``"name"`` or ``"name:argument"``, such as
+        ``rapl`` or ``constant:15``. An empty name is ``nvml`` for a GPU and ``rapl`` for a processor.
+    device : str, default="cpu"
+        What it reads.
+
+    Raises
+    ------
+    UnknownNameError
+        If there is no meter of that name.
+    InvalidValueError
+        If its argument is not one, or it takes none.
+    PluginError
+        If a plugin fails to make it.
+
+    Examples
+    --------
+    >>> load_meter("constant:15").description
+    'constant:15'
+    """
+    if isinstance(source, measurement.Meter):
+        return source
+    name, colon, argument = (source or ("nvml" if device.startswith("cuda") else "rapl")).partition(":")
+    registration = load_registry().find("meter", name)
+    if colon and len(inspect.signature(registration.factory).parameters) < 2:
+        raise InvalidValueError(f"The meter {name!r} takes no argument. Got {argument!r}.")
+    made = registration.make(device, argument) if colon else registration.make(device)
+    if not isinstance(made, measurement.Meter):
+        raise PluginError(f"The plugin {registration.owner!r} must make a Meter for {name!r}. Got {made!r}.")
+    return made
 
 
 def _file_of(source: str | os.PathLike[str]) -> Path | None:
