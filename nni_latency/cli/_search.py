@@ -259,8 +259,6 @@ def _measure(
         meters = metered.meters(estimator.metric, device or str(estimator.platform.facts.get("device_kind", "cpu")))
         protocol = measurement.Protocol(threads=runtime.platform.threads, time_budget=budget)
         with Measuring("the network found and its space's reference networks", runtime, store, meters) as measuring:
-            return measure_found(
-                estimator, searched, result, runtime, metered.protocol(protocol), **measuring.how
-            )
+            return measure_found(estimator, searched, result, runtime, metered.protocol(protocol), **measuring.how)
     except LatencyError as error:
         return str(error)

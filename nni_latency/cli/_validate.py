@@ -88,9 +88,7 @@ def command(
     protocol = metered.protocol(ending.protocol(platform.threads))
     title = str(plan.space) if isinstance(plan, tables.MeasurePlan) else plan.space.name
     with Measuring(f"{len(networks)} networks of {title}", runtime, store, meters) as measuring:
-        measured = tables.measure_networks(
-            plan, networks, runtime, protocol, metric=made.metric, **measuring.how
-        )
+        measured = tables.measure_networks(plan, networks, runtime, protocol, metric=made.metric, **measuring.how)
     found = validation.validate(made, plan, measured, normalise=wanted.normalise, predicted=predicted)
     content = validation.validation_content(found)
     write_atomically(out, json.dumps(content, indent=1) + "\n")

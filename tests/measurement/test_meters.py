@@ -158,7 +158,7 @@ def test_rapl_that_goes_away_is_said(powercap):
 def test_rapl_that_stands_still_is_said(powercap):
     powercap.domains = {zone: (name, 0.0) for zone, (name, _) in DOMAINS.items()}
     powercap.step = 1.0
-    with pytest.raises(MeasurementError, match=r"did not count in 3\.00 s"), _rapl(powercap).session():
+    with pytest.raises(MeasurementError, match=r"did not count in 3 s"), _rapl(powercap).session():
         pass
 
 
@@ -168,7 +168,7 @@ def test_rapl_that_stalls_in_a_window_is_said(powercap):
         powercap.domains = {zone: (name, 0.0) for zone, (name, _) in DOMAINS.items()}
         meter.start()
         powercap.sleep(1.0)
-        with pytest.raises(MeasurementError, match=r"has not counted for 1\.00 s.*it has stalled"):
+        with pytest.raises(MeasurementError, match=r"has not counted for 1 s.*it has stalled"):
             meter.stop()
 
 
@@ -272,7 +272,9 @@ class Driver:
     class NVMLError(Exception):
         """The root of the errors of pynvml."""
 
-    def __init__(self, *, watts=lambda seconds: 150.0, counter=True, clock=lambda seconds: 1410, others=(), period=5e-3):
+    def __init__(
+        self, *, watts=lambda seconds: 150.0, counter=True, clock=lambda seconds: 1410, others=(), period=5e-3
+    ):
         self.begin, self.watts, self.counter = time.perf_counter(), watts, counter
         self.clock_of, self.others, self.period = clock, list(others), period
         self.dead, self.offset, self.stalled = False, 0.0, None
@@ -411,9 +413,9 @@ def test_nvml_power_that_dies_in_a_window_is_said(gpu):
 
 def test_nvml_with_another_process_on_the_gpu_is_refused(gpu):
     meter = gpu(others=[4711, 4712])
-    with pytest.raises(MeasurementError, match=r"Another process uses the GPU cuda:0 \(process 4711, 4712\)"):
-        with meter.session():
-            pass
+    message = r"Another process uses the GPU cuda:0 \(process 4711, 4712\)"
+    with pytest.raises(MeasurementError, match=message), meter.session():
+        pass
 
 
 def test_nvml_without_a_driver_says_so(gpu):
@@ -489,15 +491,18 @@ def logger(tmp_path, monkeypatch):
     thread.join()
 
 
-def test_csv_reads_what_is_added_by_this_machines_clock(logger):
+@pytest.mark.slow
+def test_csv_reads_what_is_added_by_this_machines_clock(logger, monkeypatch):
     meter = CsvMeter(logger.path, offset=3.0, every=0.01)
     with meter.session():
         assert _window(meter) == pytest.approx(40.0, rel=0.01)
+        monkeypatch.setattr("nni_latency.measurement.meters._sampled._PATIENCE", 0.5)
         logger.over.set()
         logger.join()
         meter.start()
+        time.sleep(0.1)
         with pytest.raises(MeasurementError, match=r"plug\.csv stopped answering while it was measured"):
-            meter._await(time.perf_counter() + 0.1, "stopped answering while it was measured")
+            meter.stop()
 
 
 @pytest.mark.slow
@@ -538,7 +543,7 @@ def plug():
 
     def serve(answer):
         class Handler(http.server.BaseHTTPRequestHandler):
-            def do_GET(self):  # noqa: N802
+            def do_GET(self):
                 text = json.dumps(answer() if callable(answer) else answer).encode()
                 self.send_response(200)
                 self.end_headers()
@@ -614,6 +619,7 @@ def test_zeus_that_is_not_installed_or_knows_no_chip_is_told(monkeypatch):
 # The contract, and the bench ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_every_built_in_meter_keeps_the_contract(powercap, gpu, logger, plug, monkeypatch):
     monkeypatch.setattr(HttpMeter, "settling", 0.05)
     monkeypatch.setattr(HttpMeter, "watch", 0.1)
