@@ -325,7 +325,7 @@ def test_unknown_estimator_lists_what_there_is(refused):
 
 
 def test_table_of_another_metric_is_refused(refused):
-    assert "The estimator gives energy, --target-ms asks for latency." in refused(table="energy")
+    assert "The estimator gives energy, --target-ms asks for latency. Give --target in J." in refused(table="energy")
 
 
 def test_place_under_a_file_is_refused(refused, tmp_path):
