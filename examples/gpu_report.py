@@ -1,7 +1,8 @@
 """Everything that needs a GPU, in ten minutes at most, and one report of it.
 
-Run it with ``make gpu``. It runs the tests marked gpu, builds an FBNet table at batch 1 and 32 and validates each, runs
-the micro-benchmarks and fits them, reads the meters of energy and builds a table of it, and holds the memory that is counted to what CUDA's allocator says. The folder of
+Run it with ``make gpu``. It runs the tests marked gpu, builds an FBNet table at batch 1 and 32 and validates each, does
+the same for energy at the larger batch, reads the meters at rest and at work, runs the micro-benchmarks and fits them,
+and holds the memory that is counted to what CUDA's allocator says. The folder of
 --out then holds ``report.json`` and ``report.md`` with the pictures. A step that fails is reported, the others go on,
 and the exit code is 1. Without a GPU it says so and exits with 0.
 """

@@ -32,8 +32,8 @@ from nni_latency.measurement import (
 )
 from nni_latency.measurement.runtimes import TorchEager
 
-#: Visits of a network from which its halves say something, and runs of a visit from which windows are made.
-FEWEST, WINDOW = 20, 8
+#: Visits of a network from which its halves say something, the same for windows, and the longest of these [runs].
+FEWEST, FEWEST_WINDOWS, WINDOW = 20, 6, 8
 
 Statistic = Callable[[np.ndarray], float]
 
@@ -69,8 +69,7 @@ def main() -> None:
         print(f"{'':26}{'median    90 %   ' * 3}")
         for name, statistic in STATISTICS.items():
             print(row(name, [differences(visits, statistic, how) for visits in networks]))
-    several = [[record for record in visits if len(record.whole) >= WINDOW] for visits in networks]
-    several = [visits for visits in several if len(visits) >= FEWEST]
+    several = list(visits_of(store, FEWEST_WINDOWS, WINDOW))
     for name in ("median", "lower quartile") if several else ():
         print(f"\n{name} of {len(several)} networks as they were taken, by consecutive runs of a window")
         for length in (1, 2, 4, 8):
@@ -88,14 +87,14 @@ def relative(record: Record) -> np.ndarray:
     return np.array(record.whole) / record.reference
 
 
-def visits_of(store: Store) -> Iterator[list[Record]]:
+def visits_of(store: Store, fewest: int = FEWEST, runs: int = 1) -> Iterator[list[Record]]:
     """Yield the visits of every whole network that was visited often enough in one campaign."""
     for campaign in store.campaigns():
         by_network: dict[tuple[str, ...], list[Record]] = {}
         for record in campaign.records:
-            if len(record.subjects) == 1 and record.whole:
+            if len(record.subjects) == 1 and len(record.whole) >= runs:
                 by_network.setdefault(record.subjects, []).append(record)
-        yield from (visits for visits in by_network.values() if len(visits) >= FEWEST)
+        yield from (visits for visits in by_network.values() if len(visits) >= fewest)
 
 
 def differences(

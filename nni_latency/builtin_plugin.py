@@ -23,7 +23,8 @@ def register_estimators(register: Register) -> None:
     """Register the estimators that read files, ``table:FILE`` and ``acts:FILE``, and those that measure on demand.
 
     ``kernels:PREDICTORS,RULES`` adds up kernels.
-    ``fallback:TABLE,ESTIMATOR`` and ``ensemble:ESTIMATOR,ESTIMATOR`` combine others.
+    ``fallback:TABLE,ESTIMATOR`` and ``ensemble:ESTIMATOR,ESTIMATOR`` combine others,
+    ``weighted:WEIGHT*TABLE,WEIGHT*TABLE`` adds up tables of several metrics.
     ``table`` also takes the name of a table that ships; ``module``, ``graph`` and ``network`` take a device, ``cpu`` if
     none is given.
     """
@@ -32,6 +33,7 @@ def register_estimators(register: Register) -> None:
     register("kernels", loading.load_kernels)
     register("fallback", loading.load_fallback)
     register("ensemble", _load_ensemble)
+    register("weighted", loading.load_weighted)
     register("module", partial(_measuring, "ModuleEstimator"))
     register("graph", partial(_measuring, "GraphEstimator"))
     register("network", partial(_measuring, "MeasuredNetworkEstimator"))

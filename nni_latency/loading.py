@@ -139,6 +139,39 @@ def load_fallback(argument: str) -> estimators.Estimator:
     return estimators.with_fallback(table, other, across_platforms=second.endswith(ACROSS))
 
 
+def load_weighted(argument: str) -> estimators.Estimator:
+    """Make an estimator of ``WEIGHT*TABLE,WEIGHT*TABLE``, the argument of ``weighted``.
+
+    Parameters
+    ----------
+    argument : str
+        Tables of several metrics, each with its weight in one over the SI unit of the metric; see
+        `nni_latency.tables.weigh_tables`.
+
+    Raises
+    ------
+    InvalidValueError
+        If it is not of this form, or one is no table of candidates.
+    LatencyError
+        Whatever `load_table` and `nni_latency.tables.weigh_tables` raise.
+    """
+    weights, found = [], []
+    for part in argument.split(","):
+        weight, star, source = part.partition("*")
+        try:
+            weights.append(float(weight))
+        except ValueError:
+            star = ""
+        table = load_table(source.strip()) if star else None
+        if not isinstance(table, tables.LookupTable):
+            raise InvalidValueError(
+                "The estimator 'weighted' takes tables of candidates with weights, as in "
+                f"'weighted:100*latency.json,20*energy.json'. Got {part!r}."
+            )
+        found.append(table)
+    return estimators.table_estimator(tables.weigh_tables(found, weights))
+
+
 def load_kernels(argument: str) -> estimators.Estimator:
     """Make an estimator of ``PREDICTORS`` or ``PREDICTORS,RULES``, the argument of ``kernels``.
 

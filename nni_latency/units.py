@@ -127,6 +127,7 @@ METRICS: dict[str, Metric] = {
     "peak_memory": Metric("byte", LARGEST, (2**-20, "MiB"), _plainly("byte")),
     "parameter_memory": Metric("byte", SUM, (2**-20, "MiB"), _plainly("byte")),
     "activation_memory": Metric("byte", LARGEST, (2**-20, "MiB"), _plainly("byte")),
+    "weighted": Metric("1", SUM, (1.0, "1"), lambda value: f"{value:.4g}"),
     "throughput": Metric("1/s", INVERSE, (1.0, "1/s"), _plainly("1/s")),
 }
 

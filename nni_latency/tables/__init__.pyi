@@ -34,12 +34,14 @@ from ._shipped import find_table, shipped_table, shipped_tables, validation_path
 from ._solved import BatchSchedule
 from ._solving import Solution, solve_entries
 from ._table_layer import TableLayer
+from ._weighing import WEIGHTED, weigh_tables
 
 __all__ = [
     "CONFLICTS",
     "METERED",
     "OPERATORS",
     "UNKNOWN",
+    "WEIGHTED",
     "ArgumentValue",
     "BatchSchedule",
     "CachedCost",
@@ -103,5 +105,6 @@ __all__ = [
     "subset_table",
     "table_schema",
     "validation_path",
+    "weigh_tables",
     "write_table",
 ]

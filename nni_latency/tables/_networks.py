@@ -14,7 +14,7 @@ from nni_latency.errors import InvalidValueError
 from nni_latency.measurement import NetworkSchedule, Protocol, Subject, Summary, quantile, quantile_interval
 from nni_latency.measurement.runtimes import Runtime
 from nni_latency.platforms import Platform
-from nni_latency.tables._building import Measuring, MeasuringOptions, check_metered, space_content
+from nni_latency.tables._building import METERED, Measuring, MeasuringOptions, check_metered, space_content
 from nni_latency.tables._layer_schedule import Round
 from nni_latency.tables._plan import NetworkSource
 from nni_latency.tables._samples import Runs, Samples
@@ -120,6 +120,8 @@ def measure_networks(
     """
     if not selections:
         raise InvalidValueError("There is no network to measure.")
+    if metric not in ("latency", *METERED):
+        raise InvalidValueError(f"Whole networks are measured in latency, energy or power, not in {metric}.")
     measuring = Measuring(runtime, protocol, **how)
     check_metered(metric, measuring.meters)
     networks = {f"network {name}": selection for name, selection in selections.items()}

@@ -8,9 +8,10 @@ import random
 import pytest
 from building import LATENCIES, PROTOCOL, make_plan
 
-from nni_latency.errors import InvalidValueError, MeasurementError
+from nni_latency.errors import InvalidValueError, MeasurementError, MismatchError
+from nni_latency.loading import load_estimator
 from nni_latency.measurement import MemoryStore
-from nni_latency.tables import build_table, measure_networks
+from nni_latency.tables import LookupTable, build_table, measure_networks, weigh_tables
 from nni_latency.testing import FakeClock, FakeMeter, FakeRuntime
 
 
@@ -118,3 +119,31 @@ def test_networks_are_measured_in_joules_and_watts(metric, value):
     assert network.summary.value == pytest.approx(expected if metric == "energy" else value, rel=0.01)
     assert network.summary.encloses(network.summary.value)
     assert network.halves[0] == pytest.approx(network.halves[1], rel=0.02)
+
+
+def test_weighted_sum_of_latency_and_energy_trades_them_off(tmp_path):
+    store = MemoryStore()
+    latency, energy = (_build(tmp_path / f"{metric}.json", metric, store=store) for metric in ("latency", "energy"))
+    both = weigh_tables([latency, energy], [3.0, 0.5])
+    assert (both.metric, both.coverage) == ("weighted", 1.0)
+    for layer, entries in LATENCIES.items():
+        for choice, seconds in entries.items():
+            assert both.entry(layer, choice).value == pytest.approx((3 + 0.5 * 20) * seconds, rel=1e-3)
+    names = f"3*{tmp_path / 'latency.json'},0.5*{tmp_path / 'energy.json'}"
+    assert load_estimator(f"weighted:{names}").metric == "weighted"
+    both.save(tmp_path / "both.json")
+    assert LookupTable.load(tmp_path / "both.json") == both
+
+
+def test_weighted_sum_that_makes_no_sense_is_refused(tmp_path):
+    latency = LookupTable.from_latencies({"a": ["x"]}, {"a": {"x": 0.1}})
+    other = LookupTable.from_latencies({"b": ["x"]}, {"b": {"x": 0.1}}, metric="energy")
+    memory = LookupTable.from_latencies({"a": ["x"]}, {"a": {"x": 1.0}}, metric="peak_memory")
+    with pytest.raises(InvalidValueError, match=r"two tables at least and a positive weight"):
+        weigh_tables([latency, latency], [1, 0])
+    with pytest.raises(InvalidValueError, match=r"The peak_memory of layers does not add up"):
+        weigh_tables([latency, memory], [1, 1])
+    with pytest.raises(MismatchError, match=r"the same layers and candidates"):
+        weigh_tables([latency, other], [1, 1])
+    with pytest.raises(InvalidValueError, match=r"as in 'weighted:100\*latency\.json,20\*energy\.json'\. Got 'x'"):
+        load_estimator("weighted:x")
