@@ -6,6 +6,7 @@ import dataclasses
 import http.server
 import itertools
 import json
+import os
 import threading
 import time
 from pathlib import Path
@@ -411,8 +412,11 @@ def test_nvml_power_that_dies_in_a_window_is_said(gpu):
             meter.stop()
 
 
-def test_nvml_with_another_process_on_the_gpu_is_refused(gpu):
-    meter = gpu(others=[4711, 4712])
+def test_nvml_with_another_process_on_the_gpu_is_refused(gpu, tmp_path):
+    for process in (4711, 4712):
+        (tmp_path / "proc" / str(process)).mkdir(parents=True)
+    # The one that started this process, and one that a container does not see, are no others.
+    meter = gpu(others=[4711, 4712, os.getppid(), 999_999])
     message = r"Another process uses the GPU cuda:0 \(process 4711, 4712\)"
     with pytest.raises(MeasurementError, match=message), meter.session():
         pass

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -129,7 +130,9 @@ class NvmlMeter(Meter):
     def _check_alone(self) -> dict[str, float]:
         """Raise `MeasurementError` if another process uses the GPU; return temperature and power limit."""
         found = read_conditions(self.device, root=self.root, nvml=self._given)
-        others = found.gpu_other_processes or ()
+        # Of what a container cannot see nobody can say whose it is; the conditions of the campaign remark on it.
+        seen = [each for each in found.gpu_other_processes or () if (self.root / "proc" / str(each)).exists()]
+        others = sorted(set(seen) - _ancestors(self.root))
         if others:
             ids = ", ".join(map(str, others))
             raise MeasurementError(
@@ -241,6 +244,17 @@ class _Watch:
             self._thread.join()
         seen = self._clocks
         return [seen[0], min(seen), max(seen), seen[-1]] if seen else []
+
+
+def _ancestors(root: Path) -> set[int]:
+    """Return the processes that started this one: a worker measures for one that may hold memory of the GPU itself."""
+    process, found = os.getpid(), {os.getppid()}
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        while process > 1:
+            # The second field, a name in brackets, may hold anything.
+            process = int((root / "proc" / str(process) / "stat").read_text().rpartition(")")[2].split()[1])
+            found.add(process)
+    return found
 
 
 @contextlib.contextmanager
