@@ -188,12 +188,24 @@ def _linear(shape: Shape, values: list[Any], given: dict[str, Any]) -> OpSpec:
     return OpSpec.of("linear", [shape], bias=given.get("bias", True), out_features=given["out_features"])
 
 
-def _pool(shape: Shape, values: list[Any], given: dict[str, Any]) -> OpSpec:
+def _average(shape: Shape, values: list[Any], given: dict[str, Any]) -> OpSpec:
+    return _pool("avg_pool2d", shape, given)
+
+
+def _maximum(shape: Shape, values: list[Any], given: dict[str, Any]) -> OpSpec:
+    return _pool("max_pool2d", shape, given)
+
+
+def _layer_norm(shape: Shape, values: list[Any], given: dict[str, Any]) -> OpSpec:
+    return OpSpec.of("layer_norm", [shape], normalized_shape=_one(values[0]))
+
+
+def _pool(kind: str, shape: Shape, given: dict[str, Any]) -> OpSpec:
     kernel, stride, padding = given["kernel_size"], given.get("stride"), given.get("padding", 0)
     stride = kernel if stride is None else stride
     out = shape[:2] + tuple((size + 2 * padding - kernel) // stride + 1 for size in shape[2:])
     extra = {"padding": padding} if padding else {}
-    return OpSpec.of("avg_pool2d", [shape], kernel_size=kernel, out=out, stride=stride, **extra)
+    return OpSpec.of(kind, [shape], kernel_size=kernel, out=out, stride=stride, **extra)
 
 
 def _adaptive(shape: Shape, values: list[Any], given: dict[str, Any]) -> OpSpec:
@@ -205,7 +217,10 @@ def _adaptive(shape: Shape, values: list[Any], given: dict[str, Any]) -> OpSpec:
 _MAKERS: dict[str, Callable[[Shape, list[Any], dict[str, Any]], OpSpec]] = {
     "Conv2d": _convolution,
     "Linear": _linear,
-    "AvgPool2d": _pool,
+    "AvgPool2d": _average,
+    "MaxPool2d": _maximum,
+    "LayerNorm": _layer_norm,
+    "GELU": lambda shape, values, given: OpSpec.of("gelu", [shape]),
     "AdaptiveAvgPool2d": _adaptive,
     "BatchNorm2d": lambda shape, values, given: OpSpec.of("batch_norm", [shape]),
     "ReLU": lambda shape, values, given: OpSpec.of("relu", [shape], **given),

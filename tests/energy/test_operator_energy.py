@@ -38,6 +38,8 @@ ROWS = (
     '"AvgPool2d(kernel_size=2, stride=2, padding=0)","(2, 64, 28, 28)",0.001,5\n'
     '"Linear(in_features=64, out_features=10, bias=True)","(2, 64)",0.001,5\n'
     '"StochasticDepth(p=0.5, mode=row)","(2, 64, 28, 28)",0.001,5\n'
+    '"MaxPool2d(kernel_size=3, stride=2, padding=1, dilation=1, ceil_mode=False)","(2, 64, 28, 28)",0.001,5\n'
+    '"LayerNorm((64,), eps=1e-06, elementwise_affine=True)","(2, 7, 64)",0.001,5\n'
     '"GELU(approximate=\'none\')","(2, 64)",0.001,5\n'
 )
 
@@ -59,6 +61,8 @@ def test_read_operators_names_them_as_a_trace_does(tmp_path):
     traced = [item.op for item in trace(network, torch.zeros(2, 3, 56, 56)).operators]
     assert [item.op for item in found][:3] == traced[:3]
     assert traced[3] in {item.op for item in found}
+    pooled = nn.Sequential(nn.MaxPool2d(3, 2, 1), nn.GELU())
+    assert trace(pooled, torch.zeros(2, 64, 28, 28)).operators[0].op in {item.op for item in found}
     assert (found[0].seconds, found[0].joules, found[0].watts) == (0.002, 0.07, 35.0)
     assert {item.op.kind for item in found} >= {"linear", "stochastic_depth", "gelu", "adaptive_avg_pool2d"}
 
