@@ -39,7 +39,10 @@ def test_tables_of_energy_and_power_follow_from_one_campaign(built):
 def test_energy_is_estimated_shown_and_validated(run, built, tmp_path):
     folder, _ = built
     assert " mJ" in run("show", folder / "energy.json").stdout
-    estimated = json.loads(run("estimate", "--latency-estimator", folder / "energy.json", "--json").stdout)
+    table = LookupTable.load(folder / "energy.json")
+    names = ",".join(next(iter(layer.entries)) for layer in table.searched)
+    command = ["estimate", "--architecture", names, "--latency-estimator", folder / "energy.json", "--json"]
+    estimated = json.loads(run(*command).stdout)
     assert "energy" in json.dumps(estimated)
     run(
         "validate", folder / "energy.json", "--networks", 3, "--rounds", 2, "--meter", "constant:20",
