@@ -1,7 +1,8 @@
 """Everything that needs a GPU, in ten minutes at most, and one report of it.
 
-Run it with ``make gpu``. It runs the tests marked gpu, builds an FBNet table at batch 1 and 32 and validates each, runs
-the micro-benchmarks and fits them, and holds the memory that is counted to what CUDA's allocator says. The folder of
+Run it with ``make gpu``. It runs the tests marked gpu, builds an FBNet table at batch 1 and 32 and validates each, does
+the same for energy at the larger batch, reads the meters at rest and at work, runs the micro-benchmarks and fits them,
+and holds the memory that is counted to what CUDA's allocator says. The folder of
 --out then holds ``report.json`` and ``report.md`` with the pictures. A step that fails is reported, the others go on,
 and the exit code is 1. Without a GPU it says so and exits with 0.
 """
@@ -22,9 +23,10 @@ import click
 import torch
 
 from nni_latency import FBNetSpace, LookupTable, TableEstimator
-from nni_latency.errors import LatencyError
+from nni_latency.errors import LatencyError, MeasurementError
 from nni_latency.files import write_atomically
-from nni_latency.measurement import activation_memory, cuda_activation_memory, parameter_memory
+from nni_latency.loading import load_meter
+from nni_latency.measurement import Meter, activation_memory, cuda_activation_memory, parameter_memory
 from nni_latency.platforms import current_platform, list_devices, resolve_device
 from nni_latency.spaces import choices_of
 from nni_latency.units import format_metric, format_percent, format_seconds
@@ -33,9 +35,13 @@ from nni_latency.units import format_metric, format_percent, format_seconds
 LIMIT = 600.0
 
 #: Seconds that each measuring step may spend, and options of the space.
-FULL: dict[str, Any] = {"build": 60, "validate": 40, "micro-benchmark": 90, "batches": (1, 32), "space": {}}
+FULL: dict[str, Any] = {
+    "build": 60, "validate": 40, "micro-benchmark": 60, "batches": (1, 32), "space": {},
+    "energy": 90, "meters": ("nvml:energy", "nvml:power"),
+}  # fmt: skip
 _SMALL = {"input_size": 32, "num_classes": 10, "width": 0.25, "depth": 0.25}
 TINY: dict[str, Any] = {"build": 20, "validate": 40, "micro-benchmark": 40, "batches": (1, 2), "space": _SMALL}
+TINY |= {"energy": 20, "meters": ("constant:30",)}
 
 Step = dict[str, Any]
 
@@ -85,23 +91,52 @@ class Report:
         options = ("-q", "-m", "gpu", "-o", "addopts=--strict-markers", "-p", "no:cacheprovider")
         return {"summary": self.command("pytest", *options, *files).strip().splitlines()[-1]}
 
-    def table(self, batch_size: int) -> Step:
+    def meters(self) -> Step:
+        """Say what every meter reads of an idle device and of a busy one, and how often it is updated."""
+        rows = []
+        for name in self.settings["meters"]:
+            meter = load_meter(name, self.device)
+            try:
+                rows.append({"meter": name, **_reading(meter, self.device)})
+            except MeasurementError as error:
+                rows.append({"meter": name, "error": str(error)})
+        if all("error" in row for row in rows):
+            raise StepError(" ".join(row["error"] for row in rows))
+        return {"meters": rows}
+
+    def table(self, batch_size: int, metric: str = "latency") -> Step:
         """Build a table of FBNet and hold it to whole networks."""
         path = self.out / f"fbnet-b{batch_size}.json"
+        seconds, meter = self.settings["build"], ()
+        if metric != "latency":
+            path = path.with_suffix(f".{metric}.json")
+            name = self.settings["meters"][0].partition(":")[0] if self.device != "cpu" else self.settings["meters"][0]
+            seconds, meter = self.settings["energy"], ("--meter", name)
         validation = path.with_suffix(".validation.json")
         options = [word for name, value in self.space.items() for word in (f"--{name.replace('_', '-')}", str(value))]
         self.command(
             *("nni_latency", "build-lut", "--device", self.device, "--batch-size", str(batch_size), *options),
-            *("--budget", f"{self.settings['build']}s", "--out", str(path), "--overwrite", "--fresh"),
+            *(
+                *meter,
+                *(("--metric", metric) if meter else ()),
+                "--budget",
+                f"{seconds}s",
+                "--out",
+                str(path),
+                "--overwrite",
+                "--fresh",
+            ),
         )
         printed = self.command(
             *("nni_latency", "validate", str(path), "--device", self.device, "--networks", "12", "--json"),
-            *("--budget", f"{self.settings['validate']}s", "--out", str(validation), "--overwrite", "--fresh"),
+            *(*meter, "--budget", f"{self.settings['validate']}s"),
+            *("--out", str(validation), "--overwrite", "--fresh"),
         )
         table, found = LookupTable.load(path), json.loads(printed)
         return {
             "table": path.name,
             "platform": table.platform.id,
+            "metric": metric,
             "coverage": table.coverage,
             "rounds": table.rounds,
             "range": TableEstimator(table).cost.range,
@@ -171,6 +206,24 @@ class Report:
         write_atomically(self.out / "report.md", _page(content))
 
 
+def _reading(meter: Meter, device: str) -> Step:
+    """Return how often a meter is updated [s], and the power of the device at rest and at work [W]."""
+    matrix = torch.ones(2048 if device != "cpu" else 64, 2048 if device != "cpu" else 64, device=device)
+    with meter.session():
+        idle = meter.idle()
+        meter.start()
+        begin = time.perf_counter()
+        while time.perf_counter() - begin < max(1.0, meter.shortest):
+            for _ in range(20):
+                matrix = (matrix @ matrix).clamp(-1, 1)
+            if device != "cpu":
+                torch.cuda.synchronize(device)
+        seconds = time.perf_counter() - begin
+        joules = meter.stop()
+        seen = {name: list(values) for name, values in meter.observations().items()}
+        return {"period": meter.period, "idle": idle, "busy": joules / seconds, "seen": seen}
+
+
 def _allocated(network: torch.nn.Module, device: str) -> int:
     """Return what a network's parameters raise the allocator's counter by [byte]."""
     before = torch.cuda.memory_allocated(device)
@@ -195,7 +248,7 @@ def _section(step: Step) -> list[str]:
         return ["**It failed:**", "", "```", step["error"], "```"]
     lines = [f"{name}: {step[name]}" for name in ("summary",) if name in step]
     if "scores" in step:
-        low, high = map(format_seconds, step["range"])
+        low, high = (format_metric(value, step["metric"]) for value in step["range"])
         lines += [f"{step['rounds']} rounds, coverage {format_percent(step['coverage'])}; networks of {low} to {high}."]
         lines += ["", "| | MAPE | bias | within 10 % | Spearman |", "| --- | ---: | ---: | ---: | ---: |"]
         lines += [
@@ -204,6 +257,15 @@ def _section(step: Step) -> list[str]:
             for name, row in (("predicted", step["scores"]), ("repeatability", step["repeatability"]))
         ]
         lines += ["", *(f"- {remark}" for remark in step["remarks"])]
+    if "meters" in step:
+        lines += [
+            f"- {row['meter']}: "
+            + (
+                row.get("error")
+                or f"updated every {format_seconds(row['period'])}, {row['idle']:.3g} W idle, {row['busy']:.3g} W busy"
+            )
+            for row in step["meters"]
+        ]
     if "held_out" in step:
         lines.append(f"{step['points']} points, median error of blocks held out {step['held_out']['median']:.1%}.")
     if "networks" in step:
@@ -232,8 +294,11 @@ def main(out: Path, device: str, tiny: bool) -> None:
     report.run("tests marked gpu", report.tests)
     for batch_size in report.settings["batches"]:
         report.run(f"FBNet at batch {batch_size}", lambda size=batch_size: report.table(size))
+    largest = max(report.settings["batches"])
+    report.run(f"energy of FBNet at batch {largest}", lambda: report.table(largest, "energy"))
     report.run("micro-benchmarks", report.micro_benchmarks)
-    # Last, because it is in this process, which then holds memory of the GPU.
+    # Last, because these are in this process, which then holds memory of the GPU.
+    report.run("meters", report.meters)
     report.run("memory", report.memory)
     report.write()
     click.echo(f"\nWrote {out / 'report.md'} and {out / 'report.json'}")

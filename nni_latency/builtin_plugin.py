@@ -9,6 +9,7 @@ from typing import Any
 import nni_latency.estimators as estimators
 import nni_latency.kernels as kernels
 import nni_latency.loading as loading
+import nni_latency.measurement.meters as meters
 import nni_latency.measurement.runtimes as runtimes
 import nni_latency.spaces as spaces
 import nni_latency.tables as tables
@@ -22,7 +23,8 @@ def register_estimators(register: Register) -> None:
     """Register the estimators that read files, ``table:FILE`` and ``acts:FILE``, and those that measure on demand.
 
     ``kernels:PREDICTORS,RULES`` adds up kernels, and ``graph-network:PREDICTOR,PLATFORM`` predicts whole networks.
-    ``fallback:TABLE,ESTIMATOR`` and ``ensemble:ESTIMATOR,ESTIMATOR`` combine others.
+    ``fallback:TABLE,ESTIMATOR`` and ``ensemble:ESTIMATOR,ESTIMATOR`` combine others,
+    ``weighted:WEIGHT*TABLE,WEIGHT*TABLE`` adds up tables of several metrics.
     ``table`` also takes the name of a table that ships; ``module``, ``graph`` and ``network`` take a device, ``cpu`` if
     none is given.
     """
@@ -32,6 +34,7 @@ def register_estimators(register: Register) -> None:
     register("graph-network", loading.load_graph_network)
     register("fallback", loading.load_fallback)
     register("ensemble", _load_ensemble)
+    register("weighted", loading.load_weighted)
     register("module", partial(_measuring, "ModuleEstimator"))
     register("graph", partial(_measuring, "GraphEstimator"))
     register("network", partial(_measuring, "MeasuredNetworkEstimator"))
@@ -43,6 +46,19 @@ def register_runtimes(register: Register) -> None:
     for name, kind in {"torch": "TorchEager", "torchscript": "TorchScript", "torch-compile": "TorchCompile"}.items():
         register(name, partial(_torch_runtime, kind))
         register(f"{name}-nhwc", partial(_torch_runtime, kind, channels_last=True))
+
+
+@hookimpl
+def register_meters(register: Register) -> None:
+    """Register the meters of energy, each with what it takes behind a colon.
+
+    ``rapl:DOMAIN`` and ``nvml:WAY`` read processors and NVIDIA GPUs, ``zeus`` Jetson and Apple silicon, ``csv:FILE``
+    and ``http:URL`` external meters; ``constant:WATTS`` assumes a power.
+    """
+    for name in ("rapl", "nvml", "zeus", "csv", "constant"):
+        register(name, partial(_meter, f"{name.title()}Meter"))
+    for scheme in ("http", "https"):
+        register(scheme, partial(_http_meter, scheme))
 
 
 @hookimpl
@@ -107,6 +123,14 @@ def _torch_runtime(
 ) -> Any:
     options = {"threads": threads, "precision": precision, "channels_last": channels_last, "allocator": allocator}
     return getattr(runtimes, kind)(device, **options)
+
+
+def _meter(kind: str, device: str, argument: str = "") -> Any:
+    return getattr(meters, kind).of(device, argument)
+
+
+def _http_meter(scheme: str, device: str, argument: str = "") -> Any:
+    return meters.HttpMeter.of(scheme, device, argument)
 
 
 def _fbnet_space(**arguments: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,6 +13,7 @@ import nni_latency.estimators as estimators
 import nni_latency.fusion as fusion
 import nni_latency.graphs as graphs
 import nni_latency.kernels as kernels
+import nni_latency.measurement as measurement
 import nni_latency.tables as tables
 from nni_latency.errors import InvalidValueError, PluginError, UnknownNameError
 from nni_latency.plugins import load_registry
@@ -138,6 +140,39 @@ def load_fallback(argument: str) -> estimators.Estimator:
     return estimators.with_fallback(table, other, across_platforms=second.endswith(ACROSS))
 
 
+def load_weighted(argument: str) -> estimators.Estimator:
+    """Make an estimator of ``WEIGHT*TABLE,WEIGHT*TABLE``, the argument of ``weighted``.
+
+    Parameters
+    ----------
+    argument : str
+        Tables of several metrics, each with its weight in one over the SI unit of the metric; see
+        `nni_latency.tables.weigh_tables`.
+
+    Raises
+    ------
+    InvalidValueError
+        If it is not of this form, or one is no table of candidates.
+    LatencyError
+        Whatever `load_table` and `nni_latency.tables.weigh_tables` raise.
+    """
+    weights, found = [], []
+    for part in argument.split(","):
+        weight, star, source = part.partition("*")
+        try:
+            weights.append(float(weight))
+        except ValueError:
+            star = ""
+        table = load_table(source.strip()) if star else None
+        if not isinstance(table, tables.LookupTable):
+            raise InvalidValueError(
+                "The estimator 'weighted' takes tables of candidates with weights, as in "
+                f"'weighted:100*latency.json,20*energy.json'. Got {part!r}."
+            )
+        found.append(table)
+    return estimators.table_estimator(tables.weigh_tables(found, weights))
+
+
 def load_kernels(argument: str) -> estimators.Estimator:
     """Make an estimator of ``PREDICTORS`` or ``PREDICTORS,RULES``, the argument of ``kernels``.
 
@@ -207,6 +242,43 @@ def load_kernel_types() -> Mapping[str, kernels.KernelType]:
             )
         found[name] = made
     return found
+
+
+def load_meter(source: measurement.Meter | str, device: str = "cpu") -> measurement.Meter:
+    """Return a meter.
+
+    Parameters
+    ----------
+    source : Meter or str
+        A meter, which is returned as it is; or the name of a registered one, ``"name"`` or ``"name:argument"``, such as
+        ``rapl`` or ``constant:15``. An empty name is ``nvml`` for a GPU and ``rapl`` for a processor.
+    device : str, default="cpu"
+        What it reads.
+
+    Raises
+    ------
+    UnknownNameError
+        If there is no meter of that name.
+    InvalidValueError
+        If its argument is not one, or it takes none.
+    PluginError
+        If a plugin fails to make it.
+
+    Examples
+    --------
+    >>> load_meter("constant:15").description
+    'constant:15'
+    """
+    if isinstance(source, measurement.Meter):
+        return source
+    name, colon, argument = (source or ("nvml" if device.startswith("cuda") else "rapl")).partition(":")
+    registration = load_registry().find("meter", name)
+    if colon and len(inspect.signature(registration.factory).parameters) < 2:
+        raise InvalidValueError(f"The meter {name!r} takes no argument. Got {argument!r}.")
+    made = registration.make(device, argument) if colon else registration.make(device)
+    if not isinstance(made, measurement.Meter):
+        raise PluginError(f"The plugin {registration.owner!r} must make a Meter for {name!r}. Got {made!r}.")
+    return made
 
 
 def _file_of(source: str | os.PathLike[str]) -> Path | None:

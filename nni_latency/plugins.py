@@ -50,7 +50,7 @@ class HookSpecs:
 
     @hookspec
     def register_meters(self, register: Register) -> None:
-        """Register meters: ``register(name, factory)``, ``factory(device) -> Meter``."""
+        """Register meters: ``register(name, factory)``, ``factory(device, argument="") -> Meter``."""
 
     @hookspec
     def register_spaces(self, register: Register) -> None:

@@ -91,6 +91,12 @@ def _plainly(unit: str) -> Callable[[float], str]:
     return lambda value: f"{format_count(value)} {unit}" if abs(value) >= 1e3 else f"{value:.3g} {unit}"
 
 
+def _energy(value: float) -> str:
+    """Format an energy [J]; parts of networks are told in millijoules."""
+    small = next(((factor, unit) for factor, unit in ((1e6, "uJ"), (1e3, "mJ")) if 0 < value * factor < 100), None)
+    return _plainly("J")(value) if small is None else f"{value * small[0]:.3g} {small[1]}"
+
+
 @dataclass(frozen=True)
 class Metric:
     """A quantity that networks cost.
@@ -116,10 +122,12 @@ class Metric:
 #: Every metric. A new one is one more line.
 METRICS: dict[str, Metric] = {
     "latency": Metric("s", SUM, (1e3, "ms"), format_seconds),
-    "energy": Metric("J", SUM, (1e3, "mJ"), _plainly("J")),
+    "energy": Metric("J", SUM, (1e3, "mJ"), _energy),
+    "power": Metric("W", SUM, (1.0, "W"), _plainly("W")),
     "peak_memory": Metric("byte", LARGEST, (2**-20, "MiB"), _plainly("byte")),
     "parameter_memory": Metric("byte", SUM, (2**-20, "MiB"), _plainly("byte")),
     "activation_memory": Metric("byte", LARGEST, (2**-20, "MiB"), _plainly("byte")),
+    "weighted": Metric("1", SUM, (1.0, "1"), lambda value: f"{value:.4g}"),
     "throughput": Metric("1/s", INVERSE, (1.0, "1/s"), _plainly("1/s")),
 }
 

@@ -34,11 +34,15 @@ def test_every_step_is_in_the_report(tmp_path, monkeypatch):
         "tests marked gpu",
         "FBNet at batch 1",
         "FBNet at batch 2",
+        "energy of FBNet at batch 2",
+        "meters",
         "micro-benchmarks",
         "memory",
     }
     assert "skipped" in steps["tests marked gpu"]["summary"]
     assert steps["FBNet at batch 2"]["scores"]["n"] >= 12
+    assert steps["energy of FBNet at batch 2"]["metric"] == "energy"
+    assert steps["meters"]["meters"][0]["busy"] == pytest.approx(30.0, rel=0.05)
     assert steps["micro-benchmarks"]["points"] > 10
     assert all(row["activations_counted"] == row["activations_allocated"] for row in steps["memory"]["networks"])
     page = (tmp_path / "report.md").read_text()

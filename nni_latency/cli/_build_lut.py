@@ -14,7 +14,7 @@ from nni_latency.cli._build_estimated import build_estimated
 from nni_latency.cli._build_operators import build_operator_tables
 from nni_latency.cli._build_options import TableJob, TableOptions, VisitOptions
 from nni_latency.cli._console import doubts, print_lines, remarks, results
-from nni_latency.cli._measuring_options import PlatformOptions, StoreOptions, make_runtime
+from nni_latency.cli._measuring_options import MeterOptions, PlatformOptions, StoreOptions, make_runtime
 from nni_latency.cli._option import grouped
 from nni_latency.cli._output_options import OutputOptions
 from nni_latency.cli._outputs import WritingCommand
@@ -37,6 +37,7 @@ def command(
     wanted: TableOptions,
     platform: PlatformOptions,
     visits: VisitOptions,
+    metered: MeterOptions,
     output: OutputOptions,
     store: StoreOptions,
 ) -> None:
@@ -60,20 +61,26 @@ def command(
         return
     if wanted.networks:
         raise InvalidValueError(f"The candidates of {asked.name!r} are measured in rounds: omit --networks.")
+    meters, protocol = metered.meters(wanted.metric, platform.device), metered.protocol(protocol)
     plans = [plan_for(space, asked.name, batch_size) for batch_size in wanted.batch_sizes]
     # All files are checked before the first table is measured.
     outs = [output.path(table_name(plan, runtime.platform, wanted.metric)) for plan in plans]
     for plan, out in zip(plans, outs, strict=True):
-        _report(_build(plan, runtime, protocol, out, job), out)
+        _report(_build(plan, runtime, protocol, out, job, meters), out)
 
 
 def _build(
-    plan: tables.MeasurePlan, runtime: runtimes.Runtime, protocol: measurement.Protocol, out: Path, job: TableJob
+    plan: tables.MeasurePlan,
+    runtime: runtimes.Runtime,
+    protocol: measurement.Protocol,
+    out: Path,
+    job: TableJob,
+    meters: tuple[measurement.Meter, ...] = (),
 ) -> tables.LookupTable:
     metric, overwrite = job.wanted.metric, job.output.overwrite
     if metric in COUNTED_METRICS:
         return tables.write_table(tables.count_table(plan, metric, runtime.platform), out, overwrite=overwrite)
-    with Measuring(f"{sum(plan.sizes)} candidates of {plan.space}", runtime, job.store) as measuring:
+    with Measuring(f"{sum(plan.sizes)} candidates of {plan.space}", runtime, job.store, meters) as measuring:
         return tables.build_table(
             plan,
             runtime,

@@ -30,7 +30,7 @@ class TableOptions:
     )
     metric: str = option(
         "Metric of the table; memory is computed, not measured.",
-        type=click.Choice(["latency", "throughput", *COUNTED_METRICS]),
+        type=click.Choice(["latency", "throughput", "energy", "power", *COUNTED_METRICS]),
         default="latency",
     )
     networks: int | None = option(

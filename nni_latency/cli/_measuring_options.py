@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,8 +11,10 @@ from typing import Any
 
 import click
 
+import nni_latency.loading as loading
 import nni_latency.measurement as measurement
 import nni_latency.measurement.runtimes as runtimes
+import nni_latency.tables as tables
 from nni_latency.cli._option import ASSIGNMENT, DURATION, option
 from nni_latency.errors import InvalidValueError
 from nni_latency.platforms import PRECISIONS, Platform
@@ -93,6 +96,40 @@ class StoreOptions:
         metavar="URL|FILE",
         envvar="NNI_LATENCY_DATABASE",
     )
+
+
+@dataclass(frozen=True)
+class MeterOptions:
+    """What reads energy and power."""
+
+    meter: str | None = option(
+        "Meter of energy: rapl, nvml, zeus, csv:FILE, http:URL, constant:WATTS or that of a plugin.  "
+        "[default: nvml or rapl, by the device, where energy or power is asked for]",
+        metavar="NAME[:ARGUMENT]",
+    )
+    max_window: float | None = option(
+        "Longest window of a meter. How long it has to be is found out.  [default: 10s]", type=DURATION
+    )
+
+    def meters(self, metric: str, device: str) -> tuple[measurement.Meter, ...]:
+        """Return the meters that a metric needs: none unless energy or power is asked for, or a meter is named.
+
+        Raises
+        ------
+        MeasurementError
+            If the meter cannot be read here; it is opened once, so that it is told before anything is measured.
+        """
+        if self.meter is None and metric not in tables.METERED:
+            return ()
+        meter = loading.load_meter(self.meter or "", device)
+        with meter.session():
+            return (meter,)
+
+    def protocol(self, protocol: measurement.Protocol) -> measurement.Protocol:
+        """Return a protocol with windows as long as they may be."""
+        if self.max_window is None:
+            return protocol
+        return dataclasses.replace(protocol, max_measure_execution_time=self.max_window)
 
 
 def make_runtime(options: PlatformOptions) -> runtimes.Runtime:

@@ -27,13 +27,25 @@ class Measuring:
         Where.
     store : StoreOptions
         Where the measurements are kept.
+    meters : tuple of Meter, default=()
+        What is read besides the clock.
     """
 
-    def __init__(self, what: str, runtime: runtimes.Runtime, store: StoreOptions) -> None:
+    def __init__(
+        self,
+        what: str,
+        runtime: runtimes.Runtime,
+        store: StoreOptions,
+        meters: tuple[measurement.Meter, ...] = (),
+    ) -> None:
         self._what, self._runtime = what, runtime
         #: Further arguments of the functions that measure.
         self.how = tables.MeasuringOptions(
-            store=store.database, fresh=store.fresh, on_progress=self.on_progress, on_start=self.on_start
+            store=store.database,
+            fresh=store.fresh,
+            on_progress=self.on_progress,
+            on_start=self.on_start,
+            meters=meters,
         )
         self._console = remarks()
         self._resumed = 0

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import click
 from rich.markup import escape
 
 import nni_latency.estimators as estimators
+import nni_latency.measurement as measurement
 import nni_latency.nas as nas
 import nni_latency.validation as validation
 from nni_latency.cli._console import named, progress, remarks
 from nni_latency.cli._estimator_options import EstimatorOptions
-from nni_latency.cli._measuring_options import StoreOptions
+from nni_latency.cli._measuring_options import MeterOptions, StoreOptions
 from nni_latency.cli._model import UserCodeOptions
 from nni_latency.cli._option import grouped
 from nni_latency.cli._outputs import WritingCommand, outputs
@@ -25,12 +27,12 @@ from nni_latency.cli._searched import Searched, choose_strategy, searched_space
 from nni_latency.cli._space_options import SPACE_OF_TABLE, SpaceOptions
 from nni_latency.cli._supervision import user_code
 from nni_latency.errors import FileFormatError, InvalidValueError, LatencyError, MismatchError
-from nni_latency.units import format_percent, format_seconds
+from nni_latency.units import METRICS, format_metric, format_percent, format_seconds
 
 #: Options that decide what a search finds, beside those of the space and the estimator.
 _LEARNING = (
-    "dataset", "target_ms", "margin", "fill", "epochs", "trials", "final_epochs", "train_batch_size", "learning_rate",
-    "arc_learning_rate", "weight", "seed",
+    "dataset", "target_ms", "target_value", "margin", "fill", "epochs", "trials", "final_epochs", "train_batch_size",
+    "learning_rate", "arc_learning_rate", "weight", "seed",
 )  # fmt: skip
 
 
@@ -42,8 +44,9 @@ def command(
     options: SearchOptions,
     code: UserCodeOptions,
     store: StoreOptions,
+    metered: MeterOptions,
 ) -> None:
-    """Search for a network that meets a latency target, and measure it on this device.
+    """Search for a network that meets a target of latency, energy or another metric, and measure it on this device.
 
     The supernet learns from the data set's own images; latency counts for the input size of the estimator. Writes
     result.json (an NNI sample), weights.safetensors, search.json and search.png. The search saves itself after every
@@ -55,8 +58,7 @@ def command(
     import torch
 
     made = estimator.load()
-    if made.metric != "latency":
-        raise MismatchError(f"The estimator gives {made.metric}, --target-ms asks for latency.")
+    _check_target(made.metric, options)
     settings = options.settings
     with user_code(f"The code of the data set {options.dataset!r}", 0.0):
         dataset = nas.load_dataset(options.dataset, options.data_folder, seed=options.seed)
@@ -73,7 +75,7 @@ def command(
     checkpoint = _checkpoint(
         options, estimator=estimator.latency_estimator, searched=searched, strategy=name, aim=aim, dataset=dataset
     )
-    _announce(network, searched, dataset, name, aim, options.target_ms)
+    _announce(network, searched, dataset, name, aim, options)
     outputs().empty(options.out, FOLDER)
     with user_code("The search", 0.0):
         result = _run(network, dataset, strategy, aim, settings, checkpoint, one_shot=nas.is_one_shot(name))
@@ -90,12 +92,22 @@ def command(
     write_network(result, options.out)
     write_record(found, options.out)
     if options.measure:
-        measured = _measure(made, searched, result, estimator.device, options.budget, store)
+        measured = _measure(made, searched, result, estimator.device, options.budget, store, metered)
         found = replace(found, measured=measured)
         write_record(found, options.out)
     write_picture(found, options.out)
     print_found(found, options.out)
     checkpoint.remove()
+
+
+def _check_target(metric: str, options: SearchOptions) -> None:
+    """Raise `LatencyError` unless there is one target, of the estimator's metric."""
+    if (options.target_ms is None) == (options.target_value is None):
+        raise InvalidValueError(f"Give one target: --target-ms for latency, or --target in {METRICS[metric].unit}.")
+    if options.target_ms is not None and metric != "latency":
+        raise MismatchError(
+            f"The estimator gives {metric}, --target-ms asks for latency. Give --target in {METRICS[metric].unit}."
+        )
 
 
 def _checkpoint(
@@ -139,15 +151,16 @@ def _aim(estimator: estimators.Estimator, space: Any, searched: Searched, option
 
     profiler = nas.LatencyProfiler(space, torch.zeros(searched.input_shape), latency_estimator=estimator)
     profiler.cost.check_target(options.target)
+    cost = partial(format_metric, metric=estimator.metric)
     # Of a space whose networks are only known one by one, the fastest is not known.
     if (
         isinstance(profiler.cost, estimators.AdditiveCost | estimators.GroupedCost)
         and options.limit < profiler.cost.range[0]
     ):
         raise InvalidValueError(
-            f"The target of {format_seconds(options.target)} leaves no room for a margin of "
-            f"{format_percent(options.margin)}: the fastest network takes {format_seconds(profiler.cost.range[0])}. "
-            "Raise --target-ms or lower --margin."
+            f"The target of {cost(options.target)} leaves no room for a margin of "
+            f"{format_percent(options.margin)}: the fastest network takes {cost(profiler.cost.range[0])}. "
+            "Raise the target or lower --margin."
         )
     return nas.SearchAim(
         profiler,
@@ -161,7 +174,7 @@ def _aim(estimator: estimators.Estimator, space: Any, searched: Searched, option
 
 
 def _announce(
-    space: Any, searched: Searched, dataset: nas.Dataset, strategy: str, aim: nas.SearchAim, target_ms: float
+    space: Any, searched: Searched, dataset: nas.Dataset, strategy: str, aim: nas.SearchAim, options: SearchOptions
 ) -> None:
     if aim.profiler.cost.missing:
         remarks().print(
@@ -173,9 +186,11 @@ def _announce(
         what = f"width {space.geometry.width:g}, depth {space.geometry.depth:g}; {choices} layers"
     else:
         what = f"{choices} choices, input {'x'.join(map(str, searched.input_shape))}"
+    metric = aim.profiler.cost.metric
+    target = f"{options.target_ms:g} ms" if options.target_ms else format_metric(options.target, metric)
     remarks().print(
         f"Searching {escape(searched.name)} ({what}) with {strategy} on {escape(dataset.name)} for "
-        f"{target_ms:g} ms on {aim.profiler.estimator.platform.id}",
+        f"{target} on {aim.profiler.estimator.platform.id}",
     )
 
 
@@ -199,7 +214,7 @@ def _run(
         def on_step(step: nas.Epoch | nas.Trial) -> None:
             left = (steps - step.index - 1) * step.duration
             bar.update(search, advance=1, left=f"{format_seconds(left)} left" if left else "")
-            console.print(_told(step))
+            console.print(_told(step, aim.profiler.cost.metric))
 
         def on_final_epoch(index: int) -> None:
             bar.start_task(final)
@@ -217,15 +232,15 @@ def _run(
         return nas.run_trials(space, dataset, strategy, settings, trials=aim.trials, on_trial=on_step, **how)
 
 
-def _told(step: nas.Epoch | nas.Trial) -> str:
+def _told(step: nas.Epoch | nas.Trial, metric: str) -> str:
     """Say what an epoch or a trial came to."""
     accuracy = f"accuracy {format_percent(step.accuracy)}"
     if isinstance(step, nas.Trial):
-        return f"trial {step.index + 1}: {accuracy}, latency {format_seconds(step.latency)}"
+        return f"trial {step.index + 1}: {accuracy}, {metric} {format_metric(step.latency, metric)}"
     temperature = "" if step.temperature is None else f", temperature {step.temperature:.2f}"
     return (
-        f"epoch {step.index + 1}: loss {step.loss:.3f}, {accuracy}, expected latency "
-        f"{format_seconds(step.latency)}{temperature}"
+        f"epoch {step.index + 1}: loss {step.loss:.3f}, {accuracy}, expected {metric} "
+        f"{format_metric(step.latency, metric)}{temperature}"
     )
 
 
@@ -236,11 +251,14 @@ def _measure(
     device: str | None,
     budget: float,
     store: StoreOptions,
+    metered: MeterOptions,
 ) -> validation.Validation | str:
     """Measure the network found where the estimator's platform is at hand; return why not otherwise."""
     try:
         runtime = runtime_of(estimator.platform, device)
-        with Measuring("the network found and its space's reference networks", runtime, store) as measuring:
-            return measure_found(estimator, searched, result, runtime, budget, **measuring.how)
+        meters = metered.meters(estimator.metric, device or str(estimator.platform.facts.get("device_kind", "cpu")))
+        protocol = measurement.Protocol(threads=runtime.platform.threads, time_budget=budget)
+        with Measuring("the network found and its space's reference networks", runtime, store, meters) as measuring:
+            return measure_found(estimator, searched, result, runtime, metered.protocol(protocol), **measuring.how)
     except LatencyError as error:
         return str(error)

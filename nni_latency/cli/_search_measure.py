@@ -45,7 +45,7 @@ def measure_found(
     searched: Searched,
     result: nas.SearchResult,
     runtime: runtimes.Runtime,
-    budget: float,
+    protocol: measurement.Protocol,
     **how: Unpack[tables.MeasuringOptions],
 ) -> validation.Validation:
     """Measure the network that a search found, and compare it with its prediction as a validation does.
@@ -60,8 +60,8 @@ def measure_found(
         What was found.
     runtime : Runtime
         Where to measure.
-    budget : float
-        Most time spent measuring [s].
+    protocol : Protocol
+        How to measure.
     **how
         As for `nni_latency.tables.measure_networks`.
 
@@ -76,9 +76,8 @@ def measure_found(
         If the network found fails to run.
     """
     source = _source(estimator, searched)
-    protocol = measurement.Protocol(threads=runtime.platform.threads, time_budget=budget)
     selections = {FOUND: _selection(source, result.sample)}
-    measured = tables.measure_networks(source, selections, runtime, protocol, **how)
+    measured = tables.measure_networks(source, selections, runtime, protocol, metric=estimator.metric, **how)
     if FOUND in measured.failures:
         raise MeasurementError(f"The network found failed to run: {measured.failures[FOUND]}")
     predicted = {FOUND: estimators.Estimate(result.latency, result.latency, result.latency)}

@@ -24,7 +24,13 @@ _SETTINGS = nas.SearchSettings()
 class SearchOptions:
     """What is searched for, how it is learned, and where the results go."""
 
-    target_ms: float = option("Maximum latency of the network [ms].", type=MILLISECONDS, required=True)
+    target_ms: float | None = option("Maximum latency of the network [ms].", type=MILLISECONDS)
+    target_value: float | None = option(
+        "Maximum cost of the network in the unit of the estimator's metric, such as 0.02 for 20 mJ of energy; instead "
+        "of --target-ms.",
+        "--target",
+        type=click.FloatRange(0, min_open=True),
+    )
     margin: float = option(
         "Share of the target kept free for the error of the estimate.", type=click.FloatRange(0, 0.5), default=0.05
     )
@@ -62,12 +68,12 @@ class SearchOptions:
 
     @property
     def target(self) -> float:
-        """Maximum latency of the network [s]."""
-        return self.target_ms / 1e3
+        """Maximum cost of the network, in the SI unit of the metric."""
+        return (self.target_ms or 0.0) / 1e3 if self.target_value is None else self.target_value
 
     @property
     def limit(self) -> float:
-        """The target less its margin [s]."""
+        """The target less its margin, in the same unit."""
         return self.target * (1 - self.margin)
 
     @property

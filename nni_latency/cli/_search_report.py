@@ -22,7 +22,7 @@ from nni_latency.cli._report import Column, Grid, print_part
 from nni_latency.cli._search_options import FILES, SearchOptions
 from nni_latency.cli._searched import Searched
 from nni_latency.files import write_atomically
-from nni_latency.units import format_metric, format_percent, format_seconds
+from nni_latency.units import format_metric, format_percent
 
 SEARCH = documents.DocumentFormat(
     "nni_latency.search", 1, "search", "the record of a search", "search again with: nni-latency search"
@@ -115,6 +115,7 @@ def write_picture(found: Found, out: Path) -> None:
         title=f"{found.searched.name} on {found.options.dataset}, {found.aim.profiler.estimator.platform.id}",
         trials=any(isinstance(step, nas.Trial) for step in result.history),
         raw=found.raw,
+        metric=found.aim.profiler.cost.metric,
         choices=() if isinstance(found.aim.profiler.cost, estimators.AdditiveCost) else found.choices,
     )
     plots.draw_search(picture, out / "search.png")
@@ -132,6 +133,7 @@ def search_content(found: Found) -> dict[str, Any]:
         "seed": options.seed,
         "estimator": found.estimator,
         "platform": aim.profiler.estimator.platform.id,
+        "metric": aim.profiler.cost.metric,
         "dataset": options.dataset,
         "target_s": found.options.target,
         "aim_s": aim.limit,
@@ -165,7 +167,7 @@ def print_found(found: Found, out: Path) -> None:
     columns = [
         Column("layer", "layer" if is_additive else "block"),
         Column("choice", "choice" if is_additive else "operators"),
-        Column("latency", "latency", partial(format_metric, metric=metric)),
+        Column("latency", metric, partial(format_metric, metric=metric)),
         Column("share", "share", format_percent),
     ]
     print_part(Grid(rows, columns))
@@ -178,11 +180,12 @@ def print_found(found: Found, out: Path) -> None:
 
 def _predicted(found: Found) -> list[str]:
     """Say what was predicted, and how much of the target that is."""
+    cost = partial(format_metric, metric=found.aim.profiler.cost.metric)
     margin = 1 - found.aim.limit / found.options.target
     less = f" less its margin of {format_percent(margin)}" if margin > 0 else ""
     lines = [
-        f"predicted  {format_seconds(found.result.latency)}; uses {format_percent(found.used)} of the target of "
-        f"{format_seconds(found.options.target)}{less}"
+        f"predicted  {cost(found.result.latency)}; uses {format_percent(found.used)} of the target of "
+        f"{cost(found.options.target)}{less}"
     ]
     if found.aim.fill is not None and found.used < found.aim.fill:
         lines.append(f"           No network was found that uses {format_percent(found.aim.fill)} or more.")
@@ -194,19 +197,17 @@ def _measured(found: Found) -> list[str]:
     network, measured = found.network, found.measured
     if network is None or isinstance(measured, str) or found.raw is None:
         return [f"measured   no: {measured}"]
+    cost = partial(format_metric, metric=found.aim.profiler.cost.metric)
     is_table = isinstance(found.aim.profiler.estimator, estimators.TableEstimator | estimators.OperatorTableEstimator)
     error = f"prediction {network.error:+.1%}".replace("%", " %")
-    at_speed = (
-        f"{format_seconds(network.measured)} ({format_seconds(network.low)} to {format_seconds(network.high)}), {error}"
-    )
+    at_speed = f"{cost(network.measured)} ({cost(network.low)} to {cost(network.high)}), {error}"
     whose = "table" if is_table else "estimator"
     if network.measured <= found.options.target:
         verdict = "meets the target"
     else:
         verdict = f"misses the target by {format_percent(network.measured / found.options.target - 1)}"
     return [
-        f"measured   {format_seconds(found.raw)}; {_speed(measured.speed, is_table=is_table)}; "
-        f"at the {whose}'s speed {at_speed}",
+        f"measured   {cost(found.raw)}; {_speed(measured.speed, is_table=is_table)}; at the {whose}'s speed {at_speed}",
         f"verdict    {verdict}, judged at the {whose}'s speed",
     ]
 

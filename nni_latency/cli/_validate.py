@@ -18,7 +18,7 @@ import nni_latency.tables as tables
 import nni_latency.validation as validation
 from nni_latency.cli._console import print_lines, remarks
 from nni_latency.cli._estimator_options import missing_option
-from nni_latency.cli._measuring_options import DeviceOptions, EndingOptions, StoreOptions, make_runtime
+from nni_latency.cli._measuring_options import DeviceOptions, EndingOptions, MeterOptions, StoreOptions, make_runtime
 from nni_latency.cli._option import grouped, option, output_option, parsed
 from nni_latency.cli._outputs import outputs
 from nni_latency.cli._progress import Measuring
@@ -62,6 +62,7 @@ def command(
     wanted: _ValidateOptions,
     device: DeviceOptions,
     ending: EndingOptions,
+    metered: MeterOptions,
     store: StoreOptions,
 ) -> None:
     """Validate a table, or any other estimator, on unseen networks.
@@ -83,9 +84,11 @@ def command(
     predicted = validation.predict_networks(made, plan, networks, runtime.platform)
     if wanted.normalise:
         predicted |= validation.predict_references(made, plan, tables.reference_networks(plan, networks))
+    meters = metered.meters(made.metric, platform.device)
+    protocol = metered.protocol(ending.protocol(platform.threads))
     title = str(plan.space) if isinstance(plan, tables.MeasurePlan) else plan.space.name
-    with Measuring(f"{len(networks)} networks of {title}", runtime, store) as measuring:
-        measured = tables.measure_networks(plan, networks, runtime, ending.protocol(platform.threads), **measuring.how)
+    with Measuring(f"{len(networks)} networks of {title}", runtime, store, meters) as measuring:
+        measured = tables.measure_networks(plan, networks, runtime, protocol, metric=made.metric, **measuring.how)
     found = validation.validate(made, plan, measured, normalise=wanted.normalise, predicted=predicted)
     content = validation.validation_content(found)
     write_atomically(out, json.dumps(content, indent=1) + "\n")

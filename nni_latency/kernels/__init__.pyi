@@ -1,7 +1,7 @@
 from ._building import KERNEL_PROTOCOL, Aim, build_predictor_for_kernel, build_predictors, measure_kernels
 from ._catalogue import find_types, kernel_name, kernel_types
 from ._costs import PredictedKernels
-from ._document import kernels_schema
+from ._document import TreesDocument, kernels_schema
 from ._kernel import Kernel
 from ._kernel_schedule import KernelSchedule, Standing
 from ._kernel_type import Domain, KernelType
@@ -10,6 +10,7 @@ from ._predictor import KernelPredictor, KernelScores
 from ._predictors import KernelPredictors, MeasuredKernel
 from ._prior import Prior, divide, shipped_prior
 from ._sampling import Sampler, Sampling
+from ._trees import Trees
 from ._usual import NN_METER_KERNELS, USUAL_KERNELS
 
 __all__ = [
@@ -30,6 +31,8 @@ __all__ = [
     "Sampler",
     "Sampling",
     "Standing",
+    "Trees",
+    "TreesDocument",
     "build_predictor_for_kernel",
     "build_predictors",
     "divide",

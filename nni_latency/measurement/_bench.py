@@ -16,6 +16,7 @@ from nni_latency.measurement._meter import Meter
 from nni_latency.measurement._protocol import Protocol
 from nni_latency.measurement._record import Visit
 from nni_latency.measurement._subject import Subject
+from nni_latency.units import format_seconds
 
 if TYPE_CHECKING:
     from nni_latency.measurement.runtimes import Runtime
@@ -191,27 +192,42 @@ class LocalBench(Bench):
     def _metered(
         self, reference: float, parts: list[list[float]], whole: list[float], stage: Stage, inputs: Any
     ) -> Visit:
-        samples = {"latency": whole}
+        samples: dict[str, list[float]] = {"latency": whole}
         for meter in self.meters:
-            samples[meter.metric] = [self._read(meter, stage, inputs, whole[-1])]
+            samples |= self._read(meter, stage, inputs, whole[-1])
         return Visit(reference, parts, samples)
 
-    def _read(self, meter: Meter, through: Stage, inputs: Any, seconds: float) -> float:
-        """Return what one run costs by a meter, over a window that it can resolve."""
-        runs = meter.runs(seconds)
+    def _read(self, meter: Meter, through: Stage, inputs: Any, seconds: float) -> dict[str, list[float]]:
+        """Return what one run costs by a meter, over a window that it can resolve, and what else was read there."""
+        runs, longest = meter.runs(seconds), self._longest
+        if meter.shortest > longest:
+            raise _too_coarse(meter, meter.shortest, longest)
+        while True:
+            cost, took = self._window(meter, through, inputs, runs)
+            least = meter.least_steps * meter.resolution
+            if cost >= least:
+                samples = {name: list(values) for name, values in meter.observations().items()}
+                rate = {"power": [cost / took]} if meter.metric == "energy" else {}
+                return {meter.metric: [cost / runs], **rate, "window": [took], **samples}
+            needed = took * least / cost if cost > 0 else 2 * took
+            if needed > longest:
+                raise _too_coarse(meter, needed, longest)
+            runs = max(2 * runs, math.ceil(runs * min(needed, longest) / took))
+
+    def _window(self, meter: Meter, through: Stage, inputs: Any, runs: int) -> tuple[float, float]:
+        """Return what so many runs cost by a meter, and what they took [s]."""
 
         def window(value: Any) -> Any:
             return [through(value) for _ in range(runs)][-1]
 
-        while True:
-            meter.start()
-            try:
-                self._time([window], inputs)
-            finally:
-                cost = meter.stop()
-            if cost >= meter.least_steps * meter.resolution or runs * seconds > self._longest:
-                return cost / runs
-            runs *= 2
+        meter.start()
+        try:
+            (took,) = self._time([window], inputs)
+        except BaseException:
+            with contextlib.suppress(LatencyError):
+                meter.stop()
+            raise
+        return meter.stop(), took
 
     @property
     def _runs(self) -> int:
@@ -238,6 +254,14 @@ class LocalBench(Bench):
             if key in self._kernels and self.runtime.divides:
                 self._value = self._inputs[key]
             self._value = self._stages[key](self._value)
+
+
+def _too_coarse(meter: Meter, needed: float, longest: float) -> MeasurementError:
+    return MeasurementError(
+        f"{meter.description} is too coarse for this: it needs a window of {format_seconds(needed)}, and a visit may "
+        f"take {format_seconds(longest)}. Allow longer windows ('max_measure_execution_time' of the protocol, "
+        "--max-window), or take a larger batch or a finer meter."
+    )
 
 
 @contextlib.contextmanager

@@ -12,6 +12,7 @@ import sys
 import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import TracebackType
@@ -78,7 +79,8 @@ class LocalBenches(Benches):
 
     def conditions(self) -> Conditions:
         """Say what the machine is like at this moment."""
-        return self.runtime.conditions()
+        found = self.runtime.conditions()
+        return replace(found, **_metered(self.meters)) if self.meters else found
 
     def open(self, protocol: Protocol, *, calls: bool = False) -> Bench:
         """Return a new bench in a worker process, or in this one."""
@@ -243,6 +245,20 @@ class _Worker:
         self._remarks.seek(0)
         lines = self._remarks.read().decode(errors="replace").strip().splitlines()
         return lines[-1] if lines else ""
+
+
+def _metered(meters: Sequence[Meter]) -> dict[str, Any]:
+    """Say what reads the energy, what it assumes, and what the machine draws without work [W]."""
+    idle = 0.0
+    for meter in meters:
+        if meter.metric == "energy":
+            with meter.session():
+                idle = meter.idle()
+    return {
+        "meter": "; ".join(meter.description for meter in meters),
+        "meter_assumption": "; ".join(meter.assumption for meter in meters if meter.assumption) or None,
+        "idle_power": idle or None,
+    }
 
 
 def serve(descriptor: int) -> None:

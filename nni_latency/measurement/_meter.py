@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 
@@ -11,7 +12,8 @@ class Meter(ABC):
     """Reads what runs cost in its metric. Not thread-safe; it lives in the process that measures.
 
     A bench reads it over a window of repeated runs, because most meters are updated less often than a network runs.
-    Errors of the device surface as `MeasurementError`.
+    Errors of the device surface as `MeasurementError`. A meter reaches worker processes by cloudpickle: what cannot be
+    sent is opened in `session`, where `period` and `resolution` may be found as well.
     """
 
     #: What it reads, such as ``energy``, in the metric's SI unit.
@@ -26,6 +28,17 @@ class Meter(ABC):
     #: A window is so many times as long as the period, and as costly as the resolution, at least.
     least_steps: int = 20
 
+    #: Time at the beginning of a window whose readings do not count [s].
+    settling: float = 0.0
+
+    #: What it assumes instead of measuring it, as in "a constant power of 10 W"; every result says so.
+    assumption: str = ""
+
+    @property
+    def description(self) -> str:
+        """What it is, as it stands in results and messages."""
+        return type(self).__name__
+
     def session(self) -> AbstractContextManager[None]:
         """Open the device for as long as a bench is open; nothing by default."""
         return nullcontext()
@@ -39,8 +52,17 @@ class Meter(ABC):
         """End the window and return what it cost, in the metric's SI unit."""
 
     def idle(self) -> float:
-        """Return what a second without work costs [unit/s]; 0 where that is not known. It may take a second."""
+        """Return what a second without work costs [unit/s]; 0 where that is not known. It may take some seconds."""
         return 0.0
+
+    def observations(self) -> Mapping[str, Sequence[float]]:
+        """Return what else was read in the last window, such as clocks [Hz]; it is kept in the record."""
+        return {}
+
+    @property
+    def shortest(self) -> float:
+        """The shortest window that says something, by the period alone [s]."""
+        return self.settling + self.least_steps * self.period
 
     def runs(self, seconds: float) -> int:
         """Return how many runs of a network a window needs.
@@ -50,4 +72,4 @@ class Meter(ABC):
         seconds : float
             What one run takes [s].
         """
-        return max(1, math.ceil(self.least_steps * self.period / max(seconds, 1e-9)))
+        return max(1, math.ceil(self.shortest / max(seconds, 1e-9)))

@@ -11,6 +11,9 @@ from nni_latency.measurement._fallback import Fallback
 #: Significant digits that are kept of a sample; more are noise.
 DIGITS = 9
 
+#: Clocks of a steady GPU differ by less than this share within a window.
+CLOCK_CHANGE = 0.05
+
 
 @dataclass(frozen=True)
 class Visit:
@@ -38,6 +41,25 @@ class Visit:
     def whole(self) -> Sequence[float]:
         """Latency of the whole network [s], by timed run."""
         return self.samples.get("latency", ())
+
+    @property
+    def marks(self) -> tuple[str, ...]:
+        """What makes the visit doubtful, as sentences: clocks or a power limit that changed in the middle of it.
+
+        Examples
+        --------
+        >>> Visit(1.0, [], {"latency": [1.0], "gpu_clock": [1.41e9, 1.05e9]}).marks
+        ('The GPU went from 1.41 to 1.05 GHz while it was measured.',)
+        """
+        clocks, limits = self.samples.get("gpu_clock", ()), self.samples.get("gpu_power_limit", ())
+        found = []
+        if clocks and max(clocks) - min(clocks) > CLOCK_CHANGE * max(clocks):
+            first, *_, last = clocks
+            ends = (first, last) if abs(last - first) > CLOCK_CHANGE * max(clocks) else (max(clocks), min(clocks))
+            found.append(f"The GPU went from {ends[0] / 1e9:.2f} to {ends[1] / 1e9:.2f} GHz while it was measured.")
+        if limits and max(limits) > min(limits):
+            found.append(f"The GPU's power limit went from {limits[0]:g} to {limits[-1]:g} W while it was measured.")
+        return tuple(found)
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 from ._conditions import CONDITIONS, Conditions, read_conditions
 from ._devices import list_devices, resolve_device
 from ._facts import FACTS, Fact, collect_facts
+from ._nvml import gpu_handle
 from ._platform import PRECISIONS, RUNTIME_FACT, Platform, check_same_platform, current_platform
 from ._remarks import Remark, remarks_on
 
@@ -16,6 +17,7 @@ __all__ = [
     "check_same_platform",
     "collect_facts",
     "current_platform",
+    "gpu_handle",
     "list_devices",
     "read_conditions",
     "remarks_on",

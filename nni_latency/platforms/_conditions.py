@@ -64,6 +64,9 @@ class Conditions:
     gpu_power_limit: float | None = _described("power limit of the GPU [W]")
     gpu_utilisation: float | None = _described("share of the last moment in which the GPU worked, from 0 to 1")
     gpu_other_processes: tuple[int, ...] | None = _described("ids of other processes that use the GPU")
+    meter: str | None = _described("what reads energy and power")
+    meter_assumption: str | None = _described("what that assumes instead of measuring it")
+    idle_power: float | None = _described("power that it reads without work [W]")
 
     def __post_init__(self) -> None:
         for name, kind in _KINDS.items():

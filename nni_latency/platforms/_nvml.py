@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from nni_latency.errors import MeasurementError
 from nni_latency.platforms._facts import nvml_index
 
 # The bits of the driver's answer; the interface fixes them, and older releases of pynvml have no names for some.
@@ -50,6 +51,20 @@ def nvml_conditions(index: int, root: Path, nvml: Any = None) -> Iterator[tuple[
         return
     finally:
         nvml.nvmlShutdown()
+
+
+def gpu_handle(device: str, nvml: Any) -> Any:
+    """Return what the open driver calls the GPU ``cuda`` or ``cuda:N`` of torch.
+
+    Raises
+    ------
+    MeasurementError
+        If it is hidden from this process or not there.
+    """
+    try:
+        return nvml.nvmlDeviceGetHandleByIndex(nvml_index(int(device.partition(":")[2] or 0)))
+    except (nvml.NVMLError, RuntimeError) as error:
+        raise MeasurementError(f"The driver knows no GPU {device!r}: {error}") from error
 
 
 def _asked(nvml: Any, handle: Any, root: Path) -> Iterator[tuple[str, Any]]:

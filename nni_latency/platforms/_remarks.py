@@ -46,6 +46,9 @@ GPU_BUSY = 0.5
 # Clocks that a GPU holds for long lie between two thirds of the highest and all of it.
 GPU_CLOCK_LOW = 0.6
 
+# What a machine without work draws differs by a few per cent from minute to minute; more is another state.
+IDLE_CHANGE = 0.1
+
 # Reasons for which clocks are not the highest and yet steady: there is no work, or somebody chose the clocks.
 HARMLESS_REASONS = frozenset({"idle", "application clocks"})
 _POWER_REASONS = frozenset({"power cap", "power brake"})
@@ -286,6 +289,24 @@ def _gpu_company(span: _Span) -> Iterator[Remark]:
         )
 
 
+def _meter(span: _Span) -> Iterator[Remark]:
+    assumption = span.latest("meter_assumption")
+    if assumption:
+        yield Remark(
+            f"Energy and power were not measured: they follow from {assumption}, which is an assumption.",
+            "Compare them only with others of the same assumption, or name a meter with --meter.",
+        )
+
+
+def _idle_power(span: _Span) -> Iterator[Remark]:
+    values = span.known("idle_power")
+    if len(values) == 2 and abs(values[0] - values[1]) > IDLE_CHANGE * max(values):
+        yield Remark(
+            f"The machine drew {values[1]:.3g} W without work before, and {values[0]:.3g} W after.",
+            "Let it warm up before and keep other work off it: net energy is not to be trusted.",
+        )
+
+
 _RULES: tuple[Callable[[_Span], Iterator[Remark]], ...] = (
     _governor,
     _company,
@@ -298,6 +319,8 @@ _RULES: tuple[Callable[[_Span], Iterator[Remark]], ...] = (
     _gpu_temperature,
     _gpu_clock,
     _gpu_company,
+    _meter,
+    _idle_power,
 )
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from nni_latency.plots._canvas import BLUE, DARK, GREEN, ORANGE, plain, save_png
+from nni_latency.units import METRICS
 
 #: Letters in a line below the picture, and lines.
 _WIDTH, _LINES = 220, 8
@@ -42,6 +43,8 @@ class SearchPicture:
         The latency as it was measured.
     choices : sequence of (str, str), default=()
         What was chosen by label, where the layers do not say it.
+    metric : str, default="latency"
+        What the latencies are, where they are something else, in its SI unit.
     """
 
     layers: Sequence[tuple[str, str, float]]
@@ -54,6 +57,12 @@ class SearchPicture:
     trials: bool = False
     raw: float | None = None
     choices: Sequence[tuple[str, str]] = ()
+    metric: str = "latency"
+
+    @property
+    def shown(self) -> tuple[float, str]:
+        """By what costs are multiplied where they are drawn, and their unit then."""
+        return METRICS[self.metric].shown
 
 
 def draw_search(picture: SearchPicture, out: str | Path) -> Path:
@@ -81,29 +90,31 @@ def _listed(choices: Sequence[tuple[str, str]]) -> str:
 
 
 def _draw_layers(axes: Any, picture: SearchPicture) -> None:
+    factor, unit = picture.shown
     positions = range(len(picture.layers))
-    costs = [latency * 1e3 for _, _, latency in picture.layers]
+    costs = [latency * factor for _, _, latency in picture.layers]
     axes.bar(positions, costs, color=BLUE)
     axes.set_xticks(positions, [f"{name}\n{choice}" for name, choice, _ in picture.layers], rotation=90, fontsize=7)
-    axes.set_ylabel("estimated latency [ms]")
-    axes.set_title(f"Network found: {picture.predicted * 1e3:.3g} ms estimated, by layer", fontsize=10)
+    axes.set_ylabel(f"estimated {picture.metric} [{unit}]")
+    axes.set_title(f"Network found: {picture.predicted * factor:.3g} {unit} estimated, by layer", fontsize=10)
     plain(axes, "y")
 
 
 def _draw_path(axes: Any, picture: SearchPicture) -> None:
-    latencies = [latency * 1e3 for latency, _ in picture.path]
+    factor, unit = picture.shown
+    latencies = [latency * factor for latency, _ in picture.path]
     accuracies = [accuracy * 100 for _, accuracy in picture.path]
-    name = "networks of the trials" if picture.trials else "supernet, after each epoch (expected latency)"
+    name = "networks of the trials" if picture.trials else f"supernet, after each epoch (expected {picture.metric})"
     axes.plot(latencies, accuracies, "o" if picture.trials else "o-", color=ORANGE, label=name)
     for index in {0, len(latencies) - 1} if latencies else ():
         axes.annotate(
             str(index + 1), (latencies[index], accuracies[index]), xytext=(5, 6), textcoords="offset points", fontsize=8
         )
     height = picture.accuracy * 100
-    axes.plot(picture.predicted * 1e3, height, "*", markersize=15, color=GREEN, label="network found, estimated")
+    axes.plot(picture.predicted * factor, height, "*", markersize=15, color=GREEN, label="network found, estimated")
     if picture.measured is not None:
         axes.plot(
-            picture.measured * 1e3,
+            picture.measured * factor,
             height,
             "D",
             markersize=7,
@@ -113,10 +124,11 @@ def _draw_path(axes: Any, picture: SearchPicture) -> None:
             label="network found, measured, at the estimator's speed",
         )
     if picture.raw is not None:
-        axes.plot(picture.raw * 1e3, height, "x", markersize=7, color=DARK, label="network found, as measured")
+        axes.plot(picture.raw * factor, height, "x", markersize=7, color=DARK, label="network found, as measured")
     if picture.target is not None:
-        axes.axvline(picture.target * 1e3, color=DARK, linestyle="--", label=f"target {picture.target * 1e3:.3g} ms")
-    axes.set_xlabel("latency [ms]")
+        label = f"target {picture.target * factor:.3g} {unit}"
+        axes.axvline(picture.target * factor, color=DARK, linestyle="--", label=label)
+    axes.set_xlabel(f"{picture.metric} [{unit}]")
     axes.set_ylabel("accuracy on held-out images [%]")
     axes.set_title("Trials of the search" if picture.trials else "Path of the search", fontsize=10)
     plain(axes)

@@ -1,8 +1,9 @@
 from ._arithmetic import CONFLICTS, fold_calibration, merge_tables, scale_table, subset_table
 from ._builder import build_table, write_table
-from ._building import Measured, Measuring, MeasuringOptions, StoreSource, as_store, check_new, new_file
+from ._building import METERED, Measured, Measuring, MeasuringOptions, StoreSource, as_store, check_new, new_file
 from ._comparison import TableComparison, compare_tables
 from ._document import table_schema
+from ._energy import metered_table, network_powers
 from ._entry import Entry
 from ._header import CostDocument, CountedDocument, HeaderDocument, TableHeader, counts_content
 from ._known_costs import CachedCost, KnownCosts
@@ -33,11 +34,14 @@ from ._shipped import find_table, shipped_table, shipped_tables, validation_path
 from ._solved import BatchSchedule
 from ._solving import Solution, solve_entries
 from ._table_layer import TableLayer
+from ._weighing import WEIGHTED, weigh_tables
 
 __all__ = [
     "CONFLICTS",
+    "METERED",
     "OPERATORS",
     "UNKNOWN",
+    "WEIGHTED",
     "ArgumentValue",
     "BatchSchedule",
     "CachedCost",
@@ -85,8 +89,10 @@ __all__ = [
     "fold_calibration",
     "measure_networks",
     "merge_tables",
+    "metered_table",
     "named_operators",
     "network_plan",
+    "network_powers",
     "new_file",
     "operator_table_schema",
     "read_table",
@@ -99,5 +105,6 @@ __all__ = [
     "subset_table",
     "table_schema",
     "validation_path",
+    "weigh_tables",
     "write_table",
 ]

@@ -10,7 +10,16 @@ from nni_latency.measurement import Protocol
 from nni_latency.measurement.runtimes import Runtime
 from nni_latency.operators import features_of
 from nni_latency.platforms import Platform
-from nni_latency.tables._building import Measuring, MeasuringOptions, check_new, new_file, space_content
+from nni_latency.tables._building import (
+    METERED,
+    Measuring,
+    MeasuringOptions,
+    check_metered,
+    check_new,
+    new_file,
+    space_content,
+)
+from nni_latency.tables._energy import metered_table
 from nni_latency.tables._layer_schedule import LayerSchedule
 from nni_latency.tables._lookup_table import LookupTable
 from nni_latency.tables._memory_table import as_throughput
@@ -45,8 +54,8 @@ def build_table(
         How to measure.
     out : str or Path
         Where the table goes.
-    metric : {"latency", "throughput"}, default="latency"
-        What the table holds of what was measured.
+    metric : {"latency", "throughput", "energy", "power"}, default="latency"
+        What the table holds of what was measured. Energy [J] and power [W] need a meter among ``meters``.
     overwrite : bool, default=False
         Replace a finished table.
     **how
@@ -73,18 +82,19 @@ def build_table(
     UnknownNameError
         If the features of an operator cannot be counted.
     """
-    if metric not in ("latency", "throughput"):
+    if metric not in ("latency", "throughput", *METERED):
         raise InvalidValueError(
-            f"Measured are latency and throughput. Got {metric!r}; memory is counted by count_table."
+            f"Measured are latency, throughput, energy and power. Got {metric!r}; memory is counted by count_table."
         )
     for layer in plan.layers:
         for candidate in layer.candidates.values():
             # A kind of operator that cannot be counted is told now, and not after all the measuring.
             features_of(candidate.op)
     measuring = Measuring(runtime, protocol, **how)
+    check_metered(metric, measuring.meters)
     derive = _layers_table if runtime.supports_layer_timing else solved_table
     with new_file(out, overwrite=overwrite) as target:
-        table = derive(plan, measuring)
+        table = derive(plan, measuring, metric if metric in METERED else "latency")
         table = as_throughput(table) if metric == "throughput" else table
         table.save(target)
         return table
@@ -105,11 +115,12 @@ def write_table(table: LookupTable, out: str | Path, *, overwrite: bool = False)
     return table
 
 
-def _layers_table(plan: MeasurePlan, measuring: Measuring) -> LookupTable:
-    """Time the candidates inside whole networks."""
+def _layers_table(plan: MeasurePlan, measuring: Measuring, metric: str) -> LookupTable:
+    """Time the candidates inside whole networks, and read what these draw."""
     schedule = LayerSchedule(plan, measuring.protocol, isolated=measuring.benches.isolated)
     measured = measuring.run(schedule, plan_content(plan))
-    return measured.mark(table_of(schedule, measuring.runtime.platform))
+    table = table_of(schedule, measuring.runtime.platform)
+    return measured.mark(table if metric == "latency" else metered_table(table, schedule, metric))
 
 
 def table_of(schedule: LayerSchedule, platform: Platform) -> LookupTable:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypedDict, TypeVar
@@ -19,21 +19,40 @@ from nni_latency.measurement import (
     Meter,
     Progress,
     Protocol,
+    Record,
     Schedule,
     Store,
     StoredCampaign,
+    quantile,
     summarise_fallbacks,
 )
 from nni_latency.measurement.runtimes import Runtime
 from nni_latency.platforms import Conditions, remarks_on
 from nni_latency.tables._header import TableHeader
 from nni_latency.tables._plan import SpaceReference, plain_arguments
+from nni_latency.units import format_percent
 
 #: Where records are kept: a store, the URL or file of one, or None for the user's own.
 StoreSource = Store | str | None
 
 #: Something whose fields `conditions`, `remarks` and `campaign` say how it was measured.
 Result = TypeVar("Result", bound=TableHeader)
+
+
+#: By which name the content of a campaign tells its meters.
+METERS = "meters"
+
+#: Metrics that a meter of energy gives.
+METERED = ("energy", "power")
+
+
+def check_metered(metric: str, meters: Sequence[Meter]) -> None:
+    """Raise `InvalidValueError` if a metric needs a meter and there is none."""
+    if metric in METERED and not any(meter.metric == "energy" for meter in meters):
+        raise InvalidValueError(
+            f"The metric {metric!r} needs a meter of energy: meters=(load_meter('rapl'),), or an assumed power: "
+            "load_meter('constant:15')."
+        )
 
 
 def check_new(target: Path, *, overwrite: bool = False) -> None:
@@ -118,6 +137,9 @@ class Measuring:
         """
         self.protocol.check_threads(self.runtime.platform.threads)
         store, benches = as_store(self.store), self.benches
+        if self.meters:
+            # What was read decides what can be derived, and how long a visit is.
+            content = {**content, METERS: [meter.description for meter in self.meters]}
         header = CampaignHeader(schedule.kind, content, benches.platform, schedule.protocol)
         with store.campaign(header, fresh=self.fresh, wait=self.wait) as log:
             campaign = Campaign(schedule, benches, log, self.timer, self.on_progress)
@@ -134,12 +156,14 @@ class Measured:
     campaign: str
     conditions: Mapping[str, Any]
     fallbacks: tuple[str, ...] = ()
+    records: tuple[Record, ...] = ()
 
     @classmethod
     def of(cls, stored: StoredCampaign) -> Measured:
         """Read it off the records of a campaign."""
-        networks = {record.subjects: record.fallbacks for record in stored.records}
-        return cls(stored.identifier, stored.conditions, summarise_fallbacks(networks))
+        records = tuple(stored.records)
+        networks = {record.subjects: record.fallbacks for record in records}
+        return cls(stored.identifier, stored.conditions, summarise_fallbacks(networks), records)
 
     def mark(self, result: Result) -> Result:
         """Write into a table or a set of points which campaign it came from, what fell back, and the conditions."""
@@ -148,8 +172,25 @@ class Measured:
         if set(self.conditions) >= {"before", "after"}:
             before, after = (Conditions.from_dict(self.conditions[moment]) for moment in ("before", "after"))
             fields["conditions"] = {"before": before.as_dict(), "after": after.as_dict()}
-            fields["remarks"] = (*known, *map(str, remarks_on(before, after)))
+            fields["remarks"] = (*known, *map(str, remarks_on(before, after)), *self._metered(before, after))
         return replace(result, **fields)
+
+    def _metered(self, before: Conditions, after: Conditions) -> Iterator[str]:
+        """Say what read the energy, what is left of it without idle power, and which windows were disturbed."""
+        powers = [watts for record in self.records for watts in record.samples.get("power", ())]
+        if not powers:
+            return
+        idle = [conditions.idle_power for conditions in (before, after) if conditions.idle_power is not None]
+        rest = "What the machine draws without work is not known."
+        if idle:
+            net = max(0.0, 1 - sum(idle) / len(idle) / quantile(powers, 0.5))
+            moments = zip(idle, ("before", "after"), strict=False)
+            drawn = " and ".join(f"{watts:.3g} W {moment}" for watts, moment in moments)
+            rest = f"Without work the machine drew {drawn}: {format_percent(net)} of it is net."
+        yield f"Energy and power are gross, read by {before.meter}. {rest}"
+        disturbed = [marks for record in self.records if (marks := record.marks)]
+        if disturbed:
+            yield f"{len(disturbed)} of {len(powers)} windows were disturbed. The first: {disturbed[0][0]}"
 
 
 @contextlib.contextmanager

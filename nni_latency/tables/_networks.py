@@ -11,10 +11,10 @@ import numpy as np
 
 from nni_latency.costs import NORMAL
 from nni_latency.errors import InvalidValueError
-from nni_latency.measurement import NetworkSchedule, Protocol, Subject, Summary
+from nni_latency.measurement import NetworkSchedule, Protocol, Subject, Summary, quantile, quantile_interval
 from nni_latency.measurement.runtimes import Runtime
 from nni_latency.platforms import Platform
-from nni_latency.tables._building import Measuring, MeasuringOptions, space_content
+from nni_latency.tables._building import METERED, Measuring, MeasuringOptions, check_metered, space_content
 from nni_latency.tables._layer_schedule import Round
 from nni_latency.tables._plan import NetworkSource
 from nni_latency.tables._samples import Runs, Samples
@@ -69,6 +69,8 @@ class NetworkMeasurements:
         Networks that could not be run, each with the reason.
     fallbacks : tuple of str, default=()
         Sentences that name the operators that did not run where, or in the precision, that was asked for.
+    metric : str, default="latency"
+        What was measured; times stand for its values, in its SI unit.
     """
 
     networks: Mapping[str, NetworkTimes]
@@ -78,6 +80,7 @@ class NetworkMeasurements:
     duration: float
     failures: Mapping[str, str]
     fallbacks: tuple[str, ...] = ()
+    metric: str = "latency"
 
     @property
     def reference(self) -> float | None:
@@ -91,6 +94,8 @@ def measure_networks(
     selections: Mapping[str, Mapping[str, Any]],
     runtime: Runtime,
     protocol: Protocol,
+    *,
+    metric: str = "latency",
     **how: Unpack[MeasuringOptions],
 ) -> NetworkMeasurements:
     """Measure whole networks, each visited once in every round, in an order that is drawn anew each time.
@@ -106,6 +111,8 @@ def measure_networks(
         Networks by name, ``{layer: choice}`` with every layer each, or ``{label: choice}`` with every label.
     runtime, protocol, how
         As for `build_table`.
+    metric : {"latency", "energy", "power"}, default="latency"
+        What is measured. Energy [J] and power [W] need a meter among ``meters``.
 
     Raises
     ------
@@ -116,7 +123,10 @@ def measure_networks(
     """
     if not selections:
         raise InvalidValueError("There is no network to measure.")
+    if metric not in ("latency", *METERED):
+        raise InvalidValueError(f"Whole networks are measured in latency, energy or power, not in {metric}.")
     measuring = Measuring(runtime, protocol, **how)
+    check_metered(metric, measuring.meters)
     networks = {f"network {name}": selection for name, selection in selections.items()}
     references = {f"reference {name}": network for name, network in reference_networks(plan, selections).items()}
     schedule = NetworkSchedule(
@@ -127,7 +137,7 @@ def measure_networks(
     )
     content = {name: dict(selection) for name, selection in {**networks, **references}.items()}
     done = measuring.run(schedule, space_content(plan.space, plan.input_shape, content))
-    found = _summarise(selections, reference_networks(plan, selections), runtime.platform, protocol, schedule)
+    found = _summarise(selections, reference_networks(plan, selections), runtime.platform, protocol, schedule, metric)
     return replace(found, fallbacks=done.fallbacks)
 
 
@@ -152,18 +162,23 @@ def _summarise(
     platform: Platform,
     protocol: Protocol,
     schedule: NetworkSchedule,
+    metric: str = "latency",
 ) -> NetworkMeasurements:
     """Summarise all networks together."""
     everything = {**selections, **references}
     named = dict(zip([f"network {name}" for name in selections], selections, strict=True))
     named |= dict(zip([f"reference {name}" for name in references], references, strict=True))
-    places = {key: list(everything).index(name) for key, name in named.items()}
+    places_by = {name: place for place, name in enumerate(everything)}
+    places = {key: places_by[name] for key, name in named.items()}
     samples = Samples((len(places),))
     for records in schedule.observed:
         samples.add(Round(tuple((places[record.subjects[0]],) for record in records), tuple(records)))
     failed = {named[key]: reason for key, reason in schedule.failures.items()}
     found = network_times(everything, samples.runs, protocol) if samples.drift else {}
     measured = {name: times for name, times in found.items() if name not in failed}
+    if metric != "latency":
+        drawn = {name: _drawn(times, places_by[name], samples, metric) for name, times in measured.items()}
+        measured = {name: found for name, found in drawn.items() if found is not None}
     return NetworkMeasurements(
         {name: times for name, times in measured.items() if name in selections},
         platform,
@@ -171,7 +186,35 @@ def _summarise(
         tuple(samples.drift),
         round(schedule.spent, 3),
         {name: reason for name, reason in failed.items() if name in selections},
+        metric,
     )
+
+
+def _drawn(times: NetworkTimes, place: int, samples: Samples, metric: str) -> NetworkTimes | None:
+    """Return what a network draws, or the energy of a run: its time at the usual speed, times the power."""
+    powers = [
+        [
+            watts
+            for (index,), visit in zip(item.networks, item.visits, strict=True)
+            if index == place
+            for watts in visit.samples.get("power", ())
+        ]
+        for item in samples.rounds
+    ]
+    known = [watts for row in powers for watts in row]
+    if not known:
+        return None
+    middle = quantile(known, 0.5)
+    halves = [quantile([watts for row in powers[half::2] for watts in row] or known, 0.5) for half in (0, 1)]
+    low, high = quantile_interval(known, 0.5, 0.95)
+    power = Summary(middle, min(low, middle), max(high, middle), len(known), 0)
+    if metric == "power":
+        return replace(times, summary=power, halves=(halves[0], halves[1]), runs=tuple(known), speeds=())
+    width = math.hypot(times.summary.spread, power.spread) * middle * times.summary.value
+    value = times.summary.value * middle
+    summary = Summary(value, max(0.0, value - width), value + width, len(known), 0)
+    first, second = (seconds * watts for seconds, watts in zip(times.halves, halves, strict=True))
+    return replace(times, summary=summary, halves=(first, second), runs=(), speeds=())
 
 
 def network_times(

@@ -113,6 +113,11 @@ class Samples:
                     self._ratios[layer][choice].append(seconds / reference)
 
     @property
+    def rounds(self) -> tuple[Any, ...]:
+        """Everything that was added."""
+        return tuple(self._records)
+
+    @property
     def runs(self) -> Runs:
         """All runs as arrays."""
         visits = [

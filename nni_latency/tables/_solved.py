@@ -25,7 +25,7 @@ from nni_latency.measurement import (
 )
 from nni_latency.operators import OpSpec, features_of
 from nni_latency.platforms import Platform
-from nni_latency.tables._building import Measuring, space_content
+from nni_latency.tables._building import METERS, Measuring, space_content
 from nni_latency.tables._entry import Entry
 from nni_latency.tables._layer_schedule import ALIGNMENTS, LayerSchedule, Network
 from nni_latency.tables._lookup_table import LookupTable
@@ -61,6 +61,8 @@ class BatchSchedule(Schedule):
         By layer, what its candidates may cost.
     failed : sequence of (int, int)
         Layer and index of the candidates that cannot be run.
+    metric : str, default="latency"
+        What is solved for.
     """
 
     kind = "solved"
@@ -68,10 +70,15 @@ class BatchSchedule(Schedule):
     what = "networks"
 
     def __init__(
-        self, plan: MeasurePlan, protocol: Protocol, prior: Columns, failed: Sequence[tuple[int, int]] = ()
+        self,
+        plan: MeasurePlan,
+        protocol: Protocol,
+        prior: Columns,
+        failed: Sequence[tuple[int, int]] = (),
+        metric: str = "latency",
     ) -> None:
         super().__init__(protocol, isolated=False)
-        self.plan, self.prior = plan, prior
+        self.plan, self.prior, self.metric = plan, prior, metric
         self._available = [
             [choice for choice in range(size) if (layer, choice) not in failed] for layer, size in enumerate(plan.sizes)
         ]
@@ -142,7 +149,10 @@ class BatchSchedule(Schedule):
         level, times = quantile(drift, 0.5), dict[str, list[float]]()
         for records, reference in zip(rounds, drift, strict=True):
             for record in records:
-                times.setdefault(record.subjects[0], []).extend(s * level / reference for s in record.whole)
+                # Power is no less on a slower machine.
+                factor = 1.0 if self.metric == "power" else level / reference
+                samples = record.samples.get(self.metric, ())
+                times.setdefault(record.subjects[0], []).extend(factor * sample for sample in samples)
         if self._key(self._reference) not in times:
             return {}
         kept = {key: values for key, values in times.items() if key not in self.failures}
@@ -176,7 +186,7 @@ class BatchSchedule(Schedule):
         return Subject(self._key(network), build, self.plan.input_shape, specification={"selection": selection})
 
 
-def solved_table(plan: MeasurePlan, measuring: Measuring) -> LookupTable:
+def solved_table(plan: MeasurePlan, measuring: Measuring, metric: str = "latency") -> LookupTable:
     """Measure whole networks and solve for the entries of their candidates.
 
     What the candidates cost in a runtime that can be timed inside, or what they compute, is the prior of the solution.
@@ -191,7 +201,7 @@ def solved_table(plan: MeasurePlan, measuring: Measuring) -> LookupTable:
     budget = measuring.protocol.time_budget
     prior, failed = _measure_prior(plan, measuring)
     protocol = replace(measuring.protocol, time_budget=(1 - _PRIOR_SHARE) * budget)
-    schedule = BatchSchedule(plan, protocol, prior, list(failed))
+    schedule = BatchSchedule(plan, protocol, prior, list(failed), metric)
     measured = measuring.run(schedule, space_content(plan.space, plan.input_shape, _op_keys(plan)))
     table = solve_batches(schedule, failed, measuring.runtime.platform)
     return measured.mark(replace(table, protocol=measuring.protocol))
@@ -212,7 +222,9 @@ def _measure_prior(plan: MeasurePlan, measuring: Measuring) -> tuple[Columns, di
         half_width=_PRIOR_HALF_WIDTH,
         processes=1,
     )
-    quiet = replace(measuring, runtime=inner, protocol=protocol, on_start=lambda _: None, on_progress=_ignore)
+    quiet = replace(
+        measuring, runtime=inner, protocol=protocol, on_start=lambda _: None, on_progress=_ignore, meters=()
+    )
     schedule = LayerSchedule(plan, protocol, isolated=quiet.benches.isolated)
     quiet.run(schedule, space_content(plan.space, plan.input_shape, _op_keys(plan)))
     return _columns(schedule), schedule.failed
@@ -227,7 +239,8 @@ def prior_of(plan: MeasurePlan, campaign: StoredCampaign, store: Store) -> tuple
     for found in reversed(list(store.campaigns(kind=LayerSchedule.kind))):
         other, mine = found.header, campaign.header
         same_machine = (other.platform.device, other.platform.threads) == (mine.platform.device, mine.platform.threads)
-        if same_machine and other.content == mine.content:
+        content = {name: value for name, value in mine.content.items() if name != METERS}
+        if same_machine and other.content == content:
             schedule = LayerSchedule(plan, other.protocol)
             schedule.replay(found.records, found.failures)
             return _columns(schedule), schedule.failed
@@ -255,8 +268,12 @@ def solve_batches(schedule: BatchSchedule, failed: dict[tuple[int, int], str], p
         raise InvalidValueError("The time budget is too small: it was spent before three networks were measured.")
     features = [np.array([_counts(candidate.op) for candidate in layer.candidates.values()]) for layer in plan.layers]
     names = [list(layer.candidates) for layer in plan.layers]
-    solution = solve_entries(architectures, times, schedule.prior, features, names)
+    # Contributions to a mean power have nothing to do with work: a priori they are alike.
+    even = schedule.metric == "power"
+    prior = [np.ones(size) for size in plan.sizes] if even else schedule.prior
+    solution = solve_entries(architectures, times, prior, () if even else features, names)
     return LookupTable(
+        metric=schedule.metric,
         space=plan.space,
         platform=platform,
         layers=_layers(plan, solution, architectures, failed),

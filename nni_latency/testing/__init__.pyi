@@ -1,11 +1,13 @@
 from ._clock import FakeClock
 from ._contracts import check_estimator, check_plugin, check_runtime
 from ._engine_contracts import check_bench, check_meter, check_schedule
+from ._meter import FakeMeter
 from ._runtime import FakeModule, FakeRuntime, fake_plan
 from ._store_contract import check_store
 
 __all__ = [
     "FakeClock",
+    "FakeMeter",
     "FakeModule",
     "FakeRuntime",
     "check_bench",

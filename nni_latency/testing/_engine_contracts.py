@@ -47,12 +47,22 @@ def check_meter(meter: Meter, work: Callable[[], object]) -> None:
     expect(meter.period >= 0, f"'period' must be >= 0. Got {meter.period!r}.")
     expect(meter.runs(1e-3) >= 1, "'runs' must be at least one.")
     expect(meter.runs(1e-3) >= meter.runs(1.0), "'runs' must not grow with the time of one run.")
+    expect(bool(meter.description), "'description' must say what it is.")
+    expect(meter.shortest >= meter.settling >= 0, "'settling' must be >= 0, and a window longer than that.")
     with meter.session():
         costs = [_read(meter, work, runs) for runs in (1, 50)]
+        others = {name: list(values) for name, values in meter.observations().items()}
         idle = meter.idle()
+    expect(
+        all(math.isfinite(value) for values in others.values() for value in values),
+        f"'observations' must be finite numbers. Got {others}.",
+    )
     expect(all(math.isfinite(cost) and cost >= 0 for cost in costs), f"A window must cost >= 0. Got {costs}.")
     expect(costs[1] > costs[0], f"Fifty runs must cost more than one. Got {costs[1]} and {costs[0]}.")
     expect(math.isfinite(idle) and idle >= 0, f"'idle' must be a finite number >= 0. Got {idle!r}.")
+    with meter.session():
+        again = _read(meter, work, 50)
+    expect(again > 0, f"A second session must read as the first. Got {again}.")
 
 
 def _read(meter: Meter, work: Callable[[], object], runs: int) -> float:

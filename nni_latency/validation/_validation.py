@@ -25,6 +25,9 @@ from nni_latency.platforms import Platform, check_same_platform
 from nni_latency.tables import MeasurePlan, NetworkMeasurements, NetworkSource, NetworkTimes
 from nni_latency.units import format_percent
 
+#: What is measured of whole networks.
+MEASURED = ("latency", "energy", "power")
+
 #: Numbers are equal that differ by less than this share.
 _ROUNDING = 1e-9
 
@@ -167,8 +170,10 @@ def predict_networks(
     MissingEntryError
         If it knows too little.
     """
-    if estimator.metric != "latency":
-        raise MismatchError(f"Measured is the latency of networks, {estimator!r} estimates their {estimator.metric}.")
+    if estimator.metric not in MEASURED:
+        raise MismatchError(
+            f"Measured are {', '.join(MEASURED)} of networks, {estimator!r} estimates their {estimator.metric}."
+        )
     check_same_platform(estimator.platform, platform, f"Validating {estimator!r}")
     return {name: _predict(estimator, plan, selection) for name, selection in selections.items()}
 
@@ -228,6 +233,8 @@ def validate(
     MeasurementError
         If no network could be measured.
     """
+    if estimator.metric != measured.metric:
+        raise MismatchError(f"Measured is the {measured.metric} of networks, {estimator!r} gives {estimator.metric}.")
     selections = {name: times.selection for name, times in measured.networks.items()}
     predicted = predicted or predict_networks(estimator, plan, selections, measured.platform)
     references = {name: times.selection for name, times in measured.references.items() if name not in predicted}

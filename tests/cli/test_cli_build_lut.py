@@ -89,7 +89,12 @@ def test_build_replaces_a_table_if_told_to(run, tables, tmp_path):
         (["--batch-size", "x"], "Batch sizes must be whole numbers >= 1, separated by commas. Got 'x'."),
         (["--batch-size", "1,,2"], "Batch sizes must be whole numbers >= 1, separated by commas. Got '1,,2'."),
         (["--batch-size", "1,2"], "--out names one file, but --batch-size asks for several tables."),
-        (["--metric", "beauty"], "'beauty' is not one of 'latency', 'throughput', 'parameter_memory'"),
+        (
+            ["--metric", "beauty"],
+            "'beauty' is not one of 'latency', 'throughput', 'energy', 'power', 'parameter_memory'",
+        ),
+        (["--metric", "energy", "--meter", "abacus"], "Unknown meter 'abacus'. There is: constant"),
+        (["--metric", "energy", "--meter", "constant:0"], "takes a positive power in watts, as in constant:15"),
         (["--half-width", "1"], "1.0 is not in the range 0<=x<1"),
         (["--timeout", "never"], "A duration must be a positive number"),
     ],

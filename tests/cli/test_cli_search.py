@@ -325,7 +325,17 @@ def test_unknown_estimator_lists_what_there_is(refused):
 
 
 def test_table_of_another_metric_is_refused(refused):
-    assert "The estimator gives energy, --target-ms asks for latency." in refused(table="energy")
+    assert "The estimator gives energy, --target-ms asks for latency. Give --target in J." in refused(table="energy")
+
+
+def test_search_takes_one_target(refused):
+    assert "Give one target: --target-ms for latency, or --target in s." in refused("--target", "0.004")
+
+
+def test_target_in_joules_out_of_reach_tells_the_reachable_range(fails, tables, _few_digits):
+    complaint = fails("search", "--latency-estimator", tables["energy"], "--target", "1e-9", "--out", "out")
+    assert "No network of the space meets" in complaint
+    assert "J" in complaint
 
 
 def test_place_under_a_file_is_refused(refused, tmp_path):

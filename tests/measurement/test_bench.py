@@ -172,7 +172,7 @@ def test_meter_is_read_over_a_window_that_it_can_resolve(open_bench):
     )
     before = runtime.clock.now
     visit = bench.visit(["a/y", "b/x"])
-    assert visit.samples == {"latency": [3.0], "energy": [pytest.approx(6.0)]}
+    assert visit.samples == {"latency": [3.0], "energy": [pytest.approx(6.0)], "power": [2.0], "window": [6.0]}
     # Twenty steps of the meter take 5 s, which is two runs.
     assert runtime.clock.now - before >= 3.0 + 3.0 + 2 * 3.0
 

@@ -236,7 +236,7 @@ def test_estimator_of_another_platform_is_refused_with_both(table, measured):
 
 def test_estimator_of_another_metric_is_refused(table, measured):
     energy = TableEstimator(dataclasses.replace(table, metric="energy"))
-    with pytest.raises(MismatchError, match=r"Measured is the latency of networks, .* estimates their energy"):
+    with pytest.raises(MismatchError, match=r"Measured is the latency of networks, .* gives energy"):
         validate(energy, _PLAN, measured)
 
 

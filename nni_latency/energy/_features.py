@@ -1,0 +1,128 @@
+"""What operators are to a device: their work and shapes as numbers that mean the same on all of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nni_latency.energy._device import DeviceFacts
+from nni_latency.operators import OpSpec, group_of, work_of
+
+#: Groups of operators that run through the same kind of code; any other counts as the last.
+GROUPS = (
+    "dense convolution",
+    "pointwise convolution",
+    "depthwise convolution",
+    "grouped convolution",
+    "matrix product",
+    "normalisation",
+    "reduction",
+    "average pooling",
+    "max pooling",
+    "elementwise",
+)
+
+#: What stands for a group of which nothing was measured; any other is as memory-bound as elementwise operators.
+_INSTEAD = {
+    "max pooling": "average pooling",
+    "average pooling": "reduction",
+    "grouped convolution": "dense convolution",
+}
+
+#: Convolutions and matrix products, whose loops a library tiles.
+_TILED = frozenset(GROUPS[:5])
+
+#: How many rows, columns and summands a tile of a matrix product has.
+_TILE = (128, 64, 32)
+
+
+def kernel_features(ops: Sequence[OpSpec], device: DeviceFacts, known: Collection[str] = GROUPS) -> NDArray[np.float64]:
+    """Describe operators by numbers: their work in the device's own terms, their shapes, and what code runs them.
+
+    Parameters
+    ----------
+    ops : sequence of OpSpec
+        The operators.
+    device : DeviceFacts
+        Where they run.
+    known : collection of str
+        Groups of operators of which something is known; another one counts as the closest of them.
+
+    Returns
+    -------
+    ndarray of shape (n_ops, n_features)
+    """
+    return np.array([_row(op, device, known) for op in ops])
+
+
+def known_group(op: OpSpec, known: Collection[str]) -> str:
+    """Return the group of an operator, or the closest of which something is known."""
+    group: str | None = group_of(op)
+    while group is not None and group not in known:
+        group = _INSTEAD.get(group)
+    return group or GROUPS[-1]
+
+
+def roofline(ops: Sequence[OpSpec], device: DeviceFacts) -> NDArray[np.float64]:
+    """Return the least time that the work of operators needs on a device [s], (n_ops,)."""
+    work = [work_of(op)[0] for op in ops]
+    return np.array([max(item.flops / device.flops, _moved(item) / device.bandwidth, 1e-9) for item in work])
+
+
+def _moved(work: Any) -> float:
+    return float(max(work.memory, 4 * (work.inputs + work.outputs), 4))
+
+
+def _row(op: OpSpec, device: DeviceFacts, known: Collection[str]) -> list[float]:
+    work, group = work_of(op)[0], known_group(op, known)
+    moved = _moved(work)
+    compute, memory = work.flops / device.flops, moved / device.bandwidth
+    rows, columns, depth = _matrix(op, group, work)
+    tiles = math.prod(-(-size // tile) for size, tile in zip((rows, columns), _TILE, strict=False))
+    waste = math.prod(-(-size // tile) * tile / size for size, tile in zip((rows, columns, depth), _TILE, strict=True))
+    shape = op.input_shapes[0]
+    return [
+        float(GROUPS.index(group)),
+        math.log(compute + 1e-9),
+        math.log(memory + 1e-9),
+        math.log((compute + 1e-9) / (memory + 1e-9)),
+        math.log(work.inputs + 1),
+        math.log(work.outputs + 1),
+        math.log(work.params + 1),
+        math.log(rows),
+        math.log(columns),
+        math.log(depth),
+        math.log(tiles),
+        math.log(waste),
+        math.log(shape[1] if len(shape) > 1 else 1),
+        math.log(math.prod(shape[2:]) or 1),
+        float(_window(op)),
+        float(_number(op.get("stride", 1))),
+        math.log(max(1.0, _number(op.get("groups", 1)))),
+        float(bool(op.get("bias", False))),
+        float(math.prod(shape[2:]) % 8 == 0),
+        float((shape[1] if len(shape) > 1 else 1) % 8 == 0),
+        float(columns % 8 == 0),
+    ]
+
+
+def _matrix(op: OpSpec, group: str, work: Any) -> tuple[int, int, int]:
+    """Return rows, columns and summands of an operator as a product of matrices; of any other, its outputs."""
+    outputs = max(1, work.outputs)
+    if group not in _TILED or not work.macs:
+        return outputs, 1, 1
+    columns = int(_number(op.get("out_channels", op.get("out_features", 1)))) or 1
+    return max(1, outputs // columns), columns, max(1, work.macs // outputs)
+
+
+def _window(op: OpSpec) -> float:
+    size = op.get("kernel_size", 1)
+    return float(math.prod(size)) if isinstance(size, tuple) else _number(size) ** 2
+
+
+def _number(value: Any) -> float:
+    return float(max(value)) if isinstance(value, tuple) else float(value or 0)

@@ -1,0 +1,228 @@
+"""Operators and networks whose time and energy somebody measured, as tables in CSV tell them."""
+
+from __future__ import annotations
+
+import ast
+import csv
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from nni_latency.errors import FileFormatError
+from nni_latency.operators import OpSpec
+
+#: Columns that are read.
+_COLUMNS = ("operator", "input_shape", "latency_s", "energy_mj")
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class MeasuredOperator:
+    """An operator with its time and energy. Immutable.
+
+    Parameters
+    ----------
+    op : OpSpec
+        What it computes.
+    seconds : float
+        Time of one run [s], the runs of a loop one after another.
+    joules : float
+        Energy of one run [J], gross.
+    """
+
+    op: OpSpec
+    seconds: float
+    joules: float
+
+    @property
+    def watts(self) -> float:
+        """Mean power [W]."""
+        return self.joules / self.seconds
+
+
+@dataclass(frozen=True)
+class MeasuredNetworkEnergy:
+    """A whole network with its time and energy. Immutable.
+
+    Parameters
+    ----------
+    name : str
+        The network.
+    input_shape : tuple of int
+        Batch first.
+    seconds, joules : float
+        Time [s] and energy [J] of one run.
+    """
+
+    name: str
+    input_shape: Shape
+    seconds: float
+    joules: float
+
+
+def read_operators(path: str | Path) -> list[MeasuredOperator]:
+    """Read operators that ml-operator-profiling measured, or whoever writes the same columns.
+
+    ``operator`` is the ``repr`` of a torch module and ``input_shape`` that of its input; nothing of it is run. What was
+    measured several times comes once, with the medians.
+
+    Parameters
+    ----------
+    path : str or Path
+        CSV with the columns ``operator``, ``input_shape``, ``latency_s`` and ``energy_mj``.
+
+    Raises
+    ------
+    FileFormatError
+        If the file is absent, a column is missing, or a row cannot be understood.
+    """
+    found: dict[OpSpec, list[tuple[float, float]]] = {}
+    for line, row in _rows(path):
+        try:
+            op = _operator(row["operator"], _shape(row["input_shape"]))
+        except (ValueError, SyntaxError, TypeError, KeyError, IndexError) as error:
+            raise FileFormatError(
+                f"{path}, line {line}: {row['operator']!r} on {row['input_shape']!r} is no operator of torch: {error}"
+            ) from error
+        found.setdefault(op, []).append(_costs(path, line, row))
+    return [MeasuredOperator(op, *(float(value) for value in np.median(costs, axis=0))) for op, costs in found.items()]
+
+
+def read_networks(path: str | Path) -> list[MeasuredNetworkEnergy]:
+    """Read whole networks in the same columns; ``operator`` is the name of the network.
+
+    Raises
+    ------
+    FileFormatError
+        If the file is absent, a column is missing, or a row cannot be understood.
+    """
+    found = []
+    for line, row in _rows(path):
+        try:
+            shape = _shape(row["input_shape"])
+        except (ValueError, SyntaxError) as error:
+            raise FileFormatError(f"{path}, line {line}: {row['input_shape']!r} is no shape.") from error
+        found.append(MeasuredNetworkEnergy(row["operator"], shape, *_costs(path, line, row)))
+    return found
+
+
+def _rows(path: str | Path) -> Iterator[tuple[int, Mapping[str, str]]]:
+    try:
+        with Path(path).open(newline="", encoding="utf-8") as file:
+            reader = csv.DictReader(file)
+            missing = [name for name in _COLUMNS if name not in (reader.fieldnames or ())]
+            if missing:
+                raise FileFormatError(f"{path} has no column {', '.join(missing)}.")
+            yield from enumerate(reader, 2)
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise FileFormatError(f"{path} cannot be read: {error}") from error
+
+
+def _costs(path: str | Path, line: int, row: Mapping[str, str]) -> tuple[float, float]:
+    try:
+        seconds, joules = float(row["latency_s"]), float(row["energy_mj"]) * 1e-3
+    except (TypeError, ValueError):
+        seconds = joules = math.nan
+    if not (0 < seconds < math.inf and 0 < joules < math.inf):
+        raise FileFormatError(f"{path}, line {line}: time and energy must be positive numbers.")
+    return seconds, joules
+
+
+def _shape(text: str) -> Shape:
+    shape = ast.literal_eval(text)
+    if not (isinstance(shape, tuple) and shape and all(isinstance(size, int) and size > 0 for size in shape)):
+        raise ValueError(f"{text!r} is no shape")
+    return shape
+
+
+def _operator(text: str, shape: Shape) -> OpSpec:
+    """Make the operator of a module's ``repr``, as a trace of it would be."""
+    call = ast.parse(text.strip(), mode="eval").body
+    if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Name)):
+        raise ValueError("it is no call")
+    name = call.func.id
+    values = [ast.literal_eval(item) for item in call.args]
+    given = {item.arg or "": _literal(item.value) for item in call.keywords}
+    if name in _MAKERS:
+        return _MAKERS[name](shape, values, given)
+    return OpSpec.of(_snake(name), [shape], **{key: value for key, value in given.items() if value is not None})
+
+
+def _literal(node: ast.expr) -> Any:
+    """Return a value; a bare word, as in ``mode=row``, is its name."""
+    return node.id if isinstance(node, ast.Name) else ast.literal_eval(node)
+
+
+def _snake(name: str) -> str:
+    """Name a kind as torch names its function.
+
+    >>> _snake("GELU"), _snake("LayerNorm"), _snake("StochasticDepth")
+    ('gelu', 'layer_norm', 'stochastic_depth')
+    """
+    if name.isupper() or name in ("SiLU", "ReLU", "ReLU6"):
+        return name.lower()
+    return "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name).lstrip("_")
+
+
+def _one(value: Any) -> Any:
+    """Return one number for equal ones, as traces do."""
+    return value[0] if isinstance(value, tuple) and len(set(value)) == 1 else value
+
+
+def _convolution(shape: Shape, values: list[Any], given: dict[str, Any]) -> OpSpec:
+    kernel, stride = _one(given["kernel_size"]), _one(given["stride"])
+    attributes = {"bias": given.get("bias", True), "groups": given.get("groups", 1), "kernel_size": kernel}
+    sizes = given["kernel_size"]
+    padding = given.get("padding", (0, 0))
+    if padding != tuple(size // 2 for size in sizes):
+        attributes["padding"] = _one(padding)
+    return OpSpec.of("conv2d", [shape], **attributes, out_channels=values[1], stride=stride)
+
+
+def _linear(shape: Shape, values: list[Any], given: dict[str, Any]) -> OpSpec:
+    return OpSpec.of("linear", [shape], bias=given.get("bias", True), out_features=given["out_features"])
+
+
+def _average(shape: Shape, values: list[Any], given: dict[str, Any]) -> OpSpec:
+    return _pool("avg_pool2d", shape, given)
+
+
+def _maximum(shape: Shape, values: list[Any], given: dict[str, Any]) -> OpSpec:
+    return _pool("max_pool2d", shape, given)
+
+
+def _layer_norm(shape: Shape, values: list[Any], given: dict[str, Any]) -> OpSpec:
+    return OpSpec.of("layer_norm", [shape], normalized_shape=_one(values[0]))
+
+
+def _pool(kind: str, shape: Shape, given: dict[str, Any]) -> OpSpec:
+    kernel, stride, padding = given["kernel_size"], given.get("stride"), given.get("padding", 0)
+    stride = kernel if stride is None else stride
+    out = shape[:2] + tuple((size + 2 * padding - kernel) // stride + 1 for size in shape[2:])
+    extra = {"padding": padding} if padding else {}
+    return OpSpec.of(kind, [shape], kernel_size=kernel, out=out, stride=stride, **extra)
+
+
+def _adaptive(shape: Shape, values: list[Any], given: dict[str, Any]) -> OpSpec:
+    size = given["output_size"]
+    sizes = size if isinstance(size, tuple) else (size, size)
+    return OpSpec.of("adaptive_avg_pool2d", [shape], out=shape[:2] + sizes, output_size=_one(size))
+
+
+_MAKERS: dict[str, Callable[[Shape, list[Any], dict[str, Any]], OpSpec]] = {
+    "Conv2d": _convolution,
+    "Linear": _linear,
+    "AvgPool2d": _average,
+    "MaxPool2d": _maximum,
+    "LayerNorm": _layer_norm,
+    "GELU": lambda shape, values, given: OpSpec.of("gelu", [shape]),
+    "AdaptiveAvgPool2d": _adaptive,
+    "BatchNorm2d": lambda shape, values, given: OpSpec.of("batch_norm", [shape]),
+    "ReLU": lambda shape, values, given: OpSpec.of("relu", [shape], **given),
+    "StochasticDepth": lambda shape, values, given: OpSpec.of("stochastic_depth", [shape], p=given["p"], out=shape),
+}

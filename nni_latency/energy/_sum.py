@@ -1,0 +1,221 @@
+"""`OperatorSum`: networks as sums of their operators, with a correction that is learned from operators alone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.exceptions import NotFittedError
+
+from nni_latency.energy._device import DeviceFacts
+from nni_latency.energy._features import known_group
+from nni_latency.energy._measured import MeasuredOperator
+from nni_latency.energy._portable import PortableModel
+from nni_latency.errors import InvalidValueError
+from nni_latency.operators import OpSpec, group_of
+
+#: An operator that takes less than so many times its kind's shortest time waits for its launch, and not for the GPU.
+_BOUND = 1.15
+
+#: Share of a kind's operators, the shortest ones, whose time is that of a launch.
+_SHORTEST = 0.1
+
+#: A normalisation moves twice its elements; one that takes more than this by the time of elementwise operators also
+#: computes statistics, as while a network is trained.
+_TRAINING = 1.25
+
+#: What does nothing in inference.
+_RANDOM = ("dropout", "stochastic_depth")
+
+#: The group of operators that do nothing but move their elements.
+_PLAIN = "elementwise"
+
+#: Attributes that decide no cost on a GPU.
+_IDLE_ATTRIBUTES = ("inplace", "out", "weights", "learned")
+
+
+@dataclass(frozen=True)
+class NetworkSum:
+    """What the operators of a network add up to. Immutable.
+
+    Parameters
+    ----------
+    seconds, joules : float
+        With the correction [s], [J].
+    plain_seconds, plain_joules : float
+        The measured operators as they are; the others do not count [s], [J].
+    constant_joules : float
+        The corrected time times the most common power [J]: what energy is worth knowing beyond time.
+    work, launches : float
+        Time in which the GPU works, and in which its work is launched; the longer decides [s].
+    measured : float
+        Share of the operators that were measured.
+    predicted : mapping of str to int
+        By kind, how many operators were predicted.
+    """
+
+    seconds: float
+    joules: float
+    plain_seconds: float
+    plain_joules: float
+    constant_joules: float
+    work: float
+    launches: float
+    measured: float
+    predicted: Mapping[str, int]
+
+
+class OperatorSum:
+    r"""Adds up the operators of a network on a GPU as they run there, one behind the other without a pause.
+
+    An operator that is measured alone, again and again, takes as long as its launch where that is longer than its work.
+    In a network launches run ahead: it takes :math:`T = \max(\sum_i l_i, \sum_i g_i)`, the launches :math:`l_i` or the
+    work :math:`g_i`, whichever is longer. Of an operator that waits for its launch the work follows from its power,
+    which lies between that of a GPU at rest and a busy one, :math:`g_i = t_i (P_i - P_0) / (P_1 - P_0)`. Energy is
+    :math:`E = P_0 T + \sum_i (E_i - P_0 t_i)`. Launch times by kind, :math:`P_0` and :math:`P_1` are those of the
+    measured operators. What was not measured is predicted by `PortableModel`; so are normalisations that were measured
+    with statistics as in training, where the networks run in inference.
+
+    Parameters
+    ----------
+    inference : bool, default=True
+        Whether the networks run in inference, where a normalisation computes no statistics.
+    model : PortableModel, optional
+        What predicts; by default a new one.
+
+    Attributes
+    ----------
+    device_ : DeviceFacts
+        Facts of the device, taken from the operators.
+    launches_ : dict of str to float
+        Time of a launch by kind [s].
+    training_ : bool
+        Whether the operators were measured as in training.
+    """
+
+    def __init__(self, *, inference: bool = True, model: PortableModel | None = None) -> None:
+        self.inference = inference
+        self.model = model
+
+    def fit(self, operators: Sequence[MeasuredOperator]) -> OperatorSum:
+        """Learn from measured operators of one device.
+
+        Raises
+        ------
+        InvalidValueError
+            If there are fewer than three.
+        """
+        self.device_ = DeviceFacts.of(operators)
+        self.launches_ = _launches(operators)
+        self.groups_ = {item.op.kind: group_of(item.op) for item in operators}
+        self.power_ = float(np.median([item.watts for item in operators]))
+        self._known = {_key(item.op): item for item in operators}
+        bound = [self._is_bound(item) for item in operators]
+        free = [item for item, waits in zip(operators, bound, strict=True) if not waits]
+        taught = [MeasuredOperator(item.op, *self._work_of(item)) for item in operators]
+        self.training_ = self._is_training(free)
+        if self.training_:
+            taught = [item for item in taught if not _trains(item.op)]
+        self.model_ = (self.model or PortableModel()).fit({"": taught}, {"": self.device_})
+        return self
+
+    def total(self, ops: Sequence[OpSpec]) -> NetworkSum:
+        """Add up the operators of a network.
+
+        Parameters
+        ----------
+        ops : sequence of OpSpec
+            All operators, as often as they run.
+
+        Raises
+        ------
+        NotFittedError
+            Before `fit`.
+        InvalidValueError
+            If there are none.
+        """
+        if not hasattr(self, "model_"):
+            raise NotFittedError("OperatorSum is not fitted: call 'fit' first.")
+        if not ops:
+            raise InvalidValueError("A network has at least one operator. Got none.")
+        known = [self._known.get(_key(op)) for op in ops]
+        used = [item if item is not None and self._counts(op) else None for op, item in zip(ops, known, strict=True)]
+        rest = [op for op, item in zip(ops, used, strict=True) if item is None]
+        seconds, watts = self.model_.predict(rest, self.device_) if rest else (np.zeros(0), np.zeros(0))
+        works = [self._work_of(item) for item in used if item is not None]
+        work = math.fsum(second for second, _ in works) + float(seconds.sum())
+        extra = math.fsum(joules - self.device_.rest * second for second, joules in works)
+        extra += float(((watts - self.device_.rest) * seconds).sum())
+        launches = math.fsum(self._launch(op) for op in ops)
+        whole = max(work, launches)
+        return NetworkSum(
+            whole,
+            self.device_.rest * whole + max(0.0, extra),
+            math.fsum(item.seconds for item in known if item is not None),
+            math.fsum(item.joules for item in known if item is not None),
+            self.power_ * whole,
+            work,
+            launches,
+            1 - len(rest) / len(ops),
+            {kind: sum(op.kind == kind for op in rest) for kind in sorted({op.kind for op in rest})},
+        )
+
+    def _counts(self, op: OpSpec) -> bool:
+        """Whether what was measured of an operator is what it does in the network."""
+        return not (self.training_ and self.inference and _trains(op))
+
+    def _launch(self, op: OpSpec) -> float:
+        """Return the time of a launch [s]: by the kind, or that of the shortest kind of its group, or of any."""
+        if op.kind in self.launches_:
+            return self.launches_[op.kind]
+        group = known_group(op, self.groups_.values())
+        return min(self.launches_[kind] for kind in self.launches_ if self.groups_[kind] in (group, _PLAIN))
+
+    def _is_bound(self, item: MeasuredOperator) -> bool:
+        return item.seconds < _BOUND * self.launches_[item.op.kind]
+
+    def _work_of(self, item: MeasuredOperator) -> tuple[float, float]:
+        """Return how long the GPU works on an operator [s], and the energy of that time [J]."""
+        rest, busy = self.device_.rest, self.device_.power
+        if not self._is_bound(item) or busy <= rest:
+            return item.seconds, item.joules
+        share = min(1.0, max(0.02, (item.watts - rest) / (busy - rest)))
+        seconds = item.seconds * share
+        return seconds, rest * seconds + max(0.0, item.joules - rest * item.seconds)
+
+    def _is_training(self, free: Sequence[MeasuredOperator]) -> bool:
+        """Whether normalisations take longer than moving their elements once in and once out."""
+        plain = _speeds([item for item in free if group_of(item.op) == "elementwise" and item.op.kind == "relu"])
+        norms = _speeds([item for item in free if item.op.kind == "batch_norm"])
+        return bool(len(plain) and len(norms) and np.median(norms) > _TRAINING * np.median(plain))
+
+
+def _trains(op: OpSpec) -> bool:
+    """Whether an operator does more in training than in inference."""
+    return group_of(op) == "normalisation" or op.kind in _RANDOM
+
+
+def _speeds(items: Sequence[MeasuredOperator]) -> NDArray[np.float64]:
+    """Return seconds by element of the larger half of operators."""
+    sizes = np.array([math.prod(item.op.input_shapes[0]) for item in items], dtype=np.float64)
+    if not len(sizes):
+        return sizes
+    speeds: NDArray[np.float64] = np.array([item.seconds for item in items]) / sizes
+    return speeds[sizes >= np.median(sizes)]
+
+
+def _launches(operators: Sequence[MeasuredOperator]) -> dict[str, float]:
+    """Return the time of a launch by kind [s]: that of the shortest of its operators."""
+    kinds: dict[str, list[float]] = {}
+    for item in operators:
+        kinds.setdefault(item.op.kind, []).append(item.seconds)
+    return {kind: float(np.quantile(times, _SHORTEST)) for kind, times in kinds.items()}
+
+
+def _key(op: OpSpec) -> tuple[object, ...]:
+    """Return what decides the cost of an operator."""
+    attributes = tuple(item for item in op.attributes if item[0] not in _IDLE_ATTRIBUTES)
+    return op.kind, op.input_shapes, attributes

@@ -1,0 +1,5 @@
+"""What reads energy and power: one thin adapter each."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,0 +1,262 @@
+"""`CsvMeter`: an external power meter whose program writes a file that grows, by a clock of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import hashlib
+import math
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import TextIO
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from nni_latency.errors import FileFormatError, InvalidValueError, MeasurementError
+from nni_latency.measurement.meters._sampled import SampledMeter
+from nni_latency.units import format_seconds
+
+#: Columns of time and power by their beginnings, and what a power is multiplied by to be in watts.
+_TIMES = ("time", "date", "t_s", "seconds")
+_POWERS = {"power_mw": 1e-3, "mw": 1e-3, "milliwatt": 1e-3, "power": 1.0, "watt": 1.0, "w": 1.0}
+
+#: Load that is made to align the clocks, a digit a step: no shift of it looks like another. Length of a step [s].
+_PATTERN, _STEP = (1, 0, 0, 1, 1, 1, 0, 1, 0, 0, 0, 1, 0, 1, 1, 0), 0.5
+
+#: How far clocks may be apart [s], how fine the offset is sought [s], and how clearly the load must show.
+_REACH, _FINE, _CLEAR = 30.0, 0.02, 0.6
+
+#: How long the file may lag behind [s].
+_LAG = 20.0
+
+
+class CsvMeter(SampledMeter):
+    """Follows the file of an external power meter and aligns its clock with this machine's.
+
+    The file has a header with a column of time (seconds, or dates as in ISO 8601) and one of power (``power_w``,
+    ``power_mw``, ``watts``, ...), and lines are added to it while it is read. When a session opens, the processors work
+    and rest in a pattern of 8 s, and the offset of the clocks is that by which the pattern shows best in the power.
+
+    Parameters
+    ----------
+    path : str or Path
+        The file.
+    offset : float, optional
+        The meter's clock less this machine's [s], where it is known; then no load is made.
+    every : float, default=0.1
+        Time between looks at the file [s].
+    work : callable, optional
+        Makes the load for so many seconds.
+
+    Raises
+    ------
+    InvalidValueError
+        If there is no such file.
+    """
+
+    resolution = 0.1
+    settling = 2.0
+
+    def __init__(
+        self,
+        path: str | Path,
+        offset: float | None = None,
+        *,
+        every: float = 0.1,
+        work: Callable[[float], None] | None = None,
+    ) -> None:
+        super().__init__(every)
+        self.path, self.offset = Path(path), offset
+        self._work = work or keep_busy
+        self._read, self._rest, self._columns = 0, "", (0, 0, 1.0)
+        #: By how much the meter's clock is ahead of this machine's [s], once that is known.
+        self.offset_ = offset or 0.0
+        if not self.path.is_file():
+            raise InvalidValueError(f"The meter 'csv' reads a file that grows, and there is none: {str(path)!r}.")
+
+    @classmethod
+    def of(cls, device: str, argument: str) -> CsvMeter:
+        """Make it of ``csv:FILE`` or ``csv:FILE,offset=SECONDS``."""
+        path, given, seconds = argument.partition(",offset=")
+        try:
+            return cls(path, float(seconds) if given else None)
+        except ValueError as error:
+            if isinstance(error, InvalidValueError):
+                raise
+            raise InvalidValueError(f"The offset of {path!r} must be seconds. Got {seconds!r}.") from error
+
+    @property
+    def description(self) -> str:
+        """What it is."""
+        return f"csv:{self.path.name}"
+
+    @contextlib.contextmanager
+    def opened(self) -> Iterator[None]:
+        """Read the header, go to the end of the file, and align the clocks.
+
+        Raises
+        ------
+        FileFormatError
+            If there are no columns of time and power.
+        MeasurementError
+            If the file does not grow, or does not show the load.
+        """
+        with self._file() as file:
+            header = file.readline()
+            self._columns = columns_of(header, str(self.path))
+            file.seek(0, os.SEEK_END)
+            self._read, self._rest = file.tell(), ""
+        self.offset_ = self._align() if self.offset is None else self.offset
+        yield
+
+    def readings(self) -> Sequence[tuple[float, float]]:
+        """Return what was added to the file, by this machine's clock."""
+        base = time.time() - time.perf_counter()
+        return [(moment - self.offset_ - base, watts) for moment, watts in self._added()]
+
+    def _added(self) -> list[tuple[float, float]]:
+        """Return the lines that were added: time by the meter's clock [s] and power [W]."""
+        with self._file() as file:
+            if file.seek(0, os.SEEK_END) < self._read:
+                raise MeasurementError(f"{self.path} became shorter: its program began a new file.")
+            file.seek(self._read)
+            text = self._rest + file.read()
+            self._read = file.tell()
+        *lines, self._rest = text.split("\n")
+        when, power, factor = self._columns
+        found = []
+        for row in csv.reader(lines):
+            try:
+                found.append((_seconds(row[when]), factor * float(row[power])))
+            except (IndexError, ValueError):
+                if any(field.strip() for field in row):
+                    raise MeasurementError(
+                        f"{self.path} has a line that is no time and power: {','.join(row)!r}"
+                    ) from None
+        return found
+
+    @contextlib.contextmanager
+    def _file(self) -> Iterator[TextIO]:
+        try:
+            with self.path.open(encoding="utf-8", newline="") as file:
+                yield file
+        except OSError as error:
+            raise MeasurementError(f"{self.path} cannot be read any more: {error}") from error
+
+    def _align(self) -> float:
+        begin, readings = time.time(), list[tuple[float, float]]()
+        for digit in _PATTERN:
+            (self._work if digit else time.sleep)(_STEP)
+        until = time.time() + _LAG
+        length = len(_PATTERN) * _STEP
+        while time.time() < until:
+            readings += self._added()
+            # As much again has to come when the clocks are apart.
+            if readings and len(readings) > len(_PATTERN) and readings[-1][0] - readings[0][0] > length:
+                break
+            time.sleep(self.every)
+        if len(readings) < len(_PATTERN):
+            raise MeasurementError(
+                f"{self.path} got {len(readings)} lines in {format_seconds(time.time() - begin)}: its program has "
+                "ended, or writes too seldom."
+            )
+        offset, clear = clock_offset([moment for moment, _ in readings], [watts for _, watts in readings], begin)
+        if clear < _CLEAR:
+            raise MeasurementError(
+                f"{self.path} does not show the load that was made to align the clocks (correlation {clear:.2f}): it "
+                "may be the meter of another machine. Where the clocks agree, give csv:FILE,offset=0"
+            )
+        return offset
+
+
+def columns_of(header: str, name: str) -> tuple[int, int, float]:
+    """Return the columns of time and power, and what the power is multiplied by.
+
+    Raises
+    ------
+    FileFormatError
+        If there are none.
+
+    Examples
+    --------
+    >>> columns_of("timestamp,voltage,power_mw", "log.csv")
+    (0, 2, 0.001)
+    """
+    names = [field.strip().lower() for field in next(csv.reader([header]), [])]
+    when = next((place for place, field in enumerate(names) if field.startswith(_TIMES)), None)
+    for beginning, factor in _POWERS.items():
+        power = next((place for place, field in enumerate(names) if field.startswith(beginning)), None)
+        if when is not None and power is not None:
+            return when, power, factor
+    raise FileFormatError(
+        f"{name} has no columns of time and power, such as 'timestamp,power_w'. Its first line is {header.strip()!r}."
+    )
+
+
+def clock_offset(times: ArrayLike, watts: ArrayLike, begin: float, step: float = _STEP) -> tuple[float, float]:
+    """Find by how much the clock of a power meter is ahead, from the load that was made.
+
+    Parameters
+    ----------
+    times : array-like of shape (n_readings,)
+        By the meter's clock [s].
+    watts : array-like of shape (n_readings,)
+        The power [W].
+    begin : float
+        When the load began, by this machine's clock [s].
+    step : float, default=0.5
+        Length of a step of the load [s].
+
+    Returns
+    -------
+    offset : float
+        The meter's clock less this machine's [s].
+    clear : float
+        Correlation of load and power at that offset.
+    """
+    when, power = np.asarray(times, dtype=np.float64), np.asarray(watts, dtype=np.float64)
+    moments = np.arange(0.0, len(_PATTERN) * step, step / 10)
+    load = np.array(_PATTERN, dtype=np.float64)[(moments // step).astype(int).clip(0, len(_PATTERN) - 1)]
+    load -= load.mean()
+    offsets = np.arange(-_REACH, _REACH, _FINE)
+    best = (0.0, -1.0)
+    for offset in offsets[np.argsort(np.abs(offsets))]:
+        at = begin + offset + moments
+        if at[0] < when[0] - step or at[-1] > when[-1] + step:
+            continue
+        seen = np.interp(at, when, power)
+        seen -= seen.mean()
+        size = math.sqrt(float(load @ load) * float(seen @ seen))
+        found = float(load @ seen) / size if size > 0 else 0.0
+        if found > best[1] + 1e-6:
+            best = (float(offset), found)
+    return best
+
+
+def keep_busy(seconds: float) -> None:
+    """Keep all processors of this process busy for so long."""
+    end, block = time.perf_counter() + seconds, bytes(1 << 20)
+
+    def work() -> None:
+        while time.perf_counter() < end:
+            # It gives the interpreter's lock away meanwhile.
+            hashlib.sha256(block).digest()
+
+    threads = [threading.Thread(target=work) for _ in range(len(os.sched_getaffinity(0)))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def _seconds(text: str) -> float:
+    """Read a time: seconds, or a date."""
+    try:
+        return float(text)
+    except ValueError:
+        return datetime.fromisoformat(text.strip()).timestamp()

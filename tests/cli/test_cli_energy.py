@@ -1,0 +1,59 @@
+"""Energy and power on the command line: build a table, validate it, estimate, and search with a budget in joules."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from tiny import TINY_OPTIONS
+
+from nni_latency.tables import LookupTable
+
+
+@pytest.fixture(scope="module")
+def built(run, tmp_path_factory):
+    """Build tables of latency, energy and power of the tiny space, with one campaign for the last two."""
+    folder = tmp_path_factory.mktemp("energy")
+    how = [*TINY_OPTIONS, "--rounds", 4, "--processes", 1, "--half-width", 0, "--database", folder / "records.sqlite"]
+    for metric in ("energy", "power"):
+        meter = ["--meter", "constant:20", "--max-window", "5s"]
+        result = run("build-lut", *how, "--metric", metric, *meter, "--out", folder / f"{metric}.json")
+    return folder, result
+
+
+@pytest.mark.slow
+def test_tables_of_energy_and_power_follow_from_one_campaign(built):
+    folder, result = built
+    assert "nothing was measured" in result.stderr
+    assert "they follow from a constant power of 20 W, which is an assumption" in result.stderr
+    energy, power = LookupTable.load(folder / "energy.json"), LookupTable.load(folder / "power.json")
+    assert energy.campaign == power.campaign
+    assert (energy.metric, power.metric) == ("energy", "power")
+    assert any("constant:20" in remark for remark in energy.remarks)
+    assert energy.conditions["before"]["meter_assumption"] == "a constant power of 20 W"
+    drawn = sum(layer.entries[next(iter(layer.entries))].value for layer in power.layers)
+    assert drawn == pytest.approx(20.0, rel=0.02)
+
+
+@pytest.mark.slow
+def test_energy_is_estimated_shown_and_validated(run, built, tmp_path):
+    folder, _ = built
+    assert " mJ" in run("show", folder / "energy.json").stdout
+    table = LookupTable.load(folder / "energy.json")
+    names = ",".join(next(iter(layer.entries)) for layer in table.searched)
+    command = ["estimate", "--architecture", names, "--latency-estimator", folder / "energy.json", "--json"]
+    estimated = json.loads(run(*command).stdout)
+    assert "energy" in json.dumps(estimated)
+    run(
+        "validate", folder / "energy.json", "--networks", 3, "--rounds", 2, "--meter", "constant:20",
+        "--out", tmp_path / "v.json", "--plot", tmp_path / "v.png",
+    )  # fmt: skip
+    content = json.loads((tmp_path / "v.json").read_text())
+    assert (content["metric"], content["unit"]) == ("energy", "J")
+    assert len(content["networks"]) >= 3
+
+
+def test_energy_without_a_meter_says_what_to_do(fails, tmp_path, monkeypatch):
+    monkeypatch.setattr("nni_latency.measurement.meters._rapl._FOLDER", tmp_path / "absent")
+    complaint = fails("build-lut", *TINY_OPTIONS, "--metric", "energy", "--out", "t.json")
+    assert "assume a power: --meter constant:WATTS" in complaint

@@ -1,0 +1,229 @@
+"""Time, power and energy of operators: read, predicted on devices, and added up to networks."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sklearn.exceptions import NotFittedError
+
+from nni_latency.energy import (
+    DeviceFacts,
+    MeasuredOperator,
+    OperatorSum,
+    PortableModel,
+    cross_validate,
+    kernel_features,
+    leave_one_device_out,
+    read_networks,
+    read_operators,
+)
+from nni_latency.errors import FileFormatError, InvalidValueError
+from nni_latency.operators import OpSpec, trace, work_of
+
+PUBLISHED = Path(__file__).parents[3] / "shared" / "data" / "gpu-operators"
+
+HEADER = "operator,input_shape,latency_s,energy_mj\n"
+ROWS = (
+    '"Conv2d(3, 64, kernel_size=(7, 7), stride=(2, 2), padding=(3, 3), bias=False)","(2, 3, 56, 56)",0.001,50\n'
+    '"Conv2d(3, 64, kernel_size=(7, 7), stride=(2, 2), padding=(3, 3), bias=False)","(2, 3, 56, 56)",0.003,90\n'
+    '"BatchNorm2d(64, eps=1e-05, momentum=0.1, affine=True, track_running_stats=True)","(2, 64, 28, 28)",0.001,5\n'
+    'ReLU(inplace=True),"(2, 64, 28, 28)",0.001,5\n'
+    '"AdaptiveAvgPool2d(output_size=(1, 1))","(2, 64, 28, 28)",0.001,5\n'
+    '"AvgPool2d(kernel_size=2, stride=2, padding=0)","(2, 64, 28, 28)",0.001,5\n'
+    '"Linear(in_features=64, out_features=10, bias=True)","(2, 64)",0.001,5\n'
+    '"StochasticDepth(p=0.5, mode=row)","(2, 64, 28, 28)",0.001,5\n'
+    '"MaxPool2d(kernel_size=3, stride=2, padding=1, dilation=1, ceil_mode=False)","(2, 64, 28, 28)",0.001,5\n'
+    '"LayerNorm((64,), eps=1e-06, elementwise_affine=True)","(2, 7, 64)",0.001,5\n'
+    '"GELU(approximate=\'none\')","(2, 64)",0.001,5\n'
+)
+
+
+def _file(tmp_path, text):
+    path = tmp_path / "operators.csv"
+    path.write_text(text)
+    return path
+
+
+def test_read_operators_names_them_as_a_trace_does(tmp_path):
+    import torch
+    from torch import nn
+
+    found = read_operators(_file(tmp_path, HEADER + ROWS))
+    network = nn.Sequential(
+        nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU(inplace=True), nn.AvgPool2d(2)
+    )
+    traced = [item.op for item in trace(network, torch.zeros(2, 3, 56, 56)).operators]
+    assert [item.op for item in found][:3] == traced[:3]
+    assert traced[3] in {item.op for item in found}
+    pooled = nn.Sequential(nn.MaxPool2d(3, 2, 1), nn.GELU())
+    assert trace(pooled, torch.zeros(2, 64, 28, 28)).operators[0].op in {item.op for item in found}
+    assert (found[0].seconds, found[0].joules, found[0].watts) == (0.002, 0.07, 35.0)
+    assert {item.op.kind for item in found} >= {"linear", "stochastic_depth", "gelu", "adaptive_avg_pool2d"}
+
+
+@pytest.mark.parametrize(("text", "message"), [
+    ("operator,input_shape\n", r"no column latency_s, energy_mj"),
+    (HEADER + 'ReLU(),"(1, 2)",nan,5\n', r"line 2: time and energy must be positive"),
+    (HEADER + 'ReLU(),"(1, 2)",,5\n', r"line 2: time and energy must be positive"),
+    (HEADER + 'ReLU(,"(1, 2)",1,5\n', r"line 2: 'ReLU\(' on .* is no operator of torch"),
+    (HEADER + 'ReLU(),"(1, x)",1,5\n', r"is no operator of torch"),
+    (HEADER + '__import__("os").getcwd(),"(1, 2)",1,5\n', r"is no operator of torch"),
+])  # fmt: skip
+def test_file_that_can_not_be_understood_says_where(tmp_path, text, message):
+    with pytest.raises(FileFormatError, match=message):
+        read_operators(_file(tmp_path, text))
+
+
+def test_absent_file_and_odd_shapes_are_told(tmp_path):
+    with pytest.raises(FileFormatError, match=r"cannot be read"):
+        read_operators(tmp_path / "absent.csv")
+    with pytest.raises(FileFormatError, match=r"line 2: 'big' is no shape"):
+        read_networks(_file(tmp_path, HEADER + "resnet,big,1,5\n"))
+
+
+FACTS = {
+    "slow": DeviceFacts(1e12, 1e11, 100.0, 20.0, 1e-5),
+    "fast": DeviceFacts(8e12, 5e11, 250.0, 60.0, 5e-6),
+    "other": DeviceFacts(3e12, 4e11, 150.0, 30.0, 8e-6),
+}
+
+
+def _measure(op, device):
+    """Return what an operator costs on an invented device: launch or roofline, and a power between rest and most."""
+    work = work_of(op)[0]
+    busy = max(work.flops / device.flops, 4 * (work.inputs + work.outputs) / device.bandwidth)
+    seconds = max(device.launch, busy)
+    return MeasuredOperator(op, seconds, device.rest * seconds + (device.power - device.rest) * busy)
+
+
+def _ops(count=60, seed=0):
+    random = np.random.default_rng(seed)
+    ops = []
+    for _ in range(count):
+        channels, size = int(2 ** random.integers(4, 9)), int(random.integers(4, 40))
+        shape = (8, channels, size, size)
+        ops.append(OpSpec.of("relu", [shape]))
+        ops.append(OpSpec.of("conv2d", [shape], bias=False, groups=1, kernel_size=3, out_channels=channels, stride=1))
+    return list(dict.fromkeys(ops))
+
+
+def test_facts_of_a_device_are_found_from_its_operators():
+    found = DeviceFacts.of([_measure(op, FACTS["fast"]) for op in _ops(200)])
+    true = FACTS["fast"]
+    assert found.launch == pytest.approx(true.launch)
+    assert found.power == pytest.approx(true.power, rel=0.05)
+    assert found.flops == pytest.approx(true.flops, rel=0.05)
+    with pytest.raises(InvalidValueError, match=r"at least three measured operators\. Got 1"):
+        DeviceFacts.of([_measure(_ops()[0], true)])
+    with pytest.raises(InvalidValueError, match=r"'power' of DeviceFacts must be a positive number\. Got nan"):
+        DeviceFacts(1, 1, math.nan, 1, 1)
+
+
+def test_operators_that_were_not_seen_are_predicted_better_than_by_a_constant_power():
+    # Launches take so long that many operators leave the device half idle.
+    device = dataclasses.replace(FACTS["fast"], launch=1e-4)
+    scores = cross_validate([_measure(op, device) for op in _ops()], device=device)
+    assert scores.energy[0] < 0.1 < scores.constant[0]
+
+
+def test_device_that_was_not_seen_is_predicted_by_its_facts():
+    ops = _ops()
+    measured = {name: [_measure(op, device) for op in ops] for name, device in FACTS.items()}
+    scores = leave_one_device_out(measured, FACTS)
+    assert set(scores) == set(FACTS)
+    assert scores["other"].time[0] < 0.2
+    with pytest.raises(InvalidValueError, match=r"at least two\. Got 1"):
+        leave_one_device_out({"slow": measured["slow"]}, FACTS)
+
+
+def test_portable_model_is_saved_and_read(tmp_path):
+    ops = _ops(20)
+    model = PortableModel(n_trees=5)
+    with pytest.raises(NotFittedError):
+        model.predict(ops, FACTS["slow"])
+    with pytest.raises(NotFittedError):
+        model.save(tmp_path / "model.json")
+    model.fit({"slow": [_measure(op, FACTS["slow"]) for op in ops]}, FACTS)
+    read = PortableModel.load(model.save(tmp_path / "model.json"))
+    for before, after in zip(model.predict(ops, FACTS["fast"]), read.predict(ops, FACTS["fast"]), strict=True):
+        assert np.array_equal(before, after)
+    (tmp_path / "model.json").write_text((tmp_path / "model.json").read_text()[:500])
+    with pytest.raises(FileFormatError):
+        PortableModel.load(tmp_path / "model.json")
+    with pytest.raises(InvalidValueError, match=r"facts of the device 'unknown' are missing"):
+        model.fit({"unknown": [_measure(op, FACTS["slow"]) for op in ops]}, FACTS)
+
+
+@given(st.lists(st.integers(1, 300), min_size=1, max_size=5))
+def test_features_are_finite_whatever_the_shape(shape):
+    for kind in ("relu", "add", "mystery", "layer_norm"):
+        assert np.isfinite(kernel_features([OpSpec.of(kind, [tuple(shape)])], FACTS["slow"])).all()
+
+
+def test_network_that_keeps_the_gpu_busy_is_the_sum_of_its_work():
+    ops = [op for op in _ops(40) if _measure(op, FACTS["slow"]).seconds > 5 * FACTS["slow"].launch]
+    measured = [_measure(op, FACTS["slow"]) for op in _ops(40)]
+    total = OperatorSum().fit(measured).total(ops)
+    assert total.seconds == pytest.approx(total.plain_seconds, rel=1e-6)
+    assert total.joules == pytest.approx(total.plain_joules, rel=0.02)
+    assert (total.measured, total.predicted) == (1.0, {})
+
+
+def test_network_of_small_operators_waits_for_their_launches():
+    device = FACTS["fast"]
+    small = [OpSpec.of("relu", [(1, size)]) for size in range(1, 40)]
+    large = [OpSpec.of("relu", [(64, 64, size)]) for size in range(500, 4000, 100)]
+    model = OperatorSum().fit([_measure(op, device) for op in [*small, *large]])
+    mixed = model.total([*small * 20, *large])
+    # Launches of small operators hide behind the work of large ones, and those of many do not.
+    assert mixed.seconds < mixed.plain_seconds
+    assert mixed.launches == pytest.approx(device.launch * (20 * len(small) + len(large)), rel=0.2)
+    alone = model.total(small)
+    assert alone.seconds == pytest.approx(alone.launches)
+    assert alone.joules == pytest.approx(device.rest * alone.seconds, rel=0.2)
+
+
+def test_normalisations_that_were_measured_in_training_are_predicted_for_inference():
+    device = FACTS["slow"]
+    shapes = [(32, channels, size, size) for channels in (64, 128, 256) for size in (14, 28, 56, 112)]
+    relu = [_measure(OpSpec.of("relu", [shape]), device) for shape in shapes]
+    norms = [MeasuredOperator(OpSpec.of("batch_norm", [item.op.input_shapes[0]]), 2 * item.seconds, 2 * item.joules)
+             for item in relu]  # fmt: skip
+    others = [_measure(op, device) for op in _ops(20) if op.kind == "conv2d"]
+    ops = [item.op for item in norms[-6:]]
+    corrected = OperatorSum().fit([*relu, *norms, *others]).total(ops)
+    assert corrected.seconds == pytest.approx(0.5 * corrected.plain_seconds, rel=0.1)
+    trained = OperatorSum(inference=False).fit([*relu, *norms, *others]).total(ops)
+    assert trained.seconds == pytest.approx(trained.plain_seconds)
+
+
+def test_operator_sum_that_can_not_add_up_says_so():
+    with pytest.raises(NotFittedError):
+        OperatorSum().total(_ops(1))
+    with pytest.raises(InvalidValueError, match=r"at least one operator"):
+        OperatorSum().fit([_measure(op, FACTS["slow"]) for op in _ops(5)]).total([])
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not PUBLISHED.is_dir(), reason="the published measurements of GPUs are not at hand")
+def test_published_operators_add_up_to_published_networks():
+    import importlib.util
+
+    path = Path(__file__).parents[2] / "examples" / "gpu_operator_energy.py"
+    specification = importlib.util.spec_from_file_location("gpu_operator_energy", path)
+    example = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(example)
+    operators = read_operators(PUBLISHED / "a30_operators.csv")
+    model, traced = OperatorSum().fit(operators), example.read_traced(example.TRACED)
+    errors = []
+    for network in read_networks(PUBLISHED / "a30_models.csv"):
+        total = model.total(example.ops_of(network, traced))
+        errors.append([total.seconds / network.seconds - 1, total.joules / network.joules - 1])
+    time, energy = np.abs(errors).mean(axis=0)
+    assert max(time, energy) < 0.05
