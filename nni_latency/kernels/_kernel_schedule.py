@@ -30,9 +30,13 @@ from nni_latency.measurement import (
 )
 from nni_latency.micro_benchmarks import FEEDER, fed_chain, inputs_of
 
-#: Kernels that one process holds at most, the numbers in all of them, and their multiply-adds: a round should not take
-#: longer than some seconds, because the budget is looked at after it.
-_BATCH, _MOST_NUMBERS, _MOST_MACS = 96, 2**28, 10**10
+#: Numbers in the kernels that one process holds, at most.
+_MOST_NUMBERS = 2**28
+
+#: Kernels that one process holds at most, and their multiply-adds: a round should not take longer than some seconds,
+#: because the budget is looked at after it. Nor much less: what disturbs a machine lasts for seconds, and should not be
+#: there whenever a kernel is visited. By themselves, and several in a network.
+_BATCH, _BATCH_TOGETHER = (96, 10**10), (384, 4 * 10**10)
 
 #: How often a kernel is visited at least and at most, by itself and in a network of several.
 _VISITS, _VISITS_TOGETHER = (2, 4), (4, 10)
@@ -301,12 +305,13 @@ class KernelSchedule(Schedule):
     def _draw_batch(self) -> list[Kernel]:
         """Return the next kernels of the iteration, as many as fit into the memory of one process."""
         batch: list[Kernel] = []
+        most, most_macs = _BATCH_TOGETHER if self.together else _BATCH
         numbers = macs = 0
         for kernel in self._wanting():
             kind = self.kinds[kernel.kind]
             work, inputs = kind.work(kernel), sum(math.prod(shape) for shape in kind.shapes(kernel))
             numbers, macs = numbers + 2 * work.params + inputs, macs + work.macs
-            if batch and (numbers > _MOST_NUMBERS or macs > _MOST_MACS or len(batch) == _BATCH):
+            if batch and (numbers > _MOST_NUMBERS or macs > most_macs or len(batch) == most):
                 break
             batch.append(kernel)
         return batch
