@@ -38,6 +38,10 @@ def _two_pictures(sizes: Sizes) -> Shapes:
     return [*_picture(sizes), *_picture(sizes)]
 
 
+def _picture_and_gate(sizes: Sizes) -> Shapes:
+    return [*_picture(sizes), (1, sizes["CIN"], 1, 1)]
+
+
 def _pictures_to_join(sizes: Sizes) -> Shapes:
     channels = [sizes[f"CIN{place}"] for place in (1, 2, 3, 4)]
     return [(1, count, sizes["HW"], sizes["HW"]) for count in channels if count]
@@ -100,6 +104,7 @@ _SINGLE: dict[str, tuple[str, Mapping[str, Domain], Callable[[Sizes], Shapes]]] 
     "silu_block": ("silu", _PICTURE, _picture),
     "sigmoid_block": ("sigmoid", _PICTURE, _picture),
     "mul_block": ("mul", _PICTURE, _two_pictures),
+    "scale_block": ("mul", _PICTURE, _picture_and_gate),
     "globalavgpool_block": ("globalavgpool", _PICTURE, _picture),
     "gelu_block": ("gelu", _SEQUENCE, _sequence),
     "layernorm_block": ("layernorm", _SEQUENCE, _sequence),

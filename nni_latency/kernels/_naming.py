@@ -60,6 +60,9 @@ def kernel_of(ops: Sequence[OpSpec]) -> Kernel | None:
 
 Found = tuple[str, dict[str, int]]
 
+#: Numbers of a row that count as channels of one pixel.
+_MOST_CHANNELS = 4096
+
 
 def _chain(first: OpSpec, rest: Sequence[OpSpec]) -> Found | None:
     """Name an operator with what is fused behind it."""
@@ -160,7 +163,15 @@ def _picture_sizes(op: OpSpec) -> dict[str, int]:
     shape = given_shapes(op)[0]
     if len(shape) == 3:
         return {"HW": max(1, round(math.sqrt(shape[1]))), "CIN": shape[2]}
-    return {"HW": _side(shape), "CIN": shape[1] if len(shape) > 1 else 1}
+    if len(shape) < 3:
+        return _row_sizes(shape[-1] if shape else 1)
+    return {"HW": _side(shape), "CIN": shape[1]}
+
+
+def _row_sizes(numbers: int) -> dict[str, int]:
+    """Return the sizes of the picture that a row of numbers counts as, of one pixel unless it is long."""
+    side = math.ceil(math.sqrt(numbers / _MOST_CHANNELS))
+    return {"HW": side, "CIN": max(1, round(numbers / side**2))}
 
 
 def _of_two(base: str) -> Callable[[OpSpec], Found | None]:
@@ -171,6 +182,14 @@ def _of_two(base: str) -> Callable[[OpSpec], Found | None]:
         return (base, _picture_sizes(op)) if len(shapes) == 2 and shapes[0] == shapes[1] else None
 
     return named
+
+
+def _product(op: OpSpec) -> Found | None:
+    """Name a product of two tensors of one shape, or of a picture and a number for each of its channels."""
+    small, *large = sorted(given_shapes(op), key=math.prod)
+    if len(large) == 1 and len(large[0]) == 4 and small == (*large[0][:2], 1, 1) != large[0]:
+        return "scale_block", {"HW": _side(large[0]), "CIN": large[0][1]}
+    return _of_two("mul_block")(op)
 
 
 _BASES: dict[str, Callable[[OpSpec], Found | None]] = {
@@ -299,7 +318,7 @@ _SINGLES: dict[str, Callable[[OpSpec], Found | None]] = {
     "channel_shuffle": _halves("channel_shuffle"),
     "split": _halves("split_block"),
     "chunk": _halves("split_block"),
-    "mul": _of_two("mul_block"),
+    "mul": _product,
     "layer_norm": _tokens("layernorm_block"),
     "softmax": _softmax,
     "matmul": _matmul,

@@ -215,3 +215,21 @@ def test_several_images_are_another_kernel():
 def test_a_draw_takes_usual_values():
     generator = np.random.default_rng(0)
     assert {TYPES["conv_bn"].domains["KERNEL_SIZE"].draw(generator) for _ in range(50)} == {1, 3, 5, 7}
+
+
+@pytest.mark.parametrize("shapes", [[(1, 8, 7, 5), (1, 8, 1, 1)], [(1, 8, 1, 1), (1, 8, 7, 5)]])
+def test_product_with_a_number_for_each_channel_is_a_kernel_of_its_own(shapes):
+    kernel = kernel_of([OpSpec.of("mul", shapes)])
+    assert (kernel.kind, kernel.sizes) == ("scale_block", {"HW": 6, "CIN": 8})
+
+
+def test_products_of_equal_tensors_and_of_others():
+    assert kernel_of([OpSpec.of("mul", [(1, 8, 1, 1)] * 2)]).kind == "mul_block"
+    assert kernel_of([OpSpec.of("mul", [(1, 8, 7, 7), (1, 1, 7, 7)])]) is None
+
+
+@pytest.mark.parametrize(("numbers", "sizes"), [(1000, (1, 1000)), (4096, (1, 4096)), (4416, (2, 1104))])
+def test_long_row_counts_as_a_picture(numbers, sizes):
+    kernel = kernel_of([OpSpec.of("relu", [(1, numbers)])])
+    assert kernel.kind == "relu_block"
+    assert (kernel["HW"], kernel["CIN"]) == sizes
