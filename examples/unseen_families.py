@@ -296,6 +296,9 @@ def draw(
         xlim=ends,
         ylim=ends,
     )
+    for axis in (left.xaxis, left.yaxis):
+        axis.set_major_formatter("{x:g}")
+        axis.set_minor_formatter("{x:g}")
     left.legend(fontsize=7, ncols=2)
     width = 0.8 / len(names)
     for place, name in enumerate(names):

@@ -96,7 +96,7 @@ class _SuggestOptions:
 
 
 @command.command("suggest", cls=ReportingCommand)
-@click.argument("folder", type=click.Path(path_type=Path, exists=True, file_okay=False))
+@click.argument("folder", type=click.Path(path_type=Path))
 @grouped()
 def suggest(folder: Path, asked: _SuggestOptions, predictor: PredictorOptions) -> None:
     """Say which networks to measure on a new platform: those that together tell the most about it.
