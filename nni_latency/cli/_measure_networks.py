@@ -174,7 +174,7 @@ class _Step:
 def _measure(steps: Sequence[_Step], ending: _EndOptions, store: StoreOptions) -> None:
     """Measure on all platforms; what one leaves of its share of the budget goes to those that need more."""
     left, waiting = ending.budget, list(steps)
-    while waiting and left > _LEAST_BUDGET:
+    while waiting and (left > _LEAST_BUDGET or left == ending.budget):
         share = left / len(waiting)
         for step in waiting:
             before = step.spent

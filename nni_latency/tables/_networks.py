@@ -186,7 +186,7 @@ def _summarise(
         tuple(samples.drift),
         round(schedule.spent, 3),
         {name: reason for name, reason in failed.items() if name in selections},
-        metric,
+        metric=metric,
     )
 
 
