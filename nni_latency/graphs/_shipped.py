@@ -19,7 +19,6 @@ def shipped_predictor() -> Path:
     """
     if not _FILE.is_file():
         raise UnknownNameError(
-            "No predictor ships with this version. Fit one with 'nni-latency fit graph --data FOLDER', and name its "
-            "file with --predictor."
+            "No predictor ships with this version. Fit one with 'nni-latency fit graph', and name its file."
         )
     return _FILE

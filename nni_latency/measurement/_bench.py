@@ -259,8 +259,8 @@ class LocalBench(Bench):
 def _too_coarse(meter: Meter, needed: float, longest: float) -> MeasurementError:
     return MeasurementError(
         f"{meter.description} is too coarse for this: it needs a window of {format_seconds(needed)}, and a visit may "
-        f"take {format_seconds(longest)}. Allow longer windows ('max_measure_execution_time' of the protocol, "
-        "--max-window), or take a larger batch or a finer meter."
+        f"take {format_seconds(longest)}. Allow longer windows ('max_measure_execution_time' of the "
+        "protocol), or take a larger batch or a finer meter."
     )
 
 

@@ -199,8 +199,8 @@ def _check_inputs(graph: Any, path: str | Path) -> None:
     ]
     if found:
         raise InvalidValueError(
-            f"Sizes of the inputs of {str(path)!r} are open: {listed(found)}. Give them as 'example_inputs', on the "
-            "command line with --input, for example --input 3,224,224."
+            f"Sizes of the inputs of {str(path)!r} are open: {listed(found)}. Give the shapes of its inputs "
+            "(in Python as 'example_inputs'), such as 3,224,224."
         )
 
 

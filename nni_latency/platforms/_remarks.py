@@ -294,7 +294,7 @@ def _meter(span: _Span) -> Iterator[Remark]:
     if assumption:
         yield Remark(
             f"Energy and power were not measured: they follow from {assumption}, which is an assumption.",
-            "Compare them only with others of the same assumption, or name a meter with --meter.",
+            "Compare them only with others of the same assumption, or name a meter.",
         )
 
 

@@ -48,7 +48,7 @@ def metered_table(table: LookupTable, schedule: LayerSchedule, metric: str) -> L
     """
     powers = network_powers(schedule)
     if not powers:
-        raise MeasurementError(f"No meter was read, so there is no {metric}. Measure again with --fresh and a meter.")
+        raise MeasurementError(f"No meter was read, so there is no {metric}. Measure anew, with a meter.")
     mean = quantile(list(powers.values()), 0.5)
     if metric == "power":
         even = mean / len(table.layers)

@@ -56,4 +56,4 @@ def test_energy_is_estimated_shown_and_validated(run, built, tmp_path):
 def test_energy_without_a_meter_says_what_to_do(fails, tmp_path, monkeypatch):
     monkeypatch.setattr("nni_latency.measurement.meters._rapl._FOLDER", tmp_path / "absent")
     complaint = fails("build-lut", *TINY_OPTIONS, "--metric", "energy", "--out", "t.json")
-    assert "assume a power: --meter constant:WATTS" in complaint
+    assert "assume a power: constant:WATTS" in complaint

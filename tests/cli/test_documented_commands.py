@@ -119,7 +119,7 @@ def files(run, tmp_path_factory):
     (folder / "nnlqp" / "onnx").mkdir(parents=True)
     shutil.copy(folder / "net.onnx", folder / "nnlqp" / "onnx" / "net.onnx")
     (folder / "nnlqp" / "gt.txt").write_text("1 onnx/net.onnx 1 3.5 net laptop\n")
-    run("import", folder / "nnlqp" / "gt.txt", "--out", folder / "networks.zip")
+    run("import", folder / "measured" / "gt.txt", "--out", folder / "networks.zip")
     keys = {"Conv-input:224x224x3-output:112x112x24": 1.5, "Logits-input:1x1x1536-output:1000": 0.9}
     (folder / "jetson.json").write_text(json.dumps(keys))
     elsewhere = ("--space", "none", "--unit", "ms", "--platform", "jetson", "--out", folder / "jetson-table.json")

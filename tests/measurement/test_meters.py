@@ -137,7 +137,7 @@ def test_rapl_that_may_not_be_read_says_what_grants_it(powercap, monkeypatch):
 
 
 def test_rapl_without_counters_names_the_way_out(tmp_path):
-    with pytest.raises(MeasurementError, match=r"No energy counter of 'all' in .*--meter constant:WATTS"):
+    with pytest.raises(MeasurementError, match=r"No energy counter of 'all' in .*assume a power: constant:WATTS"):
         RaplMeter(root=tmp_path).zones()
 
 
@@ -174,7 +174,7 @@ def test_rapl_that_stalls_in_a_window_is_said(powercap):
 
 
 @pytest.mark.parametrize(("source", "device", "message"), [
-    ("rapl", "cuda:0", r"'rapl' reads processors, not 'cuda:0'\. Give --meter nvml"),
+    ("rapl", "cuda:0", r"'rapl' reads processors, not 'cuda:0'\. Take the meter 'nvml'"),
     ("nvml", "cpu", r"'nvml' reads NVIDIA GPUs, not 'cpu'"),
     ("nvml:volts", "cuda:0", r"takes 'energy' or 'power'.*'volts'"),
     ("constant:much", "cpu", r"positive power in watts, as in constant:15\. Got nan"),

@@ -60,7 +60,7 @@ class NvmlMeter(Meter):
 
     def __init__(self, device: str = "cuda:0", way: str = "", *, nvml: Any = None, root: Path = Path("/")) -> None:
         if not device.startswith("cuda"):
-            raise InvalidValueError(f"The meter 'nvml' reads NVIDIA GPUs, not {device!r}. Give --meter rapl.")
+            raise InvalidValueError(f"The meter 'nvml' reads NVIDIA GPUs, not {device!r}. Take the meter 'rapl'.")
         if way not in _WAYS:
             raise InvalidValueError(f"The meter 'nvml' takes 'energy' or 'power', as in nvml:power. Got {way!r}.")
         self.device, self.way, self.root = device, way, root
@@ -124,7 +124,7 @@ class NvmlMeter(Meter):
                 return made
         raise MeasurementError(
             f"The GPU {self.device} tells nothing that {self.description} reads ({'; '.join(reasons)}). "
-            "Name another meter, or assume a power: --meter constant:WATTS"
+            "Name another meter, or assume a power: constant:WATTS"
         )
 
     def _check_alone(self) -> dict[str, float]:

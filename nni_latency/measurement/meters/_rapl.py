@@ -75,7 +75,7 @@ class RaplMeter(CounterMeter):
             If the device is a GPU.
         """
         if device != "cpu":
-            raise InvalidValueError(f"The meter 'rapl' reads processors, not {device!r}. Give --meter nvml.")
+            raise InvalidValueError(f"The meter 'rapl' reads processors, not {device!r}. Take the meter 'nvml'.")
         return cls(argument or "all")
 
     @property
@@ -100,7 +100,7 @@ class RaplMeter(CounterMeter):
             there = ", ".join(sorted({name for _, name in named})) or "nothing"
             raise MeasurementError(
                 f"No energy counter of {self.domain!r} in {folder}: there is {there}. Virtual machines seldom have "
-                "one; name another meter, or assume a power: --meter constant:WATTS"
+                "one; name another meter, or assume a power: constant:WATTS"
             )
         return tuple(self._zone(path, name) for path, name in wanted)
 

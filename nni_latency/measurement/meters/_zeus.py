@@ -65,7 +65,7 @@ class ZeusMeter(CounterMeter):
                 self._chip = library.get_soc()
             except Exception as error:  # Zeus has a class of errors for every kind of chip
                 raise MeasurementError(
-                    f"Zeus reads no chip here ({error}). Name another meter, or assume a power: --meter constant:WATTS"
+                    f"Zeus reads no chip here ({error}). Name another meter, or assume a power: constant:WATTS"
                 ) from error
         try:
             yield
