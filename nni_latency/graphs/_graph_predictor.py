@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, clone
 from sklearn.exceptions import NotFittedError
+from sklearn.utils.metadata_routing import UNUSED
 
 import nni_latency.graphs._graph_learning as learning
 import nni_latency.graphs._graph_transfer as transfer
@@ -117,6 +118,8 @@ class GraphPredictor(BaseEstimator):
     >>> predictor = GraphPredictor().fit(read_measured("measured"))               # doctest: +SKIP
     >>> predictor.estimator("epyc-7763.onnxruntime.fp32.t1").estimate("net.onnx")  # doctest: +SKIP
     """
+
+    __metadata_request__fit = {"networks": UNUSED, "watch": UNUSED}  # noqa: RUF012 - its own protocol
 
     def __init__(
         self,
