@@ -120,6 +120,7 @@ class GraphPredictor(BaseEstimator):
     """
 
     __metadata_request__fit = {"networks": UNUSED, "watch": UNUSED}  # noqa: RUF012 - its own protocol
+    __metadata_request__predict = {"graphs": UNUSED, "platform": UNUSED}  # noqa: RUF012 - the same
 
     def __init__(
         self,
