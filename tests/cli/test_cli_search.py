@@ -17,6 +17,7 @@ from nni_latency.cli._search_report import FILES
 from nni_latency.cli._searched import Searched
 from nni_latency.errors import MeasurementError, MismatchError
 from nni_latency.estimators import TableEstimator
+from nni_latency.measurement import Protocol
 from nni_latency.nas import SearchResult
 from nni_latency.platforms import current_platform
 from nni_latency.spaces import FBNetSpace
@@ -156,7 +157,9 @@ def found():
 def test_network_is_measured_with_the_reference_of_its_space(found, built, tmp_path):
     estimator = TableEstimator(LookupTable.load(built[0]))
     runtime = runtime_of(estimator.platform, None)
-    made = measure_found(estimator, Searched("fbnet", TINY, (1, 3, 32, 32)), found, runtime, 4.0, store="memory")
+    made = measure_found(
+        estimator, Searched("fbnet", TINY, (1, 3, 32, 32)), found, runtime, Protocol(time_budget=4.0), store="memory"
+    )
     assert [item.name for item in made.results] == ["found"]
     assert made.results[0].predicted.value == 1e-3
     assert made.speed not in (0.0, 1.0)
@@ -169,7 +172,8 @@ def test_network_that_fails_to_run_is_reported(found, built, tmp_path):
     searched = Searched(f"{Path(__file__).with_name('tiny.py')}:Failing", {}, (1, 3, 8, 8))
     result = replace(found, sample={"layer": "broken"})
     with pytest.raises(MeasurementError, match=r"The network found failed to run: .*no such kernel"):
-        measure_found(estimator, searched, result, runtime_of(estimator.platform, None), 4.0, store="memory")
+        runtime = runtime_of(estimator.platform, None)
+        measure_found(estimator, searched, result, runtime, Protocol(time_budget=4.0), store="memory")
 
 
 def test_estimator_of_another_platform_cannot_be_held_to_this_one(tables):
