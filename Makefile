@@ -4,6 +4,8 @@
 
 SHELL := /bin/bash
 MAKEFLAGS += --no-print-directory
+# Compiled files make the many processes of the tests start faster, wherever they are not wanted otherwise.
+unexport PYTHONDONTWRITEBYTECODE
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
 
@@ -22,7 +24,7 @@ LOWEST_TESTS ?= tests/platforms tests/documents tests/operators tests/estimators
     tests/tables/test_campaign.py tests/tables/test_builder.py tests/cli/test_cli_help.py tests/cli/test_cli_options.py \
     tests/testing tests/measurement/test_bench.py tests/database/test_store_contract.py
 
-.PHONY: help demo test test-slow test-lowest gpu lint docs benchmarks venv converter clean
+.PHONY: help demo demo-service test test-slow test-lowest gpu lint docs benchmarks venv converter clean
 
 # What the runtimes of plugins/ stand on, for their tests.
 DEPLOYED := onnxruntime openvino ncnn pnnx ai-edge-litert
@@ -37,6 +39,9 @@ help: ## Say what can be made
 
 demo: $(VENV)/.installed ## Build a table of this device, search with it, show what was found; output in demo/
 	@$(BIN)/python examples/demo.py $(ARGS)
+
+demo-service: $(VENV)/.installed-test ## Run a service with its page, and ask it for ResNet-18: first measured, then known
+	@$(BIN)/python examples/demo_service.py $(ARGS)
 
 test: $(VENV)/.installed-test ## Run the tests, in two processes, without the slow ones
 	@$(PYTEST) -m "not slow" $(ARGS)

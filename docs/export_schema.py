@@ -6,20 +6,24 @@ import json
 from pathlib import Path
 
 from nni_latency.datasets import networks_schema
+from nni_latency.energy import portable_schema
 from nni_latency.estimators import acts_schema, transfer_schema
 from nni_latency.files import write_atomically
 from nni_latency.fusion import fusion_schema
 from nni_latency.kernels import kernels_schema
 from nni_latency.micro_benchmarks import points_schema
+from nni_latency.profiling import profile_schema
 from nni_latency.tables import operator_table_schema, table_schema
 
 SCHEMAS = {
     "acts": acts_schema,
     "benchmark_points": points_schema,
+    "energy": portable_schema,
     "fusion": fusion_schema,
     "kernels": kernels_schema,
     "lookup_table": table_schema,
     "networks": networks_schema,
+    "operator_profile": profile_schema,
     "operator_table": operator_table_schema,
     "transfer": transfer_schema,
 }

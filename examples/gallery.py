@@ -1,6 +1,6 @@
 """Draw every picture of the documentation's gallery, by the commands that stand above the pictures in docs/gallery.rst.
 
-    python examples/gallery.py                # pictures in docs/images/gallery, about four minutes
+    python examples/gallery.py                # pictures in docs/images/gallery, about fifteen minutes
 
 The commands run in a temporary folder, on this machine and with short budgets, and are printed before they run.
 """

@@ -1,10 +1,10 @@
 """Everything that needs a GPU, in ten minutes at most, and one report of it.
 
 Run it with ``make gpu``. It runs the tests marked gpu, builds an FBNet table at batch 1 and 32 and validates each, does
-the same for energy at the larger batch, reads the meters at rest and at work, runs the micro-benchmarks and fits them,
-and holds the memory that is counted to what CUDA's allocator says. The folder of
---out then holds ``report.json`` and ``report.md`` with the pictures. A step that fails is reported, the others go on,
-and the exit code is 1. Without a GPU it says so and exits with 0.
+the same for energy at the larger batch, profiles the operators of five networks there, reads the meters at rest and at
+work, runs the micro-benchmarks and fits them, and holds the memory that is counted to what CUDA's allocator says. The
+folder of --out then holds ``report.json`` and ``report.md`` with the pictures. A step that fails is reported, and the
+others go on; the exit code is 1 then. Without a GPU it says so and exits with 0.
 """
 
 from __future__ import annotations
@@ -37,11 +37,15 @@ LIMIT = 600.0
 #: Seconds that each measuring step may spend, and options of the space.
 FULL: dict[str, Any] = {
     "build": 60, "validate": 40, "micro-benchmark": 60, "batches": (1, 32), "space": {},
-    "energy": 90, "meters": ("nvml:energy", "nvml:power"),
+    "energy": 90, "meters": ("nvml:energy", "nvml:power"), "operators": 90,
+    "models": ("resnet18", "mobilenetv2", "squeezenet", "efficientnet", "vit"),
 }  # fmt: skip
 _SMALL = {"input_size": 32, "num_classes": 10, "width": 0.25, "depth": 0.25}
 TINY: dict[str, Any] = {"build": 20, "validate": 40, "micro-benchmark": 40, "batches": (1, 2), "space": _SMALL}
-TINY |= {"energy": 20, "meters": ("constant:30",)}
+TINY |= {"energy": 20, "meters": ("constant:30",), "operators": 10, "models": ("nasbench201",)}
+
+#: Ways to add up the operators of a network.
+_WAYS = ("memory", "reused", "context")
 
 Step = dict[str, Any]
 
@@ -110,8 +114,7 @@ class Report:
         seconds, meter = self.settings["build"], ()
         if metric != "latency":
             path = path.with_suffix(f".{metric}.json")
-            name = self.settings["meters"][0].partition(":")[0] if self.device != "cpu" else self.settings["meters"][0]
-            seconds, meter = self.settings["energy"], ("--meter", name)
+            seconds, meter = self.settings["energy"], ("--meter", self.meter)
         validation = path.with_suffix(".validation.json")
         options = [word for name, value in self.space.items() for word in (f"--{name.replace('_', '-')}", str(value))]
         self.command(
@@ -144,6 +147,17 @@ class Report:
             **{name: found[name] for name in ("scores", "repeatability", "speed", "failures")},
             "picture": validation.with_suffix(".png").name,
         }
+
+    def operators(self) -> Step:
+        """Profile the operators of a few networks at the larger batch."""
+        out, picture = self.out / "operators.json", self.out / "operators.png"
+        printed = self.command(
+            *("nni_latency", "profile-operators", "--models", ",".join(self.settings["models"])),
+            *("--device", self.device, "--batch-size", str(max(self.settings["batches"])), "--meter", self.meter),
+            *("--budget", f"{self.settings['operators']}s", "--out", str(out), "--plot", str(picture), "--json"),
+            *("--overwrite", "--fresh"),
+        )
+        return {"models": json.loads(printed)["models"], "picture": picture.name}
 
     def micro_benchmarks(self) -> Step:
         """Run the micro-benchmarks and fit them."""
@@ -181,6 +195,12 @@ class Report:
         else:
             measured = _allocated(network, self.device), cuda_activation_memory(network, inputs.to(self.device))
         return {**counted, "parameters_allocated": measured[0], "activations_allocated": measured[1]}
+
+    @property
+    def meter(self) -> str:
+        """The meter of energy: the way that fits the device, or the one of the settings on a processor."""
+        first: str = self.settings["meters"][0]
+        return first if self.device == "cpu" else first.partition(":")[0]
 
     @property
     def space(self) -> dict[str, Any]:
@@ -266,12 +286,24 @@ def _section(step: Step) -> list[str]:
             )
             for row in step["meters"]
         ]
+    if "models" in step:
+        lines += [_model_line(row) for row in step["models"]]
     if "held_out" in step:
         lines.append(f"{step['points']} points, median error of blocks held out {step['held_out']['median']:.1%}.")
     if "networks" in step:
         lines += ["| batch | what | counted | allocated | ratio |", "| ---: | --- | ---: | ---: | ---: |"]
         lines += [_memory_row(row, what) for row in step["networks"] for what in ("parameters", "activations")]
     return [*lines, "", f"![]({step['picture']})"] if "picture" in step else lines
+
+
+def _model_line(row: dict[str, Any]) -> str:
+    latency, energy = format_seconds(row["latency_s"]), format_metric(row["energy"], "energy")
+    sums = [
+        f"{noun} {', '.join(f'{format_percent(value)} {way}' for way, value in known.items())}"
+        for noun, metric in (("time", "latency"), ("energy", "energy"))
+        if (known := {way: row[f"{metric}_{way}"] for way in _WAYS if row[f"{metric}_{way}"] is not None})
+    ]
+    return f"- {row['model']}: {latency}, {energy}; sum of its operators over the whole: {'; '.join(sums)}"
 
 
 def _memory_row(row: dict[str, int], what: str) -> str:
@@ -296,6 +328,7 @@ def main(out: Path, device: str, tiny: bool) -> None:
         report.run(f"FBNet at batch {batch_size}", lambda size=batch_size: report.table(size))
     largest = max(report.settings["batches"])
     report.run(f"energy of FBNet at batch {largest}", lambda: report.table(largest, "energy"))
+    report.run(f"operators at batch {largest}", report.operators)
     report.run("micro-benchmarks", report.micro_benchmarks)
     # Last, because these are in this process, which then holds memory of the GPU.
     report.run("meters", report.meters)

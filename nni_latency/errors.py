@@ -69,6 +69,10 @@ class MeasurementError(LatencyError, RuntimeError):
     """Raised when a measurement cannot be taken or gave no usable number."""
 
 
+class FarmError(LatencyError, RuntimeError):
+    """Raised when a farm cannot be reached or joined, does not trust this side, or has no worker that measures."""
+
+
 def listed(names: Iterable[object], *, most: int | None = LISTED, separator: str = ", ") -> str:
     """Name a few things of a list, and say how many more there are.
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 import nni_latency.documents as documents
+import nni_latency.energy as energy
 import nni_latency.estimators as estimators
 import nni_latency.fusion as fusion
 import nni_latency.graphs as graphs
@@ -16,10 +17,15 @@ import nni_latency.kernels as kernels
 import nni_latency.measurement as measurement
 import nni_latency.tables as tables
 from nni_latency.errors import InvalidValueError, PluginError, UnknownNameError
+from nni_latency.measurement.runtimes import Runtime
+from nni_latency.platforms import PRECISIONS
 from nni_latency.plugins import load_registry
 
 #: The format of files of kernel predictors.
 _KERNELS = "nni_latency.kernels"
+
+#: The format of portable models of time and power.
+_ENERGY = "nni_latency.energy"
 
 #: Ends the argument of a fallback whose second estimator may be of another platform.
 ACROSS = ",across-platforms"
@@ -69,6 +75,8 @@ def load_estimator(source: EstimatorSource, *, missing: estimators.Missing = "er
     if path is not None:
         if documents.format_of(path) == _KERNELS:
             return load_kernels(str(path))
+        if documents.format_of(path) == _ENERGY:
+            return load_energy(str(path))
         return estimators.read_estimator(path, missing=missing).settled()
     return _from_plugin(str(source), missing)
 
@@ -203,6 +211,51 @@ def load_kernels(argument: str) -> estimators.Estimator:
     return estimators.KernelEstimator(fusion.read_rules(rules, costs.platform), costs, constant=costs.constant)
 
 
+def load_energy(argument: str) -> estimators.Estimator:
+    """Make an estimator of ``MODEL,DEVICE,metric=NAME``, the argument of ``energy``.
+
+    Parameters
+    ----------
+    argument : str
+        A file of ``nni-latency fit energy``; one of its devices, which may be left out where there is one alone, or the
+        facts of another one, as in ``flops=1e13,bandwidth=6e11,power=165,rest=30,launch=1e-5``; and what is estimated,
+        ``metric=energy``, which is the default, or ``metric=latency``.
+
+    Raises
+    ------
+    InvalidValueError
+        If it is not of this form, or the model does not know the device.
+    FileFormatError
+        If the file cannot be read.
+    """
+    path, *parts = (part.strip() for part in argument.split(","))
+    given = dict(part.partition("=")[::2] for part in parts if "=" in part)
+    names, metric = [part for part in parts if part and "=" not in part], given.pop("metric", "energy")
+    model = energy.PortableModel.load(path)
+    if given and not names:
+        return energy.PortableEstimator(model, _device_facts(given), metric=metric)  # type: ignore[arg-type]
+    names = names or list(model.devices_)
+    if len(names) != 1 or given:
+        known = ", ".join(model.devices_) or "none, so give facts"
+        raise InvalidValueError(
+            f"The estimator 'energy' takes a file and one device, or its facts: energy:{path},DEVICE. "
+            f"It knows: {known}."
+        )
+    return energy.PortableEstimator(model, names[0], metric=metric)  # type: ignore[arg-type]
+
+
+def _device_facts(given: Mapping[str, str]) -> energy.DeviceFacts:
+    try:
+        return energy.DeviceFacts(**{name: float(number) for name, number in given.items()})
+    except (TypeError, ValueError) as error:
+        if isinstance(error, InvalidValueError):
+            raise
+        raise InvalidValueError(
+            "The facts of a device are flops, bandwidth, power, rest and launch, each with a number in SI units, as in "
+            f"flops=1e13,bandwidth=6e11,power=165,rest=30,launch=1e-5. Got {', '.join(given)}."
+        ) from error
+
+
 def load_graph_network(argument: str) -> estimators.Estimator:
     """Make an estimator of ``PREDICTOR,PLATFORM``, the argument of ``graph-network``.
 
@@ -242,6 +295,52 @@ def load_kernel_types() -> Mapping[str, kernels.KernelType]:
             )
         found[name] = made
     return found
+
+
+def load_runtime(source: str, device: str = "cpu", *, threads: int = 1) -> Runtime:
+    """Return a runtime of this machine.
+
+    Parameters
+    ----------
+    source : str
+        The name of a registered one, or ``NAME:PRECISION``, such as ``onnxruntime`` or ``openvino:bf16``.
+    device : str, default="cpu"
+        Where it runs.
+    threads : int, default=1
+        Threads that compute one network.
+
+    Raises
+    ------
+    UnknownNameError
+        If there is no runtime of that name, or no such device.
+    InvalidValueError
+        If there is no such precision.
+
+    Examples
+    --------
+    >>> load_runtime("torch").platform.id.endswith(".torch.fp32.t1")
+    True
+    """
+    name, precision = split_runtime(source)
+    made: Runtime = load_registry().find("runtime", name).make(device, threads=threads, precision=precision)
+    return made
+
+
+def split_runtime(source: str) -> tuple[str, str]:
+    """Return name and precision of a runtime that is written as ``NAME`` or ``NAME:PRECISION``.
+
+    Raises
+    ------
+    InvalidValueError
+        If there is no such precision.
+    """
+    name, colon, precision = source.partition(":")
+    if colon and precision not in PRECISIONS:
+        raise InvalidValueError(
+            f"The platform {source!r} must be a runtime, or a runtime and one of the precisions "
+            f"{', '.join(PRECISIONS)}, such as onnxruntime:int8. Got the precision {precision!r}."
+        )
+    return name, precision or "fp32"
 
 
 def load_meter(source: measurement.Meter | str, device: str = "cpu") -> measurement.Meter:

@@ -59,6 +59,29 @@ def format_percent(ratio: float) -> str:
     return f"{ratio * 100:.1f} %"
 
 
+def parse_share(text: str) -> float:
+    """Read a share such as ``10%`` or ``0.1``.
+
+    Raises
+    ------
+    InvalidValueError
+        If it is none above 0 and at most 1.
+
+    Examples
+    --------
+    >>> parse_share("10%"), parse_share("0.25")
+    (0.1, 0.25)
+    """
+    number, percent, rest = text.strip().partition("%")
+    try:
+        share = float(number) / (100 if percent else 1)
+    except ValueError:
+        share = math.nan
+    if rest.strip() or not 0 < share <= 1:
+        raise InvalidValueError(f"A share must be above 0 and at most 1, such as 10% or 0.1. Got {text!r}.")
+    return share
+
+
 def parse_duration(text: str) -> float:
     """Read a duration such as ``90``, ``90s``, ``1.5min`` or ``250 ms`` and return seconds.
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,16 +26,38 @@ settings.register_profile(
 settings.load_profile("steady")
 
 
-@pytest.fixture(autouse=True)
-def _isolated(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Give every test an empty home directory and the built-in plugins alone."""
-    home: Path = tmp_path_factory.mktemp("home")
+def pytest_collection_finish() -> None:
+    """Leave what was imported out of all collections of garbage: some tests collect it after each of them."""
+    gc.collect()
+    gc.freeze()
+
+
+def _isolate(monkeypatch: pytest.MonkeyPatch, home: Path) -> None:
+    """Give tests an empty home directory and the built-in plugins alone."""
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.setenv("XDG_CACHE_HOME", str(home / "cache"))
     monkeypatch.setenv("XDG_DATA_HOME", str(home / "data"))
     monkeypatch.setenv("NNI_LATENCY_PLUGINS", "")
     for variable in ("NNI_LATENCY_CACHE", "NNI_LATENCY_DATABASE"):
         monkeypatch.delenv(variable, raising=False)
+    if "nni.tools.nnictl.config_utils" in sys.modules:
+        # NNI asks for the home once, and reads the list of all experiments of a user ten times for every new one.
+        experiments = sys.modules["nni.tools.nnictl.config_utils"].Experiments
+        monkeypatch.setattr(experiments.__init__, "__defaults__", (str(home / "nni-experiments"),))
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _isolated_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Isolate what several tests share."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        _isolate(monkeypatch, tmp_path_factory.mktemp("home"))
+        yield
+
+
+@pytest.fixture(autouse=True)
+def _isolated(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Isolate every test from all others."""
+    _isolate(monkeypatch, tmp_path_factory.mktemp("home"))
 
 
 @pytest.fixture(autouse=True)

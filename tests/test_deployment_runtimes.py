@@ -211,7 +211,7 @@ def test_kernels_are_timed_side_by_side(profiled):
             bench.step(subject.key)
     narrow, wide, _ = (statistics.median(part) for part in zip(*visit.parts, strict=True))
     assert wide > 5 * narrow
-    assert sum(visit.parts[0]) < max(visit.whole)
+    assert statistics.median(map(sum, visit.parts)) < max(visit.whole)
     assert {len(run) for run in alone.parts} == {1}
     assert len(visit.parts) >= profiled.least_runs
 
@@ -248,12 +248,14 @@ def test_platforms_differ_in_runtime_and_version(kind):
     assert platform.facts["runtime.version"] == importlib.import_module(kind.name).__version__
 
 
+@pytest.mark.slow
 def test_estimator_measures_operators_inside(profiled):
     estimator = ModuleEstimator(runtime=profiled(), protocol=Protocol(rounds=2, processes=1), store="memory")
     network = nn.Sequential(nn.Conv2d(3, 16, 3), nn.ReLU(), nn.Conv2d(16, 16, 3)).eval()
     assert estimator.estimate(network, torch.zeros(1, 3, 32, 32)).value > 0
 
 
+@pytest.mark.slow
 def test_table_of_layers_is_built(profiled, tmp_path):
     plan = FBNetSpace(num_classes=10, input_size=32, width=0.25, depth=0.1).measure_plan()
     protocol = Protocol(rounds=2, processes=1, n_warmup=0, time_budget=600)
@@ -331,6 +333,7 @@ def test_nodes_that_another_provider_ran_are_named():
     assert find(events[:1], cuda, "fp32") == ()
 
 
+@pytest.mark.slow
 def test_table_says_what_fell_back(tmp_path):
     protocol = Protocol(rounds=2, processes=1, n_warmup=0, time_budget=600)
     runtime = _class("onnxruntime")(precision="int8")
@@ -347,11 +350,13 @@ def onnx_file(tmp_path):
     return path
 
 
+@pytest.mark.slow
 def test_onnx_file_is_measured_whole(kind, onnx_file):
     estimator = MeasuredNetworkEstimator(runtime=kind(), protocol=_QUICK, store="memory")
     assert 0 < estimator.estimate(onnx_file).value < 1
 
 
+@pytest.mark.slow
 def test_onnx_file_is_measured_node_by_node(profiled, onnx_file):
     """What is fused into a convolution costs next to nothing."""
     found = break_down(GraphEstimator(runtime=profiled(), protocol=_QUICK, store="memory"), onnx_file)
@@ -389,6 +394,7 @@ def _conv_plan(*behind):
     return MeasurePlan(SpaceReference("convolutions", {}), (1, 8, 16, 16), tuple(layers))
 
 
+@pytest.mark.slow
 def test_table_is_solved_from_whole_networks_of_ncnn(tmp_path):
     protocol = Protocol(rounds=2, processes=1, n_warmup=0, time_budget=600)
     table = build_table(_conv_plan(), _class("ncnn")(), protocol, tmp_path / "t.json", store="memory")

@@ -23,6 +23,7 @@ def test_without_a_gpu_it_says_so_and_succeeds(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_every_step_is_in_the_report(tmp_path, monkeypatch):
     """On the CPU, with the smallest space and short budgets; the tests marked gpu are skipped there."""
     monkeypatch.chdir(_SCRIPT.parents[1])
@@ -35,6 +36,7 @@ def test_every_step_is_in_the_report(tmp_path, monkeypatch):
         "FBNet at batch 1",
         "FBNet at batch 2",
         "energy of FBNet at batch 2",
+        "operators at batch 2",
         "meters",
         "micro-benchmarks",
         "memory",
@@ -43,6 +45,7 @@ def test_every_step_is_in_the_report(tmp_path, monkeypatch):
     assert steps["FBNet at batch 2"]["scores"]["n"] >= 12
     assert steps["energy of FBNet at batch 2"]["metric"] == "energy"
     assert steps["meters"]["meters"][0]["busy"] == pytest.approx(30.0, rel=0.05)
+    assert steps["operators at batch 2"]["models"][0]["energy_attributed"] > 0
     assert steps["micro-benchmarks"]["points"] > 10
     assert all(row["activations_counted"] == row["activations_allocated"] for row in steps["memory"]["networks"])
     page = (tmp_path / "report.md").read_text()

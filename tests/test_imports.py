@@ -126,6 +126,7 @@ def _is_private(name):
     return name.startswith("_") and not name.startswith("__")
 
 
+@pytest.mark.slow
 def test_no_room_imports_private_names_of_another():
     wrong = [
         f"{own}: {module} {name}"

@@ -227,6 +227,7 @@ def test_two_processes_do_not_make_the_environment_at_once(monkeypatch, tmp_path
         environment._own(tmp_path / "env")
 
 
+@pytest.mark.slow
 @pytest.mark.installs
 def test_environment_that_cannot_be_made_is_one_sentence_and_never_used(monkeypatch, tmp_path, capsys):
     folder = tmp_path / "env"

@@ -63,11 +63,13 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
         return set(archive.namelist())
 
 
+@pytest.mark.slow
 @pytest.mark.installs
 def test_wheel_is_marked_as_typed(wheel):
     assert "nni_latency/py.typed" in wheel
 
 
+@pytest.mark.slow
 @pytest.mark.installs
 def test_wheel_holds_the_tables(wheel):
     tables = {f"nni_latency/lut/{path.name}" for path in (ROOT / "lut").glob("*.json")}

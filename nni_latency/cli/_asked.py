@@ -153,16 +153,16 @@ def _ask_space(estimator: estimators.Estimator, architecture: str, question: Que
     chosen = choose_space(estimator, question.space, question.batch_size, ignore=CLASSES)
     space = chosen.make()
     if not hasattr(space, "measure_plan"):
-        sample = _sample_of(space, chosen.name, architecture)
+        sample = sample_of(space, chosen.name, architecture)
         network = spaces.network_of(space, sample)()
         send_by_value(network)
         inputs = spaces.example_inputs_of(space, chosen.batch_size, chosen.input_size)
-        return _break_down(estimator, network, _random(inputs))
+        return _break_down(estimator, network, random_inputs(inputs))
     plan = plan_for(space, chosen.name, chosen.batch_size)
     return _ask_plan(estimator, plan, spaces.parse_architecture(architecture, plan))
 
 
-def _sample_of(space: Any, name: str, text: str) -> Mapping[str, Any]:
+def sample_of(space: Any, name: str, text: str) -> Mapping[str, Any]:
     """Read a sample: a file, or JSON itself."""
     if not text.lstrip().startswith("{"):
         if len(text) > 1000 or not Path(text).is_file():
@@ -178,7 +178,7 @@ def _sample_of(space: Any, name: str, text: str) -> Mapping[str, Any]:
     return spaces.check_sample(space, content)
 
 
-def _random(inputs: Any) -> Any:
+def random_inputs(inputs: Any) -> Any:
     """Return random numbers of the same shape, which do not make everything in a network alike."""
     import torch
 
@@ -207,7 +207,7 @@ def _measure_plan(
     import torch
 
     network = plan.network_of(selection)()
-    found = _break_down(estimator, network, _random(torch.zeros(plan.input_shape)))
+    found = _break_down(estimator, network, random_inputs(torch.zeros(plan.input_shape)))
     names = {str(place): layer.name for place, layer in enumerate(plan.layers)}
     rows = []
     for row in found.rows:

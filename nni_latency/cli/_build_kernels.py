@@ -15,7 +15,8 @@ import nni_latency.measurement as measurement
 import nni_latency.plots as plots
 import nni_latency.validation as validation
 from nni_latency.cli._console import named, remarks
-from nni_latency.cli._measuring_options import PlatformOptions, StoreOptions, make_runtime
+from nni_latency.cli._farm_options import FarmOptions
+from nni_latency.cli._measuring_options import PlatformOptions, StoreOptions
 from nni_latency.cli._option import DURATION, grouped, option, output_option, parsed
 from nni_latency.cli._output_options import OutputOptions
 from nni_latency.cli._progress import Measuring
@@ -50,6 +51,12 @@ class _SamplingOptions:
         "How configurations are added: where a model is uncertain, around large errors, from networks, or anywhere.",
         default="uncertain",
     )
+    test_sample_num: int = option(
+        "Configurations of each kernel that are measured in the same rounds and never learned from, to hold the "
+        "predictors to.",
+        type=click.IntRange(0),
+        default=0,
+    )
     prior: Path | None = option("JSON file of configurations in known networks.  [default: the one that ships]")
     seed: int = option("Random seed for the configurations and their order.", type=click.IntRange(0), default=0)
 
@@ -62,6 +69,7 @@ class _SamplingOptions:
             self.error_threshold,
             self.refinement,
             self.seed,
+            self.test_sample_num,
         )
 
 
@@ -106,7 +114,12 @@ class _EndOptions:
 @click.command("build-kernels", cls=ReportingCommand)
 @grouped(out={"help": "JSON file of the predictors.  [default: named after the platform]"})
 def command(
-    platform: PlatformOptions, wanted: _SamplingOptions, ending: _EndOptions, output: OutputOptions, store: StoreOptions
+    platform: PlatformOptions,
+    wanted: _SamplingOptions,
+    ending: _EndOptions,
+    output: OutputOptions,
+    store: StoreOptions,
+    where: FarmOptions,
 ) -> None:
     """Measure kernels on this device and learn to predict them.
 
@@ -120,7 +133,7 @@ def command(
     names = [name.strip() for name in (wanted.names or ",".join(kernels.USUAL_KERNELS)).split(",") if name.strip()]
     kinds = kernels.find_types(names, types)
     prior = kernels.Prior.load(wanted.prior) if wanted.prior else None
-    runtime = make_runtime(platform)
+    runtime = where.runtime(platform)
     out = output.path(f"{runtime.platform.id}.kernels.json")
     aim = kernels.Aim(ending.are_met, _tell)
     with Measuring(f"{len(kinds)} kinds of kernels", runtime, store) as measuring:
@@ -128,7 +141,7 @@ def command(
             kinds,
             runtime,
             out,
-            protocol=ending.protocol(platform.threads, wanted.seed),
+            protocol=ending.protocol(runtime.platform.threads, wanted.seed),
             sampling=wanted.sampling(),
             prior=prior,
             aim=aim,
@@ -148,8 +161,13 @@ def _tell(standing: kernels.Standing) -> None:
     remarks().print(
         f"Iteration {standing.iteration}: {standing.kernels} kernels, each predicted by the others: "
         f"{format_percent(scores.within5)} within 5 %, {format_percent(scores.within10)} within 10 %, "
-        f"RMSPE {format_percent(scores.rmspe)}"
+        f"RMSPE {format_percent(scores.rmspe)}{_tested(standing.tested)}"
     )
+
+
+def _tested(scores: kernels.KernelScores | None) -> str:
+    """Say how well kernels are predicted that are never learned from, if there are any."""
+    return f"; of {scores.n} not learned from, {format_percent(scores.within10)} within 10 %" if scores else ""
 
 
 def _report(found: kernels.KernelPredictors, wrote: list[Path]) -> Report:
@@ -176,14 +194,28 @@ def _report(found: kernels.KernelPredictors, wrote: list[Path]) -> Report:
     ]
     overall = found.scores()
     assert overall is not None
-    content = {"platform": found.platform.id, "overall": _plain(overall), "groups": rows}
+    tested = found.test_scores()
+    content = {
+        "platform": found.platform.id,
+        "overall": _plain(overall),
+        "tested": tested and _plain(tested),
+        "groups": rows,
+    }
     after = [
         f"All together: {overall.n} kernels, RMSPE {format_percent(overall.rmspe)}, {format_percent(overall.within5)} "
         f"within 5 %, {format_percent(overall.within10)} within 10 %; measured in {format_seconds(found.duration)}.",
         "Scores are of kernels that a model had not seen.",
+        *([_test_line(tested)] if tested else []),
         f"Wrote {' and '.join(map(str, wrote))}",
     ]
     return Report(Grid(rows, columns, f"Kernels of {found.platform.id}"), content, after=after)
+
+
+def _test_line(scores: kernels.KernelScores) -> str:
+    return (
+        f"Of {scores.n} kernels that were never learned from, {format_percent(scores.within5)} are within 5 % and "
+        f"{format_percent(scores.within10)} within 10 %, RMSPE {format_percent(scores.rmspe)}."
+    )
 
 
 def _plain(scores: kernels.KernelScores) -> dict[str, Any]:

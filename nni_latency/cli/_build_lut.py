@@ -14,7 +14,8 @@ from nni_latency.cli._build_estimated import build_estimated
 from nni_latency.cli._build_operators import build_operator_tables
 from nni_latency.cli._build_options import TableJob, TableOptions, VisitOptions
 from nni_latency.cli._console import doubts, print_lines, remarks, results
-from nni_latency.cli._measuring_options import MeterOptions, PlatformOptions, StoreOptions, make_runtime
+from nni_latency.cli._farm_options import FarmOptions
+from nni_latency.cli._measuring_options import MeterOptions, PlatformOptions, StoreOptions
 from nni_latency.cli._option import grouped
 from nni_latency.cli._output_options import OutputOptions
 from nni_latency.cli._outputs import WritingCommand
@@ -40,6 +41,7 @@ def command(
     metered: MeterOptions,
     output: OutputOptions,
     store: StoreOptions,
+    where: FarmOptions,
 ) -> None:
     """Measure the candidates of a space on this device and write a lookup table.
 
@@ -55,13 +57,16 @@ def command(
     if wanted.source is not None:
         build_estimated(space, wanted.source, job)
         return
-    runtime, protocol = make_runtime(platform), visits.protocol(platform.threads, wanted.seed)
+    runtime = where.runtime(platform)
+    protocol = visits.protocol(runtime.platform.threads, wanted.seed)
     if not hasattr(space, "measure_plan"):
-        build_operator_tables(space, runtime, protocol, job)
+        tables.check_operator_metric(wanted.metric)
+        meters = metered.meters(wanted.metric, platform.device)
+        build_operator_tables(space, runtime, metered.protocol(protocol), job, meters)
         return
     if wanted.networks:
         raise InvalidValueError(f"The candidates of {asked.name!r} are measured in rounds: omit --networks.")
-    meters, protocol = metered.meters(wanted.metric, platform.device), metered.protocol(protocol)
+    meters, protocol = where.meters(metered, wanted.metric, platform.device), metered.protocol(protocol)
     plans = [plan_for(space, asked.name, batch_size) for batch_size in wanted.batch_sizes]
     # All files are checked before the first table is measured.
     outs = [output.path(table_name(plan, runtime.platform, wanted.metric)) for plan in plans]

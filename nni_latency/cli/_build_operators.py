@@ -15,11 +15,16 @@ from nni_latency.cli._build_options import TableJob
 from nni_latency.cli._console import print_lines, progress, remarks, results
 from nni_latency.cli._progress import Measuring
 from nni_latency.cli._space_options import operator_table_name
-from nni_latency.errors import InvalidValueError
 from nni_latency.units import format_percent, format_seconds
 
 
-def build_operator_tables(space: Any, runtime: runtimes.Runtime, protocol: measurement.Protocol, job: TableJob) -> None:
+def build_operator_tables(
+    space: Any,
+    runtime: runtimes.Runtime,
+    protocol: measurement.Protocol,
+    job: TableJob,
+    meters: tuple[measurement.Meter, ...] = (),
+) -> None:
     """Build a table of operators for each batch size, and report on it.
 
     Parameters
@@ -32,37 +37,48 @@ def build_operator_tables(space: Any, runtime: runtimes.Runtime, protocol: measu
         How to measure.
     job : TableJob
         The tables to be made.
+    meters : tuple of Meter, default=()
+        What reads the energy.
 
     Raises
     ------
     InvalidValueError
-        If another metric than latency is asked for, or a file exists.
+        If another metric than latency or energy is asked for, or a file exists.
     MeasurementError
         If the runtime has no operators that could be timed, or nothing can be run.
     """
     asked, wanted = job.asked, job.wanted
-    if wanted.metric != "latency":
-        raise InvalidValueError(
-            f"A table of operators holds latencies: --metric {wanted.metric} is not available for {asked.name!r}."
-        )
     tables.check_sees_calls(runtime)
     shapes = [
         tuple(spaces.example_inputs_of(space, batch_size, asked.input_size).shape) for batch_size in wanted.batch_sizes
     ]
     # All files are checked before the first table is measured.
-    outs = [job.output.path(operator_table_name(asked.name, shape, runtime.platform)) for shape in shapes]
+    outs = [
+        job.output.path(operator_table_name(asked.name, shape, runtime.platform, wanted.metric)) for shape in shapes
+    ]
     for batch_size, out in zip(wanted.batch_sizes, outs, strict=True):
         plan = plan_operators(space, batch_size, job)
-        _report(_build(plan, runtime, protocol, out, job), out)
+        _report(_build(plan, runtime, protocol, out, job, meters), out)
 
 
 def _build(
-    plan: tables.OperatorPlan, runtime: runtimes.Runtime, protocol: measurement.Protocol, out: Path, job: TableJob
+    plan: tables.OperatorPlan,
+    runtime: runtimes.Runtime,
+    protocol: measurement.Protocol,
+    out: Path,
+    job: TableJob,
+    meters: tuple[measurement.Meter, ...],
 ) -> tables.OperatorTable:
     what = f"{len(plan.networks)} networks of {job.asked.name} with {len(plan.ops)} different operators"
-    with Measuring(what, runtime, job.store) as measuring:
+    with Measuring(what, runtime, job.store, meters) as measuring:
         return tables.build_operator_table(
-            plan, runtime, protocol, out, overwrite=job.output.overwrite, **measuring.how
+            plan,
+            runtime,
+            protocol,
+            out,
+            metric=job.wanted.metric,
+            overwrite=job.output.overwrite,
+            **measuring.how,
         )
 
 

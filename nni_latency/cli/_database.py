@@ -172,6 +172,19 @@ def prune(location: str, wanted: _PruneOptions) -> None:
         console.print(f"{escape(item.identifier)} is being measured and was kept.")
 
 
+@command.command("downgrade")
+@click.argument("version", type=int)
+@click.pass_obj
+def downgrade(location: str, version: int) -> None:
+    """Bring the tables back to an older VERSION, for an older nni_latency.
+
+    Make a backup first. Any newer nni_latency that opens the database brings the tables forward again.
+    """
+    with _opened(location) as opened:
+        opened.downgrade(version)
+    results().print(f"{escape(opened.name)} has version {version}.")
+
+
 @contextlib.contextmanager
 def _opened(location: str, *, create: bool = False) -> Iterator[database.Database]:
     if location == database.MEMORY:

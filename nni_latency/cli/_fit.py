@@ -13,6 +13,7 @@ import nni_latency.estimators.acts as acts
 import nni_latency.micro_benchmarks as micro_benchmarks
 import nni_latency.plots as plots
 from nni_latency.cli._console import named, remarks
+from nni_latency.cli._fit_energy import fit_energy
 from nni_latency.cli._fit_graph import fit_graph
 from nni_latency.cli._option import grouped, option, output_option
 from nni_latency.cli._output_options import OutputOptions
@@ -27,6 +28,7 @@ def command() -> None:
     """Fit an estimator to measurements."""
 
 
+command.add_command(fit_energy)
 command.add_command(fit_graph)
 
 

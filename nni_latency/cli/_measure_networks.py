@@ -13,17 +13,18 @@ from rich.markup import escape
 
 import nni_latency.datasets as datasets
 import nni_latency.graphs as graphs
+import nni_latency.loading as loading
 import nni_latency.measurement as measurement
 import nni_latency.measurement.runtimes as runtimes
 from nni_latency.cli._console import named, progress, remarks
-from nni_latency.cli._measuring_options import PlatformOptions, StoreOptions, make_runtime
+from nni_latency.cli._farm_options import FarmOptions
+from nni_latency.cli._measuring_options import PlatformOptions, StoreOptions
 from nni_latency.cli._option import BATCH_SIZES, DURATION, grouped, option, parsed
 from nni_latency.cli._output_options import OutputOptions
 from nni_latency.cli._progress import Measuring
 from nni_latency.cli._report import Column, Grid, Report, ReportingCommand, print_report
 from nni_latency.cli._supervision import INTERRUPTED
 from nni_latency.errors import InvalidValueError, MeasurementError
-from nni_latency.platforms import PRECISIONS
 from nni_latency.units import format_percent, format_seconds
 
 
@@ -72,18 +73,13 @@ class _PlatformsOptions:
     device: str = option("Device: cpu, cuda or cuda:N.", default="cpu")
     threads: int = option("Number of CPU threads.", type=click.IntRange(1), default=1)
 
-    def make(self) -> list[runtimes.Runtime]:
+    def make(self, where: FarmOptions) -> list[runtimes.Runtime]:
         """Make the runtimes, all of them before anything is measured."""
-        return [self._make(text) for text in self.platforms]
+        return [self._make(text, where) for text in self.platforms]
 
-    def _make(self, text: str) -> runtimes.Runtime:
-        runtime, colon, precision = text.partition(":")
-        if colon and precision not in PRECISIONS:
-            raise InvalidValueError(
-                f"The platform {text!r} must be a runtime, or a runtime and one of the precisions "
-                f"{', '.join(PRECISIONS)}, such as onnxruntime:int8. Got the precision {precision!r}."
-            )
-        return make_runtime(PlatformOptions(self.device, runtime, (), precision or "fp32", self.threads, "kept"))
+    def _make(self, text: str, where: FarmOptions) -> runtimes.Runtime:
+        runtime, precision = loading.split_runtime(text)
+        return where.runtime(PlatformOptions(self.device, runtime, (), precision, self.threads, "kept"))
 
 
 @dataclass(frozen=True)
@@ -115,6 +111,7 @@ def command(
     ending: _EndOptions,
     output: OutputOptions,
     store: StoreOptions,
+    farm: FarmOptions,
 ) -> None:
     """Measure many networks on several platforms, and write a data set of latencies.
 
@@ -124,7 +121,7 @@ def command(
 
     An interrupted run can be resumed: run the same command again.
     """
-    made = where.make()
+    made = where.make(farm)
     out = output.path()
     networks = _prepare(files, wanted)
     steps = [_Step(runtime, size, networks) for runtime in made for size in wanted.batch_sizes]

@@ -84,8 +84,7 @@ class Outputs:
             raise InvalidValueError(
                 f"The output {str(path)!r} is an input of this command, too. Name another file for the output."
             )
-        if any(_is_same(path, other) for other in self._claimed):
-            raise InvalidValueError(f"Two outputs cannot both be {str(path)!r}. Name another file for one of them.")
+        self._check_unclaimed(path)
         check_writable(path)
         if path.exists() and not (self.overwrite or overwrite):
             raise InvalidValueError(f"{str(path)!r} exists. Choose another file, or replace it with --overwrite.")
@@ -98,10 +97,12 @@ class Outputs:
         Raises
         ------
         InvalidValueError
-            If it holds anything and may not be overwritten, or one of the files is an input.
+            If it holds anything and may not be overwritten, is another output, or one of the files is an input.
         OutputError
             If it is no folder, or a file in it cannot be written.
         """
+        self._check_unclaimed(folder)
+        self._claimed.append(folder)
         is_unfinished = (folder / kind.unfinished).is_file()
         if folder.is_dir() and not (self.overwrite or is_unfinished) and next(folder.iterdir(), None) is not None:
             raise InvalidValueError(
@@ -110,6 +111,10 @@ class Outputs:
             )
         for name in (*kind.files, kind.unfinished):
             self.claim(folder / name, overwrite=is_unfinished)
+
+    def _check_unclaimed(self, path: Path) -> None:
+        if any(_is_same(path, other) for other in self._claimed):
+            raise InvalidValueError(f"Two outputs cannot both be {str(path)!r}. Name another file for one of them.")
 
     def empty(self, folder: Path, kind: OutputFolder) -> None:
         """Remove older results from a folder if they may be overwritten, so that no two calls mix.

@@ -22,6 +22,7 @@ from nni_latency.cli._outputs import WritingCommand, outputs
 from nni_latency.cli._progress import Measuring
 from nni_latency.cli._search_measure import measure_found, runtime_of
 from nni_latency.cli._search_options import FOLDER, SearchOptions
+from nni_latency.cli._search_pareto import ParetoOptions, draw_trade_off
 from nni_latency.cli._search_report import Found, print_found, write_network, write_picture, write_record
 from nni_latency.cli._searched import Searched, choose_strategy, searched_space
 from nni_latency.cli._space_options import SPACE_OF_TABLE, SpaceOptions
@@ -42,6 +43,7 @@ def command(
     space: SpaceOptions,
     estimator: EstimatorOptions,
     options: SearchOptions,
+    trade_off: ParetoOptions,
     code: UserCodeOptions,
     store: StoreOptions,
     metered: MeterOptions,
@@ -70,6 +72,7 @@ def command(
     torch.manual_seed(settings.seed)
     network = searched.make()
     aim = _aim(made, network, searched, options)
+    second = trade_off.second(searched.make(), searched)
     name = choose_strategy(options.strategy, searched, aim.profiler.cost, dataset)
     strategy = nas.make_strategy(name, aim)
     checkpoint = _checkpoint(
@@ -96,6 +99,7 @@ def command(
         found = replace(found, measured=measured)
         write_record(found, options.out)
     write_picture(found, options.out)
+    draw_trade_off(found, trade_off, second)
     print_found(found, options.out)
     checkpoint.remove()
 

@@ -204,8 +204,8 @@ def table_name(plan: tables.MeasurePlan, platform: Platform, metric: str = "late
     return _file_name("-".join(parts), plan.input_shape, platform, metric)
 
 
-def operator_table_name(space: str, shape: tuple[int, ...], platform: Platform) -> str:
-    """Name the file of a table of operators after its space, input and platform.
+def operator_table_name(space: str, shape: tuple[int, ...], platform: Platform, metric: str = "latency") -> str:
+    """Name the file of a table of operators after its space, input, platform, and metric if it is not latency.
 
     Examples
     --------
@@ -215,7 +215,7 @@ def operator_table_name(space: str, shape: tuple[int, ...], platform: Platform) 
     place, _, class_name = space.rpartition(":")
     place = Path(place).stem if place.endswith(".py") else place
     stem = re.sub(r"[^\w.-]+", "-", f"{place}-{class_name}" if place else class_name)
-    return _file_name(stem, shape, platform)
+    return _file_name(stem, shape, platform, metric)
 
 
 def _file_name(stem: str, shape: tuple[int, ...], platform: Platform, metric: str = "latency") -> str:

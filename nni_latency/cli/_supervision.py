@@ -17,7 +17,7 @@ from types import FrameType
 from typing import Any
 
 #: Commands that run the networks of the user.
-COMMANDS = frozenset({"estimate", "analyze", "search"})
+COMMANDS = frozenset({"estimate", "analyze", "profile-operators", "query", "search"})
 
 #: The variable with the number of the pipe to the process that watches.
 _PIPE = "NNI_LATENCY_SUPERVISOR"

@@ -18,7 +18,8 @@ import nni_latency.tables as tables
 import nni_latency.validation as validation
 from nni_latency.cli._console import print_lines, remarks
 from nni_latency.cli._estimator_options import missing_option
-from nni_latency.cli._measuring_options import DeviceOptions, EndingOptions, MeterOptions, StoreOptions, make_runtime
+from nni_latency.cli._farm_options import FarmOptions
+from nni_latency.cli._measuring_options import DeviceOptions, EndingOptions, MeterOptions, StoreOptions
 from nni_latency.cli._option import grouped, option, output_option, parsed
 from nni_latency.cli._outputs import outputs
 from nni_latency.cli._progress import Measuring
@@ -64,6 +65,7 @@ def command(
     ending: EndingOptions,
     metered: MeterOptions,
     store: StoreOptions,
+    where: FarmOptions,
 ) -> None:
     """Validate a table, or any other estimator, on unseen networks.
 
@@ -75,7 +77,7 @@ def command(
     made = loading.load_estimator(estimator, missing=wanted.missing)
     plan = _source(made, asked, wanted.batch_size)
     platform = device.of(made.platform)
-    runtime = make_runtime(platform)
+    runtime = where.runtime_like(made.platform, platform)
     name = Path(estimator).name.removesuffix(".json").replace(":", "-") or "estimator"
     out = wanted.out or outputs().claim(Path(f"{name}.validation.json"))
     plot = wanted.plot or outputs().claim(out.with_suffix(".png"))
@@ -84,7 +86,7 @@ def command(
     predicted = validation.predict_networks(made, plan, networks, runtime.platform)
     if wanted.normalise:
         predicted |= validation.predict_references(made, plan, tables.reference_networks(plan, networks))
-    meters = metered.meters(made.metric, platform.device)
+    meters = where.meters(metered, made.metric, platform.device)
     protocol = metered.protocol(ending.protocol(platform.threads))
     title = str(plan.space) if isinstance(plan, tables.MeasurePlan) else plan.space.name
     with Measuring(f"{len(networks)} networks of {title}", runtime, store, meters) as measuring:

@@ -1,8 +1,16 @@
+from ._answers import count_stored, list_known, measured_graphs
 from ._database import Database
 from ._export import COLUMNS, export_samples
 from ._location import DATABASE_VARIABLE, MEMORY, default_location
 from ._memo import copy_memo
 from ._overview import KindOverview, SubjectOverview, find_subjects, summarise
+from ._predictors import (
+    PredictorVersion,
+    add_predictor,
+    predictor_content,
+    predictor_versions,
+    take_predictor,
+)
 from ._prune import StaleCampaign, remove_campaigns, stale_campaigns
 from ._rows import DatabaseWarning
 from ._store import DatabaseStore, open_store
@@ -17,15 +25,23 @@ __all__ = [
     "DatabaseStore",
     "DatabaseWarning",
     "KindOverview",
+    "PredictorVersion",
     "StaleCampaign",
     "SubjectOverview",
+    "add_predictor",
     "copy_database",
     "copy_memo",
+    "count_stored",
     "default_location",
     "export_samples",
     "find_subjects",
+    "list_known",
+    "measured_graphs",
     "open_store",
+    "predictor_content",
+    "predictor_versions",
     "remove_campaigns",
     "stale_campaigns",
     "summarise",
+    "take_predictor",
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from sqlalchemy import Connection, inspect, text
 
@@ -48,15 +49,36 @@ def check_ours(connection: Connection, name: str) -> None:
 
 def upgrade(connection: Connection) -> None:
     """Bring a database to the newest version, within the transaction of the connection."""
-    from alembic.migration import MigrationContext
     from alembic.operations import Operations
-    from alembic.script import ScriptDirectory
 
-    scripts = ScriptDirectory(str(Path(__file__).with_name("migrations")))
-    context = MigrationContext.configure(connection, opts={"version_table": VERSION_TABLE})
+    scripts, context = _scripts(), _context(connection)
     done = int(context.get_current_revision() or 0)
     for script in sorted(scripts.walk_revisions(), key=lambda script: int(script.revision)):
         if int(script.revision) > done:
             with Operations.context(context):
                 script.module.upgrade()
             context.stamp(scripts, script.revision)
+
+
+def downgrade(connection: Connection, version: int) -> None:
+    """Bring a database of the newest version back to an older one, within the transaction of the connection."""
+    from alembic.operations import Operations
+
+    scripts, context = _scripts(), _context(connection)
+    for script in sorted(scripts.walk_revisions(), key=lambda script: -int(script.revision)):
+        if int(script.revision) > version:
+            with Operations.context(context):
+                script.module.downgrade()
+            context.stamp(scripts, script.down_revision)
+
+
+def _scripts() -> Any:
+    from alembic.script import ScriptDirectory
+
+    return ScriptDirectory(str(Path(__file__).with_name("migrations")))
+
+
+def _context(connection: Connection) -> Any:
+    from alembic.migration import MigrationContext
+
+    return MigrationContext.configure(connection, opts={"version_table": VERSION_TABLE})

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from sqlalchemy import (
     BigInteger,
+    Boolean,
     Column,
     Double,
     ForeignKey,
     Index,
     Integer,
+    LargeBinary,
     MetaData,
     Table,
     Text,
@@ -16,7 +18,7 @@ from sqlalchemy import (
 )
 
 #: Version of the tables that this package reads and writes. Every older one is brought up to it.
-VERSION = 2
+VERSION = 4
 
 #: Holds the version of a database.
 VERSION_TABLE = "nni_latency_version"
@@ -104,6 +106,23 @@ records = Table(
     # What did not run as it was asked for; null in most records.
     Column("fallbacks", Text),
     Index("ix_records_campaign_id_round", "campaign_id", "round"),
+    # The records of one subject alone.
+    Index("ix_records_campaign_id_subjects", "campaign_id", "subjects"),
+)
+
+#: Of which subjects of campaigns there are records alone, so that a latency is found without reading campaigns.
+answers = Table(
+    "answers",
+    metadata,
+    _campaign(primary_key=True),
+    Column("number", Integer, primary_key=True),
+    Column("digest", Text, nullable=False),
+    Column("platform_id", _NUMBER, ForeignKey("platforms.id"), nullable=False),
+    # When the last of them was taken.
+    Column("at", Double, nullable=False),
+    # What they say, as JSON, where there are many; null where it is not kept.
+    Column("summary", Text),
+    Index("ix_answers_digest_platform_id_at", "digest", "platform_id", "at"),
 )
 
 conditions = Table(
@@ -126,6 +145,24 @@ failures = Table(
     Column("reason", Text, nullable=False),
     Column("at", Double, nullable=False),
     Index("ix_failures_campaign_id", "campaign_id"),
+)
+
+#: Versions of predictors, each with its file. One of each name is current.
+predictors = Table(
+    "predictors",
+    metadata,
+    Column("id", _NUMBER, primary_key=True),
+    Column("name", Text, nullable=False),
+    Column("at", Double, nullable=False),
+    Column("package_version", Text, nullable=False),
+    Column("n_networks", Integer, nullable=False),
+    Column("n_held_out", Integer, nullable=False),
+    Column("n_records", _NUMBER, nullable=False),
+    Column("errors", Text, nullable=False),
+    Column("is_current", Boolean, nullable=False),
+    Column("remark", Text, nullable=False),
+    Column("content", LargeBinary, nullable=False),
+    Index("ix_predictors_name", "name"),
 )
 
 #: Numbers of the store itself, such as the changes of campaigns that are gone.

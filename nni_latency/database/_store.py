@@ -13,14 +13,16 @@ from importlib import metadata
 
 from sqlalchemy import func, select
 
+from nni_latency.database._answers import find_known
 from nni_latency.database._database import Database
 from nni_latency.database._location import MEMORY, default_location, parse_location
 from nni_latency.database._log import DatabaseLog
 from nni_latency.database._reading import read_campaign, select_campaigns
+from nni_latency.database._rows import platform_of
 from nni_latency.database._schema import campaigns, counters, platforms
 from nni_latency.database._writing import Origin, add_campaign
 from nni_latency.errors import LatencyError
-from nni_latency.measurement import CampaignHeader, CampaignLog, MemoryStore, Store, StoredCampaign
+from nni_latency.measurement import CampaignHeader, CampaignLog, KnownLatency, MemoryStore, Store, StoredCampaign
 from nni_latency.platforms import Platform
 
 
@@ -109,6 +111,22 @@ class DatabaseStore(Store):
             there = connection.execute(select(func.sum(campaigns.c.changes))).scalar()
             gone = connection.execute(select(func.sum(counters.c.value))).scalar()
         return int(there or 0) + int(gone or 0)
+
+    def known(self, digest: str, platform: Platform | str) -> KnownLatency | None:
+        """Return the latest latency of a subject that was measured alone, without reading campaigns.
+
+        Warns
+        -----
+        DatabaseWarning
+            If rows make no sense; they are left out.
+        """
+        return find_known(self.database, digest, platform, time.time())
+
+    def platforms(self) -> list[Platform]:
+        """Return the platforms of all campaigns, each state of them once."""
+        with self.database.reading() as connection:
+            rows = connection.execute(select(platforms.c.content).order_by(platforms.c.id)).all()
+        return [platform_of(row.content) for row in rows]
 
     def close(self) -> None:
         """Close the connections; they are made again when they are needed."""

@@ -9,6 +9,7 @@ from typing import Any
 from sqlalchemy import Connection, Table, bindparam, case, insert, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
+from nni_latency.database._alone import forget_failed, note_measured
 from nni_latency.database._rows import digest_of, dumped
 from nni_latency.database._schema import (
     campaigns,
@@ -113,12 +114,14 @@ def add_records(
 ) -> None:
     """Add records as `record_row` gives them, and count them."""
     connection.execute(_INSERT_RECORD, [{"campaign_id": campaign, **row} for row in rows])
+    note_measured(connection, campaign, rows)
     _count(connection, campaign, at, changes=len(rows), n_records=len(rows), n_samples=n_samples)
 
 
 def add_failures(connection: Connection, campaign: int, rows: Sequence[Mapping[str, Any]], at: float) -> None:
     """Add failures as `failure_row` gives them."""
     connection.execute(insert(failures), [{"campaign_id": campaign, "at": at, **row} for row in rows])
+    forget_failed(connection, campaign, [row["subject"] for row in rows])
     _count(connection, campaign, at, changes=len(rows))
 
 

@@ -7,7 +7,7 @@ from ._learning import measured_networks
 from ._measuring import ANCHORS, DATASET_PROTOCOL, PlatformLatencies, measure_networks
 from ._network_files import NetworkFile, family_files, given_files
 from ._network_set import NetworkEntry, NetworkSet, load_networks
-from ._summaries import NetworkSummary, Speed, part_times, summarise_network
+from ._summaries import Speed, part_times, summarise_network
 from ._writing import export_nnlqp, import_nnlqp, save_networks
 
 __all__ = [
@@ -19,7 +19,6 @@ __all__ = [
     "NetworkEntry",
     "NetworkFile",
     "NetworkSet",
-    "NetworkSummary",
     "Part",
     "PlatformLatencies",
     "Speed",

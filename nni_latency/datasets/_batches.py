@@ -94,6 +94,10 @@ class BatchedNetworks(Schedule):
             self._batch, self.process = batch, number
             if not self.is_spent and any(map(self._wants, batch)):
                 yield number
+        self._check()
+
+    def _check(self) -> None:
+        """Raise `MeasurementError` if nothing could be measured at all."""
         if not any(key in self.visits for key in self.networks):
             reason = next((self.failures[key] for key in self.networks if key in self.failures), "there was no time")
             raise MeasurementError(f"None of the networks can be run: {reason}.")

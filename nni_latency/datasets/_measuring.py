@@ -8,11 +8,11 @@ from typing import Any, Unpack
 
 from nni_latency.datasets._batches import BatchedNetworks
 from nni_latency.datasets._network_files import NetworkFile, family_files
-from nni_latency.datasets._summaries import NetworkSummary, Speed, part_times, summarise_network
+from nni_latency.datasets._summaries import Speed, part_times, summarise_network
 from nni_latency.errors import InvalidValueError
 from nni_latency.graphs import find_families
-from nni_latency.measurement import Protocol, Subject
-from nni_latency.measurement.runtimes import ExportedRuntime, Runtime
+from nni_latency.measurement import NetworkSummary, Protocol, Subject
+from nni_latency.measurement.runtimes import Runtime
 from nni_latency.platforms import Platform
 from nni_latency.tables import Measuring, MeasuringOptions
 
@@ -138,7 +138,7 @@ def measure_networks(
         {item.key: schedule.failures[item.key] for item in networks if item.key in schedule.failures},
         schedule.spent,
         measured.conditions,
-        isinstance(runtime, ExportedRuntime),
+        runtime.takes_onnx,
     )
 
 

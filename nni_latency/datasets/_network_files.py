@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -13,12 +14,13 @@ from typing import Any
 import torch
 
 import nni_latency.graphs as graphs
+from nni_latency.datasets._document import GraphDocument
 from nni_latency.errors import InvalidValueError
 from nni_latency.files import cache_folder
-from nni_latency.graphs import Family, families, onnx_name, save_onnx
+from nni_latency.graphs import Family, families, generate_onnx
 from nni_latency.measurement import Subject
-from nni_latency.measurement.runtimes import ExportedRuntime, Runtime
-from nni_latency.operators import load_onnx, onnx_inputs, onnx_network
+from nni_latency.measurement.runtimes import Runtime
+from nni_latency.operators import Graph, OnnxBuild, graph_key, load_onnx, onnx_inputs, read_onnx
 
 #: Family of networks that come from files.
 UNNAMED = "file"
@@ -63,16 +65,35 @@ class NetworkFile:
         graph = load_onnx(self.path, self.batch_size).graph
         return sum(math.prod(tensor.dims) for tensor in graph.initializer)
 
+    @cached_property
+    def graph(self) -> Graph:
+        """Its operators, and how they hang together; raises as `nni_latency.operators.read_onnx`."""
+        return read_onnx(self.path, self.batch_size)
+
+    @cached_property
+    def graph_key(self) -> str:
+        """Tells its graph from others, see `nni_latency.operators.graph_key`."""
+        return graph_key(self.graph)
+
     def subject(self, runtime: Runtime) -> Subject:
-        """Return what a bench of a runtime loads: the ONNX file, or the family's module where it takes no ONNX."""
-        specification = {"name": self.name, "family": self.family, "seed": self.seed, "batch_size": self.batch_size}
+        """Return what a bench of a runtime loads: the ONNX file, or the family's module where it takes no ONNX.
+
+        Its records are found by the key of its graph, whatever the network is called.
+        """
         build: Any
-        if isinstance(runtime, ExportedRuntime) or self.seed is None:
-            build = partial(onnx_network, str(self.path.absolute()), self.batch_size)
+        if runtime.takes_onnx or self.seed is None:
+            build = OnnxBuild(str(self.path.absolute()), self.batch_size)
         else:
             build = partial(families()[self.family].network, self.seed)
         inputs = onnx_inputs(self.path, self.batch_size)
-        return Subject(self.key, build, inputs, digest=self.key, specification=specification)
+        specification = {
+            "name": self.name,
+            "family": self.family,
+            "seed": self.seed,
+            "batch_size": self.batch_size,
+            "graph": GraphDocument.of(self.graph).model_dump(mode="json"),
+        }
+        return Subject(self.key, build, inputs, digest=self.graph_key, specification=specification)
 
 
 def family_files(
@@ -104,12 +125,10 @@ def family_files(
         If a file cannot be written.
     """
     folder = cache_folder() / "onnx" / f"{_version()}-b{batch_size}"
-    for seed in range(first_seed, first_seed + count):
-        for family in members:
-            path = folder / onnx_name(family, seed)
-            if not path.is_file():
-                save_onnx(family, seed, path, batch_size)
-            yield NetworkFile(path.stem, path, family.name, seed, batch_size)
+    made = generate_onnx(members, count, folder, first_seed=first_seed, batch_size=batch_size)
+    turns = itertools.product(range(first_seed, first_seed + count), members)
+    for path, (seed, family) in zip(made, turns, strict=True):
+        yield NetworkFile(path.stem, path, family.name, seed, batch_size)
 
 
 def given_files(paths: Iterable[str | Path], *, batch_size: int = 1) -> list[NetworkFile]:

@@ -11,14 +11,12 @@ from nni_latency.costs import Cost
 from nni_latency.datasets._archive import Archive, Part
 from nni_latency.datasets._document import LatencyDocument, NetworksDocument
 from nni_latency.errors import FileFormatError, InvalidValueError, listed
+from nni_latency.graphs import latency_conflicts
 from nni_latency.operators import Graph
 from nni_latency.platforms import Platform
 
 #: The data set that ships.
 SHIPPED = Path(__file__).with_name("networks.zip")
-
-#: Two latencies of one network on one platform disagree from here on, as a ratio.
-DISAGREEMENT = 0.1
 
 
 @dataclass(frozen=True)
@@ -259,16 +257,9 @@ def _entry(archive: Archive, header: NetworksDocument, item: LatencyDocument, pl
 
 def check_agreement(entries: Sequence[NetworkEntry], origin: str) -> None:
     """Raise `FileFormatError` if two latencies of one network on one platform differ by more than a tenth."""
-    first: dict[tuple[str, str], NetworkEntry] = {}
-    broken = []
-    for entry in entries:
-        known = first.setdefault((entry.name, entry.platform.id), entry)
-        if abs(entry.value / known.value - 1) > DISAGREEMENT:
-            broken.append(
-                f"{entry.name!r} takes {known.value * 1e3:g} ms and {entry.value * 1e3:g} ms on {entry.platform.id}"
-            )
-    if broken:
+    conflicts = latency_conflicts(entries)
+    if conflicts:
         raise FileFormatError(
-            f"Two latencies of one network disagree in {origin!r}: {listed(broken, separator='; ')}. "
+            f"Two latencies of one network disagree in {origin!r}: {listed(conflicts, separator='; ')}. "
             "Keep the right one of each."
         )

@@ -4,40 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from nni_latency.costs import Cost
-from nni_latency.measurement import Measurement, Protocol, Record, quantile
+from nni_latency.measurement import NetworkSummary, Protocol, Record, quantile, summarise_visits
 
 #: How far in time a visit of an anchor tells the speed of the machine [s], and how much of it visits beyond that tell.
 _REACH, _FAR_REACH, _FAR = 15.0, 300.0, 0.02
 
 #: How far one visit of an anchor is believed, as the logarithm of a ratio.
 _MOST = 0.4
-
-
-@dataclass(frozen=True)
-class NetworkSummary(Cost):
-    """What the visits of a network say. Immutable.
-
-    Parameters
-    ----------
-    value, low, high : float
-        Latency and its interval [s].
-    n_samples : int
-        Runs behind it.
-    n_visits : int
-        Visits behind it, in different rounds.
-    repeatability : float
-        By how much the visits differ: their standard deviation as a share of the mean; 0 where there is one.
-    """
-
-    n_samples: int = 0
-    n_visits: int = 0
-    repeatability: float = 0.0
 
 
 class Speed:
@@ -82,10 +59,7 @@ def summarise_network(records: Sequence[Record], speed: Speed, protocol: Protoco
         Which statistic.
     """
     visits = [[seconds / speed.factor(record.at) for seconds in record.whole] for record in records]
-    found = Measurement(tuple(seconds for runs in visits for seconds in runs), protocol).summary
-    each = np.array([quantile(runs, protocol.statistic) for runs in visits])
-    spread = float(each.std(ddof=1) / each.mean()) if len(each) > 1 else 0.0
-    return NetworkSummary(found.value, found.low, found.high, found.n_samples, len(records), spread)
+    return summarise_visits(visits, protocol)
 
 
 def part_times(records: Sequence[Record], value: float) -> tuple[float, ...]:

@@ -14,12 +14,12 @@ from nni_latency.datasets._kernels import kernels_of_calls, kernels_of_nodes
 from nni_latency.datasets._measuring import PlatformLatencies
 from nni_latency.datasets._network_files import NetworkFile
 from nni_latency.datasets._network_set import NetworkEntry, NetworkSet
-from nni_latency.datasets._summaries import NetworkSummary
 from nni_latency.errors import FileFormatError, InvalidValueError, LatencyError, listed
 from nni_latency.files import write_atomically
 from nni_latency.graphs import NetworkLatency, read_nnlqp, write_nnlqp
 from nni_latency.imports import require
-from nni_latency.operators import Graph, graph_key, read_onnx, without_weights
+from nni_latency.measurement import NetworkSummary
+from nni_latency.operators import Graph, without_weights
 from nni_latency.platforms import Platform
 
 
@@ -38,15 +38,13 @@ class _Content:
     def graph_of(self, network: NetworkFile, name: str, stage: str = "") -> Graph:
         """Return the graph of a network, which is taken in when it is asked for first."""
         if name not in self.networks:
-            graph = read_onnx(network.path, network.batch_size)
-            key = graph_key(graph)
-            self.graphs[key] = graph
+            self.graphs[network.graph_key] = network.graph
             self.onnx[name] = _light(network.path)
             self.networks[name] = {
                 "name": name,
                 "family": network.family,
                 "batch_size": network.batch_size,
-                "graph": key,
+                "graph": network.graph_key,
                 "seed": network.seed,
                 "stage": stage,
                 "has_onnx": True,

@@ -1,14 +1,21 @@
-"""`PortableModel`: time, power and energy of operators on a GPU, by forests on features that devices share."""
+"""`PortableModel`: time, power and energy of operators on a GPU, by forests on features that devices share.
+
+History of its file:
+
+1. The first version.
+2. ``devices``, the facts of those that were learned from, and ``bounds``.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
+from pydantic import Field, PositiveFloat
 from sklearn.exceptions import NotFittedError
 
 from nni_latency.documents import DocumentFormat, StrictDocument
@@ -20,6 +27,9 @@ from nni_latency.kernels import Trees, TreesDocument
 from nni_latency.operators import OpSpec, group_of
 
 Array = NDArray[np.float64]
+
+#: Share of the operators that an error is a bound of.
+_MOST = 0.9
 
 #: Operators by the name of the device on which they were measured.
 ByDevice = Mapping[str, Sequence[MeasuredOperator]]
@@ -41,6 +51,14 @@ class PortableModel:
         Share of the features that a division may choose from.
     random_state : int, default=0
         Seed of the forests.
+
+    Attributes
+    ----------
+    devices_ : dict of str to DeviceFacts
+        Facts of the devices that were learned from.
+    bounds_ : dict of str to float
+        By metric, ``latency`` and ``energy``, the relative error that nine of ten operators stay within; empty unless
+        `EnergyScores.bounds` of operators that were held out are put there.
 
     References
     ----------
@@ -105,6 +123,8 @@ class PortableModel:
             )
             trees[name] = Trees.of_forest(forest.fit(rows, target))
         self.time_, self.power_ = trees["time"], trees["power"]
+        self.devices_ = {name: facts[name] for name in operators}
+        self.bounds_: dict[str, float] = {}
         return self
 
     def predict(self, ops: Sequence[OpSpec], device: DeviceFacts) -> tuple[Array, Array]:
@@ -147,7 +167,14 @@ class PortableModel:
         if not hasattr(self, "time_"):
             raise NotFittedError("PortableModel is not fitted: call 'fit' first.")
         settings = {name: getattr(self, name) for name in ("n_trees", "max_features", "random_state")}
-        content = {**settings, "groups": self.groups_, "time": self.time_.content(), "power": self.power_.content()}
+        content = {
+            **settings,
+            "groups": self.groups_,
+            "devices": {name: asdict(facts) for name, facts in self.devices_.items()},
+            "bounds": self.bounds_,
+            "time": self.time_.content(),
+            "power": self.power_.content(),
+        }
         return PORTABLE.save(path, content)
 
     @classmethod
@@ -165,21 +192,37 @@ class PortableModel:
     def _of_document(cls, document: PortableDocument) -> PortableModel:
         model = cls(n_trees=document.n_trees, max_features=document.max_features, random_state=document.random_state)
         model.groups_ = list(document.groups)
+        model.devices_ = {name: DeviceFacts(**dict(facts)) for name, facts in document.devices.items()}
+        model.bounds_ = {str(metric): bound for metric, bound in document.bounds.items()}
         model.time_, model.power_ = (
             Trees.read(item.model_dump()).check(_N_FEATURES) for item in (document.time, document.power)
         )
         return model
 
 
+class FactsDocument(StrictDocument):
+    """How fast a device computes and moves data, and what it draws."""
+
+    flops: PositiveFloat = Field(description="floating-point operations that it reaches [1/s]")
+    bandwidth: PositiveFloat = Field(description="bytes that it moves to and from its memory [byte/s]")
+    power: PositiveFloat = Field(description="most that it draws [W]")
+    rest: PositiveFloat = Field(description="what it draws without work [W]")
+    launch: PositiveFloat = Field(description="shortest time of any operator [s]")
+
+
 class PortableDocument(StrictDocument):
     """A portable model of time and power."""
 
-    format: str
-    version: int
+    format: Literal["nni_latency.energy"]
+    version: Literal[2]
     n_trees: int = Field(ge=1)
     max_features: float = Field(gt=0, le=1)
     random_state: int = Field(ge=0)
     groups: list[str] = Field(description="groups of operators of which something was measured")
+    devices: dict[str, FactsDocument] = Field(default_factory=dict, description="those that were learned from")
+    bounds: dict[Literal["latency", "energy"], PositiveFloat] = Field(
+        default_factory=dict, description="relative error that nine of ten operators that were held out stay within"
+    )
     time: TreesDocument = Field(description="logarithm of the time over launch and roofline")
     power: TreesDocument = Field(description="logarithm of the power over the device's most")
 
@@ -199,6 +242,8 @@ class EnergyScores:
         Errors of what was predicted.
     constant : tuple of float
         Errors of the energy if it were the predicted time, times the most common power of the operators that were seen.
+    bounds : tuple of float
+        What the errors of time and of energy are below for nine of ten operators.
     """
 
     operators: int
@@ -206,6 +251,7 @@ class EnergyScores:
     power: tuple[float, float]
     energy: tuple[float, float]
     constant: tuple[float, float]
+    bounds: tuple[float, float] = (0.0, 0.0)
 
 
 def cross_validate(
@@ -286,8 +332,9 @@ def _errors(model: PortableModel, items: Sequence[MeasuredOperator], device: Dev
 
 
 def _scores(errors: Array) -> EnergyScores:
-    pairs = [(float(np.median(row)), float(row.mean())) for row in errors]
-    return EnergyScores(errors.shape[1], *pairs)
+    time, power, energy, constant = ((float(np.median(row)), float(row.mean())) for row in errors)
+    bounds = float(np.quantile(errors[0], _MOST)), float(np.quantile(errors[2], _MOST))
+    return EnergyScores(errors.shape[1], time, power, energy, constant, bounds)
 
 
 def _seconds(items: Sequence[MeasuredOperator]) -> Array:
@@ -303,5 +350,14 @@ def _least(items: Sequence[MeasuredOperator], device: DeviceFacts) -> Array:
 
 
 PORTABLE = DocumentFormat(
-    "nni_latency.energy", 1, "energy", "a portable model of time and power", "fit it again", model=PortableDocument
+    "nni_latency.energy",
+    2,
+    "portable model",
+    "a portable model of time and power",
+    "fit one with: nni-latency fit energy",
+    model=PortableDocument,
+    steps=(dict,),
 )
+
+#: Returns the JSON schema of the file format.
+portable_schema = PORTABLE.schema

@@ -66,6 +66,13 @@ class Estimator(ABC):
         """Return what answers in a search: this estimator, or a simpler one that knows as much."""
         return self
 
+    #: Networks that are best asked for at once, with `estimate_all`.
+    batch: int = 1
+
+    def estimate_all(self, networks: Iterable[tuple[Any, Any]]) -> list[Estimate]:
+        """Estimate several networks, each with its example inputs; raises as `estimate`."""
+        return [self.estimate(model, inputs) for model, inputs in networks]
+
     @abstractmethod
     def estimate(self, model: Any, example_inputs: Any = None) -> Estimate:
         """Estimate the cost of a whole network.

@@ -109,11 +109,13 @@ def distil(
     architectures = _design(networks.sizes, _number(n_samples, networks.sizes), np.random.default_rng(random_state))
     values, missing = np.empty(len(architectures)), {}
     with _same_random_numbers():
-        for index, architecture in enumerate(architectures):
-            estimate = estimator.estimate(networks.build(architecture), networks.inputs)
-            values[index] = estimate.value
-            missing.update(dict.fromkeys(estimate.missing))
-            on_progress(index + 1, len(architectures))
+        for begin in range(0, len(architectures), estimator.batch):
+            part = architectures[begin : begin + estimator.batch]
+            asked = ((networks.build(architecture), networks.inputs) for architecture in part)
+            for index, estimate in enumerate(estimator.estimate_all(asked), begin):
+                values[index] = estimate.value
+                missing.update(dict.fromkeys(estimate.missing))
+                on_progress(index + 1, len(architectures))
     sums = combination.counted(values)
     predicted = _cross_validated(architectures, sums, networks)
     constant, columns = _solve(architectures, sums, networks)

@@ -6,7 +6,7 @@ import warnings
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,6 @@ from nni_latency.errors import InvalidValueError, MeasurementError
 from nni_latency.estimators._base import Estimate, Estimator
 from nni_latency.measurement import (
     CampaignHeader,
-    LocalBenches,
     NetworkCalls,
     NetworkSchedule,
     Protocol,
@@ -22,7 +21,7 @@ from nni_latency.measurement import (
     Subject,
 )
 from nni_latency.measurement.runtimes import Runtime, TorchEager
-from nni_latency.operators import By, Trace, TracingWarning, onnx_inputs, onnx_network, trace, trace_onnx
+from nni_latency.operators import By, OnnxBuild, Trace, TracingWarning, onnx_inputs, trace, trace_onnx
 from nni_latency.platforms import Platform
 from nni_latency.tables import CachedCost, KnownCosts, Measuring, StoreSource, as_store
 
@@ -78,7 +77,7 @@ class TracedNetwork:
         calls = NetworkCalls.of(self.modules, self.graph)
         specification = {"name": self.name, **calls.content()}
         if self._is_file:
-            build = partial(onnx_network, self.model, None, list(self.inputs.args))
+            build = OnnxBuild(str(self.model), None, list(self.inputs.args))
             return Subject(self.digest, build, self.inputs, digest=self.digest, specification=specification)
         return Subject.of_module(self.model, self.inputs, self.digest, digest=self.digest, specification=specification)
 
@@ -153,7 +152,7 @@ class MeasuringEstimator(Estimator):
         schedule = NetworkSchedule(
             [item.subject for item in networks],
             self._protocol,
-            isolated=LocalBenches(self._runtime).isolated,
+            isolated=self._runtime.benches().isolated,
             calls=self._sees_operators,
             n_calls=n_calls,
             kind="on-demand",

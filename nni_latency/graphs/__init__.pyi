@@ -1,9 +1,11 @@
+from ._agreement import latency_conflicts
 from ._family import Family, families, find_families
 from ._generating import generate_onnx, generated_files, onnx_name, save_onnx
-from ._graph_estimator import GraphNetworkEstimator, graph_of
+from ._graph_estimator import GraphNetworkEstimator
 from ._graph_predictor import GraphPredictor, OperatorCost
 from ._measured_network import MeasuredNetwork, read_measured
 from ._network_latencies import GROUND_TRUTH, NNLQP, NetworkLatency, read_nnlqp, write_nnlqp
+from ._onnx_form import graph_of, light_onnx
 from ._shipped import shipped_predictor
 from ._variation import Variation
 
@@ -22,6 +24,8 @@ __all__ = [
     "generate_onnx",
     "generated_files",
     "graph_of",
+    "latency_conflicts",
+    "light_onnx",
     "onnx_name",
     "read_measured",
     "read_nnlqp",

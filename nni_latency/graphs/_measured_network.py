@@ -8,15 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nni_latency.errors import FileFormatError, InvalidValueError, LatencyError, listed
+from nni_latency.graphs._agreement import latency_conflicts
 from nni_latency.graphs._network_latencies import NetworkLatency, read_nnlqp
 from nni_latency.operators import Graph, read_onnx
 from nni_latency.platforms import Platform
 
 #: Networks that are named in a message because two of their times disagree.
 _NAMED = 5
-
-#: From here on, as a ratio, two times of one network disagree.
-_DISAGREEMENT = 0.1
 
 
 @dataclass(frozen=True)
@@ -63,21 +61,18 @@ def check_networks(networks: Iterable[MeasuredNetwork]) -> list[MeasuredNetwork]
     InvalidValueError
         If there are none, or two times of one network on one platform differ by more than a tenth.
     """
-    found: dict[tuple[str, str], MeasuredNetwork] = {}
-    broken = []
-    for item in networks:
-        known = found.setdefault((item.name, item.platform.id), item)
-        if abs(item.latency / known.latency - 1) > _DISAGREEMENT:
-            broken.append(
-                f"{item.name!r} takes {known.latency * 1e3:g} ms and {item.latency * 1e3:g} ms on {item.platform.id}"
-            )
-    if broken:
+    given = list(networks)
+    if not given:
+        raise InvalidValueError("There is no measured network to learn from.")
+    conflicts = latency_conflicts(given)
+    if conflicts:
         raise InvalidValueError(
-            f"Two latencies of one network disagree: {listed(broken, most=_NAMED, separator='; ')}. "
+            f"Two latencies of one network disagree: {listed(conflicts, most=_NAMED, separator='; ')}. "
             "Keep the right one of each."
         )
-    if not found:
-        raise InvalidValueError("There is no measured network to learn from.")
+    found: dict[tuple[str, str], MeasuredNetwork] = {}
+    for item in given:
+        found.setdefault((item.name, item.platform.id), item)
     return list(found.values())
 
 

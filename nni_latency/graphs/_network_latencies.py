@@ -9,6 +9,7 @@ from pathlib import Path, PurePosixPath
 
 from nni_latency.errors import FileFormatError, InvalidValueError, listed
 from nni_latency.files import write_atomically
+from nni_latency.graphs._agreement import disagreements
 
 #: What the layout is called on the command line.
 NNLQP = "nnlqp"
@@ -18,9 +19,6 @@ GROUND_TRUTH = "gt.txt"
 
 #: Broken lines that are named in one message.
 _NAMED = 10
-
-#: Two latencies of one network disagree from here on, as a ratio.
-_DISAGREEMENT = 0.1
 
 
 @dataclass(frozen=True)
@@ -183,13 +181,13 @@ def write_nnlqp(networks: Iterable[NetworkLatency], folder: str | Path) -> Path:
 
 def _disagreements(found: dict[int, NetworkLatency]) -> list[str]:
     """Name lines that give one network on one platform latencies too different to be those of one measurement."""
-    first: dict[tuple[str, int, str], tuple[int, float]] = {}
-    broken = []
-    for number, item in found.items():
-        known, latency = first.setdefault((item.graph_id, item.batch_size, item.platform), (number, item.latency))
-        if abs(item.latency / latency - 1) > _DISAGREEMENT:
-            broken.append(
-                f"line {number}: {item.latency * 1e3:g} ms for network {item.graph_id!r}, and line {known} has "
-                f"{latency * 1e3:g} ms"
-            )
-    return broken
+    pairs = disagreements(
+        found.items(),
+        key=lambda line: (line[1].graph_id, line[1].batch_size, line[1].platform),
+        latency=lambda line: line[1].latency,
+    )
+    return [
+        f"line {number}: {item.latency * 1e3:g} ms for network {item.graph_id!r}, and line {known} has "
+        f"{first.latency * 1e3:g} ms"
+        for (known, first), (number, item) in pairs
+    ]

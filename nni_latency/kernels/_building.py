@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Unpack
@@ -12,7 +12,7 @@ import numpy as np
 from nni_latency.errors import InvalidValueError, listed
 from nni_latency.kernels._catalogue import find_types, kernel_types
 from nni_latency.kernels._kernel import Kernel
-from nni_latency.kernels._kernel_schedule import KernelSchedule, Standing
+from nni_latency.kernels._kernel_schedule import KernelSchedule, Standing, way_of
 from nni_latency.kernels._kernel_type import KernelType
 from nni_latency.kernels._model import CANDIDATES
 from nni_latency.kernels._predictor import FEWEST_KERNELS, KernelPredictor, KernelScores
@@ -205,13 +205,12 @@ def measure_kernels(
         how_long,
         Sampling(),
         Prior(),
-        inside=runtime.supports_layer_timing,
-        together=runtime.divides,
+        way=way_of(runtime),
         kernels=kernels,
     )
     content = {"kernels": [kernel.key for kernel in kernels]}
     Measuring(runtime, how_long, **how).run(schedule, content)
-    found = {item.kernel: item for item in _measured(schedule)}
+    found = {item.kernel: item for item in _measured(schedule, kernels)}
     return tuple(found[kernel] for kernel in dict.fromkeys(kernels) if kernel in found)
 
 
@@ -231,9 +230,7 @@ def _measure(
         how_long,
         sampling,
         known,
-        inside=runtime.supports_layer_timing,
-        together=runtime.divides,
-        adds_constant=runtime.divides or not runtime.supports_layer_timing,
+        way=way_of(runtime),
         is_enough=aim.is_enough,
         on_standing=aim.on_standing,
     )
@@ -265,7 +262,8 @@ def _learn(schedule: KernelSchedule, runtime: Runtime) -> KernelPredictors:
     remarks = (f"Fewer than {FEWEST_KERNELS} kernels were measured of: {listed(few)}. Give a larger budget.",)
     return KernelPredictors(
         predictors=predictors,
-        kernels=_measured(schedule),
+        kernels=_measured(schedule, set(schedule.samples) - set(schedule.test)),
+        tested=_measured(schedule, set(schedule.test)),
         constant=schedule.constant,
         sampling=schedule.sampling.as_dict(),
         failures=dict(sorted(schedule.failures.items())),
@@ -282,6 +280,10 @@ def _types(schedule: KernelSchedule) -> Mapping[str, KernelType]:
     return {**kernel_types(), **schedule.kinds}
 
 
-def _measured(schedule: KernelSchedule) -> tuple[MeasuredKernel, ...]:
-    found = sorted(schedule.summaries().items(), key=lambda item: item[0].key)
+def _measured(schedule: KernelSchedule, which: Container[Kernel]) -> tuple[MeasuredKernel, ...]:
+    """Return what was measured of some kernels."""
+    found = sorted(
+        ((kernel, item) for kernel, item in schedule.summaries().items() if kernel in which),
+        key=lambda item: item[0].key,
+    )
     return tuple(MeasuredKernel(item.value, item.low, item.high, kernel, item.n_samples) for kernel, item in found)

@@ -21,7 +21,10 @@ from nni_latency.kernels._layers import (
 )
 from nni_latency.kernels._usual import USUAL_KERNELS
 
-_HW, _CHANNELS, _ABSENT_CHANNELS = Domain(1, 512), Domain(1, 4096), Domain(0, 4096)
+#: Most channels of a kernel; a row of more numbers counts as a picture of several pixels.
+MOST_CHANNELS = 4096
+
+_HW, _CHANNELS, _ABSENT_CHANNELS = Domain(1, 512), Domain(1, MOST_CHANNELS), Domain(0, MOST_CHANNELS)
 _WINDOW, _STEP = Domain(1, 16, (1, 3, 5, 7)), Domain(1, 16, (1, 1, 2))
 _TOKENS = Domain(1, 4096)
 
@@ -63,7 +66,7 @@ def _query_key_value(sizes: Sizes) -> Shapes:
 #: Kinds that end in none, some or all of normalisation and activation: sizes, inputs, and the sizes that are multiples.
 _BASES: dict[str, tuple[Mapping[str, Domain], Callable[[Sizes], Shapes], Mapping[str, int | str]]] = {
     "conv": (_CONVOLUTION, _picture, {}),
-    "dwconv": ({"HW": _HW, "CIN": Domain(2, 4096), "KERNEL_SIZE": _WINDOW, "STRIDES": _STEP}, _picture, {}),
+    "dwconv": ({"HW": _HW, "CIN": Domain(2, MOST_CHANNELS), "KERNEL_SIZE": _WINDOW, "STRIDES": _STEP}, _picture, {}),
     "gconv": (
         {**_CONVOLUTION, "GROUPS": Domain(2, 64, (2, 3, 4, 8, 32))},
         _picture,
@@ -177,7 +180,7 @@ def _others() -> Iterator[KernelType]:
         lambda sizes: SqueezeExcite(sizes["CIN"]),
         operators=squeeze_excite_operators,
     )
-    halves = {**_PICTURE, "CIN": Domain(4, 4096)}
+    halves = {**_PICTURE, "CIN": Domain(4, MOST_CHANNELS)}
     yield KernelType(
         "channel_shuffle",
         halves,

@@ -103,6 +103,9 @@ class KernelsDocument(HeaderDocument):
     failures: dict[str, str] = Field(default_factory=dict, description="kernels that could not be measured, and why")
     predictors: list[PredictorDocument]
     kernels: list[MeasuredKernelDocument]
+    tested: list[MeasuredKernelDocument] = Field(
+        default_factory=list, description="kernels that were measured in the same rounds, and never learned from"
+    )
 
 
 KERNELS = DocumentFormat(

@@ -5,18 +5,21 @@ from __future__ import annotations
 import math
 import random
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any, Literal
 
 from nni_latency.errors import MeasurementError
+from nni_latency.kernels._catalogue import find_types
 from nni_latency.kernels._constant import BODY, CONSTANT, constant_chain
 from nni_latency.kernels._kernel import Kernel
 from nni_latency.kernels._kernel_type import KernelType
-from nni_latency.kernels._learning import GroupLearner, in_turn, score_groups
+from nni_latency.kernels._learning import GroupLearner, in_turn, score_groups, score_tests
 from nni_latency.kernels._predictor import KernelScores
 from nni_latency.kernels._prior import Prior
 from nni_latency.kernels._sampling import Sampler, Sampling
+from nni_latency.kernels._speeds import CompanySpeeds, ReferenceSpeeds, Speeds, at_level, level_of, runs_by_key
 from nni_latency.measurement import (
     Chain,
     Failure,
@@ -28,6 +31,7 @@ from nni_latency.measurement import (
     Summary,
     quantile,
 )
+from nni_latency.measurement.runtimes import Runtime
 from nni_latency.micro_benchmarks import FEEDER, fed_chain, inputs_of
 
 #: Numbers in the kernels that one process holds, at most.
@@ -38,21 +42,41 @@ _MOST_NUMBERS = 2**28
 #: there whenever a kernel is visited. By themselves, and several in a network.
 _BATCH, _BATCH_TOGETHER = (96, 10**10), (384, 4 * 10**10)
 
-#: How often a kernel is visited at least and at most, by itself and in a network of several.
-_VISITS, _VISITS_TOGETHER = (2, 4), (4, 10)
+#: How often a kernel is visited at least and at most, and in one process; by itself, and in a network of several. A
+#: process lasts for seconds, as do disturbances: a kernel that comes back later met other ones.
+_VISITS, _VISITS_TOGETHER = (2, 4, 4), (6, 12, 3)
 
 #: Kernels of a network of several at most, and their multiply-adds.
 _TOGETHER, _MACS_TOGETHER = 12, 4 * 10**8
 
-#: Visits of a round that tell how fast the machine is.
-_ENOUGH_REFERENCES = 4
+#: Kernels that are part of every network of several, as short as they are different: they tell how fast the machine is.
+_ANCHORS = (
+    Kernel.of("conv_bn_relu", HW=14, CIN=64, COUT=64, KERNEL_SIZE=3, STRIDES=1),
+    Kernel.of("conv_bn_relu", HW=28, CIN=64, COUT=64, KERNEL_SIZE=1, STRIDES=1),
+    Kernel.of("dwconv_bn_relu", HW=28, CIN=128, KERNEL_SIZE=3, STRIDES=1),
+    Kernel.of("add_block", HW=28, CIN=128),
+    Kernel.of("fc_block", CIN=512, COUT=512),
+)
+
+#: With what the key of an anchor begins; that of its kernel follows.
+_ANCHOR = "anchor "
 
 #: What is left at least of a run from which the constant of a runtime is taken, as a share.
 _LEAST_LEFT = 0.01
 
 
-#: Time of a run, and of the reference operator in its round [s].
-Run = tuple[float, float | None]
+#: Time of a run [s], and the number of its visit.
+Run = tuple[float, int]
+
+#: How a kernel is run: behind what feeds it, side by side with others in one network, or as a network of its own.
+Way = Literal["fed", "beside", "alone"]
+
+
+def way_of(runtime: Runtime) -> Way:
+    """Return how a runtime runs kernels."""
+    if runtime.divides:
+        return "beside"
+    return "fed" if runtime.supports_layer_timing else "alone"
 
 
 @dataclass(frozen=True)
@@ -67,11 +91,14 @@ class Standing:
         Kernels that were measured so far.
     scores : KernelScores
         How well each kernel is predicted by the others of its group.
+    tested : KernelScores, optional
+        How well those kernels are predicted that are never learned from.
     """
 
     iteration: int
     kernels: int
     scores: KernelScores
+    tested: KernelScores | None = None
 
 
 class KernelSchedule(Schedule):
@@ -92,13 +119,10 @@ class KernelSchedule(Schedule):
         Which configurations.
     prior : Prior
         Where they come from.
-    inside : bool, default=True
-        Whether the runtime can time a kernel behind what feeds it.
-    together : bool, default=False
-        Whether several kernels run in one network, and the runtime tells what each of them took.
-    adds_constant : bool, optional
-        Whether runs take time outside of their kernels: what a network takes that does next to nothing, or, where
-        kernels are timed inside, what a small network takes outside of them. By default where they are not.
+    way : {"fed", "beside", "alone"}, default="fed"
+        How the runtime runs kernels, see `way_of`. What a run takes outside of its kernels is measured too unless they
+        are fed: what a network takes that does next to nothing, or, beside others, what a small network takes outside
+        of its nodes.
     is_enough : callable, optional
         Takes `KernelScores` after every iteration, and says whether they are good enough to end.
     on_standing : callable, optional
@@ -119,18 +143,18 @@ class KernelSchedule(Schedule):
         sampling: Sampling,
         prior: Prior,
         *,
-        inside: bool = True,
-        together: bool = False,
-        adds_constant: bool | None = None,
+        way: Way = "fed",
         is_enough: Callable[[KernelScores], bool] = lambda _scores: False,
         on_standing: Callable[[Standing], None] = lambda _standing: None,
         kernels: Sequence[Kernel] | None = None,
     ) -> None:
         super().__init__(protocol, isolated=False)
         self.kinds = {item.name: item for item in kinds}
-        self.inside, self.together, self.sampling = inside, together, sampling
-        self._fewest, self._most = _VISITS_TOGETHER if together else _VISITS
-        self.adds_constant = not inside if adds_constant is None else adds_constant
+        self.way, self.sampling = way, sampling
+        self._fewest, self._most, self._most_at_once = _VISITS_TOGETHER if self._is_beside else _VISITS
+        # Beside others it is taken from nothing: it belongs to the file of predictors alone.
+        self._adds_constant = way == "alone" or (self._is_beside and kernels is None)
+        self._anchors = list(_ANCHORS) if self._is_beside else []
         self._is_enough, self._on_standing = is_enough, on_standing
         sampler = Sampler(prior, sampling.seed)
         groups = dict.fromkeys(item.group for item in kinds)
@@ -139,20 +163,30 @@ class KernelSchedule(Schedule):
         }
         #: Number of the iteration under way.
         self.iteration = 0
+        #: Kernels that are never learned from.
+        self.test = [] if kernels is not None else _draw_tests(kinds, prior, sampling)
+        sampler.leave_out(self.test)
+        self._tests = frozenset(self.test)
         self._fixed = None if kernels is None else list(dict.fromkeys(kernels))
         self._planned: dict[str, Kernel] = {}
         self._current: list[Kernel] = []
-        self._take(
-            in_turn([learner.first() for learner in self.learners.values()]) if kernels is None else self._fixed or []
-        )
-        #: By kernel, the time [s] of every run, and that of the reference operator [s] in its round, where it is known.
+        first = in_turn([self.test, *(learner.first() for learner in self.learners.values())])
+        self._take(first if self._fixed is None else self._fixed)
+        #: By kernel, the time of every run [s], and the number of its visit.
         self.samples: dict[Kernel, list[Run]] = {}
+        self._speeds: Speeds = CompanySpeeds() if self._is_beside else ReferenceSpeeds()
+        self._n_visits = 0
         self._visits: Counter[Kernel] = Counter()
+        self._visits_at_once: Counter[Kernel] = Counter()
         self._constants: list[Run] = []
         self._batch: list[Kernel] = []
         self.drift: list[float] = []
         #: How good predictions would be, after every iteration.
         self.standings: list[Standing] = []
+
+    @property
+    def _is_beside(self) -> bool:
+        return self.way == "beside"
 
     def _take(self, kernels: Sequence[Kernel]) -> None:
         self._current = list(kernels)
@@ -175,39 +209,51 @@ class KernelSchedule(Schedule):
             if not self._wanting() and not self._go_on(tell=True):
                 break
             self._batch = self._draw_batch()
-            self.process = number
+            self._enter(number)
             yield number
             number += 1
         if not self.samples:
             reason = next(iter(self.failures.values()), "there was no time")
             raise MeasurementError(f"None of the kernels can be run: {reason}.")
 
+    def _enter(self, process: int) -> None:
+        if process != self.process:
+            self._visits_at_once.clear()
+        self.process = process
+
     def next_round(self) -> list[Chain]:
         """Return the kernels of the batch that are not known well enough, in a new order."""
         if self.share >= 1:
             return []
-        wanting = [kernel for kernel in self._batch if self._wants(kernel)]
+        wanting = [
+            kernel
+            for kernel in self._batch
+            if self._wants(kernel) and self._visits_at_once[kernel] < self._most_at_once
+        ]
         random.Random(f"{self.protocol.seed}/{self.next}").shuffle(wanting)
-        chains = self._networks(wanting) if self.together else [self.chain(kernel) for kernel in wanting]
-        return [constant_chain(self.inside), *chains] if chains and self.adds_constant else chains
+        chains = self._networks(wanting) if self._is_beside else [self.chain(kernel) for kernel in wanting]
+        return [constant_chain(self._is_beside), *chains] if chains and self._adds_constant else chains
 
     def chain(self, kernel: Kernel) -> Chain:
         """Return what a bench runs to measure a kernel by itself."""
         kind = self.kinds[kernel.kind]
-        build, shapes = partial(kind.module, kernel), kind.shapes(kernel)
-        specification = {**kernel.as_dict(), "ops": [op.as_dict() for op in kind.ops(kernel)]}
-        if self.inside and not self.together:
-            return fed_chain(kernel.key, build, shapes, specification, "kernel")
-        return (Subject(kernel.key, build, inputs_of(shapes), "kernel", kernel.key, specification),)
+        if self.way == "fed":
+            return fed_chain(
+                kernel.key, partial(kind.module, kernel), kind.shapes(kernel), _specification(kind, kernel), "kernel"
+            )
+        return (_subject(kernel.key, kind, kernel),)
 
     def _networks(self, kernels: Sequence[Kernel]) -> list[Chain]:
         """Return networks of several kernels each, none of them much larger than a small network."""
+        types = find_types({kernel.kind for kernel in self._anchors})
+        kinds = {kind.name: kind for kind in types}
+        anchors = tuple(_subject(_ANCHOR + kernel.key, kinds[kernel.kind], kernel) for kernel in self._anchors)
         networks: list[Chain] = []
         free = 0
         for kernel in kernels:
             macs = self.kinds[kernel.kind].work(kernel).macs
-            if not networks or macs > free or len(networks[-1]) == _TOGETHER:
-                networks.append(())
+            if not networks or macs > free or len(networks[-1]) == len(anchors) + _TOGETHER:
+                networks.append(anchors)
                 free = _MACS_TOGETHER
             networks[-1] += self.chain(kernel)
             free -= macs
@@ -216,24 +262,29 @@ class KernelSchedule(Schedule):
     def observe(self, records: Sequence[Record]) -> None:
         """Take in a round over a batch."""
         super().observe(records)
-        self.process = records[0].process
-        references = [record.reference for record in records]
-        self.drift.append(quantile(references, 0.5))
-        # A reference that another process interrupts would make kernels fast, so few say nothing.
-        reference = quantile(references, self.protocol.statistic) if len(references) >= _ENOUGH_REFERENCES else None
+        self._enter(records[0].process)
+        self.drift.append(quantile([record.reference for record in records], 0.5))
+        # Before this round is known, because a kernel of the next iteration was drawn without it.
+        kernels = {key: self._find(key) for record in records for key in record.subjects if _is_kernel(key)}
+        self._speeds.observe(records, self.protocol.statistic)
         for record in records:
-            for key, seconds in _runs_by_key(record).items():
-                runs = [(value, reference) for value in seconds]
+            for key, seconds in runs_by_key(record).items():
+                runs = [(value, self._n_visits) for value in seconds]
                 if key == CONSTANT:
                     self._constants += runs
-                elif key != BODY and not key.startswith(FEEDER):
-                    kernel = self._find(key)
+                elif key in kernels:
+                    kernel = kernels[key]
                     self.samples.setdefault(kernel, []).extend(runs)
                     self._visits[kernel] += 1
+                    self._visits_at_once[kernel] += 1
+            self._n_visits += 1
 
     def fail(self, failure: Failure) -> None:
         """Leave out a kernel that fails, or whose feeder does."""
         super().fail(failure)
+        if failure.subject.startswith(_ANCHOR):
+            self._anchors = [kernel for kernel in self._anchors if failure.subject != _ANCHOR + kernel.key]
+            return
         key = failure.subject.removeprefix(FEEDER)
         self.failures[key] = failure.reason
         if key in (CONSTANT, BODY):
@@ -243,20 +294,18 @@ class KernelSchedule(Schedule):
 
     def summaries(self) -> dict[Kernel, Summary]:
         """Return what the samples say of every kernel, the machine's drift and the runtime's constant taken out."""
-        level = _level(run for runs in self.samples.values() for run in runs)
-        constant = 0.0 if self.inside else self._constant(level)
-        return {kernel: self._summary(runs, level, constant) for kernel, runs in self.samples.items()}
+        constant = self.constant if self.way == "alone" else 0.0
+        return {kernel: self._summary(runs, constant) for kernel, runs in self.samples.items()}
 
     @property
     def constant(self) -> float:
         """What a run takes outside of the kernels [s]; 0 where nothing is added to them."""
-        return self._constant(_level(run for runs in self.samples.values() for run in runs))
+        return self._summary(self._constants, 0.0).value if self._constants else 0.0
 
-    def _constant(self, level: float) -> float:
-        return Measurement(_at(level, self._constants), self.protocol).summary.value if self._constants else 0.0
-
-    def _summary(self, runs: Sequence[Run], level: float, constant: float) -> Summary:
-        left = tuple(max(seconds - constant, _LEAST_LEFT * seconds) for seconds in _at(level, runs))
+    def _summary(self, runs: Sequence[Run], constant: float) -> Summary:
+        slowness = self._speeds.slowness()
+        times = at_level(level_of(slowness), runs, slowness)
+        left = tuple(max(seconds - constant, _LEAST_LEFT * seconds) for seconds in times)
         return Measurement(left, self.protocol).summary
 
     def _find(self, key: str) -> Kernel:
@@ -271,7 +320,9 @@ class KernelSchedule(Schedule):
         if self._fixed is not None or not self.samples:
             return False
         by_group = self.by_group()
-        standing = Standing(self.iteration, len(self.samples), score_groups(self.learners, by_group))
+        scores = score_groups(self.learners, by_group)
+        tested = score_tests(self.learners, by_group, self.by_group(tests=True))
+        standing = Standing(self.iteration, sum(map(len, by_group.values())), scores, tested)
         self.standings.append(standing)
         if tell:
             self._on_standing(standing)
@@ -281,31 +332,32 @@ class KernelSchedule(Schedule):
         self.iteration += 1
         return bool(self._current)
 
-    def by_group(self) -> dict[str, Mapping[Kernel, float]]:
-        """Return the time [s] of every kernel that was measured, by group."""
+    def by_group(self, *, tests: bool = False) -> dict[str, Mapping[Kernel, float]]:
+        """Return the time [s] of every kernel that is learned from, or of those that are not, by group."""
         found: dict[str, dict[Kernel, float]] = {group: {} for group in self.learners}
         # In an order that does not depend on where measuring was interrupted.
         for kernel, summary in sorted(self.summaries().items(), key=lambda item: item[0].key):
-            found[self.kinds[kernel.kind].group][kernel] = summary.value
+            if (kernel in self._tests) == tests:
+                found[self.kinds[kernel.kind].group][kernel] = summary.value
         return dict(found)
 
     def _wanting(self) -> list[Kernel]:
-        return [kernel for kernel in self._current if self._wants(kernel)]
+        """Return the kernels of this iteration that are not known well enough, those first that were visited least."""
+        return sorted(filter(self._wants, self._current), key=lambda kernel: self._visits[kernel])
 
     def _wants(self, kernel: Kernel) -> bool:
         visits = self._visits[kernel]
         if kernel.key in self.failures or visits >= self._most:
             return False
-        if visits < self._fewest:
+        if visits < self._fewest or kernel in self._tests:
             return True
-        runs = self.samples[kernel]
-        spread = self._summary(runs, _level(runs), 0.0).spread
+        spread = self._summary(self.samples[kernel], 0.0).spread
         return bool(self.protocol.half_width) and spread > self.protocol.half_width
 
     def _draw_batch(self) -> list[Kernel]:
         """Return the next kernels of the iteration, as many as fit into the memory of one process."""
         batch: list[Kernel] = []
-        most, most_macs = _BATCH_TOGETHER if self.together else _BATCH
+        most, most_macs = _BATCH_TOGETHER if self._is_beside else _BATCH
         numbers = macs = 0
         for kernel in self._wanting():
             kind = self.kinds[kernel.kind]
@@ -317,19 +369,22 @@ class KernelSchedule(Schedule):
         return batch
 
 
-def _runs_by_key(record: Record) -> dict[str, list[float]]:
-    """Return the time [s] of every run by subject."""
-    if not record.parts:
-        return {record.subjects[0]: list(record.whole)}
-    return {key: [run[place] for run in record.parts] for place, key in enumerate(record.subjects)}
+def _draw_tests(kinds: Sequence[KernelType], prior: Prior, sampling: Sampling) -> list[Kernel]:
+    """Draw the kernels that are never learned from, those of all kinds in turn."""
+    sampler = Sampler(prior, sampling.seed + 1)
+    return in_turn([sampler.from_prior(kind, sampling.test_sample_num) for kind in kinds])
 
 
-def _level(runs: Iterable[Run]) -> float:
-    """Return the speed to which runs are brought [s of the reference operator]; 0 where nothing tells it."""
-    known = [reference for _, reference in runs if reference is not None]
-    return quantile(known, 0.5) if known else 0.0
+def _is_kernel(key: str) -> bool:
+    """Whether a key is that of a kernel from which something is learned."""
+    return key not in (CONSTANT, BODY) and not key.startswith((FEEDER, _ANCHOR))
 
 
-def _at(level: float, runs: Iterable[Run]) -> tuple[float, ...]:
-    """Return the times of runs at a speed of the machine."""
-    return tuple(seconds if not (level and reference) else seconds * level / reference for seconds, reference in runs)
+def _subject(key: str, kind: KernelType, kernel: Kernel) -> Subject:
+    """Return a kernel without what feeds it."""
+    inputs = inputs_of(kind.shapes(kernel))
+    return Subject(key, partial(kind.module, kernel), inputs, "kernel", key, _specification(kind, kernel))
+
+
+def _specification(kind: KernelType, kernel: Kernel) -> dict[str, Any]:
+    return {**kernel.as_dict(), "ops": [op.as_dict() for op in kind.ops(kernel)]}

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from nni_latency.kernels._features import FeatureTable
 from nni_latency.kernels._kernel import Kernel
 from nni_latency.kernels._kernel_type import KernelType
-from nni_latency.kernels._model import disagreement, fit_base
+from nni_latency.kernels._model import disagreement, fit_base, fit_model
 from nni_latency.kernels._predictor import FEWEST_KERNELS, KernelScores
 from nni_latency.kernels._process import left_out
 from nni_latency.kernels._sampling import Sampler, Sampling
@@ -71,6 +71,11 @@ class GroupLearner:
         targets = np.log(seconds) - np.log(terms @ fit_base(terms, seconds))
         return np.asarray(seconds * np.exp(-left_out(self._table.physical(kernels), targets)))
 
+    def predict(self, measured: Mapping[Kernel, float], asked: Sequence[Kernel]) -> Array:
+        """Return what those that were measured, enough of them, say of others [s], (n_asked,)."""
+        kernels, seconds = list(measured), np.array(list(measured.values()))
+        return fit_model("process", self._table, kernels, seconds, self.sampling.seed).predict(self._table, asked)
+
     def _refined(
         self, centres: Sequence[Kernel], count: int, worth: Callable[[], Callable[..., Array]]
     ) -> list[Kernel]:
@@ -99,6 +104,19 @@ def score_groups(learners: Mapping[str, GroupLearner], measured: Mapping[str, Ma
     predicted = np.concatenate([learners[group].predictions(known) for group, known in measured.items() if known])
     seconds = np.concatenate([list(known.values()) for known in measured.values() if known])
     return KernelScores.of(predicted, seconds)
+
+
+def score_tests(
+    learners: Mapping[str, GroupLearner],
+    measured: Mapping[str, Mapping[Kernel, float]],
+    tests: Mapping[str, Mapping[Kernel, float]],
+) -> KernelScores | None:
+    """Score what those kernels that are learned from say of kernels that are not; None if there are none of these."""
+    groups = [group for group, known in tests.items() if known and len(measured[group]) >= FEWEST_KERNELS]
+    if not groups:
+        return None
+    predicted = np.concatenate([learners[group].predict(measured[group], list(tests[group])) for group in groups])
+    return KernelScores.of(predicted, np.concatenate([list(tests[group].values()) for group in groups]))
 
 
 def in_turn(lists: Sequence[Sequence[Kernel]]) -> list[Kernel]:

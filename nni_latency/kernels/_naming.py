@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from nni_latency.kernels._catalogue import kernel_name
+from nni_latency.kernels._catalogue import MOST_CHANNELS, kernel_name
 from nni_latency.kernels._kernel import Kernel
 from nni_latency.operators import OpSpec, form_of, given_shapes
 
@@ -59,9 +59,6 @@ def kernel_of(ops: Sequence[OpSpec]) -> Kernel | None:
 
 
 Found = tuple[str, dict[str, int]]
-
-#: Numbers of a row that count as channels of one pixel.
-_MOST_CHANNELS = 4096
 
 
 def _chain(first: OpSpec, rest: Sequence[OpSpec]) -> Found | None:
@@ -170,7 +167,7 @@ def _picture_sizes(op: OpSpec) -> dict[str, int]:
 
 def _row_sizes(numbers: int) -> dict[str, int]:
     """Return the sizes of the picture that a row of numbers counts as, of one pixel unless it is long."""
-    side = math.ceil(math.sqrt(numbers / _MOST_CHANNELS))
+    side = math.ceil(math.sqrt(numbers / MOST_CHANNELS))
     return {"HW": side, "CIN": max(1, round(numbers / side**2))}
 
 

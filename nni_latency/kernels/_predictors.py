@@ -62,6 +62,8 @@ class KernelPredictors(TableHeader):
         By group.
     kernels : tuple of MeasuredKernel
         What they were learned from.
+    tested : tuple of MeasuredKernel
+        Kernels that were measured in the same rounds, and never learned from.
     constant : float, default=0.0
         What a run of the runtime takes outside of its kernels [s]; 0 where they were timed inside.
     sampling : mapping
@@ -75,6 +77,7 @@ class KernelPredictors(TableHeader):
     space: SpaceReference = field(default_factory=lambda: SpaceReference(CATALOGUE))
     predictors: Mapping[str, KernelPredictor]
     kernels: tuple[MeasuredKernel, ...] = ()
+    tested: tuple[MeasuredKernel, ...] = ()
     constant: float = 0.0
     sampling: Mapping[str, Any] = field(default_factory=dict)
     failures: Mapping[str, str] = field(default_factory=dict)
@@ -135,6 +138,13 @@ class KernelPredictors(TableHeader):
         worst = max(item["worst"] for item in found)
         return KernelScores(n=int(weights.sum()), spearman=math.nan, worst=worst, **means, **roots)
 
+    def test_scores(self) -> KernelScores | None:
+        """Return how well the kernels are predicted that were never learned from; None if there are none."""
+        known = [item for item in self.tested if item.kernel.kind in self.kinds]
+        if not known:
+            return None
+        return KernelScores.of(self.predict([item.kernel for item in known]), [item.value for item in known])
+
     def save(self, path: str | Path) -> Path:
         """Write the predictors to a JSON file, whole or not at all."""
         content = {
@@ -146,6 +156,7 @@ class KernelPredictors(TableHeader):
         lists = {
             "predictors": (json.dumps(_content(predictor)) for predictor in self.predictors.values()),
             "kernels": (json.dumps(_kernel_content(item)) for item in self.kernels),
+            "tested": (json.dumps(_kernel_content(item)) for item in self.tested),
         }
         return KERNELS.save(path, content, lists)
 
@@ -176,6 +187,7 @@ class KernelPredictors(TableHeader):
             **document.header(),
             predictors={predictor.group_: predictor for predictor in predictors},
             kernels=tuple(map(_measured, document.kernels)),
+            tested=tuple(map(_measured, document.tested)),
             constant=document.constant,
             sampling=document.sampling,
             failures=document.failures,

@@ -61,6 +61,9 @@ class Sampling:
         beginning. "random": anywhere, in the beginning too.
     seed : int, default=0
         Seed of all draws.
+    test_sample_num : int, default=0
+        Configurations of each kernel, from the prior, that are measured in the same rounds and never learned from:
+        predictors are held to them.
 
     Raises
     ------
@@ -74,9 +77,10 @@ class Sampling:
     error_threshold: float = 0.1
     refinement: Refinement = "uncertain"
     seed: int = 0
+    test_sample_num: int = 0
 
     def __post_init__(self) -> None:
-        least = {"init_sample_num": 10, "finegrained_sample_num": 1, "iteration": 0, "seed": 0}
+        least = {"init_sample_num": 10, "finegrained_sample_num": 1, "iteration": 0, "seed": 0, "test_sample_num": 0}
         for name, low in least.items():
             value = getattr(self, name)
             if name == "iteration" and value is None:
@@ -112,6 +116,10 @@ class Sampler:
     def __init__(self, prior: Prior, seed: int) -> None:
         self.prior, self._generator = prior, np.random.default_rng(seed)
         self._drawn: set[Kernel] = set()
+
+    def leave_out(self, kernels: Iterable[Kernel]) -> None:
+        """Never draw these."""
+        self._drawn.update(kernels)
 
     def random(self, kind: KernelType, count: int) -> list[Kernel]:
         """Draw from all configurations that a type has."""

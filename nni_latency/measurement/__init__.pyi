@@ -1,10 +1,18 @@
 from ._attribution import CallMap, NetworkCalls, attribute, operator_times
-from ._bench import Bench, CandidateError, LocalBench, WorkerDiedError
+from ._bench import Bench, CandidateError, LocalBench, Visited, WorkerDiedError
 from ._campaign import Campaign
 from ._chain import Clock, PerfClock, Stage, time_chain
-from ._cold import cold_chain
+from ._cold import NETWORK_TRAFFIC, cold_chain, flush_size
 from ._fallback import Fallback, fallbacks_of, summarise_fallbacks
-from ._isolation import Benches, IsolatedBench, LocalBenches
+from ._isolation import (
+    Benches,
+    IsolatedBench,
+    Limits,
+    LocalBenches,
+    WorkerProcess,
+    pack_subject,
+    unpack_subject,
+)
 from ._measurement import Measurement, Summary
 from ._memory import activation_memory, cuda_activation_memory, parameter_memory
 from ._meter import Meter
@@ -14,11 +22,14 @@ from ._protocol import Protocol
 from ._record import Failure, Record, Visit
 from ._rounds import balanced_round, light_network
 from ._schedule import Progress, Schedule
-from ._store import CampaignHeader, CampaignLog, MemoryStore, Store, StoredCampaign
+from ._store import BEING_MEASURED, CampaignHeader, CampaignLog, KnownLatency, MemoryStore, Store, StoredCampaign
 from ._subject import Build, Chain, Kind, Subject, compose
 from ._trimming import fewest_samples, quantile, quantile_interval, trim, windows_agree
+from ._visits import NetworkSummary, summarise_visits
 
 __all__ = [
+    "BEING_MEASURED",
+    "NETWORK_TRAFFIC",
     "Bench",
     "Benches",
     "Build",
@@ -33,6 +44,8 @@ __all__ = [
     "Fallback",
     "IsolatedBench",
     "Kind",
+    "KnownLatency",
+    "Limits",
     "LocalBench",
     "LocalBenches",
     "Measurement",
@@ -40,6 +53,7 @@ __all__ = [
     "Meter",
     "NetworkCalls",
     "NetworkSchedule",
+    "NetworkSummary",
     "PerfClock",
     "Progress",
     "Protocol",
@@ -51,7 +65,9 @@ __all__ = [
     "Subject",
     "Summary",
     "Visit",
+    "Visited",
     "WorkerDiedError",
+    "WorkerProcess",
     "activation_memory",
     "attribute",
     "balanced_round",
@@ -60,15 +76,19 @@ __all__ = [
     "cuda_activation_memory",
     "fallbacks_of",
     "fewest_samples",
+    "flush_size",
     "is_narrow",
     "light_network",
     "measure_network",
     "operator_times",
+    "pack_subject",
     "parameter_memory",
     "quantile",
     "quantile_interval",
     "summarise_fallbacks",
+    "summarise_visits",
     "time_chain",
     "trim",
+    "unpack_subject",
     "windows_agree",
 ]

@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nni_latency.errors import LatencyError, MeasurementError
 from nni_latency.measurement._chain import Stage, time_chain
@@ -30,6 +30,27 @@ class WorkerDiedError(CandidateError):
     """Raised when the process died in which a subject was to run; another process may have killed it."""
 
 
+class Visited(NamedTuple):
+    """One of several visits, and what the bench says about it where the campaign cannot see it itself.
+
+    Attributes
+    ----------
+    visit : Visit
+        What was measured.
+    duration : float or None
+        Time that it took [s]; None where nothing but the visit happened since it was asked for.
+    at : float or None
+        When it ended [s since 1970, UTC]; None where that is now.
+    worker : str
+        Who took it; empty for this machine.
+    """
+
+    visit: Visit
+    duration: float | None = None
+    at: float | None = None
+    worker: str = ""
+
+
 class Bench(ABC):
     """Subjects, loaded at any time, and networks of them. A context manager; not thread-safe.
 
@@ -40,12 +61,34 @@ class Bench(ABC):
     def admit(self, subject: Subject) -> None:
         """Load a subject and run it once on its own inputs."""
 
+    def admit_all(self, subjects: Sequence[Subject]) -> Iterator[LatencyError | None]:
+        """Load subjects one after another, and yield what `admit` raised for each; None where it is loaded.
+
+        Here the next one is loaded when it is asked for. A bench on another machine is asked for several at once.
+        """
+        for subject in subjects:
+            try:
+                self.admit(subject)
+            except LatencyError as error:
+                yield error
+            else:
+                yield None
+
     @abstractmethod
     def visit(self, keys: Sequence[str], *, calls: bool = True) -> Visit:
         """Warm up the network of the admitted subjects of these keys, and time it.
 
         A bench that times calls does so in this visit only if `calls`.
         """
+
+    def visit_all(self, asked: Sequence[tuple[Sequence[str], bool]]) -> Iterator[Visited]:
+        """Visit networks one after another, each given as the arguments of `visit`.
+
+        Every visit is yielded once it is over; here the next one begins when it is asked for. A bench on another
+        machine is asked for several at once. The first network that fails ends them all with its `CandidateError`.
+        """
+        for keys, calls in asked:
+            yield Visited(self.visit(keys, calls=calls))
 
     @abstractmethod
     def begin(self, key: str) -> None:

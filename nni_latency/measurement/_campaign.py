@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from nni_latency.errors import InvalidValueError, MeasurementError
-from nni_latency.measurement._bench import Bench, CandidateError, WorkerDiedError
+from nni_latency.errors import InvalidValueError, LatencyError, MeasurementError
+from nni_latency.measurement._bench import Bench, CandidateError, Visited, WorkerDiedError
 from nni_latency.measurement._isolation import Benches
 from nni_latency.measurement._record import Failure, Record
 from nni_latency.measurement._schedule import Progress, Schedule
@@ -56,6 +56,7 @@ class Campaign:
         self._on_progress = on_progress
         self._unexplained = 0
         self._noted: set[str] = set()
+        self._worker = ""
         schedule.replay(list(log.records), list(log.failures))
         self.resumed = schedule.rounds
 
@@ -83,6 +84,12 @@ class Campaign:
     def _note(self, moment: str) -> None:
         self.log.note(moment, self.benches.conditions().as_dict())
         self._noted.add(moment)
+
+    def note_worker(self, worker: str) -> None:
+        """Note from which record on, counted from 0, which machine of a farm takes them."""
+        if worker != self._worker:
+            self._worker = worker
+            self.log.note(f"worker from record {len(self.log.records)}", {"worker": worker})
 
     def report(self, waited: float = 0.0) -> None:
         """Tell how far the campaign is, `waited` seconds into a round."""
@@ -127,10 +134,7 @@ class _Session:
         begin = self.campaign.clock()
         while True:
             self._round = self.schedule.next_round()
-            failed = False
-            for subject in self._new():
-                failed |= not self._admit(subject)
-            if not failed:
+            if self._admit_all(self._new()):
                 return bool(self._round)
             self.campaign.report(self.campaign.clock() - begin)
 
@@ -140,24 +144,27 @@ class _Session:
         new = sorted((place, key) for key, (place, _) in places.items() if key not in self._admitted)
         return [places[key][1] for _, key in new]
 
-    def _admit(self, subject: Subject) -> bool:
-        self.campaign.log.admit(subject)
-        try:
-            try:
-                self.bench.admit(subject)
-            except WorkerDiedError:
-                # Another process may have killed it; what crashes by itself does so again.
-                self.bench.admit(subject)
-        except CandidateError as error:
+    def _admit_all(self, subjects: Sequence[Subject]) -> bool:
+        """Load subjects; one that cannot be loaded is recorded as failed. Whether all are there."""
+        for subject in subjects:
+            self.campaign.log.admit(subject)
+        found = [self._admit(*item) for item in zip(subjects, self.bench.admit_all(subjects), strict=False)]
+        return all(found)
+
+    def _admit(self, subject: Subject, error: LatencyError | None) -> bool:
+        if isinstance(error, WorkerDiedError):
+            # Another process may have killed it; what crashes by itself does so again.
+            (error,) = self.bench.admit_all([subject])
+        if error is None:
+            self._admitted.add(subject.key)
+            return True
+        if isinstance(error, CandidateError):
             self.campaign.fail(Failure(subject.key, str(error)))
-            return False
-        except (InvalidValueError, MeasurementError) as error:
-            if not self.schedule.forgives:
-                raise
+        elif self.schedule.forgives and isinstance(error, (InvalidValueError, MeasurementError)):
             self.campaign.fail(Failure(subject.key, str(error).rstrip(".")))
-            return False
-        self._admitted.add(subject.key)
-        return True
+        else:
+            raise error
+        return False
 
     def _warm_up(self) -> None:
         """Repeat a round until it takes as long as before. It does not count: a resumed campaign is cold as well."""
@@ -166,9 +173,9 @@ class _Session:
         while len(totals) < self.schedule.warm_up and not windows_agree(totals, 1, _WARM):
             if not self._next() or (totals and spent > budget * self.schedule.warm_up_share / self.schedule.processes):
                 return
-            begin = self.campaign.clock()
             records = self._visit_all(self._round, keep=False)
-            duration = self.campaign.clock() - begin
+            # Of the visits alone: a machine of a farm may have had to be waited for.
+            duration = sum(record.duration for record in records)
             if records:
                 totals.append(sum(sum(record.whole) for record in records))
                 self._check_budget(duration)
@@ -186,46 +193,62 @@ class _Session:
     def _visit_all(self, chains: Sequence[Chain], *, keep: bool) -> list[Record]:
         """Visit networks; one that fails is left out, and so are those that share the subject that failed."""
         records: list[Record] = []
-        for chain in chains:
-            if any(subject.key in self.schedule.failures for subject in chain):
-                continue
+        left = self._sound(chains)
+        while left:
+            left = self._sound(self._visit_some(left, records, keep=keep))
+        return records
+
+    def _sound(self, chains: Sequence[Chain]) -> list[Chain]:
+        failures = self.schedule.failures
+        return [chain for chain in chains if not any(subject.key in failures for subject in chain)]
+
+    def _visit_some(self, chains: Sequence[Chain], records: list[Record], *, keep: bool) -> Sequence[Chain]:
+        """Visit networks until one fails, and return those that come after it."""
+        asked = [(keys, self.schedule.sees_calls(keys)) for keys in map(keys_of, chains)]
+        visits = self.bench.visit_all(asked)
+        for place, chain in enumerate(chains):
+            begin = self.campaign.clock()
             try:
-                record = self._visit(chain)
+                visited = next(visits)
             except CandidateError as error:
                 self._find_culprit(chain, str(error))
-                continue
+                return chains[place + 1 :]
+            record = self._record(chain, visited, self.campaign.clock() - begin)
             objection = self.schedule.objection(record)
             if objection:
                 self.campaign.fail(Failure(chain[0].key, objection))
-                continue
+                return chains[place + 1 :]
             if keep:
-                record = self._charged(record)
+                record = self._charged(record, None if visited.duration is None else begin)
                 self.campaign.log.append(record)
             records.append(record)
-        return records
+        return ()
 
-    def _visit(self, chain: Chain) -> Record:
-        begin, keys = self.campaign.clock(), keys_of(chain)
-        visit = self.bench.visit(keys, calls=self.schedule.sees_calls(keys))
-        duration = self.campaign.clock() - begin
+    def _record(self, chain: Chain, visited: Visited, waited: float) -> Record:
+        """Make the record of a visit; one that was taken elsewhere tells how long it took, and who took it."""
+        visit = visited.visit
+        self.campaign.note_worker(visited.worker)
         return Record(
             visit.reference,
             visit.parts,
             visit.samples,
-            keys,
+            keys_of(chain),
             self.schedule.next,
             self.process,
-            duration,
-            time.time(),
+            waited if visited.duration is None else visited.duration,
+            time.time() if visited.at is None else visited.at,
             fallbacks=visit.fallbacks,
         ).rounded()
 
-    def _charged(self, record: Record) -> Record:
-        """Add to a record's duration what was prepared before it, where the budget includes that."""
+    def _charged(self, record: Record, begin: float | None) -> Record:
+        """Add to a record's duration what was prepared before it, where the budget includes that.
+
+        Of a visit that was taken elsewhere only what came before it was asked for, at `begin`: it waited for its turn.
+        """
         if not self.schedule.counts_preparation:
             return record
-        now = self.campaign.clock()
-        duration, self._since = now - self._since, now
+        since, self._since = self._since, self.campaign.clock()
+        duration = self._since - since if begin is None else record.duration + begin - since
         return replace(record, duration=duration).rounded()
 
     def _find_culprit(self, chain: Chain, reason: str) -> None:

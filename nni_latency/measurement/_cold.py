@@ -17,6 +17,10 @@ from nni_latency.operators import Inputs
 #: Least and most memory that is touched to empty the caches, and as many times the largest cache [byte].
 _LEAST_FLUSH, _MOST_FLUSH, _TIMES_CACHE = 64 * 2**20, 512 * 2**20, 2
 
+#: What a small network touches between two visits of one of its layers, several times the cache that a processor has
+#: for itself [byte].
+NETWORK_TRAFFIC = 16 * 2**20
+
 _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 
 

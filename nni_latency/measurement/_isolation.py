@@ -11,8 +11,9 @@ import subprocess
 import sys
 import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import TracebackType
@@ -34,6 +35,45 @@ if TYPE_CHECKING:
 _START_TIMEOUT = 300.0
 
 _COMMAND = "import sys; sys.path[:] = {path!r}; from nni_latency.measurement._isolation import serve; serve({fd})"
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a worker process may use. Immutable.
+
+    A process with limits works in a folder of its own, which is removed with it.
+
+    Parameters
+    ----------
+    memory : int, optional
+        Memory that it may allocate [byte].
+    file_size : int, optional
+        Size of a file that it may write [byte].
+    open_files : int, optional
+        Files and connections that it may have open.
+    """
+
+    memory: int | None = None
+    file_size: int | None = None
+    open_files: int | None = None
+
+    def apply(self) -> None:
+        """Bind this process to them for the rest of its life; nothing where the operating system has no such limits."""
+        if sys.platform == "win32":
+            return
+        import resource
+
+        limits = {
+            resource.RLIMIT_DATA: self.memory,
+            resource.RLIMIT_FSIZE: self.file_size,
+            resource.RLIMIT_NOFILE: self.open_files,
+            resource.RLIMIT_CORE: 0,
+        }
+        for kind, most in limits.items():
+            if most is not None:
+                _, hard = resource.getrlimit(kind)
+                most = most if hard == resource.RLIM_INFINITY else min(most, hard)
+                resource.setrlimit(kind, (most, most))
 
 
 class Benches(ABC):
@@ -65,11 +105,14 @@ class LocalBenches(Benches):
         What executes the subjects.
     meters : sequence of Meter, default=()
         What is read besides the clock.
+    limits : Limits, optional
+        What the worker processes may use.
     """
 
-    def __init__(self, runtime: Runtime, meters: Sequence[Meter] = ()) -> None:
+    def __init__(self, runtime: Runtime, meters: Sequence[Meter] = (), limits: Limits | None = None) -> None:
         self.runtime = runtime
         self.meters = tuple(meters)
+        self.limits = limits
         self.isolated = runtime.portable and os.name == "posix"
 
     @property
@@ -84,8 +127,9 @@ class LocalBenches(Benches):
 
     def open(self, protocol: Protocol, *, calls: bool = False) -> Bench:
         """Return a new bench in a worker process, or in this one."""
-        kind = IsolatedBench if self.isolated else LocalBench
-        return kind(self.runtime, protocol, calls=calls, meters=self.meters)
+        if self.isolated:
+            return IsolatedBench(self.runtime, protocol, calls=calls, meters=self.meters, limits=self.limits)
+        return LocalBench(self.runtime, protocol, calls=calls, meters=self.meters)
 
 
 class IsolatedBench(Bench):
@@ -98,16 +142,26 @@ class IsolatedBench(Bench):
     ----------
     runtime, protocol, calls, meters
         As for `LocalBench`. The protocol's `timeout` is how long one command may take.
+    limits : Limits, optional
+        What the worker process may use.
     """
 
     def __init__(
-        self, runtime: Runtime, protocol: Protocol, *, calls: bool = False, meters: Sequence[Meter] = ()
+        self,
+        runtime: Runtime,
+        protocol: Protocol,
+        *,
+        calls: bool = False,
+        meters: Sequence[Meter] = (),
+        limits: Limits | None = None,
     ) -> None:
-        self._payload = _pack((runtime, protocol, calls, tuple(meters)), "The runtime")
+        made = partial(LocalBench, runtime, protocol, calls=calls, meters=tuple(meters))
+        self._payload = _pack((made, limits), "The runtime")
+        self._private = limits is not None
         self._timeout = protocol.timeout
         self._admitted: dict[str, bytes] = {}
         self._loaded: set[str] = set()
-        self._worker: _Worker | None = None
+        self._worker: WorkerProcess | None = None
 
     def __enter__(self) -> IsolatedBench:
         """Start the worker."""
@@ -122,11 +176,15 @@ class IsolatedBench(Bench):
 
     def admit(self, subject: Subject) -> None:
         """Load a subject and run it once on its own inputs."""
-        self._admitted[subject.key] = _pack(subject, f"The subject {subject.key!r}")
+        self.admit_packed(subject.key, pack_subject(subject))
+
+    def admit_packed(self, key: str, packed: bytes) -> None:
+        """Load a subject of which `pack_subject` made bytes; in this process they are not unpacked."""
+        self._admitted[key] = packed
         try:
-            self._load([subject.key])
+            self._load([key])
         except CandidateError:
-            del self._admitted[subject.key]
+            del self._admitted[key]
             raise
 
     def visit(self, keys: Sequence[str], *, calls: bool = True) -> Visit:
@@ -172,7 +230,7 @@ class IsolatedBench(Bench):
         return answer
 
     def _start(self) -> None:
-        self._worker, self._loaded = _Worker(self._payload), set[str]()
+        self._worker, self._loaded = WorkerProcess(self._payload, private=self._private), set[str]()
 
     def _stop(self) -> None:
         if self._worker is not None:
@@ -180,14 +238,27 @@ class IsolatedBench(Bench):
             self._worker = None
 
 
-class _Worker:
-    """The process, and the line to it."""
+class WorkerProcess:
+    """A process that does what it is asked, and the line to it.
 
-    def __init__(self, payload: bytes) -> None:
+    Parameters
+    ----------
+    payload : bytes
+        By cloudpickle, what makes the context manager whose methods are asked for, and the `Limits` or None.
+    private : bool, default=False
+        Give it a folder of its own, where it works and has its temporary files.
+    """
+
+    def __init__(self, payload: bytes, *, private: bool = False) -> None:
         mine, its = socket.socketpair()
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        if private:
+            self._folder = tempfile.TemporaryDirectory(prefix="nni_latency_", ignore_cleanup_errors=True)
         self._remarks = tempfile.TemporaryFile()  # noqa: SIM115 - closed in stop()
         with its:
-            command = [sys.executable, "-c", _COMMAND.format(path=sys.path, fd=its.fileno())]
+            path = list(map(os.path.abspath, sys.path))
+            command = [sys.executable, "-c", _COMMAND.format(path=path, fd=its.fileno())]
+            folder = self._folder.name if self._folder is not None else None
             self._process = subprocess.Popen(
                 command,
                 pass_fds=[its.fileno()],
@@ -195,6 +266,8 @@ class _Worker:
                 stdout=self._remarks,
                 stderr=self._remarks,
                 start_new_session=True,
+                cwd=folder,
+                env={**os.environ, "TMPDIR": folder} if folder else None,
             )
         self._line = Connection(mine.detach())
         try:
@@ -209,6 +282,19 @@ class _Worker:
         if kind != "ok":
             self.stop()
             raise answer if kind == "error" else MeasurementError(answer)
+
+    @classmethod
+    def of(cls, make: Callable[[], Any], limits: Limits) -> WorkerProcess:
+        """Start a process with a folder of its own and limits.
+
+        Parameters
+        ----------
+        make : callable
+            Makes the context manager whose methods are asked for.
+        limits : Limits
+            What it may use.
+        """
+        return cls(_pack((make, limits), "What a worker process does"), private=True)
 
     def ask(self, question: Any, timeout: float) -> tuple[str, Any]:
         """Send a question and wait for the answer; `CandidateError` if the worker dies or takes too long."""
@@ -227,6 +313,8 @@ class _Worker:
         self._process.kill()
         self._process.wait()
         self._remarks.close()
+        if self._folder is not None:
+            self._folder.cleanup()
 
     def _describe_exit(self) -> str:
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -267,15 +355,40 @@ def serve(descriptor: int) -> None:
     _raise_oom_score()
     line = Connection(descriptor)
     try:
-        runtime, protocol, calls, meters = _unpack(line.recv())
-        with LocalBench(runtime, protocol, calls=calls, meters=meters) as bench:
+        make, limits = _unpack(line.recv())
+        if limits is not None:
+            limits.apply()
+        with make() as worker:
             line.send(("ok", None))
             while True:
-                line.send(_answer(bench, *line.recv()))
+                line.send(_answer(worker, *line.recv()))
     except (EOFError, ConnectionError):
         return
     except LatencyError as error:
         line.send(("error", error))
+
+
+def pack_subject(subject: Subject) -> bytes:
+    """Return a subject as bytes that reach another process.
+
+    Raises
+    ------
+    MeasurementError
+        If it cannot be sent there.
+    """
+    return _pack(subject, f"The subject {subject.key!r}")
+
+
+def unpack_subject(packed: bytes) -> Subject:
+    """Return the subject of which `pack_subject` made bytes.
+
+    Raises
+    ------
+    MeasurementError
+        If it cannot be made in this process.
+    """
+    subject: Subject = _unpack(packed)
+    return subject
 
 
 def _pack(content: Any, what: str) -> bytes:
@@ -302,11 +415,11 @@ def _unpack(payload: bytes) -> Any:
         ) from error
 
 
-def _answer(bench: LocalBench, method: str, arguments: tuple[Any, ...], options: Mapping[str, Any]) -> tuple[str, Any]:
+def _answer(worker: Any, method: str, arguments: tuple[Any, ...], options: Mapping[str, Any]) -> tuple[str, Any]:
     try:
         if method == "admit":
             arguments = (_unpack(arguments[0]),)
-        return "ok", getattr(bench, method)(*arguments, **options)
+        return "ok", getattr(worker, method)(*arguments, **options)
     except CandidateError as error:
         return "candidate", str(error)
     except LatencyError as error:

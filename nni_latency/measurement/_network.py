@@ -6,7 +6,6 @@ from typing import Any
 
 from nni_latency.errors import MeasurementError
 from nni_latency.measurement._campaign import Campaign
-from nni_latency.measurement._isolation import LocalBenches
 from nni_latency.measurement._measurement import Measurement
 from nni_latency.measurement._network_schedule import NetworkSchedule
 from nni_latency.measurement._protocol import Protocol
@@ -46,7 +45,7 @@ def measure_network(
     """
     how = protocol or _ONCE
     subject = Subject.of_module(network, example_inputs)
-    benches, store = LocalBenches(runtime), MemoryStore()
+    benches, store = runtime.benches(), MemoryStore()
     with store.campaign(CampaignHeader("networks", {}, benches.platform, how)) as log:
         try:
             Campaign(NetworkSchedule([subject], how, isolated=benches.isolated), benches, log).run()

@@ -6,9 +6,9 @@ import hashlib
 import json
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -16,10 +16,14 @@ from nni_latency.errors import BusyError
 from nni_latency.measurement._protocol import Protocol
 from nni_latency.measurement._record import Failure, Record
 from nni_latency.measurement._subject import Subject
+from nni_latency.measurement._visits import NetworkSummary, summarise_visits
 from nni_latency.platforms import Platform
 
 #: Settings that say how long to go on. Records taken under other values of them belong to the same campaign.
 EXTENDABLE = ("time_budget", "rounds", "half_width", "timeout", "processes")
+
+#: A campaign that runs and was written to within this time is still being measured, and tells no latency yet [s].
+BEING_MEASURED = 900.0
 
 
 @dataclass(frozen=True)
@@ -123,6 +127,33 @@ class StoredCampaign:
     conditions: Mapping[str, Any] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class KnownLatency(NetworkSummary):
+    """The latency of a subject that was measured alone, as its latest campaign has it. Immutable.
+
+    Parameters
+    ----------
+    value, low, high, n_samples, n_visits, repeatability
+        As for `NetworkSummary`.
+    digest : str
+        Which subject.
+    platform : Platform
+        Where, with all its facts.
+    campaign : str
+        Identifier of the campaign.
+    at : float
+        When the last record was taken [s since 1970, UTC].
+    package_version : str
+        With which nni_latency.
+    """
+
+    digest: str = ""
+    platform: Platform = field(kw_only=True)
+    campaign: str = ""
+    at: float = 0.0
+    package_version: str = ""
+
+
 class Store(ABC):
     """Where records go and come from. Safe in several threads and processes.
 
@@ -162,6 +193,25 @@ class Store(ABC):
     def version(self) -> int:
         """Return a number that grows whenever something is added, so that readers know when to read again."""
 
+    def known(self, digest: str, platform: Platform | str) -> KnownLatency | None:
+        """Return the latency of a subject that was measured alone, as its latest campaign has it; None if none has.
+
+        A campaign in which the subject failed does not count, nor one that is still being measured.
+
+        Parameters
+        ----------
+        digest : str
+            Of the subject.
+        platform : Platform or str
+            Where: a platform whose facts must agree, or the id of one whatever its facts.
+        """
+        return _latest(self.campaigns(), digest, platform)
+
+    def platforms(self) -> list[Platform]:
+        """Return the platforms of all campaigns, each state of them once."""
+        found = (campaign.header.platform for campaign in self.campaigns())
+        return list({json.dumps(item.as_dict(), sort_keys=True): item for item in found}.values())
+
     def close(self) -> None:
         """Let go of connections; they are made again when they are needed."""
         return
@@ -174,6 +224,12 @@ class _MemoryLog(CampaignLog):
         self.records, self.failures = [], []
         self.conditions: dict[str, Any] = {}
         self.held = threading.Lock()
+
+    def stored(self) -> StoredCampaign:
+        subjects, conditions = dict(self.subjects), dict(self.conditions)
+        return StoredCampaign(
+            self.identifier, self.header, subjects, tuple(self.records), tuple(self.failures), conditions
+        )
 
     def admit(self, subject: Subject) -> None:
         self.subjects.setdefault(subject.key, subject.record)
@@ -216,18 +272,36 @@ class MemoryStore(Store):
         for log in list(self._logs):
             same = platform is None or not platform.differences(log.header.platform)
             if kind in (None, log.header.kind) and same and identifier in (None, log.identifier):
-                yield StoredCampaign(
-                    log.identifier,
-                    log.header,
-                    dict(log.subjects),
-                    tuple(log.records),
-                    tuple(log.failures),
-                    dict(log.conditions),
-                )
+                yield log.stored()
+
+    def known(self, digest: str, platform: Platform | str) -> KnownLatency | None:
+        """Return the latest latency of a subject that was measured alone."""
+        ended = [log.stored() for log in list(self._logs) if not log.held.locked()]
+        return _latest(ended, digest, platform)
 
     def version(self) -> int:
         """Return how many records and failures there are."""
         return sum(len(log.records) + len(log.failures) for log in self._logs)
+
+
+def _latest(campaigns: Iterable[StoredCampaign], digest: str, platform: Platform | str) -> KnownLatency | None:
+    found = (known for campaign in campaigns for known in _known_in(campaign, digest, platform))
+    return max(found, key=lambda known: known.at, default=None)
+
+
+def _known_in(campaign: StoredCampaign, digest: str, platform: Platform | str) -> Iterator[KnownLatency]:
+    where = campaign.header.platform
+    if where.id != platform if isinstance(platform, str) else platform.differences(where):
+        return
+    failed = {failure.subject for failure in campaign.failures}
+    keys = {key for key, subject in campaign.subjects.items() if subject["digest"] == digest and key not in failed}
+    for key in keys:
+        records = [record for record in campaign.records if record.subjects == (key,) and record.whole]
+        if records:
+            found = summarise_visits([record.whole for record in records], campaign.header.protocol)
+            yield KnownLatency(
+                **asdict(found), digest=digest, platform=where, campaign=campaign.identifier, at=records[-1].at
+            )
 
 
 def _digest(content: Any) -> str:

@@ -15,11 +15,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from nni_latency.measurement import Chain, Kind, Subject
+from nni_latency.measurement import NETWORK_TRAFFIC, Chain, Kind, Subject
 from nni_latency.operators import Inputs
-
-#: Memory that is written [byte], whatever the precision.
-SWEPT = 16 * 2**20
 
 #: With what the key of a feeder begins; that of its block follows.
 FEEDER = "feeder of "
@@ -50,7 +47,7 @@ class Feeder(nn.Module):
     def forward(self, _: torch.Tensor) -> Any:
         """Return the inputs, in the memory layout of the samples: a tensor, or a tuple of several."""
         sample = self.get_buffer(self.names[0])
-        torch.full((SWEPT // sample.element_size(),), 1.0, dtype=sample.dtype, device=sample.device)
+        torch.full((NETWORK_TRAFFIC // sample.element_size(),), 1.0, dtype=sample.dtype, device=sample.device)
         self.twin(*self._inputs())
         made = self._inputs()
         return made[0] if len(made) == 1 else made

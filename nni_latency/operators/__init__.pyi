@@ -11,7 +11,7 @@ from ._inputs import Inputs, freeze_inputs, freeze_shapes
 from ._layouts import layout_changes
 from ._onnx import read_onnx, trace_onnx
 from ._onnx_model import load_onnx
-from ._onnx_weights import onnx_inputs, onnx_network, without_weights
+from ._onnx_weights import OnnxBuild, onnx_inputs, onnx_network, without_weights
 from ._op_key import OP_KEY, parse_op_keys
 from ._op_spec import LARGEST_TENSOR, AttributeValue, OpSpec
 from ._rebuild import build_operator
@@ -32,6 +32,7 @@ __all__ = [
     "Graph",
     "Inputs",
     "Learned",
+    "OnnxBuild",
     "OnnxNetwork",
     "OpSpec",
     "Trace",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from nni_latency.errors import InvalidValueError
 from nni_latency.operators._features import FeatureFunction, Features, make_features, spread
 from nni_latency.operators._op_spec import OpSpec, Shape
 
@@ -47,20 +48,32 @@ def _convolved(sizes: Shape, kernel: Shape, op: OpSpec) -> list[int]:
     if op.get("padding") is None:
         return [-(-size // step) for size, step in zip(sizes, stride, strict=True)]
     padding = spread(op["padding"], len(sizes))
-    return [
+    found = [
         (size + 2 * side - gap * (window - 1) - 1) // step + 1
         for size, side, gap, window, step in zip(sizes, padding, dilation, kernel, stride, strict=True)
     ]
+    return _checked(found, op)
 
 
 def _widened(sizes: Shape, kernel: Shape, op: OpSpec) -> list[int]:
     """Return the sizes of a transposed convolution's output; what does not stand in the attributes is 0, or 1."""
     names = {"stride": 1, "padding": 0, "output_padding": 0, "dilation": 1}
     stride, padding, extra, dilation = (spread(op.get(name, usual), len(sizes)) for name, usual in names.items())
-    return [
+    found = [
         (size - 1) * step - 2 * side + gap * (window - 1) + more + 1
         for size, step, side, gap, window, more in zip(sizes, stride, padding, dilation, kernel, extra, strict=True)
     ]
+    return _checked(found, op)
+
+
+def _checked(sizes: list[int], op: OpSpec) -> list[int]:
+    """Return the sizes of an output, or raise `InvalidValueError` where nothing would be left of the input."""
+    if min(sizes, default=0) < 0:
+        raise InvalidValueError(
+            f"The operator {op.op_key!r} has a window that its input does not hold: its output would have the sizes "
+            f"{sizes}."
+        )
+    return sizes
 
 
 CONVOLUTIONS: dict[str, FeatureFunction] = {

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import tempfile
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +83,47 @@ def onnx_network(path: str | Path, batch_size: int | None = None, example_inputs
             tensor.CopyFrom(onnx.numpy_helper.from_array(values.astype(dtype), tensor.name))
     _number(model.graph)
     return OnnxNetwork(model, len(model.graph.node))
+
+
+@dataclass(frozen=True)
+class OnnxBuild:
+    """Makes the network of an ONNX file, as `onnx_network` does: the build of a subject. Immutable.
+
+    Parameters
+    ----------
+    path, batch_size, example_inputs
+        As for `onnx_network`.
+    content : bytes, optional
+        What is in the file, for a machine that does not have it.
+    """
+
+    path: str
+    batch_size: int | None = None
+    example_inputs: Any = None
+    content: bytes | None = field(default=None, repr=False)
+
+    def __call__(self) -> OnnxNetwork:
+        """Make it."""
+        if self.content is None:
+            return onnx_network(self.path, self.batch_size, self.example_inputs)
+        with tempfile.TemporaryDirectory() as folder:
+            # Its own name, by which messages tell of it.
+            path = Path(folder, Path(self.path).name)
+            path.write_bytes(self.content)
+            return onnx_network(path, self.batch_size, self.example_inputs)
+
+    def carried(self) -> OnnxBuild:
+        """Return one that holds what is in the file, so that it can be made on another machine.
+
+        Raises
+        ------
+        InvalidValueError
+            If the file cannot be read.
+        """
+        try:
+            return replace(self, content=Path(self.path).read_bytes())
+        except OSError as error:
+            raise InvalidValueError(f"Cannot read {self.path!r}: {error.strerror or error}.") from error
 
 
 def onnx_inputs(path: str | Path, batch_size: int | None = None, example_inputs: Any = None) -> Inputs:

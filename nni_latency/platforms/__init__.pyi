@@ -1,6 +1,6 @@
 from ._conditions import CONDITIONS, Conditions, read_conditions
 from ._devices import list_devices, resolve_device
-from ._facts import FACTS, Fact, collect_facts
+from ._facts import FACTS, Fact, affinity, collect_facts
 from ._nvml import gpu_handle
 from ._platform import PRECISIONS, RUNTIME_FACT, Platform, check_same_platform, current_platform
 from ._remarks import Remark, remarks_on
@@ -14,6 +14,7 @@ __all__ = [
     "Fact",
     "Platform",
     "Remark",
+    "affinity",
     "check_same_platform",
     "collect_facts",
     "current_platform",

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from nni_latency.estimators.acts import ActsEstimator, convolving, score_blocks
 from nni_latency.micro_benchmarks import BenchmarkPoints
-from nni_latency.plots._canvas import GREY, PALETTE, plain, save_png
+from nni_latency.plots._canvas import GREY, PALETTE, logarithmic, plain, save_png
 from nni_latency.units import format_percent, format_seconds
 
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">", "p", "h", "d")
@@ -104,7 +104,8 @@ def _draw_lines(axes: Any, estimator: ActsEstimator, points: BenchmarkPoints, ki
         label = f"second line, below {format_seconds(line.breakpoint)}"
         axes.plot(reach[heights > 0], heights[heights > 0], color="black", lw=1.5, ls="--", label=label)
         axes.axvline(limit, color=GREY, lw=1, ls=":")
-    axes.set(xscale="log", yscale="log", xlim=(low, high), ylim=(low, high))
+    axes.set(xlim=(low, high), ylim=(low, high))
+    logarithmic(axes)
     axes.set_xlabel("a ACTS + b INP + c FLOPs + d [ms]")
     axes.set_ylabel("measured latency [ms]")
     axes.set_title(
@@ -121,7 +122,8 @@ def _draw_scatter(axes: Any, predicted: Array, measured: Array, kinds: Sequence[
     axes.plot(reach, reach, color="black", lw=1, label="ideal")
     axes.fill_between(reach, reach / factor, reach * factor, color=GREY, alpha=0.2, lw=0, label="interval")
     _draw_kinds(axes, measured * 1e3, predicted * 1e3, kinds)
-    axes.set(xscale="log", yscale="log", xlim=tuple(reach), ylim=tuple(reach))
+    axes.set(xlim=tuple(reach), ylim=tuple(reach))
+    logarithmic(axes)
     axes.set_xlabel("measured latency [ms]")
     axes.set_ylabel("predicted latency [ms]")
     scores = score_blocks(predicted, measured)

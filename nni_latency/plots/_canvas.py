@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
 from nni_latency.files import write_atomically
 
@@ -18,12 +19,29 @@ GREY, DARK = "#999999", "#666666"
 #: Colours for as many kinds of things, the ones that differ most first.
 PALETTE = (BLUE, VERMILION, GREEN, "#CC79A7", ORANGE, "#56B4E9", "#000000", "#F0E442", GREY)
 
+#: Axes are short up to this ratio of their ends.
+_SHORT = 200
+
 
 def plain(axes: Any, grid: Literal["both", "x", "y"] = "both") -> None:
     """Leave axes two sides of their frame, and a pale grid behind everything."""
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(axis=grid, alpha=0.3)
     axes.set_axisbelow(True)
+
+
+def logarithmic(axes: Any, which: Literal["both", "x", "y"] = "both") -> None:
+    """Make axes logarithmic that were drawn on, with ticks written as a person writes numbers.
+
+    They are at powers of ten, and at twice and five times these where axes are short.
+    """
+    for name in "xy" if which == "both" else which:
+        getattr(axes, f"set_{name}scale")("log")
+        low, high = getattr(axes, f"get_{name}lim")()
+        axis = getattr(axes, f"{name}axis")
+        axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high / low < _SHORT else (1.0,)))
+        axis.set_major_formatter(StrMethodFormatter("{x:g}"))
+        axis.set_minor_formatter(NullFormatter())
 
 
 def draw_ideal(axes: Any, values: Sequence[float], bands: Sequence[float]) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from nni_latency.plots._canvas import BLUE, DARK, plain, save_png
+from nni_latency.plots._canvas import BLUE, DARK, logarithmic, plain, save_png
 from nni_latency.tables import TableComparison
 from nni_latency.units import METRICS
 
@@ -72,8 +72,7 @@ def _draw_costs(axes: Any, comparison: TableComparison) -> None:
         ends = [min(firsts), max(firsts)]
         axes.plot(ends, [end * comparison.ratio for end in ends], color=DARK, linestyle="--", label="median ratio")
         axes.legend(fontsize=8)
-        axes.set_xscale("log")
-        axes.set_yscale("log")
+        logarithmic(axes)
     axes.set_xlabel(f"first [{unit}]")
     axes.set_ylabel(f"second [{unit}]")
     axes.set_title(f"Every candidate; Spearman {comparison.spearman:.3f}", fontsize=10)

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from nni_latency.errors import InvalidValueError
 from nni_latency.kernels import Kernel, KernelPredictor, KernelPredictors, MeasuredKernel
-from nni_latency.plots._canvas import BLUE, GREY, PALETTE, VERMILION, draw_ideal, plain, save_png
+from nni_latency.plots._canvas import BLUE, GREY, PALETTE, VERMILION, draw_ideal, logarithmic, plain, save_png
 from nni_latency.units import format_percent
 
 #: Groups that have a colour of their own.
@@ -47,7 +47,7 @@ def draw_kernels(predictors: KernelPredictors, out: str | Path) -> Path:
         label = group if place < _MOST_GROUPS else ("others" if place == _MOST_GROUPS else None)
         axes.scatter(measured, predicted, s=8, color=colour, label=label, alpha=0.6, lw=0)
     draw_ideal(axes, every, [0.1])
-    axes.set(xscale="log", yscale="log")
+    logarithmic(axes)
     axes.set_xlabel("measured latency [ms]")
     axes.set_ylabel("predicted latency [ms]")
     scores = predictors.scores()

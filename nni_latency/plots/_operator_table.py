@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from nni_latency.estimators import OperatorTableEstimator
 from nni_latency.operators import family_of
-from nni_latency.plots._canvas import BLUE, draw_drift, draw_ideal, plain, save_png
+from nni_latency.plots._canvas import BLUE, draw_drift, draw_ideal, logarithmic, plain, save_png
 from nni_latency.tables import OperatorTable
 from nni_latency.units import METRICS
 
@@ -62,5 +62,6 @@ def draw_families(axes: Any, table: OperatorTable) -> None:
     for row, name in enumerate(names):
         axes.plot(values[name], [row] * len(values[name]), "|", color=BLUE, markersize=7)
     axes.set_yticks(range(len(names)), names, fontsize=7)
-    axes.set(xscale="log", xlabel=f"operator [{unit}]")
+    logarithmic(axes, "x")
+    axes.set_xlabel(f"operator [{unit}]")
     plain(axes)

@@ -132,4 +132,5 @@ def _draw_path(axes: Any, picture: SearchPicture) -> None:
     axes.set_ylabel("accuracy on held-out images [%]")
     axes.set_title("Trials of the search" if picture.trials else "Path of the search", fontsize=10)
     plain(axes)
-    axes.legend(fontsize=8, loc="best")
+    # Below the axes, where it covers nothing.
+    axes.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.14))

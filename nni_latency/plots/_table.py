@@ -10,7 +10,7 @@ from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from nni_latency.plots._canvas import BLUE, DARK, draw_drift, plain, save_png
+from nni_latency.plots._canvas import BLUE, DARK, draw_drift, logarithmic, plain, save_png
 from nni_latency.tables import LookupTable
 from nni_latency.units import METRICS
 
@@ -94,7 +94,7 @@ def _draw_intervals(axes: Any, table: LookupTable) -> None:
     if table.protocol is not None and table.protocol.half_width:
         axes.axhline(table.protocol.half_width * 100, color=DARK, linestyle="--", label="asked for")
         axes.legend(fontsize=8)
-    axes.set_xscale("log")
+    logarithmic(axes, "x")
     axes.set_ylim(bottom=0)
     axes.set_xlabel(f"cost [{unit}]")
     axes.set_ylabel("half-width [%]")

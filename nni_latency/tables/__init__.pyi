@@ -11,10 +11,12 @@ from ._layer_schedule import LayerSchedule, candidate_subjects
 from ._lookup_table import LookupTable
 from ._memory_table import as_throughput, count_table
 from ._networks import NetworkMeasurements, NetworkTimes, measure_networks, reference_networks
-from ._operator_builder import build_operator_table, check_sees_calls
+from ._operator_builder import build_operator_table, check_operator_metric, check_sees_calls
 from ._operator_document import operator_table_schema
+from ._operator_energy import energy_of_operators
 from ._operator_entries import OperatorEntry
 from ._operator_plan import OperatorPlan, PlannedNetwork
+from ._operator_samples import OperatorSamples
 from ._operator_table import UNKNOWN, MeasuredNetwork, OperatorTable, named_operators
 from ._plan import (
     OPERATORS,
@@ -62,6 +64,7 @@ __all__ = [
     "NetworkTimes",
     "OperatorEntry",
     "OperatorPlan",
+    "OperatorSamples",
     "OperatorTable",
     "PlanCandidate",
     "PlanLayer",
@@ -80,10 +83,12 @@ __all__ = [
     "build_table",
     "candidate_subjects",
     "check_new",
+    "check_operator_metric",
     "check_sees_calls",
     "compare_tables",
     "count_table",
     "counts_content",
+    "energy_of_operators",
     "find_table",
     "fit_residency",
     "fold_calibration",

@@ -13,9 +13,9 @@ from nni_latency.database import open_store
 from nni_latency.errors import InvalidValueError
 from nni_latency.files import reserved
 from nni_latency.measurement import (
+    Benches,
     Campaign,
     CampaignHeader,
-    LocalBenches,
     Meter,
     Progress,
     Protocol,
@@ -115,9 +115,9 @@ class Measuring:
     wait: float = 0.0
 
     @property
-    def benches(self) -> LocalBenches:
+    def benches(self) -> Benches:
         """What opens benches."""
-        return LocalBenches(self.runtime, self.meters)
+        return self.runtime.benches(self.meters)
 
     def run(self, schedule: Schedule, content: Mapping[str, Any]) -> Measured:
         """Measure what a schedule asks for, as far as the store does not have it.

@@ -8,12 +8,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Unpack
 
-from nni_latency.errors import MeasurementError
+from nni_latency.errors import InvalidValueError, MeasurementError
 from nni_latency.measurement import NetworkCalls, NetworkSchedule, Protocol, Record, StoredCampaign, Subject
 from nni_latency.measurement.runtimes import Runtime
 from nni_latency.operators import OpSpec, parse_op_keys
 from nni_latency.platforms import Platform
-from nni_latency.tables._building import Measuring, MeasuringOptions, new_file, space_content
+from nni_latency.tables._building import Measuring, MeasuringOptions, check_metered, new_file, space_content
+from nni_latency.tables._operator_energy import energy_of_operators, powers_of
 from nni_latency.tables._operator_entries import operator_entries
 from nni_latency.tables._operator_plan import OperatorPlan
 from nni_latency.tables._operator_samples import OperatorSamples
@@ -27,6 +28,7 @@ def build_operator_table(
     protocol: Protocol,
     out: str | Path,
     *,
+    metric: str = "latency",
     overwrite: bool = False,
     **how: Unpack[MeasuringOptions],
 ) -> OperatorTable:
@@ -41,6 +43,8 @@ def build_operator_table(
         What to measure; see `nni_latency.spaces.operator_plan`.
     runtime : Runtime
         What executes it. It must call operators one by one, as ``torch`` does.
+    metric : {"latency", "energy"}, default="latency"
+        What the table holds of what was measured. Energy [J] needs a meter among ``meters``.
     protocol, out, overwrite, how
         As for `build_table`.
 
@@ -54,7 +58,8 @@ def build_operator_table(
     OutputError
         If the table or a record cannot be written.
     InvalidValueError
-        If there is a table already and `overwrite` is false, or the budget is too small for one round.
+        If there is a table already and `overwrite` is false, the budget is too small for one round, or the metric is
+        another one or needs a meter.
     BusyError
         If another process builds this table.
     MismatchError
@@ -63,13 +68,15 @@ def build_operator_table(
         If no network can be run, the clock does not work, or the runtime has no operators that could be timed.
     """
     check_sees_calls(runtime)
+    check_operator_metric(metric)
     measuring = Measuring(runtime, protocol, **how)
+    check_metered(metric, measuring.meters)
     with new_file(out, overwrite=overwrite) as target:
         subjects = [network_subject(plan, index) for index in range(len(plan.networks))]
         schedule = OperatorSchedule(plan, subjects, protocol, isolated=measuring.benches.isolated)
         samples = [dict(network.sample) for network in plan.networks]
         measured = measuring.run(schedule, space_content(plan.space, plan.input_shape, samples))
-        table = measured.mark(_summarise(schedule, runtime.platform))
+        table = measured.mark(_summarise(schedule, runtime.platform, metric))
         table.save(target)
         return table
 
@@ -119,7 +126,15 @@ def check_sees_calls(runtime: Runtime) -> None:
         )
 
 
-def _summarise(schedule: OperatorSchedule, platform: Platform) -> OperatorTable:
+def check_operator_metric(metric: str) -> None:
+    """Raise `InvalidValueError` if no table of operators can hold a metric."""
+    if metric not in ("latency", "energy"):
+        raise InvalidValueError(
+            f"A table of operators holds latency or energy, which add up to those of networks. Got {metric!r}."
+        )
+
+
+def _summarise(schedule: OperatorSchedule, platform: Platform, metric: str) -> OperatorTable:
     """Make the table of all that was measured."""
     plan, planned = schedule.plan, schedule.planned
     return _table_of(
@@ -127,6 +142,7 @@ def _summarise(schedule: OperatorSchedule, platform: Platform) -> OperatorTable:
         schedule.samples,
         {key: dict(network.sample) for key, network in planned.items()},
         plan.ops,
+        metric,
         space=plan.space,
         platform=platform,
         input_shape=plan.input_shape,
@@ -151,6 +167,7 @@ def stored_operator_table(campaign: StoredCampaign, table: OperatorTable) -> Ope
         samples,
         {key: item["selection"] for key, item in subjects.items()},
         {name: parse_op_keys(name)[0] for name in names},
+        table.metric,
         space=table.space,
         platform=campaign.header.platform,
         input_shape=table.input_shape,
@@ -168,6 +185,7 @@ def _table_of(
     samples: OperatorSamples,
     selections: Mapping[str, Mapping[str, Any]],
     ops: Mapping[str, OpSpec],
+    metric: str,
     **header: Any,
 ) -> OperatorTable:
     measured = [key for key in samples.measured if key not in schedule.failures]
@@ -187,7 +205,7 @@ def _table_of(
         )
         for network, whole, total in zip(measured, wholes, sums, strict=True)
     )
-    return OperatorTable(
+    table = OperatorTable(
         **header,
         entries=tuple(entries.values()),
         networks=networks,
@@ -200,6 +218,10 @@ def _table_of(
         remarks=_unmeasured(len(measured), len(selections) - len(schedule.failures)),
         failures=dict(sorted(schedule.failures.items())),
     )
+    if metric == "latency":
+        return table
+    powers = powers_of([record for records in schedule.observed for record in records])
+    return energy_of_operators(table, keys, [powers[network] for network in measured if network in powers])
 
 
 def _unmeasured(measured: int, planned: int) -> tuple[str, ...]:

@@ -29,7 +29,15 @@ def check_store(make_store: Callable[[], Store]) -> None:
     AssertionError
         If the contract is broken; the message says how.
     """
-    for check in (_check_round_trip, _check_going_on, _check_selection, _check_holding, _check_version, _check_failing):
+    for check in (
+        _check_round_trip,
+        _check_going_on,
+        _check_selection,
+        _check_holding,
+        _check_version,
+        _check_failing,
+        _check_known,
+    ):
         store = make_store()
         expect(isinstance(store, Store), f"{type(store).__name__} must be a subclass of Store.")
         expect(list(store.campaigns()) == [], "A store that was just made must have no campaigns.")
@@ -157,6 +165,37 @@ def _check_failing(store: Store) -> None:
         pass
     with store.campaign(_header()) as log:
         expect(len(log.records) == 2, "What was appended must stay when measuring is interrupted.")
+
+
+def _check_known(store: Store) -> None:
+    newer = Platform("contract-device", facts={"torch": "2.1"})
+    expect(store.known("digest-of-head", _HERE.id) is None, "A store that was just made must know no latency.")
+    for platform, seconds in ((_HERE, 1.0), (newer, 2.0)):
+        with store.campaign(_header(platform=platform)) as log:
+            _fill(log, 1)
+            for number in range(1, 3):
+                log.append(_alone(number, number * seconds))
+        found = store.known("digest-of-head", platform.id)
+        expect(found is not None and found.platform == platform, "The latest campaign must tell a latency by id.")
+    found = store.known("digest-of-head", _HERE)
+    expect(found is not None and found.campaign != log.identifier, "A platform's facts must agree with what is known.")
+    expect(found is not None and (found.n_visits, found.n_samples) == (2, 2), "Only visits of it alone must count.")
+    expect(store.known("digest-of-stem", _HERE.id) is None, "What was never measured alone must not be known.")
+    expect(store.known("digest-of-head", "other.torch.fp32.t1") is None, "Another platform must not be known.")
+    with store.campaign(_header(platform=newer)) as log:
+        log.append(_alone(3, 8.0))
+    found = store.known("digest-of-head", newer)
+    expect(found is not None and (found.n_visits, found.at) == (3, 1.7e9 + 3), "A record that is added must count.")
+    with store.campaign(_header(platform=newer)) as log:
+        log.fail(Failure("head", "it raised"))
+    expect(store.known("digest-of-head", newer) is None, "A subject that failed must not be known.")
+    ids = [platform.as_dict() for platform in store.platforms()]
+    expect(ids == [_HERE.as_dict(), newer.as_dict()], "Platforms must be those of the campaigns, each once.")
+
+
+def _alone(number: int, seconds: float) -> Record:
+    samples = {"latency": (seconds,)}
+    return Record(1e-3, (), samples, ("head",), number, 1, 0.1, 1.7e9 + number)
 
 
 def _fill(log: Any, count: int, *, begin: int = 0) -> None:

@@ -40,6 +40,7 @@ def points(tmp_path_factory):
     )
 
 
+@pytest.mark.slow
 def test_fit_writes_a_fit_and_pictures(run, points, tmp_path):
     known, unknown, _ = points
     printed = run(
@@ -54,6 +55,7 @@ def test_fit_writes_a_fit_and_pictures(run, points, tmp_path):
             assert min(picture.size) > 500
 
 
+@pytest.mark.slow
 def test_fit_prints_json(run, points):
     known, unknown, _ = points
     found = json.loads(run("fit", "acts", known, "--variant", "published", "--test", unknown, "--json").stdout)
@@ -66,6 +68,7 @@ def test_fit_prints_json(run, points):
     assert loaded.a_ == found["a"]
 
 
+@pytest.mark.slow
 def test_refined_fit_is_better_than_the_published_one(run, points):
     known, unknown, _ = points
     medians = {}
@@ -116,6 +119,7 @@ def _small_set(monkeypatch):
     monkeypatch.setattr("nni_latency.micro_benchmarks.run_benchmarks", measure)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_small_set")
 def test_micro_benchmark_measures_this_machine(run, fails):
     printed = run("micro-benchmark", "--budget", "20s", "--rounds", 3).stdout

@@ -75,6 +75,7 @@ def test_json_adds_up(run, net, acts):
     assert "latency" in run("analyze", *options).stdout
 
 
+@pytest.mark.slow
 def test_built_in_networks_have_a_name(run):
     found = json.loads(run("analyze", "--model", "fbnet-a", "--json").stdout)
     assert round(found["macs"] / 1e6) == 250

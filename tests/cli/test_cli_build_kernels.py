@@ -8,6 +8,7 @@ import pytest
 from PIL import Image
 
 import nni_latency.cli._build_kernels as build_kernels
+from nni_latency.cli import _farm_options
 from nni_latency.kernels import KERNEL_PROTOCOL, KernelPredictors, Prior, Sampling
 from nni_latency.operators import work_of
 from nni_latency.testing import FakeRuntime
@@ -20,7 +21,7 @@ def _seconds(op):
 
 @pytest.fixture(autouse=True)
 def _invented(monkeypatch):
-    monkeypatch.setattr(build_kernels, "make_runtime", lambda options: FakeRuntime(_seconds))
+    monkeypatch.setattr(_farm_options, "make_runtime", lambda options: FakeRuntime(_seconds))
 
 
 QUICK = ("build-kernels", "--kernels", "add_relu,concat_block", "--init-sample-num", 10, "--iteration", 0)
@@ -39,12 +40,22 @@ def test_predictors_are_built_drawn_and_reported(run):
     assert "The database holds all of this" in again.stderr
 
 
+@pytest.mark.slow
 def test_json_holds_scores_by_group(run):
     content = json.loads(run(*QUICK, "--json").stdout)
     assert {row["group"] for row in content["groups"]} == {"add", "concat_block"}
     assert content["overall"]["n"] == 20
 
 
+@pytest.mark.slow
+def test_kernels_that_were_never_learned_from_have_a_score_of_their_own(run):
+    shown = run(*QUICK, "--test-sample-num", 5)
+    assert "of 10 not learned from" in " ".join(shown.stderr.split())
+    assert "Of 10 kernels that were never learned from," in " ".join(shown.stdout.split())
+    assert json.loads(run(*QUICK, "--test-sample-num", 5, "--json", "--overwrite").stdout)["tested"]["n"] == 10
+
+
+@pytest.mark.slow
 def test_what_is_not_reached_ends_with_code_1(run):
     shown = run(*QUICK, "--require", "within10=1.5", code=1)
     assert "Not reached: within10 >= 1.5; it is" in shown.stderr
@@ -74,6 +85,7 @@ def test_mistakes_are_refused_in_a_sentence(run, arguments, message):
     assert "Traceback" not in result.stderr
 
 
+@pytest.mark.slow
 def test_an_empty_prior_draws_anywhere(run):
     Prior().save("empty.json")
     run(*QUICK, "--prior", "empty.json", "--out", "k.json")

@@ -50,6 +50,7 @@ def test_build_takes_the_protocol_from_its_options(run):
     assert LookupTable.load("t.json").rounds == 2
 
 
+@pytest.mark.slow
 def test_build_names_the_file_after_space_and_platform(run, tmp_path):
     run("build-lut", *TINY_OPTIONS, "--rounds", 1, "--processes", 1, "--batch-size", 2)
     (out,) = tmp_path.glob("*.json")
@@ -65,6 +66,7 @@ def test_build_refuses_to_replace_a_table(fails, built):
     assert built[0].read_bytes() == before
 
 
+@pytest.mark.slow
 def test_build_replaces_a_table_if_told_to(run, tables, tmp_path):
     out = tmp_path / "t.json"
     out.write_bytes(tables["tiny"].read_bytes())
@@ -127,6 +129,7 @@ with locked(Path(sys.argv[1]), "building"):
 """
 
 
+@pytest.mark.slow
 def test_build_refuses_a_table_that_another_process_builds(fails, run, tmp_path):
     out = tmp_path / "t.json"
     holder = subprocess.Popen(
@@ -223,6 +226,7 @@ def test_show_prints_the_unit_of_the_table(run, tables):
     assert "latency [s]" in shown
 
 
+@pytest.mark.slow
 def test_build_prints_a_path_with_brackets(run, tmp_path):
     (tmp_path / "[red]").mkdir()
     assert (

@@ -226,6 +226,7 @@ def test_mistakes_are_told_in_one_sentence(run, made, arguments, complaint):
     assert all(runtime.sessions == 0 for runtime in made)
 
 
+@pytest.mark.slow
 def test_class_of_a_file_reaches_the_worker_process(run, monkeypatch):
     monkeypatch.setattr(measuring, "ON_DEMAND", Protocol(rounds=2, processes=1))
     result = run("estimate", *WIDE, "--latency-estimator", "graph", "--json")

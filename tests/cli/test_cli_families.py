@@ -29,6 +29,7 @@ def generate(run, tmp_path, monkeypatch):
     return generate_with
 
 
+@pytest.mark.slow
 def test_members_are_written_and_are_those_of_their_seeds(generate, tmp_path):
     assert "Wrote 4 networks of 2 families to onnx" in generate("--batch-size", 2).stdout
     names = ["bert-00001.onnx", "bert-00002.onnx", "squeezenet-00001.onnx", "squeezenet-00002.onnx"]
@@ -52,6 +53,7 @@ def test_folder_of_results_is_not_mixed_with_an_older_one(generate, fails, tmp_p
     ]
 
 
+@pytest.mark.slow
 def test_interrupted_run_goes_on(generate, tmp_path):
     generate()
     folder = tmp_path / "onnx"

@@ -35,6 +35,7 @@ def test_a_predictor_is_fitted_and_predicts(run, folder, net):
     assert "multiply-adds" in shown
 
 
+@pytest.mark.slow
 def test_a_platform_is_added(run, folder, predictor, net):
     words = ["fit", "graph", "--data", folder, "--from", predictor, "--platform", SLOW.id, "--out", "both.safetensors"]
     assert "Wrote both.safetensors" in run(*words).stdout

@@ -8,7 +8,7 @@ import random
 import pytest
 from tiny import TINY, TINY_OPTIONS
 
-from nni_latency.cli import _build_lut
+from nni_latency.cli import _farm_options
 from nni_latency.database import open_store
 from nni_latency.platforms import Conditions, current_platform
 from nni_latency.spaces import FBNetSpace
@@ -38,7 +38,7 @@ def use(monkeypatch):
     """Put an invented machine under the command."""
 
     def put(runtime):
-        monkeypatch.setattr(_build_lut, "make_runtime", lambda *arguments: runtime)
+        monkeypatch.setattr(_farm_options, "make_runtime", lambda *arguments: runtime)
         return runtime
 
     return put
@@ -60,6 +60,7 @@ def _parameters(candidate):
     return sum(tensor.numel() * tensor.element_size() for tensor in (*module.parameters(), *module.buffers()))
 
 
+@pytest.mark.slow
 def test_several_batch_sizes_make_a_table_each(build, tmp_path):
     build("--batch-size", "2,1,2")
     made = {LookupTable.load(path).batch_size: path.name for path in tmp_path.glob("[!.]*")}
@@ -67,6 +68,7 @@ def test_several_batch_sizes_make_a_table_each(build, tmp_path):
     assert made == {size: f"fbnet-w0.25-d0.25-32x32-b{size}.{here}.json" for size in (1, 2)}
 
 
+@pytest.mark.slow
 def test_several_batch_sizes_can_be_counted(build, tmp_path):
     build("--batch-size", "1,2", "--metric", "activation_memory")
     one, two = sorted((LookupTable.load(path) for path in tmp_path.glob("[!.]*")), key=lambda table: table.batch_size)
@@ -109,6 +111,7 @@ def test_counted_table_is_not_replaced_unasked(build, fails):
     build("--metric", "parameter_memory", "--out", "t.json", "--overwrite")
 
 
+@pytest.mark.slow
 def test_throughput_is_the_batch_over_the_latency(build, tmp_path):
     build("--batch-size", 2, "--metric", "throughput", "--out", "throughput.json")
     build("--batch-size", 2, "--out", "latency.json")
@@ -125,6 +128,7 @@ def test_metric_stands_in_the_name_of_the_file(build, tmp_path):
     assert path.name == f"fbnet-w0.25-d0.25-32x32-b1.{current_platform('cpu').id}.throughput.json"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("metric", ["throughput", "activation_memory"])
 def test_estimate_and_show_take_other_metrics(build, run, metric):
     build("--metric", metric, "--out", "t.json")
@@ -141,6 +145,7 @@ def test_raw_samples_are_kept_in_the_database(build, plan):
     assert {len(times) for record in stored.records for times in record.parts} == {len(plan.layers)}
 
 
+@pytest.mark.slow
 def test_early_end_leaves_budget(run, use, tmp_path):
     """Without any noise the intervals are narrow as soon as there are enough samples."""
     use(_Invented())
@@ -150,12 +155,14 @@ def test_early_end_leaves_budget(run, use, tmp_path):
     assert table.unsettled == ()
 
 
+@pytest.mark.slow
 def test_protocol_takes_half_width_and_timeout(build, tmp_path):
     build("--half-width", 0.1, "--timeout", "3min", "--out", "t.json")
     protocol = LookupTable.load(tmp_path / "t.json").protocol
     assert (protocol.half_width, protocol.timeout) == (0.1, 180.0)
 
 
+@pytest.mark.slow
 def test_failed_candidate_is_reported(build, use, plan, tmp_path):
     broken = plan.layers[2].candidates["k5_e6"].op
     places = [
@@ -177,6 +184,7 @@ def test_unsteady_conditions_are_reported(build, use, tmp_path):
     assert remark in result.stderr
 
 
+@pytest.mark.slow
 def test_entries_that_did_not_settle_are_reported(run, use, tmp_path):
     machine = use(_Invented())
     draw = random.Random(0)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from matplotlib.image import imread
 
-from nni_latency.cli import _build_lut, _validate
+from nni_latency.cli import _farm_options
 from nni_latency.cli._space_options import operator_table_name
 from nni_latency.operators import work_of
 from nni_latency.platforms import Platform, current_platform
@@ -33,8 +33,7 @@ def _invented():
         return FakeRuntime(seconds, platform=current_platform("cpu"))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_build_lut, "make_runtime", make)
-        patch.setattr(_validate, "make_runtime", make)
+        patch.setattr(_farm_options, "make_runtime", make)
         yield
 
 
@@ -61,6 +60,16 @@ def test_a_real_space_of_ones_own_is_built_and_shown(run, tmp_path):
 
 def test_a_compiled_runtime_is_refused(fails):
     assert "compiles whole networks" in fails("build-lut", "--space", OWN, "--runtime", "torchscript")
+
+
+def test_a_table_of_energy_is_built_shown_and_validated(run, _invented, tmp_path):
+    out = tmp_path / "energy.json"
+    words = ["--networks", 4, "--rounds", 3, "--metric", "energy", "--meter", "constant:20"]
+    built = run("build-lut", "--space", OWN, *words, "--out", out)
+    assert "operators in 4 networks, 3 rounds" in built.stdout
+    assert "constant:20" in built.stderr
+    assert OperatorTable.load(out).metric == "energy"
+    assert " uJ" in run("show", out).stdout
 
 
 def test_a_table_says_what_it_rests_on(run, table):
@@ -103,7 +112,9 @@ def test_bad_input_is_told_in_one_sentence(run, fails, table):
     assert "missing a required argument: 'width'" in fails("build-lut", "--space", NEEDY)
     sizes = fails("build-lut", "--space", NEEDY, "--space-args", '{"width": 4}')
     assert "Give the input image size" in sizes
-    assert "A table of operators holds latencies" in fails("build-lut", "--space", OWN, "--metric", "throughput")
+    assert "A table of operators holds latency or energy" in fails(
+        "build-lut", "--space", OWN, "--metric", "throughput"
+    )
     assert "omit --networks" in fails("build-lut", "--networks", "3")
     assert "--overwrite" in fails("build-lut", "--space", OWN, "--out", out)
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 from tiny import TINY_OPTIONS
 
 from nni_latency.tables import LookupTable
 
 
+@pytest.mark.slow
 def test_rebuilt_table_is_the_one_that_was_built(run, fails):
     run("build-lut", *TINY_OPTIONS, "--rounds", 2, "--processes", 1, "--database", "d.sqlite", "--out", "t.json")
     shown = run("rebuild", "t.json", "--database", "d.sqlite", "--out", "again.json").stdout

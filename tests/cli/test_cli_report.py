@@ -131,6 +131,7 @@ def test_a_folder_in_the_place_of_a_file_is_told(fails, tmp_path):
     assert "folder.json" in fails("estimate", "fbnet-a", "--latency-estimator", "folder.json")
 
 
+@pytest.mark.slow
 def test_a_million_threads_are_refused(fails):
     assert "must be from 1 to 1024" in fails("build-lut", "--threads", 1_000_000)
 

@@ -188,7 +188,9 @@ def test_result_is_written_although_it_cannot_be_measured(run, tables, tmp_path,
     run(
         "search", "--latency-estimator", tables["elsewhere"], "--target-ms", 4, "--fill", 0.9, "--epochs", 1,
         "--final-epochs", 0, "--train-batch-size", 32, "--margin", 0, "--out", "out",
+        "--second-estimator", tables["energy"], "--samples", 20, "--plot", "front.png",
     )  # fmt: skip
+    assert imread("front.png").ndim == 3
     content = json.loads((tmp_path / "out" / "search.json").read_text())
     assert content["validation"] is None
     assert content["measured_s"] is None
@@ -229,6 +231,7 @@ def test_same_command_goes_on_with_an_unfinished_search(run, fails, unfinished, 
     assert "The folder 'out' is not empty." in fails(*unfinished)
 
 
+@pytest.mark.slow
 def test_results_are_written_before_they_are_measured(run, unfinished, tmp_path, monkeypatch):
     def interrupt(*arguments):
         raise KeyboardInterrupt
@@ -240,6 +243,7 @@ def test_results_are_written_before_they_are_measured(run, unfinished, tmp_path,
     assert json.loads((tmp_path / "out" / "search.json").read_text())["not_measured"] == "It was interrupted."
 
 
+@pytest.mark.slow
 def test_overwrite_removes_an_older_search_first(run, unfinished, tmp_path, monkeypatch):
     out = tmp_path / "out"
     for name in (*FILES, "mine.txt"):
@@ -275,6 +279,7 @@ def test_target_out_of_reach_tells_the_reachable_range(refused, tables):
     assert f"{high * 1e3:.2f} ms" in complaint
 
 
+@pytest.mark.slow
 def test_fill_out_of_reach_tells_the_costliest(refused, tables):
     complaint = refused("--fill", "0.95", "--margin", "0", target=100)
     assert "No network of the space uses 95.0 % of a latency of 100 ms: the costliest has " in complaint
@@ -306,6 +311,8 @@ def test_target_that_is_no_positive_number_is_refused_as_it_was_typed(refused, t
         (["--learning-rate", "0"], "The 'learning_rate' of a search must be > 0. Got 0.0."),
         (["--fill", "1.2"], "The 'fill' of a search must be a share of the target in (0, 1]. Got 1.2."),
         (["--fill", "0"], "The 'fill' of a search must be a share of the target in (0, 1]. Got 0.0."),
+        (["--second-estimator", "t.json"], "--second-estimator is drawn by --plot. Name a file for the picture."),
+        (["--plot", "front.png", "--second-estimator", "crystal-ball"], "Unknown estimator 'crystal-ball'"),
         (["--margin", "0.6"], "0.6 is not in the range 0<=x<=0.5"),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",

@@ -102,6 +102,7 @@ def test_files_are_those_of_every_search(own, hub, tried):
         assert sorted(path.name for path in out.iterdir()) == sorted(FILES)
 
 
+@pytest.mark.slow
 def test_space_is_made_for_the_classes_of_the_data_set(own, hub):
     assert own[2]["space_arguments"] == {"num_labels": 10}
     assert hub[2]["space_arguments"] == {"stem_out_channels": 4, "num_modules_per_stack": 1, "num_labels": 10}
@@ -117,6 +118,7 @@ def test_input_is_that_of_the_space(own, hub):
     assert hub[2]["input_shape"] == [1, 3, 32, 32]
 
 
+@pytest.mark.slow
 def test_report_and_record_name_what_was_chosen(own, hub, tried):
     for done, _, record in (own, hub, tried):
         assert list(record["choices"]) == list(record["sample"])
@@ -189,6 +191,7 @@ def refused(fails, acts, tmp_path):
     return invoke
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "reason", "other"),
     [
@@ -260,6 +263,7 @@ def operators(tmp_path_factory):
     return table.save(tmp_path_factory.mktemp("operators") / "table.json")
 
 
+@pytest.mark.slow
 def test_table_of_operators_brings_its_space(run, operators, tmp_path):
     """Space, arguments and input are those of the table; its classes are those of the data set."""
     quick = [*QUICK, "--strategy", "random", "--trials", 1, "--no-measure", "--out", "out"]

@@ -45,6 +45,7 @@ def _check(done, expected):
     assert expected in last
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["Exits", "Crashes"])
 def test_estimate_survives_a_network(name):
     _check(_run("estimate", name), ENDS[name])

@@ -106,6 +106,7 @@ def test_tables_are_scaled_divided_and_merged(run, tables):
     assert LookupTable.load("double.json").entry("layer5", "skip").value == 2 * whole.entry("layer5", "skip").value
 
 
+@pytest.mark.slow
 def test_two_tables_are_compared(run, tables):
     run("scale", tables["tiny"], "--factor", 2, "--out", "double.json")
     shown = run("diff", tables["tiny"], "double.json", "--plot", "diff.png").stdout
@@ -117,6 +118,7 @@ def test_two_tables_are_compared(run, tables):
     assert "only in the first table: layer0:k3_e1, layer2:skip" in run("diff", tables["tiny"], tables["holes"]).stderr
 
 
+@pytest.mark.slow
 def test_a_fallback_and_an_ensemble_have_names(run, fails, tables):
     architecture = "k3_e1,k3_e3,skip,k3_e3,k3_e3,k3_e3,k3_e3"
     command = ["estimate", "--architecture", architecture, "--json", "--latency-estimator"]

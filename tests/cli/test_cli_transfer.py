@@ -145,6 +145,7 @@ def machine(monkeypatch):
     monkeypatch.setattr(_adapt, "make_runtime", lambda *arguments: runtime)
 
 
+@pytest.mark.slow
 def test_adapt_measures_few_networks_and_writes_a_table(run, machine, known, tmp_path):
     shown = run("adapt", "--from", *known, "--samples", "6", "--rounds", "2", "--out", "new.json", "--save", "E.json")
     table = LookupTable.load("new.json")
@@ -156,6 +157,7 @@ def test_adapt_measures_few_networks_and_writes_a_table(run, machine, known, tmp
     assert json.loads((tmp_path / "E.json").read_text())["format"] == "nni_latency.transfer"
 
 
+@pytest.mark.slow
 def test_adapt_from_one_table_says_what_that_means(run, machine, known):
     shown = run("adapt", "--from", known[0], "--samples", "5", "--rounds", "2", "--out", "new.json")
     assert "There is one known device, 'pixel-3.torch.fp32.t1'" in shown.stderr

@@ -8,7 +8,7 @@ import pytest
 from matplotlib.image import imread
 from tiny import TINY, TINY_OPTIONS, stored_rounds
 
-from nni_latency.cli import _validate
+from nni_latency.cli import _farm_options
 from nni_latency.errors import MeasurementError
 from nni_latency.measurement import Protocol
 from nni_latency.platforms import current_platform
@@ -28,7 +28,7 @@ class _Invented:
 
     def __init__(self, table, patch):
         self.table, self.latencies, self.runs, self.stop_after = table, _seconds, 0, None
-        patch.setattr(_validate, "make_runtime", lambda *arguments: self.runtime())
+        patch.setattr(_farm_options, "make_runtime", lambda *arguments: self.runtime())
 
     def runtime(self):
         return FakeRuntime(self.latencies, drift=self._drift, platform=current_platform("cpu"))
@@ -113,6 +113,7 @@ def test_validation_of_this_machine_says_what_it_did(validated):
     assert "Measuring" in result.stderr
 
 
+@pytest.mark.slow
 def test_scores_and_worst_cases_are_printed(validate):
     shown = validate().stdout
     for text in ("Worst cases", "MAPE", "RMSPE", "Spearman", "predicted against measured", "repeatability"):
@@ -132,18 +133,21 @@ def printed(run, exact, tmp_path_factory):
     return folder, json.loads(result.stdout)
 
 
+@pytest.mark.slow
 def test_exact_table_has_no_error(printed):
     scores = printed[1]["scores"]
     assert scores["worst"] == pytest.approx(0.0, abs=1e-6)
     assert scores["within5"] == 1.0
 
 
+@pytest.mark.slow
 def test_json_is_what_is_written(printed):
     folder, content = printed
     assert content == json.loads((folder / "v.json").read_text())
     assert (folder / "pictures" / "v.png").exists()
 
 
+@pytest.mark.slow
 def test_networks_and_seed_are_those_asked_for(printed):
     plan = FBNetSpace(**TINY).measure_plan()
     listed = {item["name"]: item["selection"] for item in printed[1]["networks"]}
@@ -167,6 +171,7 @@ def test_requirement_that_is_missed_ends_with_code_1_and_says_by_how_much(valida
     assert (tmp_path / "v.png").exists()
 
 
+@pytest.mark.slow
 def test_slower_machine_is_told_and_taken_out(validate, machine, tmp_path):
     machine.latencies = lambda op: 1.3 * _seconds(op)
     shown = " ".join(validate("--out", "v.json").stdout.split())
@@ -176,6 +181,7 @@ def test_slower_machine_is_told_and_taken_out(validate, machine, tmp_path):
     assert content["scores"]["worst"] == pytest.approx(0.0, abs=1e-6)
 
 
+@pytest.mark.slow
 def test_slower_machine_is_an_error_where_it_is_not_taken_out(validate, machine):
     machine.latencies = lambda op: 1.3 * _seconds(op)
     content = json.loads(validate("--json", "--no-normalise").stdout)

@@ -24,15 +24,17 @@ from nni_latency.measurement import Protocol
 from nni_latency.micro_benchmarks import BLOCKS, draw_blocks, run_benchmarks
 from nni_latency.operators import FusionRule, FusionRules, features_of
 from nni_latency.platforms import Platform
+from nni_latency.profiling import own_model, profile_operators
+from nni_latency.service import ApiKeys
 from nni_latency.tables import shipped_tables
-from nni_latency.testing import FakeRuntime
+from nni_latency.testing import FakeMeter, FakeRuntime
 
 _COMMANDS = commands()
 
 #: Commands that measure, or need what was measured on this machine.
 _MEASURING = {
     *("build-lut", "validate", "search", "micro-benchmark", "build-kernels", "detect-fusion", "adapt", "rebuild"),
-    "measure-networks",
+    *("measure-networks", "profile-operators", "query", "serve", "evolve", "farm"),
 }
 
 #: Estimators that measure on demand.
@@ -125,9 +127,33 @@ def files(run, tmp_path_factory):
     elsewhere = ("--space", "none", "--unit", "ms", "--platform", "jetson", "--out", folder / "jetson-table.json")
     run("import", folder / "jetson.json", *elsewhere)
     _write_latencies(folder, layers)
+    _write_operators(folder)
+    run("fit", "energy", f"a30={folder}/a30_operators.csv", "--trees", 5, "--out", folder / "energy.json")
     for name in ("mine.sqlite", "theirs.sqlite", "colleague.sqlite"):
         DatabaseStore(str(folder / name)).close()
+    keys = ApiKeys([])
+    keys.add("alice", "read")
+    keys.save(folder / "keys.json")
     return folder
+
+
+def _write_operators(folder):
+    """Write measured operators as a table and as a profile."""
+    rows = [f'ReLU(),"(1, {2**power})",{1e-6 + 2**power * 1e-9},{power}' for power in range(6, 18)]
+    header = "operator,input_shape,latency_s,energy_mj"
+    (folder / "a30_operators.csv").write_text("\n".join([header, *rows]) + "\n")
+    network = torch.nn.Sequential(*(torch.nn.Linear(size, 2 * size) for size in (4, 8, 16, 32, 64, 128)))
+    runtime = FakeRuntime(lambda op: 1e-6 * op.input_shapes[0][-1])
+    profile = profile_operators(
+        [own_model("net", network, torch.zeros(1, 4))],
+        runtime,
+        protocol=Protocol(n_warmup=0, rounds=1, time_budget=1e9),
+        target=1.0,
+        store="memory",
+        timer=lambda: runtime.clock.now,
+        meters=(FakeMeter(runtime.clock),),
+    )
+    profile.save(folder / "operators.here.b32.json")
 
 
 def _write_latencies(folder, layers):
@@ -159,12 +185,8 @@ def _typed(words):
         yield from sorted(map(str, Path().glob(word))) if "*" in word else [str(Path(word).expanduser())]
 
 
-def _marks(words):
-    """Mark what computes for more than ten seconds."""
-    return [pytest.mark.slow] if words[0] in ("transfer", "build-lut") else []
-
-
-@pytest.mark.parametrize("words", [pytest.param(words, id=place, marks=_marks(words)) for place, words in _COMMANDS])
+@pytest.mark.slow
+@pytest.mark.parametrize("words", [pytest.param(words, id=place) for place, words in _COMMANDS])
 def test_commands_that_measure_nothing_run(run, files, monkeypatch, tmp_path, words):
     if _measures(words):
         pytest.skip("it measures, or needs a server")

@@ -69,6 +69,7 @@ def _write_and_read(location, number):
         assert any(item.header.content["writer"] == number for item in store.campaigns())
 
 
+@pytest.mark.slow
 def test_sixteen_processes_lose_nothing(location):
     run_in_processes([(_write_and_read, location, number) for number in range(16)])
     store = DatabaseStore(location)
@@ -108,6 +109,7 @@ def test_kill_loses_at_most_the_visit_in_flight_and_frees_the_campaign(location)
     assert last <= numbers[-1] <= last + 1
 
 
+@pytest.mark.slow
 def test_store_works_in_many_threads_and_after_a_fork(store):
     header = make_header(content={"writer": "parent"})
     fill(store, header, 1)
@@ -156,6 +158,7 @@ def test_graph_of_a_network_is_kept_once(store):
         assert connection.execute(text("SELECT count(*) FROM graphs")).scalar() == 1
 
 
+@pytest.mark.slow
 def test_record_of_an_unknown_subject_is_refused(store):
     with store.campaign(make_header()) as log:
         with pytest.raises(InvalidValueError, match=r"The subject 'a' must be admitted before a record names it"):

@@ -13,6 +13,7 @@ def test_memory_store_keeps_the_contract():
     check_store(MemoryStore)
 
 
+@pytest.mark.slow
 def test_database_keeps_the_contract(new_location):
     check_store(lambda: DatabaseStore(new_location()))
 

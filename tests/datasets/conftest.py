@@ -7,8 +7,8 @@ import torch
 from torch import nn
 from toy_platforms import FAST, SLOW
 
-from nni_latency.datasets import NetworkFile, NetworkSummary, PlatformLatencies, save_networks
-from nni_latency.measurement import Protocol
+from nni_latency.datasets import NetworkFile, PlatformLatencies, save_networks
+from nni_latency.measurement import NetworkSummary, Protocol
 from nni_latency.operators import export_onnx, read_onnx
 
 

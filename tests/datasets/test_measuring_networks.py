@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import replace
 
 import pytest
 
+from nni_latency.database import DatabaseStore
 from nni_latency.datasets import NetworkFile, family_files, given_files, measure_networks
 from nni_latency.errors import InvalidValueError
 from nni_latency.graphs import find_families
 from nni_latency.measurement import MemoryStore, Protocol
 from nni_latency.operators import trace
+from nni_latency.query import known_networks
 from nni_latency.testing import FakeRuntime
 
 pytest.importorskip("onnx", reason="the package onnx is not installed")
@@ -44,6 +47,7 @@ def test_members_are_measured_with_their_calls(members):
     assert (found.batch_size, found.failures, found.sees_nodes) == (1, {}, False)
 
 
+@pytest.mark.slow
 def test_same_call_measures_nothing_again(members):
     store = MemoryStore()
     first = _measure(members, store)
@@ -52,6 +56,19 @@ def test_same_call_measures_nothing_again(members):
     assert store.version() == before
 
 
+@pytest.mark.slow
+def test_what_is_measured_is_known_by_the_key_of_its_graph(members, tmp_path):
+    with contextlib.closing(DatabaseStore(str(tmp_path / "known.sqlite"))) as store:
+        found = _measure(members, store)
+        for item in members:
+            known = store.known(item.graph_key, found.platform)
+            assert known.value == pytest.approx(found.latencies[item.key].value)
+        learned = {item.name: item for item in known_networks(store)}
+    assert set(learned) == {item.graph_key for item in members}
+    assert all(learned[item.graph_key].graph == item.graph for item in members)
+
+
+@pytest.mark.slow
 def test_file_that_a_runtime_cannot_take_is_a_failure(members):
     file = NetworkFile("mine", members[0].path)
     found = _measure([members[1], file])

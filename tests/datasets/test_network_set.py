@@ -11,8 +11,9 @@ import pytest
 from toy_platforms import FAST, SLOW
 
 import nni_latency.datasets._network_set as network_set
-from nni_latency.datasets import Archive, NetworkSummary, load_networks, save_networks
+from nni_latency.datasets import Archive, load_networks, save_networks
 from nni_latency.errors import FileFormatError, InvalidValueError
+from nni_latency.measurement import NetworkSummary
 from nni_latency.operators import graph_key, read_onnx
 
 

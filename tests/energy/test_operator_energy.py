@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from nni_latency.energy import (
     DeviceFacts,
     MeasuredOperator,
     OperatorSum,
+    PortableEstimator,
     PortableModel,
     cross_validate,
     kernel_features,
@@ -24,6 +26,7 @@ from nni_latency.energy import (
     read_operators,
 )
 from nni_latency.errors import FileFormatError, InvalidValueError
+from nni_latency.loading import load_estimator
 from nni_latency.operators import OpSpec, trace, work_of
 
 PUBLISHED = Path(__file__).parents[3] / "shared" / "data" / "gpu-operators"
@@ -132,6 +135,7 @@ def test_operators_that_were_not_seen_are_predicted_better_than_by_a_constant_po
     assert scores.energy[0] < 0.1 < scores.constant[0]
 
 
+@pytest.mark.slow
 def test_device_that_was_not_seen_is_predicted_by_its_facts():
     ops = _ops()
     measured = {name: [_measure(op, device) for op in ops] for name, device in FACTS.items()}
@@ -158,6 +162,68 @@ def test_portable_model_is_saved_and_read(tmp_path):
         PortableModel.load(tmp_path / "model.json")
     with pytest.raises(InvalidValueError, match=r"facts of the device 'unknown' are missing"):
         model.fit({"unknown": [_measure(op, FACTS["slow"]) for op in ops]}, FACTS)
+
+
+def test_portable_model_of_version_1_is_still_read(tmp_path):
+    ops = _ops(20)
+    model = PortableModel(n_trees=3).fit({"slow": [_measure(op, FACTS["slow"]) for op in ops]}, FACTS)
+    path = model.save(tmp_path / "model.json")
+    content = json.loads(path.read_text())
+    earlier = {name: value for name, value in content.items() if name not in ("devices", "bounds")}
+    path.write_text(json.dumps({**earlier, "version": 1}))
+    read = PortableModel.load(path)
+    assert (read.devices_, read.bounds_) == ({}, {})
+    assert np.array_equal(read.predict(ops, FACTS["slow"])[0], model.predict(ops, FACTS["slow"])[0])
+
+
+def test_portable_estimator_adds_up_what_the_model_says(tmp_path):
+    import torch
+    from torch import nn
+
+    ops = _ops(40)
+    model = PortableModel(n_trees=20).fit({"slow": [_measure(op, FACTS["slow"]) for op in ops]}, FACTS)
+    model.bounds_ = {"energy": 0.25}
+    model = PortableModel.load(model.save(tmp_path / "model.json"))
+    network = nn.Sequential(nn.Conv2d(64, 64, 3, padding=1, bias=False), nn.ReLU(), nn.Flatten(), nn.Linear(6400, 2))
+    inputs = torch.zeros(8, 64, 10, 10)
+    traced = [item.op for item in trace(network, inputs).operators]
+    for metric, device in (("energy", "slow"), ("latency", FACTS["other"])):
+        estimator = PortableEstimator(model, device, metric=metric)
+        found = estimator.estimate(network, inputs)
+        seconds, watts = model.predict(traced, estimator.device)
+        assert found.value == pytest.approx(float((seconds * (watts if metric == "energy" else 1)).sum()))
+        assert found.high == pytest.approx(found.value * (1.25 if metric == "energy" else 1.0))
+        assert found.missing == ("nothing like it was measured: linear(bias=1,out_features=2)@8x6400:float32",)
+        assert estimator.estimate_op(traced[0]).missing == ()
+    with pytest.raises(InvalidValueError, match=r"has not learned from 'fast'\. It knows: slow"):
+        PortableEstimator(model, "fast")
+    with pytest.raises(InvalidValueError, match=r"must be energy or latency\. Got 'power'"):
+        PortableEstimator(model, "slow", metric="power")
+    with pytest.raises(NotFittedError):
+        PortableEstimator(PortableModel(), "slow")
+
+
+def test_portable_model_is_loaded_by_its_file_and_device(tmp_path):
+    ops = _ops(20)
+    measured = {name: [_measure(op, FACTS[name]) for op in ops] for name in ("slow", "other")}
+    path = PortableModel(n_trees=3).fit(measured, FACTS).save(tmp_path / "model.json")
+    assert load_estimator(f"energy:{path},slow").platform.device == "slow"
+    assert load_estimator(f"energy:{path},other,metric=latency").metric == "latency"
+    facts = "flops=8e12,bandwidth=5e11,power=250,rest=60,launch=5e-6"
+    assert load_estimator(f"energy:{path},{facts}").device == FACTS["fast"]
+    with pytest.raises(InvalidValueError, match=r"takes a file and one device, or its facts.*It knows: slow, other"):
+        load_estimator(str(path))
+    with pytest.raises(InvalidValueError, match="The facts of a device are flops, bandwidth, power, rest and launch"):
+        load_estimator(f"energy:{path},flops=8e12")
+    with pytest.raises(InvalidValueError, match="The 'rest' of DeviceFacts must be a positive number"):
+        load_estimator(f"energy:{path},{facts.replace('60', '-60')}")
+
+
+def test_nine_of_ten_operators_stay_within_the_bounds():
+    ops = _ops(80)
+    scores = cross_validate([_measure(op, FACTS["slow"]) for op in ops], model=PortableModel(n_trees=10))
+    assert scores.time[0] <= scores.bounds[0]
+    assert scores.energy[0] <= scores.bounds[1]
 
 
 @given(st.lists(st.integers(1, 300), min_size=1, max_size=5))

@@ -163,6 +163,7 @@ def test_likeliest_at_the_cheapest_target_is_the_cheapest(rows, data):
     assert cost(selection) == pytest.approx(cost.range[0])
 
 
+@pytest.mark.slow
 @given(_spaces, st.data())
 def test_likeliest_just_above_the_cheapest_target_is_the_cheapest(rows, data):
     """A slack of a single rounding error must not let a costly choice slip through."""

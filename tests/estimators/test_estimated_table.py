@@ -47,6 +47,7 @@ def test_an_estimator_of_whole_networks_makes_no_table(plan):
         estimate_table(Whole(), plan)
 
 
+@pytest.mark.slow
 def test_command_writes_the_table(fitted, plan, tmp_path, monkeypatch):
     from click.testing import CliRunner
 
@@ -67,6 +68,7 @@ def test_command_writes_the_table(fitted, plan, tmp_path, monkeypatch):
     assert "exists" in again.output
 
 
+@pytest.mark.slow
 def test_command_writes_a_table_of_operators_of_a_hub_space(fitted, tmp_path, monkeypatch):
     from click.testing import CliRunner
 

@@ -317,6 +317,7 @@ def test_real_network_on_a_gpu(kind):
     assert 0 < answer.low <= answer.value <= answer.high
 
 
+@pytest.mark.slow
 def test_real_network_adds_up_and_is_remembered(tmp_path):
     """Parts measured inside add up to the whole that was measured along with them."""
     protocol = Protocol(n_run=2, rounds=8, processes=1)

@@ -126,6 +126,7 @@ def test_interval_encloses_the_estimate(case):
     assert 0 <= answer.low <= answer.value <= answer.high
 
 
+@pytest.mark.slow
 @settings(max_examples=10)
 @given(st.data())
 def test_estimate_of_a_frozen_network_is_that_of_its_sample(space, fbnet_table, data):
@@ -160,6 +161,7 @@ def test_estimate_costs_equal_operators_by_their_own_layer():
     assert estimator.estimate(model, torch.zeros(1, 8)).value == 4.0
 
 
+@pytest.mark.slow
 def test_unknown_operator_is_named(fbnet_table):
     with pytest.raises(
         MissingEntryError, match=r"no entry for the operator relu\(\)@1x3x4x4:float32.*missing='nearest'"

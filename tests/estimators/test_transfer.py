@@ -30,6 +30,7 @@ def adapted(learned):
     return learned.fit(NETWORKS[picks], latencies_of(NEW, NETWORKS, 0.005)[picks])
 
 
+@pytest.mark.slow
 def test_transfer_predicts_networks_that_were_not_measured(adapted):
     others = draw(300, seed=5)
     scores = score(adapted.predict(others), latencies_of(NEW, others))
@@ -37,12 +38,14 @@ def test_transfer_predicts_networks_that_were_not_measured(adapted):
     assert scores.within10 == 1.0
 
 
+@pytest.mark.slow
 def test_transfer_beats_what_few_measurements_say_alone(adapted, learned):
     picks = learned.suggest(10)
     alone = TableEstimator.from_networks(SPACE, NETWORKS[picks], TRUTH[picks])
     assert score(adapted.predict(NETWORKS), TRUTH).mape < 0.5 * score(alone.predict(NETWORKS), TRUTH).mape
 
 
+@pytest.mark.slow
 def test_transfer_intervals_hold_most_measurements(adapted):
     others = draw(300, seed=6)
     measured = latencies_of(NEW, others, 0.005, seed=7)
@@ -52,6 +55,7 @@ def test_transfer_intervals_hold_most_measurements(adapted):
     assert np.mean((low <= measured) & (measured <= high)) >= 0.85
 
 
+@pytest.mark.slow
 def test_transfer_suggests_networks_that_tell_more_than_random_ones(learned):
     def error(picks):
         return score(learned.fit(NETWORKS[picks], TRUTH[picks]).predict(NETWORKS), TRUTH).mape
@@ -96,6 +100,7 @@ def test_transfer_names_the_device_that_the_new_one_is_like(learned):
     assert sum(learned.similarity_.values()) == pytest.approx(1)
 
 
+@pytest.mark.slow
 def test_transfer_is_not_led_astray_by_one_measurement(learned):
     picks = learned.suggest(12)
     measured = TRUTH[picks].copy()
@@ -130,6 +135,7 @@ def test_transfer_makes_an_ordinary_table(adapted, tmp_path):
     assert "10 networks measured" in table.remarks[0]
 
 
+@pytest.mark.slow
 def test_transfer_steers_searches_of_fbnet():
     space = FBNetSpace(num_classes=10, input_size=32, width=0.25, depth=0.25)
     networks = np.random.default_rng(0).integers(0, 9, (120, 7))
@@ -203,6 +209,7 @@ def test_transfer_without_measurements_can_not_stand_in_a_search():
         load_estimator(estimator)
 
 
+@pytest.mark.slow
 def test_transfer_takes_cells_as_strings():
     names = ("none", "skip_connect", "nor_conv_1x1", "nor_conv_3x3", "avg_pool_3x3")
     indices = np.random.default_rng(0).integers(0, 5, (80, 6))

@@ -27,6 +27,7 @@ def saved(tmp_path_factory):
     return estimator, estimator.save(tmp_path_factory.mktemp("transfer") / "new.json")
 
 
+@pytest.mark.slow
 def test_saved_transfer_predicts_the_same(saved):
     estimator, path = saved
     again = read_estimator(path)
@@ -36,6 +37,7 @@ def test_saved_transfer_predicts_the_same(saved):
     assert again.suggest(3, NETWORKS).tolist() == estimator.suggest(3, NETWORKS).tolist()
 
 
+@pytest.mark.slow
 def test_saved_transfer_is_loaded_as_its_table(saved):
     assert isinstance(load_estimator(saved[1]), TableEstimator)
 
@@ -48,6 +50,7 @@ def test_sources_alone_can_be_saved(tmp_path):
     again.fit(NETWORKS[:5], latencies_of(costs_of(9), NETWORKS)[:5])
 
 
+@pytest.mark.slow
 def test_schema_names_every_field(saved):
     assert set(json.loads(saved[1].read_text())) == set(transfer_schema()["properties"])
 

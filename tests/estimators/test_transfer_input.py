@@ -50,6 +50,7 @@ def test_source_of_another_unit_is_named(factor, words):
     TransferEstimator(SPACE, check_units=False).fit_sources(NETWORKS, series)
 
 
+@pytest.mark.slow
 def test_new_device_of_another_unit_is_told(learned):
     values = latencies_of(costs_of(9), NETWORKS)[:5] * 1e3
     with pytest.raises(InvalidValueError, match=r"'the new device' look 1,000 times too large.*milliseconds"):
@@ -71,6 +72,7 @@ def test_architectures_outside_the_space_are_refused(networks, words):
         TransferEstimator(SPACE).fit_sources(networks, {"a": np.ones(40)})
 
 
+@pytest.mark.slow
 def test_too_few_networks_say_how_many_more(learned):
     with pytest.raises(InvalidValueError, match=r"at least 30 measured networks. Got 12: 18 more are needed"):
         TransferEstimator(SPACE).fit_sources(NETWORKS[:12], {"a": np.ones(12)})
@@ -85,6 +87,7 @@ def test_no_source_is_refused():
         TransferEstimator(SPACE).fit_tables({})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [0, 61])
 def test_suggestions_that_are_not_there_are_refused(learned, count):
     with pytest.raises(InvalidValueError, match=r"must be in \[1, 60\]"):

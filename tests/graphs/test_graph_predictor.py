@@ -29,12 +29,14 @@ def predictor() -> GraphPredictor:
     return fitted()
 
 
+@pytest.mark.slow
 def test_it_learns_families_that_are_held_out(predictor: GraphPredictor) -> None:
     errors = np.abs(np.exp(predictor.held_out_) - 1)
     assert errors.shape == (24, 2)
     assert np.median(errors) < 0.1
 
 
+@pytest.mark.slow
 def test_operators_add_up_to_the_network(predictor: GraphPredictor) -> None:
     graph = network([16, 16, 16])
     costs = predictor.explain(graph, FAST)
@@ -45,6 +47,7 @@ def test_operators_add_up_to_the_network(predictor: GraphPredictor) -> None:
     assert 0 <= run < 0.5 * whole
 
 
+@pytest.mark.slow
 def test_depths_never_seen_cost_in_proportion(predictor: GraphPredictor) -> None:
     one, two = network([32] * 20), network([32] * 40)
     ratio = np.divide(*predictor.predict([two, one], FAST))
@@ -118,6 +121,7 @@ def test_latencies_that_disagree_are_named() -> None:
         replace(items[0], latency=float("nan"))
 
 
+@pytest.mark.slow
 def test_times_of_kernels_are_learned_from() -> None:
     items = []
     for item in measured(8, [(FAST, 1.0)]):
@@ -170,6 +174,7 @@ def test_a_damaged_file_is_refused(predictor: GraphPredictor, tmp_path: Path) ->
         GraphPredictor.load(path)
 
 
+@pytest.mark.slow
 def test_a_platform_is_learned_from_a_few_networks(predictor: GraphPredictor) -> None:
     items = measured(6, [(WIDE, 0.4)])
     graphs = [item.graph for item in items]

@@ -48,6 +48,7 @@ def test_seed_0_is_the_published_network(name):
     assert count / 1e6 == pytest.approx(PUBLISHED[name], abs=0.006)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FAMILIES)
 @settings(max_examples=2, deadline=None)
 @given(seed=st.integers(1, 2**31))

@@ -96,7 +96,10 @@ def test_an_interrupted_build_ends_like_one_that_was_not(built, tmp_path):
     assert [item.value for item in found.kernels] == pytest.approx([item.value for item in built[0].kernels])
 
 
-@pytest.mark.parametrize("refinement", ["uncertain", "finegrained", "prior", "random"])
+@pytest.mark.parametrize(
+    "refinement",
+    ["uncertain", *(pytest.param(name, marks=pytest.mark.slow) for name in ("finegrained", "prior", "random"))],
+)
 def test_iterations_add_kernels_and_are_resumed_as_they_were(refinement, tmp_path):
     standings = []
     sampling = replace(SMALL, refinement=refinement, iteration=1, error_threshold=0.001, init_sample_num=12)
@@ -114,6 +117,40 @@ def test_iterations_add_kernels_and_are_resumed_as_they_were(refinement, tmp_pat
     build("b.json", on_start=rounds.append, on_progress=again.append)
     assert rounds == [found.rounds]
     assert not again
+
+
+@pytest.mark.slow
+def test_kernels_are_kept_apart_that_predictors_are_held_to(tmp_path):
+    standings, store = [], MemoryStore()
+    sampling = replace(SMALL, iteration=1, error_threshold=0.001, init_sample_num=12, test_sample_num=7)
+
+    def build(name):
+        return build_predictors(
+            find_types(["dwconv_relu", "se_block"]),
+            invented(),
+            tmp_path / name,
+            protocol=PROTOCOL,
+            sampling=sampling,
+            store=store,
+            aim=Aim(on_standing=standings.append),
+        )
+
+    found = build("k.json")
+    learned, tested = ({item.kernel for item in items} for items in (found.kernels, found.tested))
+    assert len(tested) == 14
+    assert not learned & tested
+    assert [standing.kernels for standing in standings][-1] == len(learned)
+    assert [standing.tested.n for standing in standings] == [14, 14]
+    values = [time_of(TYPES[item.kernel.kind], item.kernel) for item in found.tested]
+    errors = np.abs(found.predict([item.kernel for item in found.tested]) / values - 1)
+    assert found.test_scores().within10 == pytest.approx(np.mean(errors < 0.1))
+    assert build("again.json").tested == found.tested
+    assert KernelPredictors.load(tmp_path / "k.json").tested == found.tested
+
+
+def test_without_kernels_kept_apart_there_is_no_score_of_them(built):
+    assert built[0].tested == ()
+    assert built[0].test_scores() is None
 
 
 def test_it_ends_when_predictions_are_good_enough(tmp_path):
@@ -219,6 +256,7 @@ def test_given_kernels_are_measured_in_their_order():
         measure_kernels([Kernel.of("add_block", HW=0, CIN=1)], invented(), store=MemoryStore())
 
 
+@pytest.mark.slow
 def test_kernels_of_several_inputs_run_in_torch_in_worker_processes():
     kernels = [
         Kernel.of("add_relu", HW=8, CIN=8),

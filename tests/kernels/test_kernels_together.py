@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 
 import pytest
 
 from nni_latency.kernels import Kernel, Prior, Sampling, find_types
-from nni_latency.kernels._kernel_schedule import _MACS_TOGETHER, _TOGETHER, KernelSchedule
+from nni_latency.kernels._kernel_schedule import _ANCHOR, _MACS_TOGETHER, _TOGETHER, KernelSchedule
 from nni_latency.measurement import Failure, Protocol, Record
 
 KERNELS = [Kernel.of("relu_block", HW=size, CIN=8) for size in range(4, 34)]
@@ -16,9 +17,7 @@ LARGE = [Kernel.of("conv_relu", HW=56, CIN=64, COUT=width, KERNEL_SIZE=3, STRIDE
 
 def _schedule(kernels=KERNELS):
     kinds = find_types(dict.fromkeys(kernel.kind for kernel in kernels))
-    return KernelSchedule(
-        kinds, Protocol(), Sampling(), Prior(), inside=True, together=True, adds_constant=False, kernels=kernels
-    )
+    return KernelSchedule(kinds, Protocol(), Sampling(), Prior(), way="beside", kernels=kernels)
 
 
 def _next(schedule):
@@ -26,27 +25,82 @@ def _next(schedule):
     return schedule.next_round()
 
 
-def _records(chains, number, seconds=lambda _key: 1e-3):
+def _records(chains, number, seconds=lambda _key: 1e-3, *, slow=lambda: 1.0, process=0):
     return [
         Record(
-            1e-3, [[seconds(part.key) for part in chain]] * 3, {"latency": [0.1]}, [part.key for part in chain], number
+            1e-3,
+            [[factor * seconds(part.key) for part in chain]] * 3,
+            {"latency": [0.1]},
+            [part.key for part in chain],
+            number,
+            process,
         )
-        for chain in chains
+        for chain, factor in ((chain, slow()) for chain in chains)
     ]
+
+
+def _kernels_of(chain):
+    return [part.key for part in chain if not part.key.startswith(_ANCHOR)]
 
 
 def test_every_kernel_is_once_in_a_round_and_networks_are_small():
     chains = _next(_schedule())
-    assert Counter(part.key for chain in chains for part in chain) == Counter(kernel.key for kernel in KERNELS)
-    assert max(map(len, chains)) == _TOGETHER
+    assert Counter(key for chain in chains for key in _kernels_of(chain)) == Counter(kernel.key for kernel in KERNELS)
+    assert max(len(_kernels_of(chain)) for chain in chains) == _TOGETHER
     assert {part.kind for chain in chains for part in chain} == {"kernel"}
+
+
+def test_some_kernels_are_part_of_every_network():
+    chains = _next(_schedule())
+    assert len(chains) > 1
+    assert len({tuple(part.key for part in chain if part.key.startswith(_ANCHOR)) for chain in chains}) == 1
+    assert all(len(_kernels_of(chain)) < len(chain) for chain in chains)
+
+
+def test_anchor_that_fails_is_left_out():
+    schedule = _schedule()
+    failing = next(part.key for part in _next(schedule)[0] if part.key.startswith(_ANCHOR))
+    schedule.fail(Failure(failing, "it does not run"))
+    chains = schedule.next_round()
+    assert chains
+    assert failing not in {part.key for chain in chains for part in chain}
+
+
+def test_visits_of_a_slow_machine_are_brought_to_its_usual_speed():
+    schedule, generator = _schedule(), random.Random(7)
+    times = {kernel.key: 1e-6 * (1 + place) for place, kernel in enumerate(KERNELS)}
+    for process in (0, 1):
+        for number in range(3):
+            records = _records(
+                _next(schedule),
+                3 * process + number,
+                lambda key: times.get(key, 5e-5),
+                slow=lambda: generator.choice([1.0, 1.0, 1.0, 1.7, 2.5]),
+                process=process,
+            )
+            schedule.observe(records)
+    found = {kernel.key: summary.value for kernel, summary in schedule.summaries().items()}
+    ratios = [found[key] / times[key] for key in times]
+    assert max(ratios) / min(ratios) < 1.001
+
+
+def test_kernel_comes_back_in_another_process():
+    schedule = _schedule()
+    sessions = schedule.sessions()
+    for process in (0, 1):
+        assert next(sessions) == process
+        for number in range(3):
+            schedule.observe(_records(schedule.next_round(), 3 * process + number, process=process))
+        assert not schedule.next_round()
+    assert not list(sessions)
+    assert schedule.unsettled == 0
 
 
 def test_network_that_computes_much_has_few_kernels():
     schedule = _schedule(LARGE + KERNELS)
     heavy = {kernel.key: schedule.kinds[kernel.kind].work(kernel).macs for kernel in LARGE}
     for chain in _next(schedule):
-        first, *others = [heavy.get(part.key, 0) for part in chain]
+        first, *others = [heavy.get(key, 0) for key in _kernels_of(chain)]
         assert sum(others) <= max(0, _MACS_TOGETHER - first)
 
 
@@ -62,7 +116,7 @@ def test_neighbours_change_from_round_to_round():
 def test_kernel_takes_what_its_place_in_the_run_took():
     schedule = _schedule()
     keys = [kernel.key for kernel in KERNELS]
-    schedule.observe(_records(_next(schedule), 0, lambda key: 1e-6 * (1 + keys.index(key))))
+    schedule.observe(_records(_next(schedule), 0, lambda key: 1e-6 * (1 + keys.index(key)) if key in keys else 1e-5))
     found = {kernel.key: summary.value for kernel, summary in schedule.summaries().items()}
     assert found == pytest.approx({key: 1e-6 * (1 + place) for place, key in enumerate(keys)})
 

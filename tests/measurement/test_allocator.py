@@ -25,6 +25,7 @@ with TorchEager().session():
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the C library is not glibc")
 @pytest.mark.parametrize("size", [16, 48])
 def test_session_keeps_freed_memory(size):

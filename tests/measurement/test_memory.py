@@ -119,6 +119,7 @@ def test_activation_memory_is_halved_in_bf16():
     assert _count(network.bfloat16(), torch.zeros(_SHAPE).bfloat16()) == whole / 2
 
 
+@pytest.mark.slow
 @given(batch=st.integers(1, 300), name=st.sampled_from(sorted(_BLOCKS)))
 def test_activation_memory_grows_linearly_with_the_batch(batch, name):
     make, (_, *shape) = _BLOCKS[name]

@@ -156,6 +156,7 @@ def test_rapl_that_goes_away_is_said(powercap):
             meter.stop()
 
 
+@pytest.mark.slow
 def test_rapl_that_stands_still_is_said(powercap):
     powercap.domains = {zone: (name, 0.0) for zone, (name, _) in DOMAINS.items()}
     powercap.step = 1.0

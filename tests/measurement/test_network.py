@@ -15,6 +15,7 @@ from nni_latency.testing import FakeRuntime
 _PROTOCOL = Protocol(n_warmup=1, n_run=3, rounds=1, processes=1)
 
 
+@pytest.mark.slow
 def test_network_is_measured_as_often_as_the_protocol_says():
     measurement = measure_network(nn.Linear(4, 2), (1, 4), TorchEager(), _PROTOCOL)
     assert len(measurement.samples) == 3
@@ -28,6 +29,7 @@ def test_network_is_warmed_up_until_two_rounds_agree():
     assert measured.samples == (0.25, 0.25)
 
 
+@pytest.mark.slow
 def test_network_is_left_as_it_was():
     network = nn.Linear(4, 2).train()
     measure_network(network, (1, 4), TorchEager(precision="bf16"), _PROTOCOL)
@@ -36,6 +38,7 @@ def test_network_is_left_as_it_was():
     assert network.weight.requires_grad
 
 
+@pytest.mark.slow
 def test_network_that_does_not_fit_its_input_is_reported():
     with pytest.raises(MeasurementError, match=r"network cannot be run on .*\.torch\.fp32\.t1"):
         measure_network(nn.Linear(4, 2), (1, 5), TorchEager(), _PROTOCOL)

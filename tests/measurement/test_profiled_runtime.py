@@ -75,12 +75,14 @@ def _divided(runtime, chain):
         return runtime.divide(runtime.join(stages, inputs), inputs, 3)
 
 
+@pytest.mark.slow
 def test_kernel_finds_its_input_in_the_layout_that_it_wants():
     chain = fed_chain("conv", _convolution, [(1, 4, 6, 6)], {"ops": []}, "kernel")
     for run in _divided(_Runtime(), chain):
         assert run[-1] == pytest.approx(_COMPUTE)
 
 
+@pytest.mark.slow
 def test_kernels_side_by_side_take_what_their_own_nodes_take():
     runtime = _Runtime()
     runtime.cost = 2e-5
@@ -103,12 +105,14 @@ def test_kernels_side_by_side_take_what_their_own_nodes_take():
         assert run[1] == pytest.approx(2 * run[0])
 
 
+@pytest.mark.slow
 def test_network_takes_what_it_takes_to_change_the_layout():
     chain = [Subject(name, _convolution, (1, 4, 6, 6), "block") for name in ("first", "second")]
     for run in _divided(_Runtime(), chain):
         assert sum(run) == pytest.approx(_Runtime.takes)
 
 
+@pytest.mark.slow
 def test_what_a_profile_costs_is_taken_off_every_node():
     runtime = _Runtime()
     runtime.cost = 2e-5
@@ -117,6 +121,7 @@ def test_what_a_profile_costs_is_taken_off_every_node():
         assert run[-1] == pytest.approx(_COMPUTE)
 
 
+@pytest.mark.slow
 def test_parts_add_up_to_the_network_without_a_profile_though_the_machine_changes_its_speed():
     runtime = _Runtime()
     runtime.cost, runtime.gap = 2e-5, 1e-5
@@ -132,6 +137,7 @@ def test_parts_add_up_to_the_network_without_a_profile_though_the_machine_change
         assert first - second == pytest.approx(4e-4, rel=0.1)
 
 
+@pytest.mark.slow
 def test_what_lies_outside_of_nodes_belongs_to_the_first_part():
     runtime = _Runtime()
     runtime.takes += 4e-4

@@ -25,6 +25,7 @@ from nni_latency.measurement.runtimes._settling import settle
 _TOLERANCE = {"fp32": 1e-5, "bf16": 5e-2, "fp16": 1e-2}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("channels_last", [False, True])
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
 @pytest.mark.parametrize(("build", "shape"), [(make_block, (2, 16, 8, 8)), (make_network, (1, 3, 32, 32))])

@@ -88,6 +88,7 @@ def test_nothing_that_runs_is_an_error(tmp_path):
         run_benchmarks(Forgetful(room=1), PROTOCOL, tmp_path / "points.json", series=SERIES, store="memory")
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_is_resumed(tmp_path):
     def stop(state):
         if state.rounds == 11:
@@ -136,6 +137,7 @@ def test_a_runtime_without_an_inside_is_refused(tmp_path):
         run_benchmarks(runtime, PROTOCOL, tmp_path / "points.json", series=SERIES, store="memory")
 
 
+@pytest.mark.slow
 def test_real_blocks_are_measured_in_a_worker(tmp_path):
     series = [(SMALL[0], (1, 2)), (Block.of("head", 4, channels=8, classes=10), (1,))]
     protocol = Protocol(n_warmup=0, rounds=3, time_budget=60.0)

@@ -181,6 +181,7 @@ def test_controller_knows_the_likeliest():
     assert int(controller.likeliest()[0]) == max(range(4), key=controller.probabilities()[0].__getitem__)
 
 
+@pytest.mark.slow
 def test_enas_finds_the_fastest_when_nothing_else_counts():
     space = seeded(Toy)
     strategy = ENAS(penalty=_penalty(space, scale=-1e6), batches_per_update=8, controller_learning_rate=0.02)

@@ -68,6 +68,7 @@ def test_penalty_steers_choices_that_act_together(kind):
     assert Wired().freeze(found)(torch.zeros(1, 8)).shape == (1, 2)
 
 
+@pytest.mark.slow
 def test_fbnet_meets_the_target_where_choices_act_together(monkeypatch):
     monkeypatch.setattr(fbnet_module, "LatencyProfiler", Preset)
     for target in (2.1e-3, 4.1e-3):

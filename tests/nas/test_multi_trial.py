@@ -80,6 +80,7 @@ def test_strategies_learn_from_the_metric_of_refused_networks(make, tmp_path):
     assert max(map(_latency, tried)) <= 4.5e-3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [STRATEGIES[0], *STRATEGIES[3:]], ids=["Random", "RegularizedEvolution", "TPE"])
 def test_range_holds_on_the_space_of_fbnet(make, tmp_path):
     space = FBNetSpace(num_classes=2, input_size=32, width=0.25, depth=0.25, head_channels=16)

@@ -18,6 +18,8 @@ from nni_latency.nas._training import accuracy_of, learning_threads
 from nni_latency.spaces import FBNetSpace
 from nni_latency.tables import build_table
 
+pytestmark = pytest.mark.slow
+
 SETTINGS = SearchSettings(epochs=2, final_epochs=1, batch_size=32, threads=1)
 
 

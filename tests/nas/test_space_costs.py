@@ -38,6 +38,7 @@ class Endless(ModelSpace):
         return self.layer(inputs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "arguments"),
     [

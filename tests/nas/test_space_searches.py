@@ -46,6 +46,7 @@ class Mixed(ModelSpace):
         return self.down(self.up(self.repeat(self.pick([inputs, inputs.relu()]))))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [DARTS, GumbelDARTS])
 def test_penalty_makes_the_mean_network_cheaper(kind):
     expected = []
@@ -69,6 +70,7 @@ def test_fbnet_exports_a_network_within_the_target():
     assert ByMacs().estimate(Mixed().freeze(found), INPUTS).value <= target
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "arguments"),
     [

@@ -193,6 +193,7 @@ def test_strategy_that_can_search_is_not_complained_about(name):
     assert torch.equal(torch.get_rng_state(), state)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "space", "arguments", "complaint"),
     [

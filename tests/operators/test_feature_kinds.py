@@ -10,6 +10,7 @@ from known_networks import KNOWN
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from nni_latency.errors import InvalidValueError
 from nni_latency.operators import OpSpec, capture_operators, count_operators, features_of, parts_of, supported_kinds
 from nni_latency.operators._pointwise_features import MOVEMENTS, POINTWISE, REDUCTIONS
 
@@ -379,3 +380,17 @@ def test_counts_scale_with_the_batch(name, batch):
     one, many = (count_operators(_trace(function, [(size, *shape[1:])])).features for size in (1, batch))
     assert (many.macs, many.flops, many.acts) == tuple(batch * count for count in (one.macs, one.flops, one.acts))
     assert many.params == one.params
+
+
+@pytest.mark.parametrize(
+    "op",
+    [
+        OpSpec.of("conv2d", [(1, 3, 8, 8)], out_channels=4, kernel_size=(80, 3), stride=1, padding=0, groups=1),
+        OpSpec.of("conv_transpose1d", [(1, 3, 2)], out_channels=4, kernel_size=1, stride=1, padding=3, groups=1),
+    ],
+    ids=lambda op: op.kind,
+)
+def test_window_that_is_larger_than_its_input_is_refused(op):
+    """A negative number of outputs would make a negative cost."""
+    with pytest.raises(InvalidValueError, match="a window that its input does not hold"):
+        features_of(op)

@@ -41,6 +41,7 @@ def family(request, tmp_path_factory):
     return found, save_onnx(found, 0, tmp_path_factory.mktemp("onnx") / "net.onnx")
 
 
+@pytest.mark.slow
 def test_shapes_that_are_computed_are_known(family):
     """Vision transformers compute the shape of their class token from that of their input."""
     found, path = family

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from nni_latency.errors import InvalidValueError
-from nni_latency.operators import export_onnx, onnx_inputs, onnx_network, trace_onnx, without_weights
+from nni_latency.operators import OnnxBuild, export_onnx, onnx_inputs, onnx_network, trace_onnx, without_weights
 
 onnx = pytest.importorskip("onnx", reason="the package onnx is not installed")
 
@@ -63,6 +63,18 @@ def test_network_of_a_file_can_be_run(files, place):
     assert found.std() > 0
     assert network.n_labels == len(network.model.graph.node)
     assert [network.label_of([node.name]) for node in network.model.graph.node] == list(range(network.n_labels))
+
+
+def test_a_build_carries_its_file_to_where_there_is_none(files, tmp_path):
+    path = tmp_path / "moved.onnx"
+    path.write_bytes(files[0].read_bytes())
+    build = OnnxBuild(str(path))
+    carried = build.carried()
+    path.unlink()
+    inputs = [torch.zeros(1, 6, dtype=torch.int64), torch.ones(1, 40)]
+    assert len(carried().model.graph.node) == len(OnnxBuild(str(files[0]), None, inputs)().model.graph.node)
+    with pytest.raises(InvalidValueError, match=r"Cannot read '.*moved\.onnx': No such file"):
+        build.carried()
 
 
 def test_weights_that_are_there_stay(files):

@@ -221,6 +221,7 @@ def test_remarks_on_other_processes_of_the_gpu_at_either_end():
     assert said(QUIET, later(gpu_other_processes=(7,)))[0].startswith("1 other process used the GPU (7). ")
 
 
+@pytest.mark.slow
 @given(st.data())
 def test_remarks_on_anything_are_full_sentences(data):
     numbers = {

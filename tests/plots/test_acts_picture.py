@@ -33,6 +33,7 @@ def known():
     return _points(24, 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variant", ["refined", "published"])
 def test_pictures_are_drawn(known, variant, tmp_path):
     estimator = ActsEstimator(variant=variant).fit(known.workloads, known.latencies, platform=known.platform)

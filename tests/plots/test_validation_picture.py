@@ -81,6 +81,7 @@ def test_picture_of_a_validation_shows_what_it_holds(validation, png, change, tm
     assert (changed != whole).any()
 
 
+@pytest.mark.slow
 def test_picture_of_a_validation_marks_the_uniform_networks(validation, tmp_path):
     """By their name: a random network of few choices is not one of them."""
     uniform = [item for item in validation.results if item.name.startswith("all ")]
@@ -92,6 +93,7 @@ def test_picture_of_a_validation_marks_the_uniform_networks(validation, tmp_path
     assert not (abs(plain[..., :3] - orange).max(-1) < 0.01).any()
 
 
+@pytest.mark.slow
 def test_picture_of_many_networks_is_drawn(tmp_path):
     assert _pixels(_made_up(150), tmp_path).std() > 0.02
 

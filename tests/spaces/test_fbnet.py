@@ -108,6 +108,7 @@ def test_plan_describes_what_it_builds(tiny):
             assert capture_operators(candidate.build(), inputs) == [("", candidate.op)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", range(3))
 def test_frozen_network_runs_the_operators_of_the_plan(full, number):
     sample = _random_samples(full, 3)[number]

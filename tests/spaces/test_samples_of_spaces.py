@@ -63,6 +63,7 @@ def test_a_small_space_gives_what_it_has():
     assert draw_samples(space, 0) == []
 
 
+@pytest.mark.slow
 def test_samples_survive_json(bench, mobile, cells):
     for space in (bench, mobile, cells):
         for sample in draw_samples(space, 3):

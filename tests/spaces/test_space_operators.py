@@ -224,6 +224,7 @@ def test_operators_are_those_of_every_network(make, inputs, by):
     _check(make(), inputs, by=by)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "arguments", "size", "n_samples"),
     [
@@ -263,6 +264,7 @@ def test_a_cell_without_a_path_is_no_network():
         found.operators_of({**sample, "cell/num_nodes": 7, "cell/input6": []})
 
 
+@pytest.mark.slow
 def test_loose_ends_are_counted():
     space = hub_space("amoebanet", width=8, num_cells=3)
     found = operators_of_space(space, torch.zeros(1, 3, 32, 32))

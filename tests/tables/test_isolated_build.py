@@ -36,18 +36,21 @@ def built(tmp_path_factory):
     return path, table, campaign, seen
 
 
+@pytest.mark.slow
 def test_candidates_that_crash_or_raise_leave_all_others(built):
     _, table, _, _ = built
     assert [list(layer.entries) for layer in table.layers] == [["k1", "k3"]] * 3
     assert all(0 < entry.value < 1 for layer in table.layers for entry in layer.entries.values())
 
 
+@pytest.mark.slow
 def test_candidates_that_crash_or_raise_are_listed_with_the_reason(built):
     _, table, _, _ = built
     assert [dict(layer.failures) for layer in table.layers] == [{}, _CRASHED, _RAISED]
     assert (table.coverage, table.missing) == (6 / 8, (("b", "crash"), ("c", "raise")))
 
 
+@pytest.mark.slow
 def test_failures_are_saved_with_the_table(built):
     path, table, _, _ = built
     assert LookupTable.load(path) == table

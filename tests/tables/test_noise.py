@@ -130,15 +130,18 @@ def test_busy_machine_leaves_little_bias(busy):
     assert abs(np.mean(biases)) < 0.01
 
 
+@pytest.mark.slow
 def test_busy_machine_leaves_errors_of_the_size_of_the_repeatability(busy):
     assert np.mean([found.scores.mape for found in busy]) < np.mean([found.repeatability.mape for found in busy]) + 0.01
 
 
+@pytest.mark.slow
 def test_lightest_network_is_predicted_on_a_busy_machine(busy):
     light = [next(item.error for item in found.results if item.name == "all skip") for found in busy]
     assert np.max(np.abs(light)) < 0.08
 
 
+@pytest.mark.slow
 def test_intervals_hold_what_they_promise(busy):
     assert 0.9 <= np.mean([found.coverage for found in busy]) <= 0.97
 

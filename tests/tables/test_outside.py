@@ -127,6 +127,7 @@ def test_table_tells_the_time_of_the_reference_network(tmp_path):
     assert _build(tmp_path / "t.json").reference == pytest.approx(0.125 + 0.5 * sum(costs), rel=1e-9)
 
 
+@pytest.mark.slow
 def test_machine_that_slows_down_gives_the_same_table(tmp_path):
     done = [0]
     plan, latencies = _plan()
@@ -174,6 +175,7 @@ def _stop(progress):
         raise Stopped("stopped")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stand_in", [True, False])
 def test_build_goes_on_where_it_was(tmp_path, stand_in):
     out = tmp_path / "t.json"

@@ -89,6 +89,7 @@ def _broken():
     raise ValueError("cannot be made")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [LocalBench, IsolatedBench])
 def test_built_in_bench_passes_its_suite(kind):
     subjects = [

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 from nni_latency.errors import MeasurementError
 from nni_latency.measurement._chain import Clock, Stage
 from nni_latency.measurement._fallback import Fallback
+from nni_latency.measurement._isolation import Benches, LocalBenches
+from nni_latency.measurement._meter import Meter
 from nni_latency.measurement._subject import Subject
 from nni_latency.measurement.runtimes._reference import REFERENCE_SHAPE, reference_module
 from nni_latency.platforms import Conditions, Platform
@@ -44,6 +46,9 @@ class Runtime(ABC):
 
     #: Whether it calls every operator of a network from Python, so that `time_calls` can tell them apart.
     sees_calls: bool = False
+
+    #: Whether it compiles networks from ONNX, and so takes a file of one as it is.
+    takes_onnx: bool = False
 
     @property
     @abstractmethod
@@ -204,6 +209,10 @@ class Runtime(ABC):
             the runtime has no way to run anything otherwise.
         """
         return ()
+
+    def benches(self, meters: Sequence[Meter] = ()) -> Benches:
+        """Return what opens benches of it: those of this machine, unless it stands for a runtime of another one."""
+        return LocalBenches(self, meters)
 
     def stand_in(self) -> Runtime | None:
         """Return a runtime of the same device that can be timed inside; None if there is none, or no need."""

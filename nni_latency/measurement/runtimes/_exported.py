@@ -104,6 +104,7 @@ class ExportedRuntime(Runtime):
     """
 
     supports_layer_timing = False
+    takes_onnx = True
 
     #: Precisions that it computes in.
     precisions: tuple[str, ...] = ("fp32",)

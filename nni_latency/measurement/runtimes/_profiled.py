@@ -6,7 +6,7 @@ import dataclasses
 import itertools
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache, cached_property, partial
 from typing import Any
 
@@ -15,12 +15,16 @@ import torch
 from numpy.typing import NDArray
 
 from nni_latency.measurement._chain import Stage, time_chain
+from nni_latency.measurement._cold import NETWORK_TRAFFIC
 from nni_latency.measurement._subject import Subject
 from nni_latency.measurement.runtimes._exported import Behind, Beside, ExportedRuntime, Native, Prepared, each_array
-from nni_latency.measurement.runtimes._networks import ProfileCost, ProfiledNetwork, ProfiledNode, ProfiledRun
+from nni_latency.measurement.runtimes._networks import Arrays, ProfileCost, ProfiledNetwork, ProfiledNode, ProfiledRun
 from nni_latency.operators import Inputs, OnnxNetwork, Trace, beside_onnx, fed_onnx, join_onnx, trace
 
 Nodes = Sequence[ProfiledNode]
+
+#: Makes the inputs of a run.
+Feed = Callable[[], Arrays]
 
 #: Layers of the networks by which the cost of a profile is found, and how often they run.
 _FEW_LAYERS, _MANY_LAYERS, _PROBE_RUNS = 4, 36, 20
@@ -28,9 +32,6 @@ _FEW_LAYERS, _MANY_LAYERS, _PROBE_RUNS = 4, 36, 20
 #: How long kernels run in one visit [s], and how often at most: profiles are in microseconds, of which a small kernel
 #: takes few.
 _KERNEL_SECONDS, _MOST_KERNEL_RUNS = 0.04, 60
-
-#: Memory that is written before kernels run, several times the cache that a processor has for itself [byte].
-_SWEPT = 16 * 2**20
 
 _PROBE_SHAPE = (1, 16, 6, 6)
 
@@ -87,16 +88,20 @@ class ProfiledRuntime(ExportedRuntime):
 
     def _profiled(self, stage: Prepared, value: Any, runs: int) -> list[ProfiledRun]:
         """Return runs as they would have been without a profile."""
-        assert isinstance(stage.compiled, ProfiledNetwork), stage.compiled
         arrays, cost = each_array(value), self.profile_cost
         if cost == ProfileCost():
-            return stage.compiled.profile(lambda: arrays, runs)
+            return _profile(stage, lambda: arrays, runs)
         before, after = _halves(runs)
         wholes = self._wholes(stage, value, before)
-        profiles = [cost.taken_off(run) for run in stage.compiled.profile(lambda: arrays, runs)]
+        profiles = self._kept(stage, lambda: arrays, runs)
         wholes += self._wholes(stage, value, after)
         factor = statistics.median(wholes) / statistics.median(run.seconds for run in profiles)
         return [_times(factor, run) for run in profiles]
+
+    def _kept(self, stage: Prepared, feed: Feed, runs: int) -> list[ProfiledRun]:
+        """Return runs without what a profile adds for every node."""
+        cost = self.profile_cost  # found before the runs, and not between them
+        return [cost.taken_off(run) for run in _profile(stage, feed, runs)]
 
     def _wholes(self, stage: Prepared, value: Any, runs: int) -> list[float]:
         """Return the times of runs without a profile [s]."""
@@ -118,8 +123,7 @@ class ProfiledRuntime(ExportedRuntime):
     def _nodes(self, stage: Stage, inputs: Any) -> Nodes:
         """Run a network once and return its nodes."""
         assert isinstance(stage, Prepared), stage
-        assert isinstance(stage.compiled, ProfiledNetwork), stage.compiled
-        return stage.compiled.profile(lambda: each_array(inputs), 1)[0].nodes
+        return _profile(stage, lambda: each_array(inputs), 1)[0].nodes
 
     def time_calls(self, stage: Stage, value: Any) -> list[float]:
         """Run a prepared network once and say what its calls of torch functions took."""
@@ -127,19 +131,16 @@ class ProfiledRuntime(ExportedRuntime):
 
     def _divided_behind(self, stage: Behind, value: Any, runs: int) -> list[list[float]]:
         """Say what the nodes of a network took; what was run before it has next to no time of its own."""
-        compiled = stage.prepared.compiled
-        assert isinstance(compiled, ProfiledNetwork), compiled
-        cost, least = self.profile_cost, self.clock.resolution
+        least = self.clock.resolution
         before = [least] * len(stage.natives)
-        profiles = compiled.profile(lambda: each_array(stage.inputs(value)), runs)
-        return [[*before, max(_kernel_seconds(cost.taken_off(run).nodes), least)] for run in profiles]
+        profiles = self._kept(stage.prepared, lambda: each_array(stage.inputs(value)), runs)
+        return [[*before, max(_kernel_seconds(run.nodes), least)] for run in profiles]
 
     def _divided_beside(self, stage: Beside, value: Any, runs: int) -> list[list[float]]:
         """Say what the nodes of every network took, the weights being out of the caches that are near."""
-        assert isinstance(stage.compiled, ProfiledNetwork), stage.compiled
-        once, cost = time_chain([stage], value, self.clock)[0], self.profile_cost
+        once = time_chain([stage], value, self.clock)[0]
         runs = max(runs, min(_MOST_KERNEL_RUNS, math.ceil(_KERNEL_SECONDS / once)))
-        profiles = [cost.taken_off(run) for run in stage.compiled.profile(lambda: _after_others(value), runs)]
+        profiles = self._kept(stage, lambda: _after_others(value), runs)
         labels = [stage.network.label_of(node.names) for node in profiles[0].nodes]
         of_part = [
             [place for place, label in enumerate(labels) if label == part] for part in range(stage.network.n_labels)
@@ -169,9 +170,8 @@ class ProfiledRuntime(ExportedRuntime):
         inputs = self.inputs(subject.inputs)
         stage = self._prepared(subject, inputs)
         assert isinstance(stage, Prepared), stage
-        assert isinstance(stage.compiled, ProfiledNetwork), stage.compiled
         whole = statistics.median(self._wholes(stage, inputs, _PROBE_RUNS))
-        profiles = stage.compiled.profile(lambda: each_array(inputs), _PROBE_RUNS)
+        profiles = _profile(stage, lambda: each_array(inputs), _PROBE_RUNS)
         longer = statistics.median(run.inside for run in profiles) - whole
         return len(profiles[0].nodes), longer, statistics.median(run.outside for run in profiles)
 
@@ -190,6 +190,12 @@ class ProfiledRuntime(ExportedRuntime):
         return [max(seconds, self.clock.resolution) for seconds in times]
 
 
+def _profile(stage: Prepared, feed: Feed, runs: int) -> list[ProfiledRun]:
+    """Run a network several times with its profile."""
+    assert isinstance(stage.compiled, ProfiledNetwork), stage.compiled
+    return stage.compiled.profile(feed, runs)
+
+
 def _after_others(value: Any) -> Any:
     """Return what is given, after as much memory was written as a small network touches."""
     _filler().fill(1.0)
@@ -198,7 +204,7 @@ def _after_others(value: Any) -> Any:
 
 @cache
 def _filler() -> NDArray[np.float64]:
-    return np.empty(_SWEPT // 8)
+    return np.empty(NETWORK_TRAFFIC // 8)
 
 
 def _halves(count: int) -> tuple[int, int]:

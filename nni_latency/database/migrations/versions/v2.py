@@ -12,3 +12,8 @@ down_revision = "1"
 def upgrade() -> None:
     """Add the column."""
     op.add_column("records", sa.Column("fallbacks", sa.Text()))
+
+
+def downgrade() -> None:
+    """Take the column out again; what it says is lost."""
+    op.drop_column("records", "fallbacks")

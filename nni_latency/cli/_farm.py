@@ -1,0 +1,117 @@
+"""``nni-latency farm``."""
+
+from __future__ import annotations
+
+import platform as machine
+import time
+from dataclasses import asdict
+from typing import Any
+
+import click
+
+import nni_latency.farm as farm
+from nni_latency.cli._console import remarks
+from nni_latency.cli._farm_options import SecurityOptions, open_farm
+from nni_latency.cli._measuring_options import PlatformOptions, make_runtime
+from nni_latency.cli._option import DURATION, grouped
+from nni_latency.cli._report import Column, Grid, Report, ReportingCommand, print_report
+from nni_latency.units import format_count, format_seconds
+
+
+@click.group("farm")
+def command() -> None:
+    """Measure on several machines: run a scheduler, join it as a worker, see how it is doing."""
+
+
+@command.command("start")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=8786, show_default=True, help="Port; 0 for any that is free."
+)
+@click.option(
+    "--tolerance",
+    type=click.FloatRange(0, min_open=True),
+    default=0.25,
+    show_default=True,
+    help="Share by which reference networks may differ from earlier, or from twins, before a worker is quarantined.",
+)
+@grouped()
+def start(host: str, port: int, tolerance: float, security: SecurityOptions) -> None:
+    """Run the scheduler of a farm, until Ctrl-C.
+
+    It measures nothing itself. Workers and clients must be able to reach it.
+    """
+    farm.serve(host, port, security.made(), tolerance=tolerance, on_start=_say_address, tell=_tell)
+    _tell("Stopped. Workers look for the farm until it is back.")
+
+
+def _say_address(address: str) -> None:
+    click.echo(f"The farm listens at {address}")
+    remarks().print(f"On each machine: nni-latency farm join {address} --runtime NAME --threads N", markup=False)
+    remarks().print("Ctrl-C stops it.")
+
+
+@command.command("join")
+@click.argument("address", metavar="URL")
+@click.option("--name", help="Name of this worker.  [default: that of the machine]")
+@click.option("--host", metavar="ADDRESS", help="Address to listen on.  [default: all, or 127.0.0.1 if the farm does]")
+@click.option(
+    "--check-every", type=DURATION, default="5min", show_default=True, help="How often reference networks are timed."
+)
+@grouped()
+def join(
+    address: str,
+    name: str | None,
+    host: str | None,
+    check_every: float,
+    platform: PlatformOptions,
+    security: SecurityOptions,
+) -> None:
+    """Measure for a farm on this machine, until Ctrl-C.
+
+    The worker owns its device: no other worker of yours may have it, or one of its processors, at the same time. Bind
+    workers to processors of their own with taskset.
+    """
+    runtime = make_runtime(platform)
+    farm.join(
+        address,
+        runtime,
+        name=name or machine.node() or "worker",
+        device=platform.device,
+        security=security.made(),
+        host=host,
+        check_every=check_every,
+        tell=_tell,
+    )
+    _tell("Left the farm.")
+
+
+@command.command("status", cls=ReportingCommand)
+@click.argument("address", metavar="URL")
+@grouped()
+def status(address: str, security: SecurityOptions) -> None:
+    """List the workers of a farm."""
+    client = open_farm(address, security.made())
+    rows = [asdict(worker) for worker in client.workers()]
+    columns = [
+        Column("worker", "name"),
+        Column("platform", "platform"),
+        Column("state", "state"),
+        Column("campaigns", "benches", format_count),
+        Column("jobs", "jobs", format_count),
+        Column("joined", "joined", _ago),
+        Column("checked", "checked", _ago),
+    ]
+    reasons = [f"{row['name']} is in quarantine: {row['reason']}" for row in rows if row["reason"]]
+    nothing = f"No workers. Start one on each machine: nni-latency farm join {client.address}"
+    grid = Grid(rows, columns, f"Workers of {client.address}", nothing=nothing)
+    content: dict[str, Any] = {"farm": str(client.address), "workers": rows}
+    print_report(Report(grid, content, after=reasons))
+
+
+def _ago(moment: float) -> str:
+    return f"{format_seconds(max(1.0, round(time.time() - moment)))} ago"
+
+
+def _tell(sentence: str) -> None:
+    remarks().print(sentence, markup=False)

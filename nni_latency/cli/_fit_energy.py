@@ -1,0 +1,155 @@
+"""``nni-latency fit energy``."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+import nni_latency.documents as documents
+import nni_latency.energy as energy
+import nni_latency.profiling as profiling
+from nni_latency.cli._console import progress, remarks
+from nni_latency.cli._option import grouped, option
+from nni_latency.cli._output_options import OutputOptions
+from nni_latency.cli._report import Column, Grid, Report, ReportingCommand, print_report
+from nni_latency.errors import InvalidValueError
+from nni_latency.units import format_count, format_percent, format_seconds
+
+_PROFILE = "nni_latency.operator_profile"
+
+#: Operators of a device at least: three are left where half of them are held out.
+_FEWEST = 6
+
+#: What is scored, with the name of each line.
+_LINES = {
+    "time": "time",
+    "power": "power",
+    "energy": "energy, as power times time",
+    "constant": "the same time, times a constant power",
+}
+
+
+@dataclass(frozen=True)
+class _EnergyOptions:
+    """How a portable model is fitted."""
+
+    trees: int = option("Trees of a forest.", type=click.IntRange(1), default=150)
+    folds: int = option("Parts into which the operators of one device are divided.", type=click.IntRange(2), default=5)
+    seed: int = option("Random seed.", type=click.IntRange(0), default=0)
+
+
+@click.command("energy", cls=ReportingCommand)
+@click.argument("data", nargs=-1, required=True, metavar="[NAME=]FILE...")
+@grouped(out={"help": "JSON file of the model.  [default: energy.json]"})
+def fit_energy(data: tuple[str, ...], fit: _EnergyOptions, output: OutputOptions) -> None:
+    """Fit a portable model of time and power to operators that were measured, for all of their devices at once.
+
+    DATA are profiles of 'nni-latency profile-operators' with a meter, or CSV files with the columns operator,
+    input_shape, latency_s and energy_mj, a file a device. Operators of several devices are scored by leaving one device
+    out, those of each device by cross-validation.
+    """
+    paths = [Path(item.rpartition("=")[2]) for item in data]
+    out = output.path("energy.json")
+    if any(path.exists() and out.exists() and path.samefile(out) for path in paths):
+        raise InvalidValueError(f"The output {str(out)!r} is an input of this command, too. Name another file.")
+    operators = _read(data)
+    model = energy.PortableModel(n_trees=fit.trees, random_state=fit.seed)
+    facts = {name: energy.DeviceFacts.of(items) for name, items in operators.items()}
+    with progress(remarks()) as bar:
+        rows, bounds = _scored(operators, facts, model, fit, bar)
+    model.fit(operators, facts)
+    model.bounds_ = dict(zip(("latency", "energy"), bounds, strict=True))
+    model.save(out)
+    print_report(_report(rows, facts, out))
+
+
+def _read(data: Sequence[str]) -> dict[str, list[energy.MeasuredOperator]]:
+    found: dict[str, list[energy.MeasuredOperator]] = {}
+    for item in data:
+        name, _, path = item.rpartition("=")
+        own, operators = _read_file(path)
+        if (name or own) in found:
+            raise InvalidValueError(f"Two files are of the device {name or own!r}. Name them apart: NAME={path}.")
+        if len(operators) < _FEWEST:
+            raise InvalidValueError(
+                f"{path!r} has {len(operators)} operators with time and energy; {_FEWEST} are needed, so that some can "
+                "be held out."
+            )
+        found[name or own] = operators
+    return found
+
+
+def _read_file(path: str) -> tuple[str, list[energy.MeasuredOperator]]:
+    """Read a profile or a table, and what its device is called."""
+    if documents.format_of(path) != _PROFILE:
+        return Path(path).stem, energy.read_operators(path)
+    profile = profiling.OperatorProfile.load(path)
+    if profile.meter is None:
+        raise InvalidValueError(f"The profile {path!r} holds no energy. Measure one with --meter.")
+    return profile.platform.id, profile.measured()
+
+
+def _scored(
+    operators: dict[str, list[energy.MeasuredOperator]],
+    facts: dict[str, energy.DeviceFacts],
+    model: energy.PortableModel,
+    fit: _EnergyOptions,
+    bar: Any,
+) -> tuple[list[dict[str, Any]], tuple[float, float]]:
+    """Score the model behind a progress bar; return rows, and bounds of the errors within devices."""
+    task = bar.add_task("scoring", total=len(operators) + (len(operators) > 1), left="")
+    begin, rows = time.monotonic(), list[dict[str, Any]]()
+
+    def add(how: str, device: str, scores: energy.EnergyScores) -> None:
+        for what, line in _LINES.items():
+            median, mean = getattr(scores, what)
+            row = {"held_out": how, "device": device, "operators": scores.operators}
+            rows.append({**row, "what": line, "median": median, "mean": mean})
+
+    def step() -> None:
+        bar.advance(task)
+        left = (time.monotonic() - begin) / bar.tasks[task].completed * bar.tasks[task].remaining
+        bar.update(task, left=f"{format_seconds(left)} left" if left else "0 s left")
+
+    bounds = (1e-9, 1e-9)
+    for name, items in operators.items():
+        scores = energy.cross_validate(items, model=model, folds=min(fit.folds, len(items)), seed=fit.seed)
+        add("operators", name, scores)
+        bounds = (max(bounds[0], scores.bounds[0]), max(bounds[1], scores.bounds[1]))
+        step()
+    if len(operators) > 1:
+        for name, scores in energy.leave_one_device_out(operators, facts, model).items():
+            add("the device", name, scores)
+        step()
+    return rows, bounds
+
+
+def _report(rows: list[dict[str, Any]], facts: dict[str, energy.DeviceFacts], out: Path) -> Report:
+    columns = [
+        Column("held out", "held_out"),
+        Column("device", "device"),
+        Column("error of", "what"),
+        Column("median", "median", format_percent),
+        Column("mean", "mean", format_percent),
+        Column("operators", "operators", str),
+    ]
+    content = {"scores": rows, "devices": {name: vars(item) for name, item in facts.items()}}
+    lines = [
+        "Energy is worth predicting as far as its error is below that of the time times a constant power.",
+        *(f"{name}: {_told(item)}" for name, item in facts.items()),
+        f"Wrote {out}",
+    ]
+    return Report(Grid(rows, columns, "Operators that were held out", keys=3), content, after=lines)
+
+
+def _told(facts: energy.DeviceFacts) -> str:
+    show: dict[str, Callable[[float], str]] = {"flops": format_count, "bandwidth": format_count}
+    return (
+        f"{show['flops'](facts.flops)}FLOP/s, {show['bandwidth'](facts.bandwidth)}byte/s, {facts.rest:.3g} to "
+        f"{facts.power:.3g} W, shortest operator {format_seconds(facts.launch)}"
+    )

@@ -1,0 +1,56 @@
+"""``nni-latency keys``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+import click
+from rich.markup import escape
+
+import nni_latency.service as service
+from nni_latency.cli._console import remarks, results
+from nni_latency.cli._report import Column, Grid, Report, ReportingCommand, print_report
+
+
+@click.group("keys")
+def command() -> None:
+    """Manage the API keys of a service. A key is shown once; the file holds its digest."""
+
+
+@command.command("add")
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
+@click.argument("name")
+@click.option(
+    "--role",
+    type=click.Choice(["read", "measure", "admin"]),
+    default="read",
+    show_default=True,
+    help="What the key allows: asking; measuring, too; or everything.",
+)
+def add(file: Path, name: str, role: Literal["read", "measure", "admin"]) -> None:
+    """Add a key of NAME to FILE, which is made if it does not exist, and print the key."""
+    keys = service.ApiKeys.load(file) if file.exists() else service.ApiKeys([])
+    text = keys.add(name, role)
+    keys.save(file)
+    remarks().print(f"The key of {escape(name)} is shown once. A service that runs takes it after a restart.")
+    results().print(text)
+
+
+@command.command("list", cls=ReportingCommand)
+@click.argument("file", type=click.Path(path_type=Path))
+def list_(file: Path) -> None:
+    """List the keys of FILE: names and roles."""
+    rows = [{"name": key.name, "role": key.role} for key in service.ApiKeys.load(file)]
+    print_report(Report(Grid(rows, [Column("name", "name"), Column("role", "role")], nothing="There are no keys.")))
+
+
+@command.command("remove")
+@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("name")
+def remove(file: Path, name: str) -> None:
+    """Remove the key of NAME from FILE."""
+    keys = service.ApiKeys.load(file)
+    keys.remove(name)
+    keys.save(file)
+    results().print(f"Removed the key of {escape(name)}. A service that runs knows it until a restart.")

@@ -1,0 +1,72 @@
+"""Models by name: a family's published network, one of torchvision, or a class or function of the user's own."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import sys
+from collections.abc import Iterator, Sequence
+
+import nni_latency.graphs as graphs
+import nni_latency.profiling as profiling
+from nni_latency.cli._model import load_class, make_inputs, make_network, names_a_class
+from nni_latency.cli._supervision import user_code
+from nni_latency.errors import InvalidValueError, UnknownNameError
+
+#: Input of torchvision's networks, without the batch.
+_PICTURE = "3,224,224"
+
+
+def find_models(
+    listed: Sequence[profiling.ListedModel], batch_size: int, inputs: tuple[str, ...], timeout: float
+) -> Iterator[profiling.ProfiledModel]:
+    """Make models, one after another.
+
+    Parameters
+    ----------
+    listed : sequence of ListedModel
+        Their names, and the shapes of their inputs where each has its own.
+    batch_size : int
+        Inputs of a run.
+    inputs : tuple of str
+        Shapes of the inputs of the others that come from no family.
+    timeout : float
+        How long the code of a user's network may take [s].
+
+    Raises
+    ------
+    UnknownNameError
+        If there is no model of a name.
+    InvalidValueError
+        If a network cannot be made, or does not take its inputs.
+    """
+    for item in listed:
+        # What user code prints is not part of the result.
+        limit = timeout if names_a_class(item.model) else 0.0
+        with contextlib.redirect_stdout(sys.stderr), user_code(f"The code of {item.model!r}", limit):
+            yield _find(item.model, batch_size, item.inputs or inputs)
+
+
+def _find(name: str, batch_size: int, inputs: tuple[str, ...]) -> profiling.ProfiledModel:
+    if names_a_class(name):
+        network = make_network(name, load_class(name), {})
+        return profiling.own_model(name, network, make_inputs(inputs, batch_size))
+    found = profiling.family_model(name, batch_size)
+    if found is not None:
+        return found
+    if importlib.util.find_spec("torchvision") is None:
+        known = sorted({*graphs.families(), *profiling.published_names()})
+        raise UnknownNameError(
+            f"{UnknownNameError.of('model', name, known)} Those of torchvision need: pip install "
+            "'nni_latency[vision]'. A network of your own is file.py:Class or package.module:function."
+        )
+    return profiling.vision_model(name, batch_size, _picture(inputs))
+
+
+def _picture(inputs: tuple[str, ...]) -> tuple[int, ...]:
+    (text, *rest) = inputs or (_PICTURE,)
+    if rest or not all(size.isdecimal() for size in text.split(",")):
+        raise InvalidValueError(
+            f"A network of torchvision takes one picture, such as {_PICTURE}. Got {', '.join(inputs)!r}."
+        )
+    return tuple(map(int, text.split(",")))

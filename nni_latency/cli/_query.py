@@ -1,0 +1,281 @@
+"""``nni-latency query``."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import click
+
+import nni_latency.database as database
+import nni_latency.loading as loading
+import nni_latency.measurement as measurement
+import nni_latency.query as query
+from nni_latency.cli._asked import NetworkOptions
+from nni_latency.cli._console import progress, remarks
+from nni_latency.cli._model import UserCodeOptions
+from nni_latency.cli._option import DURATION, grouped, option, parsed
+from nni_latency.cli._predictor_options import PRETRAINED, load_predictor
+from nni_latency.cli._question import question_of
+from nni_latency.cli._report import Column, Grid, Report, ReportingCommand, print_report
+from nni_latency.cli._space_options import SpaceOptions
+from nni_latency.cli._supervision import user_code
+from nni_latency.errors import InvalidValueError, LatencyError, MissingEntryError, UnknownNameError
+from nni_latency.platforms import Platform
+from nni_latency.units import format_percent, format_seconds, parse_share
+
+SHARE = parsed("percent", parse_share)
+
+
+@dataclass(frozen=True)
+class _AskOptions:
+    """On which platform, and what is done about what nobody knows."""
+
+    platform: str | None = option(
+        "Platform: its id or a part of it, or a runtime of this machine, such as onnxruntime.  [default: all known]"
+    )
+    measure: Any = option(
+        "Measure what no record knows: always, if the prediction is not within --within, or never.  "
+        "[default: if-unsure; without --platform never]",
+        type=click.Choice(["always", "if-unsure", "never"]),
+    )
+    within: float = option("Width of a prediction that is sure enough, such as 10%.", type=SHARE, default="10%")
+    batch_size: int | None = option("Inputs of a run.  [default: what the file says, or 1]", type=click.IntRange(1))
+
+
+@dataclass(frozen=True)
+class _KnownOptions:
+    """Where records are, and what predicts."""
+
+    database: str | None = option(
+        "Where records are kept.  [default: the user's own database]",
+        metavar="URL|FILE",
+        envvar=database.DATABASE_VARIABLE,
+    )
+    predictor: tuple[str, ...] = option(
+        f"Predictor: a file of 'nni-latency fit graph', {PRETRAINED}, or an estimator; repeat for several, the first "
+        f"that knows the platform is asked.  [default: {PRETRAINED}, where one ships]",
+        "--predictor",
+        multiple=True,
+    )
+
+
+@dataclass(frozen=True)
+class _ServiceOptions:
+    """The service that is asked instead."""
+
+    url: str | None = option("Ask a service at this URL. Its API key is the value of the variable NNI_LATENCY_API_KEY.")
+
+
+@dataclass(frozen=True)
+class _MachineOptions:
+    """What measures."""
+
+    threads: int = option("Number of CPU threads of a runtime.", type=click.IntRange(1), default=1)
+    device: str = option("Device: cpu, cuda or cuda:N.", default="cpu")
+    budget: float = option("Maximum time spent measuring.", type=DURATION, default="20s")
+
+
+@click.command("query", cls=ReportingCommand)
+@click.argument("model", required=False)
+@grouped()
+def command(
+    model: str | None,
+    asked: _AskOptions,
+    known: _KnownOptions,
+    remote: _ServiceOptions,
+    machine: _MachineOptions,
+    space: SpaceOptions,
+    network: NetworkOptions,
+    code: UserCodeOptions,
+) -> None:
+    """Ask for a latency: from a record, a measurement or a prediction.
+
+    MODEL is an ONNX file; a class of your own, such as net.py:Net with --input 3,224,224; the key of an operator or a
+    kernel; a graph_key; or, with --space, an architecture. What is measured is kept, and never measured again.
+    """
+    if asked.platform is None and asked.measure not in (None, "never"):
+        raise InvalidValueError("Measuring needs one platform. Name it with --platform.")
+    with contextlib.redirect_stdout(sys.stderr):
+        with user_code(f"The code of {model or space.name!r}", code.timeout):
+            question = question_of(model, space, network, asked.batch_size)
+        answers = (
+            _ask(question, asked, known, machine) if remote.url is None else _ask_service(question, asked, remote.url)
+        )
+    print_report(_report(question, answers))
+
+
+def _ask(
+    question: query.Question, asked: _AskOptions, known: _KnownOptions, machine: _MachineOptions
+) -> list[query.Answer]:
+    store = database.open_store(known.database)
+    runtime = _runtime_here(asked.platform, machine)
+    engine = query.LatencyQuery(
+        store,
+        machines=query.LocalMachines([runtime] if runtime is not None else []),
+        predictors=load_predictors(known.predictor),
+        protocol=replace(query.QUERY_PROTOCOL, time_budget=machine.budget),
+    )
+    try:
+        if asked.platform is None:
+            return _ask_everywhere(engine, question)
+        platform = _platform_of(asked.platform, runtime, engine)
+        with _measuring(platform) as on_progress:
+            return [
+                engine.ask(
+                    question,
+                    platform,
+                    measure=asked.measure or "if-unsure",
+                    within=asked.within,
+                    on_progress=on_progress,
+                )
+            ]
+    finally:
+        store.close()
+
+
+def _ask_service(question: query.Question, asked: _AskOptions, url: str) -> list[query.Answer]:
+    client = query.LatencyClient(url)
+    platforms = client.platforms()
+    if asked.platform is None:
+        found = [_quietly(client, question, platform) for platform in platforms]
+        answers = [answer for answer in found if answer is not None]
+        if not answers:
+            raise UnknownNameError(f"The service {url} does not know {question.name!r} on any platform.")
+        return sorted(answers, key=lambda answer: answer.value)
+    platform = _fitting(asked.platform, platforms)
+    with progress(remarks()) as bar:
+        task = bar.add_task("waiting for the service", total=1.0, left="")
+        answer = client.query(
+            question,
+            platform,
+            measure=asked.measure or "if-unsure",
+            within=asked.within,
+            on_progress=lambda share: bar.update(task, completed=share, description="measuring"),
+        )
+    return [answer]
+
+
+def _quietly(client: query.LatencyClient, question: query.Question, platform: str) -> query.Answer | None:
+    try:
+        return client.query(question, platform, measure="never")
+    except MissingEntryError:
+        return None
+
+
+def _ask_everywhere(engine: query.LatencyQuery, question: query.Question) -> list[query.Answer]:
+    found = []
+    for platform in engine.platforms():
+        with contextlib.suppress(LatencyError):
+            found.append(engine.ask(question, platform, measure="never"))
+    if not found:
+        raise UnknownNameError(
+            f"No record and no predictor tells the latency of {question.name!r}. Measure it: name a runtime of this "
+            "machine with --platform."
+        )
+    return sorted(found, key=lambda answer: answer.value)
+
+
+def _runtime_here(name: str | None, machine: _MachineOptions) -> Any:
+    """Return the runtime of this machine that a platform stands for; None if it is elsewhere."""
+    if name is None:
+        return None
+    id_ = name if name.count(".") == 3 else None
+    source, threads = name, machine.threads
+    if id_ is not None:
+        wanted = Platform.parse(id_)
+        source, threads = f"{wanted.runtime}:{wanted.precision}", wanted.threads
+    try:
+        runtime = loading.load_runtime(source, machine.device, threads=threads)
+    except (UnknownNameError, InvalidValueError):
+        return None
+    return runtime if id_ in (None, runtime.platform.id) else None
+
+
+def _platform_of(name: str, runtime: Any, engine: query.LatencyQuery) -> str:
+    if runtime is not None:
+        found: str = runtime.platform.id
+        return found
+    return _fitting(name, engine.platforms())
+
+
+def _fitting(name: str, ids: list[str]) -> str:
+    fitting = [item for item in ids if item == name] or [item for item in ids if name in item]
+    if len(fitting) != 1:
+        several = f"Several platforms have {name!r} in their id: {', '.join(fitting)}. Name one."
+        none = f"{UnknownNameError.of('platform', name, ids)} Name one, a part of its id, or a runtime of this machine."
+        raise UnknownNameError(several if fitting else none)
+    return fitting[0]
+
+
+@contextlib.contextmanager
+def _measuring(platform: str) -> Any:
+    """Show a progress bar once something is measured."""
+    bar = progress(remarks())
+    task = bar.add_task("warming up", total=1.0, left="")
+    begun = False
+
+    def on_progress(state: measurement.Progress) -> None:
+        nonlocal begun
+        if not begun:
+            remarks().print(f"Measuring on {platform}", markup=False)
+            bar.start()
+            begun = True
+        left = format_seconds(state.remaining) if state.remaining > 0 else "0 s"
+        bar.update(task, completed=state.share, description=f"round {state.rounds}", left=f"at most {left} left")
+
+    shown: Callable[[measurement.Progress], None] = on_progress
+    try:
+        yield shown
+    finally:
+        if begun:
+            bar.stop()
+
+
+def load_predictors(names: tuple[str, ...]) -> dict[str, Any]:
+    """Load predictors by their names; without any, the one that ships, where one does."""
+    if not names:
+        try:
+            return {PRETRAINED: load_predictor(PRETRAINED)}
+        except LatencyError:
+            return {}
+    return {name: _load_predictor(name) for name in names}
+
+
+def _load_predictor(name: str) -> Any:
+    if name == PRETRAINED or name.endswith(".safetensors"):
+        return load_predictor(name)
+    return loading.load_estimator(name)
+
+
+def _report(question: query.Question, answers: list[query.Answer]) -> Report:
+    rows = [{**answer.content(), "age": answer.age, "interval": _interval(answer)} for answer in answers]
+    lines = [f"{answer.platform}: {line}" for answer in answers for line in _lines(answer)]
+    grid = Grid(rows, _COLUMNS, question.name or question.key)
+    content = {"key": question.key, "kind": question.kind, "name": question.name, "answers": rows}
+    return Report(grid, content, after=[*dict.fromkeys(lines), f"key: {question.key}"])
+
+
+def _interval(answer: query.Answer) -> str:
+    return f"{format_seconds(answer.low)} to {format_seconds(answer.high)}"
+
+
+def _lines(answer: query.Answer) -> list[str]:
+    versions = ", ".join(f"{name} {value}" for name, value in answer.versions.items())
+    if answer.repeatability is not None:
+        versions = f"repeatability {format_percent(answer.repeatability)}, {versions}"
+    by = f"predicted by {answer.predictor}" if answer.source == "prediction" else f"campaign {answer.campaign}"
+    missing = [f"Not known to the predictor: {', '.join(answer.missing)}."] if answer.missing else []
+    return [f"{by}, {versions}" if versions else by, *missing, *answer.remarks]
+
+
+_COLUMNS = [
+    Column("platform", "platform"),
+    Column("latency", "value", format_seconds),
+    Column("interval", "interval"),
+    Column("source", "source"),
+    Column("age", "age", format_seconds, absent="-"),
+]

@@ -1,0 +1,128 @@
+"""``nni-latency serve``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import click
+
+import nni_latency.database as database
+import nni_latency.loading as loading
+import nni_latency.query as query
+import nni_latency.service as service
+from nni_latency.cli._console import remarks, results
+from nni_latency.cli._measure_networks import NAMES
+from nni_latency.cli._option import DURATION, grouped, option
+from nni_latency.cli._query import load_predictors
+from nni_latency.errors import InvalidValueError
+
+
+@dataclass(frozen=True)
+class _AddressOptions:
+    """Where it listens, and who may ask."""
+
+    host: str = option("Address to listen on. Other machines need keys.", default="127.0.0.1")
+    port: int = option("Port; 0 for any that is free.", type=click.IntRange(0, 65535), default=8765)
+    keys: Path | None = option("File of 'nni-latency keys'.", type=click.Path(path_type=Path))
+    hosts: tuple[str, ...] = option(
+        "Name by which the service may be called, such as that of a proxy; repeat for several.  "
+        "[default: any with keys, else those of this machine]",
+        "--name",
+        multiple=True,
+    )
+
+
+@dataclass(frozen=True)
+class _AnswerOptions:
+    """Where records are, what predicts and what measures."""
+
+    database: str | None = option(
+        "Where records are kept.  [default: the user's own database]",
+        metavar="URL|FILE",
+        envvar=database.DATABASE_VARIABLE,
+    )
+    predictor: tuple[str, ...] = option(
+        "Predictor, as for 'nni-latency query'; repeat for several.", "--predictor", multiple=True
+    )
+    platforms: tuple[str, ...] | None = option(
+        "Runtimes of this machine that measure, separated by commas, such as onnxruntime,openvino:bf16.  "
+        "[default: none]",
+        type=NAMES,
+    )
+    threads: int = option("Number of CPU threads of a runtime.", type=click.IntRange(1), default=1)
+    budget: float = option("Maximum time spent measuring a network.", type=DURATION, default="20s")
+    every: float | None = option(
+        "Learn from the database this often, such as 1h, as 'nni-latency evolve' does.  [default: never]", type=DURATION
+    )
+
+
+@dataclass(frozen=True)
+class _LimitOptions:
+    """What it takes at most."""
+
+    max_upload: float = option("Size of a request [MiB].", type=click.FloatRange(0.01, 2048), default=64.0)
+    max_rate: float = option("Requests of a client by second.", type=click.FloatRange(0.1), default=1000.0)
+    max_uploads: float = option("Networks that a client may send by second.", type=click.FloatRange(0.01), default=20.0)
+    max_queue: int = option("Measurements that wait or run.", type=click.IntRange(1), default=100)
+    max_memory: float = option("Memory of a process that measures [GiB].", type=click.FloatRange(0.5), default=8.0)
+
+    def make(self) -> service.ServiceLimits:
+        """Make the limits."""
+        usual = service.ServiceLimits()
+        return replace(
+            usual,
+            body=int(self.max_upload * 2**20),
+            rate=self.max_rate,
+            burst=2 * self.max_rate,
+            uploads=self.max_uploads,
+            queue=self.max_queue,
+            measure=replace(usual.measure, memory=int(self.max_memory * 2**30)),
+        )
+
+
+@click.command("serve")
+@grouped()
+def command(address: _AddressOptions, answers: _AnswerOptions, limits: _LimitOptions) -> None:
+    """Serve latencies over HTTP: known, measured or predicted.
+
+    The description of the interface is at /openapi.json, figures for Prometheus are at /metrics. Ctrl-C ends it.
+    """
+    keys = service.ApiKeys.load(address.keys) if address.keys is not None else None
+    service.check_binding(address.host, keys)
+    most = limits.make()
+    if answers.database == database.MEMORY:
+        raise InvalidValueError("A service keeps what it measures. Name a file or a URL with --database.")
+    store = database.open_store(answers.database)
+    made = service.LatencyService(_query(store, answers, most), most)
+    if answers.every is not None:
+        made.evolve_every(answers.every)
+    try:
+        service.serve(
+            made, host=address.host, port=address.port, keys=keys, hosts=address.hosts, on_start=_announce(answers)
+        )
+    finally:
+        made.close()
+        store.close()
+
+
+def _query(store: Any, answers: _AnswerOptions, limits: service.ServiceLimits) -> query.LatencyQuery:
+    found = [loading.load_runtime(name, threads=answers.threads) for name in answers.platforms or ()]
+    evolved = query.load_current(store) if isinstance(store, database.DatabaseStore) else None
+    known = {query.EVOLVING: evolved} if evolved is not None else {}
+    return query.LatencyQuery(
+        store,
+        machines=query.LocalMachines(found, limits.measure),
+        predictors={**known, **load_predictors(answers.predictor)},
+        protocol=replace(query.QUERY_PROTOCOL, time_budget=answers.budget),
+    )
+
+
+def _announce(answers: _AnswerOptions) -> Any:
+    def announce(url: str) -> None:
+        results().print(f"Serving on {url}", markup=False)
+        if not answers.platforms:
+            remarks().print("Nothing is measured here: name runtimes of this machine with --platforms.")
+
+    return announce

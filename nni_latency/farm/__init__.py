@@ -1,0 +1,5 @@
+"""Machines that measure for others: a scheduler, workers that own a device each, and benches on them."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

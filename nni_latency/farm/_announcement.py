@@ -1,0 +1,155 @@
+"""What a worker says of itself, and what a farm says of its workers: plain values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from nni_latency.measurement.runtimes import Runtime
+from nni_latency.platforms import Platform
+
+#: ``ready`` workers get work. ``quarantined`` ones get none until their reference networks agree again.
+State = Literal["ready", "quarantined"]
+
+
+@dataclass(frozen=True)
+class Traits:
+    """What builders need to know of a runtime before they measure with it. Immutable.
+
+    Parameters
+    ----------
+    supports_layer_timing, divides, sees_calls, takes_onnx : bool
+        As the attributes of `nni_latency.measurement.runtimes.Runtime`.
+    least_runs : int
+        Likewise.
+    isolated : bool
+        Whether every bench lies in a process of its own.
+    """
+
+    supports_layer_timing: bool = True
+    divides: bool = False
+    sees_calls: bool = False
+    takes_onnx: bool = False
+    least_runs: int = 1
+    isolated: bool = True
+
+    @classmethod
+    def of(cls, runtime: Runtime) -> Traits:
+        """Read them off a runtime."""
+        return cls(
+            runtime.supports_layer_timing,
+            runtime.divides,
+            runtime.sees_calls,
+            runtime.takes_onnx,
+            runtime.least_runs,
+            runtime.benches().isolated,
+        )
+
+
+@dataclass(frozen=True)
+class Announcement:
+    """What a worker says of itself when it joins. Immutable.
+
+    Parameters
+    ----------
+    name : str
+        What people call the worker.
+    platform : Platform
+        Where its numbers are taken.
+    traits : Traits
+        What its runtime can do.
+    conditions : mapping
+        What the machine was like when it joined, as `nni_latency.platforms.Conditions.as_dict` tells it.
+    stand_in : Announcement, optional
+        The runtime of the same device that can be timed inside, where its own cannot.
+
+    Examples
+    --------
+    >>> here = Announcement("rack-7", Platform("epyc-7763"), Traits())
+    >>> Announcement.of(here.content()) == here
+    True
+    """
+
+    name: str
+    platform: Platform
+    traits: Traits
+    conditions: Mapping[str, Any] = field(default_factory=dict)
+    stand_in: Announcement | None = None
+
+    @classmethod
+    def of_runtime(cls, name: str, runtime: Runtime) -> Announcement:
+        """Announce a runtime of this machine."""
+        inner = runtime.stand_in()
+        return cls(
+            name,
+            runtime.platform,
+            Traits.of(runtime),
+            runtime.conditions().as_dict(),
+            cls.of_runtime(name, inner) if inner is not None else None,
+        )
+
+    def content(self) -> dict[str, Any]:
+        """Return it as plain values."""
+        return {
+            "name": self.name,
+            "platform": self.platform.as_dict(),
+            "traits": dict(vars(self.traits)),
+            "conditions": dict(self.conditions),
+            "stand_in": self.stand_in.content() if self.stand_in else None,
+        }
+
+    @classmethod
+    def of(cls, content: Mapping[str, Any]) -> Announcement:
+        """Make one of what `content` returned."""
+        inner = content["stand_in"]
+        return cls(
+            content["name"],
+            Platform(**content["platform"]),
+            Traits(**content["traits"]),
+            content["conditions"],
+            cls.of(inner) if inner else None,
+        )
+
+
+@dataclass(frozen=True)
+class WorkerState:
+    """How a worker of a farm is doing. Immutable.
+
+    Parameters
+    ----------
+    name : str
+        What people call it.
+    address : str
+        Where it listens.
+    platform : str
+        Id of its platform.
+    state : {"ready", "quarantined"}
+        Whether it gets work.
+    reason : str
+        Why it gets none; empty if it does.
+    benches : int
+        Campaigns that are measured on it at this moment.
+    jobs : int
+        Slices of campaigns that it has measured.
+    joined : float
+        When it joined [s since 1970, UTC].
+    checked : float
+        When its reference networks were timed last [s since 1970, UTC].
+    references : mapping of str to float
+        What they took then [s], by name.
+    conditions : mapping
+        What the machine was like when it joined.
+    """
+
+    name: str
+    address: str
+    platform: str
+    state: State
+    reason: str = ""
+    benches: int = 0
+    jobs: int = 0
+    joined: float = 0.0
+    checked: float = 0.0
+    references: Mapping[str, float] = field(default_factory=dict)
+    conditions: Mapping[str, Any] = field(default_factory=dict)

@@ -1,0 +1,273 @@
+"""`Farm`: a farm as a client sees it."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import time
+import uuid
+from collections.abc import Callable
+from concurrent.futures import CancelledError
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+from nni_latency.errors import FarmError, MismatchError, UnknownNameError
+from nni_latency.farm._announcement import Announcement, Traits, WorkerState
+from nni_latency.farm._bench import FarmBenches, LostError
+from nni_latency.farm._job import Answer, BenchPlace, Job
+from nni_latency.farm._registry import platform_key
+from nni_latency.farm._runtime import FarmRuntime
+from nni_latency.farm._scheduler import JOB
+from nni_latency.farm._security import FarmAddress, FarmSecurity
+from nni_latency.farm._transport import check_versions, dask_security, distributed, quiet, settings
+from nni_latency.farm._worker import no_answer, run_job
+from nni_latency.measurement import Benches
+from nni_latency.measurement.runtimes import Runtime
+from nni_latency.platforms import Platform
+
+#: How long a farm may take to answer [s].
+TIMEOUT = 15.0
+
+
+@dataclass(frozen=True)
+class FarmPlatform:
+    """A platform of a farm. Immutable.
+
+    Parameters
+    ----------
+    platform : Platform
+        The platform, with all its facts.
+    traits : Traits
+        What its runtime can do.
+    workers : tuple of WorkerState
+        The workers that have it, in the order in which they joined.
+    announcement : Announcement
+        What the first of them has announced.
+    """
+
+    platform: Platform
+    traits: Traits
+    workers: tuple[WorkerState, ...]
+    announcement: Announcement
+
+
+class Farm:
+    """The client of a running farm. A context manager; safe in several threads.
+
+    Parameters
+    ----------
+    address : str
+        Where its scheduler listens, such as ``tcp://127.0.0.1:8786`` or ``tls://farm.example.org:8786``.
+    security : FarmSecurity, optional
+        Certificate and token; a farm on this machine alone needs none.
+    patience : float, default=600.0
+        How long to wait for a worker, if none of a platform is there or all are in quarantine [s].
+    timeout : float, default=15.0
+        How long the farm may take to answer at first [s].
+    on_wait : callable, optional
+        Called with a sentence when a worker is waited for.
+
+    Raises
+    ------
+    FarmError
+        If nobody answers at the address, or refuses the token or the certificate.
+
+    Examples
+    --------
+    >>> with Farm("tcp://127.0.0.1:8786") as farm:  # doctest: +SKIP
+    ...     runtime = farm.runtime("epyc-7763.openvino.fp32.t1")
+    ...     table = build_table(plan, runtime, Protocol(), "table.json")
+    """
+
+    def __init__(
+        self,
+        address: str,
+        security: FarmSecurity | None = None,
+        *,
+        patience: float = 600.0,
+        timeout: float = TIMEOUT,
+        on_wait: Callable[[str], None] = lambda _sentence: None,
+    ) -> None:
+        security = security or FarmSecurity()
+        self.address = FarmAddress.parse(address).secured(security)
+        self.patience, self._on_wait = patience, on_wait
+        quiet()
+        trusted = dask_security(security)
+        self.address.reach(timeout)
+        with contextlib.ExitStack() as opening:
+            opening.enter_context(settings())
+            try:
+                self._client = distributed.Client(
+                    str(self.address), security=trusted, timeout=timeout, set_as_default=False
+                )
+            except Exception as error:  # what the other side says may be anything, and make no sense
+                raise no_answer(self.address) from error
+            opening.callback(self._client.close, timeout=2)
+            versions = self._call("farm_versions")
+            if versions is None:
+                raise FarmError(f"{self.address} is a scheduler of Dask, and not that of a farm.")
+            check_versions(versions, self.address)
+            self._open = opening.pop_all()
+
+    def platforms(self) -> list[FarmPlatform]:
+        """Return the platforms that workers have announced, with the states of their workers.
+
+        Raises
+        ------
+        FarmError
+            If the farm does not answer.
+        """
+        groups: dict[str, list[tuple[WorkerState, Announcement]]] = {}
+        for state, announcement in self._states():
+            groups.setdefault(platform_key(announcement.platform), []).append((state, announcement))
+        return [
+            FarmPlatform(first.platform, first.traits, tuple(state for state, _ in found), first)
+            for found in groups.values()
+            for first in [found[0][1]]
+        ]
+
+    def workers(self) -> list[WorkerState]:
+        """Return the states of all workers, in the order in which they joined; raises as `platforms`."""
+        return [state for state, _ in self._states()]
+
+    def _states(self) -> list[tuple[WorkerState, Announcement]]:
+        return [
+            (WorkerState(**item["state"]), Announcement.of(item["announcement"])) for item in self._call("farm_status")
+        ]
+
+    def find(self, platform: Platform | str) -> FarmPlatform:
+        """Return the platform of an id, or the one whose numbers mix with those of `platform`.
+
+        Raises
+        ------
+        UnknownNameError
+            If no worker has announced it.
+        MismatchError
+            If workers of this id differ in facts that make numbers incomparable.
+        """
+        wanted = platform.id if isinstance(platform, Platform) else platform
+        known = self.platforms()
+        found = [item for item in known if item.platform.id == wanted]
+        if not found:
+            raise UnknownNameError.of("platform of the farm", wanted, sorted({item.platform.id for item in known}))
+        if isinstance(platform, Platform):
+            differences = found[0].platform.differences(platform)
+            found = [item for item in found if not item.platform.differences(platform)]
+            if not found:
+                raise MismatchError(f"The workers of {wanted} measure on another platform: {'; '.join(differences)}.")
+        for first, second in itertools.pairwise(found):
+            names = f"{first.workers[0].name} and {second.workers[0].name}"
+            raise MismatchError(
+                f"The farm has several platforms of the id {wanted}, such as those of {names}: "
+                f"{'; '.join(first.platform.differences(second.platform))}. Give the platform with its facts, or make "
+                "the machines alike."
+            )
+        return found[0]
+
+    def benches(self, platform: Platform | str) -> Benches:
+        """Return what opens benches on the workers of a platform; a campaign runs on them as on those of this machine.
+
+        Parameters
+        ----------
+        platform : Platform or str
+            The platform, or its id.
+
+        Raises
+        ------
+        UnknownNameError, MismatchError
+            As for `find`.
+        """
+        return FarmBenches(self, self.find(platform).announcement)
+
+    def runtime(self, platform: Platform | str) -> Runtime:
+        """Return the runtime of a platform of the farm, for everything that takes one: builders, estimators.
+
+        Its benches are those of `benches`; nothing of it runs in this process. Raises as `find` does.
+        """
+        return FarmRuntime(self, self.find(platform).announcement)
+
+    def place(self, bench: str, key: str) -> str:
+        """Return the address of the worker that does the next job of a bench, and wait for one if need be.
+
+        Raises
+        ------
+        FarmError
+            If there is none for as long as `patience`.
+        """
+        end = time.monotonic() + self.patience
+        has_told = False
+        while True:
+            found = self._call("farm_assign", bench=bench, client=self._client.id, key=key)
+            if found["address"] is not None:
+                return str(found["address"])
+            if time.monotonic() >= end:
+                raise FarmError(f"No worker measures for {key.rpartition('-')[0]}. {found['why']}")
+            if not has_told:
+                self._on_wait(f"Waiting for a worker of {key.rpartition('-')[0]}. {found['why']}")
+                has_told = True
+
+    def run(self, job: Job, address: str, key: str) -> Answer:
+        """Have a worker do a job.
+
+        Raises
+        ------
+        LostError
+            If the worker died or left meanwhile.
+        FarmError
+            If the farm does not answer any more.
+        """
+        future = self._submit(job, address, key)
+        try:
+            answer: Answer = future.result()
+        except distributed.KilledWorker as error:
+            raise LostError("the worker died", died=True) from error
+        except (CancelledError, distributed.scheduler.NoValidWorkerError) as error:
+            if self._client.status != "running":
+                raise self._gone() from error
+            raise LostError("the worker left", died=False) from error
+        except OSError as error:
+            raise self._gone() from error
+        finally:
+            future.release()
+        return answer
+
+    def dismiss(self, place: BenchPlace, address: str, key: str) -> None:
+        """Have a worker close a bench when its turn comes, and do not wait for that."""
+        with contextlib.suppress(OSError, RuntimeError):
+            distributed.fire_and_forget(self._submit(Job(place, "close"), address, key))
+
+    def _submit(self, job: Job, address: str, key: str) -> Any:
+        name = f"{JOB}-{uuid.uuid4().hex}"
+        return self._client.submit(run_job, job, key=name, pure=False, workers=[address], resources={key: 1})
+
+    def release(self, bench: str) -> None:
+        """Say that a bench is not used any more."""
+        with contextlib.suppress(FarmError):
+            self._call("farm_release", bench=bench)
+
+    def _call(self, what: str, **arguments: Any) -> Any:
+        try:
+            return self._client.sync(getattr(self._client.scheduler, what), **arguments)
+        except (OSError, RuntimeError, TimeoutError) as error:
+            raise self._gone() from error
+
+    def _gone(self) -> FarmError:
+        return FarmError(
+            f"The farm at {self.address} does not answer any more. What was measured is kept: run the same command "
+            "again when it is back."
+        )
+
+    def close(self) -> None:
+        """Leave the farm."""
+        self._open.close()
+
+    def __enter__(self) -> Farm:
+        """Return itself."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Leave the farm."""
+        self.close()

@@ -1,0 +1,209 @@
+"""`FarmSecurity`: who may speak to a farm."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+import stat
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from nni_latency.errors import FarmError, InvalidValueError
+
+#: The port of a scheduler.
+PORT = 8786
+
+#: A token that is shorter can be guessed.
+_SHORTEST_TOKEN = 16
+
+
+@dataclass(frozen=True)
+class FarmSecurity:
+    """What scheduler, workers and clients of a farm have in common, so that nobody else can speak to them. Immutable.
+
+    Parameters
+    ----------
+    cert, key : Path, optional
+        Files of a TLS certificate and of its private key, in PEM.
+    ca : Path, optional
+        File of the certificate that has signed the certificates of all others; by default `cert`, which all have.
+    token_file : Path, optional
+        File of a secret that all have. Each side proves that it has it before anything else is read.
+
+    Raises
+    ------
+    InvalidValueError
+        If there is a certificate without a key, or the other way round.
+
+    Examples
+    --------
+    >>> FarmSecurity().protects
+    False
+    """
+
+    cert: Path | None = None
+    key: Path | None = None
+    ca: Path | None = None
+    token_file: Path | None = None
+
+    def __post_init__(self) -> None:
+        if (self.cert is None) != (self.key is None) or (self.ca is not None and self.cert is None):
+            raise InvalidValueError("TLS needs a certificate and its private key: give both, or neither.")
+
+    @property
+    def encrypts(self) -> bool:
+        """Whether there is a certificate."""
+        return self.cert is not None
+
+    @property
+    def protects(self) -> bool:
+        """Whether there are a certificate and a token, as it takes where others reach the farm."""
+        return self.encrypts and self.token_file is not None
+
+    @property
+    def scheme(self) -> str:
+        """How addresses begin."""
+        return "tls" if self.encrypts else "tcp"
+
+    def token(self) -> bytes | None:
+        """Read the token; None where there is no file of one.
+
+        Raises
+        ------
+        FarmError
+            If the file cannot be read, others can read it, or the token is too short.
+        """
+        path = self.token_file
+        if path is None:
+            return None
+        try:
+            mode, token = path.stat().st_mode, path.read_bytes().strip()
+        except OSError as error:
+            raise FarmError(f"Cannot read the token file {str(path)!r}: {error.strerror or error}.") from error
+        if sys.platform != "win32" and mode & (stat.S_IRWXG | stat.S_IRWXO):
+            raise FarmError(f"The token file {str(path)!r} can be used by others. Run: chmod 600 {path}")
+        if len(token) < _SHORTEST_TOKEN:
+            raise FarmError(
+                f"The token in {str(path)!r} has {len(token)} characters, and {_SHORTEST_TOKEN} are the fewest. "
+                f"Make one with: openssl rand -hex 32 > {path}"
+            )
+        return token
+
+    def check_files(self) -> None:
+        """Raise `FarmError` if a certificate, a key or the token cannot be read."""
+        self.token()
+        for path in (self.cert, self.key, self.ca):
+            if path is not None:
+                try:
+                    path.read_bytes()
+                except OSError as error:
+                    raise FarmError(f"Cannot read {str(path)!r}: {error.strerror or error}.") from error
+
+    def check_host(self, host: str) -> None:
+        """Raise `FarmError` unless whoever reaches a host is kept out, or nobody but this machine does."""
+        if not self.protects and not is_local(host):
+            raise FarmError(
+                f"A farm on {host} can be reached from other machines, and who reaches it can run code there: give a "
+                "TLS certificate, its key and a token, or stay on 127.0.0.1."
+            )
+
+
+def is_local(host: str) -> bool:
+    """Whether a host is this machine and cannot be reached from others.
+
+    Examples
+    --------
+    >>> is_local("127.0.0.1"), is_local("localhost"), is_local("0.0.0.0")
+    (True, True, False)
+    """
+    try:
+        found = {item[4][0] for item in socket.getaddrinfo(host, None)}
+    except (OSError, UnicodeError):
+        return False
+    return all(ipaddress.ip_address(str(address).partition("%")[0]).is_loopback for address in found)
+
+
+@dataclass(frozen=True)
+class FarmAddress:
+    """Where a scheduler listens, and which platform is meant where there are several. Immutable.
+
+    Parameters
+    ----------
+    host : str
+        Name or number of the machine.
+    port : int
+        Its port.
+    encrypted : bool
+        Whether its address begins with ``tls``.
+    platform : str
+        Id of a platform; empty for any.
+
+    Examples
+    --------
+    >>> FarmAddress.parse("tls://farm.example.org#epyc-7763.torch.fp32.t1").platform
+    'epyc-7763.torch.fp32.t1'
+    >>> str(FarmAddress.parse("localhost:9000"))
+    'tcp://localhost:9000'
+    """
+
+    host: str
+    port: int = PORT
+    encrypted: bool = False
+    platform: str = ""
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{'tls' if self.encrypted else 'tcp'}://{host}:{self.port}"
+
+    @classmethod
+    def parse(cls, text: str) -> FarmAddress:
+        """Read an address.
+
+        Raises
+        ------
+        InvalidValueError
+            If it is none.
+        """
+        scheme, _, rest = text.rpartition("://")
+        try:
+            parts = urlsplit(f"//{rest}")
+            port = parts.port or PORT
+        except ValueError:
+            parts, port = urlsplit(""), PORT
+        if scheme not in ("", "tcp", "tls") or not parts.hostname or parts.path or parts.query or "@" in parts.netloc:
+            raise InvalidValueError(
+                "The address of a farm must be a host and a port, such as tcp://127.0.0.1:8786 or "
+                f"tls://farm.example.org:8786. Got {text!r}."
+            )
+        return cls(parts.hostname, port, scheme == "tls", parts.fragment)
+
+    def reach(self, timeout: float = 5.0) -> None:
+        """Raise `FarmError` if nobody listens there: told at once, where Dask would try for long.
+
+        Parameters
+        ----------
+        timeout : float, default=5.0
+            How long to try [s].
+        """
+        try:
+            socket.create_connection((self.host, self.port), timeout).close()
+        except OSError as error:
+            raise FarmError(
+                f"No farm answers at {self}: {error.strerror or error}. Check the address, and that 'nni-latency farm "
+                "start' runs there."
+            ) from error
+
+    def secured(self, security: FarmSecurity) -> FarmAddress:
+        """Return the address under a security, whose certificate decides whether it is encrypted.
+
+        Raises
+        ------
+        FarmError
+            If the certificate is lacking, or what is sent would be open to others on the way.
+        """
+        if self.encrypted and not security.encrypts:
+            raise FarmError(f"{self} needs a TLS certificate and its key.")
+        security.check_host(self.host)
+        return FarmAddress(self.host, self.port, security.encrypts, self.platform)

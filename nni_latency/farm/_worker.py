@@ -1,0 +1,246 @@
+"""A worker of a farm: a process that owns a device, and measures on it for others."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from nni_latency.errors import FarmError, LatencyError
+from nni_latency.farm._device import Device
+from nni_latency.farm._job import Answer, Job
+from nni_latency.farm._references import reference_subjects
+from nni_latency.farm._registry import platform_key
+from nni_latency.farm._scheduler import Tell, stopping
+from nni_latency.farm._security import FarmAddress, FarmSecurity
+from nni_latency.farm._transport import check_versions, dask_security, distributed, quiet, settings
+from nni_latency.files import cache_folder, locked
+from nni_latency.measurement import Subject
+from nni_latency.measurement.runtimes import Runtime
+from nni_latency.platforms import affinity
+
+#: How often the reference networks are timed [s], and how often in quarantine.
+CHECK_EVERY = 300.0
+_CHECK_AGAIN = 60.0
+
+#: How long to wait before a farm that was lost is looked for again [s].
+_RETRY = 5.0
+
+_TIMEOUT = "10s"
+
+
+def run_job(job: Job) -> Answer:
+    """Do a job on the device of the worker in whose thread this runs."""
+    device: Device = distributed.get_worker().nni_latency_device
+    return device.run(job)
+
+
+def join(
+    address: str,
+    runtime: Runtime,
+    *,
+    name: str,
+    device: str = "cpu",
+    security: FarmSecurity | None = None,
+    host: str | None = None,
+    references: Sequence[Subject] | None = None,
+    check_every: float = CHECK_EVERY,
+    tell: Tell = lambda _sentence: None,
+) -> None:
+    """Measure for a farm on a device of this machine, until this process is interrupted or terminated.
+
+    A farm that is lost is looked for again until it is back.
+
+    Parameters
+    ----------
+    address : str
+        Where the scheduler listens.
+    runtime : Runtime
+        What executes networks.
+    name : str
+        What people call this worker.
+    device : str, default="cpu"
+        Which device it owns: no other worker of this user may have it meanwhile. ``cpu`` means all processors that this
+        process may use.
+    security : FarmSecurity, optional
+        Certificate and token.
+    host : str, optional
+        Where it listens itself; by default on this machine alone if the scheduler does, else on all of its addresses.
+    references : sequence of Subject, optional
+        Networks by which its speed is told, the same on all workers of the platform.
+    check_every : float, default=300.0
+        How often they are timed [s].
+    tell : callable, optional
+        Called with a sentence whenever something happens.
+
+    Raises
+    ------
+    BusyError
+        If another worker owns the device.
+    FarmError
+        If nobody answers at the address, or refuses the token or the certificate.
+    LatencyError
+        If the reference networks cannot be run.
+    """
+    security = security or FarmSecurity()
+    where = FarmAddress.parse(address).secured(security)
+    if host is not None:
+        security.check_host(host)
+    owned = Device(runtime, name, reference_subjects() if references is None else references)
+    quiet()
+    with owning(device), settings(), tempfile.TemporaryDirectory(prefix="nni-latency-farm-") as folder:
+        asyncio.run(_Joined(where, owned, security, host, check_every, tell, folder).run())
+
+
+@contextlib.contextmanager
+def owning(device: str) -> Iterator[None]:
+    """Own a device of this machine, so that no other worker measures on it at the same time.
+
+    Raises
+    ------
+    BusyError
+        If another worker owns it, or one of its processors.
+    """
+    folder = cache_folder() / "devices"
+    folder.mkdir(parents=True, exist_ok=True)
+    parts = {f"processor {number}": f"cpu-{number}" for number in affinity()}
+    if device != "cpu":
+        parts = {device: re.sub(r"\W+", "-", device)}
+    with contextlib.ExitStack() as held:
+        for part, file in parts.items():
+            remedy = "keep to other processors, as in: taskset -c 1 nni-latency farm join ..."
+            remedy = remedy if device == "cpu" else "choose another device"
+            held.enter_context(locked(folder / f"{file}.lock", f"measuring on {part} for a farm", remedy=remedy))
+        yield
+
+
+class _StoppedError(Exception):
+    """Raised when the process is interrupted while it waits for its device."""
+
+
+class _Joined:
+    """A worker, as long as its process lives."""
+
+    def __init__(
+        self,
+        address: FarmAddress,
+        device: Device,
+        security: FarmSecurity,
+        host: str | None,
+        check_every: float,
+        tell: Tell,
+        folder: str,
+    ) -> None:
+        self._address, self._device, self._check_every, self._tell = address, device, check_every, tell
+        self._security, self._folder = dask_security(security), folder
+        # A worker listens, too: on a farm without a certificate it must not be reached from elsewhere.
+        self._host = f"{security.scheme}://{host or ('0.0.0.0' if security.protects else '127.0.0.1')}"
+        self._key = platform_key(device.runtime.platform)
+        self._reason = ""
+
+    async def run(self) -> None:
+        stop = stopping()
+        self._stopped = asyncio.ensure_future(stop.wait())
+        has_joined = False
+        while not stop.is_set():
+            try:
+                await self._join(stop)
+                has_joined = True
+            except _StoppedError:
+                return
+            except FarmError:
+                if not has_joined:
+                    raise
+            finally:
+                self._device.close()
+            if not stop.is_set():
+                self._tell(f"{self._address} is gone. It is looked for again every {_RETRY:g} s; Ctrl-C ends that.")
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(stop.wait(), _RETRY)
+
+    async def _join(self, stop: asyncio.Event) -> None:
+        """Measure until the process is stopped, or the farm is gone."""
+        await asyncio.to_thread(self._address.reach)
+        worker = distributed.Worker(
+            str(self._address),
+            nthreads=1,
+            resources={self._key: 1},
+            host=self._host,
+            security=self._security,
+            memory_limit=0,
+            local_directory=self._folder,
+            dashboard_address="127.0.0.1:0",
+            dashboard=False,
+            death_timeout=_TIMEOUT,
+        )
+        worker.nni_latency_device = self._device
+        try:
+            await worker
+        except Exception as error:  # what the other side says may be anything, and make no sense
+            raise no_answer(self._address) from error
+        try:
+            worker.http_server.stop()
+            check_versions(await worker.scheduler.farm_versions() or {}, self._address)
+            await self._measure(worker, stop)
+        finally:
+            await worker.close(timeout=1, executor_wait=False)
+
+    async def _measure(self, worker: Any, stop: asyncio.Event) -> None:
+        self._tell(f"{self._device.name} has found {self._address} and times its reference networks.")
+        references = await self._in_turn(worker, self._device.check)
+        content = await self._in_turn(worker, self._device.announcement)
+        self._tell_reason(
+            await worker.scheduler.farm_join(address=worker.address, content=content.content(), references=references)
+        )
+        if not self._reason:
+            self._tell(f"{self._device.name} measures for {self._address} on {content.platform.id}.")
+        gone = asyncio.ensure_future(worker.finished())
+        while not (stop.is_set() or gone.done()):
+            pause = min(self._check_every, _CHECK_AGAIN) if self._reason else self._check_every
+            await asyncio.wait([self._stopped, gone], timeout=pause, return_when=asyncio.FIRST_COMPLETED)
+            if not (stop.is_set() or gone.done()):
+                with contextlib.suppress(OSError):
+                    await self._check(worker)
+        gone.cancel()
+
+    async def _check(self, worker: Any) -> None:
+        error, references = "", {}
+        try:
+            references = await self._in_turn(worker, self._device.check)
+        except LatencyError as failed:
+            error = str(failed)
+        self._tell_reason(await worker.scheduler.farm_check(address=worker.address, references=references, error=error))
+
+    async def _in_turn(self, worker: Any, work: Callable[[], Any]) -> Any:
+        """Do something in the thread that does the jobs, so that nothing else runs on the device meanwhile.
+
+        Raises
+        ------
+        _StoppedError
+            If this process is interrupted before it ends.
+        """
+        doing = asyncio.get_running_loop().run_in_executor(worker.executor, work)
+        await asyncio.wait([doing, self._stopped], return_when=asyncio.FIRST_COMPLETED)
+        if not doing.done():
+            # Its bench is closed under it, and what it raises then is of no interest.
+            doing.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
+            raise _StoppedError
+        return doing.result()
+
+    def _tell_reason(self, reason: str) -> None:
+        if reason and not self._reason:
+            self._tell(f"{self._device.name} is in quarantine and gets no work: {reason}")
+        elif self._reason and not reason:
+            self._tell(f"{self._device.name} measures again.")
+        self._reason = reason
+
+
+def no_answer(address: FarmAddress) -> FarmError:
+    """Return what is said where a farm cannot be reached."""
+    return FarmError(
+        f"What listens at {address} is no farm, or it does not trust this side. Check that 'nni-latency farm start' "
+        "runs there, and that certificate and token are the same on both sides."
+    )

@@ -1,0 +1,128 @@
+"""How fast the machine was at every visit of kernels, so that times of different visits can be compared."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nni_latency.measurement import Record, quantile
+
+Array = NDArray[np.float64]
+
+#: Visits of a round that tell by their reference operator how fast the machine is.
+_ENOUGH_REFERENCES = 4
+
+#: Passes over kernels and visits; the last ones change nothing.
+_PASSES = 40
+
+#: Residuals larger than so many deviations have less weight, after Huber.
+_HUBER = 1.345
+
+#: A median of absolute residuals times this is the standard deviation of normal ones.
+_NORMAL = 1.4826
+
+
+class Speeds(ABC):
+    """What says how fast the machine was at every visit. Visits are numbered from 0 in their order."""
+
+    @abstractmethod
+    def observe(self, records: Sequence[Record], statistic: float) -> None:
+        """Take in the visits of a round; `statistic` is the quantile that stands for repeated runs."""
+
+    @abstractmethod
+    def slowness(self) -> Array:
+        """Return a number for every visit in proportion to what everything took in it; nan where nothing tells."""
+
+
+class ReferenceSpeeds(Speeds):
+    """Speeds by the reference operator, which is timed before every visit: one for all visits of a round."""
+
+    def __init__(self) -> None:
+        self._slowness: list[float] = []
+
+    def observe(self, records: Sequence[Record], statistic: float) -> None:
+        """Take in the reference times of a round."""
+        references = [record.reference for record in records]
+        # A reference that another process interrupts would make kernels fast, so few say nothing.
+        known = quantile(references, statistic) if len(references) >= _ENOUGH_REFERENCES else np.nan
+        self._slowness += [known] * len(records)
+
+    def slowness(self) -> Array:
+        """Return the time of the reference operator by visit [s]."""
+        return np.array(self._slowness)
+
+
+class CompanySpeeds(Speeds):
+    """Speeds by what all parts of a network took in other visits, in other company.
+
+    What a part takes in a visit is its own time, times a factor of the visit. Both follow from all visits, since parts
+    meet others in every round, and some are part of every network. A single reference operator says less: what a busy
+    host takes away differs by what a kernel needs.
+    """
+
+    def __init__(self) -> None:
+        self._numbers: dict[str, int] = {}
+        self._part: list[int] = []
+        self._visit: list[int] = []
+        self._logs: list[float] = []
+        self._visits = 0
+        self._known: Array | None = None
+
+    def observe(self, records: Sequence[Record], statistic: float) -> None:
+        """Take in the parts of the visits of a round."""
+        for record in records:
+            for key, seconds in runs_by_key(record).items():
+                self._part.append(self._numbers.setdefault(key, len(self._numbers)))
+                self._visit.append(self._visits)
+                self._logs.append(float(np.log(quantile(seconds, statistic))))
+            self._visits += 1
+        self._known = None
+
+    def slowness(self) -> Array:
+        """Return the factor by visit; that of the median visit is 1."""
+        if self._known is None:
+            self._known = np.exp(_visit_effects(np.array(self._part), np.array(self._visit), np.array(self._logs)))
+        return self._known
+
+
+def runs_by_key(record: Record) -> dict[str, list[float]]:
+    """Return the time [s] of every run of a visit by subject."""
+    if not record.parts:
+        return {record.subjects[0]: list(record.whole)}
+    return {key: [run[place] for run in record.parts] for place, key in enumerate(record.subjects)}
+
+
+def _visit_effects(part: NDArray[np.int64], visit: NDArray[np.int64], logs: Array) -> Array:
+    """Fit ``logs = of_part[part] + of_visit[visit]`` robustly; return ``of_visit`` less its median."""
+    if not len(logs):
+        return np.empty(0)
+    weights, of_visit = np.ones(len(logs)), np.zeros(visit.max() + 1)
+    for _ in range(_PASSES):
+        of_part = _means(part, logs - of_visit[visit], weights)
+        of_visit = _means(visit, logs - of_part[part], weights)
+        residuals = np.abs(logs - of_part[part] - of_visit[visit])
+        limit = _HUBER * _NORMAL * np.median(residuals) + 1e-12
+        weights = np.minimum(1.0, limit / np.maximum(residuals, 1e-12))
+    return np.asarray(of_visit - np.median(of_visit))
+
+
+def _means(groups: NDArray[np.int64], values: Array, weights: Array) -> Array:
+    """Return the weighted mean of every group."""
+    return np.bincount(groups, weights * values) / np.bincount(groups, weights)
+
+
+def level_of(slowness: Array) -> float:
+    """Return the speed to which times are brought, that of the median visit; 0 where nothing tells it."""
+    known = slowness[np.isfinite(slowness)]
+    return float(np.median(known)) if len(known) else 0.0
+
+
+def at_level(level: float, runs: Sequence[tuple[float, int]], slowness: Array) -> tuple[float, ...]:
+    """Return the times of runs [s] at one speed of the machine; `runs` are seconds and the number of the visit."""
+    return tuple(
+        seconds * level / slowness[visit] if level and np.isfinite(slowness[visit]) else seconds
+        for seconds, visit in runs
+    )

@@ -1,0 +1,31 @@
+from ._alone import WAYS, alone_subject
+from ._campaign_file import CampaignFile, ListedModel
+from ._document import profile_schema
+from ._kinds import select_kinds, shortfalls
+from ._models import ProfiledModel, family_model, own_model, published_names, vision_model
+from ._profile import AloneCost, ModelProfile, OperatorProfile, Part, ProfiledOperator
+from ._profiler import PROFILE_PROTOCOL, OperatorProfiler, check_profiles, profile_operators
+
+__all__ = [
+    "PROFILE_PROTOCOL",
+    "WAYS",
+    "AloneCost",
+    "CampaignFile",
+    "ListedModel",
+    "ModelProfile",
+    "OperatorProfile",
+    "OperatorProfiler",
+    "Part",
+    "ProfiledModel",
+    "ProfiledOperator",
+    "alone_subject",
+    "check_profiles",
+    "family_model",
+    "own_model",
+    "profile_operators",
+    "profile_schema",
+    "published_names",
+    "select_kinds",
+    "shortfalls",
+    "vision_model",
+]

@@ -1,0 +1,210 @@
+"""An operator alone, again and again: on one input that is reused, or on inputs and weights that come from memory."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+
+from nni_latency.errors import InvalidValueError, UnknownNameError
+from nni_latency.measurement import Subject, flush_size
+from nni_latency.operators import OpSpec, TracedOperator, build_operator, given_shapes, work_of
+from nni_latency.profiling._models import ProfiledModel, structure_of
+
+#: How an operator is met alone: with one input and its weights in the cache, or in turns with copies of both that
+#: together do not fit.
+WAYS = ("reused", "memory")
+
+#: Runs of an operator that make one run of its subject.
+RUNS = 16
+
+#: Fewest and most copies of an operator and its inputs.
+_FEWEST, _MOST = 2, 256
+
+
+def alone_subject(item: TracedOperator, model: ProfiledModel, way: str) -> Subject:
+    """Return what a bench runs to measure an operator alone: a loop, whose time is over the number of its runs.
+
+    What empties the caches between two runs cannot be told from the operator by a meter. So copies of the operator and
+    of its inputs take turns, and empty the caches for each other; a loop goes on where the one before has ended.
+
+    Parameters
+    ----------
+    item : TracedOperator
+        The operator, and where it is called.
+    model : ProfiledModel
+        The network that calls it. A leaf module that cannot be built from its key is taken from the network, with the
+        inputs that it has there.
+    way : {"reused", "memory"}
+        Whether it reuses one input, or takes its inputs and weights from memory.
+
+    Returns
+    -------
+    Subject
+        Its `specification` says how often the operator runs in one run, as ``runs``, and of how many ``copies``.
+
+    Raises
+    ------
+    InvalidValueError
+        If the operator can neither be built from its key nor taken from the network.
+    """
+    op = item.op
+    copies = copies_of(op) if way == "memory" else 1
+    specification = {
+        "operator": op.op_key,
+        "way": way,
+        "runs": RUNS,
+        "copies": copies,
+        "numbers": size_of(op) * copies,
+    }
+    return Subject(
+        f"{way} {RUNS}/{copies} {op.op_key}",
+        partial(_make_loop, _maker(item, model), RUNS, copies),
+        (1,),
+        "operator",
+        op.op_key,
+        specification,
+    )
+
+
+def copies_of(op: OpSpec) -> int:
+    """Return of how many copies of an operator the inputs and weights do not fit into the caches together."""
+    cache = flush_size() // 2
+    return max(_FEWEST, min(_MOST, math.ceil(cache / (4 * size_of(op)))))
+
+
+def size_of(op: OpSpec) -> int:
+    """Return how many numbers an operator reads: its inputs and weights."""
+    return max(1, sum(math.prod(shape) for shape in given_shapes(op)) + work_of(op)[0].params)
+
+
+Made = Callable[[], tuple[nn.Module, list[Any]]]
+
+
+def _maker(item: TracedOperator, model: ProfiledModel) -> Made:
+    """Return what makes an operator and its arguments."""
+    try:
+        with torch.device("meta"):
+            build_operator(item.op)
+    except UnknownNameError as error:
+        if item.name not in dict(structure_of(model.build).named_modules()):
+            raise InvalidValueError(str(error)) from error
+        return partial(_taken, model.build, model.inputs, item.name)
+    return partial(_built, item.op)
+
+
+def _built(op: OpSpec) -> tuple[nn.Module, list[Any]]:
+    """Build an operator from its key, with random inputs.
+
+    One that works in place writes into its input again and again: zeros, which stay what they are.
+    """
+    generator, dtype = torch.Generator().manual_seed(0), getattr(torch, op.dtype)
+    made = [torch.randn(shape, generator=generator).to(dtype) for shape in given_shapes(op)]
+    return build_operator(op), [torch.zeros_like(tensor) for tensor in made] if op.get("inplace") else made
+
+
+def _taken(build: Callable[[], nn.Module], inputs: Any, name: str) -> tuple[nn.Module, list[Any]]:
+    """Take a leaf module from its network, with the arguments of its first call there."""
+    network = build().eval()
+    leaf, found = network.get_submodule(name), list[Any]()
+
+    def note(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if not found:
+            found.append(_Arguments(args, kwargs))
+
+    handle = leaf.register_forward_pre_hook(note, with_kwargs=True)
+    try:
+        with torch.inference_mode():
+            network(*_example(inputs), **getattr(inputs, "kwargs", {}))
+    finally:
+        handle.remove()
+    return _Called(leaf, found[0]), [tensor.clone() for tensor in found[0].tensors]
+
+
+def _example(inputs: Any) -> tuple[Any, ...]:
+    if isinstance(inputs, tuple):
+        return (torch.randn(*inputs, generator=torch.Generator().manual_seed(0)),)
+    return tuple(inputs.args)
+
+
+class _Arguments:
+    """Arguments of a call, with the numbers of tensors in their places."""
+
+    def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self.tensors: list[torch.Tensor] = []
+        self.args = [self._place(item) for item in args]
+        self.kwargs = {name: self._place(item) for name, item in kwargs.items()}
+
+    def _place(self, item: Any) -> Any:
+        if not isinstance(item, torch.Tensor):
+            return (False, item)
+        self.tensors.append(item)
+        return (True, len(self.tensors) - 1)
+
+
+class _Called(nn.Module):
+    """Calls a leaf module as its network did."""
+
+    def __init__(self, leaf: nn.Module, arguments: _Arguments) -> None:
+        super().__init__()
+        self.leaf, self._args, self._kwargs = leaf, arguments.args, arguments.kwargs
+
+    def forward(self, *tensors: torch.Tensor) -> Any:
+        def fill(item: tuple[bool, Any]) -> Any:
+            is_tensor, value = item
+            return tensors[value] if is_tensor else value
+
+        return self.leaf(*map(fill, self._args), **{name: fill(item) for name, item in self._kwargs.items()})
+
+
+def _make_loop(made: Made, runs: int, copies: int) -> nn.Module:
+    operator, inputs = made()
+    return _Loop(operator, inputs, runs, copies)
+
+
+class _Loop(nn.Module):
+    """Runs copies of an operator in turns, each on an input of its own.
+
+    Parameters
+    ----------
+    operator : nn.Module
+        Takes its inputs one by one.
+    inputs : sequence of Tensor
+        What it takes.
+    runs : int
+        How often it runs in one run.
+    copies : int
+        Of operator and inputs.
+    """
+
+    def __init__(self, operator: nn.Module, inputs: list[torch.Tensor], runs: int, copies: int) -> None:
+        super().__init__()
+        self.operators = nn.ModuleList([operator, *(copy.deepcopy(operator) for _ in range(copies - 1))])
+        self._runs, self._count = runs, len(inputs)
+        self._next = 0
+        self._turns: list[tuple[nn.Module, list[torch.Tensor]]] = []
+        for number in range(copies):
+            for place, tensor in enumerate(inputs):
+                self.register_buffer(f"input{number}_{place}", tensor.clone() if number else tensor)
+
+    def forward(self, given: torch.Tensor) -> torch.Tensor:
+        turns = self._current_turns()
+        for run in range(self._next, self._next + self._runs):
+            operator, inputs = turns[run % len(turns)]
+            operator(*inputs)
+        self._next = (self._next + self._runs) % len(turns)
+        return given
+
+    def _current_turns(self) -> list[tuple[nn.Module, list[torch.Tensor]]]:
+        """Return the copies, each with its input; looked up anew once a runtime has moved them."""
+        if not (self._turns and self._count and self._turns[0][1][0] is self.get_buffer("input0_0")):
+            self._turns = [
+                (operator, [self.get_buffer(f"input{number}_{place}") for place in range(self._count)])
+                for number, operator in enumerate(self.operators)
+            ]
+        return self._turns

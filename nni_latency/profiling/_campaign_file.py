@@ -1,0 +1,99 @@
+"""`CampaignFile`: a list of models in a text file that a person writes, and in which the done ones are marked."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from nni_latency.errors import FileFormatError
+from nni_latency.files import write_atomically
+
+#: Marks of models: waiting, done, cannot be measured.
+_WAITING, _DONE, _FAILED = " ", "x", "!"
+
+_LINE = re.compile(r"\s*(?:\[(?P<mark>[ x!])\]\s*)?(?P<words>[^#]*?)\s*(?:#.*)?")
+
+#: Longest file [byte].
+_LARGEST = 2**20
+
+
+@dataclass(frozen=True)
+class ListedModel:
+    """A line of a campaign file: a model, and the shapes of its inputs where they are given. Immutable."""
+
+    model: str
+    inputs: tuple[str, ...] = ()
+
+
+class CampaignFile:
+    """A text file with a model a line, each after a box: ``[ ]`` waits, ``[x]`` is done, ``[!]`` cannot be measured.
+
+    What follows a model are the shapes of its inputs, as for the option ``--input``; what follows ``#`` is a remark.
+    The marks are for the reader: what was measured stands in the database.
+
+    Parameters
+    ----------
+    path : str or Path
+        The file.
+
+    Raises
+    ------
+    FileFormatError
+        If it cannot be read, names no model or one twice.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        try:
+            with self.path.open(encoding="utf-8") as file:
+                self._lines = file.read(_LARGEST).splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            reason = getattr(error, "strerror", None) or "it is not text"
+            raise FileFormatError(f"Cannot read the campaign file {str(path)!r}: {reason}.") from error
+        self.models: list[ListedModel] = []
+        for number, line in enumerate(self._lines, 1):
+            words = self._words(line)
+            if words and words[0] in {item.model for item in self.models}:
+                raise FileFormatError(f"The campaign file {str(path)!r}, line {number}, names {words[0]!r} again.")
+            if words:
+                self.models.append(ListedModel(words[0], tuple(words[1:])))
+        if not self.models:
+            raise FileFormatError(
+                f"The campaign file {str(path)!r} names no model. Write one a line, such as: [ ] resnet18"
+            )
+
+    def mark(self, done: Mapping[str, str | None]) -> None:
+        """Mark models, and write the file if that changes it.
+
+        Parameters
+        ----------
+        done : mapping of str to str or None
+            By model, the reason why it cannot be measured; None for one that is done. The others wait.
+
+        Raises
+        ------
+        OutputError
+            If it cannot be written.
+        """
+        lines = [self._marked(line, done) for line in self._lines]
+        if lines != self._lines:
+            write_atomically(self.path, "\n".join(lines) + "\n")
+            self._lines = lines
+
+    def _marked(self, line: str, done: Mapping[str, str | None]) -> str:
+        words = self._words(line)
+        if not words:
+            return line
+        _, hash_sign, remark = line.partition("#")
+        mark = _WAITING if words[0] not in done else _DONE if done[words[0]] is None else _FAILED
+        rest = f"  #{remark}" if hash_sign and mark != _FAILED else ""
+        if mark == _FAILED:
+            rest = f"  # {' '.join(str(done[words[0]]).split())}"
+        return f"[{mark}] {' '.join(words)}{rest}"
+
+    @staticmethod
+    def _words(line: str) -> list[str]:
+        match = _LINE.fullmatch(line)
+        return match["words"].split() if match else []

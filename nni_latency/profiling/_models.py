@@ -1,0 +1,219 @@
+"""`ProfiledModel`: a network whose operators are profiled, by name or of the user's own."""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from typing import Any
+
+import torch
+from torch import nn
+
+from nni_latency.errors import InvalidValueError, UnknownNameError
+from nni_latency.graphs import families
+from nni_latency.imports import require
+from nni_latency.measurement import NetworkCalls, Subject
+from nni_latency.operators import OpSpec, Trace, TracedOperator, TracingWarning, freeze_inputs, trace_both
+
+#: Input of a network of torchvision, without the batch, unless another one is given.
+_PICTURE = (3, 224, 224)
+
+
+@dataclass(frozen=True)
+class ProfiledModel:
+    """A network whose operators are profiled. Immutable.
+
+    Parameters
+    ----------
+    name : str
+        What it is called in reports.
+    build : callable
+        Makes it; it reaches worker processes by cloudpickle.
+    inputs : tuple of int or Inputs
+        What it takes, as for `Subject`.
+    trace : Trace
+        Its operators by modules: leaf modules with their true inputs, and calls between them.
+    calls : Trace
+        The same forward pass by single calls.
+
+    Raises
+    ------
+    InvalidValueError
+        If it has no operators.
+    """
+
+    name: str
+    build: Callable[[], nn.Module] = field(compare=False, repr=False)
+    inputs: Any = field(compare=False, repr=False)
+    trace: Trace = field(repr=False)
+    calls: Trace = field(repr=False)
+
+    def __post_init__(self) -> None:
+        if not self.trace.operators:
+            raise InvalidValueError(f"The model {self.name!r} computes nothing that can be timed.")
+
+    @property
+    def key(self) -> str:
+        """Digest of its operators and where each takes its inputs from; that of the subject."""
+        return self.calls.digest
+
+    @property
+    def network_calls(self) -> NetworkCalls:
+        """Which calls of a run belong to which of its operators."""
+        return NetworkCalls.of(self.trace, self.calls)
+
+    @cached_property
+    def subject(self) -> Subject:
+        """What a bench loads."""
+        specification = {"name": self.name, **self.network_calls.content()}
+        return Subject(self.key, self.build, self.inputs, "network", self.key, specification)
+
+    @property
+    def counts(self) -> Counter[str]:
+        """How often every operator runs, by its key."""
+        return Counter(item.op.op_key for item in self.trace.operators)
+
+    @property
+    def operators(self) -> dict[str, TracedOperator]:
+        """Every operator once, where it is called first, by its key."""
+        found: dict[str, TracedOperator] = {}
+        for item in self.trace.operators:
+            found.setdefault(item.op.op_key, item)
+        return found
+
+    @property
+    def ops(self) -> dict[str, OpSpec]:
+        """Every operator once, by its key."""
+        return {key: item.op for key, item in self.operators.items()}
+
+    @property
+    def weights(self) -> int:
+        """How many numbers its parameters and buffers are, but for those of functions."""
+        network = structure_of(self.build)
+        return sum(tensor.numel() for tensor in (*network.parameters(), *network.buffers()))
+
+
+def published_names() -> Mapping[str, str]:
+    """Return the names of published networks, in small letters and digits alone, each with its family.
+
+    Examples
+    --------
+    >>> published_names()["resnet18"], published_names()["vgg16"]
+    ('resnet', 'vgg')
+    """
+    found = {}
+    for name, family in families().items():
+        found[plain_name(family.summary.partition(" (")[0].partition(",")[0])] = name
+        found[plain_name(name)] = name
+    return found
+
+
+def plain_name(name: str) -> str:
+    """Keep the letters and digits of a name, small.
+
+    >>> plain_name("MobileNet_V3-Large")
+    'mobilenetv3large'
+    """
+    return "".join(letter for letter in name.lower() if letter.isalnum())
+
+
+def family_model(name: str, batch_size: int = 1) -> ProfiledModel | None:
+    """Make the published network of a family, by the family's name or its own; None if there is none of the name.
+
+    Examples
+    --------
+    >>> model = family_model("squeezenet")
+    >>> model.name, len(model.trace.operators)
+    ('squeezenet', 64)
+    >>> family_model("resnet-9000") is None
+    True
+    """
+    known = published_names().get(plain_name(name))
+    if known is None:
+        return None
+    family = families()[known]
+    build, shape = partial(family.network, 0), (batch_size, *family.input_shape)
+    if family.vocabulary is None:
+        return _traced(name, build, shape, torch.empty(shape, device="meta"))
+    words = family.example_inputs(batch_size)
+    return _traced(name, build, freeze_inputs(words, device=None), words)
+
+
+def vision_model(name: str, batch_size: int = 1, input_shape: tuple[int, ...] = _PICTURE) -> ProfiledModel:
+    """Make a network of torchvision with random weights.
+
+    Parameters
+    ----------
+    name : str
+        Its name in torchvision, such as ``resnet50``.
+    batch_size : int, default=1
+        Inputs of a run.
+    input_shape : tuple of int
+        Of its input, without the batch.
+
+    Raises
+    ------
+    MissingDependencyError
+        If torchvision is not installed.
+    UnknownNameError
+        If torchvision has no classification network of that name.
+    """
+    vision = require("torchvision.models", f"The model {name!r}", "nni_latency[vision]")
+    known = vision.list_models(module=vision)
+    if name not in known:
+        raise UnknownNameError(UnknownNameError.of("model", name, sorted({*families(), *known})))
+    inputs = (batch_size, *input_shape)
+    return _traced(name, partial(_make_vision_model, name), inputs, torch.empty(inputs, device="meta"))
+
+
+def own_model(name: str, network: nn.Module, example_inputs: Any) -> ProfiledModel:
+    """Take a network that exists; every process gets a copy of it.
+
+    Parameters
+    ----------
+    name : str
+        What it is called in reports.
+    network : nn.Module
+        The network.
+    example_inputs : Tensor, tuple or dict
+        What it takes, as for `nni_latency.operators.trace`.
+
+    Raises
+    ------
+    InvalidValueError
+        If the inputs do not fit it, its weights have no values, or it has no operators.
+
+    Examples
+    --------
+    >>> own_model("mine", nn.Sequential(nn.Linear(4, 2), nn.ReLU()), torch.zeros(1, 4)).counts["relu()@1x2:float32"]
+    1
+    """
+    subject = Subject.of_module(network, example_inputs)
+    return _traced(name, subject.build, subject.inputs, example_inputs)
+
+
+def _traced(name: str, build: Callable[[], nn.Module], inputs: Any, example: Any) -> ProfiledModel:
+    with warnings.catch_warnings():
+        # Its visits are refused where it runs otherwise than it was traced.
+        warnings.simplefilter("ignore", TracingWarning)
+        trace, calls = trace_both(structure_of(build), example)
+    return ProfiledModel(name, build, inputs, trace, calls)
+
+
+def structure_of(build: Callable[[], nn.Module]) -> nn.Module:
+    """Make a network without memory for its weights, where its own code allows that."""
+    try:
+        with torch.device("meta"):
+            return build()
+    except Exception:  # a network's own code may need numbers while it is made
+        return build()
+
+
+def _make_vision_model(name: str) -> nn.Module:
+    import torchvision
+
+    network: nn.Module = torchvision.models.get_model(name, weights=None)
+    return network

@@ -1,0 +1,379 @@
+"""`OperatorProfile`: what the operators of several models take, in them and alone, and which kinds of them count."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from nni_latency.costs import Cost
+from nni_latency.energy import MeasuredOperator
+from nni_latency.errors import InvalidValueError
+from nni_latency.notebook import Tabular
+from nni_latency.operators import OpSpec, family_of
+from nni_latency.profiling._document import PROFILE, ProfileDocument
+from nni_latency.tables import OPERATORS, SpaceReference, TableHeader
+
+#: Metrics that a profile tells.
+METRICS = ("latency", "energy")
+
+
+@dataclass(frozen=True)
+class AloneCost(Cost):
+    """What an operator takes alone. Immutable.
+
+    Parameters
+    ----------
+    value, low, high : float
+        Latency of one run and its interval [s].
+    watts : float or None
+        Mean power [W]; None where no meter was read.
+    n_samples : int
+        Loops behind it.
+    """
+
+    watts: float | None = None
+    n_samples: int = 0
+
+
+@dataclass(frozen=True)
+class ProfiledOperator:
+    """An operator of one or several models. Immutable.
+
+    Parameters
+    ----------
+    op : OpSpec
+        What it computes.
+    alone : mapping of str to AloneCost
+        What it takes alone, by whether it reuses one input, ``reused``, or takes them from memory, ``memory``; empty
+        where that was not measured.
+    """
+
+    op: OpSpec
+    alone: Mapping[str, AloneCost] = field(default_factory=dict)
+
+    @property
+    def kind(self) -> str:
+        """Kind of the operator; of a convolution with its form."""
+        return family_of(self.op)
+
+    @property
+    def watts(self) -> float | None:
+        """Mean power alone [W], from memory where that is known; None where no meter was read."""
+        for way in ("memory", "reused"):
+            if way in self.alone and self.alone[way].watts is not None:
+                return self.alone[way].watts
+        return None
+
+
+@dataclass(frozen=True)
+class Part:
+    """How often an operator runs in a model, and what all of its runs take there together [s]. Immutable."""
+
+    count: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class ModelProfile(Cost):
+    """A whole model, and its operators as they run in it. Immutable.
+
+    Parameters
+    ----------
+    value, low, high : float
+        Latency and its interval [s].
+    name : str
+        What it is called.
+    inputs : tuple of tuple of int
+        Shapes of its inputs.
+    marked : float
+        What its operators took with a mark after each of them, added up [s].
+    parts : mapping of str to Part
+        By the key of an operator; their times add up to the latency.
+    watts : float or None
+        Mean power [W]; None where no meter was read.
+    n_samples : int
+        Runs behind it.
+    """
+
+    name: str
+    inputs: tuple[tuple[int, ...], ...]
+    marked: float
+    parts: Mapping[str, Part]
+    watts: float | None = None
+    n_samples: int = 0
+
+    @property
+    def joules(self) -> float | None:
+        """Energy of a run [J], gross."""
+        return None if self.watts is None else self.value * self.watts
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class OperatorProfile(TableHeader, Tabular):
+    """Operators of several models on one platform. Immutable.
+
+    Parameters
+    ----------
+    batch_size : int
+        Inputs of a run.
+    target : float
+        Share of every model's time, and energy, that was to be attributed.
+    models : tuple of ModelProfile
+        The models.
+    operators : tuple of ProfiledOperator
+        Every operator of the models once.
+    significant : tuple of str
+        The kinds of operators that were chosen to reach the target, in this order.
+    failures : mapping of str to str
+        Models, and operators alone, that could not be measured, each with the reason.
+    meter, assumption : str or None
+        What read the energy, and what that assumes instead of measuring it.
+    **header
+        What `nni_latency.tables.TableHeader` takes.
+
+    Raises
+    ------
+    InvalidValueError
+        If a model has an operator that is not there, or there is no model.
+    """
+
+    space: SpaceReference = field(default_factory=lambda: SpaceReference(OPERATORS))
+    batch_size: int
+    target: float
+    models: tuple[ModelProfile, ...]
+    operators: tuple[ProfiledOperator, ...]
+    significant: tuple[str, ...] = ()
+    failures: Mapping[str, str] = field(default_factory=dict)
+    meter: str | None = None
+    assumption: str | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.models:
+            raise InvalidValueError("A profile needs at least one model. Got none.")
+        unknown = {key for model in self.models for key in model.parts} - set(self.by_key)
+        if unknown:
+            raise InvalidValueError(f"A profile must hold all operators of its models. It lacks {min(unknown)}.")
+
+    def __repr__(self) -> str:
+        return f"OperatorProfile({len(self.models)} models, {len(self.operators)} operators on {self.platform.id})"
+
+    @cached_property
+    def by_key(self) -> Mapping[str, ProfiledOperator]:
+        """The operators by their keys."""
+        return {item.op.op_key: item for item in self.operators}
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """What is known of every model: latency, and energy where a meter was read."""
+        return METRICS if all(model.watts is not None for model in self.models) else METRICS[:1]
+
+    def joules(self, model: ModelProfile) -> dict[str, float]:
+        """Return the energy of every operator of a model in it, by the operator's key; they add up to the model's [J].
+
+        No meter resolves an operator inside a network. Energy is divided in proportion to the time in the network times
+        the power alone; an operator that was not measured alone counts with the power of the model.
+        """
+        whole = model.joules
+        if whole is None:
+            return {}
+        found = {key: part.seconds * self._watts(key, model) for key, part in model.parts.items()}
+        total = math.fsum(found.values())
+        return {key: value / total * whole for key, value in found.items()}
+
+    def _watts(self, key: str, model: ModelProfile) -> float:
+        watts = self.by_key[key].watts
+        return model.watts or 0.0 if watts is None else watts
+
+    def costs(self, model: ModelProfile, metric: str) -> dict[str, float]:
+        """Return what every operator of a model takes in it by a metric, by the operator's key, in its SI unit."""
+        if metric == "energy":
+            return self.joules(model)
+        return {key: part.seconds for key, part in model.parts.items()}
+
+    def shares(self, metric: str) -> dict[str, dict[str, float]]:
+        """Return the share of every kind of operator, by model.
+
+        Energy counts for a kind as far as the power of its operators was measured.
+        """
+        return {model.name: self._shares(model, metric) for model in self.models}
+
+    def _shares(self, model: ModelProfile, metric: str) -> dict[str, float]:
+        costs = self.costs(model, metric)
+        total = math.fsum(costs.values())
+        found: dict[str, float] = defaultdict(float)
+        for key, value in costs.items():
+            item = self.by_key[key]
+            found[item.kind] += value / total if metric == "latency" or item.watts is not None else 0.0
+        return dict(found)
+
+    def attributed(self, metric: str) -> dict[str, float]:
+        """Return what share of every model the significant kinds have, by model."""
+        return {
+            name: min(1.0, math.fsum(row.get(kind, 0.0) for kind in self.significant))
+            for name, row in self.shares(metric).items()
+        }
+
+    def ratio(self, model: ModelProfile, way: str, metric: str) -> float | None:
+        """Return the sum of a model's operators over the whole model.
+
+        Parameters
+        ----------
+        model : ModelProfile
+            One of the models.
+        way : {"reused", "memory", "context"}
+            Operators alone, on one input or on inputs from memory; those that were not measured alone count as in the
+            model. In context it is what they took inside the model, marks between them included, and their energy as
+            their time there times their power alone.
+        metric : {"latency", "energy"}
+            Of what.
+
+        Returns
+        -------
+        float or None
+            None where it was not measured.
+        """
+        if metric == "energy" and model.joules is None:
+            return None
+        if way == "context":
+            return self._in_context(model, metric)
+        known = [key for key in model.parts if way in self.by_key[key].alone]
+        if not known:
+            return None
+        inside = self.costs(model, metric)
+        sums = [self._alone(key, model, way, metric) if key in set(known) else inside[key] for key in model.parts]
+        return math.fsum(sums) / math.fsum(inside.values())
+
+    def _in_context(self, model: ModelProfile, metric: str) -> float:
+        marked = model.marked / model.value
+        if metric == "latency":
+            return marked
+        summed = math.fsum(part.seconds * self._watts(key, model) for key, part in model.parts.items())
+        return marked * summed / (model.joules or math.nan)
+
+    def _alone(self, key: str, model: ModelProfile, way: str, metric: str) -> float:
+        cost = self.by_key[key].alone[way]
+        watts = 1.0 if metric == "latency" else cost.watts or self._watts(key, model)
+        return model.parts[key].count * cost.value * watts
+
+    def measured(self) -> list[MeasuredOperator]:
+        """Return the operators whose time and power alone are known, from memory where that was measured.
+
+        What `nni_latency.energy.PortableModel` learns from.
+        """
+        found = []
+        for item in self.operators:
+            costs = (item.alone[way] for way in ("memory", "reused") if way in item.alone)
+            cost = next((cost for cost in costs if cost.watts is not None), None)
+            if cost is not None and cost.watts is not None:
+                found.append(MeasuredOperator(item.op, cost.value, cost.value * cost.watts))
+        return found
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return a row for every kind of operator in every model."""
+        return [self._row(model, kind, keys) for model in self.models for kind, keys in self._kinds(model).items()]
+
+    def _kinds(self, model: ModelProfile) -> dict[str, list[str]]:
+        found: dict[str, list[str]] = {}
+        for key in model.parts:
+            found.setdefault(self.by_key[key].kind, []).append(key)
+        return dict(sorted(found.items(), key=lambda item: -sum(model.parts[key].seconds for key in item[1])))
+
+    def _row(self, model: ModelProfile, kind: str, keys: list[str]) -> dict[str, Any]:
+        seconds, joules = math.fsum(model.parts[key].seconds for key in keys), self.joules(model)
+        energy = math.fsum(joules[key] for key in keys) if joules else None
+        return {
+            "platform": self.platform.id,
+            "batch_size": self.batch_size,
+            "model": model.name,
+            "kind": kind,
+            "significant": kind in self.significant,
+            "operators": len(keys),
+            "runs": sum(model.parts[key].count for key in keys),
+            "latency_s": seconds,
+            "latency_share": seconds / model.value,
+            "energy": energy,
+            "energy_share": energy and energy / (model.joules or math.nan),
+            "measured_alone": sum(bool(self.by_key[key].alone) for key in keys),
+        }
+
+    def save(self, path: str | Path) -> Path:
+        """Write the profile as JSON, whole or not at all.
+
+        Raises
+        ------
+        OutputError
+            If it cannot be written.
+        """
+        numbers = {item.op.op_key: number for number, item in enumerate(self.operators)}
+        content = {
+            **self.header_content(),
+            "batch_size": self.batch_size,
+            "target": self.target,
+            "significant": list(self.significant),
+            "failures": dict(self.failures),
+            "meter": self.meter,
+            "assumption": self.assumption,
+        }
+        models = [
+            {
+                **vars(model),
+                "inputs": [list(shape) for shape in model.inputs],
+                "parts": [[numbers[key], part.count, part.seconds] for key, part in model.parts.items()],
+            }
+            for model in self.models
+        ]
+        operators = [
+            {"op": item.op.as_dict(), **{way: vars(item.alone[way]) for way in item.alone}} for item in self.operators
+        ]
+        return PROFILE.save(path, content, {"models": map(_line, models), "operators": map(_line, operators)})
+
+    @classmethod
+    def load(cls, path: str | Path) -> OperatorProfile:
+        """Read a profile.
+
+        Raises
+        ------
+        FileFormatError
+            If the file is absent, truncated, altered, of another kind or of a newer version.
+        """
+        return PROFILE.load(path, cls._of_document)
+
+    @classmethod
+    def _of_document(cls, document: ProfileDocument) -> OperatorProfile:
+        operators = tuple(
+            ProfiledOperator(
+                item.op.to_op(),
+                {
+                    way: AloneCost(**dict(cost))
+                    for way, cost in (("reused", item.reused), ("memory", item.memory))
+                    if cost is not None
+                },
+            )
+            for item in document.operators
+        )
+        keys = [item.op.op_key for item in operators]
+        models = tuple(
+            ModelProfile(
+                **{
+                    **dict(item),
+                    "inputs": tuple(map(tuple, item.inputs)),
+                    "parts": {keys[number]: Part(count, seconds) for number, count, seconds in item.parts},
+                }
+            )
+            for item in document.models
+        )
+        plain = {name: getattr(document, name) for name in ("batch_size", "target", "failures", "meter", "assumption")}
+        return cls(
+            **document.header(), **plain, models=models, operators=operators, significant=tuple(document.significant)
+        )
+
+
+def _line(content: Mapping[str, Any]) -> str:
+    return json.dumps(content, allow_nan=False)

@@ -1,0 +1,299 @@
+"""`LatencyClient`: asking a service of another machine."""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import json
+import os
+import time
+import urllib.parse
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from nni_latency.errors import InvalidValueError, LatencyError, MeasurementError, MissingEntryError
+from nni_latency.query._answer import Answer, Measure, check_measure
+from nni_latency.query._question import Question
+
+#: The variable with the key of a service, where none is given.
+KEY_VARIABLE = "NNI_LATENCY_API_KEY"
+
+#: Questions of one request.
+BULK = 64
+
+#: Attempts at a request that is refused because there are too many, or whose connection was closed.
+_ATTEMPTS = 5
+
+
+class ServiceError(LatencyError, RuntimeError):
+    """Raised when a service does not answer, or refuses; the message says why.
+
+    Attributes
+    ----------
+    status : int
+        Of HTTP; 0 if nobody answered.
+    """
+
+    def __init__(self, message: str, status: int = 0) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class LatencyClient:
+    """Asks a service for latencies. Safe in several threads.
+
+    A network is sent without its weights, and only if the service does not know it.
+
+    Parameters
+    ----------
+    url : str
+        Of the service, such as ``http://127.0.0.1:8765``.
+    key : str, optional
+        API key; by default what the environment variable ``NNI_LATENCY_API_KEY`` says.
+    timeout : float, default=60.0
+        How long to wait for a response [s]; measurements may take longer.
+
+    Raises
+    ------
+    InvalidValueError
+        If the URL is none.
+
+    Examples
+    --------
+    >>> client = LatencyClient("http://127.0.0.1:8765")
+    >>> client.query("net.onnx", "epyc-7763.onnxruntime.fp32.t1").value  # doctest: +SKIP
+    0.00312
+    """
+
+    def __init__(self, url: str, key: str | None = None, *, timeout: float = 60.0) -> None:
+        parts = urllib.parse.urlsplit(url)
+        try:
+            port = parts.port
+        except ValueError as error:
+            raise _no_url(url) from error
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
+            raise _no_url(url)
+        self.url = url.rstrip("/")
+        self._secure, self._host, self._port = parts.scheme == "https", parts.hostname, port
+        self._path = parts.path.rstrip("/")
+        self._key = key if key is not None else os.environ.get(KEY_VARIABLE, "")
+        self._timeout = timeout
+        # Connections that are free; one that is in use belongs to its thread alone.
+        self._free: list[http.client.HTTPConnection] = []
+        weakref.finalize(self, _close, self._free)
+
+    def __repr__(self) -> str:
+        return f"LatencyClient({self.url!r})"
+
+    def query(
+        self,
+        question: object,
+        platform: str,
+        *,
+        example_inputs: Any = None,
+        measure: Measure = "if-unsure",
+        within: float = 0.1,
+        wait: bool = True,
+        on_progress: Callable[[float], None] = lambda _share: None,
+    ) -> Answer:
+        """Ask for a latency; what is measured is waited for.
+
+        Parameters
+        ----------
+        question, example_inputs : object
+            As `Question.of` takes them.
+        platform : str
+            Id of the platform.
+        measure, within
+            As for `LatencyQuery.ask`.
+        wait : bool, default=True
+            Wait for a measurement; if not, one that was begun raises `MissingEntryError`.
+        on_progress : callable, optional
+            Called with the share that is done while it is measured.
+
+        Raises
+        ------
+        ServiceError
+            If the service does not answer, or refuses.
+        MissingEntryError
+            If nobody knows the latency, and it cannot be measured or predicted.
+        MeasurementError
+            If it was to be measured and could not be run.
+        InvalidValueError
+            If the question is none.
+        """
+        check_measure(measure)
+        asked = Question.of(question, example_inputs)
+        known = self.known(asked.key, platform)
+        if known is not None and not known.remarks:
+            return known
+        body = {**_described(asked), "platform": platform, "measure": measure, "within": within}
+        found = self._request("POST", "/v1/query", body)
+        return self._settled(found, wait, on_progress)
+
+    def query_all(
+        self, questions: Sequence[object], platform: str, *, measure: Measure = "if-unsure", within: float = 0.1
+    ) -> list[Answer | LatencyError]:
+        """Ask for many latencies in few requests, and wait for those that are measured.
+
+        Returns
+        -------
+        list of Answer or LatencyError
+            In the order of the questions; an error where there is no answer.
+
+        Raises
+        ------
+        ServiceError
+            If the service does not answer, or refuses.
+        """
+        asked = [Question.of(question) for question in questions]
+        results: list[Any] = []
+        for begin in range(0, len(asked), BULK):
+            part = asked[begin : begin + BULK]
+            body = {
+                "platform": platform,
+                "measure": measure,
+                "within": within,
+                "questions": [_described(item) for item in part],
+            }
+            results += self._request("POST", "/v1/queries", body)["results"]
+        return [self._result(item) for item in results]
+
+    def known(self, key: str, platform: str) -> Answer | None:
+        """Return what records know of a key; None if they know nothing."""
+        words = urllib.parse.urlencode({"key": key, "platform": platform})
+        try:
+            return Answer.of_content(self._request("GET", f"/v1/latency?{words}"))
+        except MissingEntryError:
+            return None
+
+    def platforms(self) -> list[str]:
+        """Return the ids of the platforms that the service knows."""
+        return [item["id"] for item in self._pages("/v1/platforms")]
+
+    def health(self) -> dict[str, Any]:
+        """Return what the service says of itself."""
+        found: dict[str, Any] = self._request("GET", "/health")
+        return found
+
+    def job(self, identifier: str) -> dict[str, Any]:
+        """Return how far a measurement is."""
+        found: dict[str, Any] = self._request("GET", f"/v1/jobs/{urllib.parse.quote(identifier, safe='')}")
+        return found
+
+    def _result(self, item: dict[str, Any]) -> Answer | LatencyError:
+        if item.get("error"):
+            return MissingEntryError(str(item["error"]))
+        try:
+            return self._settled(item, True, lambda _share: None)
+        except (MeasurementError, MissingEntryError) as error:
+            return error
+
+    def _settled(self, found: dict[str, Any], wait: bool, on_progress: Callable[[float], None]) -> Answer:
+        if found.get("answer"):
+            return Answer.of_content(found["answer"])
+        job = found["job"]
+        if not wait:
+            raise MissingEntryError(f"It is being measured by the job {job['id']!r}. Ask again later.")
+        pause = 0.1
+        while job["state"] in ("queued", "running"):
+            on_progress(job["progress"])
+            time.sleep(pause)
+            pause = min(2.0, 1.5 * pause)
+            job = self.job(job["id"])
+        if job["state"] != "done":
+            raise MeasurementError(job["error"] or f"The job was {job['state']}.")
+        return Answer.of_content(job["answer"])
+
+    def _pages(self, path: str) -> Iterator[Any]:
+        offset: int | None = 0
+        while offset is not None:
+            page = self._request("GET", f"{path}?offset={offset}")
+            yield from page["items"]
+            offset = page["next"]
+
+    def _request(self, method: str, path: str, body: Any = None) -> Any:
+        content = None if body is None else json.dumps(body).encode()
+        headers = {"Accept": "application/json"}
+        if content is not None:
+            headers["Content-Type"] = "application/json"
+        if self._key:
+            headers["Authorization"] = f"Bearer {self._key}"
+        for attempt in range(_ATTEMPTS):
+            try:
+                status, waits, answered = self._send(method, path, content, headers)
+            except (OSError, http.client.HTTPException) as error:
+                # Connections that were kept may have been closed by the other side meanwhile.
+                if (
+                    attempt == 0
+                    and isinstance(error, ConnectionError)
+                    and not isinstance(error, ConnectionRefusedError)
+                ):
+                    self.close()
+                    continue
+                reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+                raise ServiceError(f"The service {self.url} does not answer: {reason}.") from error
+            if status == 429 and attempt < _ATTEMPTS - 1:
+                time.sleep(min(30.0, waits))
+                continue
+            return self._read(status, answered)
+        raise AssertionError(path)
+
+    def _send(self, method: str, path: str, content: bytes | None, headers: dict[str, str]) -> tuple[int, float, bytes]:
+        connection = self._connection()
+        try:
+            connection.request(method, f"{self._path}{path}", content, headers)
+            response = connection.getresponse()
+            waits = response.getheader("Retry-After", "1")
+            found = response.status, float(waits) if waits.isdecimal() else 1.0, response.read()
+        except BaseException:
+            connection.close()
+            raise
+        self._free.append(connection)
+        return found
+
+    def _connection(self) -> http.client.HTTPConnection:
+        try:
+            return self._free.pop()
+        except IndexError:
+            kind = http.client.HTTPSConnection if self._secure else http.client.HTTPConnection
+            return kind(self._host, self._port, timeout=self._timeout)
+
+    def close(self) -> None:
+        """Close the connections; they are made again when they are needed."""
+        _close(self._free)
+
+    def _read(self, status: int, answered: bytes) -> Any:
+        try:
+            content = json.loads(answered)
+        except (ValueError, RecursionError) as error:
+            raise ServiceError(
+                f"{self.url} is no service of nni_latency: it answers with status {status}, and no JSON.", status
+            ) from error
+        if status < 400:
+            return content
+        sentence = content.get("error") if isinstance(content, dict) else None
+        if not isinstance(sentence, str):
+            raise ServiceError(f"{self.url} is no service of nni_latency: it answers with status {status}.", status)
+        if status == 404:
+            raise MissingEntryError(sentence)
+        if status == 422:
+            raise InvalidValueError(sentence)
+        raise ServiceError(f"{self.url} refuses: {sentence}", status)
+
+
+def _close(connections: list[http.client.HTTPConnection]) -> None:
+    while connections:
+        connections.pop().close()
+
+
+def _described(asked: Question) -> dict[str, Any]:
+    """Say what is asked about: the network itself, or the key of an operator or kernel."""
+    if not asked.onnx:
+        return {"key": asked.key}
+    return {"key": asked.key, "onnx": base64.b64encode(asked.onnx).decode(), "name": asked.name[-200:]}
+
+
+def _no_url(url: str) -> InvalidValueError:
+    return InvalidValueError(f"The URL of a service must look like http://127.0.0.1:8765. Got {url[:80]!r}.")

@@ -1,0 +1,253 @@
+"""`LatencyQuery`: the latency of anything on a platform: known, measured or predicted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from importlib import metadata
+
+from nni_latency.errors import InvalidValueError, LatencyError, MeasurementError, MissingEntryError, listed
+from nni_latency.estimators import Estimate, Estimator, LayerEstimator
+from nni_latency.graphs import GraphPredictor
+from nni_latency.measurement import Benches, Campaign, CampaignHeader, NetworkSchedule, Progress, Protocol, Store
+from nni_latency.operators import OpSpec
+from nni_latency.platforms import Platform
+from nni_latency.query._answer import Answer, Measure, check_measure
+from nni_latency.query._machines import LocalMachines, Machines
+from nni_latency.query._question import Question
+
+#: How a query measures without being told: two processes, at most sixteen visits of three runs each.
+QUERY_PROTOCOL = Protocol(n_warmup=1, n_run=3, rounds=16, time_budget=20.0, processes=2)
+
+#: What campaigns of queries are called in a store.
+KIND = "query"
+
+#: How long to wait for another process or thread that measures the same [s].
+_LONGEST_WAIT = 3600.0
+
+Predictor = Estimator | GraphPredictor
+
+
+class LatencyQuery:
+    """Answers what the latency of something is on a platform. Safe in several threads.
+
+    What the store knows is answered from its records. Else it is measured or predicted, as is asked for. What is
+    measured is kept in the store, so nothing is measured twice: of several that ask for the same at the same time, in
+    any process, one measures and the others wait.
+
+    Parameters
+    ----------
+    store : Store
+        Where records are, and go.
+    machines : Machines, optional
+        What measures; without any, what is not known is predicted.
+    predictors : mapping of str to GraphPredictor or Estimator, optional
+        What predicts, by the name that answers give it; the first that knows the platform is asked.
+    protocol : Protocol, optional
+        How it is measured; by default `QUERY_PROTOCOL`.
+
+    Examples
+    --------
+    >>> from nni_latency.database import open_store
+    >>> from nni_latency.measurement.runtimes import TorchEager
+    >>> machines = LocalMachines([TorchEager()])
+    >>> query = LatencyQuery(open_store("memory"), machines=machines)
+    >>> [platform] = query.platforms()
+    >>> query.ask("relu()@1x8:float32", platform).source  # doctest: +SKIP
+    'measurement'
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        machines: Machines | None = None,
+        predictors: Mapping[str, Predictor] | None = None,
+        protocol: Protocol | None = None,
+    ) -> None:
+        self.store = store
+        self.machines: Machines = LocalMachines([]) if machines is None else machines
+        self.predictors = dict(predictors or {})
+        self.protocol = protocol or QUERY_PROTOCOL
+
+    def __repr__(self) -> str:
+        return f"LatencyQuery({self.store!r})"
+
+    def platforms(self) -> list[str]:
+        """Return the ids of all platforms of which anything is known or can be measured or predicted, sorted."""
+        found = [*self.store.platforms(), *self.machines.platforms()]
+        found += [platform for predictor in self.predictors.values() for platform in _platforms_of(predictor)]
+        return sorted({platform.id for platform in found})
+
+    def measures_on(self, platform: str) -> bool:
+        """Whether something can be measured on a platform at this moment."""
+        return any(item.id == platform for item in self.machines.platforms())
+
+    def ask(
+        self,
+        question: object,
+        platform: str,
+        *,
+        measure: Measure = "if-unsure",
+        within: float = 0.1,
+        on_progress: Callable[[Progress], None] = lambda _progress: None,
+    ) -> Answer:
+        """Answer from a record, a measurement or a prediction.
+
+        Parameters
+        ----------
+        question : object
+            Of what, as `Question.of` takes it.
+        platform : str
+            Id of the platform.
+        measure : {"always", "if-unsure", "never"}, default="if-unsure"
+            When something that no record knows is measured: always; if half the width of the predicted interval is more
+            than `within`, or nothing predicts it; or never.
+        within : float, default=0.1
+            As a share of the prediction.
+        on_progress : callable, optional
+            Called with a `nni_latency.measurement.Progress` while it is measured.
+
+        Returns
+        -------
+        Answer
+
+        Raises
+        ------
+        InvalidValueError
+            If the question is none, or an option is out of range.
+        MissingEntryError
+            If nothing is known, and it cannot be measured or predicted; the message says why.
+        MeasurementError
+            If it is to be measured and cannot be run.
+        OutputError
+            If what is measured cannot be kept.
+        """
+        check_measure(measure)
+        if not 0 < within <= 1:
+            raise InvalidValueError(f"'within' must be a share above 0 and at most 1. Got {within!r}.")
+        asked = Question.of(question)
+        known = self.known(asked.key, platform)
+        if known is not None and not known.remarks:
+            return known
+        predicted = None if measure == "always" else known or self.predict(asked, platform)
+        if predicted is not None and (measure == "never" or (known is None and predicted.spread <= within)):
+            return predicted
+        if measure == "never" or asked.build is None or not self.measures_on(platform):
+            return self._unmeasured(asked, platform, measure, predicted)
+        try:
+            return self._measure(asked, platform, on_progress)
+        except MeasurementError as error:
+            if predicted is None:
+                raise
+            return replace(predicted, remarks=(*predicted.remarks, f"It was not measured: {error}"))
+
+    def known(self, key: str, platform: str) -> Answer | None:
+        """Return what the store knows; None if it knows nothing.
+
+        Where something is measured on the platform at this moment, records of another state of it, such as another
+        version of the runtime, say so in their remarks.
+        """
+        here = next((item for item in self.machines.platforms() if item.id == platform), None)
+        found = self.store.known(key, platform if here is None else here)
+        if found is None and here is not None:
+            older = self.store.known(key, platform)
+            if older is not None:
+                changed = "; ".join(older.platform.differences(here))
+                return replace(
+                    Answer.of_known(older), remarks=(f"It was measured before the platform changed: {changed}.",)
+                )
+        return None if found is None else Answer.of_known(found)
+
+    def predict(self, question: Question, platform: str) -> Answer | None:
+        """Return what the first predictor says that knows the platform; None if none does, or it cannot tell."""
+        if question.graph is None:
+            return None
+        for name, predictor in self.predictors.items():
+            if any(item.id == platform for item in _platforms_of(predictor)):
+                try:
+                    estimate = _estimate(predictor, question, platform)
+                except (LatencyError, ArithmeticError, LookupError, TypeError, ValueError):
+                    # A file of a stranger may say anything of its operators.
+                    continue
+                if estimate is not None and estimate.value > 0:
+                    return Answer.of_estimate(
+                        estimate, key=question.key, platform=platform, predictor=name, version=_version()
+                    )
+        return None
+
+    def _unmeasured(self, asked: Question, platform: str, measure: str, predicted: Answer | None) -> Answer:
+        """Return a prediction that is not as sure as was asked for, or say why there is no answer."""
+        reason = self._why_not_measured(asked, platform, measure)
+        if predicted is not None:
+            doubts = () if predicted.remarks else (f"The interval is wide. {reason}",)
+            return replace(predicted, remarks=(*predicted.remarks, *doubts))
+        platforms = self.platforms()
+        if platform not in platforms:
+            there = listed(platforms) or "none"
+            raise MissingEntryError(f"Nothing is known of the platform {platform!r}. There is: {there}.")
+        raise MissingEntryError(f"The latency of {asked.name or asked.key!r} on {platform} is not known. {reason}")
+
+    def _why_not_measured(self, asked: Question, platform: str, measure: str) -> str:
+        if measure == "never":
+            return "No predictor knows it, and nothing is measured with measure='never'."
+        if asked.build is None:
+            return "It was asked for by its key alone. Send the network itself, so that it can be measured."
+        places = [item.id for item in self.machines.platforms()]
+        return f"No machine that measures on this platform is there; those that measure: {listed(places) or 'none'}."
+
+    def _measure(self, asked: Question, platform: str, on_progress: Callable[[Progress], None]) -> Answer:
+        benches = self.machines.benches(platform)
+        was_measured = self._run(asked, benches, on_progress)
+        known = self.store.known(asked.key, benches.platform)
+        if known is None:
+            raise MeasurementError(f"The measurement of {asked.name!r} on {platform} gave no latency.")
+        return Answer.of_known(known, "measurement" if was_measured else "record")
+
+    def _run(self, asked: Question, benches: Benches, on_progress: Callable[[Progress], None]) -> bool:
+        """Measure as far as the store does not have it; return whether anything was measured."""
+        protocol = replace(self.protocol, threads=benches.platform.threads)
+        header = CampaignHeader(KIND, {"subject": asked.key}, benches.platform, protocol)
+        subject = asked.subject()
+        for fresh in (False, True):
+            with self.store.campaign(header, fresh=fresh, wait=_LONGEST_WAIT) as log:
+                if log.failures and not fresh:
+                    # What failed before is tried again.
+                    continue
+                before = len(log.records)
+                schedule = NetworkSchedule([subject], protocol, isolated=benches.isolated, kind=KIND)
+                try:
+                    Campaign(schedule, benches, log, on_progress=on_progress).run()
+                except MeasurementError as error:
+                    reason = next((failure.reason for failure in log.failures), str(error)).rstrip(".")
+                    raise MeasurementError(
+                        f"{asked.name or asked.key!r} cannot be measured on {benches.platform.id}: {reason}."
+                    ) from error
+                return len(log.records) > before
+        raise AssertionError(asked.key)
+
+
+def _platforms_of(predictor: Predictor) -> tuple[Platform, ...]:
+    return tuple(predictor.platforms_) if isinstance(predictor, GraphPredictor) else (predictor.platform,)
+
+
+def _estimate(predictor: Predictor, question: Question, platform: str) -> Estimate | None:
+    """Ask a predictor in the form that it takes."""
+    if isinstance(predictor, GraphPredictor):
+        assert question.graph is not None, question
+        return predictor.estimate(question.graph)[platform]
+    if not isinstance(predictor, Estimator) or predictor.metric != "latency":
+        return None
+    if isinstance(question.source, OpSpec):
+        return predictor.estimate_op(question.source) if isinstance(predictor, LayerEstimator) else None
+    if question.source is None or (isinstance(question.source, str) and not predictor.reads_onnx):
+        return None
+    estimator: Estimator = predictor
+    return estimator.estimate(question.source, question.example_inputs)
+
+
+def _version() -> str:
+    try:
+        return metadata.version("nni_latency")
+    except metadata.PackageNotFoundError:
+        return "unknown"

@@ -1,0 +1,249 @@
+"""`Question`: of what a latency is asked, and how it is built, predicted and told from others."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import nni_latency.loading as loading
+from nni_latency.datasets import GraphDocument
+from nni_latency.errors import InvalidValueError, UnknownNameError
+from nni_latency.graphs import light_onnx
+from nni_latency.kernels import Kernel
+from nni_latency.measurement import Build, Kind, Subject
+from nni_latency.micro_benchmarks import inputs_of
+from nni_latency.operators import (
+    OP_KEY,
+    Graph,
+    OpSpec,
+    TracedOperator,
+    build_operator,
+    freeze_inputs,
+    given_shapes,
+    graph_key,
+    onnx_inputs,
+    onnx_network,
+    parse_op_keys,
+    read_onnx,
+)
+from nni_latency.query._as_file import as_file
+
+#: What the key of a network looks like.
+GRAPH_KEY = re.compile(r"[0-9a-f]{32}")
+
+
+@dataclass(frozen=True)
+class Question:
+    """Of what a latency is asked. Immutable; make one with `of` or the methods that begin with ``of_``.
+
+    Parameters
+    ----------
+    key : str
+        Tells it from others: the `graph_key` of a network, the key of an operator or a kernel.
+    kind : {"network", "operator", "kernel"}, default="network"
+        What it is.
+    name : str, default=""
+        What it is called in messages.
+    graph : Graph, optional
+        Its operators, in the form of ONNX files; None where only the key is known.
+    build : callable, optional
+        Makes what is measured.
+    inputs : object, optional
+        What that takes.
+    onnx : bytes
+        The network as an ONNX file without weights, to be sent elsewhere; empty where there is none.
+    source : object, optional
+        What was asked about, for estimators: a module, an ONNX file, an `OpSpec`.
+    example_inputs : object, optional
+        What a module takes.
+
+    Examples
+    --------
+    >>> Question.of("relu()@1x64x56x56:float32").kind
+    'operator'
+    """
+
+    key: str
+    kind: Kind = "network"
+    name: str = ""
+    graph: Graph | None = field(default=None, compare=False, repr=False)
+    build: Build | None = field(default=None, compare=False, repr=False)
+    inputs: Any = field(default=None, compare=False, repr=False)
+    onnx: bytes = field(default=b"", compare=False, repr=False)
+    source: Any = field(default=None, compare=False, repr=False)
+    example_inputs: Any = field(default=None, compare=False, repr=False)
+
+    @classmethod
+    def of(cls, source: Any, example_inputs: Any = None, batch_size: int | None = None) -> Question:
+        """Make the question that anything stands for.
+
+        Parameters
+        ----------
+        source : Question, nn.Module, str, Path, bytes, OpSpec or Kernel
+            A module, such as a frozen model of an NNI space; the path or the content of an ONNX file; an operator or a
+            kernel, or the key of one; or a `graph_key`.
+        example_inputs : Tensor, sequence or dict, optional
+            What a module takes; for ONNX where it leaves sizes open.
+        batch_size : int, optional
+            First dimension of the inputs of an ONNX file.
+
+        Raises
+        ------
+        InvalidValueError
+            If it is none of these, cannot be read, or needs inputs.
+        UnknownNameError
+            If it is an operator or a kernel that cannot be built.
+        MissingDependencyError
+            If the package onnx is not installed.
+        """
+        if isinstance(source, Question):
+            return source
+        if isinstance(source, OpSpec):
+            return cls.of_operator(source)
+        if isinstance(source, Kernel):
+            return cls.of_kernel(source)
+        if isinstance(source, bytes):
+            return cls.of_onnx(source, example_inputs=example_inputs, batch_size=batch_size)
+        if isinstance(source, (str, Path)):
+            return cls._of_text(source, example_inputs, batch_size)
+        return cls.of_module(source, example_inputs)
+
+    @classmethod
+    def _of_text(cls, source: str | Path, example_inputs: Any, batch_size: int | None) -> Question:
+        text = str(source)
+        if text.endswith(".onnx") or isinstance(source, Path):
+            content = read_file(Path(source))
+            return replace(cls.of_onnx(content, text, example_inputs, batch_size), source=text)
+        if GRAPH_KEY.fullmatch(text):
+            return cls(text, name=text)
+        if OP_KEY.fullmatch(text):
+            return cls.of_operator(parse_op_keys(text)[0])
+        if re.fullmatch(r"\w+\(.*\)", text):
+            return cls.of_kernel(Kernel.parse(text))
+        raise InvalidValueError(
+            "A latency is asked of an ONNX file (.onnx), a module, the key of an operator or a kernel, or a graph_key "
+            f"of 32 hexadecimal digits. Got {text[:80]!r}."
+        )
+
+    @classmethod
+    def of_onnx(
+        cls, content: bytes, name: str = "network.onnx", example_inputs: Any = None, batch_size: int | None = None
+    ) -> Question:
+        """Make a question of the content of an ONNX file; raises as `of`."""
+        with as_file(content, name) as path:
+            light = light_onnx(path, example_inputs, batch_size)
+        return cls.of_light(light, name)
+
+    @classmethod
+    def of_light(cls, light: bytes, name: str) -> Question:
+        """Make a question of an ONNX file without weights, as `nni_latency.graphs.light_onnx` makes it."""
+        with as_file(light, name) as path:
+            graph, inputs = read_onnx(path), onnx_inputs(path)
+        return cls.of_graph(graph, light, inputs, name)
+
+    @classmethod
+    def of_graph(cls, graph: Graph, light: bytes, inputs: Any, name: str) -> Question:
+        """Make a question of a network that was read before."""
+        if not graph.operators:
+            raise InvalidValueError(f"{name!r} has no operators: nothing in it takes time.")
+        return cls(graph_key(graph), "network", name, graph, partial(_built, light, name), inputs, light)
+
+    @classmethod
+    def of_module(cls, module: Any, example_inputs: Any) -> Question:
+        """Make a question of a module; it is known by what it is when it is exported to ONNX. Raises as `of`."""
+        from torch import nn
+
+        if not isinstance(module, nn.Module):
+            raise InvalidValueError(
+                "A latency is asked of a torch.nn.Module, an ONNX file, an operator, a kernel or a graph_key. "
+                f"Got {type(module).__name__}."
+            )
+        name = type(module).__name__
+        asked = cls.of_light(light_onnx(module, example_inputs), name)
+        subject = Subject.of_module(module, example_inputs)
+        found = replace(asked, build=subject.build, inputs=subject.inputs)
+        return replace(found, source=module, example_inputs=example_inputs)
+
+    @classmethod
+    def of_operator(cls, op: OpSpec) -> Question:
+        """Make a question of an operator alone.
+
+        Raises
+        ------
+        UnknownNameError
+            If its key does not say enough to build it.
+        """
+        build_operator(op)
+        graph = _chain([op])
+        shapes = tuple(map(tuple, given_shapes(op)))
+        return cls(op.op_key, "operator", op.op_key, graph, partial(build_operator, op), _inputs(shapes, op), b"", op)
+
+    @classmethod
+    def of_kernel(cls, kernel: Kernel) -> Question:
+        """Make a question of a kernel alone.
+
+        Raises
+        ------
+        UnknownNameError
+            If there is no kernel of this kind, or it has other sizes.
+        """
+        kinds = loading.load_kernel_types()
+        if kernel.kind not in kinds:
+            raise UnknownNameError.of("kernel", kernel.kind, sorted(kinds))
+        kind = kinds[kernel.kind]
+        kind.check(kernel)
+        graph, shapes = _chain(list(kind.ops(kernel))), kind.shapes(kernel)
+        return cls(kernel.key, "kernel", kernel.key, graph, partial(kind.module, kernel), inputs_of(shapes))
+
+    def subject(self) -> Subject:
+        """Return what a bench loads.
+
+        Raises
+        ------
+        InvalidValueError
+            If only the key is known.
+        """
+        if self.build is None:
+            raise InvalidValueError(f"Nothing but the key of {self.key!r} is known, so it cannot be measured.")
+        specification: dict[str, Any] = {"name": self.name, "kind": self.kind}
+        if self.graph is not None:
+            specification["graph"] = GraphDocument.of(self.graph).model_dump(mode="json")
+        # A bench treats kernels in a way of its own: side by side. Here each is a network by itself.
+        return Subject(self.key, self.build, self.inputs, "network", self.key, specification)
+
+
+def read_file(path: Path) -> bytes:
+    """Return the content of a file.
+
+    Raises
+    ------
+    InvalidValueError
+        If it cannot be read.
+    """
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise InvalidValueError(f"Cannot read the ONNX file {str(path)!r}: {error.strerror or error}.") from error
+
+
+def _built(light: bytes, name: str) -> Any:
+    with as_file(light, name) as path:
+        return onnx_network(path)
+
+
+def _chain(ops: list[OpSpec]) -> Graph:
+    operators = tuple(TracedOperator(op.op_key, op, (number - 1,) if number else ()) for number, op in enumerate(ops))
+    return Graph(operators, len(ops))
+
+
+def _inputs(shapes: tuple[tuple[int, ...], ...], op: OpSpec) -> Any:
+    """Return the inputs of an operator: a shape where it takes one of floats, or tensors without values."""
+    import torch
+
+    if op.dtype == "float32":
+        return inputs_of(shapes)
+    made = tuple(torch.empty(shape, dtype=getattr(torch, op.dtype), device="meta") for shape in shapes)
+    return freeze_inputs(made, device=None)

@@ -1,0 +1,426 @@
+"""The HTTP interface of a `LatencyService`: FastAPI."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from typing import Any
+
+from fastapi import Depends, FastAPI, Query, Request
+from fastapi.responses import JSONResponse, Response, StreamingResponse
+from prometheus_client import CONTENT_TYPE_LATEST
+from starlette.concurrency import run_in_threadpool
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from nni_latency.database import DatabaseStore, count_stored, list_known, predictor_versions
+from nni_latency.errors import InvalidValueError, LatencyError, MissingEntryError
+from nni_latency.query import Answer, Question
+from nni_latency.service._jobs import Job
+from nni_latency.service._keys import ApiKey, ApiKeys, Role
+from nni_latency.service._limits import RateLimiter
+from nni_latency.service._metrics import ServiceMetrics
+from nni_latency.service._page import register_page
+from nni_latency.service._refusals import RefusedError, internal_error, refused, register_errors, sentence_of, too_many
+from nni_latency.service._requests import Asked, BulkRequest, ComparisonRequest, NetworkRequest, QueryRequest, takes
+from nni_latency.service._service import LatencyService
+
+#: What a browser on the same machine calls it.
+_LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]")
+
+#: How often a job is looked at while its progress is told [s], and how long at most.
+_INTERVAL, _LONGEST = 0.25, 3600.0
+
+#: Content types of requests; no other site can make a browser send these without being asked first.
+_JSON, _ONNX = "application/json", "application/octet-stream"
+
+_INPUTS = Query(default=None, alias="input", description="shape of an input with the batch, such as 1,3,224,224")
+
+#: Who asks where no keys are needed.
+_ANYBODY = ApiKey("anybody", "admin", "")
+
+
+def make_app(service: LatencyService, keys: ApiKeys | None = None, hosts: Sequence[str] = ()) -> FastAPI:
+    """Return the application of a service.
+
+    Parameters
+    ----------
+    service : LatencyService
+        What answers.
+    keys : ApiKeys, optional
+        Who may ask. Without keys everybody may do everything who calls it by a name of this machine.
+    hosts : sequence of str
+        Names by which it may be called, besides those of this machine; all, if there are keys and none is given.
+
+    Returns
+    -------
+    FastAPI
+    """
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        service.reader.start()
+        yield
+        await run_in_threadpool(service.close)
+
+    app = FastAPI(
+        title="nni_latency",
+        version=metadata.version("nni_latency"),
+        description="Ask for the latency of a network on a platform.",
+        lifespan=lifespan,
+        openapi_url="/openapi.json",
+        docs_url=None,
+        redoc_url=None,
+    )
+    named = (*_LOCAL_NAMES, *hosts) if keys is None or hosts else ("*",)
+    app.add_middleware(TrustedHostMiddleware, allowed_hosts=list(named))
+    _Interface(service, keys).register(app)
+    return app
+
+
+@dataclass
+class _Caller:
+    """Who asks, and from where."""
+
+    key: ApiKey
+    address: str
+
+
+class _Interface:
+    """The routes of an application."""
+
+    def __init__(self, service: LatencyService, keys: ApiKeys | None) -> None:
+        self._service, self._keys = service, keys
+        self._metrics = ServiceMetrics(service)
+        limits = service.limits
+        self._requests = RateLimiter(limits.rate, limits.burst)
+        self._uploads = RateLimiter(limits.uploads, 50 * limits.uploads)
+
+    def register(self, app: FastAPI) -> None:
+        """Add the routes and what surrounds them."""
+        register_errors(app)
+        app.add_middleware(_Around, metrics=self._metrics, limiter=self._requests)
+        read, measure, admin = (Depends(self._allowing(role)) for role in ("read", "measure", "admin"))
+        self._register_questions(app, read)
+        self._register_service(app, read, admin)
+        self._register_lists(app, read)
+        self._register_jobs(app, read, measure)
+        register_page(app)
+
+    def _register_questions(self, app: FastAPI, read: Any) -> None:
+        service = self._service
+
+        @app.get("/v1/latency", tags=["questions"])
+        def latency(
+            platform: str = Query(max_length=300), key: str = Query(max_length=4000), _: _Caller = read
+        ) -> Response:
+            """Return what records know of a key; 404 if they know nothing."""
+            answer = service.known(key, platform)
+            if answer is None:
+                raise MissingEntryError(f"No record tells the latency of {key[:80]!r} on {platform!r}.")
+            return JSONResponse(answer.content())
+
+        @app.post("/v1/networks", tags=["questions"])
+        async def networks(
+            request: Request,
+            name: str = Query(default="network.onnx", max_length=200),
+            batch_size: int | None = Query(default=None, ge=1, le=2**20),
+            inputs: list[str] | None = _INPUTS,
+            caller: _Caller = read,
+        ) -> Response:
+            """Read an ONNX file (the body), and return its key."""
+            content = await self._body(request, _ONNX)
+            self._charge_upload(caller)
+            shapes = [_shape(text) for text in inputs] if inputs else None
+            found = await run_in_threadpool(service.read, content, name, shapes, batch_size)
+            return JSONResponse(service.describe(found))
+
+        @app.post("/v1/query", tags=["questions"], openapi_extra=takes(QueryRequest))
+        async def query(request: Request, caller: _Caller = read) -> Response:
+            """Answer a question: 200 with an answer, or 202 with the job that measures it."""
+            asked = await self._model(request, QueryRequest)
+            return await run_in_threadpool(self._answer, asked, caller)
+
+        @app.post("/v1/queries", tags=["questions"], openapi_extra=takes(BulkRequest))
+        async def queries(request: Request, caller: _Caller = read) -> Response:
+            """Answer many questions: for each an answer, a job or an error."""
+            asked = await self._model(request, BulkRequest)
+            if len(asked.questions) > service.limits.bulk:
+                raise InvalidValueError(
+                    f"A request may ask {service.limits.bulk} questions. Got {len(asked.questions)}."
+                )
+            wait = self._requests.wait(_client(caller), len(asked.questions))
+            if wait:
+                raise too_many(wait)
+            self._charge_upload(caller, sum(question.onnx is not None for question in asked.questions))
+            return await run_in_threadpool(self._answers, asked, caller)
+
+        @app.post("/v1/compare", tags=["questions"], openapi_extra=takes(ComparisonRequest))
+        async def compare(request: Request, _: _Caller = read) -> Response:
+            """Answer for all platforms, without measuring."""
+            asked = await self._model(request, ComparisonRequest)
+            return await run_in_threadpool(self._everywhere, asked.key)
+
+        @app.get("/v1/operators", tags=["questions"])
+        def operators(
+            platform: str = Query(max_length=300),
+            key: str = Query(max_length=4000),
+            most: int = Query(default=20, ge=1, le=500),
+            _: _Caller = read,
+        ) -> Response:
+            """Return the operators of a network that cost the most, as a predictor says."""
+            return JSONResponse({"operators": service.explain(service.question(key), platform, most)})
+
+    def _register_service(self, app: FastAPI, read: Any, admin: Any) -> None:
+        service = self._service
+
+        @app.get("/health", tags=["service"])
+        def health() -> Response:
+            """Return whether the database answers."""
+            service.query.store.platforms()
+            return JSONResponse({"status": "ok", "version": app.version})
+
+        @app.get("/metrics", tags=["service"])
+        def metrics(_: _Caller = read) -> Response:
+            """Return figures for Prometheus."""
+            return Response(self._metrics.exposition(), media_type=CONTENT_TYPE_LATEST)
+
+        @app.get("/v1/database", tags=["service"])
+        def database(_: _Caller = admin) -> Response:
+            """Return how much there is in the database."""
+            store = service.query.store
+            counts = count_stored(store.database) if isinstance(store, DatabaseStore) else {}
+            return JSONResponse(counts)
+
+    def _register_lists(self, app: FastAPI, read: Any) -> None:
+        service, limit = self._service, self._limit()
+
+        @app.get("/v1/platforms", tags=["lists"])
+        def platforms(limit: int = limit, offset: int = Query(default=0, ge=0), _: _Caller = read) -> Response:
+            """Return the platforms, and on which something can be measured."""
+            measured = {item.id for item in service.query.machines.platforms()}
+            found = [{"id": name, "measures": name in measured} for name in service.query.platforms()]
+            return JSONResponse(_page(found, limit, offset))
+
+        @app.get("/v1/records", tags=["lists"])
+        def records(
+            platform: str | None = Query(default=None, max_length=300),
+            limit: int = limit,
+            after: str | None = Query(default=None, max_length=60),
+            _: _Caller = read,
+        ) -> Response:
+            """Return what was measured, the latest campaigns first; `next` is the `after` of the next page."""
+            store = service.query.store
+            if not isinstance(store, DatabaseStore):
+                return JSONResponse({"items": [], "next": None})
+            found, following = list_known(store.database, platform=platform, limit=limit, after=after)
+            return JSONResponse({"items": found, "next": following})
+
+        @app.get("/v1/predictors", tags=["lists"])
+        def predictors(limit: int = limit, offset: int = Query(default=0, ge=0), _: _Caller = read) -> Response:
+            """Return the predictors."""
+            return JSONResponse(_page(service.predictors(), limit, offset))
+
+        @app.get("/v1/predictors/versions", tags=["lists"])
+        def versions(limit: int = limit, offset: int = Query(default=0, ge=0), _: _Caller = read) -> Response:
+            """Return the versions of predictors that are kept in the database, the oldest first."""
+            store = service.query.store
+            found = predictor_versions(store.database) if isinstance(store, DatabaseStore) else []
+            return JSONResponse(_page([asdict(item) for item in found], limit, offset))
+
+    def _register_jobs(self, app: FastAPI, read: Any, measure: Any) -> None:
+        service, limit = self._service, self._limit()
+
+        @app.get("/v1/jobs", tags=["jobs"])
+        def jobs(limit: int = limit, offset: int = Query(default=0, ge=0), _: _Caller = read) -> Response:
+            """Return jobs, the latest first."""
+            return JSONResponse(_page([job.content() for job in service.jobs.all()], limit, offset))
+
+        @app.get("/v1/jobs/{job}", tags=["jobs"])
+        def job(job: str, _: _Caller = read) -> Response:
+            """Return one job."""
+            return JSONResponse(service.jobs.find(job).content())
+
+        @app.delete("/v1/jobs/{job}", tags=["jobs"])
+        def cancel(job: str, caller: _Caller = measure) -> Response:
+            """Take a job out of the queue: one's own, or with the role admin any."""
+            if not (caller.key.allows("admin") or service.jobs.find(job).owner == caller.key.name):
+                raise RefusedError(403, "Only who asked for a job, or an administrator, may cancel it.")
+            return JSONResponse(service.jobs.cancel(job).content())
+
+        @app.get("/v1/jobs/{job}/events", tags=["jobs"])
+        async def events(job: str, _: _Caller = read) -> Response:
+            """Tell the progress of a job as server-sent events."""
+            found = service.jobs.find(job)
+            headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+            return StreamingResponse(_told(found), media_type="text/event-stream", headers=headers)
+
+    def _limit(self) -> Any:
+        most = self._service.limits.page
+        return Query(default=min(100, most), ge=1, le=most)
+
+    def _answer(self, asked: QueryRequest, caller: _Caller) -> Response:
+        if asked.onnx is not None:
+            self._charge_upload(caller)
+        found = self._ask(asked, asked.platform, asked, caller)
+        if isinstance(found, Job):
+            return JSONResponse({"answer": None, "job": found.content()}, 202)
+        return JSONResponse({"answer": found.content(), "job": None})
+
+    def _answers(self, asked: BulkRequest, caller: _Caller) -> Response:
+        results: list[dict[str, Any]] = []
+        for question in asked.questions:
+            try:
+                found = self._ask(question, asked.platform, asked, caller)
+            except LatencyError as error:
+                results.append({"answer": None, "job": None, "error": str(error)})
+            else:
+                results.append(
+                    {"answer": None, "job": None, "job" if isinstance(found, Job) else "answer": found.content()}
+                )
+        return JSONResponse({"results": results})
+
+    def _ask(self, network: NetworkRequest, platform: str, asked: Asked, caller: _Caller) -> Answer | Job:
+        if network.key is not None:
+            known = self._service.known(network.key, platform)
+            if known is not None and not known.remarks:
+                return known
+        question = self._question(network)
+        may = caller.key.allows("measure")
+        return self._service.ask(question, platform, asked.measure, asked.within, caller.key.name, may_measure=may)
+
+    def _question(self, network: NetworkRequest) -> Question:
+        if network.onnx is None:
+            if network.key is None:
+                raise InvalidValueError("A question needs 'key' or 'onnx'. Got neither.")
+            return self._service.question(network.key)
+        try:
+            content = base64.b64decode(network.onnx, validate=True)
+        except (binascii.Error, ValueError) as error:
+            raise InvalidValueError("The field 'onnx' must be a file in base64.") from error
+        return self._service.read(content, network.name)
+
+    def _everywhere(self, key: str) -> Response:
+        question, answers = self._service.question(key), []
+        for platform in self._service.query.platforms():
+            try:
+                found = self._service.ask(question, platform, "never", 0.1, "", may_measure=False)
+            except LatencyError:
+                continue
+            assert isinstance(found, Answer)
+            answers.append(found.content())
+        content = {**self._service.describe(question), "answers": sorted(answers, key=lambda item: item["value"])}
+        return JSONResponse(content)
+
+    async def _body(self, request: Request, kind: str) -> bytes:
+        """Return the body of a request, unless it is too large or of another kind."""
+        found = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if found != kind:
+            raise RefusedError(415, f"The content type must be {kind!r}. Got {found[:60]!r}.")
+        most = self._service.limits.body
+        parts, size = [], 0
+        async for part in request.stream():
+            size += len(part)
+            if size > most:
+                raise RefusedError(413, f"A request may have {most / 2**20:g} MiB. Send the network without weights.")
+            parts.append(part)
+        return b"".join(parts)
+
+    async def _model(self, request: Request, model: Any) -> Any:
+        content = await self._body(request, _JSON)
+        try:
+            return await run_in_threadpool(model.model_validate_json, content)
+        except ValueError as error:
+            raise RefusedError(422, sentence_of(error)) from error
+
+    def _charge_upload(self, caller: _Caller, count: int = 1) -> None:
+        wait = self._uploads.wait(_client(caller), count) if count else 0.0
+        if wait:
+            raise too_many(wait)
+
+    def _allowing(self, role: Role) -> Callable[[Request], Awaitable[_Caller]]:
+        # Not in a thread, which would take longer than the work itself.
+        async def allowed(request: Request) -> _Caller:
+            address = request.client.host if request.client else ""
+            if self._keys is None:
+                return _Caller(_ANYBODY, address)
+            scheme, _, text = request.headers.get("authorization", "").partition(" ")
+            given = text.strip() if scheme.lower() == "bearer" else request.headers.get("x-api-key", "")
+            key = self._keys.find(given) if given else None
+            if key is None:
+                reason = "This API key is not known." if given else "Give an API key: 'Authorization: Bearer KEY'."
+                raise RefusedError(401, reason, {"WWW-Authenticate": "Bearer"})
+            if not key.allows(role):
+                raise RefusedError(403, f"This needs an API key with the role {role!r}. This one has {key.role!r}.")
+            return _Caller(key, address)
+
+        return allowed
+
+
+class _Around:
+    """What surrounds all requests: limits the rate, measures, and says nothing of what went wrong inside."""
+
+    def __init__(self, app: ASGIApp, metrics: ServiceMetrics, limiter: RateLimiter) -> None:
+        self._app, self._metrics, self._limiter = app, metrics, limiter
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        status = 0
+
+        async def told(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message["headers"] = [*message["headers"], (b"x-content-type-options", b"nosniff")]
+            await send(message)
+
+        with self._metrics.request() as count:
+            wait = self._limiter.wait((scope.get("client") or ("",))[0])
+            try:
+                if wait:
+                    await refused(too_many(wait))(scope, receive, told)
+                else:
+                    await self._app(scope, receive, told)
+            except Exception:  # whatever it is, the client gets one sentence
+                response = internal_error()
+                if not status:
+                    await response(scope, receive, told)
+            count(status)
+
+
+async def _told(job: Job) -> AsyncIterator[str]:
+    """Tell a job whenever it changes, until it is over."""
+    told, waited = -1, 0.0
+    while waited < _LONGEST:
+        version, over = job.version, job.is_over
+        if version != told:
+            yield f"event: {'end' if over else 'progress'}\ndata: {json.dumps(job.content())}\n\n"
+            told = version
+        if over:
+            return
+        await asyncio.sleep(_INTERVAL)
+        waited += _INTERVAL
+
+
+def _page(items: list[Any], limit: int, offset: int) -> dict[str, Any]:
+    following = offset + limit if offset + limit < len(items) else None
+    return {"items": items[offset : offset + limit], "total": len(items), "next": following}
+
+
+def _shape(text: str) -> list[int]:
+    sizes = text.split(",")
+    if not all(size.strip().isdecimal() and 0 < int(size) < 2**40 for size in sizes) or len(sizes) > 20:
+        raise InvalidValueError(f"An 'input' must be a shape with the batch, such as 1,3,224,224. Got {text[:60]!r}.")
+    return list(map(int, sizes))
+
+
+def _client(caller: _Caller) -> str:
+    return caller.address if caller.key is _ANYBODY else f"key {caller.key.name}"

@@ -1,0 +1,187 @@
+"""`JobQueue`: measurements that were asked for, one after another on every platform."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import secrets
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from nni_latency.errors import BusyError, InvalidValueError, LatencyError, UnknownNameError
+from nni_latency.measurement import Progress
+from nni_latency.query import Answer
+
+State = Literal["queued", "running", "done", "failed", "cancelled"]
+
+_LOG = logging.getLogger(__name__)
+
+#: What a job does: it is told whom to tell how far it is.
+Work = Callable[[Callable[[Progress], None]], Answer]
+
+
+@dataclass
+class Job:
+    """A measurement that was asked for.
+
+    Parameters
+    ----------
+    identifier : str
+        Its name.
+    key, name, platform : str
+        Of what, and where.
+    owner : str
+        Who asked.
+    """
+
+    identifier: str
+    key: str
+    name: str
+    platform: str
+    owner: str
+    state: State = "queued"
+    share: float = 0.0
+    created: float = field(default_factory=time.time)
+    ended: float | None = None
+    answer: Answer | None = None
+    error: str = ""
+    #: Grows with every change.
+    version: int = 0
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing will change any more."""
+        return self.state in ("done", "failed", "cancelled")
+
+    def content(self) -> dict[str, Any]:
+        """Return plain values."""
+        return {
+            "id": self.identifier,
+            "key": self.key,
+            "name": self.name,
+            "platform": self.platform,
+            "state": self.state,
+            "progress": round(self.share, 4),
+            "created": self.created,
+            "ended": self.ended,
+            "answer": self.answer.content() if self.answer else None,
+            "error": self.error or None,
+        }
+
+
+class JobQueue:
+    """Measures what is asked for: one job at a time on every platform, one job for everyone who asks the same.
+
+    Safe in several threads.
+
+    Parameters
+    ----------
+    most : int
+        Jobs that wait or run.
+    kept : int
+        Jobs that are over and are remembered.
+    """
+
+    def __init__(self, most: int, kept: int) -> None:
+        self._most, self._kept = most, kept
+        self._jobs: OrderedDict[str, Job] = OrderedDict()
+        self._places: dict[str, ThreadPoolExecutor] = {}
+        self._lock = threading.Lock()
+        self._count = itertools.count()
+
+    def submit(self, key: str, name: str, platform: str, owner: str, work: Work) -> Job:
+        """Put a measurement into the queue; one that waits or runs already is returned as it is.
+
+        Raises
+        ------
+        BusyError
+            If the queue is full.
+        """
+        with self._lock:
+            active = [job for job in self._jobs.values() if not job.is_over]
+            for job in active:
+                if (job.key, job.platform) == (key, platform):
+                    return job
+            if len(active) >= self._most:
+                raise BusyError(f"{len(active)} measurements wait, which is the most. Ask again later.")
+            job = Job(f"{next(self._count)}-{secrets.token_hex(8)}", key, name, platform, owner)
+            self._jobs[job.identifier] = job
+            over = [item.identifier for item in self._jobs.values() if item.is_over]
+            for identifier in over[: max(0, len(over) - self._kept)]:
+                del self._jobs[identifier]
+            place = self._places.setdefault(platform, ThreadPoolExecutor(1, thread_name_prefix="nni-latency-job"))
+        place.submit(self._run, job, work)
+        return job
+
+    def find(self, identifier: str) -> Job:
+        """Return a job by its name.
+
+        Raises
+        ------
+        UnknownNameError
+            If there is none, or it was over long ago.
+        """
+        job = self._jobs.get(identifier)
+        if job is None:
+            raise UnknownNameError(f"There is no job {identifier[:60]!r}. Jobs that were over long ago are forgotten.")
+        return job
+
+    def all(self) -> list[Job]:
+        """Return all jobs, the latest first."""
+        with self._lock:
+            return list(reversed(self._jobs.values()))
+
+    def cancel(self, identifier: str) -> Job:
+        """Take a job out of the queue.
+
+        Raises
+        ------
+        UnknownNameError
+            If there is none.
+        InvalidValueError
+            If it is running or over.
+        """
+        job = self.find(identifier)
+        with self._lock:
+            if job.state != "queued":
+                raise InvalidValueError(f"Only a job that is queued can be cancelled. This one is {job.state}.")
+            self._change(job, state="cancelled", ended=time.time())
+        return job
+
+    def counts(self) -> dict[str, int]:
+        """Return how many jobs are in each state."""
+        found = dict.fromkeys(("queued", "running", "done", "failed", "cancelled"), 0)
+        for job in self.all():
+            found[job.state] += 1
+        return found
+
+    def close(self) -> None:
+        """Take no more jobs, and drop those that wait; one that runs goes on to its end in the background."""
+        for place in self._places.values():
+            place.shutdown(wait=False, cancel_futures=True)
+
+    def _run(self, job: Job, work: Work) -> None:
+        with self._lock:
+            if job.is_over:
+                return
+            self._change(job, state="running")
+        try:
+            answer = work(lambda progress: self._change(job, share=progress.share))
+        except LatencyError as error:
+            self._change(job, error=str(error), state="failed", ended=time.time())
+        except Exception:  # one job must not end the thread that runs the others
+            _LOG.exception("Job %s failed.", job.identifier)
+            self._change(job, error="The measurement failed. See the log of the service.", state="failed")
+        else:
+            self._change(job, answer=answer, share=1.0, state="done", ended=time.time())
+
+    def _change(self, job: Job, **changes: Any) -> None:
+        # The state last: whoever sees that a job is over finds its answer.
+        for name, value in sorted(changes.items(), key=lambda item: item[0] == "state"):
+            setattr(job, name, value)
+        job.version += 1

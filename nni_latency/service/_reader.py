@@ -1,0 +1,112 @@
+"""`OnnxReader`: ONNX files of strangers are read in a process of its own, with limits of time and memory."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import queue
+import threading
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+from nni_latency.datasets import GraphDocument
+from nni_latency.errors import InvalidValueError, LatencyError, MeasurementError
+from nni_latency.measurement import CandidateError, WorkerProcess
+from nni_latency.operators import Graph, Inputs
+from nni_latency.query import Question
+from nni_latency.service._limits import ServiceLimits
+from nni_latency.service._reading import Reading, empty
+
+
+class OnnxReader:
+    """Reads ONNX files in worker processes. Safe in several threads.
+
+    What a file makes the process do ends with the process: one that takes too long or too much memory is stopped, one
+    that crashes is started again.
+
+    Parameters
+    ----------
+    limits : ServiceLimits
+        Of time, memory and sizes.
+    processes : int, default=2
+        Files that are read at once.
+    """
+
+    def __init__(self, limits: ServiceLimits, processes: int = 2) -> None:
+        self._limits = limits
+        self._idle: queue.Queue[WorkerProcess | None] = queue.Queue()
+        for _ in range(processes):
+            self._idle.put(None)
+
+    def read(self, content: bytes, name: str, shapes: list[list[int]] | None = None, batch: int | None = None) -> Any:
+        """Return the `Question` of a file.
+
+        Parameters
+        ----------
+        content : bytes
+            The file.
+        name : str
+            What it is called in messages.
+        shapes : list of list of int, optional
+            Shapes of its inputs with the batch, where the file leaves sizes open.
+        batch : int, optional
+            First dimension of its inputs.
+
+        Raises
+        ------
+        InvalidValueError
+            If it cannot be read, or is more than the service takes.
+        """
+        with self._worker() as worker:
+            try:
+                kind, found = worker.ask(("read", (content, name, shapes, batch), {}), self._limits.read_time)
+            except CandidateError as error:
+                raise InvalidValueError(f"{name!r} cannot be read: {error}.") from error
+        if kind != "ok":
+            raise found if isinstance(found, LatencyError) else InvalidValueError(f"{name!r} cannot be read: {found}.")
+        light, graph, inputs = found
+        return Question.of_graph(_graph_of(graph), light, _inputs_of(json.loads(inputs)), name)
+
+    def start(self) -> None:
+        """Start a process before the first file comes, in the background."""
+        threading.Thread(target=self._start, daemon=True).start()
+
+    def _start(self) -> None:
+        with contextlib.suppress(LatencyError), self._worker():
+            pass
+
+    def close(self) -> None:
+        """Stop the processes; they are started again when they are needed."""
+        for _ in range(self._idle.qsize()):
+            worker = self._idle.get()
+            if worker is not None:
+                worker.stop()
+            self._idle.put(None)
+
+    @contextlib.contextmanager
+    def _worker(self) -> Iterator[WorkerProcess]:
+        worker = self._idle.get()
+        try:
+            if worker is None:
+                worker = WorkerProcess.of(partial(Reading, self._limits.numbers), self._limits.read)
+            yield worker
+        except LatencyError:
+            # It hangs, has died, or never began.
+            if worker is not None:
+                worker.stop()
+            worker = None
+            raise
+        finally:
+            self._idle.put(worker)
+
+
+def _graph_of(text: str) -> Graph:
+    try:
+        return GraphDocument.model_validate_json(text).to_graph()
+    except (ValueError, LookupError) as error:
+        raise MeasurementError(f"What was read is no graph: {type(error).__name__}.") from error
+
+
+def _inputs_of(described: list[tuple[list[int], str]]) -> Inputs:
+    return Inputs(tuple(empty(shape, dtype) for shape, dtype in described))

@@ -1,0 +1,89 @@
+"""What the process does that reads ONNX files; it imports little, so that it is soon there."""
+
+from __future__ import annotations
+
+import json
+import math
+from types import TracebackType
+from typing import Any
+
+from nni_latency.datasets import GraphDocument
+from nni_latency.errors import InvalidValueError, LatencyError, listed
+from nni_latency.graphs import light_onnx
+from nni_latency.imports import require
+from nni_latency.operators import Graph, count_operators, load_onnx, onnx_inputs, read_onnx
+from nni_latency.query import as_file
+
+#: Where the weights of a file are said to be that has none.
+_LEFT_OUT = "weights-left-out"
+
+
+class Reading:
+    """What the worker process does."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+
+    def __enter__(self) -> Reading:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        return
+
+    def read(
+        self, content: bytes, name: str, shapes: list[list[int]] | None, batch: int | None
+    ) -> tuple[bytes, str, str]:
+        """Return the file without weights, its graph and its inputs as JSON."""
+        try:
+            given = None if shapes is None else [empty(shape, "float32") for shape in shapes]
+            with as_file(content, name) as path:
+                self._check(load_onnx(path, batch, given), name)
+                light = light_onnx(path, given, batch)
+            with as_file(light, name) as path:
+                graph, inputs = read_onnx(path), onnx_inputs(path)
+            self._check_sizes(graph, name)
+            # What cannot be counted makes no sense to a predictor either.
+            count_operators([item.op for item in graph.operators])
+        except LatencyError:
+            raise
+        except (MemoryError, RecursionError) as error:
+            raise InvalidValueError(f"{name!r} takes more memory to be read than the service allows.") from error
+        except Exception as error:  # a file of a stranger may break anything
+            raise InvalidValueError(f"{name!r} is not a network that can be read ({type(error).__name__}).") from error
+        described = [[list(tensor.shape), str(tensor.dtype).removeprefix("torch.")] for tensor in inputs.tensors]
+        return light, GraphDocument.of(graph).model_dump_json(), json.dumps(described)
+
+    def _check(self, model: Any, name: str) -> None:
+        """Refuse weights in other files, and more weights than the service takes."""
+        onnx = require("onnx", "Reading ONNX", "nni_latency[onnx]")
+        elsewhere = [
+            tensor.name
+            for tensor in model.graph.initializer
+            if tensor.data_location == onnx.TensorProto.EXTERNAL
+            and [item.value for item in tensor.external_data if item.key == "location"] != [_LEFT_OUT]
+        ]
+        if elsewhere:
+            raise InvalidValueError(
+                f"{name!r} says that weights are in other files, which the service never opens: {listed(elsewhere)}. "
+                "Send it without weights, as 'nni-latency query' and LatencyClient do."
+            )
+        numbers = sum(math.prod(tensor.dims) for tensor in model.graph.initializer)
+        if numbers > self._most:
+            raise InvalidValueError(f"{name!r} has {numbers} weights, and {self._most} are the most that are taken.")
+
+    def _check_sizes(self, graph: Graph, name: str) -> None:
+        shapes = [shape for item in graph.operators for shape in item.op.input_shapes]
+        largest = max((math.prod(shape) for shape in (*shapes, *graph.inputs, *graph.outputs)), default=0)
+        if largest > self._most:
+            raise InvalidValueError(
+                f"{name!r} has a tensor of {largest} numbers, and {self._most} are the most that are taken."
+            )
+
+
+def empty(shape: list[int], dtype: str) -> Any:
+    """Return a tensor without values."""
+    import torch
+
+    return torch.empty(shape, dtype=getattr(torch, dtype), device="meta")

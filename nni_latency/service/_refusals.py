@@ -1,0 +1,98 @@
+"""Refusals: JSON with one sentence, and nothing of what went wrong inside."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Sequence
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse, Response
+from starlette.exceptions import HTTPException
+
+from nni_latency.errors import (
+    BusyError,
+    LatencyError,
+    MissingDependencyError,
+    MissingEntryError,
+    OutputError,
+    UnknownNameError,
+)
+
+_LOG = logging.getLogger(__name__)
+
+_STATUS: Sequence[tuple[type[LatencyError], int]] = (
+    (BusyError, 503),
+    (OutputError, 503),
+    (MissingDependencyError, 501),
+    (MissingEntryError, 404),
+    (UnknownNameError, 404),
+)
+
+
+class RefusedError(Exception):
+    """A request that is refused, with the status and one sentence."""
+
+    def __init__(self, status: int, sentence: str, headers: dict[str, str] | None = None) -> None:
+        super().__init__(sentence)
+        self.status, self.headers = status, headers or {}
+
+
+def register_errors(app: FastAPI) -> None:
+    """Turn whatever goes wrong into JSON with one sentence."""
+
+    @app.exception_handler(RefusedError)
+    async def refusal(_: Request, error: RefusedError) -> Response:
+        return refused(error)
+
+    @app.exception_handler(LatencyError)
+    async def latency_error(_: Request, error: LatencyError) -> Response:
+        status = next((status for kind, status in _STATUS if isinstance(error, kind)), 422)
+        return _error(status, str(error))
+
+    @app.exception_handler(RequestValidationError)
+    async def invalid(_: Request, error: RequestValidationError) -> Response:
+        return _error(422, sentence_of(error))
+
+    @app.exception_handler(HTTPException)
+    async def other(request: Request, error: HTTPException) -> Response:
+        sentences = {404: f"There is nothing at {request.url.path[:80]!r}.", 405: "The method is not allowed here."}
+        return _error(error.status_code, sentences.get(error.status_code, str(error.detail)))
+
+    @app.exception_handler(Exception)
+    async def internal(_: Request, error: Exception) -> Response:
+        return internal_error()
+
+
+def sentence_of(error: Any) -> str:
+    """Say in one sentence what the first mistake in a request is."""
+    try:
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in first["loc"] if part not in ("body", "query", "path"))
+        what = f"The field {place!r}" if place else "The request"
+        return f"{what} is not valid: {first['msg']}."
+    except (AttributeError, LookupError, TypeError):
+        return "The request is not valid."
+
+
+def too_many(wait: float) -> RefusedError:
+    """Return the refusal of a client that has to wait [s]."""
+    return RefusedError(429, f"Too many requests. Wait {wait:.1f} s.", {"Retry-After": str(max(1, round(wait)))})
+
+
+def refused(refusal: RefusedError) -> Response:
+    """Return the response of a refusal."""
+    return _error(refusal.status, str(refusal), refusal.headers)
+
+
+def _error(status: int, sentence: str, headers: dict[str, str] | None = None) -> Response:
+    return JSONResponse({"error": " ".join(sentence.splitlines()), "status": status}, status, headers)
+
+
+def internal_error() -> Response:
+    """Log the exception that is handled, and return a response that says nothing of it."""
+    number = secrets.token_hex(4)
+    _LOG.exception("Request %s failed.", number)
+    return _error(500, f"The service failed. Its log says why, under {number}.")

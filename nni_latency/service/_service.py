@@ -1,0 +1,242 @@
+"""`LatencyService`: what the service does, whatever carries the requests."""
+
+from __future__ import annotations
+
+import logging
+import math
+import re
+import threading
+import time
+from collections import Counter, OrderedDict
+from dataclasses import replace
+from typing import Any
+
+from nni_latency.database import DatabaseStore
+from nni_latency.errors import InvalidValueError, LatencyError, MissingEntryError
+from nni_latency.graphs import GraphPredictor
+from nni_latency.measurement import Progress
+from nni_latency.operators import OP_KEY, count_operators, features_of, parse_op_keys
+from nni_latency.query import EVOLVING, Answer, LatencyQuery, Measure, Question, evolve, load_current
+from nni_latency.service._jobs import Job, JobQueue
+from nni_latency.service._limits import ServiceLimits
+from nni_latency.service._reader import OnnxReader
+
+_LOG = logging.getLogger(__name__)
+
+#: Numbers of the inputs, and of the weights, of an operator or a kernel that is asked about alone.
+_MOST_ALONE = 2**25
+
+
+class LatencyService:
+    """Answers questions, and keeps a queue of what is to be measured. Safe in several threads.
+
+    Parameters
+    ----------
+    query : LatencyQuery
+        What answers.
+    limits : ServiceLimits, optional
+        What is taken at most.
+
+    Attributes
+    ----------
+    jobs : JobQueue
+        What is to be measured.
+    sources : Counter
+        Answers so far, by source.
+    """
+
+    def __init__(self, query: LatencyQuery, limits: ServiceLimits | None = None) -> None:
+        self.query = query
+        self.limits = limits or ServiceLimits()
+        self.jobs = JobQueue(self.limits.queue, self.limits.kept)
+        self.reader = OnnxReader(self.limits)
+        self.sources: Counter[str] = Counter()
+        self.began = time.time()
+        self._questions: OrderedDict[str, Question] = OrderedDict()
+        self._lock = threading.Lock()
+        self._closed = threading.Event()
+
+    def close(self) -> None:
+        """Stop what runs in the background."""
+        self._closed.set()
+        self.jobs.close()
+        self.reader.close()
+
+    def read(
+        self, content: bytes, name: str, shapes: list[list[int]] | None = None, batch: int | None = None
+    ) -> Question:
+        """Read a network, and remember it for questions that name its key alone.
+
+        Raises
+        ------
+        InvalidValueError
+            If it cannot be read, or is more than the service takes.
+        """
+        found: Question = self.reader.read(content, name, shapes, batch)
+        with self._lock:
+            self._questions.pop(found.key, None)
+            self._questions[found.key] = found
+            while len(self._questions) > self.limits.kept:
+                self._questions.popitem(last=False)
+        return found
+
+    def question(self, key: str) -> Question:
+        """Return the question of a key: a network that was read, an operator or a kernel.
+
+        Raises
+        ------
+        InvalidValueError, UnknownNameError
+            If it is no key.
+        """
+        found = self._questions.get(key)
+        if found is not None:
+            return found
+        if key.endswith(".onnx"):
+            raise InvalidValueError(f"A key is no path. Send the content of the file instead. Got {key[:80]!r}.")
+        self._check_size(key)
+        return Question.of(key)
+
+    def _check_size(self, key: str) -> None:
+        """Refuse an operator or a kernel that is too large to be built in this process."""
+        sizes = [int(number) for number in re.findall(r"\d+", key) if len(number) < 40]
+        if OP_KEY.fullmatch(key):
+            features = features_of(parse_op_keys(key)[0])
+            largest = max(features.params, features.inputs, features.outputs)
+        else:
+            largest = math.prod(sorted(sizes)[-2:]) if "(" in key else 0
+        if largest > _MOST_ALONE or any(size > _MOST_ALONE for size in sizes if "(" in key):
+            raise InvalidValueError(
+                f"An operator or a kernel may have {_MOST_ALONE} numbers in its inputs and weights. Got {key[:80]!r}."
+            )
+
+    def known(self, key: str, platform: str) -> Answer | None:
+        """Return what is known of a key from records."""
+        answer = self.query.known(key, platform)
+        if answer is not None:
+            self.sources[answer.source] += 1
+        return answer
+
+    def ask(
+        self, question: Question, platform: str, measure: Measure, within: float, owner: str, *, may_measure: bool
+    ) -> Answer | Job:
+        """Answer at once, or put a measurement into the queue.
+
+        Raises
+        ------
+        LatencyError
+            As `LatencyQuery.ask` does.
+        BusyError
+            If the queue is full.
+        """
+        when = measure
+        answer, reason = None, ""
+        try:
+            answer = self.query.ask(question, platform, measure="never", within=within)
+        except MissingEntryError as error:
+            reason = str(error)
+        wanted = self._is_wanted(answer, when, within)
+        if wanted and may_measure and question.build is not None and self.query.measures_on(platform):
+            return self.jobs.submit(
+                question.key,
+                question.name,
+                platform,
+                owner,
+                lambda told: self._measured(question, platform, when, within, told),
+            )
+        if answer is None or (when == "always" and answer.source == "prediction"):
+            if when == "never":
+                raise MissingEntryError(reason)
+            refused = "The API key does not allow measuring." if not may_measure else self._refusal(question, platform)
+            raise MissingEntryError(f"The latency of {question.name!r} on {platform!r} is not known. {refused}")
+        if wanted and not answer.remarks:
+            answer = replace(answer, remarks=("The interval is wide, and nothing was measured.",))
+        self.sources[answer.source] += 1
+        return answer
+
+    def _is_wanted(self, answer: Answer | None, when: Measure, within: float) -> bool:
+        """Whether something is to be measured, if that is possible."""
+        if when == "never" or (answer is not None and answer.source == "record" and not answer.remarks):
+            return False
+        if answer is None or when == "always" or answer.source == "record":
+            return True
+        return answer.spread > within
+
+    def _refusal(self, question: Question, platform: str) -> str:
+        if question.build is None:
+            return "Only its key was sent. Send the network itself, so that it can be predicted or measured."
+        places = ", ".join(item.id for item in self.query.machines.platforms()) or "none"
+        return f"Nothing measures on this platform. Those that are measured on: {places}."
+
+    def _measured(self, question: Question, platform: str, when: Measure, within: float, told: Any) -> Answer:
+        def on_progress(progress: Progress) -> None:
+            told(progress)
+
+        answer = self.query.ask(question, platform, measure=when, within=within, on_progress=on_progress)
+        self.sources[answer.source] += 1
+        return answer
+
+    def describe(self, question: Question) -> dict[str, Any]:
+        """Return what is known of a network without any platform: its operators and their work."""
+        found: dict[str, Any] = {"key": question.key, "kind": question.kind, "name": question.name}
+        if question.graph is not None:
+            counted = count_operators([item.op for item in question.graph.operators])
+            features = counted.features
+            found |= {"operators": len(question.graph.operators), "macs": features.macs, "params": features.params}
+        return found
+
+    def explain(self, question: Question, platform: str, most: int) -> list[dict[str, Any]]:
+        """Return the operators that cost the most on a platform, as a graph predictor says.
+
+        Raises
+        ------
+        MissingEntryError
+            If the network itself is not known, or no graph predictor knows the platform.
+        """
+        if question.graph is None:
+            raise MissingEntryError("Only the key of the network is known. Send the network itself.")
+        for name, predictor in self.query.predictors.items():
+            if isinstance(predictor, GraphPredictor) and platform in [item.id for item in predictor.platforms_]:
+                try:
+                    costs = predictor.explain(question.graph, platform)
+                except (LatencyError, ArithmeticError, LookupError, TypeError, ValueError) as error:
+                    # A file of a stranger may say anything of its operators.
+                    raise MissingEntryError(f"{name!r} cannot tell what the operators cost.") from error
+                costs = sorted(costs, key=lambda item: item.seconds, reverse=True)[:most]
+                fields = ("name", "op_key", "seconds", "share")
+                return [{field: getattr(item, field) for field in fields} for item in costs]
+        raise MissingEntryError(f"No graph predictor knows the platform {platform!r}.")
+
+    def evolve_every(self, interval: float) -> None:
+        """Learn from the database now and then, in the background; a version that is taken answers at once.
+
+        Parameters
+        ----------
+        interval : float
+            Time between two attempts [s].
+        """
+        if isinstance(self.query.store, DatabaseStore):
+            threading.Thread(target=self._evolve, args=(self.query.store, interval), daemon=True).start()
+
+    def _evolve(self, store: DatabaseStore, interval: float) -> None:
+        while not self._closed.wait(interval):
+            try:
+                found = evolve(store)
+                current = load_current(store) if found.version is not None and found.version.is_current else None
+                if current is not None:
+                    self.take_predictor(EVOLVING, current)
+                _LOG.info("%s", found.reason)
+            except Exception:  # learning must not end because it failed once
+                _LOG.exception("Learning from the database failed.")
+
+    def take_predictor(self, name: str, predictor: Any) -> None:
+        """Let a predictor answer before all others, or in place of one of the same name."""
+        others = {key: value for key, value in self.query.predictors.items() if key != name}
+        self.query.predictors = {name: predictor, **others}
+
+    def predictors(self) -> list[dict[str, Any]]:
+        """Return the predictors and the platforms that each knows."""
+        found = []
+        for name, predictor in self.query.predictors.items():
+            known = predictor.platforms_ if isinstance(predictor, GraphPredictor) else (predictor.platform,)
+            found.append({"name": name, "kind": type(predictor).__name__, "platforms": [item.id for item in known]})
+        return found

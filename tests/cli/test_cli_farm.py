@@ -1,0 +1,174 @@
+"""``nni-latency farm``, and the commands that measure on one."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import warnings
+from functools import partial
+from pathlib import Path
+
+import pytest
+from farms import wait_until
+from tiny import TINY, TINY_OPTIONS
+
+from nni_latency.measurement import MemoryStore
+from nni_latency.spaces import FBNetSpace
+from nni_latency.tables import LookupTable, build_table
+from nni_latency.testing import FakeDevice, FarmOfProcesses
+
+QUICK = ("--rounds", 3, "--budget", "60s", "--half-width", 0)
+
+
+@pytest.fixture(autouse=True)
+def _forgotten_sockets():
+    """Collect the sockets that Dask leaves open when nobody answers, before a test is blamed for them."""
+    yield
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()
+
+
+@pytest.fixture(scope="module")
+def farm(tmp_path_factory):
+    """Two platforms of one device each: the device ``pi`` is there in two kinds."""
+    with FarmOfProcesses(tmp_path_factory.mktemp("farm")) as made:
+        made.join("one", partial(FakeDevice, "pi"))
+        made.join("two", partial(FakeDevice, "pi", threads=2))
+        made.join("three", partial(FakeDevice, "mac", threads=2))
+        with made.client() as client:
+            made.wait_for(3, client)
+        yield made
+
+
+@pytest.mark.slow
+def test_status_lists_the_workers(run, farm):
+    shown = run("farm", "status", farm.address).stdout
+    assert f"Workers of {farm.address}" in shown
+    assert re.search(r"one\W+pi\.fake\.fp32\.t1\W+ready\W+0\W+0", shown)
+    content = json.loads(run("farm", "status", farm.address, "--json").stdout)
+    assert {worker["name"]: worker["state"] for worker in content["workers"]} == dict.fromkeys(
+        ("one", "two", "three"), "ready"
+    )
+
+
+@pytest.mark.slow
+def test_status_fits_a_narrow_terminal(run, farm, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    assert max(map(len, run("farm", "status", farm.address).stdout.splitlines())) <= 80
+
+
+@pytest.mark.slow
+def test_a_table_is_built_and_validated_on_a_farm(run, farm):
+    run("build-lut", *TINY_OPTIONS, "--runtime", "fake", "--farm", farm.address, "--out", "table.json", *QUICK)
+    table = LookupTable.load("table.json")
+    plan = FBNetSpace(**TINY).measure_plan()
+    here = build_table(plan, FakeDevice("pi"), table.protocol, "here.json", store=MemoryStore())
+    assert table.platform.id == "pi.fake.fp32.t1"
+    assert [layer.entries for layer in table.layers] == [layer.entries for layer in here.layers]
+    shown = run("validate", "table.json", "--networks", 3, "--farm", farm.address, *QUICK[:4])
+    assert "predicted against measured" in shown.stdout
+
+
+@pytest.mark.slow
+def test_kernels_are_learned_on_a_farm(run, farm):
+    words = ("--kernels", "add_relu", "--init-sample-num", 10, "--iteration", 0, "--out", "kernels.json")
+    run("build-kernels", *words, "--farm", f"{farm.address}#mac.fake.fp32.t2")
+    assert json.loads(Path("kernels.json").read_text("utf-8"))["platform"]["device"] == "mac"
+
+
+@pytest.mark.slow
+def test_the_environment_names_the_farm(run, farm, monkeypatch):
+    monkeypatch.setenv("NNI_LATENCY_FARM", farm.address)
+    words = ("--kernels", "add_relu", "--init-sample-num", 10, "--iteration", 0, "--out", "kernels.json")
+    assert "pi.fake.fp32.t1" in run("build-kernels", "--runtime", "fake", *words).stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (
+            [],
+            "No worker of the farm measures with the runtime 'torch' in fp32 on 1 threads. It has: mac.fake.fp32.t2, ",
+        ),
+        (["--runtime", "fake", "--threads", "2"], "The farm has several platforms of this kind: mac.fake.fp32.t2, pi."),
+        (["--runtime", "fake", "--device", "cuda"], "--device is said when a machine joins the farm. Omit it here."),
+        (["--runtime-option", "x=1"], "--runtime-option is said when a machine joins the farm."),
+        (["--runtime", "fake", "--metric", "energy"], "A farm measures latency alone: omit the meter"),
+    ],
+)
+def test_what_the_farm_does_not_have_is_said(fails, farm, options, said):
+    assert said in fails("build-lut", *TINY_OPTIONS, "--farm", farm.address, *options)
+
+
+@pytest.mark.parametrize(
+    ("place", "options", "said"),
+    [
+        (
+            "#pi.fake.fp32.t1",
+            ["--threads", "2"],
+            "--threads 2 contradicts --farm, whose platform pi.fake.fp32.t1 has",
+        ),
+        ("#nas.fake.fp32.t1", [], "Unknown platform of the farm 'nas.fake.fp32.t1'"),
+        ("#a.b", [], "A platform must be the name of a device, or its id"),
+    ],
+)
+def test_a_platform_that_is_named_wrongly_is_said(fails, farm, place, options, said):
+    assert said in fails("build-lut", *TINY_OPTIONS, "--farm", f"{farm.address}{place}", *options)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["status", "http://x"], "The address of a farm must be a host and a port"),
+        (["status", "127.0.0.1:1"], "No farm answers at tcp://127.0.0.1:1: Connection refused."),
+        (["join", "127.0.0.1:1"], "No farm answers at tcp://127.0.0.1:1: Connection refused."),
+        (["status", "tls://127.0.0.1:1"], "needs a TLS certificate and its key."),
+        (["status", "8.8.8.8"], "A farm on 8.8.8.8 can be reached from other machines"),
+        (["start", "--host", "0.0.0.0"], "A farm on 0.0.0.0 can be reached from other machines"),
+        (["start", "--tls-cert", "farm.crt"], "TLS needs a certificate and its private key"),
+        (["start", "--token-file", "none"], "Cannot read the token file 'none': No such file or directory."),
+        (["join", "127.0.0.1:1", "--runtime", "nowhere"], "Unknown runtime 'nowhere'"),
+        (["join", "8.8.8.8"], "A farm on 8.8.8.8 can be reached from other machines"),
+    ],
+)
+def test_mistakes_are_one_sentence(fails, words, said):
+    assert said in fails("farm", *words)
+
+
+@pytest.mark.slow
+def test_a_farm_runs_from_start_to_ctrl_c(tmp_path):
+    """Start, join with a real runtime, measure, stop with Ctrl-C."""
+    program = [sys.executable, "-m", "nni_latency"]
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+
+    def begin(*words):
+        said = tmp_path / f"{words[1]}.txt"
+        with said.open("w") as file:
+            return subprocess.Popen([*program, *words], stdout=file, stderr=file, env=environment), said
+
+    scheduler, said = begin("farm", "start", "--port", "0")
+    wait_until(lambda: "listens at" in said.read_text())
+    address = re.search(r"listens at (\S+)", said.read_text())[1]
+    worker, told = begin("farm", "join", address, "--name", "worker")
+    try:
+        wait_until(lambda: "measures for" in told.read_text())
+        words = ["build-lut", *TINY_OPTIONS, "--farm", address, "--out", str(tmp_path / "t.json"), "--budget", "20s"]
+        done = subprocess.run([*program, *words, "--rounds", "3"], capture_output=True, text=True, env=environment)
+        assert done.returncode == 0, done.stderr
+        assert LookupTable.load(tmp_path / "t.json").coverage == 1
+        for process in (worker, scheduler):
+            process.send_signal(signal.SIGINT)
+            assert process.wait(30) == 0
+    finally:
+        for process in (worker, scheduler):
+            process.kill()
+    assert "Left the farm." in told.read_text()
+    assert "worker joined with" in said.read_text()
+    assert "Stopped." in said.read_text()
+    assert "Traceback" not in told.read_text() + said.read_text()

@@ -1,0 +1,111 @@
+"""``profile-operators``: models of every origin, campaign files, reports, and what cannot be profiled."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+
+import pytest
+
+from nni_latency.profiling import OperatorProfile
+
+_NETS = """
+import torch
+from torch import nn
+
+class Net(nn.Sequential):
+    def __init__(self):
+        super().__init__(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 36, 4))
+
+class Moody(nn.Module):
+    def forward(self, inputs):
+        if not inputs.is_meta and not torch.jit.is_tracing() and inputs.shape[0] == 1:
+            raise ValueError("not today")
+        return torch.relu(inputs)
+
+def two():
+    return nn.Sequential(nn.Flatten(), nn.Linear(192, 64), nn.ReLU())
+"""
+
+
+@pytest.fixture(scope="module")
+def measured(run, tmp_path_factory):
+    """Profile two networks of one's own, with an assumed power; return the folder and what was printed."""
+    folder = tmp_path_factory.mktemp("profiles")
+    (folder / "nets.py").write_text(_NETS)
+    (folder / "models.txt").write_text(f"{folder}/nets.py:two 3,8,8\n[ ] {folder}/nets.py:Moody 3,8,8\n")
+    words = [
+        "profile-operators", "--models", f"{folder}/nets.py:Net", "--campaign", folder / "models.txt",
+        "--input", "3,8,8", "--budget", "20s", "--database", folder / "records.sqlite", "--meter", "constant:15",
+        "--out", folder / "profile.json", "--plot", folder / "profile.png",
+    ]  # fmt: skip
+    return folder, words, run(*words)
+
+
+@pytest.mark.slow
+def test_networks_of_ones_own_are_profiled(measured):
+    folder, _, result = measured
+    profile = OperatorProfile.load(folder / "profile.json")
+    assert [model.name.rpartition(":")[2] for model in profile.models] == ["Net", "two"]
+    assert all(share >= 0.9 for metric in profile.metrics for share in profile.attributed(metric).values())
+    assert (profile.meter, profile.assumption) == ("constant:15", "a constant power of 15 W")
+    assert "it is time times a constant power of 15 W, which is an assumption" in result.stdout
+    assert "Could not be measured: " in result.stderr
+    assert "nets.py:Moody: ValueError: not today" in result.stderr
+    assert (folder / "profile.png").stat().st_size > 10_000
+
+
+@pytest.mark.slow
+def test_campaign_file_is_marked(measured):
+    folder, _, _ = measured
+    first, second = (folder / "models.txt").read_text().splitlines()
+    assert first == f"[x] {folder}/nets.py:two 3,8,8"
+    assert second == f"[!] {folder}/nets.py:Moody 3,8,8  # ValueError: not today"
+
+
+@pytest.mark.slow
+def test_same_command_measures_nothing_again(run, measured):
+    folder, words, _ = measured
+    before = OperatorProfile.load(folder / "profile.json")
+    again = run(*words, "--overwrite")
+    assert again.stderr.count("nothing was measured") == 2
+    after = OperatorProfile.load(folder / "profile.json")
+    assert (after.models, after.operators) == (before.models, before.operators)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("by", "name"), [("kind", "kinds"), ("model", "parts"), ("operator", "operators")])
+def test_profile_is_reported_without_measuring(run, measured, by, name):
+    folder, _, _ = measured
+    words = ["profile-operators", "--profile", folder / "profile.json", "--by", by]
+    content = json.loads(run(*words, "--json").stdout)
+    assert {row["model"].rpartition(":")[2] for row in content["models"]} == {"Net", "two"}
+    rows = list(csv.DictReader(io.StringIO(run(*words, "--format", "csv").stdout)))
+    assert len(rows) == len(content[name])
+    assert rows[0]["platform"] == OperatorProfile.load(folder / "profile.json").platform.id
+    assert "linear" in run(*words).stdout
+    both = run(*words, "--profile", folder / "profile.json", "--plot", "both.png")
+    assert "platform" in both.stdout
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ([], "Name the models to profile, such as --models resnet18,mobilenetv2"),
+        (["--models", "resnot18"], "Unknown model 'resnot18'. There is: resnet18"),
+        (["--models", "net.py:Net", "--input", "3,8,8"], "There is no file 'net.py'"),
+        (["--models", "nets.py:Net"], "The network needs the shape of its input"),
+        (["--models", "nets.py:Net", "--input", "5,8,8"], "do not fit Net"),
+        (["--campaign", "none.txt"], "Cannot read the campaign file 'none.txt': No such file or directory."),
+        (["--models", "vit", "--target", "0"], "0.0 is not in the range 0<x<=1"),
+        (["--models", "vit", "--runtime", "torchscript"], "compiles whole networks"),
+        (["--models", "vit", "--meter", "constant:-2"], "takes a positive power in watts"),
+        (["--models", "vit", "--profile", "a.json"], "omit --models and --campaign"),
+        (["--profile", "none.json"], "Cannot read the profile 'none.json': No such file or directory."),
+    ],
+)
+def test_what_cannot_be_profiled_is_said_before_anything_is_measured(fails, tmp_path, options, said):
+    (tmp_path / "nets.py").write_text(_NETS)
+    assert said in fails("profile-operators", *options)
+    assert not list(tmp_path.glob("operators.*"))

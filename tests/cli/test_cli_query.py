@@ -1,0 +1,104 @@
+"""``nni-latency query`` and ``database downgrade``."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from fake_machines import HERE, machines, onnx_bytes
+from measured_graphs import FAST, fitted
+from tiny import TINY_OPTIONS
+
+import nni_latency.cli._query as query_command
+from nni_latency.database import DatabaseStore
+from nni_latency.query import LatencyQuery
+
+pytest.importorskip("onnx", reason="the package onnx is not installed")
+
+
+@pytest.fixture(scope="module")
+def predictor(tmp_path_factory):
+    return fitted(3).save(tmp_path_factory.mktemp("predictor") / "graph.safetensors")
+
+
+@pytest.fixture
+def net(tmp_path):
+    path = tmp_path / "net.onnx"
+    path.write_bytes(onnx_bytes())
+    return path
+
+
+@pytest.fixture
+def database(tmp_path, net):
+    """Measure a network on an invented platform."""
+    store = DatabaseStore(str(tmp_path / "m.sqlite"))
+    LatencyQuery(store, machines=machines()[0]).ask(net, HERE.id)
+    store.close()
+    return tmp_path / "m.sqlite"
+
+
+def test_a_record_is_told_with_where_it_comes_from(run, net, database):
+    shown = run("query", net, "--platform", HERE.id, "--database", database).stdout
+    assert "record" in shown
+    assert "campaign" in shown
+    assert "repeatability 0.0 %" in shown
+    found = json.loads(run("query", net, "--platform", "fake-device", "--database", database, "--json").stdout)
+    [answer] = found["answers"]
+    assert (answer["source"], answer["platform"], answer["n_visits"]) == ("record", HERE.id, 5)
+    assert run("query", found["key"], "--database", database).stdout.count(HERE.id) >= 1
+
+
+@pytest.mark.slow
+def test_all_platforms_are_told_the_fastest_first(run, net, database, predictor):
+    words = ["query", net, "--database", database, "--predictor", predictor, "--json"]
+    answers = json.loads(run(*words).stdout)["answers"]
+    assert {answer["source"] for answer in answers} == {"record", "prediction"}
+    assert [answer["value"] for answer in answers] == sorted(answer["value"] for answer in answers)
+
+
+def test_a_network_is_measured_once_in_a_runtime_of_this_machine(run):
+    words = ["query", "relu()@1x8x4x4:float32", "--platform", "torch", "--budget", "2s", "--json"]
+    answers = [json.loads(run(*words).stdout)["answers"][0] for _ in range(2)]
+    assert [answer["source"] for answer in answers] == ["measurement", "record"]
+    assert answers[0]["campaign"] == answers[1]["campaign"]
+
+
+@pytest.mark.slow
+def test_an_architecture_of_a_space_is_asked_about(run, predictor):
+    words = ["query", *TINY_OPTIONS, "--architecture", "0,1,2,0,1,2,0", "--predictor", predictor, "--platform", FAST.id]
+    assert json.loads(run(*words, "--json").stdout)["answers"][0]["source"] == "prediction"
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ([], "Say what to ask about: an ONNX file, a class"),
+        (["nope.onnx"], "Cannot read the ONNX file 'nope.onnx'"),
+        (["nothing"], "A latency is asked of an ONNX file"),
+        (["relu()@1x8:float32", "--measure", "always"], "Measuring needs one platform. Name it with --platform"),
+        (["relu()@1x8:float32"], "No record and no predictor tells the latency"),
+        (["relu()@1x8:float32", "--platform", "board"], "Unknown platform 'board'"),
+        (["relu()@1x8:float32", "--within", "300%"], "A share must be above 0 and at most 1"),
+        (["0" * 32, "--platform", "torch"], "It was asked for by its key alone"),
+    ],
+)
+def test_what_is_wrong_is_one_sentence(fails, words, sentence):
+    assert sentence in fails("query", *words)
+
+
+def test_a_network_of_ones_own_is_asked_about(run, tmp_path, predictor):
+    (tmp_path / "net.py").write_text(
+        "from torch import nn\n\n\nclass Net(nn.Sequential):\n    def __init__(self):\n"
+        "        super().__init__(nn.Conv2d(3, 4, 3), nn.ReLU())\n"
+    )
+    words = ["query", "net.py:Net", "--input", "3,8,8", "--platform", FAST.id, "--predictor", predictor, "--json"]
+    assert json.loads(run(*words).stdout)["answers"][0]["source"] == "prediction"
+
+
+def test_a_database_goes_back_a_version(run, fails, database):
+    assert "has version 2" in run("database", "--database", database, "downgrade", 2).stdout
+    assert "can be brought back to a version from 1 to" in fails("database", "--database", database, "downgrade", 99)
+
+
+def test_the_predictor_that_ships_is_asked_where_one_does():
+    assert set(query_command.load_predictors(())) <= {"pretrained"}

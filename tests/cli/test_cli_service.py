@@ -1,0 +1,85 @@
+"""``nni-latency serve``, ``keys`` and ``query --url`` on the command line."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from nni_latency.query import LatencyClient
+from nni_latency.service import ApiKeys
+
+pytest.importorskip("onnx", reason="the package onnx is not installed")
+
+
+def test_keys_are_added_listed_and_removed(run, fails, tmp_path):
+    path = tmp_path / "keys.json"
+    text = run("keys", "add", path, "alice", "--role", "measure").stdout.strip()
+    found = ApiKeys.load(path).find(text)
+    assert (found.name, found.role) == ("alice", "measure")
+    assert "must be new" in fails("keys", "add", path, "alice")
+    assert "alice" in run("keys", "list", path).stdout
+    assert "Removed the key of alice" in run("keys", "remove", path, "alice").stdout
+    assert "Unknown key 'alice'" in fails("keys", "remove", path, "alice")
+    assert "There are no keys" in run("keys", "list", path).stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--host", "0.0.0.0"], "Other machines reach '0.0.0.0', and anybody could measure. Make keys with"),
+        (["--keys", "nope.json"], "nope.json"),
+        (["--database", "memory"], "A service keeps what it measures"),
+        (["--platforms", "nope"], "Unknown runtime 'nope'"),
+        (["--database", "mysql://x"], "A database must be a file"),
+        (["--port", "99999"], "99999"),
+    ],
+)
+def test_what_is_wrong_is_one_sentence(fails, words, sentence):
+    assert sentence in fails("serve", *words)
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--url", "http://127.0.0.1:1"], "The service http://127.0.0.1:1 does not answer"),
+        (["--url", "nowhere"], "The URL of a service must look like http://127.0.0.1:8765"),
+    ],
+)
+def test_a_service_that_is_not_there_is_one_sentence(fails, words, sentence):
+    assert sentence in fails("query", "relu()@1x8x4x4:float32", *words)
+
+
+@pytest.mark.slow
+def test_a_service_runs_until_it_is_interrupted(run, fails, tmp_path):
+    words = ["serve", "--port", "0", "--database", str(tmp_path / "m.sqlite"), "--platforms", "torch", "--budget", "2s"]
+    with subprocess.Popen(
+        [sys.executable, "-m", "nni_latency", *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=dict(os.environ),
+    ) as process:
+        try:
+            url = process.stdout.readline().split()[-1]
+            assert LatencyClient(url).health()["status"] == "ok"
+            asked = ["query", "relu()@1x8x4x4:float32", "--url", url]
+            assert "measurement" in run(*asked, "--platform", "torch", "--measure", "always").stdout
+            assert "record" in run(*asked).stdout
+            assert "Unknown platform 'board'" in fails(*asked, "--platform", "board")
+        finally:
+            process.send_signal(signal.SIGINT)
+            _, said = process.communicate(timeout=60)
+    assert process.returncode in (0, 130)
+    assert "Traceback" not in said
+
+
+def test_too_little_to_learn_from_is_said(run, fails, tmp_path):
+    words = ["evolve", "--database", tmp_path / "m.sqlite"]
+    assert "0 latencies are new, and 20 are needed" in run(*words).stdout
+    assert "There is no version yet" in run(*words, "--list").stdout
+    assert "Unknown version of 'evolving' '3'" in fails(*words, "--take", 3)
+    assert "There is no version of the predictor to draw" in fails(*words, "--list", "--plot", "a.png")

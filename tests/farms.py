@@ -1,0 +1,77 @@
+"""A farm without processes, and a device whose speed changes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import nni_latency.farm as farm
+from nni_latency.measurement.runtimes import Runtime
+from nni_latency.testing import FakeDevice
+
+
+class FarmOfDevices:
+    """A farm without processes: devices in this one, which die when the test says so."""
+
+    def __init__(self, dies: Callable[[str, farm.Job], str] = lambda _address, _job: "") -> None:
+        self.registry = farm.Registry()
+        self.devices: dict[str, farm.Device] = {}
+        self.jobs: list[tuple[str, farm.Job]] = []
+        self._dies = dies
+
+    def join(self, name: str, runtime: Runtime) -> None:
+        """Take in a device."""
+        device = farm.Device(runtime, name, ())
+        self.devices[name] = device
+        self.registry.join(name, device.announcement(), {"network": 1.0})
+
+    def benches(self) -> farm.FarmBenches:
+        """Return what opens benches on the devices."""
+        return farm.FarmBenches(self, next(iter(self.devices.values())).announcement())
+
+    def place(self, bench: str, key: str) -> str:
+        """Return the name of the device that does the next job of a bench."""
+        address = self.registry.assign(bench, "client", key)
+        assert address is not None, self.registry.why_none(key)
+        return address
+
+    def run(self, job: farm.Job, address: str, key: str) -> farm.Answer:
+        """Do a job, unless the device dies before it has begun or after it has ended."""
+        how = "" if job.task == "close" else self._dies(address, job)
+        if how == "after":
+            self.devices[address].run(job)
+        if how:
+            # Another process takes the place of the one that died.
+            device = self.devices.pop(address)
+            self.registry.leave(address)
+            self.join(address, device.runtime)
+            raise farm.LostError("the worker died", died=how != "left")
+        self.jobs.append((address, job))
+        return self.devices[address].run(job)
+
+    def dismiss(self, place: farm.BenchPlace, address: str, key: str) -> None:
+        """Have a device close a bench."""
+        if address in self.devices:
+            self.run(farm.Job(place, "close"), address, key)
+
+    def release(self, bench: str) -> None:
+        """Take a bench from its device."""
+        self.registry.release(bench)
+
+
+class DriftingDevice(FakeDevice):
+    """A fake device whose speed is that which a file says."""
+
+    def __init__(self, file: Path, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.drift = lambda: float(file.read_text()) if file.exists() else 1.0
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    """Wait until something holds."""
+    end = time.monotonic() + 60.0
+    while not condition():
+        assert time.monotonic() < end, "It did not happen."
+        time.sleep(0.02)
