@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nni_latency.errors import LatencyError, MeasurementError
 from nni_latency.measurement._chain import Stage, time_chain
-from nni_latency.measurement._meter import Meter
+from nni_latency.measurement._meter import Meter, WindowLostError
 from nni_latency.measurement._protocol import Protocol
 from nni_latency.measurement._record import Visit
 from nni_latency.measurement._subject import Subject
@@ -20,6 +20,10 @@ from nni_latency.units import format_seconds
 
 if TYPE_CHECKING:
     from nni_latency.measurement.runtimes import Runtime
+
+
+#: Windows of a meter that may be lost one after another before its readings are given up.
+_LOST_WINDOWS = 5
 
 
 class CandidateError(MeasurementError):
@@ -246,7 +250,7 @@ class LocalBench(Bench):
         if meter.shortest > longest:
             raise _too_coarse(meter, meter.shortest, longest)
         while True:
-            cost, took = self._window(meter, through, inputs, runs)
+            cost, took = self._whole_window(meter, through, inputs, runs)
             least = meter.least_steps * meter.resolution
             if cost >= least:
                 samples = {name: list(values) for name, values in meter.observations().items()}
@@ -256,6 +260,17 @@ class LocalBench(Bench):
             if needed > longest:
                 raise _too_coarse(meter, needed, longest)
             runs = max(2 * runs, math.ceil(runs * min(needed, longest) / took))
+
+    def _whole_window(self, meter: Meter, through: Stage, inputs: Any, runs: int) -> tuple[float, float]:
+        """Return what so many runs cost by a meter and what they took [s], from the first window that is not lost."""
+        lost = 0
+        while True:
+            try:
+                return self._window(meter, through, inputs, runs)
+            except WindowLostError as error:
+                lost += 1
+                if lost == _LOST_WINDOWS:
+                    raise MeasurementError(f"{error} So were the {lost - 1} before it.") from error
 
     def _window(self, meter: Meter, through: Stage, inputs: Any, runs: int) -> tuple[float, float]:
         """Return what so many runs cost by a meter, and what they took [s]."""

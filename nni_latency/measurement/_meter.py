@@ -7,6 +7,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
+from nni_latency.errors import MeasurementError
+
+
+class WindowLostError(MeasurementError):
+    """Raised by `Meter.stop` when readings are missing from a window. The next window may be whole."""
+
 
 class Meter(ABC):
     """Reads what runs cost in its metric. Not thread-safe; it lives in the process that measures.
@@ -49,7 +55,15 @@ class Meter(ABC):
 
     @abstractmethod
     def stop(self) -> float:
-        """End the window and return what it cost, in the metric's SI unit."""
+        """End the window and return what it cost, in the metric's SI unit.
+
+        Raises
+        ------
+        WindowLostError
+            If readings are missing. The bench measures another window then.
+        MeasurementError
+            If the device does not answer.
+        """
 
     def idle(self) -> float:
         """Return what a second without work costs [unit/s]; 0 where that is not known. It may take some seconds."""

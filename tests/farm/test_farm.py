@@ -135,12 +135,18 @@ def test_ctrl_c_of_a_worker_loses_no_record(processes):
     with processes.client() as client:
         processes.wait_for(2, client)
         codes = []
-        stopper = threading.Timer(1.0, lambda: codes.append(processes.interrupt(client_worker(client))))
+
+        def stop():
+            # It has told its conditions, taken the subjects, warmed up, and measured some of twenty rounds.
+            wait_until(lambda: any(worker.jobs >= 8 for worker in client.workers()))
+            codes.append(processes.interrupt(client_worker(client)))
+
+        stopper = threading.Thread(target=stop)
         stopper.start()
-        there, stored = measured(client.benches("device.fake.fp32.t1"), rounds=10)
+        there, stored = measured(client.benches("device.fake.fp32.t1"), rounds=20)
         stopper.join()
         assert codes == [0]
-    assert there == measured(LocalBenches(FakeDevice("device")), rounds=10)[0]
+    assert there == measured(LocalBenches(FakeDevice("device")), rounds=20)[0]
     workers = {content["worker"] for moment, content in stored.conditions.items() if "worker" in moment}
     assert workers == {"first", "second"}
 

@@ -27,7 +27,7 @@ from nni_latency.errors import (
     UnknownNameError,
 )
 from nni_latency.loading import load_meter
-from nni_latency.measurement import LocalBench, LocalBenches, Protocol, Visit
+from nni_latency.measurement import LocalBench, LocalBenches, Protocol, Visit, WindowLostError
 from nni_latency.measurement.meters import (
     ConstantMeter,
     CsvMeter,
@@ -39,6 +39,7 @@ from nni_latency.measurement.meters import (
     clock_offset,
     update_period,
 )
+from nni_latency.measurement.meters import _power_log
 from nni_latency.measurement.meters._csv import _PATTERN, columns_of
 from nni_latency.tables import candidate_subjects
 from nni_latency.testing import FakeMeter, FakeRuntime, check_meter, fake_plan
@@ -632,6 +633,8 @@ def test_every_built_in_meter_keeps_the_contract(powercap, gpu, logger, plug, mo
     check_meter(ConstantMeter(10, powercap.clock), lambda: powercap.sleep(0.01))
     for meter in (gpu("energy"), gpu("power"), CsvMeter(logger.path, offset=3.0, every=0.01)):
         check_meter(meter, lambda: time.sleep(0.005))
+    # What a gap is has tests of its own: a busy machine may answer no request for a while.
+    monkeypatch.setattr(_power_log, "_LEAST_GAP", 10.0)
     check_meter(HttpMeter(plug(lambda: time.time() % 1e-3 + 5), every=0.01), lambda: time.sleep(0.005))
 
 
@@ -668,6 +671,28 @@ def test_meter_that_is_too_coarse_says_the_window_that_it_needs(traits):
 def test_meter_that_dies_ends_the_visit_with_its_own_words():
     with pytest.raises(MeasurementError, match=r"simulated died"):
         _visit(lambda clock: FakeMeter(clock, 2.0, windows=0))
+
+
+def _losing(count):
+    """Return what a meter is asked for at the end of a window: so many times it was not read, then 30 W."""
+    left = itertools.repeat(None, count)
+
+    def watts():
+        for _ in left:
+            raise WindowLostError("simulated gave no reading for 2 s.")
+        return 30.0
+
+    return watts
+
+
+def test_a_window_that_is_lost_is_measured_again():
+    visit = _visit(lambda clock: FakeMeter(clock, _losing(4)))
+    assert (visit.samples["energy"], visit.samples["window"]) == ([30.0], [1.0])
+
+
+def test_a_meter_that_loses_every_window_is_given_up():
+    with pytest.raises(MeasurementError, match=r"^simulated gave no reading for 2 s\. So were the 4 before it\.$"):
+        _visit(lambda clock: FakeMeter(clock, _losing(5)))
 
 
 def test_conditions_say_what_is_assumed_and_what_is_drawn_without_work():

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from nni_latency.errors import MeasurementError
+from nni_latency.measurement._meter import WindowLostError
 from nni_latency.measurement.meters._counter import update_period
 from nni_latency.units import format_seconds
 
@@ -81,16 +82,18 @@ class PowerLog:
 
         Raises
         ------
+        WindowLostError
+            If readings are missing.
         MeasurementError
-            If readings are missing, or stay the same for too long.
+            If they stay the same for too long.
         """
         around = self.within(begin, end)
         marks = [max(begin, min(end, time)) for time in (begin, *around.times, end)]
         gap = max((after - before for before, after in itertools.pairwise(marks)), default=end - begin)
         if not around.times or gap > max(_LEAST_GAP, _GAP * period):
-            raise MeasurementError(
+            raise WindowLostError(
                 f"{what} gave no reading for {format_seconds(gap)} while it was measured, and usually gives one every "
-                f"{format_seconds(period)}: the window is lost. Run the command again to go on."
+                f"{format_seconds(period)}: the window is lost."
             )
         same = max((len(list(group)) for _, group in itertools.groupby(around.watts)), default=0)
         still = _longest_still(around.times, around.watts)
