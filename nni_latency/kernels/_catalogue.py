@@ -10,6 +10,7 @@ from types import MappingProxyType
 from nni_latency.errors import UnknownNameError
 from nni_latency.kernels._kernel_type import Domain, KernelType
 from nni_latency.kernels._layers import (
+    ACTIVATIONS,
     ChannelShuffle,
     Shapes,
     Sizes,
@@ -92,8 +93,6 @@ _BASES: dict[str, tuple[Mapping[str, Domain], Callable[[Sizes], Shapes], Mapping
     "add": (_PICTURE, _two_pictures, {}),
 }
 
-#: What follows the first operator.
-_ACTIVATIONS = ("relu", "relu6", "hswish", "silu", "gelu", "sigmoid")
 _NORMALISED = ("conv", "dwconv", "gconv", "convtranspose", "conv1d")
 
 #: The first layer of a base, where that has another name.
@@ -106,6 +105,7 @@ _SINGLE: dict[str, tuple[str, Mapping[str, Domain], Callable[[Sizes], Shapes]]] 
     "hswish_block": ("hswish", _PICTURE, _picture),
     "silu_block": ("silu", _PICTURE, _picture),
     "sigmoid_block": ("sigmoid", _PICTURE, _picture),
+    "hsigmoid_block": ("hsigmoid", _PICTURE, _picture),
     "mul_block": ("mul", _PICTURE, _two_pictures),
     "scale_block": ("mul", _PICTURE, _picture_and_gate),
     "globalavgpool_block": ("globalavgpool", _PICTURE, _picture),
@@ -149,7 +149,7 @@ def kernel_name(base: str, *, bn: bool = False, activation: str = "") -> str:
 def _fused() -> Iterator[KernelType]:
     """Yield every base with every end."""
     for base, (domains, shapes, multiples) in _BASES.items():
-        for bn, activation in itertools.product((False, True), ("", *_ACTIVATIONS)):
+        for bn, activation in itertools.product((False, True), ("", *ACTIVATIONS)):
             if bn and base not in _NORMALISED:
                 continue
             layers = (_FIRST.get(base, base), *(["bn"] if bn else []), *([activation] if activation else []))

@@ -79,6 +79,9 @@ class PredictorDocument(StrictDocument):
 
     group: str
     kinds: list[str] = Field(min_length=1, description="kinds that were measured")
+    activations: list[str] = Field(
+        ["relu", "relu6", "hswish", "silu", "gelu", "sigmoid"], description="activations that features tell apart"
+    )
     settings: SettingsDocument
     chosen: str
     scores: dict[str, ScoresDocument] = Field(description="by model, in cross-validation")

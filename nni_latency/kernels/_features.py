@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from nni_latency.kernels._kernel import Kernel
 from nni_latency.kernels._kernel_type import KernelType
+from nni_latency.kernels._layers import ACTIVATIONS
 from nni_latency.operators import Features, OpSpec, work_of
 
 Array = NDArray[np.float64]
@@ -32,10 +33,12 @@ class FeatureTable:
     ----------
     kinds : mapping of str to KernelType
         The types of the group, by name.
+    activations : sequence of str, optional
+        Activations that features tell apart; by default all that there are.
     """
 
-    def __init__(self, kinds: Mapping[str, KernelType]) -> None:
-        self.kinds = dict(kinds)
+    def __init__(self, kinds: Mapping[str, KernelType], activations: Sequence[str] = tuple(ACTIVATIONS)) -> None:
+        self.kinds, self.activations = dict(kinds), tuple(activations)
         names = dict.fromkeys(name for kind in kinds.values() for name in kind.domains)
         self.names = tuple(names)
         self._known: dict[Kernel, tuple[tuple[float, ...], tuple[float, ...], tuple[float, ...]]] = {}
@@ -78,7 +81,7 @@ class FeatureTable:
         moved = float(counted[0].inputs + counted[-1].outputs)
         every = float(sum(item.inputs + item.outputs for item in counted))
         terms = (1.0, float(main.flops), padded, moved, every, float(whole.params))
-        flags = tuple(float(name in kernel.kind.split("_")) for name in ("bn", *_ACTIVATIONS))
+        flags = tuple(float(name in kernel.kind.split("_")) for name in ("bn", *self.activations))
         logs = tuple(math.log2(1 + value) for value in (*terms[1:], whole.flops - main.flops))
         intensity = math.log2(1 + main.flops) - math.log2(1 + moved + whole.params)
         return plain, terms, (*logs, intensity, *flags, *self._shape_features(sizes))
@@ -94,9 +97,6 @@ class FeatureTable:
         if "KERNEL_SIZE" in named:
             found += [float(named["KERNEL_SIZE"]), float(_stride(sizes))]
         return tuple(found)
-
-
-_ACTIVATIONS = ("relu", "relu6", "hswish", "silu", "gelu", "sigmoid")
 
 
 def waste(size: int, lanes: int) -> float:

@@ -115,6 +115,17 @@ def _concat(shapes: Shapes, _: Sizes, __: bool) -> OpSpec:
     return OpSpec.of("cat", shapes, dim=1, **_out(shapes, out))
 
 
+#: Activations that follow the first operator of a kernel.
+ACTIVATIONS = {
+    "relu": "relu",
+    "relu6": "relu6",
+    "hswish": "hardswish",
+    "silu": "silu",
+    "gelu": "gelu",
+    "sigmoid": "sigmoid",
+    "hsigmoid": "hardsigmoid",
+}
+
 #: What every layer is. Those after the first take what the one before returned.
 LAYERS: dict[str, Layer] = {
     "conv": _convolution(2),
@@ -123,12 +134,7 @@ LAYERS: dict[str, Layer] = {
     "convtranspose": _transposed,
     "fc": _linear,
     "bn": _elementwise("batch_norm"),
-    "relu": _elementwise("relu"),
-    "relu6": _elementwise("relu6"),
-    "hswish": _elementwise("hardswish"),
-    "silu": _elementwise("silu"),
-    "gelu": _elementwise("gelu"),
-    "sigmoid": _elementwise("sigmoid"),
+    **{name: _elementwise(kind) for name, kind in ACTIVATIONS.items()},
     "add": _elementwise("add"),
     "mul": _elementwise("mul"),
     "maxpool": _pooling("max_pool2d"),

@@ -8,16 +8,13 @@ from typing import Any
 
 from nni_latency.kernels._catalogue import MOST_CHANNELS, kernel_name
 from nni_latency.kernels._kernel import Kernel
+from nni_latency.kernels._layers import ACTIVATIONS
 from nni_latency.operators import OpSpec, form_of, given_shapes
 
 #: Kinds of operators that do nothing.
 _NOTHING = ("identity", "dropout")
 
-_ACTIVATIONS = {
-    **{kind: kind for kind in ("relu", "relu6", "silu", "gelu", "sigmoid")},
-    "hardswish": "hswish",
-    "hard_swish": "hswish",
-}
+_ACTIVATIONS = {**{kind: name for name, kind in ACTIVATIONS.items()}, "hard_swish": "hswish"}
 
 #: Names of bounds in the attributes of a clamped activation.
 _BOUNDS = (("min_val", "max_val"), ("min", "max"), ("arg0", "arg1"))

@@ -200,6 +200,7 @@ def _content(predictor: KernelPredictor) -> dict[str, Any]:
     return {
         "group": predictor.group_,
         "kinds": list(predictor.kinds_),
+        "activations": list(predictor.table_.activations),
         "settings": {**settings, "candidates": list(predictor.candidates)},
         "chosen": predictor.chosen_,
         "scores": scores,
@@ -216,7 +217,7 @@ def _plain(scores: Mapping[str, float]) -> dict[str, float | None]:
 def _predictor(document: PredictorDocument, types: Mapping[str, KernelType]) -> KernelPredictor:
     settings = document.settings.model_dump()
     made = KernelPredictor(**{**settings, "candidates": tuple(settings["candidates"])}, types=types)
-    made._take_kinds(find_types(document.kinds, types))
+    made._take_kinds(find_types(document.kinds, types), document.activations)
     made.chosen_ = document.chosen
     made.scores_ = {name: _scores(item) for name, item in document.scores.items()}
     made.interval_factor_ = document.interval_factor

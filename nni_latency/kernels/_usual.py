@@ -17,6 +17,14 @@ USUAL_KERNELS: tuple[str, ...] = (
     *("conv_silu", "conv_bn_silu", "dwconv_bn_silu", "gconv_block", "gconv_bn", "gconv_bn_relu", "gconv_relu"),
     *("convtranspose_block", "convtranspose_bn_relu", "conv1d_block", "conv1d_relu", "conv1d_bn_relu"),
     *("fc_relu", "linear_block", "linear_relu", "linear_gelu", "silu_block", "gelu_block", "relu6_block"),
-    *("sigmoid_block", "mul_block", "scale_block", "layernorm_block", "softmax_block", "matmul_block"),
+    *(
+        "sigmoid_block",
+        "hsigmoid_block",
+        "mul_block",
+        "scale_block",
+        "layernorm_block",
+        "softmax_block",
+        "matmul_block",
+    ),
     *("attention_block", "resize_block", "mean_block"),
 )

@@ -291,6 +291,15 @@ def test_files_that_cannot_be_are_refused(built, tmp_path, change, message):
         KernelPredictors.load(_changed(built[1], tmp_path / "k.json", change))
 
 
+def test_a_model_is_read_with_the_activations_that_it_was_fitted_with(built, tmp_path):
+    """Files of before one was known do not name them."""
+    assert all("hsigmoid" in predictor.table_.activations for predictor in built[0].predictors.values())
+    with pytest.raises(FileFormatError, match=r"The process has (\d+) features, the group \d+"):
+        KernelPredictors.load(
+            _changed(built[1], tmp_path / "k.json", lambda it: it["predictors"][0].pop("activations"))
+        )
+
+
 def test_the_schema_is_that_of_the_documentation():
     path = Path(__file__).parents[2] / "docs" / "reference" / "kernels.schema.json"
     assert json.loads(path.read_text()) == kernels_schema(), "run docs/export_schema.py"

@@ -223,6 +223,12 @@ def test_product_with_a_number_for_each_channel_is_a_kernel_of_its_own(shapes):
     assert (kernel.kind, kernel.sizes) == ("scale_block", {"HW": 6, "CIN": 8})
 
 
+def test_hard_sigmoid_is_an_activation():
+    assert kernel_of([OpSpec.of("hardsigmoid", [(1, 8, 1, 1)])]).kind == "hsigmoid_block"
+    kernel = kernel_of([*TYPES["conv_block"].ops(_tiny(TYPES["conv_block"])), OpSpec.of("hardsigmoid", [(1, 8, 5, 5)])])
+    assert kernel.kind == "conv_hsigmoid"
+
+
 def test_products_of_equal_tensors_and_of_others():
     assert kernel_of([OpSpec.of("mul", [(1, 8, 1, 1)] * 2)]).kind == "mul_block"
     assert kernel_of([OpSpec.of("mul", [(1, 8, 7, 7), (1, 1, 7, 7)])]) is None
