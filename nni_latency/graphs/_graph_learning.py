@@ -17,6 +17,7 @@ from torch.nn import functional
 from nni_latency.graphs._encoding import GROUPS, TERMS, EncodedGraph
 from nni_latency.graphs._geometric import Batch, Data, add_up
 from nni_latency.graphs._graph_network import GraphNetwork, as_batch, as_data
+from nni_latency.platforms import torch_threads
 
 Array = NDArray[np.float64]
 
@@ -151,7 +152,9 @@ def learn(
     start : GraphNetwork, optional
         What it starts from.
     """
-    with torch.random.fork_rng(devices=[]):
+    # Batches are small: a second thread gains a tenth where it has a processor of its own, and costs several times as
+    # much where it has to wait for one.
+    with torch.random.fork_rng(devices=[]), torch_threads(1):
         torch.manual_seed(settings.seed)
         return _Learning(examples, settings, start).run(validation, watch)
 

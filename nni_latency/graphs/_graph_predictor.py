@@ -20,6 +20,7 @@ import nni_latency.graphs._unmeasured as unmeasured
 from nni_latency.errors import InvalidValueError, UnknownNameError, listed
 from nni_latency.estimators import Estimate
 from nni_latency.graphs._encoding import EncodedGraph, encode_graph
+from nni_latency.graphs._graph_measurements import Measurements, spreads_of
 from nni_latency.graphs._measured_network import MeasuredNetwork, check_networks
 from nni_latency.operators import Graph
 from nni_latency.platforms import Platform
@@ -166,7 +167,7 @@ class GraphPredictor(BaseEstimator):
         InvalidValueError
             If there are too few networks, or two latencies of one network disagree.
         """
-        data = _Data.of(check_networks(networks))
+        data = Measurements.of(check_networks(networks))
         if len(data.examples.graphs) < 2 * self.n_folds:
             raise InvalidValueError(
                 f"A graph predictor needs at least {2 * self.n_folds} networks. Got {len(data.examples.graphs)}."
@@ -189,7 +190,7 @@ class GraphPredictor(BaseEstimator):
         ]
         self.platforms_, self.families_, self.kinds_ = data.platforms, data.families, data.kinds
         self.counts_ = (~np.isnan(data.examples.latencies)).sum(0)
-        self.spreads_ = _spreads(self.held_out_, data.family_of, self.confidence)
+        self.spreads_ = spreads_of(self.held_out_, data.family_of, self.confidence)
         self.unmeasured_spread_ = self._unmeasured_spread(data)
         return self
 
@@ -331,7 +332,7 @@ class GraphPredictor(BaseEstimator):
             If there are fewer than 5 networks, of several platforms, or two latencies of one network disagree.
         """
         self._check_fitted()
-        data = _Data.of(check_networks(networks))
+        data = Measurements.of(check_networks(networks))
         if len(data.platforms) > 1:
             names = listed(platform.id for platform in data.platforms)
             raise InvalidValueError(f"One platform is added at a time. Got networks measured on {names}.")
@@ -352,7 +353,7 @@ class GraphPredictor(BaseEstimator):
             found.members_.append(transfer.with_head(member, head, number))
             if watch is not None:
                 watch(done, self.n_members)
-        spread = _spreads(errors[:, None], data.family_of, self.confidence)[0] * (1 + 1 / math.sqrt(len(graphs)))
+        spread = spreads_of(errors[:, None], data.family_of, self.confidence)[0] * (1 + 1 / math.sqrt(len(graphs)))
         place = len(ids) if number is None else number
         found.platforms_ = _put(self.platforms_, place, platform)
         found.spreads_ = np.array(_put(tuple(self.spreads_), place, spread))
@@ -414,15 +415,15 @@ class GraphPredictor(BaseEstimator):
         found: Array = np.mean([learning.predict_terms(member, graphs) for member in self.members_], axis=0)
         return found
 
-    def _unmeasured_spread(self, data: _Data) -> float:
+    def _unmeasured_spread(self, data: Measurements) -> float:
         """Return half the width of an interval on a platform that nobody measured, as a logarithm."""
         if len(self.platforms_) < _FEWEST_PLATFORMS:
             return math.inf
         errors = unmeasured.left_out_errors(self._terms(data.examples.graphs), data.examples.latencies, self.platforms_)
         # Platforms are few: the worst of those that were left out counts.
-        return float(_spreads(errors, data.family_of, self.confidence).max())
+        return float(spreads_of(errors, data.family_of, self.confidence).max())
 
-    def _hold_out(self, data: _Data, told: Callable[[], None]) -> tuple[Array, list[int]]:
+    def _hold_out(self, data: Measurements, told: Callable[[], None]) -> tuple[Array, list[int]]:
         """Predict every network by a graph network that has not seen its family."""
         errors = np.full(data.examples.latencies.shape, np.nan)
         epochs = []
@@ -466,68 +467,6 @@ class GraphPredictor(BaseEstimator):
             raise NotFittedError("This GraphPredictor is not fitted yet. Call 'fit' before it predicts.")
 
 
-@dataclass(frozen=True)
-class _Data:
-    """Measured networks, in the form in which graph networks learn from them."""
-
-    examples: learning.Examples
-    platforms: tuple[Platform, ...]
-    family_of: tuple[str, ...]
-    kinds: tuple[str, ...]
-
-    @classmethod
-    def of(cls, networks: Sequence[MeasuredNetwork], platforms: Sequence[Platform] | None = None) -> _Data:
-        by_id = {item.platform.id: item.platform for item in networks}
-        known = list(platforms or (by_id[name] for name in sorted(by_id)))
-        names = {item.name: item for item in networks}
-        rows = {name: row for row, name in enumerate(names)}
-        columns = {platform.id: column for column, platform in enumerate(known)}
-        latencies = np.full((len(rows), len(known)), np.nan)
-        parts: list[list[learning.Part]] = [[] for _ in rows]
-        for item in networks:
-            row, column = rows[item.name], columns[item.platform.id]
-            latencies[row, column] = item.latency
-            parts[row] += [learning.Part(numbers, column, seconds) for numbers, seconds in item.parts]
-        graphs = [encode_graph(item.graph) for item in names.values()]
-        kinds = {operator.op.kind for item in names.values() for operator in item.graph.operators}
-        return cls(
-            learning.Examples(graphs, latencies, parts),
-            tuple(known),
-            tuple(item.family for item in names.values()),
-            tuple(sorted(kinds)),
-        )
-
-    @property
-    def families(self) -> tuple[str, ...]:
-        return tuple(sorted(set(self.family_of)))
-
-    def folds(self, count: int, seed: int) -> list[list[int]]:
-        """Divide networks so that no family is in two parts; where there are too few families, at random."""
-        random = np.random.default_rng(seed)
-        if len(self.families) < count:
-            rows = random.permutation(len(self.family_of))
-            return [sorted(map(int, rows[first::count])) for first in range(count)]
-        order = [self.families[number] for number in random.permutation(len(self.families))]
-        return [
-            [row for row, family in enumerate(self.family_of) if family in order[first::count]]
-            for first in range(count)
-        ]
-
-
 def _put(items: tuple[Any, ...], place: int, item: Any) -> tuple[Any, ...]:
     """Return items with another one at a place, or at the end."""
     return (*items[:place], item, *items[place + 1 :])
-
-
-def _spreads(errors: Array, families: Sequence[str], confidence: float) -> Array:
-    """Return half the width of intervals, as a logarithm: what holds the share of networks, each family alike."""
-    found = []
-    for column in np.abs(errors).T:
-        known = ~np.isnan(column)
-        sizes = {family: sum(known[row] for row, name in enumerate(families) if name == family) for family in families}
-        weights = np.array([1 / sizes[family] if known[row] else 0.0 for row, family in enumerate(families)])
-        order = np.argsort(np.where(known, column, np.inf))
-        reached = np.cumsum(weights[order]) / weights.sum()
-        place = min(int(np.searchsorted(reached, confidence)), int(known.sum()) - 1)
-        found.append(float(column[order[place]]))
-    return np.array(found)

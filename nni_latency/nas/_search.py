@@ -30,11 +30,11 @@ from nni_latency.nas._training import (
     accuracy,
     bare_trainer,
     batch_statistics,
-    learning_threads,
     loader_of,
     quiet_lightning,
     train_found,
 )
+from nni_latency.platforms import torch_threads
 from nni_latency.spaces import check_sample
 
 
@@ -184,7 +184,7 @@ def run_search(
     torch.manual_seed(settings.seed)
     with (
         quiet_lightning(),
-        learning_threads(settings.threads),
+        torch_threads(settings.threads),
         _interruptible(),
         tempfile.TemporaryDirectory(prefix="nni-latency-") as folder,
     ):

@@ -149,19 +149,3 @@ def quiet_lightning() -> Iterator[None]:
         finally:
             for logger, level in zip(loggers, levels, strict=True):
                 logger.setLevel(level)
-
-
-@contextlib.contextmanager
-def learning_threads(count: int) -> Iterator[None]:
-    """Set the threads, and treat numbers too small for the processor's fast path as zero.
-
-    Candidates that the mask hardly uses get gradients of that size, and an epoch then takes several times as long.
-    """
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    torch.set_flush_denormal(True)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-        torch.set_flush_denormal(False)

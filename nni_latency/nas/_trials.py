@@ -20,7 +20,8 @@ from nni_latency.nas._filter import sample_of
 from nni_latency.nas._profiler import LatencyProfiler
 from nni_latency.nas._search import SearchResult, Trial, steps_of
 from nni_latency.nas._settings import SearchSettings
-from nni_latency.nas._training import learning_threads, quiet_lightning, train_found, train_on
+from nni_latency.nas._training import quiet_lightning, train_found, train_on
+from nni_latency.platforms import torch_threads
 from nni_latency.spaces import check_sample, network_of
 
 
@@ -79,7 +80,7 @@ def run_trials(
     torch.manual_seed(settings.seed)
     with (
         quiet_lightning(),
-        learning_threads(settings.threads),
+        torch_threads(settings.threads),
         tempfile.TemporaryDirectory(prefix="nni-latency-") as folder,
     ):
         if not judge.is_over:

@@ -4,6 +4,7 @@ from ._facts import FACTS, Fact, affinity, collect_facts
 from ._nvml import gpu_handle
 from ._platform import PRECISIONS, RUNTIME_FACT, Platform, check_same_platform, current_platform
 from ._remarks import Remark, remarks_on
+from ._threads import torch_threads
 
 __all__ = [
     "CONDITIONS",
@@ -23,4 +24,5 @@ __all__ = [
     "read_conditions",
     "remarks_on",
     "resolve_device",
+    "torch_threads",
 ]

@@ -14,7 +14,8 @@ from nni_latency.errors import InvalidValueError
 from nni_latency.measurement import Protocol, Subject, time_chain
 from nni_latency.measurement.runtimes import TorchEager
 from nni_latency.nas import FBNet, LatencyProfiler, SearchSettings, load_dataset, run_search
-from nni_latency.nas._training import accuracy_of, learning_threads
+from nni_latency.nas._training import accuracy_of
+from nni_latency.platforms import torch_threads
 from nni_latency.spaces import FBNetSpace
 from nni_latency.tables import build_table
 
@@ -123,7 +124,7 @@ def test_history_tells_the_temperature(found):
 
 def test_threads_are_set_for_the_search_alone():
     before = torch.get_num_threads()
-    with learning_threads(before + 1):
+    with torch_threads(before + 1):
         assert torch.get_num_threads() == before + 1
     assert torch.get_num_threads() == before
 

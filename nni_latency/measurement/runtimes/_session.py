@@ -10,6 +10,7 @@ import torch
 from nni_latency.errors import InvalidValueError
 from nni_latency.measurement.runtimes._affinity import pinned
 from nni_latency.measurement.runtimes._allocator import keep_freed_memory
+from nni_latency.platforms import torch_threads
 
 #: Threads that a process starts at most; no machine has as many processors.
 _MOST_THREADS = 1024
@@ -33,12 +34,5 @@ def computing(threads: int, processors: Sequence[int], *, keeps_memory: bool = T
     """
     if keeps_memory:
         keep_freed_memory()
-    before = torch.get_num_threads()
-    with pinned(tuple(processors)), torch.inference_mode():
-        torch.set_num_threads(threads)
-        torch.set_flush_denormal(True)
-        try:
-            yield
-        finally:
-            torch.set_flush_denormal(False)
-            torch.set_num_threads(before)
+    with pinned(tuple(processors)), torch.inference_mode(), torch_threads(threads):
+        yield

@@ -1,0 +1,92 @@
+"""What a graph predictor learns from, and how wide intervals are by the errors that it made."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nni_latency.graphs._encoding import encode_graph
+from nni_latency.graphs._graph_learning import Examples, Part
+from nni_latency.graphs._measured_network import MeasuredNetwork
+from nni_latency.platforms import Platform
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Measurements:
+    """Measured networks, in the form in which graph networks learn from them.
+
+    Parameters
+    ----------
+    examples : Examples
+        Their graphs, latencies and kernels.
+    platforms : tuple of Platform
+        What the columns of the latencies are.
+    family_of : tuple of str
+        By network.
+    kinds : tuple of str
+        Kinds of operators that occur.
+    """
+
+    examples: Examples
+    platforms: tuple[Platform, ...]
+    family_of: tuple[str, ...]
+    kinds: tuple[str, ...]
+
+    @classmethod
+    def of(cls, networks: Sequence[MeasuredNetwork]) -> Measurements:
+        """Bring them into a table, a row for each network and a column for each platform."""
+        by_id = {item.platform.id: item.platform for item in networks}
+        known = [by_id[name] for name in sorted(by_id)]
+        names = {item.name: item for item in networks}
+        rows = {name: row for row, name in enumerate(names)}
+        columns = {platform.id: column for column, platform in enumerate(known)}
+        latencies = np.full((len(rows), len(known)), np.nan)
+        parts: list[list[Part]] = [[] for _ in rows]
+        for item in networks:
+            row, column = rows[item.name], columns[item.platform.id]
+            latencies[row, column] = item.latency
+            parts[row] += [Part(numbers, column, seconds) for numbers, seconds in item.parts]
+        graphs = [encode_graph(item.graph) for item in names.values()]
+        kinds = {operator.op.kind for item in names.values() for operator in item.graph.operators}
+        return cls(
+            Examples(graphs, latencies, parts),
+            tuple(known),
+            tuple(item.family for item in names.values()),
+            tuple(sorted(kinds)),
+        )
+
+    @property
+    def families(self) -> tuple[str, ...]:
+        """Names of families, each once."""
+        return tuple(sorted(set(self.family_of)))
+
+    def folds(self, count: int, seed: int) -> list[list[int]]:
+        """Divide networks so that no family is in two parts; where there are too few families, at random."""
+        random = np.random.default_rng(seed)
+        if len(self.families) < count:
+            rows = random.permutation(len(self.family_of))
+            return [sorted(map(int, rows[first::count])) for first in range(count)]
+        order = [self.families[number] for number in random.permutation(len(self.families))]
+        return [
+            [row for row, family in enumerate(self.family_of) if family in order[first::count]]
+            for first in range(count)
+        ]
+
+
+def spreads_of(errors: Array, families: Sequence[str], confidence: float) -> Array:
+    """Return half the width of intervals, as a logarithm: what holds the share of networks, each family alike."""
+    found = []
+    for column in np.abs(errors).T:
+        known = ~np.isnan(column)
+        sizes = {family: sum(known[row] for row, name in enumerate(families) if name == family) for family in families}
+        weights = np.array([1 / sizes[family] if known[row] else 0.0 for row, family in enumerate(families)])
+        order = np.argsort(np.where(known, column, np.inf))
+        reached = np.cumsum(weights[order]) / weights.sum()
+        place = min(int(np.searchsorted(reached, confidence)), int(known.sum()) - 1)
+        found.append(float(column[order[place]]))
+    return np.array(found)
