@@ -101,7 +101,8 @@ def test_version_is_that_of_the_distribution(run):
 
 
 def test_unknown_command_is_refused(fails):
-    assert "No such command 'meausre'" in fails("meausre")
+    assert "No such command 'famlies'. Did you mean 'families'?" in fails("famlies")
+    assert fails("xyzzy").endswith("No such command 'xyzzy'.")
 
 
 @pytest.mark.parametrize("name", COMMANDS)
