@@ -63,7 +63,10 @@ def summarise_network(records: Sequence[Record], speed: Speed, protocol: Protoco
 
 
 def part_times(records: Sequence[Record], value: float) -> tuple[float, ...]:
-    """Return what every part of a network took [s], so that they add up to the network; none where nobody knows.
+    """Return what every part of a network took [s]; none where nobody knows.
+
+    They add up to the network, or to as much less as they do in the visits that timed them: what lies outside of the
+    nodes of a runtime belongs to no part.
 
     Parameters
     ----------
@@ -77,4 +80,5 @@ def part_times(records: Sequence[Record], value: float) -> tuple[float, ...]:
         # Never asked, or the network's control flow depends on data.
         return ()
     taken: NDArray[np.float64] = np.median(np.array(runs, dtype=np.float64), axis=0)
-    return tuple((taken * value / taken.sum()).tolist())
+    whole = float(np.median([seconds for record in records if record.parts for seconds in record.whole]))
+    return tuple((taken * value / max(whole, taken.sum())).tolist())

@@ -51,8 +51,13 @@ def test_one_visit_that_was_disturbed_says_little():
     assert speed.factor(20) < 1.03
 
 
+def test_parts_add_up_to_less_where_something_lies_outside_of_them():
+    visits = _visits(0.01, [1.0, 1.0], parts=[[0.002, 0.006], [0.002, 0.006]])
+    assert part_times(visits, 0.01) == pytest.approx((0.002, 0.006))
+
+
 def test_parts_add_up_to_the_network():
-    visits = _visits(0.01, [1.0, 1.0], parts=[[0.002, 0.006], [0.002, 0.006], [0.9, 0.6]])
+    visits = _visits(0.008, [1.0, 1.0], parts=[[0.002, 0.006], [0.002, 0.006], [0.9, 0.6]])
     assert part_times(visits, 0.012) == pytest.approx((0.003, 0.009))
     assert part_times(_visits(0.01, [1.0]), 0.012) == ()
     assert part_times(_visits(0.01, [1.0], parts=[[0.1], [0.1, 0.2]]), 0.012) == ()

@@ -150,6 +150,28 @@ def test_what_lies_outside_of_nodes_belongs_to_the_first_part():
         assert rest == pytest.approx(_COMPUTE + _REORDER)
 
 
+@pytest.mark.slow
+def test_calls_do_not_take_what_lies_outside_of_nodes():
+    runtime = _Runtime()
+    runtime.takes += 4e-4
+    with runtime.session():
+        subject = Subject("net", _convolution, (1, 4, 6, 6), "network")
+        value = runtime.inputs(subject.inputs)
+        assert sum(runtime.time_calls(runtime.prepare(subject, value), value)) == pytest.approx(_COMPUTE + 2 * _REORDER)
+
+
+@pytest.mark.slow
+def test_a_profile_that_costs_more_in_large_networks_makes_no_first_layer_slower():
+    runtime = _Runtime()
+    runtime.cost, runtime.gap = 2e-5, 1e-5
+    chain = [Subject(name, _convolution, (1, 4, 6, 6), "block") for name in ("first", "second")]
+    with runtime.session():
+        assert runtime.profile_cost.outside < 1e-6
+    runtime.gap = 1e-3
+    for first, second in _divided(runtime, chain):
+        assert first == pytest.approx(second, rel=0.01)
+
+
 def test_a_runtime_needs_a_number_of_threads_in_range():
     with pytest.raises(ValueError, match=r"must be from 1 to 1024\. Got 0"):
         _Runtime(threads=0)

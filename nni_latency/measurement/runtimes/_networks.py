@@ -89,17 +89,21 @@ class ProfileCost:
         What it adds to the time that the profile says of a node [s].
     between : float, default=0.0
         What it adds between two nodes [s].
+    outside : float, default=math.inf
+        The most that lies outside of the nodes without a profile [s]. A profile adds more between the nodes of large
+        networks than between those of small ones, which would be taken for it.
     """
 
     inside: float = 0.0
     between: float = 0.0
+    outside: float = math.inf
 
     def taken_off(self, run: ProfiledRun) -> ProfiledRun:
         """Return a run as it would have been without a profile; some of every node is left."""
         nodes = [
             replace(node, seconds=max(node.seconds - self.inside, _LEAST_LEFT * node.seconds)) for node in run.nodes
         ]
-        outside = max(0.0, run.outside - self.between * len(nodes))
+        outside = min(max(0.0, run.outside - self.between * len(nodes)), self.outside)
         return ProfiledRun(nodes, math.fsum(node.seconds for node in nodes) + outside)
 
 

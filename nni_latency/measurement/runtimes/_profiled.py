@@ -35,6 +35,9 @@ _KERNEL_SECONDS, _MOST_KERNEL_RUNS = 0.04, 60
 
 _PROBE_SHAPE = (1, 16, 6, 6)
 
+#: How much slower the machine may be than when the probes ran: what lies outside of nodes may take as much longer.
+_SLOWER = 1.5
+
 
 class ProfiledRuntime(ExportedRuntime):
     """Base of exported runtimes with a profile of their own, by which they divide networks; see `ExportedRuntime`.
@@ -81,10 +84,13 @@ class ProfiledRuntime(ExportedRuntime):
         assert isinstance(stage, Prepared), stage
         if isinstance(stage, Beside):
             return self._divided_beside(stage, value, runs)
-        profiles = self._profiled(stage, value, runs)
-        labels = [stage.network.label_of(node.names) for node in profiles[0].nodes]
+        return self._by_part(stage, self._profiled(stage, value, runs))
+
+    def _by_part(self, stage: Prepared, runs: Sequence[ProfiledRun]) -> list[list[float]]:
+        """Return what the parts of a network took in every run [s]."""
+        labels = [stage.network.label_of(node.names) for node in runs[0].nodes]
         main = stage.network.main_labels({label for label in labels if label is not None})
-        return [self._divided(stage.network.n_labels, main, labels, run) for run in profiles]
+        return [self._divided(stage.network.n_labels, main, labels, run) for run in runs]
 
     def _profiled(self, stage: Prepared, value: Any, runs: int) -> list[ProfiledRun]:
         """Return runs as they would have been without a profile."""
@@ -126,8 +132,10 @@ class ProfiledRuntime(ExportedRuntime):
         return _profile(stage, lambda: each_array(inputs), 1)[0].nodes
 
     def time_calls(self, stage: Stage, value: Any) -> list[float]:
-        """Run a prepared network once and say what its calls of torch functions took."""
-        return self.divide(stage, value, 1)[0]
+        """Run a prepared network once and say what its calls of torch functions took, without what lies outside."""
+        assert isinstance(stage, Prepared), stage
+        runs = self._profiled(stage, value, 1)
+        return self._by_part(stage, [ProfiledRun(run.nodes, run.inside) for run in runs])[0]
 
     def _divided_behind(self, stage: Behind, value: Any, runs: int) -> list[list[float]]:
         """Say what the nodes of a network took; what was run before it has next to no time of its own."""
@@ -158,7 +166,7 @@ class ProfiledRuntime(ExportedRuntime):
         """
         (few, *less), (many, *more) = (self._profiled_beyond(layers) for layers in (_FEW_LAYERS, _MANY_LAYERS))
         inside, between = (max(0.0, (high - low) / (many - few)) for low, high in zip(less, more, strict=True))
-        return ProfileCost(inside, between)
+        return ProfileCost(inside, between, _SLOWER * max(0.0, less[-1] - between * few))
 
     def _profiled_beyond(self, layers: int) -> tuple[int, float, float]:
         """Profile a small network.
