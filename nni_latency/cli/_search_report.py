@@ -9,6 +9,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel, ConfigDict
 from rich.markup import escape
 
 import nni_latency.documents as documents
@@ -24,8 +25,35 @@ from nni_latency.cli._searched import Searched
 from nni_latency.files import write_atomically
 from nni_latency.units import format_metric, format_percent
 
+
+class SearchSummary(BaseModel):
+    """What the record of a search says in short."""
+
+    model_config = ConfigDict(strict=True)
+
+    space: str
+    dataset: str
+    strategy: str
+    estimator: str
+    platform: str
+    metric: str
+    target_s: float
+    predicted_s: float
+    measured_s: float | None
+    measured_at_speed_s: float | None
+    meets_target: bool | None
+    not_measured: str | None
+    accuracy: float
+    choices: dict[str, str]
+
+
 SEARCH = documents.DocumentFormat(
-    "nni_latency.search", 1, "search", "the record of a search", "search again with: nni-latency search"
+    "nni_latency.search",
+    1,
+    "search",
+    "the record of a search",
+    "search again with: nni-latency search",
+    model=SearchSummary,
 )
 
 #: How deep in the tree of modules the parts are that a network is reported by, and how many are listed.

@@ -127,6 +127,12 @@ def test_summary_lists_layers_and_files(searched):
         assert text in stdout
 
 
+def test_record_is_shown(searched, run):
+    shown = run("show", searched[0] / "search.json").stdout
+    assert "on held-out images" in shown
+    assert "layer0" in shown
+
+
 def test_summary_compares_prediction_and_measurement(searched):
     stdout, content = searched[1].stdout, _content(searched)
     used = f"uses {content['used'] * 100:.1f} % of the target of {format_seconds(content['target_s'])} less its margin"

@@ -36,10 +36,10 @@ from nni_latency.measurement.meters import (
     PowerLog,
     RaplMeter,
     ZeusMeter,
+    _power_log,
     clock_offset,
     update_period,
 )
-from nni_latency.measurement.meters import _power_log
 from nni_latency.measurement.meters._csv import _PATTERN, columns_of
 from nni_latency.tables import candidate_subjects
 from nni_latency.testing import FakeMeter, FakeRuntime, check_meter, fake_plan
