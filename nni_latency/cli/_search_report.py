@@ -189,13 +189,13 @@ def print_found(found: Found, out: Path) -> None:
         chosen = [{"label": label, "choice": choice} for label, choice in found.choices]
         print_part(Grid(chosen, [Column("label", "label"), Column("choice", "choice")]))
     rows = [
-        {"layer": name, "choice": choice, "latency": cost, "share": cost / result.latency}
+        {"layer": name, "choice": choice, "cost": cost, "share": cost / result.latency}
         for name, choice, cost in found.parts
     ]
     columns = [
         Column("layer", "layer" if is_additive else "block"),
         Column("choice", "choice" if is_additive else "operators"),
-        Column("latency", metric, partial(format_metric, metric=metric)),
+        Column(metric, "cost", partial(format_metric, metric=metric)),
         Column("share", "share", format_percent),
     ]
     print_part(Grid(rows, columns))
