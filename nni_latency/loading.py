@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TypeAlias
 
@@ -20,12 +20,6 @@ from nni_latency.errors import InvalidValueError, PluginError, UnknownNameError
 from nni_latency.measurement.runtimes import Runtime
 from nni_latency.platforms import PRECISIONS
 from nni_latency.plugins import load_registry
-
-#: The format of files of kernel predictors.
-_KERNELS = "nni_latency.kernels"
-
-#: The format of portable models of time and power.
-_ENERGY = "nni_latency.energy"
 
 #: Ends the argument of a fallback whose second estimator may be of another platform.
 ACROSS = ",across-platforms"
@@ -73,11 +67,8 @@ def load_estimator(source: EstimatorSource, *, missing: estimators.Missing = "er
         )
     path = _file_of(source)
     if path is not None:
-        if documents.format_of(path) == _KERNELS:
-            return load_kernels(str(path))
-        if documents.format_of(path) == _ENERGY:
-            return load_energy(str(path))
-        return estimators.read_estimator(path, missing=missing).settled()
+        load = _LOADERS.get(documents.format_of(path))
+        return load(str(path)) if load else estimators.read_estimator(path, missing=missing).settled()
     return _from_plugin(str(source), missing)
 
 
@@ -276,6 +267,14 @@ def load_graph_network(argument: str) -> estimators.Estimator:
     path = graphs.shipped_predictor() if first == "pretrained" else Path(first)
     found: estimators.Estimator = graphs.GraphPredictor.load(path).estimator(second or None)
     return found
+
+
+#: What makes an estimator of a file by its format, other than a table or what `nni_latency.estimators` reads.
+_LOADERS: Mapping[str, Callable[[str], estimators.Estimator]] = {
+    "nni_latency.kernels": load_kernels,
+    "nni_latency.energy": load_energy,
+    "nni_latency.graph_predictor": load_graph_network,
+}
 
 
 def load_kernel_types() -> Mapping[str, kernels.KernelType]:

@@ -168,6 +168,15 @@ def check_metric(metric: str) -> str:
     return metric
 
 
+def with_article(metric: str) -> str:
+    """Return the name of a metric as it stands in a sentence.
+
+    >>> with_article("latency"), with_article("energy")
+    ('a latency', 'an energy')
+    """
+    return f"{'an' if metric[0] in 'aeio' else 'a'} {metric}"
+
+
 def combination_of(metric: str) -> Combination:
     """Return how the costs of layers make that of a network, by the metric."""
     return METRICS[check_metric(metric)].combination

@@ -28,3 +28,10 @@ def test_no_message_outside_of_the_command_line_advises_its_options():
             if _OPTION.search(node.value) and not any(name in node.value for name in _PROGRAMS):
                 found.append(f"{path.name}:{node.lineno}: {node.value}")
     assert found == []
+
+
+def test_no_message_puts_an_article_before_a_metric_of_any_name():
+    """An energy, a latency: `nni_latency.units.with_article` knows."""
+    wrong = re.compile(r"\b[Aa]n? \{[a-z_.]*metric\}")
+    files = {path.name: path.read_text(encoding="utf-8") for path in _FOLDER.rglob("*.py")}
+    assert [name for name, text in files.items() if wrong.search(text)] == []

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import click
 from rich.markup import escape
@@ -16,12 +16,13 @@ import nni_latency.plots as plots
 import nni_latency.validation as validation
 from nni_latency.cli._console import named, remarks
 from nni_latency.cli._farm_options import FarmOptions
+from nni_latency.cli._kernel_report import kernel_report
 from nni_latency.cli._measuring_options import PlatformOptions, StoreOptions
 from nni_latency.cli._option import DURATION, grouped, option, output_option, parsed
 from nni_latency.cli._output_options import OutputOptions
 from nni_latency.cli._progress import Measuring
-from nni_latency.cli._report import Column, Grid, Report, ReportingCommand, print_report
-from nni_latency.units import format_count, format_percent, format_seconds
+from nni_latency.cli._report import ReportingCommand, print_report
+from nni_latency.units import format_percent
 
 
 @dataclass(frozen=True)
@@ -150,7 +151,8 @@ def command(
         )
     if ending.plot:
         plots.draw_kernels(found, ending.plot)
-    print_report(_report(found, [out, *([ending.plot] if ending.plot else [])]))
+    wrote = " and ".join(map(str, [out, *([ending.plot] if ending.plot else [])]))
+    print_report(kernel_report(found, after=[f"Wrote {wrote}"]))
     _print_remarks(found)
     _check(found, ending.requirements)
 
@@ -168,59 +170,6 @@ def _tell(standing: kernels.Standing) -> None:
 def _tested(scores: kernels.KernelScores | None) -> str:
     """Say how well kernels are predicted that are never learned from, if there are any."""
     return f"; of {scores.n} not learned from, {format_percent(scores.within10)} within 10 %" if scores else ""
-
-
-def _report(found: kernels.KernelPredictors, wrote: list[Path]) -> Report:
-    rows = [
-        {
-            "group": group,
-            "kinds": list(predictor.kinds_),
-            "model": predictor.chosen_,
-            "interval_factor": predictor.interval_factor_,
-            **_plain(predictor.cross_validation),
-            "forest_within10": predictor.scores_["forest"].within10,
-        }
-        for group, predictor in found.predictors.items()
-    ]
-    columns = [
-        Column("group", "group"),
-        Column("kernels", "n", format_count),
-        Column("model", "model"),
-        Column("RMSE", "rmse", format_seconds),
-        Column("RMSPE", "rmspe", format_percent),
-        Column("within 5 %", "within5", format_percent),
-        Column("within 10 %", "within10", format_percent),
-        Column("a forest's", "forest_within10", format_percent),
-    ]
-    overall = found.scores()
-    assert overall is not None
-    tested = found.test_scores()
-    content = {
-        "platform": found.platform.id,
-        "overall": _plain(overall),
-        "tested": tested and _plain(tested),
-        "groups": rows,
-    }
-    after = [
-        f"All together: {overall.n} kernels, RMSPE {format_percent(overall.rmspe)}, {format_percent(overall.within5)} "
-        f"within 5 %, {format_percent(overall.within10)} within 10 %; measured in {format_seconds(found.duration)}.",
-        "Scores are of kernels that a model had not seen.",
-        *([_test_line(tested)] if tested else []),
-        f"Wrote {' and '.join(map(str, wrote))}",
-    ]
-    return Report(Grid(rows, columns, f"Kernels of {found.platform.id}"), content, after=after)
-
-
-def _test_line(scores: kernels.KernelScores) -> str:
-    return (
-        f"Of {scores.n} kernels that were never learned from, {format_percent(scores.within5)} are within 5 % and "
-        f"{format_percent(scores.within10)} within 10 %, RMSPE {format_percent(scores.rmspe)}."
-    )
-
-
-def _plain(scores: kernels.KernelScores) -> dict[str, Any]:
-    # NaN, which JSON lacks, is the only number that differs from itself.
-    return {name: value if value == value else None for name, value in asdict(scores).items()}
 
 
 def _print_remarks(found: kernels.KernelPredictors) -> None:

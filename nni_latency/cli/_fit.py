@@ -12,6 +12,7 @@ from rich.markup import escape
 import nni_latency.estimators.acts as acts
 import nni_latency.micro_benchmarks as micro_benchmarks
 import nni_latency.plots as plots
+from nni_latency.cli._acts_formula import acts_formula
 from nni_latency.cli._console import named, remarks
 from nni_latency.cli._fit_energy import fit_energy
 from nni_latency.cli._fit_graph import fit_graph
@@ -20,7 +21,7 @@ from nni_latency.cli._output_options import OutputOptions
 from nni_latency.cli._report import Column, Grid, Report, ReportingCommand, print_report
 from nni_latency.errors import InvalidValueError
 from nni_latency.platforms import check_same_platform
-from nni_latency.units import format_percent, format_seconds
+from nni_latency.units import format_percent
 
 
 @click.group("fit")
@@ -87,7 +88,7 @@ def fit_acts(points: tuple[Path, ...], fit: _ActsOptions, output: OutputOptions)
         wrote,
     ]
     print_report(
-        Report(Grid(rows, _COLUMNS), _content(estimator, known, scores), before=_formula(estimator), after=after)
+        Report(Grid(rows, _COLUMNS), _content(estimator, known, scores), before=acts_formula(estimator), after=after)
     )
     _print_doubts(estimator, known)
 
@@ -112,10 +113,6 @@ def _plain(scores: acts.BlockScores) -> dict[str, float | None]:
     return {name: value if value == value else None for name, value in vars(scores).items()}
 
 
-#: How the terms of the formula are written.
-_TERMS = {"acts": "ACTS", "inp": "INP", "flops": "FLOPs", "constant": "constant"}
-
-
 _COLUMNS = [
     Column("", "points"),
     Column("blocks", "n", str),
@@ -126,30 +123,6 @@ _COLUMNS = [
     Column("corr.", "correlation", "{:.4f}".format),
     Column("R2", "r2", "{:.4f}".format),
 ]
-
-
-def _formula(estimator: acts.ActsEstimator) -> list[str]:
-    """Say in lines what was fitted."""
-    lines = [
-        f"latency = {estimator.a_:.4g} s x ACTS + {estimator.b_:.4g} s x INP + {estimator.c_:.4g} s x FLOPs "
-        f"+ {format_seconds(estimator.d_)}   (two FLOPs per multiply-add)"
-    ]
-    if estimator.breakpoint_:
-        sign = "-" if estimator.offset_ < 0 else "+"
-        lines.append(
-            f"below {format_seconds(estimator.breakpoint_)}: {estimator.slope_:.4g} times that {sign} "
-            f"{format_seconds(abs(estimator.offset_))}"
-        )
-    shares = ", ".join(f"{_TERMS[name]} {format_percent(share)}" for name, share in estimator.shares_.items())
-    lines.append(f"The device is bound by {estimator.bound_}: {shares} of the latency on average.")
-    if estimator.variant == "refined":
-        what = {
-            "none": "no correction of the efficiencies by operator group",
-            "curve": "a monotone curve on the costs of operators",
-            "residual": "factors by operator, learned from the residuals",
-        }
-        lines.append(f"Chosen by cross-validation: {what[estimator.correction_]}.")
-    return lines
 
 
 def _print_doubts(estimator: acts.ActsEstimator, points: micro_benchmarks.BenchmarkPoints) -> None:

@@ -57,7 +57,7 @@ def fit_energy(data: tuple[str, ...], fit: _EnergyOptions, output: OutputOptions
     out = output.path("energy.json")
     if any(path.exists() and out.exists() and path.samefile(out) for path in paths):
         raise InvalidValueError(f"The output {str(out)!r} is an input of this command, too. Name another file.")
-    operators = _read(data)
+    operators, assumed = _read(data)
     model = energy.PortableModel(n_trees=fit.trees, random_state=fit.seed)
     facts = {name: energy.DeviceFacts.of(items) for name, items in operators.items()}
     with progress(remarks()) as bar:
@@ -65,14 +65,16 @@ def fit_energy(data: tuple[str, ...], fit: _EnergyOptions, output: OutputOptions
     model.fit(operators, facts)
     model.bounds_ = dict(zip(("latency", "energy"), bounds, strict=True))
     model.save(out)
-    print_report(_report(rows, facts, out))
+    print_report(_report(rows, facts, [*assumed, f"Wrote {out}"]))
 
 
-def _read(data: Sequence[str]) -> dict[str, list[energy.MeasuredOperator]]:
+def _read(data: Sequence[str]) -> tuple[dict[str, list[energy.MeasuredOperator]], list[str]]:
+    """Read the operators of every device, and say whose power was not measured."""
     found: dict[str, list[energy.MeasuredOperator]] = {}
+    assumed: list[str] = []
     for item in data:
         name, _, path = item.rpartition("=")
-        own, operators = _read_file(path)
+        own, operators, assumption = _read_file(path)
         if (name or own) in found:
             raise InvalidValueError(f"Two files are of the device {name or own!r}. Name them apart: NAME={path}.")
         if len(operators) < _FEWEST:
@@ -81,17 +83,22 @@ def _read(data: Sequence[str]) -> dict[str, list[energy.MeasuredOperator]]:
                 "be held out."
             )
         found[name or own] = operators
-    return found
+        if assumption is not None:
+            assumed.append(
+                f"{name or own}: its energy is time times {assumption}, which is an assumption. Nothing can be learned "
+                "from it about power."
+            )
+    return found, assumed
 
 
-def _read_file(path: str) -> tuple[str, list[energy.MeasuredOperator]]:
-    """Read a profile or a table, and what its device is called."""
+def _read_file(path: str) -> tuple[str, list[energy.MeasuredOperator], str | None]:
+    """Read a profile or a table: what its device is called, its operators, and what was assumed about its power."""
     if documents.format_of(path) != _PROFILE:
-        return Path(path).stem, energy.read_operators(path)
+        return Path(path).stem, energy.read_operators(path), None
     profile = profiling.OperatorProfile.load(path)
     if profile.meter is None:
         raise InvalidValueError(f"The profile {path!r} holds no energy. Measure one with --meter.")
-    return profile.platform.id, profile.measured()
+    return profile.platform.id, profile.measured(), profile.assumption
 
 
 def _scored(
@@ -129,7 +136,7 @@ def _scored(
     return rows, bounds
 
 
-def _report(rows: list[dict[str, Any]], facts: dict[str, energy.DeviceFacts], out: Path) -> Report:
+def _report(rows: list[dict[str, Any]], facts: dict[str, energy.DeviceFacts], after: Sequence[str]) -> Report:
     columns = [
         Column("held out", "held_out"),
         Column("device", "device"),
@@ -142,7 +149,7 @@ def _report(rows: list[dict[str, Any]], facts: dict[str, energy.DeviceFacts], ou
     lines = [
         "Energy is worth predicting as far as its error is below that of the time times a constant power.",
         *(f"{name}: {_told(item)}" for name, item in facts.items()),
-        f"Wrote {out}",
+        *after,
     ]
     return Report(Grid(rows, columns, "Operators that were held out", keys=3), content, after=lines)
 

@@ -6,21 +6,20 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import click
-import numpy as np
 
 import nni_latency.datasets as datasets
 import nni_latency.graphs as graphs
 from nni_latency.cli._console import progress, remarks
+from nni_latency.cli._graph_report import graph_report
 from nni_latency.cli._option import grouped, option
 from nni_latency.cli._output_options import OutputOptions
 from nni_latency.cli._predictor_options import PRETRAINED, load_predictor
-from nni_latency.cli._report import Column, Grid, Report, ReportingCommand, print_report
+from nni_latency.cli._report import ReportingCommand, print_report
 from nni_latency.errors import InvalidValueError, listed
 from nni_latency.platforms import Platform
-from nni_latency.units import format_count, format_percent, format_seconds
+from nni_latency.units import format_seconds
 
 
 @dataclass(frozen=True)
@@ -64,13 +63,7 @@ def fit_graph(fit: _GraphOptions, output: OutputOptions) -> None:
 
         found = _fitted(fit, networks, watch)
     found.save(out)
-    rows = [_row(found, number) for number in range(len(found.platforms_))]
-    after = [
-        "Held out: families predicted by a graph network that has not seen them.",
-        f"Learned from {len(found.families_)} families: {listed(found.families_, most=None)}.",
-        f"Wrote {out}",
-    ]
-    print_report(Report(Grid(rows, _COLUMNS), {"platforms": rows, "families": list(found.families_)}, after=after))
+    print_report(graph_report(found, after=[f"Wrote {out}"]))
 
 
 def _fitted(
@@ -95,24 +88,3 @@ def _of_platform(networks: list[graphs.MeasuredNetwork], fit: _GraphOptions) -> 
             f"The data is of {listed(ids)}, and none of them is {wanted.id!r}. Name one of them with --platform."
         )
     return [replace(item, platform=wanted) for item in networks]
-
-
-def _row(found: graphs.GraphPredictor, number: int) -> dict[str, Any]:
-    errors = found.held_out_[:, number]
-    known = np.exp(errors[~np.isnan(errors)]) - 1
-    return {
-        "platform": found.platforms_[number].id,
-        "networks": int(found.counts_[number]),
-        "mape": float(np.abs(known).mean()) if len(known) else None,
-        "within10": float((np.abs(known) <= 0.1).mean()) if len(known) else None,
-        "interval_factor": float(np.exp(found.spreads_[number])),
-    }
-
-
-_COLUMNS = [
-    Column("platform", "platform"),
-    Column("networks", "networks", format_count),
-    Column("error, held out", "mape", format_percent),
-    Column("within 10 %", "within10", format_percent),
-    Column("interval: factor", "interval_factor", "{:.2f}".format),
-]

@@ -41,8 +41,7 @@ def add(file: Path, name: str, role: Literal["read", "measure", "admin"]) -> Non
 @click.argument("file", type=click.Path(path_type=Path))
 def list_(file: Path) -> None:
     """List the keys of FILE: names and roles."""
-    rows = [{"name": key.name, "role": key.role} for key in service.ApiKeys.load(file)]
-    print_report(Report(Grid(rows, [Column("name", "name"), Column("role", "role")], nothing="There are no keys.")))
+    print_report(keys_report(service.ApiKeys.load(file)))
 
 
 @command.command("remove")
@@ -54,3 +53,9 @@ def remove(file: Path, name: str) -> None:
     keys.remove(name)
     keys.save(file)
     results().print(f"Removed the key of {escape(name)}. A service that runs knows it until a restart.")
+
+
+def keys_report(keys: service.ApiKeys) -> Report:
+    """Report on the keys of a file: names and roles, and nothing that a key could be found by."""
+    rows = [{"name": key.name, "role": key.role} for key in keys]
+    return Report(Grid(rows, [Column("name", "name"), Column("role", "role")], nothing="There are no keys."))

@@ -56,7 +56,7 @@ COMMANDS: dict[str, str] = {
 _SUMMARIES = {
     "build-lut": "Measure the candidates of a space on this device and write a lookup table.",
     "validate": "Validate a table, or any other estimator, on unseen networks.",
-    "show": "Show a lookup table: layers, candidates, coverage, platform, protocol.",
+    "show": "Show a file: a table, a predictor, a profile, a data set, a validation, a search.",
     "estimate": "Estimate the cost of a network, layer by layer.",
     "search": "Search for a network that meets a latency target, and measure it on this device.",
     "import": "Convert a table of another project, such as Once-for-All or NNI 2.x.",

@@ -209,7 +209,8 @@ def _failures(profile: profiling.OperatorProfile) -> list[str]:
     names = {model.name for model in profile.models}
     reasons: dict[str, list[str]] = {}
     for name, reason in profile.failures.items():
-        reasons.setdefault(reason.replace(name, "it"), []).append(name if name in names else name.partition("@")[0])
+        said = reason.replace(f"The operator {name}", "it").replace(name, "it")
+        reasons.setdefault(said, []).append(name if name in names else name.partition("@")[0])
     return [
         escape(f"Could not be measured{' alone' if '(' in found[0] else ''}: {', '.join(sorted(set(found)))}: {reason}")
         for reason, found in reasons.items()

@@ -33,7 +33,11 @@ def profile_report(profiles: Sequence[profiling.OperatorProfile], by: By, after:
     after : sequence of str
         Lines that end it.
     """
-    several, metered = len(profiles) > 1, any("energy" in item.metrics for item in profiles)
+    several = len(profiles) > 1
+    # What is assumed tells nothing that time does not: only the energy of models is shown.
+    energy, metered = (
+        any("energy" in item.metrics and not (item.assumption and read) for item in profiles) for read in (False, True)
+    )
     make = {"kind": _kind_rows, "model": _part_rows, "operator": _operator_rows}[by]
     rows = [{**_head(item), **row} for item in profiles for row in make(item)]
     models = [{**_head(item), **row} for item in profiles for row in _model_rows(item)]
@@ -41,7 +45,9 @@ def profile_report(profiles: Sequence[profiling.OperatorProfile], by: By, after:
     grid = Grid(
         rows, [*lead, *_columns(by, metered=metered)], _TITLES[by], keys=len(lead) + 1, most=_MOST * len(profiles)
     )
-    whole = Grid(models, [*lead, *_model_columns(metered=metered)], "Models, and sums of operators over them", 1)
+    whole = Grid(
+        models, [*lead, *_model_columns(energy=energy, metered=metered)], "Models, and sums of operators over them", 1
+    )
     lines = [line for item in profiles for line in _conclusions(item, several=several)]
     significant = {item.platform.id: list(item.significant) for item in profiles}
     content = {"models": models, _NAMES[by]: rows, "significant": significant}
@@ -84,9 +90,9 @@ def _model_rows(profile: profiling.OperatorProfile) -> list[dict[str, Any]]:
     ]
 
 
-def _model_columns(*, metered: bool) -> list[Column]:
+def _model_columns(*, energy: bool, metered: bool) -> list[Column]:
     found = [Column("model", "model"), Column("latency", "latency_s", format_seconds)]
-    if metered:
+    if energy:
         found += [Column("energy", "energy", _joules, absent="-")]
     for metric, noun in (("latency", "time"), ("energy", "energy")) if metered else (("latency", "time"),):
         found += [Column(f"{noun} attributed", f"{metric}_attributed", format_percent)]
@@ -188,7 +194,15 @@ def _conclusions(profile: profiling.OperatorProfile, *, several: bool) -> list[s
         first = f"{where}At least {target} of every model's time{noun} is that of {kinds}."
     rest = [row for row in _kind_rows(profile) if not row["significant"]]
     names = [f"{row['kind']} (at most {format_percent(row['most'])}, in {row['in']})" for row in rest]
-    return [first, *([f"{where}Not attributed: {listed(names)}."] if names else []), f"{where}{_energy(profile)}"]
+    lines = [first, *([f"{where}Not attributed: {listed(names)}."] if names else []), f"{where}{_energy(profile)}"]
+    done, wanted = profile.measured_alone()
+    if done < wanted:
+        lines.insert(
+            1,
+            f"{where}{done} of {wanted} operators of these kinds were measured alone; in sums of operators alone, the "
+            "others count as in the model.",
+        )
+    return lines
 
 
 def _energy(profile: profiling.OperatorProfile) -> str:

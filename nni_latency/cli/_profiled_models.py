@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import sys
 from collections.abc import Iterator, Sequence
 
@@ -38,13 +37,24 @@ def find_models(
     UnknownNameError
         If there is no model of a name.
     InvalidValueError
-        If a network cannot be made, or does not take its inputs.
+        If a network cannot be made, or does not take its inputs, or there are shapes that no model takes.
     """
+    if inputs and all(_has_inputs(item) for item in listed):
+        raise InvalidValueError(
+            "--input is for networks of torchvision and of your own. The networks of families have inputs of their "
+            "own, and so has every model here."
+        )
     for item in listed:
         # What user code prints is not part of the result.
         limit = timeout if names_a_class(item.model) else 0.0
         with contextlib.redirect_stdout(sys.stderr), user_code(f"The code of {item.model!r}", limit):
             yield _find(item.model, batch_size, item.inputs or inputs)
+
+
+def _has_inputs(item: profiling.ListedModel) -> bool:
+    """Whether a model needs no shapes but its own."""
+    named = profiling.plain_name(item.model) in profiling.published_names() and not names_a_class(item.model)
+    return named or bool(item.inputs)
 
 
 def _find(name: str, batch_size: int, inputs: tuple[str, ...]) -> profiling.ProfiledModel:
@@ -54,13 +64,17 @@ def _find(name: str, batch_size: int, inputs: tuple[str, ...]) -> profiling.Prof
     found = profiling.family_model(name, batch_size)
     if found is not None:
         return found
-    if importlib.util.find_spec("torchvision") is None:
-        known = sorted({*graphs.families(), *profiling.published_names()})
-        raise UnknownNameError(
-            f"{UnknownNameError.of('model', name, known)} Those of torchvision need: pip install "
-            "'nni_latency[vision]'. A network of your own is file.py:Class or package.module:function."
-        )
+    vision = profiling.vision_names()
+    if name not in vision:
+        raise UnknownNameError(_unknown(name, vision))
     return profiling.vision_model(name, batch_size, _picture(inputs))
+
+
+def _unknown(name: str, vision: Sequence[str]) -> str:
+    """Say what there is instead of a model that there is not."""
+    known = UnknownNameError.of("model", name, sorted({*graphs.families(), *profiling.published_names(), *vision}))
+    more = "" if vision else "; those of torchvision, such as resnet50, after pip install 'nni_latency[vision]'"
+    return f"{str(known).removesuffix('.')}{more}; and your own, as file.py:Class or package.module:function."
 
 
 def _picture(inputs: tuple[str, ...]) -> tuple[int, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from types import TracebackType
 
 import click
@@ -13,6 +14,7 @@ import nni_latency.tables as tables
 from nni_latency.cli._console import progress, remarks
 from nni_latency.cli._measuring_options import StoreOptions
 from nni_latency.cli._supervision import INTERRUPTED
+from nni_latency.errors import MeasurementError
 from nni_latency.units import format_seconds
 
 
@@ -81,6 +83,8 @@ class Measuring:
         self._open.close()
         if error is None and self._resumed and not self._has_measured:
             self._console.print("The database holds all of this: nothing was measured. To measure again, give --fresh.")
+        if isinstance(error, measurement.CoarseMeterError):
+            raise MeasurementError(f"{error} Here that is --max-window {math.ceil(error.needed)}s") from error
         if isinstance(error, KeyboardInterrupt):
             self._console.print(
                 "Interrupted. Run the same command again to resume: the database keeps what was measured."

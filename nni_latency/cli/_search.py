@@ -107,11 +107,15 @@ def command(
 def _check_target(metric: str, options: SearchOptions) -> None:
     """Raise `LatencyError` unless there is one target, of the estimator's metric."""
     if (options.target_ms is None) == (options.target_value is None):
-        raise InvalidValueError(f"Give one target: --target-ms for latency, or --target in {METRICS[metric].unit}.")
+        raise InvalidValueError(f"Give one target: --target-ms for latency, or {_target_in(metric)}.")
     if options.target_ms is not None and metric != "latency":
-        raise MismatchError(
-            f"The estimator gives {metric}, --target-ms asks for latency. Give --target in {METRICS[metric].unit}."
-        )
+        raise MismatchError(f"The estimator gives {metric}, --target-ms asks for latency. Give {_target_in(metric)}.")
+
+
+def _target_in(metric: str) -> str:
+    """Name the option of a target with its unit, as far as the metric has one."""
+    unit = METRICS[metric].unit
+    return "--target, a number without a unit" if unit == "1" else f"--target in {unit}"
 
 
 def _checkpoint(
@@ -163,7 +167,7 @@ def _aim(estimator: estimators.Estimator, space: Any, searched: Searched, option
     ):
         raise InvalidValueError(
             f"The target of {cost(options.target)} leaves no room for a margin of "
-            f"{format_percent(options.margin)}: the fastest network takes {cost(profiler.cost.range[0])}. "
+            f"{format_percent(options.margin)}: the cheapest network takes {cost(profiler.cost.range[0])}. "
             "Raise the target or lower --margin."
         )
     return nas.SearchAim(

@@ -9,6 +9,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel, ConfigDict
 from rich.markup import escape
 
 import nni_latency.documents as documents
@@ -24,8 +25,35 @@ from nni_latency.cli._searched import Searched
 from nni_latency.files import write_atomically
 from nni_latency.units import format_metric, format_percent
 
+
+class SearchSummary(BaseModel):
+    """What the record of a search says in short."""
+
+    model_config = ConfigDict(strict=True)
+
+    space: str
+    dataset: str
+    strategy: str
+    estimator: str
+    platform: str
+    metric: str
+    target_s: float
+    predicted_s: float
+    measured_s: float | None
+    measured_at_speed_s: float | None
+    meets_target: bool | None
+    not_measured: str | None
+    accuracy: float
+    choices: dict[str, str]
+
+
 SEARCH = documents.DocumentFormat(
-    "nni_latency.search", 1, "search", "the record of a search", "search again with: nni-latency search"
+    "nni_latency.search",
+    1,
+    "search",
+    "the record of a search",
+    "search again with: nni-latency search",
+    model=SearchSummary,
 )
 
 #: How deep in the tree of modules the parts are that a network is reported by, and how many are listed.
@@ -161,13 +189,13 @@ def print_found(found: Found, out: Path) -> None:
         chosen = [{"label": label, "choice": choice} for label, choice in found.choices]
         print_part(Grid(chosen, [Column("label", "label"), Column("choice", "choice")]))
     rows = [
-        {"layer": name, "choice": choice, "latency": cost, "share": cost / result.latency}
+        {"layer": name, "choice": choice, "cost": cost, "share": cost / result.latency}
         for name, choice, cost in found.parts
     ]
     columns = [
         Column("layer", "layer" if is_additive else "block"),
         Column("choice", "choice" if is_additive else "operators"),
-        Column("latency", metric, partial(format_metric, metric=metric)),
+        Column(metric, "cost", partial(format_metric, metric=metric)),
         Column("share", "share", format_percent),
     ]
     print_part(Grid(rows, columns))

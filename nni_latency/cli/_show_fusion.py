@@ -1,4 +1,4 @@
-"""``nni-latency show`` for fusion rules, and for what they make of a network."""
+"""``nni-latency show`` for what fusion rules make of a network."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import click
 import nni_latency.fusion as fusion
 import nni_latency.operators as operators
 import nni_latency.plots as plots
-from nni_latency.cli._fusion_report import fusion_report, kernels_report
+from nni_latency.cli._fusion_report import kernels_report
 from nni_latency.cli._model import inputs_option, load_class, make_inputs, make_network, names_a_class
 from nni_latency.cli._option import JSON_OBJECT, option
 from nni_latency.cli._report import Report
@@ -35,9 +35,9 @@ class DividedNetworkOptions:
     kwargs: dict[str, Any] | None = option("Arguments of the class as a JSON object.", type=JSON_OBJECT)
     batch: int = option("Inputs per run.", type=click.IntRange(1), default=1)
 
-    def check_unused(self, what: str) -> None:
-        """Raise `InvalidValueError` if a network is named, although nothing is done with it."""
-        if self.network is not None:
+    def check_rules(self, what: str, *, are_rules: bool) -> None:
+        """Raise `InvalidValueError` if a network is named, although there are no rules to divide it by."""
+        if not are_rules:
             raise InvalidValueError(
                 f"{what} is no file of fusion rules: --network shows what such rules make of a network. "
                 "Estimate the network with: nni-latency estimate"
@@ -55,21 +55,9 @@ class DividedNetworkOptions:
             return operators.trace(network, make_inputs(self.inputs, self.batch), by="graph")
 
 
-def show_fusion(path: str, wanted: DividedNetworkOptions, plot: Path | None) -> Report:
-    """Report on a file of fusion rules, or on what they make of a network, and draw that.
-
-    Raises
-    ------
-    InvalidValueError
-        If there is no network to draw.
-    """
+def show_network(path: str, wanted: DividedNetworkOptions, plot: Path | None) -> Report:
+    """Report on what a file of fusion rules makes of a network, and draw that."""
     rules = fusion.read_rules(path)
-    if wanted.network is None:
-        if plot is not None:
-            raise InvalidValueError(
-                f"{path!r} holds fusion rules: --plot draws what they make of a network. Name one with --network."
-            )
-        return fusion_report(rules)
     network = wanted.trace()
     if plot is not None:
         plots.draw_fusion(network, rules, plot, title=f"{wanted.network} on {rules.platform.id}")

@@ -56,12 +56,12 @@ def header_summary(table: tables.LookupTable | tables.OperatorTable) -> dict[str
     return summary
 
 
-def table_pairs(table: tables.LookupTable | tables.OperatorTable, summary: dict[str, str]) -> list[Pairs]:
-    """Return what stands above the entries of a table: its platform, protocol and main facts."""
+def table_pairs(table: tables.TableHeader, summary: dict[str, str], title: str = "Table") -> list[Pairs]:
+    """Return what stands above the entries of a table, or of other measurements: platform, protocol, facts."""
     pairs = [Pairs("Platform", platform_facts(table.platform, wide=results().width >= _WIDE))]
     if table.protocol is not None:
         pairs.append(Pairs("Protocol", table.protocol.as_dict()))
-    return [*pairs, Pairs("Table", summary)]
+    return [*pairs, Pairs(title, summary)]
 
 
 def validation_summary(path: Path | None) -> dict[str, str]:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import click
 
@@ -23,14 +22,11 @@ from nni_latency.cli._measuring_options import DeviceOptions, EndingOptions, Met
 from nni_latency.cli._option import grouped, option, output_option, parsed
 from nni_latency.cli._outputs import outputs
 from nni_latency.cli._progress import Measuring
-from nni_latency.cli._report import Column, Grid, Report, ReportingCommand, print_report
+from nni_latency.cli._report import ReportingCommand, print_report
 from nni_latency.cli._space_options import SPACE_OF_TABLE, SpaceOptions, choose_space, plan_for
+from nni_latency.cli._validation_report import validation_report
 from nni_latency.errors import MismatchError
 from nni_latency.files import write_atomically
-from nni_latency.units import format_metric, format_percent
-
-#: Networks of which the error is shown.
-_WORST = 6
 
 
 @dataclass(frozen=True)
@@ -92,10 +88,9 @@ def command(
     with Measuring(f"{len(networks)} networks of {title}", runtime, store, meters) as measuring:
         measured = tables.measure_networks(plan, networks, runtime, protocol, metric=made.metric, **measuring.how)
     found = validation.validate(made, plan, measured, normalise=wanted.normalise, predicted=predicted)
-    content = validation.validation_content(found)
-    write_atomically(out, json.dumps(content, indent=1) + "\n")
+    write_atomically(out, json.dumps(validation.validation_content(found), indent=1) + "\n")
     plots.draw_validation(found, plot)
-    print_report(_report(found, content, [f"Wrote {out} and {plot}"]))
+    print_report(validation_report(found, [f"Wrote {out} and {plot}"]))
     print_lines(remarks(), (f"Could not be run: {name}: {reason}" for name, reason in found.failures.items()))
     print_lines(remarks(), found.fallbacks)
     _check(found.scores, wanted.requirements)
@@ -116,51 +111,6 @@ def _source(
     if hasattr(space, "measure_plan"):
         return plan_for(space, chosen.name, chosen.batch_size)
     return spaces.SampledSpace.of(space, chosen.batch_size, chosen.input_size)
-
-
-def _report(found: validation.Validation, content: dict[str, Any], wrote: list[str]) -> Report:
-    cost = partial(format_metric, metric=found.metric)
-    columns = [
-        Column("network", "network"),
-        Column("predicted", "predicted", cost),
-        Column("measured", "measured", cost),
-        Column("error", "error", "{:+.1%}".format),
-        Column("split-half difference", "halves", "{:.1%}".format),
-    ]
-    rows = [
-        {
-            "network": item.name,
-            "predicted": item.predicted.value,
-            "measured": item.measured,
-            "error": item.error,
-            "halves": abs(item.halves[0] / item.halves[1] - 1),
-        }
-        for item in found.worst
-    ]
-    lines = [f"{format_percent(found.coverage)} of the networks lie in the 95 % interval of their prediction."]
-    if abs(found.speed - 1) > 0.02:
-        slower = "slower" if found.speed < 1 else "faster"
-        lines.append(
-            f"The machine is {abs(1 / found.speed - 1):.1%} {slower} than the predictions say of the space's "
-            "reference networks; measured times are taken to the speed that the predictions stand for."
-        )
-    worst = Grid(rows[:_WORST], columns, "Worst cases")
-    return Report(worst, content, rows, after=[_scores(found), *lines, *wrote])
-
-
-def _scores(found: validation.Validation) -> Grid:
-    rows = [
-        {"name": name, **vars(scores)}
-        for name, scores in (
-            ("predicted against measured", found.scores),
-            ("repeatability", found.repeatability),
-        )
-    ]
-    percent = {"MAPE": "mape", "RMSPE": "rmspe", "bias": "bias", "within 5 %": "within5", "within 10 %": "within10"}
-    columns = [
-        Column(header, key, "{:+.1%}".format if key == "bias" else format_percent) for header, key in percent.items()
-    ]
-    return Grid(rows, [Column("", "name"), *columns, Column("Spearman", "spearman", "{:.4f}".format)])
 
 
 def _check(scores: estimators.Scores, requirements: tuple[validation.Requirement, ...]) -> None:

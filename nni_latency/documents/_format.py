@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+import zipfile
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +20,11 @@ from nni_latency.files import write_atomically
 Content = dict[str, Any]
 Made = TypeVar("Made")
 
-_FORMAT = re.compile(r'"format"\s*:\s*"(?P<name>nni_latency\.\w+)"')
+#: A format where it is JSON, and where it is JSON within JSON, as in the metadata of safetensors.
+_FORMAT = re.compile(r'\\?"format\\?"\s*:\s*\\?"(?P<name>nni_latency\.\w+)\\?"')
+
+#: Letters in which the first file of an archive says what it is.
+_BEGINNING = 10_000
 
 #: Letters of a wrong value that are shown, and of a whole reason.
 _SHOWN, _LONGEST = 60, 800
@@ -199,12 +205,23 @@ def explain(error: ValidationError) -> str:
 
 
 def format_of(path: str | Path) -> str:
-    """Return the format that a file says it has, without reading it as JSON; empty if it says nothing."""
+    """Return the format that a file says it has, without reading it as JSON; empty if it says nothing.
+
+    A file of tensors says it in its metadata, an archive in its first file.
+    """
     try:
-        found = _FORMAT.search(Path(path).read_text(encoding="utf-8", errors="replace"))
-    except OSError:
+        found = _FORMAT.search(_text(Path(path)).decode(errors="replace"))
+    except (OSError, ValueError, NotImplementedError, RuntimeError, zipfile.BadZipFile, zlib.error):
         return ""
     return found["name"] if found else ""
+
+
+def _text(path: Path) -> bytes:
+    if not zipfile.is_zipfile(path):
+        return path.read_bytes()
+    with zipfile.ZipFile(path) as archive:
+        first = next(iter(archive.namelist()), None)
+        return b"" if first is None else archive.open(first).read(_BEGINNING)
 
 
 def render(fields: Mapping[str, Any], lists: Mapping[str, Iterable[str]] | None = None) -> str:

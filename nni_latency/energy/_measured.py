@@ -118,7 +118,10 @@ def _rows(path: str | Path) -> Iterator[tuple[int, Mapping[str, str]]]:
             missing = [name for name in _COLUMNS if name not in (reader.fieldnames or ())]
             if missing:
                 raise FileFormatError(f"{path} has no column {', '.join(missing)}.")
-            yield from enumerate(reader, 2)
+            for line, row in enumerate(reader, 2):
+                if any(row[name] is None for name in _COLUMNS):
+                    raise FileFormatError(f"{path}, line {line}: it has fewer fields than the first line.")
+                yield line, row
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise FileFormatError(f"{path} cannot be read: {error}") from error
 

@@ -11,7 +11,7 @@ from typing import Any
 from nni_latency.combinations import Combination
 from nni_latency.errors import InvalidValueError, UnreachableTargetError
 from nni_latency.tables import Residency
-from nni_latency.units import combination_of, format_metric
+from nni_latency.units import combination_of, format_metric, with_article
 
 
 class ChoiceCost(ABC):
@@ -48,7 +48,8 @@ class ChoiceCost(ABC):
         """Raise `InvalidValueError` if the costs of choices do not add up to that of a network."""
         if not self.combination.has_expectation:
             raise InvalidValueError(
-                f"A {self.metric} is no sum over layers, so it has no expected cost that a search could follow. "
+                f"{with_article(self.metric).capitalize()} is no sum over layers, so it has no expected cost "
+                "that a search could follow. "
                 "Filter samples by it; for a throughput, search with a latency table and batch size / throughput."
             )
 
@@ -67,7 +68,7 @@ class ChoiceCost(ABC):
         low, high = self.range
         if target < low:
             raise UnreachableTargetError(
-                f"No network of the space meets a {self.metric} of {format_metric(target, self.metric)}. "
+                f"No network of the space meets {with_article(self.metric)} of {format_metric(target, self.metric)}. "
                 f"{'Reachable is' if self.separable else 'Found were'} {format_metric(low, self.metric)} to "
                 f"{format_metric(high, self.metric)}."
             )

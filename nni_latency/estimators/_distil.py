@@ -16,7 +16,7 @@ from nni_latency.estimators._base import Estimator
 from nni_latency.estimators._scores import Scores, score
 from nni_latency.operators import features_of
 from nni_latency.tables import MeasurePlan, PlanLayer, solve_entries
-from nni_latency.units import combination_of, format_percent
+from nni_latency.units import combination_of, format_percent, with_article
 
 #: Networks asked for, where nobody says how many: two for each number that is solved for, within these bounds.
 _LEAST, _MOST = 24, 400
@@ -104,7 +104,9 @@ def distil(
     """
     combination = combination_of(estimator.metric)
     if not combination.adds_up:
-        raise InvalidValueError(f"A {estimator.metric} is the largest of its parts: no sum can stand for it.")
+        raise InvalidValueError(
+            f"{with_article(estimator.metric).capitalize()} is the largest of its parts: no sum can stand for it."
+        )
     networks = _networks_of(space, example_inputs)
     architectures = _design(networks.sizes, _number(n_samples, networks.sizes), np.random.default_rng(random_state))
     values, missing = np.empty(len(architectures)), {}

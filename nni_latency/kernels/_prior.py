@@ -9,9 +9,11 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from nni_latency.errors import FileFormatError
+from pydantic import Field, NonNegativeInt
+
+from nni_latency.documents import DocumentFormat, StrictDocument
 from nni_latency.files import write_atomically
 from nni_latency.kernels._catalogue import kernel_types
 from nni_latency.kernels._kernel import Kernel
@@ -27,7 +29,23 @@ _LONGEST = 3
 #: Operators of a gate.
 _GATE = 6
 
-_FORMAT = "nni_latency.kernel_prior"
+
+class PriorDocument(StrictDocument):
+    """How often kernels occur in known networks."""
+
+    format: Literal["nni_latency.kernel_prior"]
+    version: Literal[1]
+    groups: dict[str, dict[str, NonNegativeInt]] = Field(description="by group, how often each kernel occurs")
+
+
+PRIOR = DocumentFormat(
+    "nni_latency.kernel_prior",
+    1,
+    "prior",
+    "a prior of kernels",
+    "leave it out to take the one that ships.",
+    model=PriorDocument,
+)
 
 
 @dataclass(frozen=True)
@@ -87,8 +105,7 @@ class Prior:
         groups = {
             group: {kernel.key: count for kernel, count in kernels.items()} for group, kernels in self.counts.items()
         }
-        content = {"format": _FORMAT, "version": 1, "groups": groups}
-        write_atomically(Path(path), json.dumps(content, indent=0) + "\n")
+        write_atomically(Path(path), json.dumps({**PRIOR.head, "groups": groups}, indent=0) + "\n")
         return Path(path)
 
     @classmethod
@@ -98,20 +115,18 @@ class Prior:
         Raises
         ------
         FileFormatError
-            If it is no such file.
+            If the file is absent, truncated, altered, of another kind or of a newer version.
         """
-        try:
-            content: dict[str, Any] = json.loads(Path(path).read_text(encoding="utf-8"))
-            if content["format"] != _FORMAT:
-                raise ValueError(f"its 'format' is {content['format']!r}")
-            return cls(
-                {
-                    group: {Kernel.parse(key): int(count) for key, count in kernels.items()}
-                    for group, kernels in content["groups"].items()
-                }
-            )
-        except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-            raise FileFormatError(f"{str(path)!r} is not a prior of kernels: {error}.") from error
+        return PRIOR.load(path, cls._of_document)
+
+    @classmethod
+    def _of_document(cls, document: PriorDocument) -> Prior:
+        return cls(
+            {
+                group: {Kernel.parse(key): count for key, count in found.items()}
+                for group, found in document.groups.items()
+            }
+        )
 
 
 def _in_order(item: tuple[Kernel, int]) -> tuple[int, str]:

@@ -15,7 +15,7 @@ from ._isolation import (
 )
 from ._measurement import Measurement, Summary
 from ._memory import activation_memory, cuda_activation_memory, parameter_memory
-from ._meter import Meter, WindowLostError
+from ._meter import CoarseMeterError, Meter, WindowLostError
 from ._network import measure_network
 from ._network_schedule import NetworkSchedule, is_narrow
 from ._protocol import Protocol
@@ -40,6 +40,7 @@ __all__ = [
     "CandidateError",
     "Chain",
     "Clock",
+    "CoarseMeterError",
     "Failure",
     "Fallback",
     "IsolatedBench",

@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nni_latency.errors import LatencyError, MeasurementError
 from nni_latency.measurement._chain import Stage, time_chain
-from nni_latency.measurement._meter import Meter, WindowLostError
+from nni_latency.measurement._meter import CoarseMeterError, Meter, WindowLostError
 from nni_latency.measurement._protocol import Protocol
 from nni_latency.measurement._record import Visit
 from nni_latency.measurement._subject import Subject
-from nni_latency.units import format_seconds
 
 if TYPE_CHECKING:
     from nni_latency.measurement.runtimes import Runtime
@@ -248,7 +247,7 @@ class LocalBench(Bench):
         """Return what one run costs by a meter, over a window that it can resolve, and what else was read there."""
         runs, longest = meter.runs(seconds), self._longest
         if meter.shortest > longest:
-            raise _too_coarse(meter, meter.shortest, longest)
+            raise CoarseMeterError.of(meter, meter.shortest, longest)
         while True:
             cost, took = self._whole_window(meter, through, inputs, runs)
             least = meter.least_steps * meter.resolution
@@ -258,7 +257,7 @@ class LocalBench(Bench):
                 return {meter.metric: [cost / runs], **rate, "window": [took], **samples}
             needed = took * least / cost if cost > 0 else 2 * took
             if needed > longest:
-                raise _too_coarse(meter, needed, longest)
+                raise CoarseMeterError.of(meter, needed, longest)
             runs = max(2 * runs, math.ceil(runs * min(needed, longest) / took))
 
     def _whole_window(self, meter: Meter, through: Stage, inputs: Any, runs: int) -> tuple[float, float]:
@@ -312,14 +311,6 @@ class LocalBench(Bench):
             if key in self._kernels and self.runtime.divides:
                 self._value = self._inputs[key]
             self._value = self._stages[key](self._value)
-
-
-def _too_coarse(meter: Meter, needed: float, longest: float) -> MeasurementError:
-    return MeasurementError(
-        f"{meter.description} is too coarse for this: it needs a window of {format_seconds(needed)}, and a visit may "
-        f"take {format_seconds(longest)}. Allow longer windows ('max_measure_execution_time' of the "
-        "protocol), or take a larger batch or a finer meter."
-    )
 
 
 @contextlib.contextmanager

@@ -8,10 +8,34 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 from nni_latency.errors import MeasurementError
+from nni_latency.units import format_seconds
 
 
 class WindowLostError(MeasurementError):
     """Raised by `Meter.stop` when readings are missing from a window. The next window may be whole."""
+
+
+class CoarseMeterError(MeasurementError):
+    """Raised where no window that is allowed is long enough for a meter.
+
+    Attributes
+    ----------
+    needed : float
+        The window that it needs [s].
+    """
+
+    needed = 0.0
+
+    @classmethod
+    def of(cls, meter: Meter, needed: float, longest: float) -> CoarseMeterError:
+        """Make the error of a meter that needs a longer window than `longest` [s]."""
+        found = cls(
+            f"{meter.description} is too coarse for this: it needs a window of {format_seconds(needed)}, and a visit "
+            f"may take {format_seconds(longest)}. Allow longer windows ('max_measure_execution_time' of the "
+            "protocol), or take a larger batch or a finer meter."
+        )
+        found.needed = needed
+        return found
 
 
 class Meter(ABC):

@@ -8,7 +8,7 @@ from typing import Any
 
 from nni_latency.errors import InvalidValueError, UnreachableTargetError
 from nni_latency.nas._nni import Profiler, RangeProfilerFilter
-from nni_latency.units import format_metric
+from nni_latency.units import format_metric, with_article
 
 
 class LatencyFilter(RangeProfilerFilter):
@@ -102,6 +102,6 @@ def _check_range(profiler: Any, low: float | None, high: float | None) -> None:
             if bound is not None
         )
         raise UnreachableTargetError(
-            f"No network of the space has a {cost.metric} of {asked}. Reachable is "
+            f"No network of the space has {with_article(cost.metric)} of {asked}. Reachable is "
             f"{format_metric(cheapest, cost.metric)} to {format_metric(costliest, cost.metric)}."
         )

@@ -12,7 +12,7 @@ import torch
 from nni_latency.errors import InvalidValueError, UnreachableTargetError
 from nni_latency.estimators import ChoiceCost, Estimator
 from nni_latency.spaces import choices_of, draw_samples
-from nni_latency.units import format_metric
+from nni_latency.units import format_metric, with_article
 
 #: Networks that are looked at to say what a space costs.
 _LOOKED_AT = 24
@@ -75,6 +75,7 @@ class FrozenCost(ChoiceCost):
         low, high = self.range
         if 2 * target < low:
             raise UnreachableTargetError(
-                f"No network of the space seems to meet a {self.metric} of {format_metric(target, self.metric)}: "
-                f"{_LOOKED_AT} of them cost {format_metric(low, self.metric)} to {format_metric(high, self.metric)}."
+                f"No network of the space seems to meet {with_article(self.metric)} of "
+                f"{format_metric(target, self.metric)}: {_LOOKED_AT} of them cost "
+                f"{format_metric(low, self.metric)} to {format_metric(high, self.metric)}."
             )

@@ -10,7 +10,7 @@ from nni_latency.errors import InvalidValueError, UnreachableTargetError
 from nni_latency.estimators import AdditiveCost, GroupedCost
 from nni_latency.nas._penalty import LatencyPenalty
 from nni_latency.nas._profiler import LatencyProfiler
-from nni_latency.units import format_metric, format_percent
+from nni_latency.units import format_metric, format_percent, with_article
 
 #: How much a violation presses at once, and how much of it the multipliers remember after every step.
 _AT_ONCE, _RATE = 2.0, 0.05
@@ -114,7 +114,7 @@ def check_fill(fill: float | None, cost: Any, target: float) -> None:
     # Of networks that are known one by one, nobody knows the costliest.
     if isinstance(cost, AdditiveCost | GroupedCost) and cost.range[1] < fill * target:
         raise UnreachableTargetError(
-            f"No network of the space uses {format_percent(fill)} of a {cost.metric} of "
+            f"No network of the space uses {format_percent(fill)} of {with_article(cost.metric)} of "
             f"{format_metric(target, cost.metric)}: the costliest has {format_metric(cost.range[1], cost.metric)}. "
             "Lower the target or the fill."
         )

@@ -50,8 +50,9 @@ def draw_operator_profile(profiles: Sequence[OperatorProfile], out: str | Path) 
 
 
 def _bars(profile: OperatorProfile) -> list[tuple[str, str]]:
-    """Return the metric and the model of every row, from the top."""
-    return [(metric, model.name) for model in profile.models for metric in profile.metrics]
+    """Return the metric and the model of every row, from the top; energy that is assumed looks like time."""
+    metrics = profile.metrics[:1] if profile.assumption else profile.metrics
+    return [(metric, model.name) for model in profile.models for metric in metrics]
 
 
 def draw_shares(axes: Any, profile: OperatorProfile, kinds: Sequence[str] = ()) -> None:
@@ -80,10 +81,14 @@ def draw_shares(axes: Any, profile: OperatorProfile, kinds: Sequence[str] = ()) 
         ends = [end + width for end, width in zip(ends, widths, strict=True)]
     axes.barh(range(len(bars)), [100 - end for end in ends], left=ends, color=GREY, alpha=0.4, label="not attributed")
     axes.axvline(100 * profile.target, color=DARK, linestyle="--", lw=1)
-    axes.set_yticks(range(len(bars)), [f"{name}, {_NOUNS[metric]}" for metric, name in bars], fontsize=8)
+    several = len({metric for metric, _ in bars}) > 1
+    names = [f"{name}, {_NOUNS[metric]}" if several else name for metric, name in bars]
+    axes.set_yticks(range(len(bars)), names, fontsize=8)
     axes.invert_yaxis()
-    axes.set(xlim=(0, 100), xlabel="share of the model [%]; dashed: the target")
-    axes.set_title(f"{profile.platform.id}, batch size {profile.batch_size}", fontsize=10)
+    what = "share of the model" if several else "share of the model's time"
+    axes.set(xlim=(0, 100), xlabel=f"{what} [%]; dashed: the target")
+    assumed = f"; energy is time times {profile.assumption}" if profile.assumption else ""
+    axes.set_title(f"{profile.platform.id}, batch size {profile.batch_size}{assumed}", fontsize=10)
     plain(axes, "x")
     axes.legend(fontsize=7, ncols=4, loc="upper center", bbox_to_anchor=(0.5, -0.28 * 3 / (_FRAME + _ROW * len(bars))))
 
@@ -103,7 +108,6 @@ def draw_sums(axes: Any, profile: OperatorProfile) -> None:
     axes.set_yticks(range(len(bars)), [])
     axes.set_ylim(len(bars) - 0.5, -0.5)
     axes.set_xlabel("sum of operators over the whole model [%]")
-    title = "Operators added up" + (f"; {profile.assumption} assumed" if profile.assumption else "")
-    axes.set_title(title, fontsize=10)
+    axes.set_title("Operators added up", fontsize=10)
     plain(axes)
     axes.legend(fontsize=8, loc="best")

@@ -2,7 +2,7 @@ from ._alone import WAYS, alone_subject
 from ._campaign_file import CampaignFile, ListedModel
 from ._document import profile_schema
 from ._kinds import select_kinds, shortfalls
-from ._models import ProfiledModel, family_model, own_model, published_names, vision_model
+from ._models import ProfiledModel, family_model, own_model, plain_name, published_names, vision_model, vision_names
 from ._profile import AloneCost, ModelProfile, OperatorProfile, Part, ProfiledOperator
 from ._profiler import PROFILE_PROTOCOL, OperatorProfiler, check_profiles, profile_operators
 
@@ -22,10 +22,12 @@ __all__ = [
     "check_profiles",
     "family_model",
     "own_model",
+    "plain_name",
     "profile_operators",
     "profile_schema",
     "published_names",
     "select_kinds",
     "shortfalls",
     "vision_model",
+    "vision_names",
 ]

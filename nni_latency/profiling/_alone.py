@@ -20,14 +20,24 @@ from nni_latency.profiling._models import ProfiledModel, structure_of
 #: together do not fit.
 WAYS = ("reused", "memory")
 
-#: Runs of an operator that make one run of its subject.
-RUNS = 16
+#: Runs of an operator that make one run of its subject: the fewest that last so long together [s]. There are few such
+#: numbers, so that the subject is the same when the operator is timed again inside its model.
+_RUNS, _LONG = (1, 4, 16), 0.01
 
 #: Fewest and most copies of an operator and its inputs.
 _FEWEST, _MOST = 2, 256
 
 
-def alone_subject(item: TracedOperator, model: ProfiledModel, way: str) -> Subject:
+def runs_for(seconds: float) -> int:
+    """Return how often an operator of so many seconds runs in one run of its subject.
+
+    >>> runs_for(0.8), runs_for(0.004), runs_for(0.00002)
+    (1, 4, 16)
+    """
+    return next((runs for runs in _RUNS if runs * seconds >= _LONG), _RUNS[-1])
+
+
+def alone_subject(item: TracedOperator, model: ProfiledModel, way: str, runs: int = _RUNS[-1]) -> Subject:
     """Return what a bench runs to measure an operator alone: a loop, whose time is over the number of its runs.
 
     What empties the caches between two runs cannot be told from the operator by a meter. So copies of the operator and
@@ -42,6 +52,8 @@ def alone_subject(item: TracedOperator, model: ProfiledModel, way: str) -> Subje
         inputs that it has there.
     way : {"reused", "memory"}
         Whether it reuses one input, or takes its inputs and weights from memory.
+    runs : int, default=16
+        How often the operator runs in one run.
 
     Returns
     -------
@@ -58,13 +70,13 @@ def alone_subject(item: TracedOperator, model: ProfiledModel, way: str) -> Subje
     specification = {
         "operator": op.op_key,
         "way": way,
-        "runs": RUNS,
+        "runs": runs,
         "copies": copies,
         "numbers": size_of(op) * copies,
     }
     return Subject(
-        f"{way} {RUNS}/{copies} {op.op_key}",
-        partial(_make_loop, _maker(item, model), RUNS, copies),
+        f"{way} {runs}/{copies} {op.op_key}",
+        partial(_make_loop, _maker(item, model), runs, copies),
         (1,),
         "operator",
         op.op_key,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -20,6 +21,12 @@ from nni_latency.operators import OpSpec, Trace, TracedOperator, TracingWarning,
 
 #: Input of a network of torchvision, without the batch, unless another one is given.
 _PICTURE = (3, 224, 224)
+
+#: A published network has a name of so many words; what is longer describes it.
+_MOST_WORDS = 2
+
+#: Networks of torchvision whose usual random weights take long to draw, and which warn about that.
+_SLOWLY_DRAWN = frozenset({"googlenet", "inception_v3"})
 
 
 @dataclass(frozen=True)
@@ -106,7 +113,9 @@ def published_names() -> Mapping[str, str]:
     """
     found = {}
     for name, family in families().items():
-        found[plain_name(family.summary.partition(" (")[0].partition(",")[0])] = name
+        own = family.summary.partition(" (")[0].partition(",")[0]
+        if len(own.split()) <= _MOST_WORDS:
+            found[plain_name(own)] = name
         found[plain_name(name)] = name
     return found
 
@@ -140,6 +149,20 @@ def family_model(name: str, batch_size: int = 1) -> ProfiledModel | None:
         return _traced(name, build, shape, torch.empty(shape, device="meta"))
     words = family.example_inputs(batch_size)
     return _traced(name, build, freeze_inputs(words, device=None), words)
+
+
+def vision_names() -> tuple[str, ...]:
+    """Return the names of torchvision's classification networks; none where it is not installed.
+
+    Raises
+    ------
+    MissingDependencyError
+        If torchvision is installed and does not load, such as one for another version of torch.
+    """
+    if importlib.util.find_spec("torchvision") is None:
+        return ()
+    vision = require("torchvision.models", "A model of torchvision", "nni_latency[vision]")
+    return tuple(vision.list_models(module=vision))
 
 
 def vision_model(name: str, batch_size: int = 1, input_shape: tuple[int, ...] = _PICTURE) -> ProfiledModel:
@@ -215,5 +238,6 @@ def structure_of(build: Callable[[], nn.Module]) -> nn.Module:
 def _make_vision_model(name: str) -> nn.Module:
     import torchvision
 
-    network: nn.Module = torchvision.models.get_model(name, weights=None)
+    options = {"init_weights": False} if name in _SLOWLY_DRAWN else {}
+    network: nn.Module = torchvision.models.get_model(name, weights=None, **options)
     return network

@@ -200,7 +200,7 @@ class OperatorProfile(TableHeader, Tabular):
     def shares(self, metric: str) -> dict[str, dict[str, float]]:
         """Return the share of every kind of operator, by model.
 
-        Energy counts for a kind as far as the power of its operators was measured.
+        Energy counts for a kind as far as the power of its operators was measured; where it is assumed, it counts.
         """
         return {model.name: self._shares(model, metric) for model in self.models}
 
@@ -210,7 +210,8 @@ class OperatorProfile(TableHeader, Tabular):
         found: dict[str, float] = defaultdict(float)
         for key, value in costs.items():
             item = self.by_key[key]
-            found[item.kind] += value / total if metric == "latency" or item.watts is not None else 0.0
+            known = metric == "latency" or self.assumption is not None or item.watts is not None
+            found[item.kind] += value / total if known else 0.0
         return dict(found)
 
     def attributed(self, metric: str) -> dict[str, float]:
@@ -219,6 +220,11 @@ class OperatorProfile(TableHeader, Tabular):
             name: min(1.0, math.fsum(row.get(kind, 0.0) for kind in self.significant))
             for name, row in self.shares(metric).items()
         }
+
+    def measured_alone(self) -> tuple[int, int]:
+        """Return how many operators of the significant kinds were measured alone, and how many there are."""
+        wanted = [item for item in self.operators if item.kind in self.significant]
+        return sum(bool(item.alone) for item in wanted), len(wanted)
 
     def ratio(self, model: ModelProfile, way: str, metric: str) -> float | None:
         """Return the sum of a model's operators over the whole model.

@@ -16,7 +16,7 @@ from nni_latency.errors import InvalidValueError, MeasurementError
 from nni_latency.measurement import Measurement, Meter, Protocol, Record, Subject, Summary, quantile
 from nni_latency.measurement.runtimes import Runtime
 from nni_latency.operators import TracedOperator, family_of
-from nni_latency.profiling._alone import WAYS, alone_subject
+from nni_latency.profiling._alone import WAYS, alone_subject, runs_for
 from nni_latency.profiling._kinds import select_kinds
 from nni_latency.profiling._models import ProfiledModel
 from nni_latency.profiling._profile import AloneCost, ModelProfile, OperatorProfile, Part, ProfiledOperator
@@ -166,7 +166,6 @@ class OperatorProfiler:
         models = tuple(self._model(model, parts) for model, parts in self._parts.values())
         keys = list(dict.fromkeys(key for model in models for key in model.parts))
         ops = {key: op for model, _ in self._parts.values() for key, op in model.ops.items()}
-        first = next((meter for meter in self._meters if meter.metric == "energy"), None)
         return self._measured.mark(
             OperatorProfile(
                 platform=self.runtime.platform,
@@ -181,10 +180,19 @@ class OperatorProfiler:
                 operators=tuple(ProfiledOperator(ops[key], self._alone_costs.get(key, {})) for key in keys),
                 significant=self.significant,
                 failures=self._failures(),
-                meter=None if first is None else first.description,
-                assumption=(first.assumption or None) if first is not None else None,
+                meter=None if self._meter is None else self._meter.description,
+                assumption=self._assumption,
             )
         )
+
+    @property
+    def _meter(self) -> Meter | None:
+        return next((meter for meter in self._meters if meter.metric == "energy"), None)
+
+    @property
+    def _assumption(self) -> str | None:
+        """What the meter assumes instead of measuring it; None if it measures."""
+        return (self._meter.assumption or None) if self._meter is not None else None
 
     def _within(self, budget: float) -> Protocol:
         return replace(self.protocol, time_budget=max(budget, 1e-3))
@@ -204,8 +212,10 @@ class OperatorProfiler:
         """Return what measures an operator alone; nothing, and a reason to tell, where it cannot be built."""
         model = next(model for model in self.models if item.op.op_key in model.operators)
         key = item.op.op_key
+        inside = [parts[key] for _, parts in self._parts.values() if key in parts]
+        runs = runs_for(min(part.seconds / part.count for part in inside))
         try:
-            made = {(key, way): alone_subject(item, model, way) for way in WAYS}
+            made = {(key, way): alone_subject(item, model, way, runs) for way in WAYS}
         except InvalidValueError as error:
             self._unbuildable[key] = str(error)
             return []
@@ -285,7 +295,8 @@ class OperatorProfiler:
         kinds = {key: family_of(op) for key, op in model.ops.items()}
         yield _by_kind({key: part.seconds for key, part in parts.items()}, kinds, parts)
         usual = _watts(self._visits(model.key))
-        if usual is None:
+        if usual is None or self._assumption is not None:
+            # Shares of energy that is time times an assumed power are those of time.
             return
         powers = {key: self._power(key) for key in parts}
         joules = {key: part.seconds * (powers[key] or usual) for key, part in parts.items()}

@@ -178,7 +178,7 @@ class Measured:
     def _metered(self, before: Conditions, after: Conditions) -> Iterator[str]:
         """Say what read the energy, what is left of it without idle power, and which windows were disturbed."""
         powers = [watts for record in self.records for watts in record.samples.get("power", ())]
-        if not powers:
+        if not powers or before.meter_assumption:
             return
         idle = [conditions.idle_power for conditions in (before, after) if conditions.idle_power is not None]
         rest = "What the machine draws without work is not known."

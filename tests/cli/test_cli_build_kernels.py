@@ -73,7 +73,7 @@ def test_defaults_are_those_of_the_library():
     ("arguments", "message"),
     [
         (("--kernels", "conv_bn_rleu"), "Unknown kernel 'conv_bn_rleu'"),
-        (("--prior", "no.json"), "'no.json' is not a prior of kernels"),
+        (("--prior", "no.json"), "Cannot read the prior 'no.json': No such file"),
         (("--init-sample-num", 3), "Invalid value for '--init-sample-num'"),
         (("--require", "within20=0.9"), "Unknown score 'within20'"),
         (("--budget", "soon"), "A duration must be a positive number"),

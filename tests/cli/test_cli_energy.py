@@ -7,7 +7,13 @@ import json
 import pytest
 from tiny import TINY_OPTIONS
 
+from nni_latency.cli._measuring_options import StoreOptions
+from nni_latency.cli._progress import Measuring
+from nni_latency.errors import MeasurementError
+from nni_latency.measurement import CoarseMeterError
+from nni_latency.measurement.meters import ConstantMeter
 from nni_latency.tables import LookupTable
+from nni_latency.testing import FakeRuntime
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +35,9 @@ def test_tables_of_energy_and_power_follow_from_one_campaign(built):
     energy, power = LookupTable.load(folder / "energy.json"), LookupTable.load(folder / "power.json")
     assert energy.campaign == power.campaign
     assert (energy.metric, power.metric) == ("energy", "power")
-    assert any("constant:20" in remark for remark in energy.remarks)
+    assert any("a constant power of 20 W" in remark for remark in energy.remarks)
+    # Nothing was read, so nothing is said of gross and net.
+    assert not any("gross" in remark for remark in energy.remarks)
     assert energy.conditions["before"]["meter_assumption"] == "a constant power of 20 W"
     drawn = sum(layer.entries[next(iter(layer.entries))].value for layer in power.layers)
     assert drawn == pytest.approx(20.0, rel=0.02)
@@ -57,3 +65,12 @@ def test_energy_without_a_meter_says_what_to_do(fails, tmp_path, monkeypatch):
     monkeypatch.setattr("nni_latency.measurement.meters._rapl._FOLDER", tmp_path / "absent")
     complaint = fails("build-lut", *TINY_OPTIONS, "--metric", "energy", "--out", "t.json")
     assert "assume a power: constant:WATTS" in complaint
+
+
+def test_a_meter_that_is_too_coarse_is_told_the_option():
+    coarse = CoarseMeterError.of(ConstantMeter(15), 9.3, 5.0)
+    with (
+        pytest.raises(MeasurementError, match=r"needs a window of 9\.30? s.* Here that is --max-window 10s$"),
+        Measuring("networks", FakeRuntime({}), StoreOptions(fresh=False, database=None)),
+    ):
+        raise coarse

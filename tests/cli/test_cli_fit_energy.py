@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+from dataclasses import replace
 
 import pytest
+import torch
+from torch import nn
 
 from nni_latency.energy import PortableModel
+from nni_latency.measurement.meters import ConstantMeter
+from nni_latency.profiling import PROFILE_PROTOCOL, own_model, profile_operators
+from nni_latency.testing import FakeRuntime
 
 _NET = """
 from torch import nn
@@ -82,3 +89,24 @@ def test_what_cannot_be_fitted_is_said(fails, tmp_path, words, said):
     (tmp_path / "few.csv").write_text('operator,input_shape,latency_s,energy_mj\nReLU(),"(1, 2)",0.1,5\n')
     assert said in fails("fit", "energy", *words)
     assert not (tmp_path / "energy.json").exists()
+
+
+def _write_profile(path):
+    """Write a profile of linear layers, with an assumed power."""
+    runtime = FakeRuntime(lambda op: 1e-6 * op.input_shapes[0][1])
+    sizes = (64, 96, 128, 192, 256, 384, 512, 768)
+    layers = [nn.Linear(first, second) for first, second in itertools.pairwise(sizes)]
+    protocol = replace(PROFILE_PROTOCOL, time_budget=1e6, half_width=0.0)
+    meter = ConstantMeter(15, clock=lambda: runtime.clock.now)
+    how = {"protocol": protocol, "store": "memory", "timer": lambda: runtime.clock.now, "meters": (meter,)}
+    model = own_model("mine", nn.Sequential(*layers), torch.zeros(1, 64))
+    return profile_operators([model], runtime, **how).save(path)
+
+
+def test_a_power_that_was_assumed_teaches_nothing_and_that_is_said(run, tmp_path):
+    _write_profile(tmp_path / "profile.json")
+    shown = run("fit", "energy", "here=profile.json", "--trees", 5).stdout
+    assert "here: its energy is time times a constant power of 15 W, which is an assumption." in shown
+    content = json.loads(run("fit", "energy", "profile.json", "--trees", 5, "--out", "again.json", "--json").stdout)
+    errors = {row["what"]: row["median"] for row in content["scores"]}
+    assert errors["energy, as power times time"] == pytest.approx(errors["the same time, times a constant power"])

@@ -5,10 +5,11 @@ from __future__ import annotations
 import csv
 import io
 import json
+import sys
 
 import pytest
 
-from nni_latency.profiling import OperatorProfile
+from nni_latency.profiling import OperatorProfile, vision_model, vision_names
 
 _NETS = """
 import torch
@@ -94,6 +95,8 @@ def test_profile_is_reported_without_measuring(run, measured, by, name):
     [
         ([], "Name the models to profile, such as --models resnet18,mobilenetv2"),
         (["--models", "resnot18"], "Unknown model 'resnot18'. There is: resnet18"),
+        (["--models", "resnot18"], "and your own, as file.py:Class or package.module:function."),
+        (["--models", "resnet18,vit", "--input", "3,8,8"], "The networks of families have inputs of their own"),
         (["--models", "net.py:Net", "--input", "3,8,8"], "There is no file 'net.py'"),
         (["--models", "nets.py:Net"], "The network needs the shape of its input"),
         (["--models", "nets.py:Net", "--input", "5,8,8"], "do not fit Net"),
@@ -109,3 +112,55 @@ def test_what_cannot_be_profiled_is_said_before_anything_is_measured(fails, tmp_
     (tmp_path / "nets.py").write_text(_NETS)
     assert said in fails("profile-operators", *options)
     assert not list(tmp_path.glob("operators.*"))
+
+
+_VISION = """
+from torch import nn
+
+def list_models(module=None):
+    return ["resnet50", "inception_v3"]
+
+def get_model(name, weights, **options):
+    assert weights is None
+    assert options == ({"init_weights": False} if name == "inception_v3" else {})
+    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU())
+"""
+
+
+@pytest.fixture
+def vision(tmp_path, monkeypatch):
+    """Put a torchvision of two networks in the place of any other."""
+    package = tmp_path / "packages" / "torchvision"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("from torchvision import models\n")
+    (package / "models.py").write_text(_VISION)
+    for name in ("torchvision", "torchvision.models"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.syspath_prepend(package.parent)
+    yield package
+    for name in ("torchvision", "torchvision.models"):
+        sys.modules.pop(name, None)
+
+
+def test_networks_of_torchvision_are_found_beside_families(vision):
+    assert vision_names() == ("resnet50", "inception_v3")
+    for name in vision_names():
+        assert vision_model(name, 2, (3, 8, 8)).counts["relu()@2x4x6x6:float32"] == 1
+
+
+def test_a_wrong_name_is_told_the_networks_of_torchvision(fails, vision):
+    said = fails("profile-operators", "--models", "resnet51")
+    assert said.startswith("Unknown model 'resnet51'. There is: resnet50, ")
+    assert "pip install" not in said
+
+
+def test_a_torchvision_that_does_not_load_is_said(fails, vision):
+    (vision / "__init__.py").write_text("raise RuntimeError('operator torchvision::nms does not exist')\n")
+    assert "does not load here (operator torchvision::nms does not exist)" in fails(
+        "profile-operators", "--models", "resnet50"
+    )
+
+
+def test_without_torchvision_its_networks_need_an_extra(fails, monkeypatch):
+    monkeypatch.setattr("nni_latency.profiling._models.importlib.util.find_spec", lambda name: None)
+    assert "after pip install 'nni_latency[vision]'" in fails("profile-operators", "--models", "resnet50")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -125,6 +126,12 @@ def test_summary_lists_layers_and_files(searched):
     stdout = searched[1].stdout
     for text in ("layer0", "layer6", "rest", "accuracy", "on held-out images", "Wrote"):
         assert text in stdout
+
+
+def test_record_is_shown(searched, run):
+    shown = run("show", searched[0] / "search.json").stdout
+    assert "on held-out images" in shown
+    assert "layer0" in shown
 
 
 def test_summary_compares_prediction_and_measurement(searched):
@@ -345,8 +352,38 @@ def test_search_takes_one_target(refused):
 
 def test_target_in_joules_out_of_reach_tells_the_reachable_range(fails, tables, _few_digits):
     complaint = fails("search", "--latency-estimator", tables["energy"], "--target", "1e-9", "--out", "out")
-    assert "No network of the space meets" in complaint
+    assert "No network of the space meets an energy of" in complaint
     assert "J" in complaint
+
+
+@pytest.mark.parametrize(
+    ("source", "options", "said"),
+    [
+        ("{energy}", [], "--target-ms for latency, or --target in J."),
+        (
+            "{energy}",
+            ["--target-ms", "5"],
+            "The estimator gives energy, --target-ms asks for latency. Give --target in J.",
+        ),
+        ("weighted:100*{tiny},20*{energy}", [], "or --target, a number without a unit."),
+        ("weighted:100*{tiny},20*{energy}", ["--target-ms", "5"], "Give --target, a number without a unit."),
+    ],
+)
+def test_a_target_is_asked_for_in_the_unit_of_the_metric(fails, tables, source, options, said):
+    assert said in fails("search", "--latency-estimator", source.format(**tables), *options)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("_few_digits")
+def test_costs_of_layers_are_listed_in_the_unit_of_the_metric(run, tables):
+    shown = run(
+        "search", "--latency-estimator", tables["energy"], "--target", 0.004, "--epochs", 1, "--final-epochs", 0,
+        "--train-batch-size", 32, "--no-measure", "--out", "out",
+    ).stdout  # fmt: skip
+    layers = [line for line in shown.splitlines() if line.startswith("│ layer")]
+    assert layers
+    assert all(re.search(r" [mu]J │", line) for line in layers)
+    assert "energy" in shown
 
 
 def test_place_under_a_file_is_refused(refused, tmp_path):

@@ -83,6 +83,13 @@ def test_file_that_can_not_be_understood_says_where(tmp_path, text, message):
         read_operators(_file(tmp_path, text))
 
 
+@pytest.mark.parametrize("read", [read_operators, read_networks])
+def test_a_line_that_is_cut_off_is_told(tmp_path, read):
+    text = 'input_shape,latency_s,energy_mj,operator\n"(1, 2)",0.1,5\n'
+    with pytest.raises(FileFormatError, match=r"line 2: it has fewer fields than the first line\.$"):
+        read(_file(tmp_path, text))
+
+
 def test_absent_file_and_odd_shapes_are_told(tmp_path):
     with pytest.raises(FileFormatError, match=r"cannot be read"):
         read_operators(tmp_path / "absent.csv")

@@ -15,7 +15,7 @@ from nni_latency.errors import InvalidValueError
 from nni_latency.estimators import AdditiveCost, Estimate, TableEstimator, likeliest_within
 from nni_latency.platforms import Platform
 from nni_latency.tables import Entry, LookupTable, Residency, SpaceReference, TableLayer
-from nni_latency.units import METRICS, combination_of
+from nni_latency.units import METRICS, combination_of, with_article
 
 _residencies = st.none() | st.builds(Residency, st.floats(0.0, 0.9), st.floats(1e-2, 1e2))
 _costs = st.floats(1e-3, 1e1)
@@ -137,7 +137,7 @@ def test_residency_saves_its_share():
 
 @pytest.mark.parametrize("metric", ["throughput", "activation_memory", "peak_memory"])
 def test_check_additive_refuses_what_is_no_sum(metric):
-    with pytest.raises(InvalidValueError, match=rf"A {metric} is no sum over layers"):
+    with pytest.raises(InvalidValueError, match=rf"^{with_article(metric).capitalize()} is no sum over layers"):
         AdditiveCost(0.0, {"a": {"x": 1.0}}, metric).check_additive()
 
 

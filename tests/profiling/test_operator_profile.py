@@ -16,6 +16,7 @@ from torch import nn
 from nni_latency.errors import FileFormatError, InvalidValueError, MeasurementError
 from nni_latency.graphs import families
 from nni_latency.measurement import LocalBench, MemoryStore, Protocol
+from nni_latency.measurement.meters import ConstantMeter
 from nni_latency.measurement.runtimes import TorchEager
 from nni_latency.profiling import (
     WAYS,
@@ -223,10 +224,41 @@ def test_the_same_call_measures_nothing_again_and_more_models_only_what_is_new()
     assert store.version() > before
 
 
+def test_energy_by_an_assumed_power_is_attributed_as_time_is():
+    """Operators that cannot be measured alone draw the assumed power, too, so no further kind is needed."""
+    runtime = _runtime()
+    meter = ConstantMeter(15, clock=lambda: runtime.clock.now)
+    profile = _profile(_models("convolutions", "linear"), runtime, target=0.6, meters=(meter,))
+    assert profile.assumption == "a constant power of 15 W"
+    for model, shares in profile.shares("energy").items():
+        assert shares == pytest.approx(profile.shares("latency")[model])
+    plain = _profile(_models("convolutions", "linear"), _runtime(), target=0.6)
+    assert profile.significant == plain.significant
+    unmeasured = replace(profile, operators=tuple(replace(item, alone={}) for item in profile.operators))
+    assert unmeasured.attributed("energy") == pytest.approx(profile.attributed("latency"))
+    assert unmeasured.measured_alone()[0] == 0
+
+
+@pytest.mark.parametrize(("seconds", "runs"), [(0.8, 1), (0.004, 4), (0.0005, 16)])
+def test_an_operator_runs_as_often_in_a_loop_as_it_has_to(seconds, runs):
+    store = MemoryStore()
+    profile = _profile(_models("convolutions"), _runtime(lambda op: seconds), store=store, target=1.0)
+    (campaign,) = store.campaigns()
+    alone = {key.split("/")[0] for record in campaign.records if "/" in (key := record.subjects[0])}
+    assert alone == {f"memory {runs}", f"reused {runs}"}
+    # What an operator takes alone is over the number of its runs.
+    found = [cost.value for item in profile.operators for cost in item.alone.values()]
+    assert found == pytest.approx([seconds] * len(found))
+
+
 def test_a_budget_that_is_spent_is_told(monkeypatch):
     monkeypatch.setattr("nni_latency.datasets._batches._BATCH", 1)
-    short = Protocol(n_warmup=0, n_run=1, time_budget=0.4, half_width=0.0, processes=1)
-    profile = _profile(_models("convolutions", "linear"), _runtime(), protocol=short, target=1.0)
+    short = Protocol(n_warmup=0, n_run=1, time_budget=40.0, half_width=0.0, processes=1)
+    profile = _profile(
+        _models("convolutions", "linear"), _runtime(lambda op: 100 * _TIMES[op.kind]), protocol=short, target=1.0
+    )
+    done, wanted = profile.measured_alone()
+    assert 0 < done < wanted
     said = " ".join(profile.remarks)
     assert "The budget was spent before" in said
     assert "operators were measured alone. Give a larger one." in said
@@ -304,6 +336,9 @@ def test_families_are_found_by_their_networks_names():
     names = published_names()
     assert names["resnet18"] == names["resnet"] == "resnet"
     assert set(names.values()) == set(families())
+    assert {"vgg16", "densenet121", "squeezenet11", "vitti16"} < set(names)
+    # What describes a network is no name of it.
+    assert max(map(len, names)) < 20
     model = family_model("MobileNet_V2", 2)
     assert (model.name, model.trace.inputs) == ("MobileNet_V2", ((2, 3, 224, 224),))
     assert model.weights > 3e6

@@ -15,7 +15,14 @@ from nni_latency.measurement import Fallback, MemoryStore, Protocol
 from nni_latency.platforms import Platform
 from nni_latency.tables import build_table, measure_networks, subset_table
 from nni_latency.testing import FakeRuntime, fake_plan
-from nni_latency.validation import draw_networks, predict_references, read_summary, validate, validation_content
+from nni_latency.validation import (
+    draw_networks,
+    predict_references,
+    read_summary,
+    read_validation,
+    validate,
+    validation_content,
+)
 
 _TIMES = {
     "stem": {"conv": 4e-3},
@@ -274,6 +281,7 @@ def test_scores_are_read_from_the_saved_file(table, measured, tmp_path):
     path = tmp_path / "v.json"
     path.write_text(json.dumps(validation_content(validation)))
     assert read_summary(path).scores.mape == validation.scores.mape
+    assert validation_content(read_validation(path)) == validation_content(validation)
 
 
 @pytest.mark.parametrize(
@@ -290,6 +298,14 @@ def test_altered_file_of_a_validation_is_refused(table, measured, tmp_path, chan
     path.write_text(json.dumps({**content, **change}))
     with pytest.raises(FileFormatError, match=words):
         read_summary(path)
+
+
+def test_validation_without_networks_is_refused(table, measured, tmp_path):
+    content = validation_content(validate(TableEstimator(table), _PLAN, measured))
+    path = tmp_path / "v.json"
+    path.write_text(json.dumps({**content, "networks": []}))
+    with pytest.raises(FileFormatError, match=r"^The validation .*v\.json' is not valid: networks: "):
+        read_validation(path)
 
 
 class _Falling(FakeRuntime):

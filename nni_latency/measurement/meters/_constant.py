@@ -38,9 +38,7 @@ class ConstantMeter(Meter):
 
     def __init__(self, watts: float, clock: Callable[[], float] = time.perf_counter) -> None:
         if not 0 < watts < math.inf:
-            raise InvalidValueError(
-                f"The meter 'constant' takes a positive power in watts, as in constant:15. Got {watts!r}."
-            )
+            raise _wrong(watts)
         self.watts, self.clock = float(watts), clock
         self.assumption = f"a constant power of {watts:g} W"
         self._begin = 0.0
@@ -51,7 +49,7 @@ class ConstantMeter(Meter):
         try:
             watts = float(argument)
         except ValueError:
-            watts = math.nan
+            raise _wrong(argument) from None
         return cls(watts)
 
     @property
@@ -66,3 +64,7 @@ class ConstantMeter(Meter):
     def stop(self) -> float:
         """Return the time since `start` times the power [J]."""
         return self.watts * (self.clock() - self._begin)
+
+
+def _wrong(given: object) -> InvalidValueError:
+    return InvalidValueError(f"The meter 'constant' takes a positive power in watts, as in constant:15. Got {given!r}.")

@@ -61,6 +61,7 @@ class CsvMeter(SampledMeter):
 
     resolution = 0.1
     settling = 2.0
+    silence = ", so the program that writes the file has ended, or the offset of its clock is wrong"
 
     def __init__(
         self,
@@ -77,7 +78,10 @@ class CsvMeter(SampledMeter):
         #: By how much the meter's clock is ahead of this machine's [s], once that is known.
         self.offset_ = offset or 0.0
         if not self.path.is_file():
-            raise InvalidValueError(f"The meter 'csv' reads a file that grows, and there is none: {str(path)!r}.")
+            raise InvalidValueError(
+                "The meter 'csv' follows the file that the program of a power meter writes, as in csv:power.csv. There "
+                f"is no file {str(path)!r}."
+            )
 
     @classmethod
     def of(cls, device: str, argument: str) -> CsvMeter:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -17,6 +18,9 @@ _NAMES = ("apower", "power", "power_w", "watts", "watt", "active_power", "w", "v
 
 #: Longest answer [byte] and time to it [s].
 _LONGEST, _TIMEOUT = 65536, 5.0
+
+#: Letters of a wrong answer that are shown.
+_SHOWN = 60
 
 
 class HttpMeter(SampledMeter):
@@ -66,9 +70,19 @@ class HttpMeter(SampledMeter):
             with urllib.request.urlopen(self.url, timeout=_TIMEOUT) as answer:
                 text = answer.read(_LONGEST).decode()
             watts = power_of(json.loads(text), self.field)
+        except json.JSONDecodeError as error:
+            raise MeasurementError(f"the answer is no number and no JSON: {text[:_SHOWN]!r}") from error
         except (OSError, ValueError) as error:
-            raise MeasurementError(f"{self.url} gives no power: {error}") from error
+            raise MeasurementError(_reason(error)) from error
         return [((begin + time.perf_counter()) / 2, watts)]
+
+
+def _reason(error: Exception) -> str:
+    """Say why there is no power, without what urllib wraps around it."""
+    inner = getattr(error, "reason", error)
+    if isinstance(error, urllib.error.HTTPError):
+        return str(error)
+    return str(getattr(inner, "strerror", None) or inner)
 
 
 def power_of(content: Any, field: str = "") -> float:

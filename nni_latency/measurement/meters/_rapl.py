@@ -59,7 +59,7 @@ class RaplMeter(CounterMeter):
     def __init__(self, domain: str = "all", *, root: Path = Path("/"), **options: Callable[..., Any]) -> None:
         super().__init__(**options)
         if domain not in DOMAINS:
-            raise UnknownNameError.of("domain of the meter 'rapl'", domain, list(DOMAINS))
+            raise UnknownNameError.of("domain of RAPL", domain, list(DOMAINS))
         self.domain, self.root = domain, root
         self._zones: tuple[Zone, ...] = ()
         self._last: dict[str, int] = {}
@@ -97,10 +97,11 @@ class RaplMeter(CounterMeter):
         named = [(path, (path / "name").read_text().strip()) for path in paths if (path / "name").is_file()]
         wanted = [(path, name) for path, name in named if name.startswith(DOMAINS[self.domain])]
         if not wanted:
-            there = ", ".join(sorted({name for _, name in named})) or "nothing"
+            there = ", ".join(sorted({name for _, name in named}))
+            which, only = (f" of {self.domain!r}", f", only of {there}") if there else ("", "")
             raise MeasurementError(
-                f"No energy counter of {self.domain!r} in {folder}: there is {there}. Virtual machines seldom have "
-                "one; name another meter, or assume a power: constant:WATTS"
+                f"There is no energy counter{which} in {folder}{only}. Virtual machines seldom have one. Name another "
+                "meter, such as csv:FILE of an external one, or assume a power: constant:WATTS"
             )
         return tuple(self._zone(path, name) for path, name in wanted)
 

@@ -44,6 +44,9 @@ class SampledMeter(Meter):
     #: How long readings are watched to find their period [s].
     watch = 1.5
 
+    #: What it means that there are no readings, behind a comma.
+    silence = ""
+
     def __init__(self, every: float = 0.005) -> None:
         self.every = every
         self._readings: deque[tuple[float, float]] = deque(maxlen=_KEPT)
@@ -108,7 +111,9 @@ class SampledMeter(Meter):
             if self._failure is not None:
                 raise MeasurementError(f"{self.description} {what}: {self._failure}") from self._failure
             if time.perf_counter() > until:
-                raise MeasurementError(f"{self.description} {what} for {format_seconds(_PATIENCE)}.")
+                raise MeasurementError(
+                    f"{self.description} {what}: there was no reading for {format_seconds(_PATIENCE)}{self.silence}."
+                )
             time.sleep(min(0.002, self.every))
 
     def start(self) -> None:

@@ -6,7 +6,7 @@ from decimal import Decimal
 from typing import Any
 
 from nni_latency.errors import FileFormatError, InvalidValueError
-from nni_latency.units import METRIC_UNITS, check_metric
+from nni_latency.units import METRIC_UNITS, check_metric, with_article
 
 #: By the SI unit of a metric, the units that a file may be in, each as a power of ten of it.
 UNITS: dict[str, dict[str, int]] = {
@@ -32,7 +32,9 @@ def power_of(unit: str, metric: str) -> int:
     """
     known = UNITS[METRIC_UNITS[check_metric(metric)]]
     if unit not in known:
-        raise InvalidValueError(f"The 'unit' of a {metric} must be one of {', '.join(known)}. Got {unit!r}.")
+        raise InvalidValueError(
+            f"The 'unit' of {with_article(metric)} must be one of {', '.join(known)}. Got {unit!r}."
+        )
     return known[unit]
 
 

@@ -1,0 +1,78 @@
+"""What ``build-kernels`` and ``show`` say of kernel predictors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+import nni_latency.kernels as kernels
+from nni_latency.cli._report import Column, Grid, Pairs, Report
+from nni_latency.units import format_count, format_percent, format_seconds
+
+
+def kernel_report(found: kernels.KernelPredictors, before: Sequence[Pairs] = (), after: Sequence[str] = ()) -> Report:
+    """Report on kernel predictors: how well each group is predicted that a model had not seen.
+
+    Parameters
+    ----------
+    found : KernelPredictors
+        The predictors.
+    before, after : sequence
+        What is said above and below.
+    """
+    rows = [
+        {
+            "group": group,
+            "kinds": list(predictor.kinds_),
+            "model": predictor.chosen_,
+            "interval_factor": predictor.interval_factor_,
+            **_plain(predictor.cross_validation),
+            "forest_within10": predictor.scores_["forest"].within10 if "forest" in predictor.scores_ else None,
+        }
+        for group, predictor in found.predictors.items()
+    ]
+    columns = [
+        Column("group", "group"),
+        Column("kernels", "n", format_count),
+        Column("model", "model"),
+        Column("RMSE", "rmse", format_seconds),
+        Column("RMSPE", "rmspe", format_percent),
+        Column("within 5 %", "within5", format_percent),
+        Column("within 10 %", "within10", format_percent),
+        Column("a forest's", "forest_within10", format_percent, absent="-"),
+    ]
+    overall = found.scores()
+    tested = found.test_scores()
+    content = {
+        "platform": found.platform.id,
+        "overall": overall and _plain(overall),
+        "tested": tested and _plain(tested),
+        "groups": rows,
+    }
+    lines = [*_conclusions(found, overall), *([_test_line(tested)] if tested else []), *after]
+    nothing = "There are no predictors: no kernel could be measured."
+    grid = Grid(rows, columns, f"Kernels of {found.platform.id}", nothing=nothing)
+    return Report(grid, content, before=before, after=lines)
+
+
+def _conclusions(found: kernels.KernelPredictors, overall: kernels.KernelScores | None) -> list[str]:
+    if overall is None:
+        return []
+    return [
+        f"All together: {overall.n} kernels, RMSPE {format_percent(overall.rmspe)}, {format_percent(overall.within5)} "
+        f"within 5 %, {format_percent(overall.within10)} within 10 %; measured in {format_seconds(found.duration)}.",
+        "Scores are of kernels that a model had not seen.",
+    ]
+
+
+def _test_line(scores: kernels.KernelScores) -> str:
+    return (
+        f"Of {scores.n} kernels that were never learned from, {format_percent(scores.within5)} are within 5 % and "
+        f"{format_percent(scores.within10)} within 10 %, RMSPE {format_percent(scores.rmspe)}."
+    )
+
+
+def _plain(scores: kernels.KernelScores) -> dict[str, Any]:
+    # NaN, which JSON lacks, is the only number that differs from itself.
+    return {name: value if value == value else None for name, value in asdict(scores).items()}
