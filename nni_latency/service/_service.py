@@ -59,6 +59,8 @@ class LatencyService:
     def close(self) -> None:
         """Stop what runs in the background."""
         self._closed.set()
+        # First, so that a measurement does not wait for a machine of a farm.
+        self.query.machines.close()
         self.jobs.close()
         self.reader.close()
 
