@@ -40,7 +40,7 @@ help: ## Say what can be made
 demo: $(VENV)/.installed ## Build a table of this device, search with it, show what was found; output in demo/
 	@$(BIN)/python examples/demo.py $(ARGS)
 
-demo-service: $(VENV)/.installed-test ## Run a service with its page, and ask it for ResNet-18: first measured, then known
+demo-service: $(VENV)/.installed-demo-service ## Run a farm, a service and its page; ResNet-18 is first measured, then known
 	@$(BIN)/python examples/demo_service.py $(ARGS)
 
 test: $(VENV)/.installed-test ## Run the tests, in two processes, without the slow ones
@@ -99,6 +99,11 @@ $(VENV)/.installed-test: $(NAMED_IN) | $(BIN)/pip
 	@echo "Installing nni_latency and what its tests need in $(VENV) (a few minutes the first time)"
 	@$(INSTALL) -e '.[test]' $(DEPLOYED)
 	@touch $@ $(VENV)/.installed
+
+# The runtimes of its workers are plugins; what they stand on comes with the tests.
+$(VENV)/.installed-demo-service: $(VENV)/.installed-test
+	@$(INSTALL) --no-deps $(addprefix ./plugins/nni_latency_,onnxruntime openvino)
+	@touch $@
 
 $(VENV)/.installed-docs: $(NAMED_IN) | $(BIN)/pip
 	@echo "Installing nni_latency and what its documentation needs in $(VENV) (a few minutes the first time)"

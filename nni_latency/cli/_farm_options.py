@@ -117,12 +117,19 @@ def _client(address: str) -> farm.Farm:
     """Return the client of a farm, one for the whole command."""
     context = click.get_current_context()
     if _META not in context.meta:
-        context.meta[_META] = open_farm(address, _security_of_environment())
+        context.meta[_META] = open_farm(address, security_of_environment())
     client: farm.Farm = context.meta[_META]
     return client
 
 
-def _security_of_environment() -> farm.FarmSecurity:
+def security_of_environment() -> farm.FarmSecurity:
+    """Return who may speak to a farm, as variables of the environment say.
+
+    Raises
+    ------
+    InvalidValueError
+        If there is a certificate without a key, or the other way round.
+    """
     token, cert, key, ca = (Path(os.environ[name]) if os.environ.get(name) else None for name in (TOKEN, CERT, KEY, CA))
     if (cert is None) != (key is None):
         raise InvalidValueError(f"TLS needs a certificate and its private key: set {CERT} and {KEY}.")

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 
 import nni_latency.database as database
+import nni_latency.farm as farm
 import nni_latency.loading as loading
 import nni_latency.query as query
 import nni_latency.service as service
 from nni_latency.cli._console import remarks, results
+from nni_latency.cli._farm_options import security_of_environment
 from nni_latency.cli._measure_networks import NAMES
 from nni_latency.cli._option import DURATION, grouped, option
 from nni_latency.cli._query import load_predictors
 from nni_latency.errors import InvalidValueError
+from nni_latency.measurement import Limits
 
 
 @dataclass(frozen=True)
@@ -52,6 +57,11 @@ class _AnswerOptions:
         type=NAMES,
     )
     threads: int = option("Number of CPU threads of a runtime.", type=click.IntRange(1), default=1)
+    farm: str | None = option(
+        "Farm whose workers measure, too; its certificate and token are those of the environment.  [default: none]",
+        metavar="URL",
+        envvar="NNI_LATENCY_FARM",
+    )
     budget: float = option("Maximum time spent measuring a network.", type=DURATION, default="20s")
     every: float | None = option(
         "Learn from the database this often, such as 1h, as 'nni-latency evolve' does.  [default: never]", type=DURATION
@@ -95,34 +105,44 @@ def command(address: _AddressOptions, answers: _AnswerOptions, limits: _LimitOpt
     if answers.database == database.MEMORY:
         raise InvalidValueError("A service keeps what it measures. Name a file or a URL with --database.")
     store = database.open_store(answers.database)
-    made = service.LatencyService(_query(store, answers, most), most)
-    if answers.every is not None:
-        made.evolve_every(answers.every)
-    try:
-        service.serve(
-            made, host=address.host, port=address.port, keys=keys, hosts=address.hosts, on_start=_announce(answers)
-        )
-    finally:
-        made.close()
-        store.close()
+    with contextlib.closing(store):
+        made = service.LatencyService(_query(store, answers, most), most)
+        if answers.every is not None:
+            made.evolve_every(answers.every)
+        with contextlib.closing(made):
+            service.serve(
+                made, host=address.host, port=address.port, keys=keys, hosts=address.hosts, on_start=_announce(answers)
+            )
 
 
 def _query(store: Any, answers: _AnswerOptions, limits: service.ServiceLimits) -> query.LatencyQuery:
-    found = [loading.load_runtime(name, threads=answers.threads) for name in answers.platforms or ()]
     evolved = query.load_current(store) if isinstance(store, database.DatabaseStore) else None
     known = {query.EVOLVING: evolved} if evolved is not None else {}
     return query.LatencyQuery(
         store,
-        machines=query.LocalMachines(found, limits.measure),
+        machines=_machines(answers, limits.measure),
         predictors={**known, **load_predictors(answers.predictor)},
         protocol=replace(query.QUERY_PROTOCOL, time_budget=answers.budget),
     )
 
 
+def _machines(answers: _AnswerOptions, limits: Limits) -> query.Machines:
+    runtimes = [loading.load_runtime(name, threads=answers.threads) for name in answers.platforms or ()]
+    here = query.LocalMachines(runtimes, limits)
+    if answers.farm is None:
+        return here
+    if farm.FarmAddress.parse(answers.farm).platform:
+        raise InvalidValueError("A service measures on all platforms of a farm. Give --farm its address alone.")
+    there = query.FarmMachines(partial(farm.Farm, answers.farm, security_of_environment()), limits)
+    return query.AllMachines([here, there])
+
+
 def _announce(answers: _AnswerOptions) -> Any:
     def announce(url: str) -> None:
         results().print(f"Serving on {url}", markup=False)
-        if not answers.platforms:
-            remarks().print("Nothing is measured here: name runtimes of this machine with --platforms.")
+        if not (answers.platforms or answers.farm):
+            remarks().print(
+                "Nothing is measured here: name runtimes of this machine with --platforms, or a farm with --farm."
+            )
 
     return announce

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, and_, bindparam, func, or_, select, tuple_, update
+from sqlalchemy import Connection, Text, and_, bindparam, cast, func, or_, select, tuple_, update
 
 from nni_latency.database._database import Database
 from nni_latency.database._reading import Complaints
@@ -22,10 +24,12 @@ from nni_latency.platforms import Platform
 WORTH_KEEPING = 64
 
 # Made once: making a statement takes longer than running it.
-_STATES = select(platforms.c.id, platforms.c.content).where(platforms.c.name == bindparam("name"))
+_STATES = select(platforms.c.id, platforms.c.name, platforms.c.content).where(
+    platforms.c.name.in_(bindparam("names", expanding=True))
+)
 _FOUND = (
     select(
-        *(answers.c[name] for name in ("campaign_id", "number", "digest", "at", "summary")),
+        *(answers.c[name] for name in ("campaign_id", "number", "digest", "platform_id", "at", "summary")),
         *(campaigns.c[name] for name in ("identifier", "changes", "package_version")),
         platforms.c.content.label("platform"),
         protocols.c.content.label("protocol"),
@@ -34,16 +38,27 @@ _FOUND = (
     .join(platforms, campaigns.c.platform_id == platforms.c.id)
     .join(protocols, campaigns.c.protocol_id == protocols.c.id)
     .where(
-        answers.c.digest == bindparam("digest"),
+        answers.c.digest.in_(bindparam("digests", expanding=True)),
         answers.c.platform_id.in_(bindparam("states", expanding=True)),
         or_(campaigns.c.status != "running", campaigns.c.written < bindparam("latest_write")),
     )
     .order_by(answers.c.at.desc(), answers.c.campaign_id.desc())
 )
 _VISITS = (
-    select(records.c.id, records.c.samples)
-    .where(records.c.campaign_id == bindparam("campaign"), records.c.subjects == bindparam("alone"))
-    .order_by(records.c.id)
+    select(records.c.campaign_id, records.c.subjects, records.c.id, records.c.samples)
+    # From the answers to the records: SQLite searches no index for pairs of numbers and texts.
+    .join(
+        answers,
+        and_(
+            records.c.campaign_id == answers.c.campaign_id,
+            records.c.subjects == "[" + cast(answers.c.number, Text) + "]",
+        ),
+    )
+    .where(
+        answers.c.digest.in_(bindparam("digests", expanding=True)),
+        # By the index of digests, which are few, and not by that of campaigns, which are large.
+        (answers.c.campaign_id + 0).in_(bindparam("campaigns", expanding=True)),
+    )
 )
 _CHANGES = select(campaigns.c.changes).where(campaigns.c.id == answers.c.campaign_id).scalar_subquery()
 _KEEP = (
@@ -55,49 +70,123 @@ _KEEP = (
 )
 
 
-def find_known(database: Database, digest: str, platform: Platform | str, now: float) -> KnownLatency | None:
-    """Return the latest latency of a subject; see `nni_latency.measurement.Store.known`."""
-    name = platform if isinstance(platform, str) else platform.id
-    with database.reading() as connection:
-        states = [
-            row.id
-            for row in connection.execute(_STATES, {"name": name})
-            if isinstance(platform, str) or not platform.differences(platform_of(row.content))
-        ]
-        asked = {"digest": digest, "states": states, "latest_write": now - BEING_MEASURED}
-        found = connection.execute(_FOUND, asked).all() if states else []
-        known = next((summary for row in found if (summary := _summary_of(connection, row, database.name)).text), None)
-    if known is None:
-        return None
-    if known.is_worth_keeping:
-        _keep(database, known.row, known.text)
-    return _known(known.row, known.text)
+#: Questions of one statement; more are asked in several.
+_AT_ONCE = 200
+
+
+def find_known(
+    database: Database, asked: Sequence[tuple[str, Platform | str]], now: float
+) -> list[KnownLatency | None]:
+    """Return the latest latency of each of many subjects; see `nni_latency.measurement.Store.known`."""
+    found: list[KnownLatency | None] = []
+    for begin in range(0, len(asked), _AT_ONCE):
+        part = asked[begin : begin + _AT_ONCE]
+        with database.reading() as connection:
+            told = _find(connection, part, database.name, now)
+        for summary in told:
+            if summary is not None and summary.is_worth_keeping:
+                _keep(database, summary)
+        found += [None if summary is None or summary.found is None else _known(summary) for summary in told]
+    return found
 
 
 class _Summary(NamedTuple):
     row: Any
-    #: As JSON; empty if there is nothing to tell.
-    text: str
+    #: None if there is nothing to tell.
+    found: NetworkSummary | None
     is_worth_keeping: bool = False
 
 
-def _summary_of(connection: Connection, row: Any, name: str) -> _Summary:
-    """Return the summary of the records of a subject alone: the one that is kept, or a new one."""
-    if row.summary is not None:
-        return _Summary(row, row.summary)
+def _find(
+    connection: Connection, asked: Sequence[tuple[str, Platform | str]], name: str, now: float
+) -> list[_Summary | None]:
+    """Return what answers each question, None where nothing does: in three statements, however many there are."""
+    states = _states_of(connection, [platform for _, platform in asked])
+    wanted = sorted({state for found in states for state in found})
+    if not wanted:
+        return [None] * len(asked)
+    digests = list({digest for digest, _ in asked})
+    names = {"digests": digests, "states": wanted, "latest_write": now - BEING_MEASURED}
+    rows: dict[str, list[Any]] = {}
+    for row in connection.execute(_FOUND, names):
+        rows.setdefault(row.digest, []).append(row)
+    choices = [
+        [row for row in rows.get(digest, ()) if row.platform_id in found]
+        for (digest, _), found in zip(asked, states, strict=True)
+    ]
+    summaries = _summaries_of(connection, [found[0] for found in choices if found], name)
+    return [_first(connection, found, summaries, name) for found in choices]
+
+
+def _first(connection: Connection, rows: list[Any], summaries: Mapping[Any, _Summary], name: str) -> _Summary | None:
+    """Return the first summary that tells something."""
+    for row in rows:
+        place = _place_of(row)
+        summary = summaries[place] if place in summaries else _summaries_of(connection, [row], name)[place]
+        if summary.found is not None:
+            return summary
+    return None
+
+
+def _states_of(connection: Connection, wanted: Sequence[Platform | str]) -> list[set[int]]:
+    """Return by platform the numbers of its states that may answer."""
+    ids = {platform if isinstance(platform, str) else platform.id for platform in wanted}
+    rows = connection.execute(_STATES, {"names": sorted(ids)}).all()
+    return [
+        {row.id for row in rows if row.name == platform}
+        if isinstance(platform, str)
+        else {row.id for row in rows if row.name == platform.id and not platform.differences(_platform_of(row.content))}
+        for platform in wanted
+    ]
+
+
+def _place_of(row: Any) -> tuple[int, str]:
+    """Return where the records of a subject alone are."""
+    return row.campaign_id, f"[{row.number}]"
+
+
+def _summaries_of(connection: Connection, rows: Sequence[Any], name: str) -> dict[tuple[int, str], _Summary]:
+    """Return the summaries of the records of subjects alone, by their places: those that are kept, or new ones."""
+    lacking = [row for row in rows if row.summary is None]
+    visits: dict[tuple[int, str], list[Any]] = {_place_of(row): [] for row in lacking}
+    if lacking:
+        names = {"digests": list({row.digest for row in lacking}), "campaigns": list({place for place, _ in visits})}
+        for item in connection.execute(_VISITS, names):
+            if (item.campaign_id, item.subjects) in visits:
+                visits[item.campaign_id, item.subjects].append(item)
+    return {
+        _place_of(row): _summary_of(row, visits[_place_of(row)], name)
+        if row.summary is None
+        else _Summary(row, NetworkSummary(**json.loads(row.summary)))
+        for row in rows
+    }
+
+
+def _summary_of(row: Any, items: Sequence[Any], name: str) -> _Summary:
     complaints = Complaints(name, row.identifier)
     visits = []
-    for item in connection.execute(_VISITS, {"campaign": row.campaign_id, "alone": f"[{row.number}]"}):
+    for item in sorted(items, key=lambda item: item.id):
         try:
             visits.append(_latencies(item.samples))
         except (ValueError, TypeError, AttributeError, RecursionError) as error:
             complaints.add(f"record {item.id}", error)
     complaints.warn()
     try:
-        found = summarise_visits([runs for runs in visits if runs], Protocol(**json.loads(row.protocol)))
+        found = summarise_visits([runs for runs in visits if runs], _protocol_of(row.protocol))
     except (MeasurementError, ValueError, TypeError):
-        return _Summary(row, "")
-    return _Summary(row, dumped(asdict(found)), len(visits) >= WORTH_KEEPING)
+        return _Summary(row, None)
+    return _Summary(row, found, len(visits) >= WORTH_KEEPING)
+
+
+# There are few of them, and answers to many questions hold the same ones.
+@functools.lru_cache(maxsize=64)
+def _protocol_of(content: str) -> Protocol:
+    return Protocol(**json.loads(content))
+
+
+@functools.lru_cache(maxsize=64)
+def _platform_of(content: str) -> Platform:
+    return platform_of(content)
 
 
 def _latencies(samples: str) -> list[float]:
@@ -108,19 +197,21 @@ def _latencies(samples: str) -> list[float]:
     return found
 
 
-def _keep(database: Database, row: Any, summary: str) -> None:
+def _keep(database: Database, summary: _Summary) -> None:
+    row = summary.row
+    text = dumped(asdict(summary.found))  # type: ignore[arg-type]
     # What cannot be written is derived again the next time.
     with contextlib.suppress(LatencyError), database.writing() as connection:
-        names = {"campaign": row.campaign_id, "place": row.number, "changes": row.changes, "derived": summary}
+        names = {"campaign": row.campaign_id, "place": row.number, "changes": row.changes, "derived": text}
         connection.execute(_KEEP, names)
 
 
-def _known(row: Any, summary: str) -> KnownLatency:
-    fields = asdict(NetworkSummary(**json.loads(summary)))
+def _known(summary: _Summary) -> KnownLatency:
+    row = summary.row
     return KnownLatency(
-        **fields,
+        **vars(summary.found),
         digest=row.digest,
-        platform=platform_of(row.platform),
+        platform=_platform_of(row.platform),
         campaign=row.identifier,
         at=row.at,
         package_version=row.package_version,
@@ -171,7 +262,7 @@ def list_known(
         statement = statement.where(tuple_(answers.c.campaign_id, answers.c.number) < _place(after))
     with database.reading() as connection:
         rows = connection.execute(statement).all()
-        summaries = [_summary_of(connection, row, database.name).text for row in rows[:limit]]
+        summaries = _summaries_of(connection, rows[:limit], database.name)
     items = [
         {
             "digest": row.digest,
@@ -179,9 +270,9 @@ def list_known(
             "campaign": row.identifier,
             "kind": row.kind,
             "at": row.at,
-            "latency": json.loads(summary)["value"] if summary else None,
+            "latency": found.value if (found := summaries[_place_of(row)].found) is not None else None,
         }
-        for row, summary in zip(rows, summaries, strict=False)
+        for row in rows[:limit]
     ]
     last = rows[limit - 1] if len(rows) > limit else None
     return items, None if last is None else f"{last.campaign_id}-{last.number}"

@@ -15,6 +15,7 @@ from nni_latency.farm._registry import platform_key
 from nni_latency.measurement import (
     Bench,
     Benches,
+    Limits,
     Protocol,
     Subject,
     Visit,
@@ -69,10 +70,19 @@ class FarmBenches(Benches):
         What its workers of the platform have announced.
     outer : Announcement, optional
         Where `announcement` stands in for another runtime: what the workers measure with.
+    limits : Limits, optional
+        What a process of a worker may use that measures.
     """
 
-    def __init__(self, farm: JobRunner, announcement: Announcement, outer: Announcement | None = None) -> None:
+    def __init__(
+        self,
+        farm: JobRunner,
+        announcement: Announcement,
+        outer: Announcement | None = None,
+        limits: Limits | None = None,
+    ) -> None:
         self.farm, self.announcement, self.outer = farm, announcement, outer or announcement
+        self.limits = limits
         self.isolated = announcement.traits.isolated
 
     @property
@@ -88,7 +98,7 @@ class FarmBenches(Benches):
 
     def open(self, protocol: Protocol, *, calls: bool = False) -> Bench:
         """Return a new bench on one of the workers."""
-        place = BenchPlace(uuid.uuid4().hex, protocol, calls, self.outer is not self.announcement)
+        place = BenchPlace(uuid.uuid4().hex, protocol, calls, self.outer is not self.announcement, self.limits)
         return FarmBench(self.farm, place, platform_key(self.outer.platform))
 
 

@@ -119,7 +119,7 @@ class Device:
             while len(self._benches) >= _MOST_BENCHES:
                 self._close(next(iter(self._benches)))
             self._benches[place.bench] = _OpenBench(
-                self._runtime(place).benches().open(place.protocol, calls=place.calls)
+                self._runtime(place).benches(limits=place.limits).open(place.protocol, calls=place.calls)
             )
         self._benches.move_to_end(place.bench)
         return self._benches[place.bench]

@@ -22,7 +22,7 @@ from nni_latency.farm._scheduler import JOB
 from nni_latency.farm._security import FarmAddress, FarmSecurity
 from nni_latency.farm._transport import check_versions, dask_security, distributed, quiet, settings
 from nni_latency.farm._worker import no_answer, run_job
-from nni_latency.measurement import Benches
+from nni_latency.measurement import Benches, Limits
 from nni_latency.measurement.runtimes import Runtime
 from nni_latency.platforms import Platform
 
@@ -165,20 +165,22 @@ class Farm:
             )
         return found[0]
 
-    def benches(self, platform: Platform | str) -> Benches:
+    def benches(self, platform: Platform | str, limits: Limits | None = None) -> Benches:
         """Return what opens benches on the workers of a platform; a campaign runs on them as on those of this machine.
 
         Parameters
         ----------
         platform : Platform or str
             The platform, or its id.
+        limits : Limits, optional
+            What a process of a worker may use that measures, for networks of somebody else.
 
         Raises
         ------
         UnknownNameError, MismatchError
             As for `find`.
         """
-        return FarmBenches(self, self.find(platform).announcement)
+        return FarmBenches(self, self.find(platform).announcement, limits=limits)
 
     def runtime(self, platform: Platform | str) -> Runtime:
         """Return the runtime of a platform of the farm, for everything that takes one: builders, estimators.

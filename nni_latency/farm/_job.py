@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from nni_latency.errors import LatencyError
-from nni_latency.measurement import Protocol, Visited
+from nni_latency.measurement import Limits, Protocol, Visited
 
 #: Longest time that a job takes, unless a single visit takes longer [s].
 SLICE = 60.0
@@ -29,12 +29,15 @@ class BenchPlace:
         Whether it times calls of torch functions.
     inside : bool
         Whether it is of the runtime that stands in for the worker's own where that cannot be timed inside.
+    limits : Limits, optional
+        What the process may use in which it lies.
     """
 
     bench: str
     protocol: Protocol
     calls: bool = False
     inside: bool = False
+    limits: Limits | None = None
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 from nni_latency.errors import MeasurementError
 from nni_latency.farm._announcement import Announcement
 from nni_latency.farm._bench import FarmBenches, JobRunner
-from nni_latency.measurement import Benches, Clock, Meter, Stage, Subject
+from nni_latency.measurement import Benches, Clock, Limits, Meter, Stage, Subject
 from nni_latency.measurement.runtimes import Runtime
 from nni_latency.platforms import Conditions, Platform
 
@@ -42,7 +42,7 @@ class FarmRuntime(Runtime):
         """Where its numbers are taken."""
         return self._announcement.platform
 
-    def benches(self, meters: Sequence[Meter] = ()) -> Benches:
+    def benches(self, meters: Sequence[Meter] = (), limits: Limits | None = None) -> Benches:
         """Return what opens benches on the workers.
 
         Raises
@@ -55,7 +55,7 @@ class FarmRuntime(Runtime):
                 f"{meters[0].description} reads this machine, and the farm measures on others. Omit the meter, or "
                 "measure without the farm."
             )
-        return FarmBenches(self._farm, self._announcement, self._outer)
+        return FarmBenches(self._farm, self._announcement, self._outer, limits)
 
     def stand_in(self) -> Runtime | None:
         """Return the runtime of the same workers that can be timed inside, where there is one."""

@@ -6,7 +6,7 @@ import hashlib
 import json
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
@@ -206,6 +206,10 @@ class Store(ABC):
             Where: a platform whose facts must agree, or the id of one whatever its facts.
         """
         return _latest(self.campaigns(), digest, platform)
+
+    def known_all(self, asked: Sequence[tuple[str, Platform | str]]) -> list[KnownLatency | None]:
+        """Return what `known` returns for each of many questions; a database is asked for all of them at once."""
+        return [self.known(digest, platform) for digest, platform in asked]
 
     def platforms(self) -> list[Platform]:
         """Return the platforms of all campaigns, each state of them once."""

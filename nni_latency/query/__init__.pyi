@@ -2,7 +2,7 @@ from ._answer import Answer, Measure
 from ._as_file import as_file
 from ._client import KEY_VARIABLE, LatencyClient, ServiceError
 from ._evolving import EVOLVING, Evolution, errors_on, evolve, is_held_out, known_networks, load_current, load_version
-from ._machines import FarmMachines, LocalMachines, Machines
+from ._machines import AllMachines, FarmMachines, LocalMachines, Machines
 from ._query import QUERY_PROTOCOL, LatencyQuery
 from ._question import Question
 from ._remote_estimator import RemoteEstimator
@@ -11,6 +11,7 @@ __all__ = [
     "EVOLVING",
     "KEY_VARIABLE",
     "QUERY_PROTOCOL",
+    "AllMachines",
     "Answer",
     "Evolution",
     "FarmMachines",

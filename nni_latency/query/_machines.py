@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import math
-import time
-from collections.abc import Sequence
+import logging
+import threading
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from nni_latency.errors import UnknownNameError
+from nni_latency.errors import FarmError, LatencyError, UnknownNameError
 from nni_latency.measurement import Benches, Limits, LocalBenches
 from nni_latency.measurement.runtimes import Runtime
 from nni_latency.platforms import Platform
 
-#: How long the platforms of a farm are remembered [s].
-_MEMORY = 5.0
+_LOG = logging.getLogger(__name__)
+
+#: How often a farm is asked for its platforms [s].
+_INTERVAL = 2.0
 
 
 class Machines(Protocol):
@@ -30,6 +32,9 @@ class Machines(Protocol):
         UnknownNameError
             If there is no such platform.
         """
+
+    def close(self) -> None:
+        """End what waits for a machine."""
 
 
 class LocalMachines:
@@ -57,29 +62,113 @@ class LocalMachines:
             raise UnknownNameError.of("platform", platform, sorted(self._runtimes))
         return LocalBenches(self._runtimes[platform], limits=self._limits)
 
+    def close(self) -> None:
+        """Nothing waits here."""
+
 
 class FarmMachines:
-    """The machines of a farm.
+    """The machines of a farm. A farm that is lost measures nothing; it is looked for until it is back.
 
     Parameters
     ----------
-    farm : Farm
-        The client of a running farm.
+    connect : callable
+        Makes the client of the farm, a `nni_latency.farm.Farm`.
+    limits : Limits, optional
+        What a process of a worker may use that measures, for networks of somebody else.
+
+    Raises
+    ------
+    LatencyError
+        As `connect` does the first time.
     """
 
-    def __init__(self, farm: Any) -> None:
-        self._farm = farm
-        self._found: tuple[float, list[Platform]] = (-math.inf, [])
+    def __init__(self, connect: Callable[[], Any], limits: Limits | None = None) -> None:
+        self._connect, self._limits = connect, limits
+        self._farm: Any = connect()
+        self._platforms: tuple[Platform, ...] = ()
+        self._closed = threading.Event()
+        self._look()
+        threading.Thread(target=self._watch, name="nni-latency-farm", daemon=True).start()
 
-    def platforms(self) -> list[Platform]:
-        """Return the platforms that workers have announced, as of a few seconds ago."""
-        at, found = self._found
-        if time.monotonic() - at > _MEMORY:
-            found = [item.platform for item in self._farm.platforms()]
-            self._found = time.monotonic(), found
-        return found
+    def platforms(self) -> Sequence[Platform]:
+        """Return the platforms with a worker that is ready, as of a few seconds ago."""
+        return self._platforms
 
     def benches(self, platform: str) -> Benches:
-        """Return what opens benches on a platform; raises `UnknownNameError` if no worker has announced it."""
-        found: Benches = self._farm.benches(platform)
+        """Return what opens benches on a platform.
+
+        Raises
+        ------
+        UnknownNameError
+            If no worker has announced it.
+        FarmError
+            If the farm does not answer.
+        """
+        farm = self._farm
+        if farm is None:
+            raise FarmError("The farm does not answer. It is looked for until it is back.")
+        found: Benches = farm.benches(platform, self._limits)
         return found
+
+    def close(self) -> None:
+        """Leave the farm; what is measured there fails."""
+        self._closed.set()
+        self._leave()
+
+    def _watch(self) -> None:
+        while not self._closed.wait(_INTERVAL):
+            self._look()
+
+    def _look(self) -> None:
+        """Ask the farm for its platforms; one that does not answer is left, and joined again the next time."""
+        try:
+            if self._farm is None:
+                self._farm = self._connect()
+                _LOG.warning("The farm is back.")
+            found = self._farm.platforms()
+        except LatencyError as error:
+            if self._farm is not None and not self._closed.is_set():
+                _LOG.warning("%s", error)
+            self._leave()
+            return
+        if self._closed.is_set():
+            self._leave()
+            return
+        self._platforms = tuple(
+            item.platform for item in found if any(worker.state == "ready" for worker in item.workers)
+        )
+
+    def _leave(self) -> None:
+        farm, self._farm, self._platforms = self._farm, None, ()
+        if farm is not None:
+            farm.close()
+
+
+class AllMachines:
+    """Several machines together.
+
+    Parameters
+    ----------
+    parts : sequence of Machines
+        Of a platform that several have, the first measures.
+    """
+
+    def __init__(self, parts: Sequence[Machines]) -> None:
+        self._parts = tuple(parts)
+
+    def platforms(self) -> list[Platform]:
+        """Return where one of them can measure."""
+        found = {item.id: item for part in reversed(self._parts) for item in part.platforms()}
+        return [found[name] for name in sorted(found)]
+
+    def benches(self, platform: str) -> Benches:
+        """Return what opens benches on a platform; raises `UnknownNameError` if none of them has it."""
+        for part in self._parts:
+            if any(item.id == platform for item in part.platforms()):
+                return part.benches(platform)
+        raise UnknownNameError.of("platform", platform, [item.id for item in self.platforms()])
+
+    def close(self) -> None:
+        """End what waits for a machine of any of them."""
+        for part in self._parts:
+            part.close()

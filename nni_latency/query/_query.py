@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from importlib import metadata
 
@@ -148,16 +148,22 @@ class LatencyQuery:
         Where something is measured on the platform at this moment, records of another state of it, such as another
         version of the runtime, say so in their remarks.
         """
-        here = next((item for item in self.machines.platforms() if item.id == platform), None)
-        found = self.store.known(key, platform if here is None else here)
-        if found is None and here is not None:
-            older = self.store.known(key, platform)
-            if older is not None:
-                changed = "; ".join(older.platform.differences(here))
-                return replace(
-                    Answer.of_known(older), remarks=(f"It was measured before the platform changed: {changed}.",)
-                )
-        return None if found is None else Answer.of_known(found)
+        return self.known_all([(key, platform)])[0]
+
+    def known_all(self, asked: Sequence[tuple[str, str]]) -> list[Answer | None]:
+        """Return what `known` returns for each of many keys and platforms, by few questions to the store."""
+        here = {item.id: item for item in self.machines.platforms()}
+        found = self.store.known_all([(key, here.get(platform, platform)) for key, platform in asked])
+        answers = [None if known is None else Answer.of_known(known) for known in found]
+        changed = [place for place, answer in enumerate(answers) if answer is None and asked[place][1] in here]
+        if changed:
+            older = self.store.known_all([asked[place] for place in changed])
+            for place, known in zip(changed, older, strict=True):
+                if known is not None:
+                    differences = "; ".join(known.platform.differences(here[asked[place][1]]))
+                    remark = f"It was measured before the platform changed: {differences}."
+                    answers[place] = replace(Answer.of_known(known), remarks=(remark,))
+        return answers
 
     def predict(self, question: Question, platform: str) -> Answer | None:
         """Return what the first predictor says that knows the platform; None if none does, or it cannot tell."""

@@ -24,6 +24,7 @@ from nni_latency.errors import InvalidValueError, LatencyError, MissingEntryErro
 from nni_latency.query import Answer, Question
 from nni_latency.service._jobs import Job
 from nni_latency.service._keys import ApiKey, ApiKeys, Role
+from nni_latency.service._known import KnownAnswers
 from nni_latency.service._limits import RateLimiter
 from nni_latency.service._metrics import ServiceMetrics
 from nni_latency.service._page import register_page
@@ -98,6 +99,7 @@ class _Interface:
     def __init__(self, service: LatencyService, keys: ApiKeys | None) -> None:
         self._service, self._keys = service, keys
         self._metrics = ServiceMetrics(service)
+        self._known = KnownAnswers(service.known_all)
         limits = service.limits
         self._requests = RateLimiter(limits.rate, limits.burst)
         self._uploads = RateLimiter(limits.uploads, 50 * limits.uploads)
@@ -117,11 +119,11 @@ class _Interface:
         service = self._service
 
         @app.get("/v1/latency", tags=["questions"])
-        def latency(
+        async def latency(
             platform: str = Query(max_length=300), key: str = Query(max_length=4000), _: _Caller = read
         ) -> Response:
             """Return what records know of a key; 404 if they know nothing."""
-            answer = service.known(key, platform)
+            answer = await self._known.ask(key, platform)
             if answer is None:
                 raise MissingEntryError(f"No record tells the latency of {key[:80]!r} on {platform!r}.")
             return JSONResponse(answer.content())

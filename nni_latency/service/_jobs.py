@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import itertools
 import logging
+import queue
 import secrets
 import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -20,6 +20,11 @@ from nni_latency.query import Answer
 State = Literal["queued", "running", "done", "failed", "cancelled"]
 
 _LOG = logging.getLogger(__name__)
+
+#: How long the measurements that run may take to end when the queue is closed [s].
+_PATIENCE = 10.0
+
+_CLOSED = "The service was stopped before it was measured. What was measured is kept: ask again when it is back."
 
 #: What a job does: it is told whom to tell how far it is.
 Work = Callable[[Callable[[Progress], None]], Answer]
@@ -90,7 +95,8 @@ class JobQueue:
     def __init__(self, most: int, kept: int) -> None:
         self._most, self._kept = most, kept
         self._jobs: OrderedDict[str, Job] = OrderedDict()
-        self._places: dict[str, ThreadPoolExecutor] = {}
+        self._places: dict[str, _Place] = {}
+        self._closed = threading.Event()
         self._lock = threading.Lock()
         self._count = itertools.count()
 
@@ -100,9 +106,11 @@ class JobQueue:
         Raises
         ------
         BusyError
-            If the queue is full.
+            If the queue is full, or closed.
         """
         with self._lock:
+            if self._closed.is_set():
+                raise BusyError(_CLOSED)
             active = [job for job in self._jobs.values() if not job.is_over]
             for job in active:
                 if (job.key, job.platform) == (key, platform):
@@ -114,8 +122,10 @@ class JobQueue:
             over = [item.identifier for item in self._jobs.values() if item.is_over]
             for identifier in over[: max(0, len(over) - self._kept)]:
                 del self._jobs[identifier]
-            place = self._places.setdefault(platform, ThreadPoolExecutor(1, thread_name_prefix="nni-latency-job"))
-        place.submit(self._run, job, work)
+            place = self._places.get(platform)
+            if place is None:
+                place = self._places[platform] = _Place(self._run)
+            place.waiting.put((job, work))
         return job
 
     def find(self, identifier: str) -> Job:
@@ -161,9 +171,18 @@ class JobQueue:
         return found
 
     def close(self) -> None:
-        """Take no more jobs, and drop those that wait; one that runs goes on to its end in the background."""
-        for place in self._places.values():
-            place.shutdown(wait=False, cancel_futures=True)
+        """Take no more jobs, drop those that wait, and end those that run: what they have measured is kept."""
+        with self._lock:
+            self._closed.set()
+            places = list(self._places.values())
+            for job in self._jobs.values():
+                if job.state == "queued":
+                    self._change(job, state="cancelled", error=_CLOSED, ended=time.time())
+        end = time.monotonic() + _PATIENCE
+        for place in places:
+            place.waiting.put(None)
+        for place in places:
+            place.thread.join(max(0.0, end - time.monotonic()))
 
     def _run(self, job: Job, work: Work) -> None:
         with self._lock:
@@ -171,7 +190,7 @@ class JobQueue:
                 return
             self._change(job, state="running")
         try:
-            answer = work(lambda progress: self._change(job, share=progress.share))
+            answer = work(lambda progress: self._progress(job, progress))
         except LatencyError as error:
             self._change(job, error=str(error), state="failed", ended=time.time())
         except Exception:  # one job must not end the thread that runs the others
@@ -180,8 +199,27 @@ class JobQueue:
         else:
             self._change(job, answer=answer, share=1.0, state="done", ended=time.time())
 
+    def _progress(self, job: Job, progress: Progress) -> None:
+        if self._closed.is_set():
+            raise BusyError(_CLOSED)
+        self._change(job, share=progress.share)
+
     def _change(self, job: Job, **changes: Any) -> None:
         # The state last: whoever sees that a job is over finds its answer.
         for name, value in sorted(changes.items(), key=lambda item: item[0] == "state"):
             setattr(job, name, value)
         job.version += 1
+
+
+class _Place:
+    """A platform, and the thread that does its jobs one after another; the process may end under it."""
+
+    def __init__(self, run: Callable[[Job, Work], None]) -> None:
+        self.waiting: queue.SimpleQueue[tuple[Job, Work] | None] = queue.SimpleQueue()
+        self._run_job = run
+        self.thread = threading.Thread(target=self._run, name="nni-latency-job", daemon=True)
+        self.thread.start()
+
+    def _run(self) -> None:
+        while (found := self.waiting.get()) is not None:
+            self._run_job(*found)

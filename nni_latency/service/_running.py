@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import ipaddress
 import logging
 import socket
@@ -84,9 +85,14 @@ def serve(
         log_config=None,
         access_log=False,
         server_header=False,
+        # The faster one has no limit on the size of headers.
+        http="h11",
         timeout_graceful_shutdown=3,
         h11_max_incomplete_event_size=65536,
     )
+    # What is loaded by now stays: it need not be searched for garbage again and again, while requests wait.
+    gc.collect()
+    gc.freeze()
     with listening:
         uvicorn.Server(config).run(sockets=[listening])
 

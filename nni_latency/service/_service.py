@@ -8,6 +8,7 @@ import re
 import threading
 import time
 from collections import Counter, OrderedDict
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -59,6 +60,8 @@ class LatencyService:
     def close(self) -> None:
         """Stop what runs in the background."""
         self._closed.set()
+        # First, so that a measurement does not wait for a machine of a farm.
+        self.query.machines.close()
         self.jobs.close()
         self.reader.close()
 
@@ -111,10 +114,13 @@ class LatencyService:
 
     def known(self, key: str, platform: str) -> Answer | None:
         """Return what is known of a key from records."""
-        answer = self.query.known(key, platform)
-        if answer is not None:
-            self.sources[answer.source] += 1
-        return answer
+        return self.known_all([(key, platform)])[0]
+
+    def known_all(self, asked: Sequence[tuple[str, str]]) -> list[Answer | None]:
+        """Return what is known of each of many keys and platforms from records."""
+        answers = self.query.known_all(asked)
+        self.sources["record"] += sum(answer is not None for answer in answers)
+        return answers
 
     def ask(
         self, question: Question, platform: str, measure: Measure, within: float, owner: str, *, may_measure: bool

@@ -11,6 +11,8 @@ import multiprocessing
 import os
 import random
 import resource
+import selectors
+import socket
 import statistics
 import subprocess
 import sys
@@ -34,7 +36,8 @@ PLATFORM = Platform("board", "onnxruntime", facts={"runtime.version": "1"})
 #: Networks, and visits of each: a million records.
 NETWORKS, VISITS = 100_000, 10
 
-SECONDS, CLIENTS = 20.0, 4
+#: How long it is asked [s]; clients that ask again as soon as they are answered, and the processes that they are in.
+SECONDS, CLIENTS, PROCESSES = 20.0, 16, 2
 
 
 def _key(number):
@@ -101,26 +104,53 @@ class Serving:
         return int(text.split()[1]) * resource.getpagesize() / 2**20
 
 
+class _Client:
+    """A connection that is kept, and what was sent on it last."""
+
+    def __init__(self, address, draw, networks):
+        self.socket = socket.create_connection(address)
+        self._host, self._draw, self._networks = f"{address[0]}:{address[1]}", draw, networks
+        self.times = []
+        self.ask()
+
+    def ask(self):
+        words = urlencode({"key": _key(self._draw.randrange(self._networks)), "platform": PLATFORM.id})
+        self._received, self._begin = b"", time.perf_counter()
+        self.socket.sendall(f"GET /v1/latency?{words} HTTP/1.1\r\nHost: {self._host}\r\n\r\n".encode())
+
+    def hear(self):
+        """Take in a part of a response; return whether it is whole, after noting how long it took."""
+        self._received += self.socket.recv(65536)
+        head, found, body = self._received.partition(b"\r\n\r\n")
+        size = next((line[15:] for line in head.split(b"\r\n") if line.lower().startswith(b"content-length:")), b"")
+        if not found or len(body) < int(size):
+            return False
+        self.times.append(time.perf_counter() - self._begin)
+        assert head.startswith(b"HTTP/1.1 200 "), self._received
+        assert b'"source":"record"' in body
+        return True
+
+
 def _ask(address, seed, seconds, networks, told):
-    draw, times = random.Random(seed), []
-    connection = http.client.HTTPConnection(address)
+    host, port = address.split(":")
+    draw, ready = random.Random(seed), selectors.DefaultSelector()
+    clients = [_Client((host, int(port)), draw, networks) for _ in range(CLIENTS // PROCESSES)]
+    for client in clients:
+        ready.register(client.socket, selectors.EVENT_READ, client)
     end = time.perf_counter() + seconds
     while time.perf_counter() < end:
-        words = urlencode({"key": _key(draw.randrange(networks)), "platform": PLATFORM.id})
-        begin = time.perf_counter()
-        connection.request("GET", f"/v1/latency?{words}")
-        response = connection.getresponse()
-        content = json.loads(response.read())
-        times.append(time.perf_counter() - begin)
-        assert response.status == 200
-        assert content["source"] == "record"
-    told.send(times)
+        for key, _ in ready.select(1.0):
+            if key.data.hear():
+                key.data.ask()
+    told.send([value for client in clients for value in client.times])
+    for client in clients:
+        client.socket.close()
 
 
 def measure(address, networks=NETWORKS, seconds=SECONDS):
-    """Ask from several processes; return the times of all requests."""
+    """Ask on many connections, from processes of their own; return the times of all requests."""
     pipes, processes = [], []
-    for seed in range(CLIENTS):
+    for seed in range(PROCESSES):
         heard, told = multiprocessing.Pipe(duplex=False)
         process = multiprocessing.get_context("fork").Process(
             target=_ask, args=(address, seed, seconds, networks, told)

@@ -36,6 +36,10 @@ def test_keys_are_added_listed_and_removed(run, fails, tmp_path):
         (["--platforms", "nope"], "Unknown runtime 'nope'"),
         (["--database", "mysql://x"], "A database must be a file"),
         (["--port", "99999"], "99999"),
+        (["--farm", "127.0.0.1:1"], "No farm answers at tcp://127.0.0.1:1: Connection refused."),
+        (["--farm", "http://x"], "The address of a farm must be a host and a port"),
+        (["--farm", "8.8.8.8"], "A farm on 8.8.8.8 can be reached from other machines"),
+        (["--farm", "127.0.0.1:1#a.b.c.t1"], "A service measures on all platforms of a farm."),
     ],
 )
 def test_what_is_wrong_is_one_sentence(fails, words, sentence):

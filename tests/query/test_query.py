@@ -23,7 +23,7 @@ from nni_latency.estimators import Estimate, NetworkEstimator
 from nni_latency.measurement import MemoryStore
 from nni_latency.operators import OpSpec, graph_key, read_onnx
 from nni_latency.platforms import Platform
-from nni_latency.query import Answer, LatencyQuery, LocalMachines, Question
+from nni_latency.query import AllMachines, Answer, LatencyQuery, LocalMachines, Question
 from nni_latency.spaces import FBNetSpace, network_of
 
 onnx = pytest.importorskip("onnx", reason="the package onnx is not installed")
@@ -251,6 +251,18 @@ def test_the_graph_of_what_was_measured_is_in_the_database(store):
 def test_machines_without_the_platform_say_what_there_is():
     with pytest.raises(UnknownNameError, match=r"Unknown platform 'x'\. There is: fake-device\.fake\.fp32\.t1"):
         LocalMachines([OnnxFake()]).benches("x")
+
+
+def test_machines_together_measure_what_each_of_them_can():
+    other = Platform("board", "fake")
+    here, both = OnnxFake(), [OnnxFake(), OnnxFake(other)]
+    together = AllMachines([LocalMachines([here]), LocalMachines(both)])
+    assert [item.id for item in together.platforms()] == ["board.fake.fp32.t1", HERE.id]
+    assert together.benches(HERE.id).runtime is here
+    assert together.benches(other.id).runtime is both[1]
+    with pytest.raises(UnknownNameError, match=r"Unknown platform 'x'\. There is: board"):
+        together.benches("x")
+    together.close()
 
 
 @given(

@@ -19,7 +19,7 @@ from measured_graphs import FAST, SLOW
 from nni_latency.database import DatabaseStore
 from nni_latency.errors import BusyError, InvalidValueError, MeasurementError, MissingEntryError, OutputError
 from nni_latency.loading import load_estimator
-from nni_latency.measurement import MemoryStore
+from nni_latency.measurement import MemoryStore, Progress
 from nni_latency.query import LatencyClient, LatencyQuery, LocalMachines, Question, RemoteEstimator, ServiceError
 from nni_latency.service import ApiKeys, JobQueue, LatencyService, RateLimiter, ServiceLimits, check_binding, serve
 from nni_latency.testing import check_estimator
@@ -440,6 +440,24 @@ def test_a_queue_refuses_more_than_it_holds():
         queue.submit("b", "", "p", "me", lambda _told: None)
     free.set()
     queue.close()
+
+
+def test_closing_a_queue_ends_what_runs_and_drops_what_waits():
+    begun = threading.Event()
+
+    def measure_for_ever(told):
+        while True:
+            told(Progress(1, 0.0, 0.5, 0))
+            begun.set()
+
+    queue = JobQueue(10, kept=10)
+    jobs = [queue.submit(key, "", "p", "me", measure_for_ever) for key in "ab"]
+    begun.wait(10)
+    queue.close()
+    assert [job.state for job in jobs] == ["failed", "cancelled"]
+    assert all("The service was stopped before it was measured" in job.error for job in jobs)
+    with pytest.raises(BusyError, match=r"The service was stopped"):
+        queue.submit("c", "", "p", "me", measure_for_ever)
 
 
 def test_base64_of_a_network_is_a_question(url):

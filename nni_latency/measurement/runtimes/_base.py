@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from nni_latency.errors import MeasurementError
 from nni_latency.measurement._chain import Clock, Stage
 from nni_latency.measurement._fallback import Fallback
-from nni_latency.measurement._isolation import Benches, LocalBenches
+from nni_latency.measurement._isolation import Benches, Limits, LocalBenches
 from nni_latency.measurement._meter import Meter
 from nni_latency.measurement._subject import Subject
 from nni_latency.measurement.runtimes._reference import REFERENCE_SHAPE, reference_module
@@ -210,9 +210,9 @@ class Runtime(ABC):
         """
         return ()
 
-    def benches(self, meters: Sequence[Meter] = ()) -> Benches:
+    def benches(self, meters: Sequence[Meter] = (), limits: Limits | None = None) -> Benches:
         """Return what opens benches of it: those of this machine, unless it stands for a runtime of another one."""
-        return LocalBenches(self, meters)
+        return LocalBenches(self, meters, limits)
 
     def stand_in(self) -> Runtime | None:
         """Return a runtime of the same device that can be timed inside; None if there is none, or no need."""

@@ -1,0 +1,115 @@
+"""A service whose farm measures: workers and schedulers come and go, what is known is answered all the time."""
+
+from __future__ import annotations
+
+import gc
+import time
+import warnings
+from functools import partial
+
+import pytest
+from farms import FarmOfDevices, wait_until
+
+import nni_latency.farm as farm
+from nni_latency.database import DatabaseStore
+from nni_latency.errors import BusyError, FarmError, MissingEntryError
+from nni_latency.measurement import IsolatedBench, Limits, Protocol
+from nni_latency.measurement.runtimes import TorchEager
+from nni_latency.query import FarmMachines, LatencyQuery, Question
+from nni_latency.service import LatencyService
+from nni_latency.testing import FakeDevice, FarmOfProcesses
+
+_PLATFORM = "device.fake.fp32.t1"
+
+
+@pytest.fixture(autouse=True)
+def _forgotten_sockets():
+    """Collect the sockets that Dask leaves open when nobody answers, before a test is blamed for them."""
+    yield
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()
+
+
+@pytest.fixture
+def store(tmp_path):
+    made = DatabaseStore(str(tmp_path / "m.sqlite"))
+    yield made
+    made.close()
+
+
+def _ask(service, key):
+    """Ask as a client does that waits; return the answer."""
+    found = service.ask(Question.of(key), _PLATFORM, "always", 0.1, "me", may_measure=True)
+    if hasattr(found, "is_over"):
+        wait_until(lambda: found.is_over)
+        assert found.answer is not None, found.error
+        found = found.answer
+    return found
+
+
+def _address(processes):
+    return farm.FarmAddress.parse(processes.address)
+
+
+@pytest.mark.slow
+def test_a_farm_that_is_lost_is_found_again_and_what_is_known_is_answered(tmp_path, store, monkeypatch):
+    monkeypatch.setattr("nni_latency.query._machines._INTERVAL", 0.1)
+    with FarmOfProcesses(tmp_path) as first:
+        first.join("worker", partial(FakeDevice, "device"))
+        with first.client() as client:
+            first.wait_for(1, client)
+        machines = FarmMachines(partial(farm.Farm, first.address))
+        service = LatencyService(LatencyQuery(store, machines=machines))
+        assert [_ask(service, "relu()@1x8:float32").source for _ in range(2)] == ["measurement", "record"]
+        first.scheduler.kill()
+        first.scheduler.join()
+        wait_until(lambda: not machines.platforms())
+        begin = time.monotonic()
+        assert service.known("relu()@1x8:float32", _PLATFORM).source == "record"
+        assert time.monotonic() - begin < 5
+        with pytest.raises(MissingEntryError, match=r"Nothing measures on this platform"):
+            _ask(service, "tanh()@1x8:float32")
+        with pytest.raises(FarmError, match=r"It is looked for until it is back"):
+            machines.benches(_PLATFORM)
+        with FarmOfProcesses(tmp_path, port=_address(first).port):
+            # The worker looks for the farm, too.
+            wait_until(machines.platforms)
+            assert _ask(service, "tanh()@1x8:float32").source == "measurement"
+            service.close()
+
+
+@pytest.mark.slow
+def test_a_service_that_is_stopped_does_not_wait_for_a_worker(tmp_path, store):
+    with FarmOfProcesses(tmp_path) as processes:
+        processes.join("worker", partial(FakeDevice, "device", pace=20.0))
+        with processes.client() as client:
+            processes.wait_for(1, client)
+        service = LatencyService(LatencyQuery(store, machines=FarmMachines(partial(farm.Farm, processes.address))))
+        job = service.ask(Question.of("relu()@1x8:float32"), _PLATFORM, "always", 0.1, "me", may_measure=True)
+        wait_until(lambda: job.state == "running")
+        processes.kill("worker")
+        service.close()
+        assert job.state == "failed"
+        with pytest.raises((BusyError, MissingEntryError)):
+            _ask(service, "tanh()@1x8:float32")
+
+
+def test_networks_of_others_are_measured_by_workers_with_limits():
+    devices = FarmOfDevices()
+    devices.join("worker", TorchEager())
+    limits = Limits(memory=2**31)
+    announced = devices.devices["worker"].announcement()
+    seen = []
+
+    class _Watched(TorchEager):
+        def benches(self, meters=(), limits=None):
+            seen.append(limits)
+            return super().benches(meters, limits)
+
+    devices.devices["worker"].runtime = _Watched()
+    with farm.FarmBenches(devices, announced, limits=limits).open(Protocol()) as bench:
+        place = bench._place
+        assert isinstance(devices.devices["worker"]._find(place)._bench, IsolatedBench)
+    devices.devices["worker"].close()
+    assert seen == [limits]
