@@ -167,11 +167,11 @@ def run_nnlp(network: Nnlp, data: Sequence[Data]) -> Array:
         )  # fmt: skip
 
 
-def by_graph(epochs: int) -> Method:
+def by_graph(epochs: int, jobs: int) -> Method:
     """Predict by a graph predictor."""
 
     def predict(known: Networks, unknown: Networks) -> Array:
-        return GraphPredictor(epochs=epochs).fit(known).predict([item.graph for item in unknown])
+        return GraphPredictor(epochs=epochs, n_jobs=jobs).fit(known).predict([item.graph for item in unknown])
 
     return predict
 
@@ -200,10 +200,11 @@ def by_kernels(argument: str) -> Method:
 @click.option("--kernels", help="KERNELS.json,RULES.json of the platform.")
 @click.option("--epochs", default=40, show_default=True, help="Epochs of the graph predictor at most.")
 @click.option("--nnlp-epochs", default=50, show_default=True, help="Epochs of NNLP at most.")
+@click.option("--jobs", default=1, show_default=True, help="Processes of the graph predictor that learn side by side.")
 @click.option("--out", default=Path("unseen"), type=click.Path(path_type=Path), help="Folder of results and pictures.")
 def main(
     data: tuple[Path, ...], platform: str | None, ask: str, wanted: tuple[str, ...], kernels: str | None, epochs: int,
-    nnlp_epochs: int, out: Path,
+    nnlp_epochs: int, jobs: int, out: Path,
 ) -> None:  # fmt: skip
     """Predict what was measured, and compare."""
     networks = [item for folder in data for item in measured_networks(folder)]
@@ -216,7 +217,7 @@ def main(
         "FLOPs + memory": by_line(lambda found: [found.flops, found.memory]),
         "NNLP": by_nnlp(nnlp_epochs),
         **({"kernels": by_kernels(kernels)} if kernels else {}),
-        "graph": by_graph(epochs),
+        "graph": by_graph(epochs, jobs),
     }
     if ask == "families":
         families = [name for name in sorted({item.family for item in here}) if not wanted or name in wanted]
@@ -238,9 +239,9 @@ def main(
             cases[name] = ([*(item for item in here if item.family != name), *own[:50]], own[50:])
         compare(cases, methods, out / f"family.{chosen}.json", out / "new_family.png")
     elif ask == "zero":
-        guess(networks, epochs, out)
+        guess(networks, epochs, jobs, out)
     else:
-        transfer(networks, chosen, epochs, out)
+        transfer(networks, chosen, epochs, jobs, out)
 
 
 def compare(cases: dict[str, tuple[Networks, Networks]], methods: dict[str, Method], path: Path, picture: Path) -> None:
@@ -311,7 +312,7 @@ def draw(
     click.echo(f"Wrote {out}")
 
 
-def transfer(networks: Networks, platform: str, epochs: int, out: Path) -> None:
+def transfer(networks: Networks, platform: str, epochs: int, jobs: int, out: Path) -> None:
     """Learn a platform that was held out from a few networks, beside from scratch; draw error against networks."""
     others = [item for item in networks if item.platform.id != platform]
     here = sorted((item for item in networks if item.platform.id == platform), key=lambda item: item.name)
@@ -320,7 +321,9 @@ def transfer(networks: Networks, platform: str, epochs: int, out: Path) -> None:
         [here[number] for number in random[: len(here) // 4]],
         [here[number] for number in random[len(here) // 4 :]],
     )
-    pretrained = GraphPredictor(epochs=epochs).fit([item for item in others if item.name not in {t.name for t in test}])
+    pretrained = GraphPredictor(epochs=epochs, n_jobs=jobs).fit(
+        [item for item in others if item.name not in {t.name for t in test}]
+    )
     measured = [item.latency for item in test]
     graphs = [item.graph for item in test]
     order = pretrained.suggest([item.graph for item in pool], min(300, len(pool)))
@@ -332,7 +335,7 @@ def transfer(networks: Networks, platform: str, epochs: int, out: Path) -> None:
         ways = {"pretrained, chosen": lambda items=chosen: pretrained.adapt(items)}
         ways["pretrained, at random"] = lambda items=pool[:count]: pretrained.adapt(items)
         if count >= 16:
-            ways["from scratch"] = lambda items=pool[:count]: GraphPredictor(epochs=epochs).fit(items)
+            ways["from scratch"] = lambda items=pool[:count]: GraphPredictor(epochs=epochs, n_jobs=jobs).fit(items)
         for name, make in ways.items():
             found = score(make().predict(graphs, platform), measured)
             say(f"{name} {count}", found, 0.0)
@@ -352,14 +355,14 @@ def transfer(networks: Networks, platform: str, epochs: int, out: Path) -> None:
     click.echo(f"Wrote {out / 'transfer.png'}")
 
 
-def guess(networks: Networks, epochs: int, out: Path) -> None:
+def guess(networks: Networks, epochs: int, jobs: int, out: Path) -> None:
     """Guess every platform from the others, beside the nearest of them, and FLOPs at its median speed."""
     platforms = {item.platform.id: item.platform for item in networks}
     rows = {}
     for name, platform in platforms.items():
         here = [item for item in networks if item.platform.id == name]
         others = [item for item in networks if item.platform.id != name]
-        predictor = GraphPredictor(epochs=epochs).fit(others)
+        predictor = GraphPredictor(epochs=epochs, n_jobs=jobs).fit(others)
         measured = np.array([item.latency for item in here])
         guesses = [predictor.guess(item.graph, platform) for item in here]
         near = guesses[0].missing[0].rpartition(" ")[2]

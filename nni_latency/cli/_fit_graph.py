@@ -41,6 +41,7 @@ class _GraphOptions:
     epochs: int = option("Times that every network is seen at most.", type=click.IntRange(1), default=40)
     members: int = option("Graph networks that are averaged.", type=click.IntRange(1), default=3)
     seed: int = option("Random seed.", type=click.IntRange(0), default=0)
+    jobs: int = option("Processes that learn side by side.", type=click.IntRange(1), default=1)
 
 
 @click.command("graph", cls=ReportingCommand)
@@ -71,7 +72,7 @@ def _fitted(
 ) -> graphs.GraphPredictor:
     if fit.start is not None:
         return load_predictor(fit.start).adapt(networks, watch)
-    predictor = graphs.GraphPredictor(epochs=fit.epochs, n_members=fit.members, random_state=fit.seed)
+    predictor = graphs.GraphPredictor(epochs=fit.epochs, n_members=fit.members, random_state=fit.seed, n_jobs=fit.jobs)
     return predictor.fit(networks, watch)
 
 

@@ -82,7 +82,7 @@ def write_predictor(predictor: GraphPredictor, path: Path) -> Path:
     """Write a predictor, whole or not at all."""
     content = {
         **FORMAT.head,
-        "settings": predictor.get_params(),
+        "settings": {name: value for name, value in predictor.get_params().items() if name != "n_jobs"},
         "description": _description(),
         "platforms": [platform.as_dict() for platform in predictor.platforms_],
         "epochs": predictor.epochs_,

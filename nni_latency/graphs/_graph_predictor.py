@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from joblib import Parallel, delayed, effective_n_jobs
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, clone
 from sklearn.exceptions import NotFittedError
@@ -59,6 +60,14 @@ class OperatorCost:
     is_known: bool
 
 
+class _Lesson(NamedTuple):
+    """What one graph network learns."""
+
+    examples: learning.Examples
+    settings: learning.Settings
+    validation: learning.Examples | None = None
+
+
 class GraphPredictor(BaseEstimator):
     """Predicts latencies of networks from their operators and who reads whose result, on all platforms at once.
 
@@ -87,6 +96,8 @@ class GraphPredictor(BaseEstimator):
         Share of the networks of families never seen that the intervals are meant to hold.
     random_state : int
         Of everything random.
+    n_jobs : int, optional
+        Processes that learn side by side, as scikit-learn takes it; they learn the same as one does.
 
     Attributes
     ----------
@@ -138,12 +149,13 @@ class GraphPredictor(BaseEstimator):
         n_members: int = 3,
         confidence: float = 0.9,
         random_state: int = 0,
+        n_jobs: int | None = None,
     ) -> None:
         self.hidden, self.n_layers, self.dropout = hidden, n_layers, dropout
         self.restraint, self.epochs, self.batch_size = restraint, epochs, batch_size
         self.learning_rate, self.weight_decay = learning_rate, weight_decay
         self.n_folds, self.n_members = n_folds, n_members
-        self.confidence, self.random_state = confidence, random_state
+        self.confidence, self.random_state, self.n_jobs = confidence, random_state, n_jobs
 
     def fit(
         self, networks: Sequence[MeasuredNetwork], watch: Callable[[int, int], None] | None = None
@@ -155,7 +167,8 @@ class GraphPredictor(BaseEstimator):
         networks : sequence of MeasuredNetwork
             Of one platform or several.
         watch : callable, optional
-            Told after every epoch how many are done, and how many there will be at most.
+            Told how many epochs are done, and how many there will be at most: after each of them, or after each graph
+            network where several learn side by side.
 
         Returns
         -------
@@ -175,19 +188,17 @@ class GraphPredictor(BaseEstimator):
         total = self.epochs * (self.n_folds + self.n_members)
         done = 0
 
-        def told() -> None:
+        def told(epochs: int = 1) -> None:
             nonlocal done
-            done += 1
+            done += epochs
             if watch is not None:
                 watch(done, total)
 
         self.held_out_, epochs = self._hold_out(data, told)
         self.epochs_ = int(np.median(epochs))
         total = done + self.epochs_ * self.n_members
-        self.members_ = [
-            learning.learn(data.examples, self._settings(member, self.epochs_), watch=told).network
-            for member in range(self.n_members)
-        ]
+        lessons = [_Lesson(data.examples, self._settings(member, self.epochs_)) for member in range(self.n_members)]
+        self.members_ = [learned.network for learned in self._learned(lessons, told)]
         self.platforms_, self.families_, self.kinds_ = data.platforms, data.families, data.kinds
         self.counts_ = (~np.isnan(data.examples.latencies)).sum(0)
         self.spreads_ = spreads_of(self.held_out_, data.family_of, self.confidence)
@@ -423,19 +434,34 @@ class GraphPredictor(BaseEstimator):
         # Platforms are few: the worst of those that were left out counts.
         return float(spreads_of(errors, data.family_of, self.confidence).max())
 
-    def _hold_out(self, data: Measurements, told: Callable[[], None]) -> tuple[Array, list[int]]:
+    def _hold_out(self, data: Measurements, told: Callable[..., None]) -> tuple[Array, list[int]]:
         """Predict every network by a graph network that has not seen its family."""
         errors = np.full(data.examples.latencies.shape, np.nan)
+        folds = data.folds(self.n_folds, self.random_state)
+        lessons = []
+        for fold, held in enumerate(folds):
+            others = data.examples.only(sorted(set(range(len(errors))) - set(held)))
+            lessons.append(_Lesson(others, self._settings(100 + fold, self.epochs), data.examples.only(held)))
         epochs = []
-        for fold, held in enumerate(data.folds(self.n_folds, self.random_state)):
-            others = sorted(set(range(len(errors))) - set(held))
-            unknown = data.examples.only(held)
-            learned = learning.learn(
-                data.examples.only(others), self._settings(100 + fold, self.epochs), unknown, watch=told
-            )
-            errors[held] = np.log(learning.predict(learned.network, unknown.graphs) / unknown.latencies)
+        for held, lesson, learned in zip(folds, lessons, self._learned(lessons, told), strict=True):
+            assert lesson.validation is not None
+            predicted = learning.predict(learned.network, lesson.validation.graphs)
+            errors[held] = np.log(predicted / lesson.validation.latencies)
             epochs.append(learned.epochs)
         return errors, epochs
+
+    def _learned(self, lessons: Sequence[_Lesson], told: Callable[..., None]) -> Iterator[learning.Learned]:
+        """Learn by one graph network after another, or by several side by side."""
+        if effective_n_jobs(self.n_jobs) == 1:
+            for lesson in lessons:
+                yield learning.learn(lesson.examples, lesson.settings, lesson.validation, told)
+            return
+        found = Parallel(n_jobs=self.n_jobs, return_as="generator")(
+            delayed(learning.learn)(lesson.examples, lesson.settings, lesson.validation) for lesson in lessons
+        )
+        for lesson, learned in zip(lessons, found, strict=True):
+            told(lesson.settings.epochs)
+            yield learned
 
     def _settings(self, seed: int, epochs: int) -> learning.Settings:
         return learning.Settings(

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from measured_graphs import FAST, SLOW, WIDE, fitted, latency, measured, network
 from safetensors import safe_open
 from safetensors.torch import save_file
+from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from torch import nn
 
@@ -103,6 +104,16 @@ def test_a_platform_must_be_known(predictor: GraphPredictor) -> None:
         predictor.predict([network([8])], "other.torch.fp32.t1")
     with pytest.raises(UnknownNameError, match="device-fast"):
         predictor.predict([network([8])])
+
+
+@pytest.mark.slow
+def test_processes_side_by_side_learn_the_same(predictor: GraphPredictor) -> None:
+    told: list[tuple[int, int]] = []
+    several = clone(predictor).set_params(n_jobs=2)
+    several.fit(measured(), lambda done, total: told.append((done, total)))
+    assert np.array_equal(several.predict([network([16], 16)], FAST), predictor.predict([network([16], 16)], FAST))
+    assert [done for done, _ in told] == sorted(done for done, _ in told)
+    assert told[-1][0] == told[-1][1]
 
 
 def test_it_must_be_fitted() -> None:

@@ -1,0 +1,44 @@
+"""The predictor that ships: it is of the data set that ships, and answers without anything else."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from nni_latency.cli import main
+from nni_latency.datasets import load_networks, measured_networks
+from nni_latency.graphs import GraphPredictor, families, save_onnx, shipped_predictor
+
+
+@pytest.fixture(scope="module")
+def shipped() -> GraphPredictor:
+    return GraphPredictor.load(shipped_predictor())
+
+
+def test_it_is_of_the_data_set_that_ships(shipped: GraphPredictor) -> None:
+    assert {item.id for item in shipped.platforms_} == {entry.platform.id for entry in load_networks()}
+    assert set(shipped.families_) == {item.name for item in families().values()}
+    assert shipped.unmeasured_spread_ < 10
+
+
+@pytest.mark.slow
+def test_it_knows_what_it_has_learned(shipped: GraphPredictor) -> None:
+    for platform in shipped.platforms_:
+        networks = [item for item in measured_networks("shipped") if item.platform.id == platform.id]
+        predicted = shipped.predict([item.graph for item in networks], platform)
+        errors = np.abs(predicted / np.array([item.latency for item in networks]) - 1)
+        assert np.median(errors) < 0.1, platform.id
+
+
+def test_a_fresh_installation_predicts(tmp_path: Path) -> None:
+    network = tmp_path / "net.onnx"
+    save_onnx(families()["resnet"], 0, network, 1)
+    found = CliRunner().invoke(main, ["predict", str(network), "--json"])
+    assert found.exit_code == 0, found.output
+    rows = json.loads(found.output)["platforms"]
+    assert len(rows) >= 6
+    assert all(0 < row["low_s"] < row["latency_s"] < row["high_s"] for row in rows)
