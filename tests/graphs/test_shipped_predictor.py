@@ -31,7 +31,7 @@ def test_it_knows_what_it_has_learned(shipped: GraphPredictor) -> None:
         networks = [item for item in measured_networks("shipped") if item.platform.id == platform.id]
         predicted = shipped.predict([item.graph for item in networks], platform)
         errors = np.abs(predicted / np.array([item.latency for item in networks]) - 1)
-        assert np.median(errors) < 0.1, platform.id
+        assert np.median(errors) < 0.15, platform.id
 
 
 def test_a_fresh_installation_predicts(tmp_path: Path) -> None:
