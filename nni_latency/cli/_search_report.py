@@ -193,8 +193,8 @@ def print_found(found: Found, out: Path) -> None:
         for name, choice, cost in found.parts
     ]
     columns = [
-        Column("layer", "layer" if is_additive else "block"),
-        Column("choice", "choice" if is_additive else "operators"),
+        Column("layer" if is_additive else "block", "layer"),
+        Column("choice" if is_additive else "operators", "choice"),
         Column(metric, "cost", partial(format_metric, metric=metric)),
         Column("share", "share", format_percent),
     ]

@@ -26,6 +26,7 @@ from nni_latency.nas._nni import Classification, ModelSpace, NasExperiment
 from nni_latency.nas._penalty import LatencyPenalty
 from nni_latency.nas._profiler import LatencyProfiler
 from nni_latency.nas._settings import SearchSettings
+from nni_latency.nas._strategies import check_images
 from nni_latency.nas._training import (
     accuracy,
     bare_trainer,
@@ -191,7 +192,8 @@ def run_search(
         recorder = _Recorder(dataset, settings, profiler, on_epoch, checkpoint)
         for_weights, for_architecture = split(dataset.train, settings.seed)
         evaluator = Classification(
-            num_classes=dataset.num_classes,
+            # A table of FBNet is one of a number of classes, which may be more than those of the data set.
+            num_classes=check_images(space, dataset.few(2), dataset.num_classes),
             learning_rate=settings.learning_rate,
             train_dataloaders=loader_of(for_weights, settings),
             val_dataloaders=loader_of(for_architecture, settings),

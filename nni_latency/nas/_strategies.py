@@ -195,8 +195,8 @@ def check_strategy(name: str, cost: Any, make_space: Callable[[], Any], images: 
         _check_supernet(supernet, images)
 
 
-def check_images(space: Any, images: torch.Tensor, num_classes: int) -> None:
-    """Raise `InvalidValueError` unless the networks of a space classify images: one of them is tried.
+def check_images(space: Any, images: torch.Tensor, num_classes: int) -> int:
+    """Check that the networks of a space classify images: one of them is tried.
 
     Parameters
     ----------
@@ -206,6 +206,16 @@ def check_images(space: Any, images: torch.Tensor, num_classes: int) -> None:
         At least two.
     num_classes : int
         Classes of the images.
+
+    Returns
+    -------
+    int
+        Numbers that a network returns for each image; there may be more than classes.
+
+    Raises
+    ------
+    InvalidValueError
+        If it does not take the images, or returns anything else than a number for each class and image.
     """
     with torch.random.fork_rng(), torch.no_grad():
         network = network_of(space, draw_samples(space, 1)[0])()
@@ -222,6 +232,7 @@ def check_images(space: Any, images: torch.Tensor, num_classes: int) -> None:
             f"The networks of {type(space).__name__} must return a number for each of the data set's {num_classes} "
             f"classes and each image. Got {shape} for {len(images)} images."
         )
+    return int(found.shape[1])
 
 
 def _check_expectation(cost: Any, supernet: Any) -> None:

@@ -76,7 +76,6 @@ def test_an_architecture_of_a_space_is_asked_about(run, predictor):
         (["nope.onnx"], "Cannot read the ONNX file 'nope.onnx'"),
         (["nothing"], "A latency is asked of an ONNX file"),
         (["relu()@1x8:float32", "--measure", "always"], "Measuring needs one platform. Name it with --platform"),
-        (["relu()@1x8:float32"], "No record and no predictor tells the latency"),
         (["relu()@1x8:float32", "--platform", "board"], "Unknown platform 'board'"),
         (["relu()@1x8:float32", "--within", "300%"], "A share must be above 0 and at most 1"),
         (["0" * 32, "--platform", "torch"], "It was asked for by its key alone"),
@@ -84,6 +83,11 @@ def test_an_architecture_of_a_space_is_asked_about(run, predictor):
 )
 def test_what_is_wrong_is_one_sentence(fails, words, sentence):
     assert sentence in fails("query", *words)
+
+
+def test_without_a_record_and_a_predictor_nothing_is_told(fails, monkeypatch):
+    monkeypatch.setattr(query_command, "load_predictors", lambda _names: {})
+    assert "No record and no predictor tells the latency" in fails("query", "relu()@1x8:float32")
 
 
 def test_a_network_of_ones_own_is_asked_about(run, tmp_path, predictor):

@@ -11,7 +11,7 @@ import pytest
 import torch
 from matplotlib.image import imread
 from safetensors.torch import load_file
-from tiny import TINY
+from tiny import TINY, make_table
 
 from nni_latency.cli._search_measure import measure_found, runtime_of
 from nni_latency.cli._search_report import FILES
@@ -57,6 +57,26 @@ def test_result_is_a_sample_that_the_space_freezes_with_the_weights(searched):
     missing = network.load_state_dict(load_file(searched[0] / "weights.safetensors"), strict=True)
     assert not missing.missing_keys
     assert network.eval()(torch.zeros(2, 3, 32, 32)).shape == (2, 10)
+
+
+@pytest.mark.usefixtures("_few_digits")
+def test_a_table_of_more_classes_than_the_data_set_has_is_searched(run, tmp_path):
+    """As `build-lut --space fbnet` makes it: for the thousand classes of ImageNet."""
+    table = make_table(FBNetSpace(**{**TINY, "num_classes": 20})).save(tmp_path / "t.json")
+    words = [
+        "search",
+        "--latency-estimator",
+        table,
+        "--target-ms",
+        5,
+        "--epochs",
+        1,
+        "--final-epochs",
+        0,
+        "--no-measure",
+    ]
+    run(*words, "--out", tmp_path / "found")
+    assert load_file(tmp_path / "found" / "weights.safetensors")["head.3.bias"].shape == (20,)
 
 
 def test_result_meets_the_target_with_its_margin(searched, built):

@@ -220,6 +220,10 @@ def test_network_that_does_not_take_the_pictures_is_refused():
         check_images(Layers(), torch.zeros(2, 5, 8, 8), 2)
 
 
+def test_network_may_return_more_than_there_are_classes():
+    assert check_images(Layers(), torch.zeros(2, 3, 8, 8), 1) == 2
+
+
 def test_network_with_too_few_classes_is_refused():
     complaint = r"for each of the data set's 3 classes and each image\. Got a tensor of shape \(2, 2\) for 2 images"
     with pytest.raises(InvalidValueError, match=complaint):
