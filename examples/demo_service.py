@@ -51,23 +51,26 @@ def _run(folder: Path, options: argparse.Namespace, processes: _Processes) -> No
         sys.exit(f"Error: {len(runtimes)} workers need as many processors, and this process may use {len(cores)}.")
     farm = processes.start("The farm", ["farm", "start", "--port", "0"], "The farm listens at").split()[-1]
     print(f"The farm listens at {farm}")
+    platforms = []
     for number, (runtime, core) in enumerate(zip(runtimes, cores, strict=False), start=1):
         # A worker owns its processor: no other one measures on it.
         words = ["farm", "join", farm, "--runtime", runtime, "--name", f"worker-{number}"]
-        print(processes.start(f"The worker {number}", words, "measures for", core))
+        said = processes.start(f"The worker {number}", words, "measures for", core)
+        platforms.append(said.split()[-1].rstrip("."))
+        print(said)
     words = ["serve", "--database", str(folder / "demo.sqlite"), "--farm", farm, "--port", options.port]
     url = processes.start("The service", [*words, "--budget", options.budget], "Serving on").split()[-1]
     print(f"The service with its page is at {url}")
-    _ask(query.LatencyClient(url), folder / "resnet18.onnx")
+    _ask(query.LatencyClient(url), folder / "resnet18.onnx", platforms)
     if options.once:
         return
     print(f"Open {url} in a browser. Ctrl-C ends the service and the farm.", flush=True)
     processes.watch()
 
 
-def _ask(client: query.LatencyClient, network: Path) -> None:
+def _ask(client: query.LatencyClient, network: Path, platforms: list[str]) -> None:
     graphs.save_onnx(graphs.families()["resnet"], 0, network, 1)
-    for platform in client.platforms():
+    for platform in platforms:
         for _ in range(2):
             begin = time.perf_counter()
             answer = client.query(network, platform, measure="always")
