@@ -15,7 +15,7 @@ from nni_latency.cli._option import grouped, option
 from nni_latency.cli._predictor_options import OnnxOptions, PredictorOptions
 from nni_latency.cli._report import Column, Grid, Report, ReportingCommand, print_report
 from nni_latency.errors import InvalidValueError, UnknownNameError, listed
-from nni_latency.platforms import Platform
+from nni_latency.platforms import Platform, ids_named
 from nni_latency.units import format_count, format_percent, format_seconds
 
 #: Operators that --explain lists.
@@ -112,7 +112,7 @@ def chosen_platforms(known: graphs.GraphPredictor, names: tuple[str, ...]) -> li
     ids = [platform.id for platform in known.platforms_]
     found: dict[str, None] = {}
     for name in names or ids:
-        fitting = [item for item in ids if item == name] or [item for item in ids if name in item]
+        fitting = ids_named(name, ids)
         if not fitting:
             raise UnknownNameError(
                 f"{UnknownNameError.of('platform', name, ids)} Add one with: nni-latency fit graph --from pretrained"

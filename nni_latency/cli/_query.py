@@ -24,7 +24,7 @@ from nni_latency.cli._report import Column, Grid, Report, ReportingCommand, prin
 from nni_latency.cli._space_options import SpaceOptions
 from nni_latency.cli._supervision import user_code
 from nni_latency.errors import InvalidValueError, LatencyError, MissingEntryError, UnknownNameError
-from nni_latency.platforms import Platform
+from nni_latency.platforms import Platform, ids_named
 from nni_latency.units import format_percent, format_seconds, parse_share
 
 SHARE = parsed("percent", parse_share)
@@ -203,7 +203,7 @@ def _platform_of(name: str, runtime: Any, engine: query.LatencyQuery) -> str:
 
 
 def _fitting(name: str, ids: list[str]) -> str:
-    fitting = [item for item in ids if item == name] or [item for item in ids if name in item]
+    fitting = ids_named(name, ids)
     if len(fitting) != 1:
         several = f"Several platforms have {name!r} in their id: {', '.join(fitting)}. Name one."
         none = f"{UnknownNameError.of('platform', name, ids)} Name one, a part of its id, or a runtime of this machine."

@@ -2,7 +2,7 @@ from ._conditions import CONDITIONS, Conditions, read_conditions
 from ._devices import list_devices, resolve_device
 from ._facts import FACTS, Fact, affinity, collect_facts
 from ._nvml import gpu_handle
-from ._platform import PRECISIONS, RUNTIME_FACT, Platform, check_same_platform, current_platform
+from ._platform import PRECISIONS, RUNTIME_FACT, Platform, check_same_platform, current_platform, ids_named
 from ._remarks import Remark, remarks_on
 from ._threads import torch_threads
 
@@ -20,6 +20,7 @@ __all__ = [
     "collect_facts",
     "current_platform",
     "gpu_handle",
+    "ids_named",
     "list_devices",
     "read_conditions",
     "remarks_on",

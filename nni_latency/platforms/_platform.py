@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
@@ -125,6 +125,26 @@ class Platform:
         names = [fact.name for fact in FACTS if fact.identity and fact.name in self.facts]
         names += sorted(name for name in self.facts if name.startswith(RUNTIME_FACT))
         return {"id": self.id, **{name: self.facts[name] for name in names}}
+
+
+def ids_named(name: str, ids: Iterable[str]) -> list[str]:
+    """Return the ids that a name stands for: the id itself, else those of which it is whole parts, else part of a text.
+
+    Parameters
+    ----------
+    name : str
+        What a user typed, such as ``epyc-7763``, ``onnxruntime``, ``openvino:bf16``, ``fp32.t4`` or ``epyc``.
+    ids : iterable of str
+        Ids of platforms.
+
+    Examples
+    --------
+    >>> ids_named("torch", ["pi-4.torch.fp32.t1", "pi-4.torchscript.fp32.t1"])
+    ['pi-4.torch.fp32.t1']
+    """
+    known, wanted = list(ids), name.replace(":", ".")
+    whole = [item for item in known if f".{wanted}." in f".{item}."]
+    return [item for item in known if item == name] or whole or [item for item in known if wanted in item]
 
 
 def check_same_platform(first: Platform, second: Platform, what: str) -> None:

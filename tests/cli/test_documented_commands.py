@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import shutil
 import warnings
 from pathlib import Path
@@ -196,8 +197,11 @@ def test_commands_that_measure_nothing_run(run, files, monkeypatch, tmp_path, wo
     words = list(_typed(words))
     context = _contexts(words)[-1]
     for item in context.command.params:
-        if isinstance(item.type, OutputFile) and context.params.get(item.name):
-            Path(context.params[item.name]).unlink(missing_ok=True)
+        if isinstance(item.type, OutputFile):
+            by_default = re.findall(r"\[default: (\S+)\]", item.help or "") or [""]
+            written = Path(context.params.get(item.name) or by_default[0])
+            if written.is_file():
+                written.unlink()
     run(*words)
 
 

@@ -13,6 +13,7 @@ from nni_latency.platforms import (
     check_same_platform,
     collect_facts,
     current_platform,
+    ids_named,
     list_devices,
     resolve_device,
 )
@@ -165,3 +166,20 @@ def test_resolve_device_lists_what_there_is(name, monkeypatch):
     monkeypatch.setattr("nni_latency.platforms._devices.list_devices", lambda: ["cpu", "cuda:0"])
     with pytest.raises(UnknownNameError, match=rf"Unknown device {name!r}. There is: cpu, cuda:0."):
         resolve_device(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("pi-4.torch.fp32.t1", ["pi-4.torch.fp32.t1"]),
+        ("torch", ["pi-4.torch.fp32.t1", "pi-4.torch.bf16.t1"]),
+        ("torch:bf16", ["pi-4.torch.bf16.t1"]),
+        ("torchs", ["pi-400.torchscript.fp32.t1"]),
+        ("pi-4", ["pi-4.torch.fp32.t1", "pi-4.torch.bf16.t1"]),
+        ("bf16.t1", ["pi-4.torch.bf16.t1"]),
+        ("board", []),
+    ],
+)
+def test_whole_parts_of_an_id_name_a_platform_before_parts_of_words(name, expected):
+    ids = ["pi-4.torch.fp32.t1", "pi-400.torchscript.fp32.t1", "pi-4.torch.bf16.t1"]
+    assert ids_named(name, ids) == expected
