@@ -76,13 +76,12 @@ def draw(curves: dict[str, Curve], runtime: str, out: Path) -> None:
     figure = Figure(figsize=(6.6, 4.6), layout="constrained")
     axes = figure.subplots()
     for colour, (way, curve) in zip(("#0072B2", "#D55E00"), curves.items(), strict=True):
-        axes.plot(*zip(*[(kernels, 100 * share) for kernels, share in curve], strict=True), "o-", color=colour)
-        axes.annotate(
-            WAYS[way], (curve[-1][0], 100 * curve[-1][1]), xytext=(-6, 8), textcoords="offset points", ha="right"
-        )
+        points = zip(*[(kernels, 100 * share) for kernels, share in curve], strict=True)
+        axes.plot(*points, "o-", color=colour, label=WAYS[way])
     axes.set(ylim=(0, 100), xlabel="kernels measured", ylabel="test kernels within 10 % [%]")
     axes.set_title(f"Kernels that were never sampled, {runtime}")
     axes.grid(alpha=0.3)
+    axes.legend()
     figure.savefig(out, dpi=130)
 
 

@@ -119,11 +119,18 @@ class _Session(ProfiledNetwork):
         events, took = self._events(make_inputs, _COLD + runs)
         self._fallbacks = find_fallbacks(events, self._provider, self._precision)
         return [
-            ProfiledRun(
-                [ProfiledNode(self._known_names(name), taken, name.startswith(_OWN)) for name, taken in nodes], seconds
-            )
+            self._profiled(nodes, seconds)
             for nodes, seconds in zip(_nodes_by_run(events)[-runs:], took[-runs:], strict=True)
         ]
+
+    def _profiled(self, events: Sequence[Mapping[str, Any]], seconds: float) -> ProfiledRun:
+        names = [event["name"].removesuffix("_kernel_time") for event in events]
+        nodes = [
+            ProfiledNode(self._known_names(name), event["dur"] * 1e-6, name.startswith(_OWN))
+            for name, event in zip(names, events, strict=True)
+        ]
+        first, last = events[0], events[-1]
+        return ProfiledRun(nodes, seconds, (last["ts"] + last["dur"] - first["ts"]) * 1e-6)
 
     def fallbacks(self, inputs: Arrays) -> tuple[Fallback, ...]:
         """Say by a profile which nodes another provider ran, or ran in floating point although they were quantised."""
@@ -186,18 +193,18 @@ def _timed(session: Any, feed: Mapping[str, NDArray[Any]]) -> float:
     return time.perf_counter() - begin
 
 
-def _nodes_by_run(events: Sequence[Mapping[str, Any]]) -> list[list[tuple[str, float]]]:
-    """Sort the events of a profile into runs: name and time [s] of every node."""
+def _nodes_by_run(events: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
+    """Sort the events of a profile into runs: those of nodes, in the order in which they ran."""
     ordered = sorted(events, key=lambda event: event["ts"])
     runs = [event for event in ordered if event["name"] == "model_run"]
-    nodes: dict[int, list[tuple[str, float]]] = defaultdict(list)
+    nodes: dict[int, list[Mapping[str, Any]]] = defaultdict(list)
     for event in ordered:
         if event.get("cat") == "Node" and event["name"].endswith("_kernel_time"):
             number = next(
                 (index for index, run in enumerate(runs) if run["ts"] <= event["ts"] < run["ts"] + run["dur"]), None
             )
             if number is not None:
-                nodes[number].append((event["name"].removesuffix("_kernel_time"), event["dur"] * 1e-6))
+                nodes[number].append(event)
     return [nodes[index] for index in range(len(runs))]
 
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import math
 from functools import cached_property
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import nn
 
 from nni_latency.measurement import Subject
-from nni_latency.measurement.runtimes import ProfiledNetwork, ProfiledNode, ProfiledRun, ProfiledRuntime
+from nni_latency.measurement.runtimes import ProfileCost, ProfiledNetwork, ProfiledNode, ProfiledRun, ProfiledRuntime
 from nni_latency.micro_benchmarks import fed_chain
 from nni_latency.operators import Inputs
 from nni_latency.testing import FakeClock
@@ -39,9 +41,10 @@ class _Network(ProfiledNetwork):
         inner = [ProfiledNode([name], _COMPUTE / len(made) + self.runtime.cost) for name in made]
         around = ProfiledNode(["reorder"], _REORDER + self.runtime.cost, changes_layout=True)
         nodes = [around, *inner, around]
-        whole = self.runtime.slowness * (self.runtime.takes + (self.runtime.cost + self.runtime.gap) * len(nodes))
-        slowed = [replace(node, seconds=self.runtime.slowness * node.seconds) for node in nodes]
-        return [ProfiledRun(slowed, whole) for _ in range(runs) if make_inputs()]
+        outside = self.runtime.takes - 2 * _REORDER - _COMPUTE
+        span = math.fsum(node.seconds for node in nodes) + self.runtime.gap * len(nodes)
+        run = ProfiledRun(nodes, outside + span, span).scaled(self.runtime.slowness)
+        return [run for _ in range(runs) if make_inputs()]
 
 
 class _Runtime(ProfiledRuntime):
@@ -129,12 +132,39 @@ def test_parts_add_up_to_the_network_without_a_profile_though_the_machine_change
     chain = [Subject(name, _convolution, (1, 4, 6, 6), "block") for name in ("first", "second")]
     with runtime.session():
         assert runtime.profile_cost.inside == pytest.approx(2e-5)
-        assert runtime.profile_cost.between == pytest.approx(1e-5)
     runtime.slowness = 1.3
     for first, second in _divided(runtime, chain):
         assert first + second == pytest.approx(runtime.takes)
         # What lies outside is slower by as much as the nodes are, and is not taken for a part of the first layer.
-        assert first - second == pytest.approx(4e-4, rel=0.1)
+        assert first - second == pytest.approx(4e-4, rel=0.2)
+
+
+def test_what_runs_lack_belongs_to_all_nodes_alike():
+    nodes = [ProfiledNode(["large"], 1e-3), ProfiledNode(["small"], 1e-5)]
+    (run,) = ProfileCost(2e-6).brought_to(1.116e-3, [ProfiledRun(nodes, 1.11e-3)])
+    assert [node.seconds for node in run.nodes] == pytest.approx([1.003e-3, 1.3e-5])
+    assert run.outside == pytest.approx(1e-4)
+
+
+def test_what_no_profile_costs_is_the_speed_of_the_machine():
+    nodes = [ProfiledNode(["large"], 1e-3), ProfiledNode(["small"], 1e-5)]
+    (run,) = ProfileCost(2e-6).brought_to(2.036e-3, [ProfiledRun(nodes, 1.01e-3)])
+    assert [node.seconds for node in run.nodes] == pytest.approx([2.008e-3, 2.8e-5])
+
+
+@given(
+    st.lists(st.floats(1e-7, 1e-2), min_size=1, max_size=20),
+    st.floats(0, 1e-3),
+    st.floats(1e-6, 1.0),
+    st.floats(0, 1e-5),
+)
+def test_runs_take_what_the_network_takes(seconds, outside, whole, inside):
+    nodes = [ProfiledNode([str(place)], value) for place, value in enumerate(seconds)]
+    runs = [ProfiledRun(nodes, math.fsum(seconds) + outside) for _ in range(3)]
+    for run in ProfileCost(inside).brought_to(whole, runs):
+        assert run.seconds == pytest.approx(whole)
+        assert run.inside + run.outside == pytest.approx(whole)
+        assert all(node.seconds > 0 for node in run.nodes)
 
 
 @pytest.mark.slow
@@ -166,7 +196,7 @@ def test_a_profile_that_costs_more_in_large_networks_makes_no_first_layer_slower
     runtime.cost, runtime.gap = 2e-5, 1e-5
     chain = [Subject(name, _convolution, (1, 4, 6, 6), "block") for name in ("first", "second")]
     with runtime.session():
-        assert runtime.profile_cost.outside < 1e-6
+        assert runtime.profile_cost.inside == pytest.approx(2e-5)
     runtime.gap = 1e-3
     for first, second in _divided(runtime, chain):
         assert first == pytest.approx(second, rel=0.01)

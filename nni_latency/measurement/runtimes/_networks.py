@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import statistics
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -63,10 +64,14 @@ class ProfiledRun:
         Its nodes in the order in which they ran.
     seconds : float
         What the whole run took, from the call until it returned [s].
+    span : float, default=0.0
+        From the begin of the first node to the end of the last [s], where a profile adds something between nodes. What
+        the nodes took is the least.
     """
 
     nodes: Sequence[ProfiledNode]
     seconds: float
+    span: float = 0.0
 
     @property
     def inside(self) -> float:
@@ -75,8 +80,18 @@ class ProfiledRun:
 
     @property
     def outside(self) -> float:
-        """What lies outside of its nodes, such as taking the input [s]."""
-        return max(0.0, self.seconds - self.inside)
+        """What lies before the first node and behind the last, such as taking the input [s]."""
+        return max(0.0, self.seconds - max(self.span, self.inside))
+
+    def with_nodes(self, seconds: Iterable[float]) -> ProfiledRun:
+        """Return the run with other times of its nodes [s], and nothing between them."""
+        nodes = [replace(node, seconds=value) for node, value in zip(self.nodes, seconds, strict=True)]
+        return ProfiledRun(nodes, math.fsum(node.seconds for node in nodes) + self.outside)
+
+    def scaled(self, factor: float) -> ProfiledRun:
+        """Return the run at another speed."""
+        nodes = [replace(node, seconds=factor * node.seconds) for node in self.nodes]
+        return ProfiledRun(nodes, factor * self.seconds, factor * self.span)
 
 
 @dataclass(frozen=True)
@@ -86,25 +101,37 @@ class ProfileCost:
     Parameters
     ----------
     inside : float, default=0.0
-        What it adds to the time that the profile says of a node [s].
-    between : float, default=0.0
-        What it adds between two nodes [s].
-    outside : float, default=math.inf
-        The most that lies outside of the nodes without a profile [s]. A profile adds more between the nodes of large
-        networks than between those of small ones, which would be taken for it.
+        What it adds to the time that the profile says of a node, less what passes between two nodes without it [s].
     """
 
     inside: float = 0.0
-    between: float = 0.0
-    outside: float = math.inf
 
     def taken_off(self, run: ProfiledRun) -> ProfiledRun:
         """Return a run as it would have been without a profile; some of every node is left."""
-        nodes = [
-            replace(node, seconds=max(node.seconds - self.inside, _LEAST_LEFT * node.seconds)) for node in run.nodes
-        ]
-        outside = min(max(0.0, run.outside - self.between * len(nodes)), self.outside)
-        return ProfiledRun(nodes, math.fsum(node.seconds for node in nodes) + outside)
+        return run.with_nodes(_shifted(node.seconds, -self.inside) for node in run.nodes)
+
+    def brought_to(self, whole: float, runs: Sequence[ProfiledRun]) -> list[ProfiledRun]:
+        """Return runs whose median is what the network takes without a profile.
+
+        What they lack or have too much belongs to all nodes alike, up to twice what a profile costs a node: that cost
+        differs from network to network, and profiles round times down. The rest is the speed of the machine.
+
+        Parameters
+        ----------
+        whole : float
+            What a run takes without a profile [s].
+        runs : sequence of ProfiledRun
+            As `taken_off` returns them.
+        """
+        lacking = (whole - statistics.median(run.seconds for run in runs)) / max(1, len(runs[0].nodes))
+        longer = min(max(lacking, -2 * self.inside), 2 * self.inside)
+        found = [run.with_nodes(_shifted(node.seconds, longer) for node in run.nodes) for run in runs]
+        factor = whole / statistics.median(run.seconds for run in found)
+        return [run.scaled(factor) for run in found]
+
+
+def _shifted(seconds: float, by: float) -> float:
+    return max(seconds + by, _LEAST_LEFT * seconds)
 
 
 class ProfiledNetwork(CompiledNetwork):

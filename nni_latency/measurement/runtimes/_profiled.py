@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import math
 import statistics
@@ -34,9 +33,6 @@ _FEW_LAYERS, _MANY_LAYERS, _PROBE_RUNS = 4, 36, 20
 _KERNEL_SECONDS, _MOST_KERNEL_RUNS = 0.04, 60
 
 _PROBE_SHAPE = (1, 16, 6, 6)
-
-#: How much slower the machine may be than when the probes ran: what lies outside of nodes may take as much longer.
-_SLOWER = 1.5
 
 
 class ProfiledRuntime(ExportedRuntime):
@@ -71,9 +67,9 @@ class ProfiledRuntime(ExportedRuntime):
         """Run a network several times and put the time of its nodes down to its parts.
 
         What a node took is told by the run itself, and so is what lies outside of the nodes, such as taking the input,
-        which belongs to the first part. Where a profile costs something, that is taken off, and one factor brings the
-        runs to what the network takes without a profile, in the median of as many runs. A node that the runtime made of
-        its own accord belongs to the part of the node before.
+        which belongs to the first part. Where a profile costs something, that is taken off, and the runs are brought to
+        what the network takes without a profile, in the median of as many runs. A node that the runtime made of its own
+        accord belongs to the part of the node before.
 
         Networks side by side, and one behind what prepares it, take what their nodes take, without what lies outside.
         Between its neighbours in a network, a kernel finds its input in the layout that it wants. So nodes count that
@@ -101,8 +97,7 @@ class ProfiledRuntime(ExportedRuntime):
         wholes = self._wholes(stage, value, before)
         profiles = self._kept(stage, lambda: arrays, runs)
         wholes += self._wholes(stage, value, after)
-        factor = statistics.median(wholes) / statistics.median(run.seconds for run in profiles)
-        return [_times(factor, run) for run in profiles]
+        return cost.brought_to(statistics.median(wholes), profiles)
 
     def _kept(self, stage: Prepared, feed: Feed, runs: int) -> list[ProfiledRun]:
         """Return runs without what a profile adds for every node."""
@@ -164,24 +159,18 @@ class ProfiledRuntime(ExportedRuntime):
 
         What lies outside of the nodes is the same for both, and falls out of their difference.
         """
-        (few, *less), (many, *more) = (self._profiled_beyond(layers) for layers in (_FEW_LAYERS, _MANY_LAYERS))
-        inside, between = (max(0.0, (high - low) / (many - few)) for low, high in zip(less, more, strict=True))
-        return ProfileCost(inside, between, _SLOWER * max(0.0, less[-1] - between * few))
+        (few, less), (many, more) = (self._profiled_beyond(layers) for layers in (_FEW_LAYERS, _MANY_LAYERS))
+        return ProfileCost(max(0.0, (more - less) / (many - few)))
 
-    def _profiled_beyond(self, layers: int) -> tuple[int, float, float]:
-        """Profile a small network.
-
-        Returns how many nodes it has, how much longer than it they take with a profile, and what lies outside of them
-        [s].
-        """
+    def _profiled_beyond(self, layers: int) -> tuple[int, float]:
+        """Profile a small network; return how many nodes it has, and how much longer than it they take [s]."""
         subject = Subject(f"probe of {layers} layers", partial(_probe, layers), _PROBE_SHAPE, "network")
         inputs = self.inputs(subject.inputs)
         stage = self._prepared(subject, inputs)
         assert isinstance(stage, Prepared), stage
         whole = statistics.median(self._wholes(stage, inputs, _PROBE_RUNS))
         profiles = _profile(stage, lambda: each_array(inputs), _PROBE_RUNS)
-        longer = statistics.median(run.inside for run in profiles) - whole
-        return len(profiles[0].nodes), longer, statistics.median(run.outside for run in profiles)
+        return len(profiles[0].nodes), statistics.median(run.inside for run in profiles) - whole
 
     def _divided(
         self, count: int, main: Mapping[int, int], labels: Sequence[int | None], run: ProfiledRun
@@ -218,12 +207,6 @@ def _filler() -> NDArray[np.float64]:
 def _halves(count: int) -> tuple[int, int]:
     """Divide a number into two that differ by one at most, the first being the larger."""
     return count - count // 2, count // 2
-
-
-def _times(factor: float, run: ProfiledRun) -> ProfiledRun:
-    """Return a run at another speed."""
-    nodes = [dataclasses.replace(node, seconds=factor * node.seconds) for node in run.nodes]
-    return ProfiledRun(nodes, factor * run.seconds)
 
 
 def _kernel_seconds(nodes: Nodes) -> float:
