@@ -24,8 +24,8 @@ Array = NDArray[np.float64]
 #: How strongly the costs of a group are held to those of all operators, and how far below they may be.
 _SHARED, _FLOOR = 0.03, 0.02
 
-#: What a run is expected to take besides, at first and at least [s].
-_RUN, _LEAST_RUN = 1e-5, 1e-7
+#: What a run is expected to take besides, at first [s].
+_RUN = 1e-5
 
 #: How much of the averaged weights is kept at every step.
 _AVERAGED = 0.99
@@ -52,11 +52,14 @@ class Part:
         Number of the platform.
     seconds : float
         Time of a run [s].
+    is_first : bool, default=False
+        Whether what a run takes besides its operators is in it.
     """
 
     operators: tuple[int, ...]
     platform: int
     seconds: float
+    is_first: bool = False
 
 
 @dataclass(frozen=True)
@@ -257,6 +260,7 @@ class _Learning:
             times = add_up(
                 costs[batch.part_operator_index, batch.part_platforms], batch.part_of, len(batch.part_seconds)
             )
+            times = times + batch.part_firsts * self.network.runs.exp()[batch.platform_of_part]
             errors = functional.huber_loss(
                 times.clamp(min=1e-9).log(), batch.part_seconds.log(), delta=0.2, reduction="none"
             )
@@ -302,6 +306,8 @@ def _with_targets(graph: EncodedGraph, latencies: Array, parts: Sequence[Part]) 
     seconds = torch.tensor([part.seconds for part in parts], dtype=torch.float32)
     data.part_seconds = seconds
     data.part_shares = seconds / seconds.sum().clamp(min=1e-12)
+    data.part_firsts = torch.tensor([float(part.is_first) for part in parts])
+    data.platform_of_part = torch.tensor([part.platform for part in parts], dtype=torch.long)
     return data
 
 
@@ -330,30 +336,30 @@ class Kernels:
         Terms by group.
     seconds, shares : ndarray of shape (n_kernels,)
         Their times [s], and their parts of the times of all kernels of their networks.
-    outside : float
-        What a run of a network takes besides its kernels [s].
+    firsts : ndarray of shape (n_kernels,)
+        1 for those that hold what a run takes besides, 0 for all others.
     """
 
     totals: Array
     seconds: Array
     shares: Array
-    outside: float = 0.0
+    firsts: Array
 
 
 def _kernels(examples: Examples, platform: int) -> Kernels | None:
     """Return the kernels that were timed on a platform, if there are any."""
-    totals, seconds, shares, outside = [], [], [], []
-    for graph, parts, latency in zip(examples.graphs, examples.parts, examples.latencies[:, platform], strict=True):
+    totals, seconds, shares, firsts = [], [], [], []
+    for graph, parts in zip(examples.graphs, examples.parts, strict=True):
         timed = [part for part in parts if part.platform == platform and part.seconds > 0]
         whole = sum(part.seconds for part in timed)
-        outside += [latency - whole] if timed else []
         for part in timed:
             totals.append(group_totals(graph, part.operators))
             seconds.append(part.seconds)
             shares.append(part.seconds / whole)
+            firsts.append(float(part.is_first))
     if not totals:
         return None
-    return Kernels(np.array(totals), np.array(seconds), np.array(shares), max(0.0, float(np.nanmedian(outside))))
+    return Kernels(np.array(totals), np.array(seconds), np.array(shares), np.array(firsts))
 
 
 def group_totals(graph: EncodedGraph, operators: Sequence[int] | None = None) -> Array:
@@ -381,26 +387,17 @@ def fit_rates(totals: Array, measured: Array, kernels: Kernels | None = None) ->
     rates : ndarray of shape (n_groups, n_terms)
         Positive.
     run : float
-        What a run takes besides [s]; positive. Where kernels are known, it is what they leave.
+        What a run takes besides [s]; positive.
     """
-    if kernels is not None:
-        within = np.maximum(measured - kernels.outside, 0.5 * measured)
-        rates, _ = _fit(totals, within, kernels, run=0.0)
-        return rates, max(kernels.outside, _LEAST_RUN)
-    return _fit(totals, measured, None, run=_RUN)
-
-
-def _fit(totals: Array, measured: Array, kernels: Kernels | None, run: float) -> tuple[Array, float]:
-    """Fit rates, and what a run takes besides as a multiple of `run` [s]."""
     n_graphs, n_groups, n_terms = totals.shape
-    runs = np.full(n_graphs, run)
+    runs = np.full(n_graphs, _RUN)
     shared = np.column_stack([totals.sum(1), runs]) / measured[:, None]
     common = np.maximum(scipy.optimize.nnls(shared, np.ones(n_graphs))[0], 0.02)
     start = np.concatenate([np.tile(common[:-1], n_groups), common[-1:]])
     design = np.column_stack([totals.reshape(n_graphs, -1), runs]) / measured[:, None] * start
     wanted = np.ones(n_graphs)
     if kernels is not None:
-        flat = np.column_stack([kernels.totals.reshape(len(kernels.seconds), -1), np.zeros(len(kernels.seconds))])
+        flat = np.column_stack([kernels.totals.reshape(len(kernels.seconds), -1), _RUN * kernels.firsts])
         weights = np.sqrt(kernels.shares)
         design = np.vstack([design, flat / kernels.seconds[:, None] * start * weights[:, None]])
         wanted = np.concatenate([wanted, weights])
@@ -410,7 +407,7 @@ def _fit(totals: Array, measured: Array, kernels: Kernels | None, run: float) ->
     right = design.T @ wanted + held.T @ held.sum(1)
     factors = _nonnegative(gram, right)
     found = start * np.maximum(factors, _FLOOR)
-    return found[:-1].reshape(n_groups, n_terms), float(found[-1] * run)
+    return found[:-1].reshape(n_groups, n_terms), float(found[-1] * _RUN)
 
 
 def _nonnegative(gram: Array, right: Array) -> Array:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -50,7 +51,7 @@ class Measurements:
         for item in networks:
             row, column = rows[item.name], columns[item.platform.id]
             latencies[row, column] = item.latency
-            parts[row] += [Part(numbers, column, seconds) for numbers, seconds in item.parts]
+            parts[row] += _parts_of(item, column)
         graphs = [encode_graph(item.graph) for item in names.values()]
         kinds = {operator.op.kind for item in names.values() for operator in item.graph.operators}
         return cls(
@@ -76,6 +77,15 @@ class Measurements:
             [row for row, family in enumerate(self.family_of) if family in order[first::count]]
             for first in range(count)
         ]
+
+
+def _parts_of(network: MeasuredNetwork, column: int) -> list[Part]:
+    """Return its kernels; what lies outside of all of them is in the first one, where runtimes put it."""
+    outside = max(0.0, network.latency - math.fsum(seconds for _, seconds in network.parts))
+    return [
+        Part(numbers, column, seconds + outside, is_first=True) if 0 in numbers else Part(numbers, column, seconds)
+        for numbers, seconds in network.parts
+    ]
 
 
 def spreads_of(errors: Array, families: Sequence[str], confidence: float) -> Array:

@@ -126,13 +126,23 @@ class OnnxNetwork:
         return {name: node.name for node in self.model.graph.node for name in node.output}
 
     @cached_property
+    def _computed(self) -> set[str]:
+        """Tensors that depend on an input of the network."""
+        given = {item.name for item in fed_inputs(self.model.graph)}
+        computed: set[str] = set()
+        for node in self.model.graph.node:
+            if any(name in given or name in computed for name in node.input):
+                computed.update(node.output)
+        return computed
+
+    @cached_property
     def _sources(self) -> dict[int, set[int]]:
-        """By part, the parts whose results it takes."""
+        """By part, the parts whose results it takes; weights that an exporter shares between parts are no results."""
         found: dict[int, set[int]] = {}
         for node in self.model.graph.node:
             label = self.label_of([node.name])
             if label is not None:
-                before = (self.label_of([name]) for name in node.input if name in self._producers)
+                before = (self.label_of([name]) for name in node.input if name in self._computed)
                 found.setdefault(label, set()).update(source for source in before if source not in (None, label))
         return found
 

@@ -20,6 +20,9 @@ from torch import nn
 
 from nni_latency.errors import FileFormatError, InvalidValueError, UnknownNameError
 from nni_latency.graphs import GraphPredictor, MeasuredNetwork
+from nni_latency.graphs._graph_learning import prepare
+from nni_latency.graphs._graph_measurements import Measurements
+from nni_latency.graphs._graph_network import GraphNetwork
 from nni_latency.operators import Graph, OpSpec, TracedOperator
 from nni_latency.platforms import Platform
 from nni_latency.testing import check_estimator
@@ -145,6 +148,24 @@ def test_times_of_kernels_are_learned_from() -> None:
     costs = found.explain(items[0].graph)
     for numbers, seconds in items[0].parts:
         assert sum(costs[number].seconds for number in numbers) == pytest.approx(seconds, rel=0.4)
+
+
+@pytest.mark.parametrize("is_put_down", [True, False])
+def test_what_lies_outside_of_kernels_is_told_from_the_first_one(is_put_down: bool) -> None:
+    outside, items = 3e-4, []
+    for item in measured(8, [(FAST, 1.0)]):
+        seconds = [latency(Graph((operator,), 1)) - 5e-6 for operator in item.graph.operators]
+        parts = [((number,), value) for number, value in enumerate(seconds) if value > 0]
+        if is_put_down:  # as a runtime with a profile does it
+            parts[0] = (parts[0][0], parts[0][1] + outside)
+        items.append(replace(item, latency=sum(seconds) + outside, parts=tuple(parts)))
+    examples = Measurements.of(items).examples
+    for parts, item in zip(examples.parts, items, strict=True):
+        assert sum(part.seconds for part in parts) == pytest.approx(item.latency)
+        assert [part.is_first for part in parts] == [True] + [False] * (len(parts) - 1)
+    network = GraphNetwork(1, 8, 1, 0.0)
+    prepare(network, examples)
+    assert float(network.runs.detach().exp()) == pytest.approx(outside, rel=0.2)
 
 
 def test_it_is_the_same_from_its_file(predictor: GraphPredictor, tmp_path: Path) -> None:

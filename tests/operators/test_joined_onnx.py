@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from nni_latency.operators import beside_onnx, export_onnx, fed_onnx, join_onnx
+from nni_latency.operators import OnnxNetwork, beside_onnx, export_onnx, fed_onnx, join_onnx
 
 pytest.importorskip("onnx", reason="the package onnx is not installed")
 
@@ -65,3 +65,20 @@ def test_networks_one_after_another_compute_what_they_compute_in_turn():
     first, second = nn.Conv2d(3, 2, 1), nn.Sequential(nn.ReLU(), nn.Conv2d(2, 4, 3))
     joined = join_onnx([_exported(first, [image]), _exported(second, [first(image)])])
     assert _run(joined, [image.numpy()])[0] == pytest.approx(second(first(image)).detach().numpy(), abs=1e-5)
+
+
+def test_weights_that_parts_share_are_no_part_of_what_is_fused():
+    from onnx import TensorProto, helper
+
+    # An exporter writes equal weights once, and a node that names them again, with the number of some call.
+    nodes = [
+        helper.make_node("Identity", ["bias"], ["again"], "call0/Identity"),
+        helper.make_node("Softmax", ["input0"], ["first"], "call1/Softmax"),
+        helper.make_node("Add", ["first", "input0"], ["sum"], "call2/Add"),
+        helper.make_node("LayerNormalization", ["sum", "scale", "again"], ["out"], "call3/LayerNormalization"),
+    ]
+    given, out = (helper.make_tensor_value_info(name, TensorProto.FLOAT, (2, 4)) for name in ("input0", "out"))
+    weights = [helper.make_tensor(name, TensorProto.FLOAT, (4,), [1.0] * 4) for name in ("bias", "scale")]
+    network = OnnxNetwork(helper.make_model(helper.make_graph(nodes, "net", [given], [out], weights)), 4)
+    # The runtime fused the addition with the normalisation, and names both by the latter.
+    assert network.main_labels({1, 3}) == {1: 1, 3: 2}
