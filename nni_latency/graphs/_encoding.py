@@ -33,7 +33,7 @@ TERMS = ("flops", "padded", "inputs", "outputs", "weights", "far_inputs", "far_o
 _PLAIN = np.array([1 / 50e9, 1 / 50e9, *(6 * [_BYTES / 10e9]), 1e-6])
 
 #: Bytes from which on a tensor, and all weights of a network, are not found in a cache.
-_FAR, _FAR_WEIGHTS = 2**20, 2**24
+_FAR, _FAR_WEIGHTS = 2**20, 2**25
 
 #: Groups of operators, each with costs of its own; `nni_latency.operators.group_of` names them.
 GROUPS = (

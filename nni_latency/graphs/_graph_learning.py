@@ -22,7 +22,7 @@ from nni_latency.platforms import torch_threads
 Array = NDArray[np.float64]
 
 #: How strongly the costs of a group are held to those of all operators, and how far below they may be.
-_SHARED, _FLOOR = 0.03, 0.02
+_SHARED, _FLOOR = 0.03, 0.1
 
 #: What a run is expected to take besides, at first [s].
 _RUN = 1e-5
