@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import nni_latency.farm as farm
+from nni_latency.measurement import Meter
 from nni_latency.measurement.runtimes import Runtime
 from nni_latency.testing import FakeDevice
 
@@ -21,9 +22,9 @@ class FarmOfDevices:
         self.jobs: list[tuple[str, farm.Job]] = []
         self._dies = dies
 
-    def join(self, name: str, runtime: Runtime) -> None:
+    def join(self, name: str, runtime: Runtime, meters: Mapping[str, Meter] | None = None) -> None:
         """Take in a device."""
-        device = farm.Device(runtime, name, ())
+        device = farm.Device(runtime, name, (), meters)
         self.devices[name] = device
         self.registry.join(name, device.announcement(), {"network": 1.0})
 
@@ -46,7 +47,7 @@ class FarmOfDevices:
             # Another process takes the place of the one that died.
             device = self.devices.pop(address)
             self.registry.leave(address)
-            self.join(address, device.runtime)
+            self.join(address, device.runtime, device.meters)
             raise farm.LostError("the worker died", died=how != "left")
         self.jobs.append((address, job))
         return self.devices[address].run(job)

@@ -61,12 +61,13 @@ def command(
     protocol = visits.protocol(runtime.platform.threads, wanted.seed)
     if not hasattr(space, "measure_plan"):
         tables.check_operator_metric(wanted.metric)
-        meters = metered.meters(wanted.metric, platform.device)
+        meters = where.meters(metered, wanted.metric, platform.device, runtime)
         build_operator_tables(space, runtime, metered.protocol(protocol), job, meters)
         return
     if wanted.networks:
         raise InvalidValueError(f"The candidates of {asked.name!r} are measured in rounds: omit --networks.")
-    meters, protocol = where.meters(metered, wanted.metric, platform.device), metered.protocol(protocol)
+    meters = where.meters(metered, wanted.metric, platform.device, runtime)
+    protocol = metered.protocol(protocol)
     plans = [plan_for(space, asked.name, batch_size) for batch_size in wanted.batch_sizes]
     # All files are checked before the first table is measured.
     outs = [output.path(table_name(plan, runtime.platform, wanted.metric)) for plan in plans]

@@ -10,12 +10,15 @@ from typing import Any
 import click
 
 import nni_latency.farm as farm
+import nni_latency.loading as loading
+import nni_latency.measurement as measurement
 from nni_latency.cli._console import remarks
 from nni_latency.cli._farm_options import SecurityOptions, open_farm
 from nni_latency.cli._measuring_options import PlatformOptions, make_runtime
 from nni_latency.cli._option import DURATION, grouped
 from nni_latency.cli._report import Column, Grid, Report, ReportingCommand, print_report
-from nni_latency.units import format_count, format_seconds
+from nni_latency.errors import LatencyError
+from nni_latency.units import format_count, format_percent, format_seconds
 
 
 @click.group("farm")
@@ -58,12 +61,21 @@ def _say_address(address: str) -> None:
 @click.option(
     "--check-every", type=DURATION, default="5min", show_default=True, help="How often reference networks are timed."
 )
+@click.option(
+    "--meter",
+    "meters",
+    metavar="NAME[:ARGUMENT]",
+    multiple=True,
+    help="Meter of energy that is read here, as for build-lut; repeat for several.  "
+    "[default: nvml or rapl, by the device, where it can be read]",
+)
 @grouped()
 def join(
     address: str,
     name: str | None,
     host: str | None,
     check_every: float,
+    meters: tuple[str, ...],
     platform: PlatformOptions,
     security: SecurityOptions,
 ) -> None:
@@ -81,8 +93,39 @@ def join(
         security=security.made(),
         host=host,
         check_every=check_every,
+        meters=_meters(meters, platform.device),
         tell=_tell,
     )
+    _tell("Left the farm.")
+
+
+def _meters(names: tuple[str, ...], device: str) -> dict[str, measurement.Meter]:
+    """Return the meters that can be read here, each opened once; one that is named and cannot be is an error."""
+    usual = "nvml" if device.startswith("cuda") else "rapl"
+    found = {}
+    for name in names or (usual,):
+        try:
+            meter = loading.load_meter(name, device)
+            with meter.session():
+                found[name] = meter
+        except LatencyError:
+            if names:
+                raise
+    return found
+
+
+@command.command("fit")
+@click.argument("address", metavar="URL")
+@click.option("--name", help="Name of this worker.  [default: that of the machine]")
+@click.option("--host", metavar="ADDRESS", help="Address to listen on.  [default: all, or 127.0.0.1 if the farm does]")
+@grouped()
+def fit(address: str, name: str | None, host: str | None, security: SecurityOptions) -> None:
+    """Fit predictors for a farm on this machine, until Ctrl-C.
+
+    Such a worker measures nothing, and nothing is measured on its processors: run it on another machine than those that
+    measure, or bind it to processors of its own with taskset. It fits one thing at a time; start several for several.
+    """
+    farm.join_fits(address, name=name or machine.node() or "worker", security=security.made(), host=host, tell=_tell)
     _tell("Left the farm.")
 
 
@@ -101,16 +144,23 @@ def status(address: str, security: SecurityOptions) -> None:
         Column("jobs", "jobs", format_count),
         Column("joined", "joined", _ago),
         Column("checked", "checked", _ago),
+        Column("slower", "slower", _share),
     ]
+    fitters = client.fitters()
     reasons = [f"{row['name']} is in quarantine: {row['reason']}" for row in rows if row["reason"]]
     nothing = f"No workers. Start one on each machine: nni-latency farm join {client.address}"
     grid = Grid(rows, columns, f"Workers of {client.address}", nothing=nothing)
-    content: dict[str, Any] = {"farm": str(client.address), "workers": rows}
-    print_report(Report(grid, content, after=reasons))
+    content: dict[str, Any] = {"farm": str(client.address), "workers": rows, "fitters": fitters}
+    fitting = [f"Workers that fit predictors: {', '.join(fitters)}"] if fitters else []
+    print_report(Report(grid, content, after=[*reasons, *fitting]))
 
 
 def _ago(moment: float) -> str:
     return f"{format_seconds(max(1.0, round(time.time() - moment)))} ago"
+
+
+def _share(factor: float) -> str:
+    return format_percent(factor - 1)
 
 
 def _tell(sentence: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +11,7 @@ import click
 from click.core import ParameterSource
 
 import nni_latency.farm as farm
+import nni_latency.loading as loading
 import nni_latency.measurement as measurement
 import nni_latency.measurement.runtimes as runtimes
 import nni_latency.tables as tables
@@ -21,6 +23,9 @@ from nni_latency.platforms import Platform
 
 #: Variables by which clients of a farm that can be reached from other machines are trusted.
 TOKEN, CERT, KEY, CA = (f"NNI_LATENCY_FARM_{name}" for name in ("TOKEN_FILE", "TLS_CERT", "TLS_KEY", "TLS_CA"))
+
+#: The meter that assumes a power, and needs no machine.
+_ASSUMED = "constant"
 
 #: Options that say with what a machine measures: said once, when it joins.
 _SAID_BY_WORKERS = ("device", "runtime_options", "allocator")
@@ -89,17 +94,46 @@ class FarmOptions:
         named = farm.FarmAddress.parse(self.farm).platform
         return _client(self.farm).runtime(named or platform)
 
-    def meters(self, metered: MeterOptions, metric: str, device: str) -> tuple[measurement.Meter, ...]:
-        """Return the meters that a metric needs; a farm has none.
+    def meters(
+        self, metered: MeterOptions, metric: str, device: str, runtime: runtimes.Runtime
+    ) -> tuple[measurement.Meter, ...]:
+        """Return the meters that a metric needs, of this machine or of the workers that measure.
 
         Raises
         ------
-        InvalidValueError
-            If one is needed or named with a farm.
+        MeasurementError
+            If the meter cannot be read here, or not all workers of the platform have it.
         """
-        if self.farm is not None and (metered.meter is not None or metric in tables.METERED):
-            raise InvalidValueError("A farm measures latency alone: omit the meter, or measure without --farm.")
-        return metered.meters(metric, device)
+        if not isinstance(runtime, farm.FarmRuntime):
+            return metered.meters(metric, device)
+        if metered.meter is None and metric not in tables.METERED:
+            return ()
+        wanted = metered.meter or ""
+        if wanted.partition(":")[0] == _ASSUMED:
+            return (loading.load_meter(wanted),)
+        return (runtime.meter(wanted),)
+
+
+@dataclass(frozen=True)
+class FitFarmOptions:
+    """Whether predictors are fitted on a farm."""
+
+    # Not by the variable that names the farm for measuring: such a farm may have no worker that fits.
+    farm: str | None = option("Fit on the workers of 'nni-latency farm fit' instead of this machine.", metavar="URL")
+
+    def fitting(self) -> contextlib.AbstractContextManager[None]:
+        """Return what has everything fitted where it is to be fitted.
+
+        Raises
+        ------
+        FarmError
+            If no farm answers, or it has no worker that fits.
+        """
+        if self.farm is None:
+            return contextlib.nullcontext()
+        if farm.FarmAddress.parse(self.farm).platform:
+            raise InvalidValueError("Fits belong to no platform. Give --farm its address alone.")
+        return _client(self.farm).fitting()
 
 
 def open_farm(address: str, security: farm.FarmSecurity) -> farm.Farm:

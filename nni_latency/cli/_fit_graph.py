@@ -12,6 +12,7 @@ import click
 import nni_latency.datasets as datasets
 import nni_latency.graphs as graphs
 from nni_latency.cli._console import progress, remarks
+from nni_latency.cli._farm_options import FitFarmOptions
 from nni_latency.cli._graph_report import graph_report
 from nni_latency.cli._option import grouped, option
 from nni_latency.cli._output_options import OutputOptions
@@ -41,17 +42,21 @@ class _GraphOptions:
     epochs: int = option("Times that every network is seen at most.", type=click.IntRange(1), default=40)
     members: int = option("Graph networks that are averaged.", type=click.IntRange(1), default=3)
     seed: int = option("Random seed.", type=click.IntRange(0), default=0)
-    jobs: int = option("Processes that learn side by side.", type=click.IntRange(1), default=1)
+    jobs: int | None = option(
+        "Processes of this machine that learn side by side.  [default: 1]", type=click.IntRange(1)
+    )
 
 
 @click.command("graph", cls=ReportingCommand)
 @grouped(out={"help": "File of the predictor.  [default: graph.safetensors]"})
-def fit_graph(fit: _GraphOptions, output: OutputOptions) -> None:
+def fit_graph(fit: _GraphOptions, output: OutputOptions, where: FitFarmOptions) -> None:
     """Fit a predictor of whole networks to measured ones, for all of their platforms at once.
 
     With --from, one platform is added to a predictor, from a few networks; 'nni-latency families suggest' says which
     to measure.
     """
+    if fit.jobs is not None and where.farm is not None:
+        raise InvalidValueError("--jobs is for this machine, and --farm for others. Omit one of them.")
     out = output.path("graph.safetensors")
     networks = _of_platform([item for folder in fit.data for item in datasets.measured_networks(folder)], fit)
     with progress(remarks()) as bar:
@@ -62,7 +67,8 @@ def fit_graph(fit: _GraphOptions, output: OutputOptions) -> None:
             left = (time.monotonic() - begin) / done * (total - done)
             bar.update(task, completed=done, total=total, left=f"{format_seconds(left) if left else '0 s'} left")
 
-        found = _fitted(fit, networks, watch)
+        with where.fitting():
+            found = _fitted(fit, networks, watch)
     found.save(out)
     print_report(graph_report(found, after=[f"Wrote {out}"]))
 

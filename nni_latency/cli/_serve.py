@@ -107,21 +107,20 @@ def command(address: _AddressOptions, answers: _AnswerOptions, limits: _LimitOpt
     store = database.open_store(answers.database)
     with contextlib.closing(store):
         made = service.LatencyService(_query(store, answers, most), most)
-        if answers.every is not None:
-            made.evolve_every(answers.every)
         with contextlib.closing(made):
+            made.take_current()
+            if answers.every is not None:
+                made.evolve_every(answers.every)
             service.serve(
                 made, host=address.host, port=address.port, keys=keys, hosts=address.hosts, on_start=_announce(answers)
             )
 
 
 def _query(store: Any, answers: _AnswerOptions, limits: service.ServiceLimits) -> query.LatencyQuery:
-    evolved = query.load_current(store) if isinstance(store, database.DatabaseStore) else None
-    known = {query.EVOLVING: evolved} if evolved is not None else {}
     return query.LatencyQuery(
         store,
         machines=_machines(answers, limits.measure),
-        predictors={**known, **load_predictors(answers.predictor)},
+        predictors=load_predictors(answers.predictor),
         protocol=replace(query.QUERY_PROTOCOL, time_budget=answers.budget),
     )
 

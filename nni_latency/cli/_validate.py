@@ -82,7 +82,7 @@ def command(
     predicted = validation.predict_networks(made, plan, networks, runtime.platform)
     if wanted.normalise:
         predicted |= validation.predict_references(made, plan, tables.reference_networks(plan, networks))
-    meters = where.meters(metered, made.metric, platform.device)
+    meters = where.meters(metered, made.metric, platform.device, runtime)
     protocol = metered.protocol(ending.protocol(platform.threads))
     title = str(plan.space) if isinstance(plan, tables.MeasurePlan) else plan.space.name
     with Measuring(f"{len(networks)} networks of {title}", runtime, store, meters) as measuring:

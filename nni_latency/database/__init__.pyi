@@ -1,9 +1,10 @@
 from ._answers import count_stored, list_known, measured_graphs
 from ._database import Database
+from ._drift import DriftPoint, PlatformDrift, platform_drift
 from ._export import COLUMNS, export_samples
 from ._location import DATABASE_VARIABLE, MEMORY, default_location
 from ._memo import copy_memo
-from ._overview import KindOverview, SubjectOverview, find_subjects, summarise
+from ._overview import KindOverview, SubjectOverview, find_subjects, latest_platforms, summarise
 from ._predictors import (
     PredictorVersion,
     add_predictor,
@@ -24,7 +25,9 @@ __all__ = [
     "Database",
     "DatabaseStore",
     "DatabaseWarning",
+    "DriftPoint",
     "KindOverview",
+    "PlatformDrift",
     "PredictorVersion",
     "StaleCampaign",
     "SubjectOverview",
@@ -35,9 +38,11 @@ __all__ = [
     "default_location",
     "export_samples",
     "find_subjects",
+    "latest_platforms",
     "list_known",
     "measured_graphs",
     "open_store",
+    "platform_drift",
     "predictor_content",
     "predictor_versions",
     "remove_campaigns",

@@ -10,8 +10,10 @@ from sqlalchemy import Connection, func, or_, select
 
 from nni_latency.database._database import Database
 from nni_latency.database._reading import Complaints, read_keys, read_records, select_campaigns
+from nni_latency.database._rows import platform_of
 from nni_latency.database._schema import campaigns, failures, platforms, subjects
 from nni_latency.measurement import Record, quantile
+from nni_latency.platforms import Platform
 
 
 @dataclass(frozen=True)
@@ -102,6 +104,19 @@ def summarise(database: Database) -> list[KindOverview]:
         )
         for row in rows
     ]
+
+
+def latest_platforms(database: Database, kind: str) -> list[Platform]:
+    """Return the platforms of campaigns of a kind, sorted by id: of each id the state that was measured last."""
+    statement = (
+        select(platforms.c.name, platforms.c.content)
+        .join(campaigns, campaigns.c.platform_id == platforms.c.id)
+        .where(campaigns.c.kind == kind)
+        .order_by(campaigns.c.written, campaigns.c.id)
+    )
+    with database.reading() as connection:
+        latest = {row.name: row.content for row in connection.execute(statement)}
+    return [platform_of(latest[name]) for name in sorted(latest)]
 
 
 def find_subjects(

@@ -34,8 +34,8 @@ class PredictorVersion:
     n_records : int
         Records in the database at that time.
     errors : mapping of str to float
-        Mean absolute percentage error, as a ratio, on the networks held out: by platform, and ``all``. These networks
-        become more; ``before`` is the error of the version before on the same ones.
+        Mean absolute percentage error, as a ratio, on what was held out: networks by platform or kernels by group, and
+        ``all``. What is held out becomes more; ``before`` is the error of the version before on the same.
     is_current : bool
         Whether it answers.
     remark : str

@@ -2,16 +2,19 @@ from ._announcement import Announcement, Traits, WorkerState
 from ._bench import FarmBench, FarmBenches, JobRunner, LostError
 from ._device import Device
 from ._farm import Farm, FarmPlatform
+from ._fitting import FITS, FitBackend
 from ._job import SLICE, Answer, BenchPlace, Job
+from ._meter import FarmMeter
 from ._references import reference_subjects
 from ._registry import TOLERANCE, Registry, platform_key
 from ._runtime import FarmRuntime
 from ._scheduler import FarmPlugin, serve
 from ._security import PORT, FarmAddress, FarmSecurity, is_local
-from ._worker import CHECK_EVERY, join
+from ._worker import CHECK_EVERY, join, join_fits, owning
 
 __all__ = [
     "CHECK_EVERY",
+    "FITS",
     "PORT",
     "SLICE",
     "TOLERANCE",
@@ -23,10 +26,12 @@ __all__ = [
     "FarmAddress",
     "FarmBench",
     "FarmBenches",
+    "FarmMeter",
     "FarmPlatform",
     "FarmPlugin",
     "FarmRuntime",
     "FarmSecurity",
+    "FitBackend",
     "Job",
     "JobRunner",
     "LostError",
@@ -35,6 +40,8 @@ __all__ = [
     "WorkerState",
     "is_local",
     "join",
+    "join_fits",
+    "owning",
     "platform_key",
     "reference_subjects",
     "serve",

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from nni_latency.measurement import Meter
 from nni_latency.measurement.runtimes import Runtime
 from nni_latency.platforms import Platform
 
@@ -63,6 +64,8 @@ class Announcement:
         What the machine was like when it joined, as `nni_latency.platforms.Conditions.as_dict` tells it.
     stand_in : Announcement, optional
         The runtime of the same device that can be timed inside, where its own cannot.
+    meters : mapping of str to str
+        What it can read besides the clock, by name: the metric of each, such as ``energy``.
 
     Examples
     --------
@@ -76,17 +79,19 @@ class Announcement:
     traits: Traits
     conditions: Mapping[str, Any] = field(default_factory=dict)
     stand_in: Announcement | None = None
+    meters: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
-    def of_runtime(cls, name: str, runtime: Runtime) -> Announcement:
-        """Announce a runtime of this machine."""
+    def of_runtime(cls, name: str, runtime: Runtime, meters: Mapping[str, Meter] | None = None) -> Announcement:
+        """Announce a runtime of this machine, and what can be read here."""
         inner = runtime.stand_in()
         return cls(
             name,
             runtime.platform,
             Traits.of(runtime),
             runtime.conditions().as_dict(),
-            cls.of_runtime(name, inner) if inner is not None else None,
+            cls.of_runtime(name, inner, meters) if inner is not None else None,
+            {meter: found.metric for meter, found in (meters or {}).items()},
         )
 
     def content(self) -> dict[str, Any]:
@@ -96,6 +101,7 @@ class Announcement:
             "platform": self.platform.as_dict(),
             "traits": dict(vars(self.traits)),
             "conditions": dict(self.conditions),
+            "meters": dict(self.meters),
             "stand_in": self.stand_in.content() if self.stand_in else None,
         }
 
@@ -109,6 +115,7 @@ class Announcement:
             Traits(**content["traits"]),
             content["conditions"],
             cls.of(inner) if inner else None,
+            content["meters"],
         )
 
 
@@ -138,6 +145,8 @@ class WorkerState:
         When its reference networks were timed last [s since 1970, UTC].
     references : mapping of str to float
         What they took then [s], by name.
+    slower : float
+        By what factor they took longer than at best.
     conditions : mapping
         What the machine was like when it joined.
     """
@@ -152,4 +161,5 @@ class WorkerState:
     joined: float = 0.0
     checked: float = 0.0
     references: Mapping[str, float] = field(default_factory=dict)
+    slower: float = 1.0
     conditions: Mapping[str, Any] = field(default_factory=dict)

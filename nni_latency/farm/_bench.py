@@ -11,11 +11,13 @@ from typing import Protocol as Interface
 from nni_latency.errors import LatencyError, MeasurementError
 from nni_latency.farm._announcement import Announcement
 from nni_latency.farm._job import Answer, BenchPlace, Job
+from nni_latency.farm._meter import FarmMeter
 from nni_latency.farm._registry import platform_key
 from nni_latency.measurement import (
     Bench,
     Benches,
     Limits,
+    Meter,
     Protocol,
     Subject,
     Visit,
@@ -72,6 +74,8 @@ class FarmBenches(Benches):
         Where `announcement` stands in for another runtime: what the workers measure with.
     limits : Limits, optional
         What a process of a worker may use that measures.
+    meters : sequence of Meter, default=()
+        What is read there besides the clock.
     """
 
     def __init__(
@@ -80,9 +84,10 @@ class FarmBenches(Benches):
         announcement: Announcement,
         outer: Announcement | None = None,
         limits: Limits | None = None,
+        meters: Sequence[Meter] = (),
     ) -> None:
         self.farm, self.announcement, self.outer = farm, announcement, outer or announcement
-        self.limits = limits
+        self.limits, self.meters = limits, tuple(meters)
         self.isolated = announcement.traits.isolated
 
     @property
@@ -94,11 +99,16 @@ class FarmBenches(Benches):
         """Say what the machine of one of the workers is like at this moment."""
         with self.open(Protocol(threads=self.platform.threads)) as bench:
             assert isinstance(bench, FarmBench)
-            return Conditions.from_dict(bench.ask("conditions").conditions)
+            answer = bench.ask("conditions")
+            if answer.failure is not None:
+                raise answer.failure
+            return Conditions.from_dict(answer.conditions)
 
     def open(self, protocol: Protocol, *, calls: bool = False) -> Bench:
         """Return a new bench on one of the workers."""
-        place = BenchPlace(uuid.uuid4().hex, protocol, calls, self.outer is not self.announcement, self.limits)
+        inside = self.outer is not self.announcement
+        meters = tuple(meter.name if isinstance(meter, FarmMeter) else meter for meter in self.meters)
+        place = BenchPlace(uuid.uuid4().hex, protocol, calls, inside, self.limits, meters)
         return FarmBench(self.farm, place, platform_key(self.outer.platform))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from nni_latency.errors import LatencyError, MeasurementError
@@ -13,7 +13,9 @@ from nni_latency.farm._announcement import Announcement
 from nni_latency.farm._job import Answer, BenchPlace, Job
 from nni_latency.measurement import (
     Bench,
+    Benches,
     IsolatedBench,
+    Meter,
     Protocol,
     Subject,
     Visited,
@@ -44,16 +46,21 @@ class Device:
         What people call the worker.
     references : sequence of Subject
         Networks by which its speed is told.
+    meters : mapping of str to Meter
+        What can be read here besides the clock, by name.
     """
 
-    def __init__(self, runtime: Runtime, name: str, references: Sequence[Subject]) -> None:
+    def __init__(
+        self, runtime: Runtime, name: str, references: Sequence[Subject], meters: Mapping[str, Meter] | None = None
+    ) -> None:
         self.runtime, self.name, self.references = runtime, name, tuple(references)
-        self._benches: OrderedDict[str, _OpenBench] = OrderedDict()
+        self.meters = dict(meters or {})
+        self._open: OrderedDict[str, _OpenBench] = OrderedDict()
         self._checking: Bench | None = None
 
     def announcement(self) -> Announcement:
         """Say what this is."""
-        return Announcement.of_runtime(self.name, self.runtime)
+        return Announcement.of_runtime(self.name, self.runtime, self.meters)
 
     def check(self) -> dict[str, float]:
         """Time the reference operator and the reference networks.
@@ -68,7 +75,7 @@ class Device:
         LatencyError
             If one of them cannot be run.
         """
-        for place, bench in list(self._benches.items()):
+        for place, bench in list(self._open.items()):
             if time.monotonic() - bench.used > _IDLE:
                 self._close(place)
         times: dict[str, list[float]] = {}
@@ -85,12 +92,12 @@ class Device:
 
     def run(self, job: Job) -> Answer:
         """Do a job; whatever goes wrong with its subjects is in the answer."""
-        if job.task == "conditions":
-            return Answer(self.name, conditions=self._runtime(job.place).conditions().as_dict())
         if job.task == "close":
             self._close(job.place.bench)
             return Answer(self.name)
         try:
+            if job.task == "conditions":
+                return Answer(self.name, conditions=self._benches(job.place).conditions().as_dict())
             bench = self._find(job.place)
             try:
                 return bench.run(job, self.name)
@@ -104,7 +111,7 @@ class Device:
         """Close all benches, even under a job or a check in another thread, which then fails."""
         if isinstance(self._checking, IsolatedBench):
             self._checking.__exit__(None, None, None)
-        for bench in list(self._benches):
+        for bench in list(self._open):
             self._close(bench)
 
     def _runtime(self, place: BenchPlace) -> Runtime:
@@ -113,20 +120,28 @@ class Device:
             raise MeasurementError(f"Nothing stands in for the runtime {self.runtime.name!r}.")
         return inner
 
+    def _benches(self, place: BenchPlace) -> Benches:
+        return self._runtime(place).benches(tuple(map(self._meter, place.meters)), place.limits)
+
+    def _meter(self, meter: str | Meter) -> Meter:
+        if isinstance(meter, Meter):
+            return meter
+        if meter not in self.meters:
+            raise MeasurementError(f"The worker {self.name} of the farm cannot read {meter!r}.")
+        return self.meters[meter]
+
     def _find(self, place: BenchPlace) -> _OpenBench:
         """Return a bench that is open, or open it; others are closed where there are too many."""
-        if place.bench not in self._benches:
-            while len(self._benches) >= _MOST_BENCHES:
-                self._close(next(iter(self._benches)))
-            self._benches[place.bench] = _OpenBench(
-                self._runtime(place).benches(limits=place.limits).open(place.protocol, calls=place.calls)
-            )
-        self._benches.move_to_end(place.bench)
-        return self._benches[place.bench]
+        if place.bench not in self._open:
+            while len(self._open) >= _MOST_BENCHES:
+                self._close(next(iter(self._open)))
+            self._open[place.bench] = _OpenBench(self._benches(place).open(place.protocol, calls=place.calls))
+        self._open.move_to_end(place.bench)
+        return self._open[place.bench]
 
     def _close(self, bench: str) -> None:
-        if bench in self._benches:
-            self._benches.pop(bench).close()
+        if bench in self._open:
+            self._open.pop(bench).close()
 
 
 class _OpenBench:

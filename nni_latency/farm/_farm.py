@@ -6,15 +6,18 @@ import contextlib
 import itertools
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any
+
+from joblib import parallel_config
 
 from nni_latency.errors import FarmError, MismatchError, UnknownNameError
 from nni_latency.farm._announcement import Announcement, Traits, WorkerState
 from nni_latency.farm._bench import FarmBenches, LostError
+from nni_latency.farm._fitting import FitBackend
 from nni_latency.farm._job import Answer, BenchPlace, Job
 from nni_latency.farm._registry import platform_key
 from nni_latency.farm._runtime import FarmRuntime
@@ -43,13 +46,23 @@ class FarmPlatform:
     workers : tuple of WorkerState
         The workers that have it, in the order in which they joined.
     announcement : Announcement
-        What the first of them has announced.
+        What the first of them has announced, with the meters that all of them have.
     """
 
     platform: Platform
     traits: Traits
     workers: tuple[WorkerState, ...]
     announcement: Announcement
+
+
+def _platform_of(workers: Sequence[tuple[WorkerState, Announcement]]) -> FarmPlatform:
+    first = workers[0][1]
+    # A campaign may move to any of them, so what only some can read cannot be asked for.
+    shared = {
+        name: metric for name, metric in first.meters.items() if all(name in other.meters for _, other in workers)
+    }
+    states = tuple(state for state, _ in workers)
+    return FarmPlatform(first.platform, first.traits, states, replace(first, meters=shared))
 
 
 class Farm:
@@ -121,11 +134,7 @@ class Farm:
         groups: dict[str, list[tuple[WorkerState, Announcement]]] = {}
         for state, announcement in self._states():
             groups.setdefault(platform_key(announcement.platform), []).append((state, announcement))
-        return [
-            FarmPlatform(first.platform, first.traits, tuple(state for state, _ in found), first)
-            for found in groups.values()
-            for first in [found[0][1]]
-        ]
+        return [_platform_of(found) for found in groups.values()]
 
     def workers(self) -> list[WorkerState]:
         """Return the states of all workers, in the order in which they joined; raises as `platforms`."""
@@ -188,6 +197,42 @@ class Farm:
         Its benches are those of `benches`; nothing of it runs in this process. Raises as `find` does.
         """
         return FarmRuntime(self, self.find(platform).announcement)
+
+    def fitters(self) -> list[str]:
+        """Return the names of the workers that fit predictors.
+
+        Raises
+        ------
+        FarmError
+            If the farm does not answer.
+        """
+        return list(self._call("farm_fitters"))
+
+    @contextlib.contextmanager
+    def fitting(self) -> Iterator[None]:
+        """Have everything fitted on the workers that fit, as far as it is done side by side by joblib.
+
+        Raises
+        ------
+        FarmError
+            If there is no such worker, or one dies or leaves while it fits.
+
+        Examples
+        --------
+        >>> with Farm("tcp://127.0.0.1:8786") as farm, farm.fitting():  # doctest: +SKIP
+        ...     GraphPredictor().fit(networks)
+        """
+        workers = self.fitters()
+        if not workers:
+            raise FarmError(
+                f"The farm has no worker that fits. Start one on a machine that measures nothing: nni-latency farm fit "
+                f"{self.address}"
+            )
+        try:
+            with parallel_config(backend=FitBackend(self._client, len(workers)), n_jobs=len(workers)):
+                yield
+        except (distributed.KilledWorker, CancelledError, distributed.scheduler.NoValidWorkerError) as error:
+            raise FarmError("A worker of the farm died or left while it fitted. Run the same command again.") from error
 
     def place(self, bench: str, key: str) -> str:
         """Return the address of the worker that does the next job of a bench, and wait for one if need be.

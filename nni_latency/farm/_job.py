@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from nni_latency.errors import LatencyError
-from nni_latency.measurement import Limits, Protocol, Visited
+from nni_latency.measurement import Limits, Meter, Protocol, Visited
 
 #: Longest time that a job takes, unless a single visit takes longer [s].
 SLICE = 60.0
@@ -31,6 +31,8 @@ class BenchPlace:
         Whether it is of the runtime that stands in for the worker's own where that cannot be timed inside.
     limits : Limits, optional
         What the process may use in which it lies.
+    meters : tuple of (str or Meter)
+        What is read besides the clock: the names of meters of the worker, or what assumes something instead.
     """
 
     bench: str
@@ -38,6 +40,7 @@ class BenchPlace:
     calls: bool = False
     inside: bool = False
     limits: Limits | None = None
+    meters: tuple[str | Meter, ...] = ()
 
 
 @dataclass(frozen=True)

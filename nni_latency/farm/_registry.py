@@ -230,6 +230,7 @@ def _state(worker: _Worker) -> WorkerState:
         worker.joined,
         worker.checked,
         dict(worker.references),
+        _ratio(worker.references, worker.best),
         dict(announcement.conditions),
     )
 

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any, NoReturn
 
-from nni_latency.errors import MeasurementError
+from nni_latency.errors import MeasurementError, listed
 from nni_latency.farm._announcement import Announcement
 from nni_latency.farm._bench import FarmBenches, JobRunner
+from nni_latency.farm._meter import FarmMeter
 from nni_latency.measurement import Benches, Clock, Limits, Meter, Stage, Subject
 from nni_latency.measurement.runtimes import Runtime
 from nni_latency.platforms import Conditions, Platform
@@ -48,14 +49,39 @@ class FarmRuntime(Runtime):
         Raises
         ------
         MeasurementError
-            If a meter is given: meters of this machine do not read another one.
+            If a meter is neither one of the workers, see `meter`, nor one that assumes something instead of reading it.
         """
-        if meters:
+        for meter in meters:
+            if not (isinstance(meter, FarmMeter) or meter.assumption):
+                raise MeasurementError(
+                    f"{meter.description} reads this machine, and the farm measures on others. Omit the meter, or "
+                    "measure without the farm."
+                )
+        return FarmBenches(self._farm, self._announcement, self._outer, limits, meters)
+
+    def meter(self, name: str = "") -> Meter:
+        """Return what stands for a meter of the workers.
+
+        Parameters
+        ----------
+        name : str
+            As the workers have announced it; by default the first one that reads energy.
+
+        Raises
+        ------
+        MeasurementError
+            If not all workers of the platform have it.
+        """
+        known = (self._outer or self._announcement).meters
+        energy = next((meter for meter, metric in known.items() if metric == "energy"), None)
+        wanted = name or energy
+        if wanted is None or wanted not in known:
+            lack = f"cannot read {name!r}" if name else "read no energy"
             raise MeasurementError(
-                f"{meters[0].description} reads this machine, and the farm measures on others. Omit the meter, or "
-                "measure without the farm."
+                f"The workers of {self.platform.id} {lack}. They read: {listed(known) or 'nothing'}. A power can be "
+                "assumed instead, as in constant:15."
             )
-        return FarmBenches(self._farm, self._announcement, self._outer, limits)
+        return FarmMeter(wanted, known[wanted])
 
     def stand_in(self) -> Runtime | None:
         """Return the runtime of the same workers that can be timed inside, where there is one."""

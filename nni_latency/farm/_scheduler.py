@@ -42,12 +42,15 @@ class FarmPlugin(distributed.SchedulerPlugin):  # type: ignore[name-defined]
         self.registry, self._tell = registry, tell
         self._changed = asyncio.Event()
         self._told: dict[str, str] = {}
+        self._fitters: dict[str, str] = {}
 
     async def start(self, scheduler: Any) -> None:
         """Take the questions of workers and clients."""
         self._scheduler = scheduler
         scheduler.handlers.update(
             farm_join=self.join,
+            farm_join_fits=self.join_fits,
+            farm_fitters=self.fitters,
             farm_check=self.check,
             farm_assign=self.assign,
             farm_release=self.release,
@@ -65,6 +68,16 @@ class FarmPlugin(distributed.SchedulerPlugin):  # type: ignore[name-defined]
         self._told[address] = announcement.name
         self._tell(f"{announcement.name} joined with {announcement.platform.id}.")
         return self.check(address, references)
+
+    def join_fits(self, address: str, worker: str) -> None:
+        """Take in a worker that fits predictors."""
+        if address in self._scheduler.workers:
+            self._fitters[address] = self._told[address] = worker
+            self._tell(f"{worker} joined to fit predictors.")
+
+    def fitters(self) -> list[str]:
+        """Return the names of the workers that fit predictors, in the order in which they joined."""
+        return list(self._fitters.values())
 
     def check(self, address: str, references: Mapping[str, float], error: str = "") -> str:
         """Take in what the reference networks of a worker took; return why it is in quarantine."""
@@ -108,6 +121,7 @@ class FarmPlugin(distributed.SchedulerPlugin):  # type: ignore[name-defined]
     def remove_worker(self, scheduler: Any, worker: str, **options: Any) -> None:
         """Forget a worker that left or died."""
         self.registry.leave(worker)
+        self._fitters.pop(worker, None)
         name = self._told.pop(worker, None)
         if name is not None:
             self._tell(f"{name} left.")

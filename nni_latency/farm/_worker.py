@@ -1,4 +1,4 @@
-"""A worker of a farm: a process that owns a device, and measures on it for others."""
+"""A worker of a farm: a process that owns a device and measures on it for others, or that fits predictors."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ import asyncio
 import contextlib
 import re
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
-from nni_latency.errors import FarmError, LatencyError
+from nni_latency.errors import FarmError, InvalidValueError, LatencyError
 from nni_latency.farm._device import Device
+from nni_latency.farm._fitting import FITS
 from nni_latency.farm._job import Answer, Job
 from nni_latency.farm._references import reference_subjects
 from nni_latency.farm._registry import platform_key
@@ -18,7 +21,7 @@ from nni_latency.farm._scheduler import Tell, stopping
 from nni_latency.farm._security import FarmAddress, FarmSecurity
 from nni_latency.farm._transport import check_versions, dask_security, distributed, quiet, settings
 from nni_latency.files import cache_folder, locked
-from nni_latency.measurement import Subject
+from nni_latency.measurement import Meter, Subject
 from nni_latency.measurement.runtimes import Runtime
 from nni_latency.platforms import affinity
 
@@ -48,6 +51,7 @@ def join(
     host: str | None = None,
     references: Sequence[Subject] | None = None,
     check_every: float = CHECK_EVERY,
+    meters: Mapping[str, Meter] | None = None,
     tell: Tell = lambda _sentence: None,
 ) -> None:
     """Measure for a farm on a device of this machine, until this process is interrupted or terminated.
@@ -73,6 +77,8 @@ def join(
         Networks by which its speed is told, the same on all workers of the platform.
     check_every : float, default=300.0
         How often they are timed [s].
+    meters : mapping of str to Meter, optional
+        What can be read here besides the clock, by the name that clients call it.
     tell : callable, optional
         Called with a sentence whenever something happens.
 
@@ -80,6 +86,8 @@ def join(
     ------
     BusyError
         If another worker owns the device.
+    InvalidValueError
+        If the runtime has more threads than there are processors.
     FarmError
         If nobody answers at the address, or refuses the token or the certificate.
     LatencyError
@@ -89,15 +97,60 @@ def join(
     where = FarmAddress.parse(address).secured(security)
     if host is not None:
         security.check_host(host)
-    owned = Device(runtime, name, reference_subjects() if references is None else references)
+    if device == "cpu":
+        _check_threads(runtime.platform.threads)
+    owned = Device(runtime, name, reference_subjects() if references is None else references, meters or {})
     quiet()
     with owning(device), settings(), tempfile.TemporaryDirectory(prefix="nni-latency-farm-") as folder:
-        asyncio.run(_Joined(where, owned, security, host, check_every, tell, folder).run())
+        asyncio.run(_Measuring(owned, check_every, where, name, security, host, tell, folder).run())
+
+
+def _check_threads(threads: int) -> None:
+    """Refuse threads that would take turns on a processor, which measures something else than the platform says."""
+    usable = len(affinity())
+    if 0 < usable < threads:
+        raise InvalidValueError(
+            f"A worker with {threads} threads needs as many processors, and this process may use {usable}. "
+            "Give it fewer threads, or more processors."
+        )
+
+
+def join_fits(
+    address: str,
+    *,
+    name: str,
+    security: FarmSecurity | None = None,
+    host: str | None = None,
+    tell: Tell = lambda _sentence: None,
+) -> None:
+    """Fit predictors for a farm on this machine, until this process is interrupted or terminated.
+
+    Nothing is measured on the processors that this process may use, which are its own as long as it lives.
+
+    Parameters
+    ----------
+    address, name, security, host, tell
+        As for `join`.
+
+    Raises
+    ------
+    BusyError
+        If another worker owns one of the processors.
+    FarmError
+        If nobody answers at the address, or refuses the token or the certificate.
+    """
+    security = security or FarmSecurity()
+    where = FarmAddress.parse(address).secured(security)
+    if host is not None:
+        security.check_host(host)
+    quiet()
+    with owning("cpu"), settings(), tempfile.TemporaryDirectory(prefix="nni-latency-farm-") as folder:
+        asyncio.run(_Fitting(where, name, security, host, tell, folder).run())
 
 
 @contextlib.contextmanager
 def owning(device: str) -> Iterator[None]:
-    """Own a device of this machine, so that no other worker measures on it at the same time.
+    """Own a device of this machine, so that no other worker measures or fits on it at the same time.
 
     Raises
     ------
@@ -113,7 +166,7 @@ def owning(device: str) -> Iterator[None]:
         for part, file in parts.items():
             remedy = "keep to other processors, as in: taskset -c 1 nni-latency farm join ..."
             remedy = remedy if device == "cpu" else "choose another device"
-            held.enter_context(locked(folder / f"{file}.lock", f"measuring on {part} for a farm", remedy=remedy))
+            held.enter_context(locked(folder / f"{file}.lock", f"using {part} for a farm", remedy=remedy))
         yield
 
 
@@ -121,25 +174,19 @@ class _StoppedError(Exception):
     """Raised when the process is interrupted while it waits for its device."""
 
 
-class _Joined:
+class _Joined(ABC):
     """A worker, as long as its process lives."""
 
+    #: What it has that jobs ask for.
+    resource: str
+
     def __init__(
-        self,
-        address: FarmAddress,
-        device: Device,
-        security: FarmSecurity,
-        host: str | None,
-        check_every: float,
-        tell: Tell,
-        folder: str,
+        self, address: FarmAddress, name: str, security: FarmSecurity, host: str | None, tell: Tell, folder: str
     ) -> None:
-        self._address, self._device, self._check_every, self._tell = address, device, check_every, tell
+        self._address, self._name, self._tell = address, name, tell
         self._security, self._folder = dask_security(security), folder
         # A worker listens, too: on a farm without a certificate it must not be reached from elsewhere.
         self._host = f"{security.scheme}://{host or ('0.0.0.0' if security.protects else '127.0.0.1')}"
-        self._key = platform_key(device.runtime.platform)
-        self._reason = ""
 
     async def run(self) -> None:
         stop = stopping()
@@ -147,7 +194,7 @@ class _Joined:
         has_joined = False
         while not stop.is_set():
             try:
-                await self._join(stop)
+                await self._join()
                 has_joined = True
             except _StoppedError:
                 return
@@ -155,19 +202,19 @@ class _Joined:
                 if not has_joined:
                     raise
             finally:
-                self._device.close()
+                self._leave()
             if not stop.is_set():
                 self._tell(f"{self._address} is gone. It is looked for again every {_RETRY:g} s; Ctrl-C ends that.")
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(stop.wait(), _RETRY)
 
-    async def _join(self, stop: asyncio.Event) -> None:
-        """Measure until the process is stopped, or the farm is gone."""
+    async def _join(self) -> None:
+        """Work until the process is stopped, or the farm is gone."""
         await asyncio.to_thread(self._address.reach)
         worker = distributed.Worker(
             str(self._address),
             nthreads=1,
-            resources={self._key: 1},
+            resources={self.resource: 1},
             host=self._host,
             security=self._security,
             memory_limit=0,
@@ -176,7 +223,6 @@ class _Joined:
             dashboard=False,
             death_timeout=_TIMEOUT,
         )
-        worker.nni_latency_device = self._device
         try:
             await worker
         except Exception as error:  # what the other side says may be anything, and make no sense
@@ -184,27 +230,55 @@ class _Joined:
         try:
             worker.http_server.stop()
             check_versions(await worker.scheduler.farm_versions() or {}, self._address)
-            await self._measure(worker, stop)
+            await self._work(worker)
         finally:
             await worker.close(timeout=1, executor_wait=False)
 
-    async def _measure(self, worker: Any, stop: asyncio.Event) -> None:
-        self._tell(f"{self._device.name} has found {self._address} and times its reference networks.")
+    @abstractmethod
+    async def _work(self, worker: Any) -> None:
+        """Announce what this worker is, and stay until it is stopped or the farm is gone."""
+
+    @abstractmethod
+    def _leave(self) -> None:
+        """Let go of what is held as long as the farm is there."""
+
+    async def _stay(self, worker: Any, pause: Callable[[], float | None], check: Callable[[], Awaitable[None]]) -> None:
+        """Stay until this worker is stopped or the farm is gone, and check something after every pause [s]."""
+        gone = asyncio.ensure_future(worker.finished())
+        while not (self._stopped.done() or gone.done()):
+            await asyncio.wait([self._stopped, gone], timeout=pause(), return_when=asyncio.FIRST_COMPLETED)
+            if not (self._stopped.done() or gone.done()):
+                with contextlib.suppress(OSError):
+                    await check()
+        gone.cancel()
+
+
+class _Measuring(_Joined):
+    """A worker that owns a device, and measures on it."""
+
+    def __init__(self, device: Device, check_every: float, *options: Any) -> None:
+        super().__init__(*options)
+        self._device, self._check_every = device, check_every
+        self.resource = platform_key(device.runtime.platform)
+        self._reason = ""
+
+    def _leave(self) -> None:
+        self._device.close()
+
+    async def _work(self, worker: Any) -> None:
+        worker.nni_latency_device = self._device
+        self._tell(f"{self._name} has found {self._address} and times its reference networks.")
         references = await self._in_turn(worker, self._device.check)
         content = await self._in_turn(worker, self._device.announcement)
         self._tell_reason(
             await worker.scheduler.farm_join(address=worker.address, content=content.content(), references=references)
         )
         if not self._reason:
-            self._tell(f"{self._device.name} measures for {self._address} on {content.platform.id}.")
-        gone = asyncio.ensure_future(worker.finished())
-        while not (stop.is_set() or gone.done()):
-            pause = min(self._check_every, _CHECK_AGAIN) if self._reason else self._check_every
-            await asyncio.wait([self._stopped, gone], timeout=pause, return_when=asyncio.FIRST_COMPLETED)
-            if not (stop.is_set() or gone.done()):
-                with contextlib.suppress(OSError):
-                    await self._check(worker)
-        gone.cancel()
+            self._tell(f"{self._name} measures for {self._address} on {content.platform.id}.")
+        await self._stay(worker, self._pause, partial(self._check, worker))
+
+    def _pause(self) -> float:
+        return min(self._check_every, _CHECK_AGAIN) if self._reason else self._check_every
 
     async def _check(self, worker: Any) -> None:
         error, references = "", {}
@@ -232,10 +306,28 @@ class _Joined:
 
     def _tell_reason(self, reason: str) -> None:
         if reason and not self._reason:
-            self._tell(f"{self._device.name} is in quarantine and gets no work: {reason}")
+            self._tell(f"{self._name} is in quarantine and gets no work: {reason}")
         elif self._reason and not reason:
-            self._tell(f"{self._device.name} measures again.")
+            self._tell(f"{self._name} measures again.")
         self._reason = reason
+
+
+class _Fitting(_Joined):
+    """A worker that owns no device, and fits predictors."""
+
+    resource = FITS
+
+    def _leave(self) -> None:
+        """Nothing is held."""
+
+    async def _work(self, worker: Any) -> None:
+        await worker.scheduler.farm_join_fits(address=worker.address, worker=self._name)
+        self._tell(f"{self._name} fits predictors for {self._address}.")
+        await self._stay(worker, lambda: None, _nothing)
+
+
+async def _nothing() -> None:
+    """Check nothing."""
 
 
 def no_answer(address: FarmAddress) -> FarmError:

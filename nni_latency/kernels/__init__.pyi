@@ -9,6 +9,7 @@ from ._naming import kernel_of
 from ._predictor import KernelPredictor, KernelScores
 from ._predictors import KernelPredictors, MeasuredKernel
 from ._prior import Prior, divide, shipped_prior
+from ._records import KernelRecords, learn_kernels, read_kernels
 from ._sampling import Sampler, Sampling
 from ._trees import Trees
 from ._usual import NN_METER_KERNELS, USUAL_KERNELS
@@ -22,6 +23,7 @@ __all__ = [
     "Kernel",
     "KernelPredictor",
     "KernelPredictors",
+    "KernelRecords",
     "KernelSchedule",
     "KernelScores",
     "KernelType",
@@ -41,6 +43,8 @@ __all__ = [
     "kernel_of",
     "kernel_types",
     "kernels_schema",
+    "learn_kernels",
     "measure_kernels",
+    "read_kernels",
     "shipped_prior",
 ]

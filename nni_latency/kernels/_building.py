@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Unpack
-
-import numpy as np
 
 from nni_latency.errors import InvalidValueError, listed
 from nni_latency.kernels._catalogue import find_types, kernel_types
 from nni_latency.kernels._kernel import Kernel
 from nni_latency.kernels._kernel_schedule import KernelSchedule, Standing, way_of
 from nni_latency.kernels._kernel_type import KernelType
-from nni_latency.kernels._model import CANDIDATES
 from nni_latency.kernels._predictor import FEWEST_KERNELS, KernelPredictor, KernelScores
 from nni_latency.kernels._predictors import KernelPredictors, MeasuredKernel
 from nni_latency.kernels._prior import Prior, shipped_prior
+from nni_latency.kernels._records import fit_groups, measured_in
 from nni_latency.kernels._sampling import Sampling
 from nni_latency.measurement import Protocol
 from nni_latency.measurement.runtimes import Runtime
@@ -27,10 +25,6 @@ from nni_latency.tables import Measuring, MeasuringOptions, new_file
 KERNEL_PROTOCOL = Protocol(
     n_warmup=1, n_run=3, max_measure_execution_time=0.5, time_budget=1800.0, half_width=0.05, processes=1, timeout=60.0
 )
-
-
-#: Kernels from which boosted trees learn anything worth their time.
-_ENOUGH_FOR_BOOSTING = 40
 
 
 @dataclass(frozen=True)
@@ -210,7 +204,7 @@ def measure_kernels(
     )
     content = {"kernels": [kernel.key for kernel in kernels]}
     Measuring(runtime, how_long, **how).run(schedule, content)
-    found = {item.kernel: item for item in _measured(schedule, kernels)}
+    found = {item.kernel: item for item in measured_in(schedule, kernels)}
     return tuple(found[kernel] for kernel in dict.fromkeys(kernels) if kernel in found)
 
 
@@ -245,15 +239,8 @@ def _content(sampling: Sampling) -> dict[str, Any]:
 
 
 def _learn(schedule: KernelSchedule, runtime: Runtime) -> KernelPredictors:
-    predictors: dict[str, KernelPredictor] = {}
-    few: list[str] = []
-    for group, known in schedule.by_group().items():
-        if len(known) < FEWEST_KERNELS:
-            few.append(group)
-            continue
-        candidates = CANDIDATES if len(known) >= _ENOUGH_FOR_BOOSTING else ("forest", "process")
-        predictor = KernelPredictor(candidates=candidates, types=_types(schedule), random_state=schedule.sampling.seed)
-        predictors[group] = predictor.fit(list(known), np.array(list(known.values())))
+    types = {**kernel_types(), **schedule.kinds}
+    predictors, few = fit_groups(schedule.by_group(), types, schedule.sampling.seed)
     if not predictors:
         raise InvalidValueError(
             f"The budget was spent before {FEWEST_KERNELS} kernels of any group were measured, so nothing can be "
@@ -262,8 +249,8 @@ def _learn(schedule: KernelSchedule, runtime: Runtime) -> KernelPredictors:
     remarks = (f"Fewer than {FEWEST_KERNELS} kernels were measured of: {listed(few)}. Give a larger budget.",)
     return KernelPredictors(
         predictors=predictors,
-        kernels=_measured(schedule, set(schedule.samples) - set(schedule.test)),
-        tested=_measured(schedule, set(schedule.test)),
+        kernels=measured_in(schedule, set(schedule.samples) - set(schedule.test)),
+        tested=measured_in(schedule, set(schedule.test)),
         constant=schedule.constant,
         sampling=schedule.sampling.as_dict(),
         failures=dict(sorted(schedule.failures.items())),
@@ -274,16 +261,3 @@ def _learn(schedule: KernelSchedule, runtime: Runtime) -> KernelPredictors:
         drift=tuple(schedule.drift),
         remarks=remarks if few else (),
     )
-
-
-def _types(schedule: KernelSchedule) -> Mapping[str, KernelType]:
-    return {**kernel_types(), **schedule.kinds}
-
-
-def _measured(schedule: KernelSchedule, which: Container[Kernel]) -> tuple[MeasuredKernel, ...]:
-    """Return what was measured of some kernels."""
-    found = sorted(
-        ((kernel, item) for kernel, item in schedule.summaries().items() if kernel in which),
-        key=lambda item: item[0].key,
-    )
-    return tuple(MeasuredKernel(item.value, item.low, item.high, kernel, item.n_samples) for kernel, item in found)

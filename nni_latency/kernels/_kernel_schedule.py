@@ -79,6 +79,14 @@ def way_of(runtime: Runtime) -> Way:
     return "fed" if runtime.supports_layer_timing else "alone"
 
 
+def way_of_records(records: Sequence[Record]) -> Way:
+    """Return how kernels were run whose records these are."""
+    keys = {key for record in records for key in record.subjects}
+    if any(key.startswith(FEEDER) for key in keys):
+        return "fed"
+    return "beside" if any(record.parts for record in records) else "alone"
+
+
 @dataclass(frozen=True)
 class Standing:
     """How far building of predictors is, after an iteration.
@@ -265,7 +273,7 @@ class KernelSchedule(Schedule):
         self._enter(records[0].process)
         self.drift.append(quantile([record.reference for record in records], 0.5))
         # Before this round is known, because a kernel of the next iteration was drawn without it.
-        kernels = {key: self._find(key) for record in records for key in record.subjects if _is_kernel(key)}
+        kernels = {key: self._find(key) for record in records for key in record.subjects if is_kernel(key)}
         self._speeds.observe(records, self.protocol.statistic)
         for record in records:
             for key, seconds in runs_by_key(record).items():
@@ -375,7 +383,7 @@ def _draw_tests(kinds: Sequence[KernelType], prior: Prior, sampling: Sampling) -
     return in_turn([sampler.from_prior(kind, sampling.test_sample_num) for kind in kinds])
 
 
-def _is_kernel(key: str) -> bool:
+def is_kernel(key: str) -> bool:
     """Whether a key is that of a kernel from which something is learned."""
     return key not in (CONSTANT, BODY) and not key.startswith((FEEDER, _ANCHOR))
 

@@ -1,7 +1,17 @@
 from ._answer import Answer, Measure
 from ._as_file import as_file
 from ._client import KEY_VARIABLE, LatencyClient, ServiceError
-from ._evolving import EVOLVING, Evolution, errors_on, evolve, is_held_out, known_networks, load_current, load_version
+from ._evolving import Evolution, current_versions, evolve, load_current, load_version
+from ._lessons import (
+    EVOLVING,
+    GraphLesson,
+    KernelLesson,
+    Lesson,
+    is_held_out,
+    is_named,
+    known_networks,
+    lessons,
+)
 from ._machines import AllMachines, FarmMachines, LocalMachines, Machines
 from ._query import QUERY_PROTOCOL, LatencyQuery
 from ._question import Question
@@ -15,8 +25,11 @@ __all__ = [
     "Answer",
     "Evolution",
     "FarmMachines",
+    "GraphLesson",
+    "KernelLesson",
     "LatencyClient",
     "LatencyQuery",
+    "Lesson",
     "LocalMachines",
     "Machines",
     "Measure",
@@ -24,10 +37,12 @@ __all__ = [
     "RemoteEstimator",
     "ServiceError",
     "as_file",
-    "errors_on",
+    "current_versions",
     "evolve",
     "is_held_out",
+    "is_named",
     "known_networks",
+    "lessons",
     "load_current",
     "load_version",
 ]

@@ -2,40 +2,37 @@
 
 from __future__ import annotations
 
-import hashlib
-import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import metadata
-from pathlib import Path
-
-import numpy as np
+from typing import Any
 
 from nni_latency.database import (
     DatabaseStore,
     PredictorVersion,
     add_predictor,
     count_stored,
-    measured_graphs,
     predictor_content,
     predictor_versions,
 )
-from nni_latency.datasets import GraphDocument
-from nni_latency.errors import InvalidValueError, LatencyError
-from nni_latency.graphs import GraphPredictor, MeasuredNetwork
+from nni_latency.errors import InvalidValueError, UnknownNameError
+from nni_latency.graphs import GraphPredictor
+from nni_latency.query._lessons import (
+    EVOLVING,
+    Example,
+    Learned,
+    Lesson,
+    file_of,
+    is_held_out,
+    is_named,
+    lesson_named,
+    lessons,
+    predictor_of,
+)
 
-#: One network in so many is held out.
-HELD_OUT = 5
-
-#: Groups of networks that a predictor holds out in turn, to tell how unsure it is.
-_GROUPS = 5
-
-#: Networks that are held out at least before versions are compared.
+#: Examples that are held out at least before versions are compared.
 _FEWEST = 3
-
-#: The name of the predictor of a database, unless it has another.
-EVOLVING = "evolving"
 
 
 @dataclass(frozen=True)
@@ -44,37 +41,20 @@ class Evolution:
 
     Parameters
     ----------
+    name : str
+        Of the predictor.
     reason : str
         What was done, or why nothing was, as a sentence.
     version : PredictorVersion, optional
         The new version; None if none was fitted.
     before : float, optional
-        Error of the current version on the same networks, as a ratio.
+        Error of the version before on the same examples, as a ratio.
     """
 
+    name: str
     reason: str
     version: PredictorVersion | None = None
     before: float | None = None
-
-
-def known_networks(store: DatabaseStore) -> list[MeasuredNetwork]:
-    """Return the networks that were measured alone and whose graphs are kept, as predictors learn from them.
-
-    Parameters
-    ----------
-    store : DatabaseStore
-        Where they are; what queries measure is kept with its graph.
-    """
-    return list(_known(store))
-
-
-def is_held_out(name: str) -> bool:
-    """Whether no version learns from a network: one in five, by its key, for ever.
-
-    >>> sum(is_held_out(f"{number:032x}") for number in range(1000))
-    195
-    """
-    return hashlib.sha256(name.encode()).digest()[0] % HELD_OUT == 0
 
 
 def evolve(
@@ -83,56 +63,56 @@ def evolve(
     name: str = EVOLVING,
     at_least: int = 20,
     make: Callable[[], GraphPredictor] = GraphPredictor,
-    watch: Callable[[int, int], None] | None = None,
-) -> Evolution:
-    """Fit a new version of a predictor if there is enough to learn, and let it answer if it is no worse.
+    watch: Callable[[str, int, int], None] = lambda _name, _done, _total: None,
+) -> list[Evolution]:
+    """Fit new versions of predictors where there is enough to learn, and let those answer that are no worse.
 
-    One network in five, by its key, is never learned from. The new version and the current one are held to those of
-    them that are known by now; every version is kept, with its errors.
+    One predictor learns networks, on all platforms. Where kernels were measured, predictors of kernels learn them, for
+    each platform by itself. One network, and one kernel, in five, by its key, is never learned from. A new version and
+    the one that answers are held to those of them that are known by now; every version is kept, with its errors. A
+    version of another state of a platform, such as before a runtime was updated, is not compared.
 
     Parameters
     ----------
     store : DatabaseStore
         What is learned from, and where versions are kept.
     name : str
-        Of the predictor.
+        Of the predictor of networks; those of kernels are called ``NAME:PLATFORM``. With such a name, of that alone.
     at_least : int, default=20
         Latencies that must have been added since the last version.
     make : callable
-        Makes a predictor that is not fitted.
+        Makes a predictor of networks that is not fitted.
     watch : callable, optional
-        As for `GraphPredictor.fit`.
+        Told the name of the predictor that learns, how much is done, and how much there is.
+
+    Returns
+    -------
+    list of Evolution
+        One for each predictor: that of networks first.
 
     Raises
     ------
+    UnknownNameError
+        If the name has a platform of which no kernels were measured.
     OutputError
-        If the version cannot be kept.
+        If a version cannot be kept.
     """
-    networks = known_networks(store)
-    learned = [item for item in networks if not is_held_out(item.name)]
-    held_out = [item for item in networks if is_held_out(item.name)]
-    versions = predictor_versions(store.database, name)
-    new = len(learned) - max((item.n_networks for item in versions), default=0)
-    if new < at_least:
-        return Evolution(f"{new} latencies are new, and {at_least} are needed for another version.")
-    if len(held_out) < _FEWEST:
-        return Evolution(f"{len(held_out)} networks are held out, and {_FEWEST} are needed to compare versions.")
-    predictor = make()
-    try:
-        predictor.fit(learned, watch)
-    except InvalidValueError as error:
-        return Evolution(f"Nothing was fitted: {error}")
-    return _compare(store, name, predictor, learned, held_out)
+    return [_evolve(store, lesson, at_least, watch) for lesson in lessons(store, name, make)]
 
 
-def load_current(store: DatabaseStore, name: str = EVOLVING) -> GraphPredictor | None:
+def load_current(store: DatabaseStore, name: str = EVOLVING) -> Any | None:
     """Return the version of a predictor that answers; None if there is none."""
     found = next((item for item in predictor_versions(store.database, name) if item.is_current), None)
-    return None if found is None else load_version(store, found.number)
+    return None if found is None else _load(store, found)
 
 
-def load_version(store: DatabaseStore, number: int) -> GraphPredictor:
-    """Return a version of a predictor.
+def current_versions(store: DatabaseStore, name: str = EVOLVING) -> list[PredictorVersion]:
+    """Return the versions that answer, of the predictor of networks and of those of kernels."""
+    return [item for item in predictor_versions(store.database) if item.is_current and is_named(item.name, name)]
+
+
+def load_version(store: DatabaseStore, number: int) -> Any:
+    """Return a version of a predictor: a `GraphPredictor`, or `KernelPredictors`.
 
     Raises
     ------
@@ -141,49 +121,63 @@ def load_version(store: DatabaseStore, number: int) -> GraphPredictor:
     FileFormatError
         If its file is damaged.
     """
-    content = predictor_content(store.database, number)
-    with tempfile.TemporaryDirectory(prefix="nni_latency_") as folder:
-        path = Path(folder) / "predictor.safetensors"
-        path.write_bytes(content)
-        return GraphPredictor.load(path)
+    found = next((item for item in predictor_versions(store.database) if item.number == number), None)
+    if found is None:
+        raise UnknownNameError(f"The database has no version {number} of a predictor.")
+    return _load(store, found)
 
 
-def errors_on(predictor: GraphPredictor, networks: Sequence[MeasuredNetwork]) -> dict[str, float]:
-    """Return the mean absolute percentage errors of a predictor, as ratios: by platform, and ``all``.
-
-    A network on a platform that the predictor does not know counts as wholly wrong.
-    """
-    known = {platform.id for platform in predictor.platforms_}
-    errors: dict[str, list[float]] = {}
-    for item in networks:
-        place = item.platform.id
-        predicted = predictor.estimate(item.graph)[place].value if place in known else 0.0
-        errors.setdefault(place, []).append(abs(predicted / item.latency - 1))
-    everything = [error for found in errors.values() for error in found]
-    return {name: float(np.mean(found)) for name, found in {**errors, "all": everything}.items() if found}
+def _load(store: DatabaseStore, version: PredictorVersion) -> Any:
+    return predictor_of(lesson_named(version.name), predictor_content(store.database, version.number))
 
 
-def _group(name: str) -> str:
-    # Of another byte than whether it is held out, or those that are not would be in fewer groups.
-    return f"group {hashlib.sha256(name.encode()).digest()[1] % _GROUPS}"
+def _evolve(
+    store: DatabaseStore,
+    lesson: Lesson[Example, Learned],
+    at_least: int,
+    watch: Callable[[str, int, int], None],
+) -> Evolution:
+    learned = [item for item in lesson.examples if not is_held_out(lesson.key(item))]
+    held_out = [item for item in lesson.examples if is_held_out(lesson.key(item))]
+    current = load_current(store, lesson.name)
+    if current is not None and not lesson.is_about(current):
+        current = None
+    new = len(learned) - (_learned_before(store, lesson.name) if current is not None else 0)
+    if new < at_least:
+        return Evolution(lesson.name, f"{new} latencies are new, and {at_least} are needed for another version.")
+    if len(held_out) < _FEWEST:
+        few = f"{len(held_out)} {lesson.things} are held out, and {_FEWEST} are needed to compare versions."
+        return Evolution(lesson.name, few)
+    try:
+        predictor = lesson.fit(learned, lambda done, total: watch(lesson.name, done, total))
+    except InvalidValueError as error:
+        return Evolution(lesson.name, f"Nothing was fitted: {error}")
+    return _compare(store, lesson, predictor, current, learned, held_out)
+
+
+def _learned_before(store: DatabaseStore, name: str) -> int:
+    """Return from how many latencies the version that answers has learned, or one that was refused after it."""
+    versions = predictor_versions(store.database, name)
+    first = next((place for place, item in enumerate(versions) if item.is_current), 0)
+    return max((item.n_networks for item in versions[first:]), default=0)
 
 
 def _compare(
     store: DatabaseStore,
-    name: str,
-    predictor: GraphPredictor,
-    learned: Sequence[MeasuredNetwork],
-    held_out: Sequence[MeasuredNetwork],
+    lesson: Lesson[Example, Learned],
+    predictor: Learned,
+    current: Learned | None,
+    learned: Sequence[Example],
+    held_out: Sequence[Example],
 ) -> Evolution:
-    errors = errors_on(predictor, held_out)
-    current = load_current(store, name)
-    before = None if current is None else errors_on(current, held_out)["all"]
+    errors = lesson.errors(predictor, held_out)
+    before = None if current is None else lesson.errors(current, held_out)["all"]
     is_better = before is None or errors["all"] <= before
     if before is not None:
         errors["before"] = before
     remark = "" if is_better else f"It was off by {errors['all']:.1%}, and the version before by {before:.1%}."
     version = PredictorVersion(
-        name,
+        lesson.name,
         0,
         time.time(),
         metadata.version("nni_latency"),
@@ -194,25 +188,7 @@ def _compare(
         is_better,
         remark,
     )
-    version = add_predictor(store.database, version, _content_of(predictor))
+    version = add_predictor(store.database, version, file_of(lesson, predictor))
     reason = "It answers from now on." if is_better else f"It was not taken: {remark}"
-    return Evolution(f"Version {version.number} has learned from {len(learned)} latencies. {reason}", version, before)
-
-
-def _content_of(predictor: GraphPredictor) -> bytes:
-    with tempfile.TemporaryDirectory(prefix="nni_latency_") as folder:
-        return predictor.save(Path(folder) / "predictor.safetensors").read_bytes()
-
-
-def _known(store: DatabaseStore) -> Iterator[MeasuredNetwork]:
-    for digest, platform, content in measured_graphs(store.database):
-        known = store.known(digest, platform)
-        if known is None:
-            continue
-        try:
-            graph = GraphDocument.model_validate_json(content).to_graph()
-            # Families are what a predictor holds out together; here a network belongs to one of five by its key.
-            yield MeasuredNetwork(digest, graph, known.value, known.platform, _group(digest))
-        except (ValueError, LookupError, LatencyError):
-            # A graph that was edited by hand is nothing to learn from.
-            continue
+    told = f"Version {version.number} has learned from {len(learned)} latencies. {reason}"
+    return Evolution(lesson.name, told, version, before)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from nni_latency.errors import FarmError, LatencyError, UnknownNameError
+from nni_latency.farm import WorkerState
 from nni_latency.measurement import Benches, Limits, LocalBenches
 from nni_latency.measurement.runtimes import Runtime
 from nni_latency.platforms import Platform
@@ -32,6 +33,9 @@ class Machines(Protocol):
         UnknownNameError
             If there is no such platform.
         """
+
+    def workers(self) -> Sequence[WorkerState]:
+        """Return how machines are doing that join and leave; none where all are this one."""
 
     def close(self) -> None:
         """End what waits for a machine."""
@@ -62,6 +66,10 @@ class LocalMachines:
             raise UnknownNameError.of("platform", platform, sorted(self._runtimes))
         return LocalBenches(self._runtimes[platform], limits=self._limits)
 
+    def workers(self) -> list[WorkerState]:
+        """Return nothing: this machine neither joins nor leaves."""
+        return []
+
     def close(self) -> None:
         """Nothing waits here."""
 
@@ -86,6 +94,7 @@ class FarmMachines:
         self._connect, self._limits = connect, limits
         self._farm: Any = connect()
         self._platforms: tuple[Platform, ...] = ()
+        self._workers: tuple[WorkerState, ...] = ()
         self._closed = threading.Event()
         self._look()
         threading.Thread(target=self._watch, name="nni-latency-farm", daemon=True).start()
@@ -109,6 +118,10 @@ class FarmMachines:
             raise FarmError("The farm does not answer. It is looked for until it is back.")
         found: Benches = farm.benches(platform, self._limits)
         return found
+
+    def workers(self) -> Sequence[WorkerState]:
+        """Return how the workers are doing, as of a few seconds ago."""
+        return self._workers
 
     def close(self) -> None:
         """Leave the farm; what is measured there fails."""
@@ -134,12 +147,14 @@ class FarmMachines:
         if self._closed.is_set():
             self._leave()
             return
+        self._workers = tuple(worker for item in found for worker in item.workers)
         self._platforms = tuple(
             item.platform for item in found if any(worker.state == "ready" for worker in item.workers)
         )
 
     def _leave(self) -> None:
-        farm, self._farm, self._platforms = self._farm, None, ()
+        farm, self._farm = self._farm, None
+        self._platforms = self._workers = ()
         if farm is not None:
             farm.close()
 
@@ -167,6 +182,10 @@ class AllMachines:
             if any(item.id == platform for item in part.platforms()):
                 return part.benches(platform)
         raise UnknownNameError.of("platform", platform, [item.id for item in self.platforms()])
+
+    def workers(self) -> list[WorkerState]:
+        """Return how the machines of all of them are doing."""
+        return [worker for part in self._parts for worker in part.workers()]
 
     def close(self) -> None:
         """End what waits for a machine of any of them."""

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from importlib import metadata
+from typing import cast
 
 from nni_latency.errors import InvalidValueError, LatencyError, MeasurementError, MissingEntryError, listed
 from nni_latency.estimators import Estimate, Estimator, LayerEstimator
 from nni_latency.graphs import GraphPredictor
+from nni_latency.kernels import Kernel, KernelPredictors
 from nni_latency.measurement import Benches, Campaign, CampaignHeader, NetworkSchedule, Progress, Protocol, Store
 from nni_latency.operators import OpSpec
 from nni_latency.platforms import Platform
@@ -25,7 +27,7 @@ KIND = "query"
 #: How long to wait for another process or thread that measures the same [s].
 _LONGEST_WAIT = 3600.0
 
-Predictor = Estimator | GraphPredictor
+Predictor = Estimator | GraphPredictor | KernelPredictors
 
 
 class LatencyQuery:
@@ -41,8 +43,9 @@ class LatencyQuery:
         Where records are, and go.
     machines : Machines, optional
         What measures; without any, what is not known is predicted.
-    predictors : mapping of str to GraphPredictor or Estimator, optional
-        What predicts, by the name that answers give it; the first that knows the platform is asked.
+    predictors : mapping of str to GraphPredictor, KernelPredictors or Estimator, optional
+        What predicts, by the name that answers give it; the first that knows the platform is asked. Of a kernel those
+        are asked first that know kernels.
     protocol : Protocol, optional
         How it is measured; by default `QUERY_PROTOCOL`.
 
@@ -169,7 +172,7 @@ class LatencyQuery:
         """Return what the first predictor says that knows the platform; None if none does, or it cannot tell."""
         if question.graph is None:
             return None
-        for name, predictor in self.predictors.items():
+        for name, predictor in sorted(self.predictors.items(), key=lambda item: _comes_later(item[1], question)):
             if any(item.id == platform for item in _platforms_of(predictor)):
                 try:
                     estimate = _estimate(predictor, question, platform)
@@ -233,12 +236,20 @@ class LatencyQuery:
         raise AssertionError(asked.key)
 
 
+def _comes_later(predictor: Predictor, question: Question) -> bool:
+    """Whether a predictor is asked after those that know kernels."""
+    return question.kind == "kernel" and not isinstance(predictor, KernelPredictors)
+
+
 def _platforms_of(predictor: Predictor) -> tuple[Platform, ...]:
     return tuple(predictor.platforms_) if isinstance(predictor, GraphPredictor) else (predictor.platform,)
 
 
 def _estimate(predictor: Predictor, question: Question, platform: str) -> Estimate | None:
     """Ask a predictor in the form that it takes."""
+    if isinstance(predictor, KernelPredictors):
+        known = cast("KernelPredictors", predictor)
+        return Estimate.of(known.estimate(Kernel.parse(question.key))) if question.kind == "kernel" else None
     if isinstance(predictor, GraphPredictor):
         assert question.graph is not None, question
         return predictor.estimate(question.graph)[platform]

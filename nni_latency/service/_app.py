@@ -8,7 +8,7 @@ import binascii
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib import metadata
 from typing import Any
 
@@ -19,13 +19,14 @@ from starlette.concurrency import run_in_threadpool
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from nni_latency.database import DatabaseStore, count_stored, list_known, predictor_versions
+from nni_latency.database import DatabaseStore, count_stored
 from nni_latency.errors import InvalidValueError, LatencyError, MissingEntryError
 from nni_latency.query import Answer, Question
 from nni_latency.service._jobs import Job
 from nni_latency.service._keys import ApiKey, ApiKeys, Role
 from nni_latency.service._known import KnownAnswers
 from nni_latency.service._limits import RateLimiter
+from nni_latency.service._lists import OFFSET, page_limit, page_of, register_lists
 from nni_latency.service._metrics import ServiceMetrics
 from nni_latency.service._page import register_page
 from nni_latency.service._refusals import RefusedError, internal_error, refused, register_errors, sentence_of, too_many
@@ -111,7 +112,7 @@ class _Interface:
         read, measure, admin = (Depends(self._allowing(role)) for role in ("read", "measure", "admin"))
         self._register_questions(app, read)
         self._register_service(app, read, admin)
-        self._register_lists(app, read)
+        register_lists(app, self._service, read)
         self._register_jobs(app, read, measure)
         register_page(app)
 
@@ -200,49 +201,13 @@ class _Interface:
             counts = count_stored(store.database) if isinstance(store, DatabaseStore) else {}
             return JSONResponse(counts)
 
-    def _register_lists(self, app: FastAPI, read: Any) -> None:
-        service, limit = self._service, self._limit()
-
-        @app.get("/v1/platforms", tags=["lists"])
-        def platforms(limit: int = limit, offset: int = Query(default=0, ge=0), _: _Caller = read) -> Response:
-            """Return the platforms, and on which something can be measured."""
-            measured = {item.id for item in service.query.machines.platforms()}
-            found = [{"id": name, "measures": name in measured} for name in service.query.platforms()]
-            return JSONResponse(_page(found, limit, offset))
-
-        @app.get("/v1/records", tags=["lists"])
-        def records(
-            platform: str | None = Query(default=None, max_length=300),
-            limit: int = limit,
-            after: str | None = Query(default=None, max_length=60),
-            _: _Caller = read,
-        ) -> Response:
-            """Return what was measured, the latest campaigns first; `next` is the `after` of the next page."""
-            store = service.query.store
-            if not isinstance(store, DatabaseStore):
-                return JSONResponse({"items": [], "next": None})
-            found, following = list_known(store.database, platform=platform, limit=limit, after=after)
-            return JSONResponse({"items": found, "next": following})
-
-        @app.get("/v1/predictors", tags=["lists"])
-        def predictors(limit: int = limit, offset: int = Query(default=0, ge=0), _: _Caller = read) -> Response:
-            """Return the predictors."""
-            return JSONResponse(_page(service.predictors(), limit, offset))
-
-        @app.get("/v1/predictors/versions", tags=["lists"])
-        def versions(limit: int = limit, offset: int = Query(default=0, ge=0), _: _Caller = read) -> Response:
-            """Return the versions of predictors that are kept in the database, the oldest first."""
-            store = service.query.store
-            found = predictor_versions(store.database) if isinstance(store, DatabaseStore) else []
-            return JSONResponse(_page([asdict(item) for item in found], limit, offset))
-
     def _register_jobs(self, app: FastAPI, read: Any, measure: Any) -> None:
-        service, limit = self._service, self._limit()
+        service, limit = self._service, page_limit(self._service)
 
         @app.get("/v1/jobs", tags=["jobs"])
-        def jobs(limit: int = limit, offset: int = Query(default=0, ge=0), _: _Caller = read) -> Response:
+        def jobs(limit: int = limit, offset: int = OFFSET, _: _Caller = read) -> Response:
             """Return jobs, the latest first."""
-            return JSONResponse(_page([job.content() for job in service.jobs.all()], limit, offset))
+            return JSONResponse(page_of([job.content() for job in service.jobs.all()], limit, offset))
 
         @app.get("/v1/jobs/{job}", tags=["jobs"])
         def job(job: str, _: _Caller = read) -> Response:
@@ -262,10 +227,6 @@ class _Interface:
             found = service.jobs.find(job)
             headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
             return StreamingResponse(_told(found), media_type="text/event-stream", headers=headers)
-
-    def _limit(self) -> Any:
-        most = self._service.limits.page
-        return Query(default=min(100, most), ge=1, le=most)
 
     def _answer(self, asked: QueryRequest, caller: _Caller) -> Response:
         if asked.onnx is not None:
@@ -410,11 +371,6 @@ async def _told(job: Job) -> AsyncIterator[str]:
             return
         await asyncio.sleep(_INTERVAL)
         waited += _INTERVAL
-
-
-def _page(items: list[Any], limit: int, offset: int) -> dict[str, Any]:
-    following = offset + limit if offset + limit < len(items) else None
-    return {"items": items[offset : offset + limit], "total": len(items), "next": following}
 
 
 def _shape(text: str) -> list[int]:

@@ -12,17 +12,20 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from nni_latency.database import DatabaseStore
+from nni_latency.database import DatabaseStore, PlatformDrift, platform_drift
 from nni_latency.errors import InvalidValueError, LatencyError, MissingEntryError
 from nni_latency.graphs import GraphPredictor
 from nni_latency.measurement import Progress
 from nni_latency.operators import OP_KEY, count_operators, features_of, parse_op_keys
-from nni_latency.query import EVOLVING, Answer, LatencyQuery, Measure, Question, evolve, load_current
+from nni_latency.query import Answer, LatencyQuery, Measure, Question, current_versions, evolve, load_version
 from nni_latency.service._jobs import Job, JobQueue
 from nni_latency.service._limits import ServiceLimits
 from nni_latency.service._reader import OnnxReader
 
 _LOG = logging.getLogger(__name__)
+
+#: How long what is known of the drift of a platform is told again [s].
+_DRIFT_HOLDS = 60.0
 
 #: Numbers of the inputs, and of the weights, of an operator or a kernel that is asked about alone.
 _MOST_ALONE = 2**25
@@ -54,6 +57,8 @@ class LatencyService:
         self.sources: Counter[str] = Counter()
         self.began = time.time()
         self._questions: OrderedDict[str, Question] = OrderedDict()
+        self._versions: dict[str, int] = {}
+        self._drift: dict[str, tuple[float, PlatformDrift]] = {}
         self._lock = threading.Lock()
         self._closed = threading.Event()
 
@@ -213,7 +218,7 @@ class LatencyService:
         raise MissingEntryError(f"No graph predictor knows the platform {platform!r}.")
 
     def evolve_every(self, interval: float) -> None:
-        """Learn from the database now and then, in the background; a version that is taken answers at once.
+        """Learn from the database now and then, in the background; the versions that it names then answer.
 
         Parameters
         ----------
@@ -226,18 +231,43 @@ class LatencyService:
     def _evolve(self, store: DatabaseStore, interval: float) -> None:
         while not self._closed.wait(interval):
             try:
-                found = evolve(store)
-                current = load_current(store) if found.version is not None and found.version.is_current else None
-                if current is not None:
-                    self.take_predictor(EVOLVING, current)
-                _LOG.info("%s", found.reason)
+                for found in evolve(store):
+                    _LOG.info("%s: %s", found.name, found.reason)
+                self.take_current()
             except Exception:  # learning must not end because it failed once
                 _LOG.exception("Learning from the database failed.")
+
+    def take_current(self) -> None:
+        """Let the versions of predictors answer that the database names, where others do.
+
+        Raises
+        ------
+        FileFormatError
+            If the file of one is damaged.
+        """
+        store = self.query.store
+        if not isinstance(store, DatabaseStore):
+            return
+        for version in current_versions(store):
+            if self._versions.get(version.name) != version.number:
+                self.take_predictor(version.name, load_version(store, version.number))
+                self._versions[version.name] = version.number
 
     def take_predictor(self, name: str, predictor: Any) -> None:
         """Let a predictor answer before all others, or in place of one of the same name."""
         others = {key: value for key, value in self.query.predictors.items() if key != name}
         self.query.predictors = {name: predictor, **others}
+
+    def drift(self, platform: str) -> PlatformDrift:
+        """Return how fast a platform was over time, as of a minute ago at most."""
+        store = self.query.store
+        if not isinstance(store, DatabaseStore):
+            return PlatformDrift(platform)
+        at, found = self._drift.get(platform, (-math.inf, PlatformDrift(platform)))
+        if time.monotonic() - at > _DRIFT_HOLDS:
+            found = platform_drift(store.database, platform)
+            self._drift[platform] = time.monotonic(), found
+        return found
 
     def predictors(self) -> list[dict[str, Any]]:
         """Return the predictors and the platforms that each knows."""

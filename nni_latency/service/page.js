@@ -4,7 +4,7 @@ const $ = (id) => document.getElementById(id);
 const networks = { a: null, b: null };
 
 function make(tag, attributes = {}, ...children) {
-  const svg = ["svg", "rect", "line"].includes(tag);
+  const svg = ["svg", "rect", "line", "polyline"].includes(tag);
   const node = svg ? document.createElementNS("http://www.w3.org/2000/svg", tag) : document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) {
     if (name === "onclick") node.addEventListener("click", value);
@@ -78,6 +78,57 @@ function bar(answer, most) {
   svg.append(make("line", { class: "interval", "vector-effect": "non-scaling-stroke", x1: at(answer.low),
     x2: at(answer.high), y1: 5, y2: 5 }));
   return svg;
+}
+
+// Dots are lines without a length, so that they stay round however wide the picture is.
+const dot = (x, y, kind) => make("line", { class: `dot ${kind}`, "vector-effect": "non-scaling-stroke",
+  x1: x, x2: x, y1: y, y2: y });
+
+function plot(points, label, limit = null) {
+  const svg = make("svg", { class: "plot", viewBox: "0 0 100 30", preserveAspectRatio: "none", role: "img",
+    "aria-label": label });
+  const first = Math.min(...points.map(({ x }) => x)), span = Math.max(...points.map(({ x }) => x)) - first;
+  const most = 1.1 * Math.max(...points.flatMap(({ y, before }) => [y, before ?? 0]), limit ?? 0) || 1;
+  const across = (x) => (span ? 3 + (94 * (x - first)) / span : 50), up = (y) => 30 - (29 * y) / most;
+  if (limit !== null) svg.append(make("line", { class: "limit", "vector-effect": "non-scaling-stroke", x1: 0, x2: 100,
+    y1: up(limit), y2: up(limit) }));
+  svg.append(make("polyline", { "vector-effect": "non-scaling-stroke",
+    points: points.map(({ x, y }) => `${across(x)},${up(y)}`).join(" ") }));
+  for (const { x, y, before, kind } of points) {
+    if (before !== undefined) svg.append(dot(across(x), up(before), "ring"), dot(across(x), up(before), "hole"));
+    svg.append(dot(across(x), up(y), kind));
+  }
+  return svg;
+}
+
+const counted = (count, thing) => `${count} ${thing}${count === 1 ? "" : "s"}`;
+
+const row = (name, picture, text) => make("div", { class: "row" }, make("div", {}, name),
+  make("div", { class: "bars" }, picture, make("div", { class: "figure" }, text)));
+
+// As the farm: a quarter longer than at best is another speed.
+const DRIFTS = 1.25;
+
+function driftOf({ platform, points, campaigns, slower }) {
+  const best = Math.min(...points.map(({ reference }) => reference)), last = points[points.length - 1];
+  const text = `${seconds(last.reference)} on ${date(last.at)}, ${percent(slower - 1)} longer than at best, in ` +
+    `${counted(campaigns, "campaign")} since ${date(points[0].at)}${slower > DRIFTS ? ": it drifts" : ""}`;
+  const dots = points.map(({ at, reference }) => ({ x: at, y: reference,
+    kind: reference > DRIFTS * best ? "bad" : "usual" }));
+  return row(platform, plot(dots, `${platform}: ${text}`, DRIFTS * best), text);
+}
+
+function historyOf(name, versions) {
+  const now = versions.find((item) => item.is_current) ?? versions[versions.length - 1];
+  const text = `version ${now.number} has learned from ${now.n_networks}, and is off by ${percent(now.errors.all)} on ` +
+    `${now.n_held_out} others; ${counted(versions.length, "version")} so far`;
+  const dots = versions.map((item) => ({ x: item.n_records, y: item.errors.all, before: item.errors.before,
+    kind: item.is_current ? "usual" : "old" }));
+  return row(name, plot(dots, `${name}: ${text}`), text);
+}
+
+function orNothing(parts) {
+  return parts.length ? parts : [make("p", {}, "There is nothing yet.")];
 }
 
 function told(answer) {
@@ -216,8 +267,15 @@ async function records(more = false) {
 
 const pages = {
   ask: async () => {},
-  platforms: async () => $("platforms").querySelector(".list").replaceChildren(table(["platform", "measured here"],
-    (await all("v1/platforms")).map((item) => [item.id, item.measures ? "yes" : "no"]))),
+  platforms: async () => {
+    $("platforms").querySelector(".list").replaceChildren(table(["platform", "measured here"],
+      (await all("v1/platforms")).map((item) => [item.id, item.measures ? "yes" : "no"])));
+    const drifts = (await all("v1/drift")).filter(({ points }) => points.length);
+    $("drift").replaceChildren(...orNothing(drifts.map(driftOf)));
+    $("workers").replaceChildren(table(["worker", "platform", "state", "reference networks", "why"],
+      (await all("v1/workers")).map((item) => [item.name, item.platform, item.state,
+        `${percent(item.slower - 1)} longer than at best`, item.reason])));
+  },
   records: async () => {
     const ids = (await all("v1/platforms")).map((item) => make("option", {}, item.id));
     $("records-platform").replaceChildren(make("option", { value: "" }, "all"), ...ids);
@@ -229,9 +287,13 @@ const pages = {
   predictors: async () => {
     $("predictors").querySelector(".list").replaceChildren(table(["predictor", "kind", "platforms"],
       (await all("v1/predictors")).map((item) => [item.name, item.kind, item.platforms.join(", ")])));
-    $("versions").replaceChildren(table(["version", "fitted (UTC)", "learned from", "error held out", "answers"],
-      (await all("v1/predictors/versions")).map((item) => [item.number, date(item.at), item.n_networks,
-        percent(item.errors.all), item.is_current ? "yes" : "no"])));
+    const versions = await all("v1/predictors/versions"), names = [...new Set(versions.map(({ name }) => name))];
+    $("history").replaceChildren(...orNothing(names.map((name) =>
+      historyOf(name, versions.filter((item) => item.name === name)))));
+    $("versions").replaceChildren(table(
+      ["predictor", "version", "fitted (UTC)", "learned from", "error held out", "version before", "answers"],
+      versions.map((item) => [item.name, item.number, date(item.at), item.n_networks, percent(item.errors.all),
+        item.errors.before === undefined ? "" : percent(item.errors.before), item.is_current ? "yes" : "no"])));
   },
 };
 

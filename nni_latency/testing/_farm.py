@@ -6,7 +6,7 @@ import multiprocessing
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -95,6 +95,12 @@ class FarmOfProcesses:
         self.workers[name] = self._processes.Process(target=_join, args=arguments, daemon=True)
         self.workers[name].start()
 
+    def join_fits(self, name: str, processors: Collection[int]) -> None:
+        """Start a worker that fits predictors, on processors of its own."""
+        arguments = (self.address, self._folder, self.said, set(processors), {"name": name, "security": self.security})
+        self.workers[name] = self._processes.Process(target=_join_fits, args=arguments, daemon=True)
+        self.workers[name].start()
+
     def wait_for(self, count: int, client: farm.Farm, state: str = "ready") -> None:
         """Wait until so many workers are there in a state.
 
@@ -151,6 +157,12 @@ def _serve(pipe: Any, said: Path, security: farm.FarmSecurity | None, port: int)
 def _join(address: str, make: Callable[[], Runtime], folder: Path, said: Path, options: dict[str, Any]) -> None:
     os.environ[CACHE_VARIABLE] = str(folder / "cache")
     farm.join(address, make(), tell=partial(_note, said), **options)
+
+
+def _join_fits(address: str, folder: Path, said: Path, processors: set[int], options: dict[str, Any]) -> None:
+    os.environ[CACHE_VARIABLE] = str(folder / "cache")
+    os.sched_setaffinity(0, processors)
+    farm.join_fits(address, tell=partial(_note, said), **options)
 
 
 def _note(said: Path, sentence: str) -> None:

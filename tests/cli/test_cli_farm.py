@@ -18,6 +18,7 @@ from farms import wait_until
 from tiny import TINY, TINY_OPTIONS
 
 from nni_latency.measurement import MemoryStore
+from nni_latency.measurement.meters import ConstantMeter
 from nni_latency.spaces import FBNetSpace
 from nni_latency.tables import LookupTable, build_table
 from nni_latency.testing import FakeDevice, FarmOfProcesses
@@ -38,7 +39,7 @@ def _forgotten_sockets():
 def farm(tmp_path_factory):
     """Two platforms of one device each: the device ``pi`` is there in two kinds."""
     with FarmOfProcesses(tmp_path_factory.mktemp("farm")) as made:
-        made.join("one", partial(FakeDevice, "pi"))
+        made.join("one", partial(FakeDevice, "pi"), meters={"rapl": ConstantMeter(7)})
         made.join("two", partial(FakeDevice, "pi", threads=2))
         made.join("three", partial(FakeDevice, "mac", threads=2))
         with made.client() as client:
@@ -76,6 +77,18 @@ def test_a_table_is_built_and_validated_on_a_farm(run, farm):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("words", "meter"), [([], "constant:7"), (["--meter", "constant:5"], "constant:5")])
+def test_energy_is_read_by_the_workers(run, farm, words, meter):
+    asked = [*TINY_OPTIONS, "--runtime", "fake", "--metric", "energy", *words]
+    run("build-lut", *asked, "--farm", farm.address, "--out", "energy.json", *QUICK)
+    table = LookupTable.load("energy.json")
+    assert table.metric == "energy"
+    assert table.conditions["before"]["meter"] == meter
+    shown = run("validate", "energy.json", "--networks", 3, *words, "--farm", farm.address, *QUICK[:4])
+    assert "predicted against measured" in shown.stdout
+
+
+@pytest.mark.slow
 def test_kernels_are_learned_on_a_farm(run, farm):
     words = ("--kernels", "add_relu", "--init-sample-num", 10, "--iteration", 0, "--out", "kernels.json")
     run("build-kernels", *words, "--farm", f"{farm.address}#mac.fake.fp32.t2")
@@ -99,7 +112,6 @@ def test_the_environment_names_the_farm(run, farm, monkeypatch):
         (["--runtime", "fake", "--threads", "2"], "The farm has several platforms of this kind: mac.fake.fp32.t2, pi."),
         (["--runtime", "fake", "--device", "cuda"], "--device is said when a machine joins the farm. Omit it here."),
         (["--runtime-option", "x=1"], "--runtime-option is said when a machine joins the farm."),
-        (["--runtime", "fake", "--metric", "energy"], "A farm measures latency alone: omit the meter"),
     ],
 )
 def test_what_the_farm_does_not_have_is_said(fails, farm, options, said):
@@ -115,6 +127,9 @@ def test_what_the_farm_does_not_have_is_said(fails, farm, options, said):
             "--threads 2 contradicts --farm, whose platform pi.fake.fp32.t1 has",
         ),
         ("#nas.fake.fp32.t1", [], "Unknown platform of the farm 'nas.fake.fp32.t1'"),
+        ("#mac.fake.fp32.t2", ["--metric", "energy"], "The workers of mac.fake.fp32.t2 read no energy."),
+        ("#mac.fake.fp32.t2", ["--meter", "nvml"], "The workers of mac.fake.fp32.t2 cannot read 'nvml'."),
+        ("#mac.fake.fp32.t2", ["--meter", "constant:-1"], "The meter 'constant' takes a positive power in watts"),
         ("#a.b", [], "A platform must be the name of a device, or its id"),
     ],
 )
@@ -135,6 +150,11 @@ def test_a_platform_that_is_named_wrongly_is_said(fails, farm, place, options, s
         (["start", "--token-file", "none"], "Cannot read the token file 'none': No such file or directory."),
         (["join", "127.0.0.1:1", "--runtime", "nowhere"], "Unknown runtime 'nowhere'"),
         (["join", "8.8.8.8"], "A farm on 8.8.8.8 can be reached from other machines"),
+        (["join", "127.0.0.1:1", "--threads", "1000"], "A worker with 1000 threads needs as many processors, and this"),
+        (["join", "127.0.0.1:1", "--meter", "rapl:nope"], "Unknown domain of RAPL 'nope'"),
+        (["join", "127.0.0.1:1", "--meter", "constant:x"], "The meter 'constant' takes a positive power in watts"),
+        (["fit", "127.0.0.1:1"], "No farm answers at tcp://127.0.0.1:1: Connection refused."),
+        (["fit", "8.8.8.8"], "A farm on 8.8.8.8 can be reached from other machines"),
     ],
 )
 def test_mistakes_are_one_sentence(fails, words, said):

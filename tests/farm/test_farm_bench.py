@@ -26,6 +26,7 @@ from nni_latency.measurement import (
     WorkerDiedError,
     pack_subject,
 )
+from nni_latency.measurement.meters import ConstantMeter
 from nni_latency.testing import FakeClock, FakeDevice, FakeMeter, check_bench, check_schedule
 
 _PROTOCOL = Protocol(n_warmup=0, rounds=4, time_budget=1e9, max_measure_execution_time=1e9, half_width=0.0)
@@ -152,7 +153,7 @@ def test_a_device_keeps_few_benches_open():
     for bench in benches:
         bench.__enter__()
         bench.admit(_NETWORKS[0])
-    assert len(made.devices["worker-0"]._benches) == 4
+    assert len(made.devices["worker-0"]._open) == 4
     assert all(bench.visit([_NETWORKS[0].key]).whole for bench in benches)
 
 
@@ -192,6 +193,59 @@ def test_meters_of_this_machine_are_refused():
         runtime.benches((FakeMeter(FakeClock()),))
     with pytest.raises(MeasurementError, match="is a platform of a farm: networks run there"):
         runtime.inputs((1, 3))
+
+
+def _metered(**meters):
+    """Return a farm of one device with meters that read its clock, and its runtime as clients see it."""
+    from nni_latency.farm import FarmRuntime
+
+    made, device = FarmOfDevices(), FakeDevice()
+    made.join("worker", device, {name: FakeMeter(device.clock, watts) for name, watts in meters.items()})
+    return made, FarmRuntime(made, made.devices["worker"].announcement())
+
+
+def _visit(runtime, meter):
+    with runtime.benches((meter,)).open(_PROTOCOL) as bench:
+        bench.admit(_NETWORKS[0])
+        return bench.visit([_NETWORKS[0].key])
+
+
+def test_meters_of_the_workers_are_read_there():
+    made, runtime = _metered(rapl=10.0, other=20.0)
+    assert (runtime.meter().description, runtime.meter().metric) == ("rapl", "energy")
+    for meter, watts in ((runtime.meter(), 10.0), (runtime.meter("other"), 20.0)):
+        visit = _visit(runtime, meter)
+        assert visit.samples["energy"][0] == pytest.approx(watts * visit.whole[0])
+        assert runtime.benches((meter,)).conditions().meter == made.devices["worker"].meters[meter.name].description
+    with pytest.raises(MeasurementError, match="The meter 'rapl' is one of a farm: it is read there"):
+        runtime.meter().start()
+
+
+def test_an_assumed_power_needs_no_meter_there():
+    _, runtime = _metered()
+    assert _visit(runtime, ConstantMeter(5)).samples["energy"][0] > 0
+    assert runtime.benches((ConstantMeter(5),)).conditions().meter_assumption == "a constant power of 5 W"
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("", r"The workers of fake-device.fake.fp32.t1 read no energy\. They read: nothing\. A power can be assumed"),
+        ("rapl", r"The workers of fake-device.fake.fp32.t1 cannot read 'rapl'\. They read: nothing\."),
+    ],
+)
+def test_a_meter_that_the_workers_lack_is_said(name, said):
+    with pytest.raises(MeasurementError, match=said):
+        _metered()[1].meter(name)
+
+
+def test_a_worker_that_lacks_a_meter_says_so():
+    made, runtime = _metered(rapl=10.0)
+    made.devices["worker"].meters.clear()
+    with pytest.raises(MeasurementError, match="The worker worker of the farm cannot read 'rapl'"):
+        _visit(runtime, runtime.meter())
+    with pytest.raises(MeasurementError, match="The worker worker of the farm cannot read 'rapl'"):
+        runtime.benches((runtime.meter(),)).conditions()
 
 
 def test_reference_networks_tell_the_speed_of_a_device():

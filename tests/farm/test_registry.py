@@ -36,6 +36,14 @@ def state_of(registry, name):
     return found
 
 
+def test_how_much_slower_a_worker_has_become_is_told():
+    registry = farm_of(1)
+    assert state_of(registry, "here-0").slower == 1.0
+    for factor in (0.5, 0.6):
+        registry.check("here-0", times(factor))
+    assert state_of(registry, "here-0").slower == pytest.approx(1.2)
+
+
 def test_benches_spread_over_the_workers_of_their_platform():
     registry = farm_of(2, THERE, farm_of(3))
     places = Counter(registry.assign(f"bench {number}", "client", platform_key(HERE)) for number in range(6))
@@ -142,7 +150,9 @@ def test_a_worker_that_cannot_run_its_reference_networks_is_quarantined():
 
 def test_announcements_survive_the_wire():
     inner = announce("pi", Platform("here", "torch"))
-    sent = Announcement("pi", Platform("here", "ghost", facts={"cores": 4}), Traits(divides=True), {"load": 0.5}, inner)
+    sent = Announcement(
+        "pi", Platform("here", "ghost", facts={"cores": 4}), Traits(divides=True), {"load": 0.5}, inner, {"a": "b"}
+    )
     assert Announcement.of(sent.content()) == sent
     assert Announcement.of(sent.content()).platform.facts == {"cores": 4}
 

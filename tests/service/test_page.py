@@ -11,8 +11,10 @@ from fake_machines import HERE, machines, onnx_bytes
 from listening_service import listening
 from measured_graphs import FAST, SLOW
 
-from nni_latency.database import DatabaseStore
-from nni_latency.query import LatencyQuery
+from nni_latency.database import DatabaseStore, PredictorVersion, add_predictor
+from nni_latency.farm import WorkerState
+from nni_latency.measurement import CampaignHeader, Protocol, Record, Subject
+from nni_latency.query import LatencyQuery, LocalMachines
 from nni_latency.service import LatencyService
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
@@ -132,6 +134,79 @@ def test_lists_are_reached_by_keyboard(page):
         page.goto(page.url.split("#")[0] + f"#{name}")
         page.wait_for_selector(f"#{name}:not([hidden]) .list > *")
         _picture(page, name)
+
+
+@pytest.fixture(scope="module")
+def history(tmp_path_factory):
+    """Serve a database that knows how fast a platform was, and versions of two predictors; with workers of a farm."""
+    store = DatabaseStore(str(tmp_path_factory.mktemp("history") / "m.sqlite"))
+    for number, reference in enumerate((1.0e-3, 1.1e-3, 1.6e-3)):
+        header = CampaignHeader("query", {"subject": str(number)}, HERE, Protocol())
+        with store.campaign(header) as log:
+            log.admit(Subject("a", dict, (1,), "network", f"net {number}"))
+            log.append(Record(reference, (), {"latency": (1e-3,)}, ("a",), 0, 0, 0.1, 1.7e9))
+    for name, errors in (("evolving", (0.2, 0.3)), (f"evolving:{HERE.id}", (0.1,))):
+        for number, error in enumerate(errors):
+            told = {"all": error, **({"before": 0.2} if number else {})}
+            version = PredictorVersion(name, 0, 1.7e9, "1", 40, 9, 100 + number, told, number == 0)
+            add_predictor(store.database, version, b"")
+    machines_there = FarmOfStates(
+        [
+            WorkerState("left", "a", HERE.id, "ready", slower=1.02),
+            WorkerState("right", "b", HERE.id, "quarantined", "Its reference networks take 40.0 % longer.", slower=1.4),
+        ]
+    )
+    service = LatencyService(LatencyQuery(store, machines=machines_there))
+    with listening(service) as url:
+        yield url
+    store.close()
+
+
+class FarmOfStates(LocalMachines):
+    """Machines of a farm that measure nothing."""
+
+    def __init__(self, states):
+        super().__init__([])
+        self._states = states
+
+    def workers(self):
+        """Return the states."""
+        return self._states
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [360, 1100])
+def test_drift_and_history_are_drawn(browser, history, scheme, width):
+    context = browser.new_context(viewport={"width": width, "height": 800}, color_scheme=scheme)
+    page = context.new_page()
+    problems = []
+    page.on("pageerror", lambda error: problems.append(str(error)))
+    page.goto(f"{history}#platforms")
+    page.wait_for_selector("#drift .plot")
+    (label,) = [item.get_attribute("aria-label") for item in page.query_selector_all("#drift .plot")]
+    assert label.startswith(f"{HERE.id}: 1.6 ms on ")
+    assert "60.0 % longer than at best, in 3 campaigns" in label
+    assert page.inner_text("#drift").endswith(": it drifts")
+    assert page.locator("#drift .dot.bad").count() == 1
+    assert page.locator("#drift .dot.usual").count() == 2
+    page.wait_for_selector("#workers table")
+    workers = page.inner_text("#workers")
+    assert "40.0 % longer than at best" in workers
+    assert "Its reference networks take 40.0 % longer." in workers
+    assert _has_no_scrollbar(page)
+    _picture(page, f"drift-{width}-{scheme}")
+    page.goto(f"{history}#predictors")
+    page.wait_for_selector("#versions table")
+    shown = page.inner_text("#history")
+    assert "has learned from 40, and is off by 20.0 % on 9 others; 2 versions so far" in shown
+    assert page.locator("#history .plot").count() == 2
+    assert page.locator("#history .dot.ring").count() == 1
+    assert page.locator("#versions tbody tr").count() == 3
+    assert _has_no_scrollbar(page)
+    _picture(page, f"history-{width}-{scheme}")
+    context.close()
+    assert problems == []
 
 
 @pytest.mark.slow

@@ -125,6 +125,18 @@ def test_lists_are_paged(url):
     assert _call(f"{url}/v1/database")[1]["records"] > 0
 
 
+def test_the_drift_of_a_platform_is_told(url):
+    LatencyClient(url).query("tanh()@1x8x4x4:float32", HERE.id, measure="always")
+    _, page = _call(f"{url}/v1/drift")
+    assert page["total"] == 3
+    (found,) = [item for item in page["items"] if item["platform"] == HERE.id]
+    assert found["campaigns"] >= 1
+    assert found["points"][-1]["reference"] > 0
+    assert found["slower"] >= 1
+    assert [item["points"] for item in page["items"] if item["platform"] != HERE.id] == [[], []]
+    assert _call(f"{url}/v1/workers")[1] == {"items": [], "total": 0, "next": None}
+
+
 def test_health_and_figures_are_told(url):
     assert LatencyClient(url).health()["status"] == "ok"
     with urllib.request.urlopen(f"{url}/metrics") as response:
