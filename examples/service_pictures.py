@@ -18,7 +18,7 @@ from playwright.sync_api import sync_playwright
 
 #: Size of the window, and the colours, by the ending of the file's name.
 WINDOWS: dict[str, dict[str, Any]] = {
-    "": {"viewport": {"width": 1000, "height": 700}, "color_scheme": "light"},
+    "": {"viewport": {"width": 1000, "height": 900}, "color_scheme": "light"},
     "-phone": {"viewport": {"width": 380, "height": 740}, "color_scheme": "dark"},
 }
 
@@ -38,7 +38,8 @@ def main() -> None:
             for name, show in (("compare", _compare), ("platforms", _platforms), ("predictors", _predictors)):
                 show(page, options)
                 out = options.out / f"service-{name}{ending}.png"
-                page.screenshot(path=str(out), full_page=True)
+                # The operators of two networks are a long list.
+                page.screenshot(path=str(out), full_page=name != "compare")
                 print(f"Wrote {out}")
         browser.close()
 

@@ -108,7 +108,7 @@ def _instead(store: database.DatabaseStore, name: str, instead: _InsteadOptions,
 def _take(store: database.DatabaseStore, name: str, number: int) -> str:
     versions = {item.number: item.name for item in _versions(store, name)}
     if number not in versions:
-        raise UnknownNameError.of(f"version of {name!r}", str(number), list(map(str, versions)))
+        raise UnknownNameError.of(f"version of {name!r}", str(number), list(map(str, sorted(versions))))
     taken = database.take_predictor(store.database, versions[number], number)
     return f"Version {taken.number} answers from now on."
 
@@ -123,18 +123,24 @@ def _save(store: database.DatabaseStore, name: str, path: Path) -> str:
 
 
 def _learn(store: database.DatabaseStore, learning: _EvolveOptions) -> list[str]:
-    with progress(remarks()) as bar:
-        task = bar.add_task("learning", total=1.0, left="")
-        begun: dict[str, float] = {}
+    bar = progress(remarks())
+    task = bar.add_task("learning", total=1.0, left="")
+    begun: dict[str, float] = {}
 
-        def watch(name: str, done: int, total: int) -> None:
-            now = time.monotonic()
-            left = (now - begun.setdefault(name, now)) / done * (total - done)
-            told = f"{format_seconds(left)} left" if left else ""
-            bar.update(task, description=f"learning {name}", completed=done, total=total, left=told)
+    def watch(name: str, done: int, total: int) -> None:
+        if not begun:
+            bar.start()
+        now = time.monotonic()
+        left = (now - begun.setdefault(name, now)) / done * (total - done)
+        told = f"{format_seconds(left)} left" if left else ""
+        bar.update(task, description=f"learning {name}", completed=done, total=total, left=told)
 
-        make = partial(graphs.GraphPredictor, epochs=learning.epochs)
+    make = partial(graphs.GraphPredictor, epochs=learning.epochs)
+    try:
         found = query.evolve(store, name=learning.name, at_least=learning.at_least, make=make, watch=watch)
+    finally:
+        if begun:
+            bar.stop()
     # With the name where there are several.
     return [f"{item.name}: {item.reason}" if len(found) > 1 else item.reason for item in found]
 

@@ -59,7 +59,7 @@ def fit_graph(fit: _GraphOptions, output: OutputOptions, where: FitFarmOptions) 
         raise InvalidValueError("--jobs is for this machine, and --farm for others. Omit one of them.")
     out = output.path("graph.safetensors")
     networks = _of_platform([item for folder in fit.data for item in datasets.measured_networks(folder)], fit)
-    with progress(remarks()) as bar:
+    with where.fitting(), progress(remarks()) as bar:
         task = bar.add_task("learning", total=1.0, left="")
         begin = time.monotonic()
 
@@ -67,8 +67,7 @@ def fit_graph(fit: _GraphOptions, output: OutputOptions, where: FitFarmOptions) 
             left = (time.monotonic() - begin) / done * (total - done)
             bar.update(task, completed=done, total=total, left=f"{format_seconds(left) if left else '0 s'} left")
 
-        with where.fitting():
-            found = _fitted(fit, networks, watch)
+        found = _fitted(fit, networks, watch)
     found.save(out)
     print_report(graph_report(found, after=[f"Wrote {out}"]))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -146,7 +146,7 @@ def _ask_service(question: query.Question, asked: _AskOptions, url: str) -> list
         if not answers:
             raise UnknownNameError(f"The service {url} does not know {question.name!r} on any platform.")
         return sorted(answers, key=lambda answer: answer.value)
-    platform = _fitting(asked.platform, platforms)
+    platform = _fitting(asked.platform, platforms, client.platforms(measured=True))
     with progress(remarks()) as bar:
         task = bar.add_task("waiting for the service", total=1.0, left="")
         answer = client.query(
@@ -202,8 +202,11 @@ def _platform_of(name: str, runtime: Any, engine: query.LatencyQuery) -> str:
     return _fitting(name, engine.platforms())
 
 
-def _fitting(name: str, ids: list[str]) -> str:
+def _fitting(name: str, ids: list[str], preferred: Sequence[str] = ()) -> str:
+    """Return the id that a name stands for; of several, the only one that is preferred."""
     fitting = ids_named(name, ids)
+    chosen = [item for item in fitting if item in preferred]
+    fitting = chosen if len(chosen) == 1 else fitting
     if len(fitting) != 1:
         several = f"Several platforms have {name!r} in their id: {', '.join(fitting)}. Name one."
         none = f"{UnknownNameError.of('platform', name, ids)} Name one, a part of its id, or a runtime of this machine."

@@ -81,7 +81,8 @@ def settings() -> Any:
 
 def quiet() -> None:
     """Keep Dask's own log to what is serious: the commands say the rest in their own words."""
-    logging.getLogger("distributed").setLevel(logging.CRITICAL)
+    for name in ("distributed", "distributed.client"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
 
 
 class _Security(distributed.Security):  # type: ignore[name-defined]

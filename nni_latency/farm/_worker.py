@@ -164,8 +164,7 @@ def owning(device: str) -> Iterator[None]:
         parts = {device: re.sub(r"\W+", "-", device)}
     with contextlib.ExitStack() as held:
         for part, file in parts.items():
-            remedy = "keep to other processors, as in: taskset -c 1 nni-latency farm join ..."
-            remedy = remedy if device == "cpu" else "choose another device"
+            remedy = "keep to other processors with taskset" if device == "cpu" else "choose another device"
             held.enter_context(locked(folder / f"{file}.lock", f"using {part} for a farm", remedy=remedy))
         yield
 

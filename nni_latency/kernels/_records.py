@@ -40,10 +40,14 @@ class KernelRecords:
         How the latest campaign measured.
     kernels : tuple of MeasuredKernel
         Each kernel once, as the latest campaign has it, sorted by key.
-    constant : float, default=0.0
+    constant : float
         What a run of the runtime takes outside of its kernels [s].
     types : mapping of str to KernelType
         The kinds of the kernels, and all others that are known.
+    rounds : int, default=0
+        Rounds of all campaigns.
+    duration : float, default=0.0
+        Time spent measuring in them [s].
     """
 
     platform: Platform
@@ -51,6 +55,8 @@ class KernelRecords:
     kernels: tuple[MeasuredKernel, ...]
     constant: float
     types: Mapping[str, KernelType]
+    rounds: int = 0
+    duration: float = 0.0
 
 
 def read_kernels(
@@ -68,16 +74,18 @@ def read_kernels(
     known = {**kernel_types(), **(types or {})}
     found: dict[Kernel, MeasuredKernel] = {}
     constant, latest = 0.0, None
+    rounds, duration = 0, 0.0
     for campaign in campaigns:
         schedule = _replayed(campaign, known)
         if schedule is None:
             continue
         found |= {item.kernel: item for item in measured_in(schedule, schedule.samples)}
         constant, latest = schedule.constant or constant, campaign.header
+        rounds, duration = rounds + schedule.rounds, duration + schedule.spent
     if latest is None:
         return None
     kernels = tuple(sorted(found.values(), key=lambda item: item.kernel.key))
-    return KernelRecords(latest.platform, latest.protocol, kernels, constant, known)
+    return KernelRecords(latest.platform, latest.protocol, kernels, constant, known, rounds, round(duration, 3))
 
 
 def learn_kernels(
@@ -115,6 +123,8 @@ def learn_kernels(
         constant=records.constant,
         platform=records.platform,
         protocol=records.protocol,
+        rounds=records.rounds,
+        duration=records.duration,
         remarks=(f"Fewer than {FEWEST_KERNELS} kernels were measured of: {listed(few)}.",) if few else (),
     )
 

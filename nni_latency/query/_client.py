@@ -168,9 +168,9 @@ class LatencyClient:
         except MissingEntryError:
             return None
 
-    def platforms(self) -> list[str]:
-        """Return the ids of the platforms that the service knows."""
-        return [item["id"] for item in self._pages("/v1/platforms")]
+    def platforms(self, *, measured: bool = False) -> list[str]:
+        """Return the ids of the platforms that the service knows, or of those alone on which it measures."""
+        return [item["id"] for item in self._pages("/v1/platforms") if item["measures"] or not measured]
 
     def health(self) -> dict[str, Any]:
         """Return what the service says of itself."""

@@ -106,6 +106,8 @@ const counted = (count, thing) => `${count} ${thing}${count === 1 ? "" : "s"}`;
 const row = (name, picture, text) => make("div", { class: "row" }, make("div", {}, name),
   make("div", { class: "bars" }, picture, make("div", { class: "figure" }, text)));
 
+const KNOWS = { GraphPredictor: "networks", KernelPredictors: "kernels" };
+
 // As the farm: a quarter longer than at best is another speed.
 const DRIFTS = 1.25;
 
@@ -285,8 +287,8 @@ const pages = {
     ["network", "platform", "state", "begun (UTC)", "what came of it"], (await all("v1/jobs")).map((job) =>
       [job.name, job.platform, job.state, date(job.created), job.answer ? told(job.answer) : job.error]))),
   predictors: async () => {
-    $("predictors").querySelector(".list").replaceChildren(table(["predictor", "kind", "platforms"],
-      (await all("v1/predictors")).map((item) => [item.name, item.kind, item.platforms.join(", ")])));
+    $("predictors").querySelector(".list").replaceChildren(table(["predictor", "of", "platforms"],
+      (await all("v1/predictors")).map((item) => [item.name, KNOWS[item.kind] ?? item.kind, item.platforms.join(", ")])));
     const versions = await all("v1/predictors/versions"), names = [...new Set(versions.map(({ name }) => name))];
     $("history").replaceChildren(...orNothing(names.map((name) =>
       historyOf(name, versions.filter((item) => item.name === name)))));

@@ -15,10 +15,12 @@ from pathlib import Path
 
 import pytest
 from farms import wait_until
+from measured_graphs import write_measured
 from tiny import TINY, TINY_OPTIONS
 
 from nni_latency.measurement import MemoryStore
 from nni_latency.measurement.meters import ConstantMeter
+from nni_latency.platforms import affinity
 from nni_latency.spaces import FBNetSpace
 from nni_latency.tables import LookupTable, build_table
 from nni_latency.testing import FakeDevice, FarmOfProcesses
@@ -42,8 +44,10 @@ def farm(tmp_path_factory):
         made.join("one", partial(FakeDevice, "pi"), meters={"rapl": ConstantMeter(7)})
         made.join("two", partial(FakeDevice, "pi", threads=2))
         made.join("three", partial(FakeDevice, "mac", threads=2))
+        made.join_fits("fitter", affinity()[:1])
         with made.client() as client:
             made.wait_for(3, client)
+            wait_until(lambda: client.fitters() == ["fitter"])
         yield made
 
 
@@ -52,7 +56,9 @@ def test_status_lists_the_workers(run, farm):
     shown = run("farm", "status", farm.address).stdout
     assert f"Workers of {farm.address}" in shown
     assert re.search(r"one\W+pi\.fake\.fp32\.t1\W+ready\W+0\W+0", shown)
+    assert "Workers that fit predictors: fitter" in shown
     content = json.loads(run("farm", "status", farm.address, "--json").stdout)
+    assert content["fitters"] == ["fitter"]
     assert {worker["name"]: worker["state"] for worker in content["workers"]} == dict.fromkeys(
         ("one", "two", "three"), "ready"
     )
@@ -93,6 +99,15 @@ def test_kernels_are_learned_on_a_farm(run, farm):
     words = ("--kernels", "add_relu", "--init-sample-num", 10, "--iteration", 0, "--out", "kernels.json")
     run("build-kernels", *words, "--farm", f"{farm.address}#mac.fake.fp32.t2")
     assert json.loads(Path("kernels.json").read_text("utf-8"))["platform"]["device"] == "mac"
+
+
+@pytest.mark.slow
+def test_a_predictor_is_fitted_on_a_farm_as_it_is_here(run, farm, tmp_path):
+    pytest.importorskip("onnx", reason="the package onnx is not installed")
+    words = ["fit", "graph", "--data", write_measured(tmp_path / "set"), "--epochs", 2, "--members", 2]
+    run(*words, "--out", "here.safetensors")
+    run(*words, "--out", "there.safetensors", "--farm", farm.address)
+    assert Path("there.safetensors").read_bytes() == Path("here.safetensors").read_bytes()
 
 
 @pytest.mark.slow

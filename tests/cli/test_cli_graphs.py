@@ -43,6 +43,12 @@ def test_a_platform_is_added(run, folder, predictor, net):
     assert {row["platform"]: row["networks"] for row in found["platforms"]} == {FAST.id: 24, SLOW.id: 12}
 
 
+def test_fits_are_on_this_machine_or_on_others(fails, folder):
+    words = ["fit", "graph", "--data", folder, "--farm", "127.0.0.1:1"]
+    assert "--jobs is for this machine, and --farm for others" in fails(*words, "--jobs", 2)
+    assert "No farm answers at tcp://127.0.0.1:1: Connection refused." in fails(*words)
+
+
 def test_data_of_several_platforms_has_no_other_name(fails, folder, predictor):
     words = ["fit", "graph", "--data", folder, "--from", predictor, "--platform", "mine"]
     assert "none of them is 'mine.unknown.fp32.t1'" in fails(*words)

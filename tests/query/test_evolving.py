@@ -173,6 +173,7 @@ def test_campaigns_say_of_kernels_what_was_learned_from_them_at_once(store, tmp_
     found = read_kernels(store.campaigns(kind="kernels"))
     assert found.kernels == built.kernels
     assert (found.platform, found.constant, found.protocol) == (_BOARD, 0.0, built.protocol)
+    assert (found.rounds, found.duration) == (built.rounds, built.duration)
     assert read_kernels([]) is None
 
 

@@ -16,7 +16,7 @@ from fake_machines import HERE, OnnxFake, machines, network, onnx_bytes
 from listening_service import listening
 from measured_graphs import FAST, SLOW
 
-from nni_latency.database import DatabaseStore
+from nni_latency.database import DatabaseStore, PredictorVersion, add_predictor, take_predictor
 from nni_latency.errors import BusyError, InvalidValueError, MeasurementError, MissingEntryError, OutputError
 from nni_latency.loading import load_estimator
 from nni_latency.measurement import MemoryStore, Progress
@@ -123,6 +123,25 @@ def test_lists_are_paged(url):
     assert _call(f"{url}/v1/predictors")[1]["items"][0]["name"] == "graph"
     assert _call(f"{url}/v1/jobs?limit=1")[1]["items"][0]["state"] in ("done", "running", "queued")
     assert _call(f"{url}/v1/database")[1]["records"] > 0
+
+
+def test_a_version_that_is_rolled_back_answers(tmp_path, predictor):
+    store = DatabaseStore(tmp_path / "m.sqlite")
+    content = predictor.save(tmp_path / "p.safetensors").read_bytes()
+    version = PredictorVersion("evolving", 0, 1.7e9, "1", 20, 5, 100, {"all": 0.1}, is_current=True)
+    first = add_predictor(store.database, version, content).number
+    add_predictor(store.database, version, content)
+    service = LatencyService(LatencyQuery(store))
+    service.take_current()
+    second = service.query.predictors["evolving"]
+    service.take_current()
+    assert service.query.predictors["evolving"] is second
+    take_predictor(store.database, "evolving", first)
+    service.take_current()
+    assert service.query.predictors["evolving"] is not second
+    assert FAST.id in service.predictors()[0]["platforms"]
+    service.close()
+    store.close()
 
 
 def test_the_drift_of_a_platform_is_told(url):
