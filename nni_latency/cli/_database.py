@@ -17,7 +17,7 @@ from nni_latency.cli._console import results
 from nni_latency.cli._option import DURATION, grouped, option, parsed
 from nni_latency.cli._outputs import OutputDatabase, OutputFile, WritingCommand
 from nni_latency.cli._report import Column, Grid, Report, ReportingCommand, print_report
-from nni_latency.errors import InvalidValueError
+from nni_latency.errors import InvalidValueError, LatencyError, UnknownNameError
 from nni_latency.files import replacing
 from nni_latency.units import format_count, format_seconds, parse_duration
 
@@ -32,8 +32,17 @@ def _parse_moment(text: str) -> float:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        return time.time() - parse_duration(text)
+        return time.time() - _parse_ago(text)
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+
+
+def _parse_ago(text: str) -> float:
+    try:
+        return parse_duration(text)
+    except LatencyError as error:
+        raise InvalidValueError(
+            f"A moment must be a date such as 2026-11-01, or a duration such as 7d for how long ago. Got {text!r}."
+        ) from error
 
 
 @dataclass(frozen=True)
@@ -42,6 +51,14 @@ class _FilterOptions:
 
     platform: str | None = option("Only this platform, such as epyc-7763.torch.fp32.t1.", metavar="ID")
     kind: str | None = option("Only campaigns of this kind, such as layers.", metavar="NAME")
+
+    def check(self, opened: database.Database) -> None:
+        """Raise `UnknownNameError` for a platform of which the database has nothing, unless it is empty."""
+        if self.platform is None:
+            return
+        known = [platform.id for platform in database.latest_platforms(opened)]
+        if known and self.platform not in known:
+            raise UnknownNameError.of("platform", self.platform, known)
 
 
 @dataclass(frozen=True)
@@ -102,6 +119,7 @@ def info(location: str) -> None:
 def query(location: str, wanted: _QueryOptions) -> None:
     """List the subjects of every campaign."""
     with _opened(location) as opened:
+        wanted.check(opened)
         found = database.find_subjects(
             opened, platform=wanted.platform, kind=wanted.kind, text=wanted.text, since=wanted.since
         )
@@ -118,6 +136,7 @@ def query(location: str, wanted: _QueryOptions) -> None:
 def export(location: str, out: Path, wanted: _FilterOptions) -> None:
     """Write the raw samples to the .parquet or .csv file OUT, one row per sample."""
     with _opened(location) as opened:
+        wanted.check(opened)
         n_samples = database.export_samples(opened, out, platform=wanted.platform, kind=wanted.kind)
     results().print(f"Wrote {escape(str(out))}: {n_samples} samples")
 
@@ -155,6 +174,7 @@ def prune(location: str, wanted: _PruneOptions) -> None:
     if (wanted.platform, wanted.kind, wanted.older_than, wanted.keep_latest) == (None,) * 4:
         raise InvalidValueError("Say what to remove, with --older-than, --keep-latest, --platform or --kind.")
     with _opened(location) as opened:
+        wanted.check(opened)
         stale = database.stale_campaigns(
             opened,
             written_before=None if wanted.older_than is None else time.time() - wanted.older_than,
@@ -221,9 +241,10 @@ def _take_over(source: str, target: database.Database) -> database.Copied:
 
 
 def _report(source: str, copied: database.Copied) -> None:
+    predictors = f" {copied.predictors} versions of predictors were added." if copied.predictors else ""
     results().print(
         f"{escape(source)}: {copied.records} records of {copied.campaigns} campaigns were added, "
-        f"{copied.doubles} were there already.",
+        f"{copied.doubles} were there already.{predictors}",
     )
 
 

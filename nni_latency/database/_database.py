@@ -70,7 +70,7 @@ class Database:
     def __init__(self, url: URL, *, create: bool = True) -> None:
         self._url = url
         self.path = Path(url.database or "") if url.get_backend_name() == "sqlite" else None
-        self.name = url.render_as_string(hide_password=True) if self.path is None else str(self.path)
+        self.name = _shown(url) if self.path is None else str(self.path)
         self._engines: dict[int, Engine] = {}
         try:
             self._prepare(create)
@@ -263,3 +263,8 @@ def _begin(connection: Connection) -> None:
     statement = connection.get_execution_options().get(_BEGIN, "BEGIN")
     if statement:
         connection.exec_driver_sql(statement)
+
+
+def _shown(url: URL) -> str:
+    """Return a URL as it was typed, less the password and the driver."""
+    return url.set(drivername=url.get_backend_name()).render_as_string(hide_password=True)

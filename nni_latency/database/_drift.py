@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from sqlalchemy import ColumnElement, Connection, Join, Select, and_, func, select
 
@@ -22,15 +23,22 @@ class DriftPoint:
     ----------
     campaign : str
         Its identifier.
+    kind : str
+        By which schedule it was measured.
     at : float
         When it was last written to [s since 1970, UTC].
     reference : float
         Lower quartile of the time of the reference operator [s].
+    slower : float
+        By what factor that is longer than in the best of the campaigns of its kind. What runs before the reference
+        operator differs by kind, and leaves other data in the caches.
     """
 
     campaign: str
+    kind: str
     at: float
     reference: float
+    slower: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -53,13 +61,8 @@ class PlatformDrift:
 
     @property
     def slower(self) -> float:
-        """By what factor the reference operator took longer in the latest campaign than at best; 1 without any.
-
-        >>> points = [DriftPoint("a", 0.0, 1e-3), DriftPoint("b", 1.0, 1.2e-3)]
-        >>> PlatformDrift("board", 2, tuple(points)).slower
-        1.2
-        """
-        return self.points[-1].reference / min(point.reference for point in self.points) if self.points else 1.0
+        """By what factor the reference operator took longer in the latest campaign than at best; 1 without any."""
+        return self.points[-1].slower if self.points else 1.0
 
 
 def platform_drift(database: Database, platform: str, most: int = 50) -> PlatformDrift:
@@ -82,8 +85,16 @@ def platform_drift(database: Database, platform: str, most: int = 50) -> Platfor
         count = connection.execute(select(func.count()).select_from(_joined()).where(condition)).scalar_one()
         rows = connection.execute(_spread(condition, max(1, -(-count // most)))).all()
         found = [(row, _references(connection, row.id)) for row in rows]
-    points = [DriftPoint(row.identifier, row.written, quantile(taken, 0.25)) for row, taken in found if taken]
-    return PlatformDrift(platform, count, tuple(sorted(points, key=lambda point: point.at)))
+    points = [DriftPoint(row.identifier, row.kind, row.written, quantile(taken, 0.25)) for row, taken in found if taken]
+    return PlatformDrift(platform, count, tuple(sorted(_compared(points), key=lambda point: point.at)))
+
+
+def _compared(points: Sequence[DriftPoint]) -> Iterator[DriftPoint]:
+    best: dict[str, float] = {}
+    for point in points:
+        best[point.kind] = min(point.reference, best.get(point.kind, point.reference))
+    for point in points:
+        yield replace(point, slower=point.reference / best[point.kind])
 
 
 def _joined() -> Join:
@@ -100,12 +111,13 @@ def _latest_identity(platform: str) -> Select[tuple[str]]:
     )
 
 
-def _spread(condition: ColumnElement[bool], step: int) -> Select[tuple[int, str, float]]:
+def _spread(condition: ColumnElement[bool], step: int) -> Select[tuple[int, str, str, float]]:
     """Select one campaign in so many, the latest one first."""
     place = func.row_number().over(order_by=campaigns.c.written.desc()).label("place")
-    columns = (campaigns.c.id, campaigns.c.identifier, campaigns.c.written)
+    columns = (campaigns.c.id, campaigns.c.identifier, campaigns.c.kind, campaigns.c.written)
     numbered = select(*columns, place).select_from(_joined()).where(condition).subquery()
-    return select(numbered.c.id, numbered.c.identifier, numbered.c.written).where(numbered.c.place % step == 1 % step)
+    wanted = (numbered.c.id, numbered.c.identifier, numbered.c.kind, numbered.c.written)
+    return select(*wanted).where(numbered.c.place % step == 1 % step)
 
 
 def _references(connection: Connection, campaign: int) -> list[float]:

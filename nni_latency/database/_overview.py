@@ -106,14 +106,15 @@ def summarise(database: Database) -> list[KindOverview]:
     ]
 
 
-def latest_platforms(database: Database, kind: str) -> list[Platform]:
-    """Return the platforms of campaigns of a kind, sorted by id: of each id the state that was measured last."""
+def latest_platforms(database: Database, kind: str | None = None) -> list[Platform]:
+    """Return the platforms of campaigns, or of those of a kind, sorted by id: of each id the latest state."""
     statement = (
         select(platforms.c.name, platforms.c.content)
         .join(campaigns, campaigns.c.platform_id == platforms.c.id)
-        .where(campaigns.c.kind == kind)
         .order_by(campaigns.c.written, campaigns.c.id)
     )
+    if kind is not None:
+        statement = statement.where(campaigns.c.kind == kind)
     with database.reading() as connection:
         latest = {row.name: row.content for row in connection.execute(statement)}
     return [platform_of(latest[name]) for name in sorted(latest)]

@@ -115,6 +115,18 @@ def take_predictor(database: Database, name: str, number: int) -> PredictorVersi
     return next(item for item in predictor_versions(database, name) if item.number == number)
 
 
+def copy_predictors(source: Database, target: Database) -> int:
+    """Put the versions of one database into another that does not have them; return how many."""
+    there = predictor_versions(target)
+    known = {(item.name, item.at) for item in there}
+    answering = {item.name for item in there if item.is_current}
+    new = [item for item in predictor_versions(source) if (item.name, item.at) not in known]
+    for version in new:
+        answers = version.is_current and version.name not in answering
+        add_predictor(target, replace(version, is_current=answers), predictor_content(source, version.number))
+    return len(new)
+
+
 def _version_of(row: Row[Any]) -> PredictorVersion:
     fields = {**row._mapping, "number": row.id}
     del fields["id"]

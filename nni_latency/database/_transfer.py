@@ -10,6 +10,7 @@ from typing import Any
 from sqlalchemy import Connection, select
 
 from nni_latency.database._database import Database
+from nni_latency.database._predictors import copy_predictors
 from nni_latency.database._reading import (
     BATCH,
     Complaints,
@@ -49,14 +50,22 @@ class Copied:
         Records that were added.
     doubles : int
         Records that were there already.
+    predictors : int
+        Versions of predictors that were added.
     """
 
     campaigns: int = 0
     records: int = 0
     doubles: int = 0
+    predictors: int = 0
 
     def __add__(self, other: Copied) -> Copied:
-        return Copied(self.campaigns + other.campaigns, self.records + other.records, self.doubles + other.doubles)
+        return Copied(
+            self.campaigns + other.campaigns,
+            self.records + other.records,
+            self.doubles + other.doubles,
+            self.predictors + other.predictors,
+        )
 
 
 @dataclass(frozen=True)
@@ -88,10 +97,11 @@ class Incoming:
 
 
 def copy_database(source: Database, target: Database) -> Copied:
-    """Put all campaigns of a database into another one.
+    """Put all campaigns of a database, and versions of predictors, into another one.
 
     A record is there already if one of the same campaign identity, round, process, time and subjects is. What was
-    copied stays if this is interrupted, and the next time goes on with the rest.
+    copied stays if this is interrupted, and the next time goes on with the rest. A version that answers does so in the
+    target as well, unless another one of its name does.
 
     Raises
     ------
@@ -118,7 +128,7 @@ def copy_database(source: Database, target: Database) -> Copied:
             else:
                 copied += add_incoming(incoming, target)
         complaints.warn()
-    return copied
+    return copied + Copied(predictors=copy_predictors(source, target))
 
 
 def add_incoming(incoming: Incoming, target: Database) -> Copied:

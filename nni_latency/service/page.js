@@ -112,12 +112,11 @@ const KNOWS = { GraphPredictor: "networks", KernelPredictors: "kernels" };
 const DRIFTS = 1.25;
 
 function driftOf({ platform, points, campaigns, slower }) {
-  const best = Math.min(...points.map(({ reference }) => reference)), last = points[points.length - 1];
+  const last = points[points.length - 1];
   const text = `${seconds(last.reference)} on ${date(last.at)}, ${percent(slower - 1)} longer than at best, in ` +
     `${counted(campaigns, "campaign")} since ${date(points[0].at)}${slower > DRIFTS ? ": it drifts" : ""}`;
-  const dots = points.map(({ at, reference }) => ({ x: at, y: reference,
-    kind: reference > DRIFTS * best ? "bad" : "usual" }));
-  return row(platform, plot(dots, `${platform}: ${text}`, DRIFTS * best), text);
+  const dots = points.map((point) => ({ x: point.at, y: point.slower, kind: point.slower > DRIFTS ? "bad" : "usual" }));
+  return row(platform, plot(dots, `${platform}: ${text}`, DRIFTS), text);
 }
 
 function historyOf(name, versions) {
@@ -246,7 +245,7 @@ function table(titles, rows, caption = "") {
   const head = make("tr", {}, ...titles.map((title) => make("th", { scope: "col" }, title)));
   const isNumber = (cell) => /^\d[\d.e+-]* ?(us|ms|s|%)?$/.test(String(cell));
   const body = rows.map((row) => make("tr", {}, ...row.map((cell) =>
-    make("td", isNumber(cell ?? "") ? { class: "number" } : {}, cell ?? ""))));
+    make("td", { class: isNumber(cell ?? "") ? "number" : String(cell ?? "").length < 17 ? "short" : "" }, cell ?? ""))));
   const parts = [make("thead", {}, head), make("tbody", {}, ...body)];
   if (caption) parts.unshift(make("caption", {}, caption));
   return make("div", { class: "scroll" }, rows.length ? make("table", {}, ...parts) : make("p", {}, "There is nothing yet."));

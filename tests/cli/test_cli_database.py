@@ -105,6 +105,14 @@ def test_query_selects_by_platform_kind_subject_and_time(run, path):
     assert "Nothing was found." in run("database", "--database", path, "query", "--subject", "%").stdout
 
 
+def test_a_platform_of_which_nothing_is_known_is_named(fails, path):
+    for words in (["query"], ["export", "a.csv"], ["prune"]):
+        said = fails("database", "--database", path, *words, "--platform", "nowhere")
+        assert "Unknown platform 'nowhere'. There is: " in said
+    said = fails("database", "--database", path, "query", "--since", "yesterday")
+    assert "A moment must be a date such as 2026-11-01, or a duration such as 7d" in said
+
+
 def test_export_writes_every_sample_once_in_both_formats(run, path, tmp_path):
     for name in ("out.csv", "out.parquet"):
         assert "7 samples" in run("database", "--database", path, "export", tmp_path / name).stdout

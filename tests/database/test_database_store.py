@@ -292,7 +292,7 @@ def test_missing_file_is_refused_where_it_is_only_read(tmp_path):
 
 def test_server_that_is_not_there_is_one_sentence_without_the_password(tmp_path):
     url = f"postgresql://me:secret@/measurements?host={tmp_path}"
-    with pytest.raises(OutputError, match=r"^Cannot read the database 'postgresql\+psycopg://me:\*\*\*@") as caught:
+    with pytest.raises(OutputError, match=r"^Cannot read the database 'postgresql://me:\*\*\*@") as caught:
         DatabaseStore(url)
     assert "secret" not in str(caught.value)
     assert "\n" not in str(caught.value)

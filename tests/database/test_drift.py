@@ -14,9 +14,9 @@ from nni_latency.platforms import Platform
 BOARD = Platform("board", facts={"runtime.version": "1"})
 
 
-def _measure(store, *references, platform=BOARD, number=0, at=None):
+def _measure(store, *references, platform=BOARD, number=0, at=None, kind="query"):
     """Put a campaign of one network into the database, whose reference operator took so long in every round [s]."""
-    header = CampaignHeader("query", {"subject": f"net {number}"}, platform, Protocol())
+    header = CampaignHeader(kind, {"subject": f"net {number}"}, platform, Protocol())
     with store.campaign(header) as log:
         log.admit(Subject("net", dict, (1,), "network", f"net {number}"))
         for place, reference in enumerate(references):
@@ -36,6 +36,15 @@ def test_the_latest_campaign_is_held_to_the_best(store):
     assert [point.at for point in found.points] == [100.0, 101.0, 102.0]
     assert found.campaigns == 3
     assert found.slower == pytest.approx(1.3)
+    assert [point.slower for point in found.points] == pytest.approx([1.1, 1.0, 1.3])
+
+
+def test_campaigns_are_held_to_others_of_their_kind(store):
+    for number, (kind, reference) in enumerate((("query", 1e-3), ("kernels", 2e-3), ("query", 1.2e-3))):
+        _measure(store, reference, kind=kind, number=number, at=float(number))
+    found = platform_drift(store.database, BOARD.id)
+    assert [point.kind for point in found.points] == ["query", "kernels", "query"]
+    assert [point.slower for point in found.points] == pytest.approx([1.0, 1.0, 1.2])
 
 
 def test_of_many_campaigns_a_few_are_told_and_the_latest_is_among_them(store):
