@@ -15,7 +15,7 @@ FITS = "nni-latency-fits"
 class FitBackend(ParallelBackendBase):
     """Runs what `joblib.Parallel` asks for on the workers of a farm that fit, each in a job of its own.
 
-    joblib's own backend for Dask hands data, and what runs inside of a job, to every worker, also to those that measure.
+    joblib's own backend for Dask hands data, and what runs inside of a job, to all workers, those too that measure.
 
     Parameters
     ----------
