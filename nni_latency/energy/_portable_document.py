@@ -67,7 +67,7 @@ class PortableDocument(StrictDocument):
 
 
 def _with_share(content: dict[str, Any]) -> dict[str, Any]:
-    """Find the median power in a file that does not say it: as measured powers differ, each has a leaf in every tree."""
+    """Find the median power in a file that does not say it: measured powers differ, so each has a leaf in a tree."""
     logarithms = [
         value
         for tree in content["power"]["trees"]
