@@ -430,7 +430,7 @@ def test_a_target_in_joules_is_recorded_in_joules(run, tables, tmp_path):
     assert (content["metric"], content["unit"], content["target"]) == ("energy", "J", 0.004)
     assert content["not_measured"] is None
     assert content["measured"] > 0
-    assert "4.00 mJ of energy" in run("show", "out/search.json").stdout
+    assert "4 mJ of energy" in run("show", "out/search.json").stdout
 
 
 @pytest.fixture(scope="module")
