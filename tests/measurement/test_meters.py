@@ -697,6 +697,15 @@ def test_bench_finds_a_window_that_the_meter_resolves():
     assert _visit(lambda clock: FakeMeter(clock, 2.0, period=0.4)).samples["window"] == [8.0]
 
 
+def test_a_window_that_was_planned_by_a_slow_run_is_read_again():
+    runtime = FakeRuntime(_BY_KEY)
+    meter = FakeMeter(runtime.clock, 30.0, period=0.4)
+    with LocalBench(runtime, Protocol(n_warmup=0, max_measure_execution_time=1e9), meters=[meter]) as bench:
+        # The first run took four seconds, and others one.
+        found = bench._read(meter, lambda _: runtime.clock.advance(1.0), None, 4.0)
+    assert (found["window"], found["energy"]) == ([8.0], [30.0])
+
+
 @pytest.mark.parametrize("traits", [{"resolution": 1.0}, {"period": 0.5}])
 def test_meter_that_is_too_coarse_says_the_window_that_it_needs(traits):
     message = r"^simulated is too coarse for this: it needs a window of 10\.?0* s"
