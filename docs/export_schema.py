@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from nni_latency.cli._search_document import search_schema
 from nni_latency.datasets import networks_schema
 from nni_latency.energy import portable_schema
 from nni_latency.estimators import acts_schema, transfer_schema
@@ -25,6 +26,7 @@ SCHEMAS = {
     "networks": networks_schema,
     "operator_profile": profile_schema,
     "operator_table": operator_table_schema,
+    "search": search_schema,
     "transfer": transfer_schema,
 }
 

@@ -32,6 +32,7 @@ from nni_latency.energy import (
     read_operators,
 )
 from nni_latency.operators import OpSpec, trace
+from nni_latency.plots import draw_portable
 
 #: The operators of torchvision's networks, for machines without torchvision.
 TRACED = Path(__file__).with_name("torchvision_operators.json")
@@ -46,6 +47,7 @@ def main() -> None:
     """Read, choose, score, print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("devices", nargs="+", metavar="NAME=OPERATORS[,NETWORKS]", help="measured tables of a device")
+    parser.add_argument("--plot", type=Path, help="PNG file of the operators that were held out")
     options = parser.parse_args()
     operators: dict[str, list[MeasuredOperator]] = {}
     networks: dict[str, list[MeasuredNetworkEnergy]] = {}
@@ -57,26 +59,32 @@ def main() -> None:
         operators[name] = read_operators(paths[0])
         networks[name] = read_networks(paths[1]) if len(paths) > 1 else []
     traced = read_traced(TRACED)
-    for name in operators:
-        report_device(name, operators[name], networks[name], traced)
+    found = [report_device(name, operators[name], networks[name], traced) for name in operators]
+    facts = {name: DeviceFacts.of(items) for name, items in operators.items()}
     if len(operators) > 1:
-        facts = {name: DeviceFacts.of(items) for name, items in operators.items()}
         for name, scores in leave_one_device_out(operators, facts).items():
             print(f"\n{name}, predicted from the other devices and its facts")
             print_scores(scores)
+            found.append(scores)
+    if options.plot:
+        model = PortableModel().fit(operators, facts)
+        model.held_out_ = tuple(item for scores in found for item in scores.held_out)
+        model.bounds_ = {"energy": max(scores.bounds[1] for scores in found[: len(operators)])}
+        print(f"Wrote {draw_portable(model, options.plot)}")
 
 
 def report_device(
     name: str, operators: list[MeasuredOperator], networks: list[MeasuredNetworkEnergy], traced: Mapping[Any, Ops]
-) -> None:
-    """Print what is predicted of operators that were not seen, and of whole networks."""
-    scores = {model: cross_validate(operators, model=model) for model in SETTINGS}
+) -> EnergyScores:
+    """Print what is predicted of operators that were not seen, and of whole networks; return the former's scores."""
+    scores = {model: cross_validate(operators, model=model, name=name) for model in SETTINGS}
     best = min(scores, key=lambda model: scores[model].energy[0])
     print(f"{name}: {len(operators)} different operators, each predicted from four fifths of the others")
     print(f"settings by cross-validation: max_features={best.max_features:g}")
     print_scores(scores[best])
     if networks:
         print_networks(networks, OperatorSum(model=best).fit(operators), traced)
+    return scores[best]
 
 
 def print_scores(scores: EnergyScores) -> None:

@@ -169,7 +169,7 @@ def load_weighted(argument: str) -> estimators.Estimator:
                 f"'weighted:100*latency.json,20*energy.json'. Got {part!r}."
             )
         found.append(table)
-    return estimators.table_estimator(tables.weigh_tables(found, weights))
+    return estimators.TableEstimator.weighted(found, weights)
 
 
 def load_kernels(argument: str) -> estimators.Estimator:
@@ -404,5 +404,8 @@ def _from_plugin(source: str, missing: estimators.Missing) -> estimators.Estimat
             f"The plugin {registration.owner!r} must make an Estimator for {source!r}. Got {type(estimator).__name__}."
         )
     if missing != "error" and isinstance(estimator, (estimators.TableEstimator, estimators.OperatorTableEstimator)):
+        if isinstance(estimator, estimators.TableEstimator) and estimator.addends:
+            weights, parts = zip(*estimator.addends, strict=True)
+            return estimators.TableEstimator.weighted([part.table for part in parts], weights, missing=missing)
         return estimators.table_estimator(estimator.table, missing=missing)
     return estimator

@@ -21,7 +21,7 @@ from nni_latency.cli._model import UserCodeOptions, inputs_option, load_class, m
 from nni_latency.cli._option import JSON_OBJECT, grouped, option
 from nni_latency.cli._report import Column, Grid, Report, ReportingCommand, print_report
 from nni_latency.cli._supervision import user_code
-from nni_latency.errors import InvalidValueError, UnknownNameError
+from nni_latency.errors import InvalidValueError, MismatchError, UnknownNameError
 from nni_latency.units import format_count, format_percent, format_seconds
 
 if TYPE_CHECKING:
@@ -64,6 +64,11 @@ def command(asked: _NetworkOptions, wanted: _AnalysisOptions, code: UserCodeOpti
     Built-in networks are fbnet-a, fbnet-b, fbnet-b1, fbnet-c and fbnet-c1.
     """
     estimator = None if wanted.latency_estimator is None else loading.load_estimator(wanted.latency_estimator)
+    if estimator is not None and estimator.metric != "latency":
+        raise MismatchError(
+            f"An analysis takes an estimator of latency. Got {estimator!r}: 'nni-latency estimate' lists the costs of "
+            "operators by it."
+        )
     # Made before the time of the network's code begins: this loads torch.
     inputs = make_inputs(asked.inputs, asked.batch) if asked.inputs else None
     analyse: _Analyse = partial(analysis.ModelAnalysis, batch_size=asked.batch, estimator=estimator)

@@ -13,8 +13,9 @@ import click
 from rich.markup import escape
 
 import nni_latency.estimators as estimators
-from nni_latency.cli._asked import Answer, NetworkOptions, Question, ask
+from nni_latency.cli._asked import Answer, NetworkOptions, Question, Row, ask
 from nni_latency.cli._console import named, remarks
+from nni_latency.cli._constant_power import CONSTANT, at_constant_power, constant_power_content
 from nni_latency.cli._estimator_options import EstimatorOptions
 from nni_latency.cli._model import UserCodeOptions
 from nni_latency.cli._option import grouped, option
@@ -74,10 +75,7 @@ def _waiting(estimator: estimators.Estimator) -> AbstractContextManager[object]:
 
 def _report(answer: Answer, estimator: estimators.Estimator, top: int | None) -> Report:
     value = next(iter(cost_row(None, answer.metric)))
-    rows: list[dict[str, Any]] = [
-        {"name": row.name, answer.column: row.what, value: row.estimate.value, "share": row.share}
-        for row in answer.rows
-    ]
+    rows = [_row(row, answer.column, value) for row in answer.rows]
     if top is not None and report_format() != "table":
         rows = sorted(rows, key=lambda row: row["share"], reverse=True)[:top]
     cost = partial(format_metric, metric=answer.metric)
@@ -85,16 +83,19 @@ def _report(answer: Answer, estimator: estimators.Estimator, top: int | None) ->
         Column("layer", "name"),
         *([Column(answer.column, answer.column)] if any(row.what for row in answer.rows) else []),
         Column(answer.metric, value, cost),
+        *([Column("at constant power", CONSTANT, cost)] if any(CONSTANT in row for row in rows) else []),
         Column("share", "share", format_percent),
     ]
     total, features = answer.total, answer.features
     uncounted = f", not counting {named(answer.uncounted)}" if answer.uncounted else ""
     lines = [
         f"{answer.metric} {cost(total.value)} ({cost(total.low)} to {cost(total.high)}) on {estimator.platform.id}",
+        *at_constant_power(total, estimator),
         f"{format_count(features.macs)} multiply-adds, {format_count(features.params)} parameters{uncounted}",
     ]
     content = {
         **cost_row(total, answer.metric),
+        **constant_power_content(total),
         "macs": features.macs,
         "params": features.params,
         "uncounted": list(answer.uncounted),
@@ -103,6 +104,12 @@ def _report(answer: Answer, estimator: estimators.Estimator, top: int | None) ->
         "layers": rows,
     }
     return Report(Grid(rows, columns, most=top or _ROWS, by="share"), content, after=lines)
+
+
+def _row(row: Row, column: str, value: str) -> dict[str, Any]:
+    estimate = row.estimate
+    costs = {value: estimate.value, **constant_power_content(estimate)}
+    return {"name": row.name, column: row.what, **costs, "share": row.share}
 
 
 def _print_doubts(answer: Answer, estimator: estimators.Estimator) -> None:

@@ -25,7 +25,7 @@ def graph_report(found: graphs.GraphPredictor, after: Sequence[str] = ()) -> Rep
     """
     rows = [_row(found, number) for number in range(len(found.platforms_))]
     lines = [
-        "Held out: families predicted by a graph network that has not seen them.",
+        "Held out: families that a graph network has not seen; of a platform that was added later, networks.",
         f"Learned from {len(found.families_)} families: {listed(found.families_, most=None)}.",
         *after,
     ]

@@ -28,7 +28,7 @@ from nni_latency.cli._kernel_report import kernel_report
 from nni_latency.cli._keys import keys_report
 from nni_latency.cli._profile_report import profile_report
 from nni_latency.cli._report import Report
-from nni_latency.cli._search_report import SEARCH
+from nni_latency.cli._search_document import SEARCH
 from nni_latency.cli._show_estimator import acts_report, estimator_report, portable_report
 from nni_latency.cli._show_measurements import networks_report, points_report, prior_report
 from nni_latency.cli._show_operators import operator_report
@@ -108,7 +108,7 @@ SAVED_FILES: Mapping[str, SavedFile] = MappingProxyType(
             "a file of kernel predictors",
             _load_kernels,
             _report_kernels,
-            undrawn="'nni-latency build-kernels --plot' draws them while it knows what cross-validation predicted.",
+            lambda found, out: plots.draw_kernels(found, out),
         ),
         "nni_latency.kernel_prior": SavedFile(
             "a prior of kernels", lambda path: kernels.Prior.load(path), lambda found, _: prior_report(found)
@@ -123,11 +123,13 @@ SAVED_FILES: Mapping[str, SavedFile] = MappingProxyType(
             "a portable model of time and power",
             lambda path: energy.PortableModel.load(path),
             lambda found, _: portable_report(found),
+            lambda found, out: plots.draw_portable(found, out),
         ),
         "nni_latency.graph_predictor": SavedFile(
             "a graph predictor",
             lambda path: graphs.GraphPredictor.load(path),
             lambda found, _: graph_report(found),
+            lambda found, out: plots.draw_graph_predictor(found, out),
         ),
         "nni_latency.networks": SavedFile(
             "a data set of networks",

@@ -12,14 +12,16 @@ from rich.markup import escape
 import nni_latency.estimators as estimators
 import nni_latency.measurement as measurement
 import nni_latency.nas as nas
+import nni_latency.tables as tables
 import nni_latency.validation as validation
-from nni_latency.cli._console import named, progress, remarks
+from nni_latency.cli._console import named, print_lines, progress, remarks
 from nni_latency.cli._estimator_options import EstimatorOptions
 from nni_latency.cli._measuring_options import MeterOptions, StoreOptions
 from nni_latency.cli._model import UserCodeOptions
 from nni_latency.cli._option import grouped
 from nni_latency.cli._outputs import WritingCommand, outputs
 from nni_latency.cli._progress import Measuring
+from nni_latency.cli._search_addends import Addend, addends_of, measure_addends, measured_metrics
 from nni_latency.cli._search_measure import measure_found, runtime_of
 from nni_latency.cli._search_options import FOLDER, SearchOptions
 from nni_latency.cli._search_pareto import ParetoOptions, draw_trade_off
@@ -27,7 +29,7 @@ from nni_latency.cli._search_report import Found, print_found, write_network, wr
 from nni_latency.cli._searched import Searched, choose_strategy, searched_space
 from nni_latency.cli._space_options import SPACE_OF_TABLE, SpaceOptions
 from nni_latency.cli._supervision import user_code
-from nni_latency.errors import FileFormatError, InvalidValueError, LatencyError, MismatchError
+from nni_latency.errors import FileFormatError, InvalidValueError, LatencyError, MeasurementError, MismatchError
 from nni_latency.units import METRICS, format_metric, format_percent, format_seconds
 
 #: Options that decide what a search finds, beside those of the space and the estimator.
@@ -61,6 +63,7 @@ def command(
 
     made = estimator.load()
     _check_target(made.metric, options)
+    unmeasured = _check_measuring(made, estimator.device, metered) if options.measure else ""
     settings = options.settings
     with user_code(f"The code of the data set {options.dataset!r}", 0.0):
         dataset = nas.load_dataset(options.dataset, options.data_folder, seed=options.seed)
@@ -72,13 +75,14 @@ def command(
     torch.manual_seed(settings.seed)
     network = searched.make()
     aim = _aim(made, network, searched, options)
-    second = trade_off.second(searched.make(), searched)
+    plane = trade_off.plane(aim.profiler, searched)
     name = choose_strategy(options.strategy, searched, aim.profiler.cost, dataset)
     strategy = nas.make_strategy(name, aim)
     checkpoint = _checkpoint(
         options, estimator=estimator.latency_estimator, searched=searched, strategy=name, aim=aim, dataset=dataset
     )
     _announce(network, searched, dataset, name, aim, options)
+    print_lines(remarks(), [unmeasured] if unmeasured else [])
     outputs().empty(options.out, FOLDER)
     with user_code("The search", 0.0):
         result = _run(network, dataset, strategy, aim, settings, checkpoint, one_shot=nas.is_one_shot(name))
@@ -90,16 +94,17 @@ def command(
         measured="It was interrupted." if options.measure else "--no-measure was given.",
         estimator=estimator.latency_estimator,
         options=options,
+        addends=addends_of(made, result.sample),
     )
     # So that nothing that happens while it is measured costs the result.
     write_network(result, options.out)
     write_record(found, options.out)
     if options.measure:
-        measured = _measure(made, searched, result, estimator.device, options.budget, store, metered)
-        found = replace(found, measured=measured)
+        measured, addends = _measure(made, searched, result, estimator.device, options.budget, store, metered)
+        found = replace(found, measured=measured, addends=addends)
         write_record(found, options.out)
     write_picture(found, options.out)
-    draw_trade_off(found, trade_off, second)
+    draw_trade_off(found, trade_off, plane)
     print_found(found, options.out)
     checkpoint.remove()
 
@@ -252,6 +257,37 @@ def _told(step: nas.Epoch | nas.Trial, metric: str) -> str:
     )
 
 
+def _check_measuring(estimator: estimators.Estimator, device: str | None, metered: MeterOptions) -> str:
+    """Return why the network found cannot be measured here; nothing if it can.
+
+    A search takes long, so what is wrong with the meter is told before it begins.
+
+    Raises
+    ------
+    MeasurementError
+        If nothing but its meter is missing.
+    """
+    try:
+        runtime_of(estimator.platform, device)
+    except LatencyError as error:
+        return f"The network found will not be measured: {error}"
+    try:
+        _meters(estimator, device, metered)
+    except LatencyError as error:
+        said = str(error).rstrip(".")
+        raise MeasurementError(f"{said}. Without a meter, search with --no-measure.") from error
+    return ""
+
+
+def _meters(
+    estimator: estimators.Estimator, device: str | None, metered: MeterOptions
+) -> tuple[measurement.Meter, ...]:
+    """Return the meters that measuring the network found takes."""
+    metrics = measured_metrics(estimator)
+    metric = next((metric for metric in metrics if metric in tables.METERED), estimator.metric)
+    return metered.meters(metric, device or str(estimator.platform.facts.get("device_kind", "cpu")))
+
+
 def _measure(
     estimator: estimators.Estimator,
     searched: Searched,
@@ -260,13 +296,19 @@ def _measure(
     budget: float,
     store: StoreOptions,
     metered: MeterOptions,
-) -> validation.Validation | str:
-    """Measure the network found where the estimator's platform is at hand; return why not otherwise."""
+) -> tuple[validation.Validation | str, tuple[Addend, ...]]:
+    """Measure the network found where the estimator's platform is at hand; return why not otherwise.
+
+    Of a weighted sum come the costs that it adds up besides.
+    """
     try:
         runtime = runtime_of(estimator.platform, device)
-        meters = metered.meters(estimator.metric, device or str(estimator.platform.facts.get("device_kind", "cpu")))
+        meters = _meters(estimator, device, metered)
         protocol = measurement.Protocol(threads=runtime.platform.threads, time_budget=budget)
+        protocol = metered.protocol(protocol)
         with Measuring("the network found and its space's reference networks", runtime, store, meters) as measuring:
-            return measure_found(estimator, searched, result, runtime, metered.protocol(protocol), **measuring.how)
+            if isinstance(estimator, estimators.TableEstimator) and estimator.addends:
+                return measure_addends(estimator, searched, result, runtime, protocol, **measuring.how)
+            return measure_found(estimator, searched, result, runtime, protocol, **measuring.how), ()
     except LatencyError as error:
-        return str(error)
+        return str(error), addends_of(estimator, result.sample)

@@ -9,52 +9,23 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
 from rich.markup import escape
 
-import nni_latency.documents as documents
+import nni_latency.energy as energy
 import nni_latency.estimators as estimators
 import nni_latency.nas as nas
 import nni_latency.plots as plots
 import nni_latency.spaces as spaces
 import nni_latency.validation as validation
 from nni_latency.cli._console import results
+from nni_latency.cli._constant_power import at_constant_power, constant_power_content
 from nni_latency.cli._report import Column, Grid, print_part
+from nni_latency.cli._search_addends import Addend
+from nni_latency.cli._search_document import SEARCH
 from nni_latency.cli._search_options import FILES, SearchOptions
 from nni_latency.cli._searched import Searched
 from nni_latency.files import write_atomically
-from nni_latency.units import format_metric, format_percent
-
-
-class SearchSummary(BaseModel):
-    """What the record of a search says in short."""
-
-    model_config = ConfigDict(strict=True)
-
-    space: str
-    dataset: str
-    strategy: str
-    estimator: str
-    platform: str
-    metric: str
-    target_s: float
-    predicted_s: float
-    measured_s: float | None
-    measured_at_speed_s: float | None
-    meets_target: bool | None
-    not_measured: str | None
-    accuracy: float
-    choices: dict[str, str]
-
-
-SEARCH = documents.DocumentFormat(
-    "nni_latency.search",
-    1,
-    "search",
-    "the record of a search",
-    "search again with: nni-latency search",
-    model=SearchSummary,
-)
+from nni_latency.units import METRIC_UNITS, format_metric, format_percent
 
 #: How deep in the tree of modules the parts are that a network is reported by, and how many are listed.
 _DEPTH, _LISTED = 2, 40
@@ -80,6 +51,8 @@ class Found:
         The estimator as it was named.
     options : SearchOptions
         Of the command.
+    addends : tuple of Addend, default=()
+        What the estimator adds up where it is a weighted sum.
     """
 
     searched: Searched
@@ -89,6 +62,7 @@ class Found:
     measured: validation.Validation | str
     estimator: str
     options: SearchOptions
+    addends: tuple[Addend, ...] = ()
 
     @property
     def used(self) -> float:
@@ -109,6 +83,24 @@ class Found:
     def choices(self) -> list[tuple[str, str]]:
         """What was chosen for every label of the space; a candidate that only has a number is named by its class."""
         return list(spaces.name_choices(self.searched.make(), self.result.sample).items())
+
+    @cached_property
+    def breakdown(self) -> estimators.Breakdown | None:
+        """The network found, operator by operator, as far as the estimator knows these and does not measure them."""
+        estimator = self.aim.profiler.estimator
+        if isinstance(estimator, estimators.MeasuringEstimator) or not isinstance(estimator, estimators.LayerEstimator):
+            return None
+        import torch
+
+        network = self.result.network.cpu().eval()
+        return estimators.break_down(estimator, network, torch.zeros(self.searched.input_shape))
+
+    @property
+    def predicted_energy(self) -> estimators.Estimate | None:
+        """What a portable model says of the network found, beside the time alone; None of other estimators."""
+        if not isinstance(self.aim.profiler.estimator, energy.PortableEstimator) or self.breakdown is None:
+            return None
+        return self.breakdown.total
 
     @cached_property
     def parts(self) -> list[tuple[str, str, float]]:
@@ -152,6 +144,7 @@ def write_picture(found: Found, out: Path) -> None:
 def search_content(found: Found) -> dict[str, Any]:
     """Return a search as plain values, in SI units."""
     result, options, aim, network = found.result, found.options, found.aim, found.network
+    metric = aim.profiler.cost.metric
     return {
         **SEARCH.head,
         "space": found.searched.name,
@@ -161,24 +154,33 @@ def search_content(found: Found) -> dict[str, Any]:
         "seed": options.seed,
         "estimator": found.estimator,
         "platform": aim.profiler.estimator.platform.id,
-        "metric": aim.profiler.cost.metric,
+        "metric": metric,
+        "unit": METRIC_UNITS[metric],
         "dataset": options.dataset,
-        "target_s": found.options.target,
-        "aim_s": aim.limit,
+        "target": options.target,
+        "aim": aim.limit,
         "fill": aim.fill,
-        "predicted_s": result.latency,
+        "predicted": result.latency,
+        **({} if found.predicted_energy is None else constant_power_content(found.predicted_energy)),
+        "addends": [item.content() for item in found.addends],
         "used": found.used,
         "missing": aim.profiler.cost.missing,
-        "measured_s": found.raw,
-        "measured_at_speed_s": None if network is None else network.measured,
-        "meets_target": None if network is None else network.measured <= found.options.target,
+        "measured": found.raw,
+        "measured_at_speed": None if network is None else network.measured,
+        "meets_target": None if network is None else network.measured <= options.target,
         "validation": None if isinstance(found.measured, str) else validation.validation_content(found.measured),
         "not_measured": found.measured if isinstance(found.measured, str) else None,
         "accuracy": result.accuracy,
         "sample": result.sample,
         "choices": dict(found.choices),
-        "history": [dataclasses.asdict(step) for step in result.history],
+        "history": [_step(step) for step in result.history],
     }
+
+
+def _step(step: nas.Epoch | nas.Trial) -> dict[str, Any]:
+    """Return an epoch or a trial as plain values; what it costs may be no latency."""
+    fields = dataclasses.asdict(step)
+    return {("cost" if name == "latency" else name): value for name, value in fields.items()}
 
 
 def print_found(found: Found, out: Path) -> None:
@@ -215,6 +217,9 @@ def _predicted(found: Found) -> list[str]:
         f"predicted  {cost(found.result.latency)}; uses {format_percent(found.used)} of the target of "
         f"{cost(found.options.target)}{less}"
     ]
+    lines += [f"           {line}" for line in at_constant_power(found.predicted_energy, found.aim.profiler.estimator)]
+    if found.addends:
+        lines.append(f"           = {' + '.join(item.told(item.predicted) for item in found.addends)}")
     if found.aim.fill is not None and found.used < found.aim.fill:
         lines.append(f"           No network was found that uses {format_percent(found.aim.fill)} or more.")
     return lines
@@ -234,8 +239,10 @@ def _measured(found: Found) -> list[str]:
         verdict = "meets the target"
     else:
         verdict = f"misses the target by {format_percent(network.measured / found.options.target - 1)}"
+    added = [item.told(item.predicted if item.raw is None else item.raw) for item in found.addends]
     return [
         f"measured   {cost(found.raw)}; {_speed(measured.speed, is_table=is_table)}; at the {whose}'s speed {at_speed}",
+        *([f"           {cost(found.raw)} = {' + '.join(added)}"] if added else []),
         f"verdict    {verdict}, judged at the {whose}'s speed",
     ]
 
@@ -252,17 +259,13 @@ def _speed(speed: float, *, is_table: bool) -> str:
 
 def _parts(found: Found) -> list[tuple[str, str, float]]:
     """List name, choice and latency of every layer of the network found, or of every block of its modules."""
-    cost, estimator = found.aim.profiler.cost, found.aim.profiler.estimator
+    cost = found.aim.profiler.cost
     if isinstance(cost, estimators.AdditiveCost):
         return _layers(found, cost)
-    if isinstance(estimator, estimators.MeasuringEstimator) or not isinstance(estimator, estimators.LayerEstimator):
+    if found.breakdown is None:
         return [("network", "", found.result.latency)]
-    import torch
-
-    network = found.result.network.cpu().eval()
-    operators = estimators.break_down(estimator, network, torch.zeros(found.searched.input_shape)).operators
     shares: dict[str, list[float]] = {}
-    for operator in operators:
+    for operator in found.breakdown.operators:
         shares.setdefault(".".join(operator.name.split(".")[:_DEPTH]) or "network", []).append(operator.share)
     parts = [(name, _counted(len(row)), found.result.latency * sum(row)) for name, row in shares.items()]
     rest = parts[_LISTED:]

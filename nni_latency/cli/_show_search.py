@@ -5,16 +5,16 @@ from __future__ import annotations
 from functools import partial
 
 from nni_latency.cli._report import Column, Grid, Pairs, Report
-from nni_latency.cli._search_report import SearchSummary
+from nni_latency.cli._search_document import SearchDocument
 from nni_latency.units import format_metric, format_percent
 
 
-def search_report(found: SearchSummary) -> Report:
+def search_report(found: SearchDocument) -> Report:
     """Report on a search: what was asked, what was found, and what was measured of it.
 
     Parameters
     ----------
-    found : SearchSummary
+    found : SearchDocument
         The record.
     """
     cost = partial(format_metric, metric=found.metric)
@@ -22,8 +22,8 @@ def search_report(found: SearchSummary) -> Report:
         "space": f"{found.space} on {found.dataset}, by {found.strategy}",
         "estimator": found.estimator,
         "platform": found.platform,
-        "target": f"{cost(found.target_s)} of {found.metric}",
-        "predicted": cost(found.predicted_s),
+        "target": f"{cost(found.target)} of {found.metric}",
+        "predicted": cost(found.predicted),
         "measured": _measured(found),
         "accuracy": f"{format_percent(found.accuracy)} on held-out images",
     }
@@ -32,9 +32,9 @@ def search_report(found: SearchSummary) -> Report:
     return Report(Grid(rows, columns, "The network found"), found.model_dump(), rows, before=[Pairs("Search", facts)])
 
 
-def _measured(found: SearchSummary) -> str:
-    if found.measured_s is None or found.measured_at_speed_s is None:
+def _measured(found: SearchDocument) -> str:
+    if found.measured is None or found.measured_at_speed is None:
         return f"no: {found.not_measured}"
     verdict = "meets the target" if found.meets_target else "misses the target"
     cost = partial(format_metric, metric=found.metric)
-    return f"{cost(found.measured_s)}; at the estimator's speed {cost(found.measured_at_speed_s)}, which {verdict}"
+    return f"{cost(found.measured)}; at the estimator's speed {cost(found.measured_at_speed)}, which {verdict}"

@@ -1,13 +1,18 @@
 from ._device import DeviceFacts
-from ._estimator import PortableEstimator
+from ._estimator import EnergyEstimate, PortableEstimator
 from ._features import kernel_features
+from ._held_out import HeldOutOperator
 from ._measured import MeasuredNetworkEnergy, MeasuredOperator, read_networks, read_operators
-from ._portable import EnergyScores, PortableModel, cross_validate, leave_one_device_out, portable_schema
+from ._portable import PortableModel
+from ._portable_document import portable_schema
+from ._scoring import EnergyScores, cross_validate, leave_one_device_out
 from ._sum import NetworkSum, OperatorSum
 
 __all__ = [
     "DeviceFacts",
+    "EnergyEstimate",
     "EnergyScores",
+    "HeldOutOperator",
     "MeasuredNetworkEnergy",
     "MeasuredOperator",
     "NetworkSum",

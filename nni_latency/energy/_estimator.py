@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from sklearn.exceptions import NotFittedError
@@ -14,6 +15,38 @@ from nni_latency.errors import InvalidValueError
 from nni_latency.estimators import Estimate, LayerEstimator
 from nni_latency.operators import OpSpec, group_of
 from nni_latency.platforms import Platform
+
+
+@dataclass(frozen=True)
+class EnergyEstimate(Estimate):
+    """An energy, and what it would be if it were told by time alone. Immutable.
+
+    Parameters
+    ----------
+    value, low, high, missing
+        As in `nni_latency.estimators.Estimate` [J].
+    at_constant_power : float
+        The predicted time, times the most common power of operators [J].
+
+    Examples
+    --------
+    >>> twice = EnergyEstimate(1.0, 0.9, 1.2, at_constant_power=1.5).scaled(2.0)
+    >>> twice.value, twice.at_constant_power
+    (2.0, 3.0)
+    """
+
+    at_constant_power: float = 0.0
+
+    def scaled(self, factor: float) -> EnergyEstimate:
+        """Return the energy times a factor >= 0."""
+        return replace(super().scaled(factor), at_constant_power=factor * self.at_constant_power)
+
+    @classmethod
+    def _joined(cls, parts: Sequence[Estimate], value: float, low: float, high: float) -> EnergyEstimate:
+        plain = Estimate._joined(parts, value, low, high)
+        whole = math.fsum(part.value for part in parts)
+        other = math.fsum(getattr(part, "at_constant_power", part.value) for part in parts)
+        return cls(value, low, high, plain.missing, other * (value / whole) if whole else 0.0)
 
 
 class PortableEstimator(LayerEstimator):
@@ -27,6 +60,11 @@ class PortableEstimator(LayerEstimator):
         One of the devices that the model has learned from, or the facts of another one.
     metric : {"energy", "latency"}, default="energy"
         What it estimates.
+
+    Attributes
+    ----------
+    constant_power : float
+        The most common power of operators on the device [W].
 
     Raises
     ------
@@ -61,6 +99,7 @@ class PortableEstimator(LayerEstimator):
             )
         self.model, self.metric = model, metric
         self.device = model.devices_[device] if isinstance(device, str) else device
+        self.constant_power = model.constant_power(device)
         self.platform = Platform.parse(device if isinstance(device, str) else "device-by-facts")
 
     def estimate_op(self, op: OpSpec) -> Estimate:
@@ -69,20 +108,21 @@ class PortableEstimator(LayerEstimator):
 
     def total(self, parts: Iterable[Estimate]) -> Estimate:
         """Add up operators, and their intervals: what is wrong with one is wrong with those like it."""
-        items = list(parts)
-        value, low, high = (math.fsum(getattr(item, name) for item in items) for name in ("value", "low", "high"))
-        return Estimate(value, low, high, tuple(name for item in items for name in item.missing))
+        kind = EnergyEstimate if self.metric == "energy" else Estimate
+        return kind.comonotone_sum(parts)
 
     def _estimate_ops(self, ops: list[OpSpec]) -> list[Estimate]:
         if not ops:
             return []
         seconds, watts = self.model.predict(ops, self.device)
-        values = (seconds * watts if self.metric == "energy" else seconds).tolist()
         reach = 1 + self.model.bounds_.get(self.metric, 0.0)
-        return [
-            Estimate(value, value / reach, value * reach, self._missing(op))
-            for op, value in zip(ops, values, strict=True)
-        ]
+        found = []
+        for op, second, watt in zip(ops, seconds.tolist(), watts.tolist(), strict=True):
+            value = second * watt if self.metric == "energy" else second
+            interval = value, value / reach, value * reach, self._missing(op)
+            constant = second * self.constant_power
+            found.append(EnergyEstimate(*interval, constant) if self.metric == "energy" else Estimate(*interval))
+        return found
 
     def _missing(self, op: OpSpec) -> tuple[str, ...]:
         if group_of(op) in self.model.groups_:

@@ -1,38 +1,30 @@
-"""`PortableModel`: time, power and energy of operators on a GPU, by forests on features that devices share.
-
-History of its file:
-
-1. The first version.
-2. ``devices``, the facts of those that were learned from, and ``bounds``.
-"""
+"""`PortableModel`: time, power and energy of operators on a GPU, by forests on features that devices share."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, PositiveFloat
 from sklearn.exceptions import NotFittedError
 
-from nni_latency.documents import DocumentFormat, StrictDocument
 from nni_latency.energy._device import DeviceFacts
 from nni_latency.energy._features import GROUPS, kernel_features, roofline
+from nni_latency.energy._held_out import HeldOutOperator
 from nni_latency.energy._measured import MeasuredOperator
+from nni_latency.energy._portable_document import PORTABLE, PortableDocument
 from nni_latency.errors import InvalidValueError
-from nni_latency.kernels import Trees, TreesDocument
+from nni_latency.kernels import Trees
 from nni_latency.operators import OpSpec, group_of
 
 Array = NDArray[np.float64]
 
-#: Share of the operators that an error is a bound of.
-_MOST = 0.9
-
-#: Operators by the name of the device on which they were measured.
+#: Operators by the name of the device on which they were measured, and what is known of each device.
 ByDevice = Mapping[str, Sequence[MeasuredOperator]]
+Facts = Mapping[str, DeviceFacts]
 
 
 class PortableModel:
@@ -59,6 +51,12 @@ class PortableModel:
     bounds_ : dict of str to float
         By metric, ``latency`` and ``energy``, the relative error that nine of ten operators stay within; empty unless
         `EnergyScores.bounds` of operators that were held out are put there.
+    share_ : float
+        Median power of the operators that were learned from, as a share of their device's most.
+    powers_ : dict of str to float
+        Median power of the operators of each device [W].
+    held_out_ : tuple of HeldOutOperator
+        Operators that were held out, for pictures; empty unless `EnergyScores.held_out` are put there.
 
     References
     ----------
@@ -81,7 +79,7 @@ class PortableModel:
         self.max_features = max_features
         self.random_state = random_state
 
-    def fit(self, operators: ByDevice, facts: Mapping[str, DeviceFacts]) -> PortableModel:
+    def fit(self, operators: ByDevice, facts: Facts) -> PortableModel:
         """Learn from operators that were measured on one device or several.
 
         Parameters
@@ -124,7 +122,10 @@ class PortableModel:
             trees[name] = Trees.of_forest(forest.fit(rows, target))
         self.time_, self.power_ = trees["time"], trees["power"]
         self.devices_ = {name: facts[name] for name in operators}
+        self.share_ = float(np.exp(np.median(powers)))
+        self.powers_ = {name: float(np.median(_watts(items))) for name, items in operators.items() if items}
         self.bounds_: dict[str, float] = {}
+        self.held_out_: tuple[HeldOutOperator, ...] = ()
         return self
 
     def predict(self, ops: Sequence[OpSpec], device: DeviceFacts) -> tuple[Array, Array]:
@@ -156,6 +157,32 @@ class PortableModel:
         watts = device.power * np.exp(self.power_.predict(rows))
         return seconds, np.clip(watts, device.rest, device.power)
 
+    def constant_power(self, device: str | DeviceFacts) -> float:
+        """Return the most common power of operators on a device [W]: energy is time times that where none is predicted.
+
+        Parameters
+        ----------
+        device : str or DeviceFacts
+            One that was learned from: the median of its operators; or the facts of another: the same share of the most
+            that it draws as on the devices that were learned from.
+
+        Raises
+        ------
+        NotFittedError
+            Before `fit`.
+        InvalidValueError
+            If a device of that name was not learned from.
+        """
+        if not hasattr(self, "time_"):
+            raise NotFittedError("PortableModel is not fitted: call 'fit' first.")
+        if isinstance(device, DeviceFacts):
+            return self.share_ * device.power
+        if device not in self.devices_:
+            known = ", ".join(self.devices_) or "none"
+            raise InvalidValueError(f"The portable model has not learned from {device!r}. It knows: {known}.")
+        # A file of an earlier version does not say it by device.
+        return self.powers_.get(device, self.share_ * self.devices_[device].power)
+
     def save(self, path: str | Path) -> Path:
         """Write the model as JSON, whole or not at all.
 
@@ -171,11 +198,13 @@ class PortableModel:
             **settings,
             "groups": self.groups_,
             "devices": {name: asdict(facts) for name, facts in self.devices_.items()},
+            "share": self.share_,
+            "powers": self.powers_,
             "bounds": self.bounds_,
             "time": self.time_.content(),
             "power": self.power_.content(),
         }
-        return PORTABLE.save(path, content)
+        return PORTABLE.save(path, content, {"held_out": (json.dumps(asdict(item)) for item in self.held_out_)})
 
     @classmethod
     def load(cls, path: str | Path) -> PortableModel:
@@ -194,147 +223,15 @@ class PortableModel:
         model.groups_ = list(document.groups)
         model.devices_ = {name: DeviceFacts(**dict(facts)) for name, facts in document.devices.items()}
         model.bounds_ = {str(metric): bound for metric, bound in document.bounds.items()}
+        model.share_, model.powers_ = document.share, dict(document.powers)
+        model.held_out_ = tuple(HeldOutOperator(**dict(item)) for item in document.held_out)
         model.time_, model.power_ = (
             Trees.read(item.model_dump()).check(_N_FEATURES) for item in (document.time, document.power)
         )
         return model
 
 
-class FactsDocument(StrictDocument):
-    """How fast a device computes and moves data, and what it draws."""
-
-    flops: PositiveFloat = Field(description="floating-point operations that it reaches [1/s]")
-    bandwidth: PositiveFloat = Field(description="bytes that it moves to and from its memory [byte/s]")
-    power: PositiveFloat = Field(description="most that it draws [W]")
-    rest: PositiveFloat = Field(description="what it draws without work [W]")
-    launch: PositiveFloat = Field(description="shortest time of any operator [s]")
-
-
-class PortableDocument(StrictDocument):
-    """A portable model of time and power."""
-
-    format: Literal["nni_latency.energy"]
-    version: Literal[2]
-    n_trees: int = Field(ge=1)
-    max_features: float = Field(gt=0, le=1)
-    random_state: int = Field(ge=0)
-    groups: list[str] = Field(description="groups of operators of which something was measured")
-    devices: dict[str, FactsDocument] = Field(default_factory=dict, description="those that were learned from")
-    bounds: dict[Literal["latency", "energy"], PositiveFloat] = Field(
-        default_factory=dict, description="relative error that nine of ten operators that were held out stay within"
-    )
-    time: TreesDocument = Field(description="logarithm of the time over launch and roofline")
-    power: TreesDocument = Field(description="logarithm of the power over the device's most")
-
-
 _N_FEATURES = kernel_features([OpSpec.of("relu", [(1, 1)])], DeviceFacts(1, 1, 2, 1, 1)).shape[1]
-
-
-@dataclass(frozen=True)
-class EnergyScores:
-    """How far predicted operators are from measured ones, as shares of these; the median and the mean. Immutable.
-
-    Parameters
-    ----------
-    operators : int
-        How many were predicted.
-    time, power, energy : tuple of float
-        Errors of what was predicted.
-    constant : tuple of float
-        Errors of the energy if it were the predicted time, times the most common power of the operators that were seen.
-    bounds : tuple of float
-        What the errors of time and of energy are below for nine of ten operators.
-    """
-
-    operators: int
-    time: tuple[float, float]
-    power: tuple[float, float]
-    energy: tuple[float, float]
-    constant: tuple[float, float]
-    bounds: tuple[float, float] = (0.0, 0.0)
-
-
-def cross_validate(
-    operators: Sequence[MeasuredOperator],
-    *,
-    device: DeviceFacts | None = None,
-    model: PortableModel | None = None,
-    folds: int = 5,
-    seed: int = 0,
-) -> EnergyScores:
-    """Predict every operator of a device by a model that has not seen it.
-
-    Parameters
-    ----------
-    operators : sequence of MeasuredOperator
-        Of one device.
-    device : DeviceFacts, optional
-        Its facts; by default taken from the operators that were seen.
-    model : PortableModel, optional
-        Settings; by default those of a new one.
-    folds : int, default=5
-        In how many parts the operators are divided.
-    seed : int, default=0
-        Of the division.
-
-    Raises
-    ------
-    InvalidValueError
-        If there are fewer than three operators outside of a part.
-    """
-    places = np.random.default_rng(seed).permutation(len(operators))
-    parts = []
-    for part in np.array_split(places, folds):
-        held = set(part.tolist())
-        seen = [item for place, item in enumerate(operators) if place not in held]
-        facts = device or DeviceFacts.of(seen)
-        made = _like(model).fit({"": seen}, {"": facts})
-        parts.append(_errors(made, [operators[place] for place in part], facts, float(np.median(_watts(seen)))))
-    return _scores(np.concatenate(parts, axis=1))
-
-
-def leave_one_device_out(
-    operators: ByDevice, facts: Mapping[str, DeviceFacts], model: PortableModel | None = None
-) -> dict[str, EnergyScores]:
-    """Predict the operators of every device by a model that has seen the other devices alone.
-
-    Raises
-    ------
-    InvalidValueError
-        If there are fewer than two devices, or one without facts.
-    """
-    if len(operators) < 2:
-        raise InvalidValueError(f"Leaving one device out needs at least two. Got {len(operators)}.")
-    found = {}
-    for name, items in operators.items():
-        others = {other: seen for other, seen in operators.items() if other != name}
-        made = _like(model).fit(others, facts)
-        shares = np.concatenate([_watts(seen) / facts[other].power for other, seen in others.items()])
-        constant = float(np.median(shares)) * facts[name].power
-        found[name] = _scores(_errors(made, items, facts[name], constant))
-    return found
-
-
-def _like(model: PortableModel | None) -> PortableModel:
-    given = model or PortableModel()
-    return PortableModel(n_trees=given.n_trees, max_features=given.max_features, random_state=given.random_state)
-
-
-def _errors(model: PortableModel, items: Sequence[MeasuredOperator], device: DeviceFacts, constant: float) -> Array:
-    """Return the errors of time, power, energy, and energy by a constant power, (4, n_items)."""
-    seconds, watts = model.predict([item.op for item in items], device)
-    true, power = _seconds(items), _watts(items)
-    errors: Array = np.abs(
-        np.array([seconds / true, watts / power, seconds * watts / (true * power), seconds * constant / (true * power)])
-        - 1
-    )
-    return errors
-
-
-def _scores(errors: Array) -> EnergyScores:
-    time, power, energy, constant = ((float(np.median(row)), float(row.mean())) for row in errors)
-    bounds = float(np.quantile(errors[0], _MOST)), float(np.quantile(errors[2], _MOST))
-    return EnergyScores(errors.shape[1], time, power, energy, constant, bounds)
 
 
 def _seconds(items: Sequence[MeasuredOperator]) -> Array:
@@ -347,17 +244,3 @@ def _watts(items: Sequence[MeasuredOperator]) -> Array:
 
 def _least(items: Sequence[MeasuredOperator], device: DeviceFacts) -> Array:
     return device.launch + roofline([item.op for item in items], device)
-
-
-PORTABLE = DocumentFormat(
-    "nni_latency.energy",
-    2,
-    "portable model",
-    "a portable model of time and power",
-    "fit one with: nni-latency fit energy",
-    model=PortableDocument,
-    steps=(dict,),
-)
-
-#: Returns the JSON schema of the file format.
-portable_schema = PORTABLE.schema

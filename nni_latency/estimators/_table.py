@@ -17,7 +17,7 @@ from nni_latency.estimators._layer_share import LayerShare, layer_shares
 from nni_latency.estimators._nearest import nearest_entry
 from nni_latency.operators import OpSpec
 from nni_latency.platforms import Platform
-from nni_latency.tables import Entry, LookupTable, MeasurePlan, TableLayer
+from nni_latency.tables import Entry, LookupTable, MeasurePlan, TableLayer, weigh_tables
 from nni_latency.units import combination_of
 
 Missing = Literal["error", "nearest"]
@@ -52,6 +52,8 @@ class TableEstimator(LayerEstimator):
 
     #: How well whole networks determine the table, where it was recovered from them.
     recovery: transfer.Recovery | None = None
+    #: Of a weighted sum: every table that it adds up as an estimator, with its weight.
+    addends: tuple[tuple[float, TableEstimator], ...] = ()
 
     def __init__(self, table: LookupTable, *, missing: Missing = "error") -> None:
         if missing not in ("error", "nearest"):
@@ -63,6 +65,33 @@ class TableEstimator(LayerEstimator):
         self.calibration = table.calibration
         self.residency = table.residency
         self.network_error = table.network_error or 0.0
+
+    @classmethod
+    def weighted(
+        cls, tables: Sequence[LookupTable], weights: Sequence[float], *, missing: Missing = "error"
+    ) -> TableEstimator:
+        """Return the weighted sum of several metrics as an estimator, which knows what it adds up.
+
+        Parameters
+        ----------
+        tables, weights
+            As for `nni_latency.tables.weigh_tables`, which says what is raised, too.
+        missing : {"error", "nearest"}, default="error"
+            What to do about a candidate without an entry.
+
+        Examples
+        --------
+        >>> costs = {"a": {"x": 0.001, "y": 0.002}}
+        >>> latency = LookupTable.from_latencies({"a": ["x", "y"]}, costs)
+        >>> energy = LookupTable.from_latencies({"a": ["x", "y"]}, {"a": {"x": 0.05, "y": 0.01}}, metric="energy")
+        >>> both = TableEstimator.weighted([latency, energy], [100, 2])
+        >>> [(weight, part.estimate_sample({"a": "x"}).value) for weight, part in both.addends]
+        [(100.0, 0.001), (2.0, 0.05)]
+        """
+        found = cls(weigh_tables(tables, weights), missing=missing)
+        parts = [(float(weight), cls(table, missing=missing)) for table, weight in zip(tables, weights, strict=True)]
+        found.addends = tuple(parts)
+        return found
 
     @classmethod
     def from_networks(

@@ -3,6 +3,7 @@
 History of the format:
 
 1. The first version.
+2. The tensor ``latencies``, what was measured of the networks that were held out.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from pydantic import Field, PositiveInt
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
@@ -27,7 +29,9 @@ from nni_latency.graphs._graph_network import GraphNetwork
 if TYPE_CHECKING:
     from nni_latency.graphs._graph_predictor import GraphPredictor
 
-_KEY, _HELD_OUT = "nni_latency", "held_out"
+Array = NDArray[np.float64]
+
+_KEY, _HELD_OUT, _LATENCIES = "nni_latency", "held_out", "latencies"
 
 
 class SettingsDocument(StrictDocument):
@@ -66,11 +70,12 @@ class GraphPredictorDocument(StrictDocument):
 
 FORMAT = DocumentFormat(
     "nni_latency.graph_predictor",
-    1,
+    2,
     "graph predictor",
     "a graph predictor",
     "fit one with 'nni-latency fit graph'.",
     model=GraphPredictorDocument,
+    steps=(dict,),
 )
 
 
@@ -98,6 +103,7 @@ def write_predictor(predictor: GraphPredictor, path: Path) -> Path:
         for name, value in member.state_dict().items()
     }
     tensors[_HELD_OUT] = torch.from_numpy(np.ascontiguousarray(predictor.held_out_))
+    tensors[_LATENCIES] = torch.from_numpy(np.ascontiguousarray(predictor.latencies_))
     with replacing(path) as temporary:
         try:
             save_file(tensors, temporary, metadata={_KEY: json.dumps(content)})
@@ -126,7 +132,7 @@ def read_predictor(path: Path) -> GraphPredictor:
     found.kinds_ = tuple(document.kinds)
     found.unmeasured_spread_ = math.inf if document.unmeasured_spread is None else document.unmeasured_spread
     try:
-        found.held_out_ = tensors.pop(_HELD_OUT).numpy()
+        found.held_out_, found.latencies_ = _held_out(tensors, len(found.platforms_))
         found.members_ = [_member(found, tensors, number) for number in range(found.n_members)]
         if {len(found.spreads_), len(found.counts_)} != {len(found.platforms_)}:
             raise ValueError("there must be a spread and a count for every platform")
@@ -134,6 +140,16 @@ def read_predictor(path: Path) -> GraphPredictor:
         first = next(iter(str(error).splitlines()), "")
         raise FileFormatError(f"{str(path)!r} is damaged: {first} Fit it again, or copy it again.") from error
     return found
+
+
+def _held_out(tensors: dict[str, torch.Tensor], n_platforms: int) -> tuple[Array, Array]:
+    """Return the errors and the latencies of the networks that were held out; version 1 has no latencies."""
+    errors = tensors.pop(_HELD_OUT).numpy()
+    latencies = tensors[_LATENCIES].numpy() if _LATENCIES in tensors else np.full_like(errors, np.nan)
+    tensors.pop(_LATENCIES, None)
+    if errors.shape[1:] != (n_platforms,) or latencies.shape != errors.shape:
+        raise ValueError("there must be an error and a latency for every network and platform.")
+    return errors, latencies
 
 
 def _member(predictor: GraphPredictor, tensors: dict[str, torch.Tensor], number: int) -> GraphNetwork:

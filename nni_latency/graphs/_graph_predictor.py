@@ -108,7 +108,10 @@ class GraphPredictor(BaseEstimator):
     spreads_ : ndarray of shape (n_platforms,)
         Half the width of an interval, as a logarithm.
     held_out_ : ndarray of shape (n_networks, n_platforms)
-        Logarithms of predicted over measured latencies of families held out; NaN where nothing was measured.
+        Logarithms of predicted over measured latencies of families held out, and of networks held out where a platform
+        was added later; NaN where nothing was measured.
+    latencies_ : ndarray of shape (n_networks, n_platforms)
+        The measured ones [s]; NaN where nothing was measured, and where an earlier version wrote the file.
     unmeasured_spread_ : float
         The same for a platform that nobody measured: found by leaving out one platform after another; infinite where
         fewer than three are known.
@@ -195,6 +198,7 @@ class GraphPredictor(BaseEstimator):
                 watch(done, total)
 
         self.held_out_, epochs = self._hold_out(data, told)
+        self.latencies_ = data.examples.latencies
         self.epochs_ = int(np.median(epochs))
         total = done + self.epochs_ * self.n_members
         lessons = [_Lesson(data.examples, self._settings(member, self.epochs_)) for member in range(self.n_members)]
@@ -369,7 +373,8 @@ class GraphPredictor(BaseEstimator):
         found.platforms_ = _put(self.platforms_, place, platform)
         found.spreads_ = np.array(_put(tuple(self.spreads_), place, spread))
         found.counts_ = np.array(_put(tuple(self.counts_), place, len(graphs)))
-        found.held_out_ = np.column_stack([*_put(tuple(self.held_out_.T), place, np.full(len(self.held_out_), np.nan))])
+        found.held_out_ = _with_rows(self.held_out_, place, errors)
+        found.latencies_ = _with_rows(self.latencies_, place, latencies)
         found.unmeasured_spread_ = self.unmeasured_spread_
         found.epochs_, found.families_ = self.epochs_, tuple(sorted({*self.families_, *data.families}))
         found.kinds_ = tuple(sorted({*self.kinds_, *data.kinds}))
@@ -496,3 +501,13 @@ class GraphPredictor(BaseEstimator):
 def _put(items: tuple[Any, ...], place: int, item: Any) -> tuple[Any, ...]:
     """Return items with another one at a place, or at the end."""
     return (*items[:place], item, *items[place + 1 :])
+
+
+def _with_rows(known: Array, place: int, column: Array) -> Array:
+    """Return numbers by network and platform with more networks, of one platform alone, which has no others then."""
+    rows, columns = known.shape
+    found = np.full((rows + len(column), max(columns, place + 1)), np.nan)
+    found[:rows, :columns] = known
+    found[:rows, place] = np.nan
+    found[rows:, place] = column
+    return found

@@ -3,6 +3,7 @@
 History of the format:
 
 1. The first version.
+2. ``held_out``, what a model said of a kernel that it had not seen.
 """
 
 from __future__ import annotations
@@ -94,13 +95,14 @@ class MeasuredKernelDocument(CostDocument):
 
     kind: str
     configuration: dict[str, NonNegativeInt]
+    held_out: PositiveFloat | None = Field(None, description="what a model said of it that had not seen it [s]")
 
 
 class KernelsDocument(HeaderDocument):
     """Predictors of all kernels of one platform, and what they were learned from."""
 
     format: Literal["nni_latency.kernels"]
-    version: Literal[1]
+    version: Literal[2]
     constant: float = Field(0.0, ge=0, description="what a run takes outside of its kernels [s]")
     sampling: dict[str, int | float | str | None] = Field(default_factory=dict, description="how kernels were chosen")
     failures: dict[str, str] = Field(default_factory=dict, description="kernels that could not be measured, and why")
@@ -113,11 +115,12 @@ class KernelsDocument(HeaderDocument):
 
 KERNELS = DocumentFormat(
     "nni_latency.kernels",
-    1,
+    2,
     "file of kernels",
     "a file of kernel predictors",
     "make one with: nni-latency build-kernels",
     model=KernelsDocument,
+    steps=(dict,),
 )
 
 #: Returns the JSON schema of the file format.

@@ -138,6 +138,16 @@ class KernelPredictors(TableHeader):
         worst = max(item["worst"] for item in found)
         return KernelScores(n=int(weights.sum()), spearman=math.nan, worst=worst, **means, **roots)
 
+    def held_out(self, group: str) -> list[tuple[MeasuredKernel, float]]:
+        """Return the kernels of a group, each with what a model said of it that had not seen it [s].
+
+        It is empty where that is not known, as of a file that an earlier version wrote.
+        """
+        predictor = self.predictors[group]
+        members = [item for item in self.kernels if item.kernel.kind in predictor.kinds_]
+        said = getattr(predictor, "held_out_", ())
+        return list(zip(members, map(float, said), strict=True)) if len(said) == len(members) else []
+
     def test_scores(self) -> KernelScores | None:
         """Return how well the kernels are predicted that were never learned from; None if there are none."""
         known = [item for item in self.tested if item.kernel.kind in self.kinds]
@@ -153,9 +163,10 @@ class KernelPredictors(TableHeader):
             "sampling": dict(self.sampling),
             "failures": dict(self.failures),
         }
+        said = {item.kernel.key: value for group in self.predictors for item, value in self.held_out(group)}
         lists = {
             "predictors": (json.dumps(_content(predictor)) for predictor in self.predictors.values()),
-            "kernels": (json.dumps(_kernel_content(item)) for item in self.kernels),
+            "kernels": (json.dumps({**_kernel_content(item), **_said(item, said)}) for item in self.kernels),
             "tested": (json.dumps(_kernel_content(item)) for item in self.tested),
         }
         return KERNELS.save(path, content, lists)
@@ -182,7 +193,7 @@ class KernelPredictors(TableHeader):
 
     @classmethod
     def _of_document(cls, document: KernelsDocument, types: Mapping[str, KernelType]) -> KernelPredictors:
-        predictors = [_predictor(item, types) for item in document.predictors]
+        predictors = [_predictor(item, types, document.kernels) for item in document.predictors]
         return cls(
             **document.header(),
             predictors={predictor.group_: predictor for predictor in predictors},
@@ -214,13 +225,22 @@ def _plain(scores: Mapping[str, float]) -> dict[str, float | None]:
     return {name: value if value == value else None for name, value in scores.items()}
 
 
-def _predictor(document: PredictorDocument, types: Mapping[str, KernelType]) -> KernelPredictor:
+def _said(item: MeasuredKernel, said: Mapping[str, float]) -> dict[str, float]:
+    return {"held_out": said[item.kernel.key]} if item.kernel.key in said else {}
+
+
+def _predictor(
+    document: PredictorDocument, types: Mapping[str, KernelType], kernels: Sequence[MeasuredKernelDocument]
+) -> KernelPredictor:
     settings = document.settings.model_dump()
     made = KernelPredictor(**{**settings, "candidates": tuple(settings["candidates"])}, types=types)
     made._take_kinds(find_types(document.kinds, types), document.activations)
     made.chosen_ = document.chosen
     made.scores_ = {name: _scores(item) for name, item in document.scores.items()}
     made.interval_factor_ = document.interval_factor
+    said = [item.held_out for item in kernels if item.kind in made.kinds_]
+    if None not in said:
+        made.held_out_ = np.array(said, dtype=np.float64)
     made.model_ = KernelModel.read(document.model.model_dump(), made.table_)
     return made
 

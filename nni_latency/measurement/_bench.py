@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from nni_latency.measurement.runtimes import Runtime
 
 
+#: A window that came out shorter than this share of the shortest is read again.
+_LONG_ENOUGH = 0.8
+
 #: Windows of a meter that may be lost one after another before its readings are given up.
 _LOST_WINDOWS = 5
 
@@ -251,11 +254,15 @@ class LocalBench(Bench):
         while True:
             cost, took = self._whole_window(meter, through, inputs, runs)
             least = meter.least_steps * meter.resolution
-            if cost >= least:
+            is_long = took >= _LONG_ENOUGH * meter.shortest
+            if cost >= least and is_long:
                 samples = {name: list(values) for name, values in meter.observations().items()}
                 rate = {"power": [cost / took]} if meter.metric == "energy" else {}
                 return {meter.metric: [cost / runs], **rate, "window": [took], **samples}
             needed = took * least / cost if cost > 0 else 2 * took
+            if not is_long:
+                # The run by which it was planned was a slow one, as first runs are.
+                needed = max(needed, meter.shortest)
             if needed > longest:
                 raise CoarseMeterError.of(meter, needed, longest)
             runs = max(2 * runs, math.ceil(runs * min(needed, longest) / took))

@@ -4,61 +4,50 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
 
 from nni_latency.errors import InvalidValueError
 from nni_latency.kernels import Kernel, KernelPredictor, KernelPredictors, MeasuredKernel
-from nni_latency.plots._canvas import BLUE, GREY, PALETTE, VERMILION, draw_ideal, logarithmic, plain, save_png
+from nni_latency.plots._canvas import BLUE, GREY, VERMILION, plain, save_png
+from nni_latency.plots._held_out import HeldOut, draw_held_out, draw_ratios
 from nni_latency.units import format_percent
-
-#: Groups that have a colour of their own.
-_MOST_GROUPS = 8
 
 
 def draw_kernels(predictors: KernelPredictors, out: str | Path) -> Path:
-    """Draw what predictors say of kernels that they had not seen against what was measured, as PNG.
+    """Draw what predictors say of kernels that they had not seen as PNG: against measurements, and errors by group.
 
     Parameters
     ----------
     predictors : KernelPredictors
-        Just built: what was predicted in cross-validation is in no file.
+        Any that know what was predicted in cross-validation.
     out : str or Path
         The file.
 
     Raises
     ------
     InvalidValueError
-        If they come from a file.
+        If there are none, or they come from a file of an earlier version, which does not say it.
     OutputError
         If it cannot be written.
     """
-    figure = Figure(figsize=(6.6, 6.2), layout="constrained")
-    axes = figure.subplots()
-    groups = sorted(predictors.predictors.items(), key=lambda item: -item[1].cross_validation.n)
-    every: list[float] = []
-    for place, (group, predictor) in enumerate(groups):
-        measured = np.array([item.value for item in _members(predictors, predictor)]) * 1e3
-        predicted = _held_out(predictor) * 1e3
-        every += [*measured, *predicted]
-        colour = PALETTE[place] if place < _MOST_GROUPS else GREY
-        label = group if place < _MOST_GROUPS else ("others" if place == _MOST_GROUPS else None)
-        axes.scatter(measured, predicted, s=8, color=colour, label=label, alpha=0.6, lw=0)
-    draw_ideal(axes, every, [0.1])
-    logarithmic(axes)
-    axes.set_xlabel("measured latency [ms]")
-    axes.set_ylabel("predicted latency [ms]")
+    if not predictors.predictors:
+        raise InvalidValueError("There are no predictors to draw: no kernel could be measured.")
+    order = sorted(predictors.predictors, key=lambda group: -predictors.predictors[group].cross_validation.n)
+    groups = {group: _held_out(predictors, group) for group in order}
     scores = predictors.scores()
     assert scores is not None
-    axes.set_title(
-        f"{scores.n} kernels on {predictors.platform.id}\npredicted by models that had not seen them: "
+    figure = Figure(figsize=(12.5, 5.8), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    figure.suptitle(
+        f"{scores.n} kernels on {predictors.platform.id}, predicted by models that had not seen them: "
         f"{format_percent(scores.within10)} within 10 %, RMSPE {format_percent(scores.rmspe)}",
-        fontsize=9,
+        fontsize=11,
     )
-    axes.legend(fontsize=7, loc="upper left")
-    plain(axes)
+    draw_held_out(left, groups, "latency [ms]")
+    draw_ratios(right, groups)
+    right.set_title("Errors by group of kernels", fontsize=10)
     return save_png(figure, out)
 
 
@@ -119,11 +108,13 @@ def draw_sizes(
     return save_png(figure, out)
 
 
-def _members(predictors: KernelPredictors, predictor: KernelPredictor) -> list[MeasuredKernel]:
-    return [item for item in predictors.kernels if item.kernel.kind in predictor.kinds_]
-
-
-def _held_out(predictor: KernelPredictor) -> Any:
-    if not hasattr(predictor, "held_out_"):
-        raise InvalidValueError("The predictors come from a file, which does not say what cross-validation predicted.")
-    return predictor.held_out_
+def _held_out(predictors: KernelPredictors, group: str) -> HeldOut:
+    known = predictors.held_out(group)
+    if not known:
+        raise InvalidValueError(
+            "An earlier version wrote these predictors, and did not say what was predicted in cross-validation. Build "
+            "them again with 'nni-latency build-kernels': what was measured is not measured again."
+        )
+    columns = (np.array([(item.value, said, item.low, item.high) for item, said in known]) * 1e3).T
+    measured, predicted, low, high = columns
+    return HeldOut(measured, predicted, low, high, predictors.predictors[group].interval_factor_)

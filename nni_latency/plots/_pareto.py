@@ -66,7 +66,13 @@ def pareto_front(points: Sequence[ParetoPoint], x: str = "latency", y: str = "en
 
 
 def draw_pareto(
-    points: Sequence[ParetoPoint], out: str | Path, *, x: str = "latency", y: str = "energy", title: str = ""
+    points: Sequence[ParetoPoint],
+    out: str | Path,
+    *,
+    x: str = "latency",
+    y: str = "energy",
+    title: str = "",
+    target: tuple[float, float, float] | None = None,
 ) -> Path:
     """Draw networks in the plane of two quantities as PNG, and the front of those that no other one beats.
 
@@ -80,6 +86,8 @@ def draw_pareto(
         As for `pareto_front`.
     title : str, default=""
         What stands above.
+    target : tuple of float, optional
+        Weights of x and of y, in one over their SI units, and what their weighted sum may be at most: it is a line.
 
     Returns
     -------
@@ -99,7 +107,20 @@ def draw_pareto(
     axes = figure.subplots()
     axes.set_title(title, fontsize=10)
     _draw_front(axes, points, x, y)
+    if target is not None:
+        _draw_target(axes, target, (_shown(x)[0], _shown(y)[0]))
+    axes.legend(fontsize=8, loc="best")
     return save_png(figure, out)
+
+
+def _draw_target(axes: Any, target: tuple[float, float, float], shown: tuple[float, float]) -> None:
+    """Draw where a weighted sum is its target, and keep the axes as they are."""
+    across, up, most = target[0] / shown[0], target[1] / shown[1], target[2]
+    limits = axes.get_xlim(), axes.get_ylim()
+    ends = limits[0]
+    label = f"weighted sum of {most:g}, the target"
+    axes.plot(ends, [(most - across * end) / up for end in ends], "--", color=DARK, lw=1, label=label)
+    axes.set(xlim=limits[0], ylim=limits[1])
 
 
 def _draw_front(axes: Any, points: Sequence[ParetoPoint], x: str, y: str) -> None:
@@ -123,7 +144,6 @@ def _draw_front(axes: Any, points: Sequence[ParetoPoint], x: str, y: str) -> Non
     axes.set_xlabel(f"{x} [{unit_x}]")
     axes.set_ylabel(f"{y} [{unit_y}]")
     plain(axes)
-    axes.legend(fontsize=8, loc="best")
 
 
 def _shown(quantity: str) -> tuple[float, str]:

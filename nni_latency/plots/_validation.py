@@ -9,7 +9,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from nni_latency.plots._canvas import BLUE, GREY, VERMILION, draw_drift, draw_ideal, plain, save_png
-from nni_latency.units import format_percent
+from nni_latency.units import METRICS, format_percent
 from nni_latency.validation import NetworkResult, Validation
 
 #: Networks up to which each has room for its name, and letters in a line of the title.
@@ -47,25 +47,26 @@ def _is_extreme(result: NetworkResult) -> bool:
 
 def draw_scatter(axes: Any, validation: Validation) -> None:
     """Draw predicted against measured costs, with the ideal diagonal."""
-    ends = [number * 1e3 for item in validation.results for number in (item.measured, item.predicted.value)]
+    factor, unit = METRICS[validation.metric].shown
+    ends = [number * factor for item in validation.results for number in (item.measured, item.predicted.value)]
     draw_ideal(axes, ends, [0.10, 0.05])
     for kind, colour, label in ((False, BLUE, "network"), (True, VERMILION, "one choice everywhere")):
         chosen = [item for item in validation.results if _is_extreme(item) is kind]
         if chosen:
             axes.errorbar(
-                [item.measured * 1e3 for item in chosen],
-                [item.predicted.value * 1e3 for item in chosen],
+                [item.measured * factor for item in chosen],
+                [item.predicted.value * factor for item in chosen],
                 xerr=[
-                    [max(0.0, item.measured - item.low) * 1e3 for item in chosen],
-                    [max(0.0, item.high - item.measured) * 1e3 for item in chosen],
+                    [max(0.0, item.measured - item.low) * factor for item in chosen],
+                    [max(0.0, item.high - item.measured) * factor for item in chosen],
                 ],
                 fmt="o",
                 markersize=5,
                 color=colour,
                 label=label,
             )
-    axes.set_xlabel("measured latency [ms]")
-    axes.set_ylabel("predicted latency [ms]")
+    axes.set_xlabel(f"measured {validation.metric} [{unit}]")
+    axes.set_ylabel(f"predicted {validation.metric} [{unit}]")
     scores = validation.scores
     axes.set_title(
         f"MAPE {format_percent(scores.mape)}, within 10 %: {format_percent(scores.within10)}, "

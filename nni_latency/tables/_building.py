@@ -42,6 +42,9 @@ Result = TypeVar("Result", bound=TableHeader)
 #: By which name the content of a campaign tells its meters.
 METERS = "meters"
 
+#: A meter that shows less work than this share of its power may be another's.
+_LEAST_NET = 0.02
+
 #: Metrics that a meter of energy gives.
 METERED = ("energy", "power")
 
@@ -187,6 +190,8 @@ class Measured:
             moments = zip(idle, ("before", "after"), strict=False)
             drawn = " and ".join(f"{watts:.3g} W {moment}" for watts, moment in moments)
             rest = f"Without work the machine drew {drawn}: {format_percent(net)} of it is net."
+            if net < _LEAST_NET:
+                rest += " The meter hardly shows the work: it may be that of another machine, or device."
         yield f"Energy and power are gross, read by {before.meter}. {rest}"
         disturbed = [marks for record in self.records if (marks := record.marks)]
         if disturbed:

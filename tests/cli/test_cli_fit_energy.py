@@ -51,6 +51,8 @@ def test_every_device_is_scored_beside_a_constant_power(fitted, tmp_path):
     model = PortableModel.load(tmp_path / "energy.json")
     assert list(model.devices_) == ["slow", "quick"]
     assert model.bounds_["energy"] > 0
+    # Twenty-four operators of each device: held out by parts, and with all of their device.
+    assert len(model.held_out_) == 2 * 2 * 24
 
 
 def test_scores_are_rows(run, fitted):
@@ -71,6 +73,30 @@ def test_networks_are_estimated(run, fails, fitted, tmp_path):
     assert 10 < energy["energy"] / latency["latency_s"] < 70
     assert len(energy["layers"]) == 2
     assert "It knows: slow, quick." in fails(*words[:-2], "--latency-estimator", "energy.json")
+
+
+def test_a_predicted_energy_stands_beside_the_time_at_a_constant_power(run, fitted, tmp_path):
+    (tmp_path / "net.py").write_text(_NET)
+    words = ["estimate", "net.py:Net", "--input", "3,8,8", "--latency-estimator"]
+    latency = json.loads(run(*words, "energy:energy.json,quick,metric=latency", "--json").stdout)
+    assert "at_constant_power" not in json.dumps(latency)
+    found = json.loads(run(*words, "energy:energy.json,quick", "--json").stdout)
+    watts = PortableModel.load(tmp_path / "energy.json").constant_power("quick")
+    # Half of the operators draw 20 W, and half of them 60 W.
+    assert watts == pytest.approx(40.0)
+    assert found["at_constant_power"] == pytest.approx(watts * latency["latency_s"])
+    assert sum(row["at_constant_power"] for row in found["layers"]) == pytest.approx(found["at_constant_power"])
+    lines = run(*words, "energy:energy.json,quick", "--format", "csv").stdout.splitlines()
+    assert lines[0] == "name,operator,energy,at_constant_power,share"
+    shown = run(*words, "energy:energy.json,quick").stdout
+    assert "at constant power" in shown
+    assert "At a constant power of 40 W it would be " in shown
+
+
+def test_an_analysis_is_of_latency(fails, fitted, tmp_path):
+    (tmp_path / "net.py").write_text(_NET)
+    words = ["analyze", "--model", "net.py:Net", "--input", "3,8,8", "--latency-estimator", "energy:energy.json,quick"]
+    assert "An analysis takes an estimator of latency. Got PortableEstimator(energy on " in fails(*words)
 
 
 @pytest.mark.parametrize(

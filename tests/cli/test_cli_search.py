@@ -88,35 +88,36 @@ def test_record_tells_what_was_searched(searched, built):
     assert content["estimator"] == str(built[0])
     assert content["platform"] == current_platform("cpu").id
     assert content["dataset"] == "digits"
-    assert content["target_s"] == pytest.approx(searched[2] / 1e3, rel=1e-3)
-    assert content["aim_s"] == pytest.approx(0.95 * content["target_s"])
+    assert (content["metric"], content["unit"]) == ("latency", "s")
+    assert content["target"] == pytest.approx(searched[2] / 1e3, rel=1e-3)
+    assert content["aim"] == pytest.approx(0.95 * content["target"])
 
 
 def test_record_tells_what_was_found(searched, built):
     content = _content(searched)
     assert content["sample"] == _content(searched, "result.json")
     estimator = TableEstimator(LookupTable.load(built[0]))
-    assert content["predicted_s"] == pytest.approx(estimator.estimate_sample(content["sample"]).value)
-    assert content["used"] == pytest.approx(content["predicted_s"] / content["aim_s"])
+    assert content["predicted"] == pytest.approx(estimator.estimate_sample(content["sample"]).value)
+    assert content["used"] == pytest.approx(content["predicted"] / content["aim"])
     assert 0 <= content["accuracy"] <= 1
 
 
 def test_record_tells_what_was_measured(searched):
     """As it was, and at the speed of the table: the validation of one network."""
     content = _content(searched)
-    assert (content["format"], content["version"]) == ("nni_latency.search", 1)
+    assert (content["format"], content["version"]) == ("nni_latency.search", 2)
     (network,) = content["validation"]["networks"]
-    assert network["predicted"] == content["predicted_s"]
-    assert network["measured"] == content["measured_at_speed_s"]
-    assert content["measured_s"] * content["validation"]["speed"] == pytest.approx(content["measured_at_speed_s"])
-    assert content["meets_target"] == (content["measured_at_speed_s"] <= content["target_s"])
+    assert network["predicted"] == content["predicted"]
+    assert network["measured"] == content["measured_at_speed"]
+    assert content["measured"] * content["validation"]["speed"] == pytest.approx(content["measured_at_speed"])
+    assert content["meets_target"] == (content["measured_at_speed"] <= content["target"])
     assert content["not_measured"] is None
 
 
 def test_record_tells_every_epoch(searched):
     history = _content(searched)["history"]
     assert [epoch["index"] for epoch in history] == [0, 1]
-    assert set(history[0]) == {"index", "loss", "accuracy", "latency", "temperature", "duration"}
+    assert set(history[0]) == {"index", "loss", "accuracy", "cost", "temperature", "duration"}
 
 
 def test_record_and_report_name_every_choice(searched):
@@ -146,12 +147,12 @@ def test_record_is_shown(searched, run):
 
 def test_summary_compares_prediction_and_measurement(searched):
     stdout, content = searched[1].stdout, _content(searched)
-    used = f"uses {content['used'] * 100:.1f} % of the target of {format_seconds(content['target_s'])} less its margin"
-    assert f"predicted  {format_seconds(content['predicted_s'])}; {used} of 5.0 %" in stdout
+    used = f"uses {content['used'] * 100:.1f} % of the target of {format_seconds(content['target'])} less its margin"
+    assert f"predicted  {format_seconds(content['predicted'])}; {used} of 5.0 %" in stdout
     speed = content["validation"]["speed"]
     how = f"{abs(1 / speed - 1) * 100:.1f} % {'slower' if speed < 1 else 'faster'} than when the table was built"
-    assert f"measured   {format_seconds(content['measured_s'])}; the machine is {how}; at the table's speed" in stdout
-    error = content["predicted_s"] / content["measured_at_speed_s"] - 1
+    assert f"measured   {format_seconds(content['measured'])}; the machine is {how}; at the table's speed" in stdout
+    error = content["predicted"] / content["measured_at_speed"] - 1
     assert f"prediction {error * 100:+.1f} %" in stdout
     verdict = "meets the target" if content["meets_target"] else "misses the target by"
     assert f"verdict    {verdict}" in stdout
@@ -160,7 +161,7 @@ def test_summary_compares_prediction_and_measurement(searched):
 
 def test_found_network_can_be_estimated_from_its_file(searched, built, run):
     command = ["estimate", "--architecture", searched[0] / "result.json", "--latency-estimator", built[0], "--json"]
-    assert json.loads(run(*command).stdout)["latency_s"] == pytest.approx(_content(searched)["predicted_s"])
+    assert json.loads(run(*command).stdout)["latency_s"] == pytest.approx(_content(searched)["predicted"])
 
 
 @pytest.fixture
@@ -202,15 +203,17 @@ def test_estimator_of_another_platform_cannot_be_held_to_this_one(tables):
 @pytest.mark.slow
 def test_result_is_written_although_it_cannot_be_measured(run, tables, tmp_path, _few_digits):
     """The table is of a device that is not here."""
-    run(
+    done = run(
         "search", "--latency-estimator", tables["elsewhere"], "--target-ms", 4, "--fill", 0.9, "--epochs", 1,
         "--final-epochs", 0, "--train-batch-size", 32, "--margin", 0, "--out", "out",
         "--second-estimator", tables["energy"], "--samples", 20, "--plot", "front.png",
     )  # fmt: skip
     assert imread("front.png").ndim == 3
+    said = "The network found will not be measured: Unknown runtime 'unknown'"
+    assert done.stderr.index(said) < done.stderr.index("epoch 1: loss")
     content = json.loads((tmp_path / "out" / "search.json").read_text())
     assert content["validation"] is None
-    assert content["measured_s"] is None
+    assert content["measured"] is None
     assert "Unknown runtime 'unknown'" in content["not_measured"]
     assert 0.9 <= content["used"] <= 1
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == sorted(FILES)
@@ -361,7 +364,8 @@ def test_search_takes_one_target(refused):
 
 
 def test_target_in_joules_out_of_reach_tells_the_reachable_range(fails, tables, _few_digits):
-    complaint = fails("search", "--latency-estimator", tables["energy"], "--target", "1e-9", "--out", "out")
+    words = ["search", "--latency-estimator", tables["energy"], "--target", "1e-9", "--no-measure", "--out", "out"]
+    complaint = fails(*words)
     assert "No network of the space meets an energy of" in complaint
     assert "J" in complaint
 
@@ -394,6 +398,73 @@ def test_costs_of_layers_are_listed_in_the_unit_of_the_metric(run, tables):
     assert layers
     assert all(re.search(r" [mu]J │", line) for line in layers)
     assert "energy" in shown
+
+
+def _joules(tables, *further):
+    return [
+        "search", "--latency-estimator", tables["energy"], "--target", 0.004, "--epochs", 1, "--final-epochs", 0,
+        "--train-batch-size", 32, "--out", "out", *further,
+    ]  # fmt: skip
+
+
+def test_a_meter_that_is_missing_is_told_before_anything_is_learned(fails, tables, tmp_path, monkeypatch):
+    monkeypatch.setattr("nni_latency.measurement.meters._rapl._FOLDER", tmp_path / "absent")
+    complaint = fails(*_joules(tables))
+    assert "assume a power: constant:WATTS" in complaint
+    assert "Without a meter, search with --no-measure." in complaint
+    assert "epoch" not in complaint
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("source", ["{energy}", "weighted:100*{tiny},20*{energy}"])
+def test_a_wrong_meter_is_told_before_anything_is_learned(fails, tables, source):
+    words = [source.format(**tables) if word == tables["energy"] else word for word in _joules(tables)]
+    assert "Unknown meter 'watts'" in fails(*words, "--meter", "watts:3")
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("_few_digits")
+def test_a_target_in_joules_is_recorded_in_joules(run, tables, tmp_path):
+    run(*_joules(tables, "--meter", "constant:20", "--max-window", "2s", "--budget", "2s"))
+    content = json.loads((tmp_path / "out" / "search.json").read_text())
+    assert (content["metric"], content["unit"], content["target"]) == ("energy", "J", 0.004)
+    assert content["not_measured"] is None
+    assert content["measured"] > 0
+    assert "4 mJ of energy" in run("show", "out/search.json").stdout
+
+
+@pytest.fixture(scope="module")
+def both(run, tables, tmp_path_factory, _few_digits):
+    """Search by a weighted sum of latency and energy, and draw them; return the folder and what was printed."""
+    folder = tmp_path_factory.mktemp("both")
+    result = run(
+        "search", "--latency-estimator", f"weighted:100*{tables['tiny']},20*{tables['energy']}", "--target", 0.5,
+        "--epochs", 1, "--final-epochs", 0, "--train-batch-size", 32, "--meter", "constant:20", "--max-window", "2s",
+        "--budget", "2s", "--samples", 20, "--plot", folder / "front.png", "--out", folder / "out",
+    )  # fmt: skip
+    return folder, result
+
+
+@pytest.mark.slow
+def test_a_weighted_sum_tells_what_it_adds_up(both):
+    content = json.loads((both[0] / "out" / "search.json").read_text())
+    assert (content["metric"], content["unit"]) == ("weighted", "1")
+    latency, energy = content["addends"]
+    assert (latency["metric"], latency["unit"], latency["weight"]) == ("latency", "s", 100)
+    assert (energy["metric"], energy["unit"], energy["weight"]) == ("energy", "J", 20)
+    for name in ("predicted", "measured", "measured_at_speed"):
+        assert content[name] == pytest.approx(100 * latency[name] + 20 * energy[name])
+    assert content["predicted"] <= content["aim"]
+    # The power is assumed.
+    assert energy["measured"] == pytest.approx(20 * latency["measured"], rel=0.2)
+    shown = both[1].stdout
+    assert re.search(r"\n +[\d.]+ = latency [\d.]+ ms x 100 \+ energy [\d.]+ mJ x 20\n", shown)
+
+
+@pytest.mark.slow
+def test_a_weighted_sum_is_drawn_by_what_it_adds_up(both):
+    pixels = imread(both[0] / "front.png")
+    assert pixels[..., :3].std() > 0.02
 
 
 def test_place_under_a_file_is_refused(refused, tmp_path):

@@ -16,13 +16,13 @@ from torch import nn
 
 import nni_latency
 from nni_latency.cli._saved_files import SAVED_FILES
-from nni_latency.cli._search_report import SEARCH
+from nni_latency.cli._search_document import SEARCH, search_schema
 from nni_latency.datasets import load_networks
 from nni_latency.documents import DocumentFormat, format_of
-from nni_latency.energy import DeviceFacts, MeasuredOperator, PortableModel
+from nni_latency.energy import DeviceFacts, MeasuredOperator, PortableModel, cross_validate
 from nni_latency.errors import LatencyError
 from nni_latency.fusion import save_rules
-from nni_latency.kernels import shipped_prior
+from nni_latency.kernels import Kernel, KernelPredictor, KernelPredictors, MeasuredKernel, shipped_prior
 from nni_latency.loading import load_estimator
 from nni_latency.measurement import MemoryStore
 from nni_latency.operators import FusionRule, FusionRules, FusionTimes, OpSpec
@@ -41,7 +41,6 @@ _KEPT = {
     "nni_latency.lookup_table": ("lookup_table_2.json", "Platform"),
     "nni_latency.operator_table": ("operator_table_1.json", "Families of operators"),
     "nni_latency.validation": ("validation_1.json", "within 10 %"),
-    "nni_latency.kernels": ("kernels_1.json", "relu_block"),
     "nni_latency.benchmark_points": ("benchmark_points_1.json", "batch sizes"),
     "nni_latency.acts": ("acts_1_refined.json", "latency = "),
     "nni_latency.transfer": ("transfer_1.json", "TransferEstimator(device 0"),
@@ -50,8 +49,10 @@ _KEPT = {
 
 def _write_energy(path):
     ops = [MeasuredOperator(OpSpec.of("relu", [(1, 2**power)]), 1e-6 + 2**power * 1e-9, 1e-4) for power in range(8, 20)]
-    model = PortableModel(n_trees=3).fit({"mine": ops}, {"mine": DeviceFacts(1e12, 8e9, 100.0, 20.0, 1e-6)})
+    facts = {"mine": DeviceFacts(1e12, 8e9, 100.0, 20.0, 1e-6)}
+    model = PortableModel(n_trees=3).fit({"mine": ops}, facts)
     model.bounds_ = {"latency": 0.05, "energy": 0.07}
+    model.held_out_ = cross_validate(ops, model=model, name="mine").held_out
     return model.save(path)
 
 
@@ -66,12 +67,22 @@ def _write_profile(path):
 def _write_search(path):
     content = {
         **SEARCH.head, "space": "fbnet", "dataset": "digits", "strategy": "fbnet", "estimator": "energy.json",
-        "platform": "pi.torch.fp32.t1", "metric": "energy", "target_s": 0.05, "predicted_s": 0.04, "measured_s": 0.042,
-        "measured_at_speed_s": 0.041, "meets_target": True, "not_measured": None, "accuracy": 0.9,
+        "platform": "pi.torch.fp32.t1", "metric": "energy", "unit": "J", "target": 0.05, "predicted": 0.04,
+        "measured": 0.042, "measured_at_speed": 0.041, "meets_target": True, "not_measured": None, "accuracy": 0.9,
         "choices": {"layer0": "k3_e1"}, "history": [],
     }  # fmt: skip
     path.write_text(json.dumps(content))
     return path
+
+
+def _write_kernels(path):
+    kernels = [Kernel.of("relu_block", HW=8, CIN=count) for count in range(4, 64, 4)]
+    seconds = [1e-8 * kernel["CIN"] for kernel in kernels]
+    predictor = KernelPredictor(candidates=("process",)).fit(kernels, seconds)
+    measured = [MeasuredKernel(value, value, value, kernel) for kernel, value in zip(kernels, seconds, strict=True)]
+    return KernelPredictors(
+        predictors={"relu": predictor}, kernels=tuple(measured), platform=Platform("pi", "torch")
+    ).save(path)
 
 
 def _write_keys(path):
@@ -89,6 +100,7 @@ def _write_rules(path):
 #: What is written anew, with something that a person looks for in it.
 _WRITTEN = {
     "nni_latency.energy": (_write_energy, "mine"),
+    "nni_latency.kernels": (_write_kernels, "relu"),
     "nni_latency.operator_profile": (_write_profile, "linear"),
     "nni_latency.search": (_write_search, "40 mJ"),
     "nni_latency.api_keys": (_write_keys, "alice"),
@@ -143,6 +155,26 @@ def test_a_file_that_is_damaged_is_named(fails, files, name, tmp_path):
     damaged = tmp_path / "damaged"
     damaged.write_bytes(content[: len(content) // 2] if name != "nni_latency.networks" else content[:2000])
     assert "damaged" in fails("show", damaged)
+
+
+def test_kernels_of_an_earlier_version_are_shown_and_not_drawn(run, fails):
+    assert "relu_block" in run("show", _DATA / "kernels_1.json").stdout
+    assert "Build them again" in fails("show", _DATA / "kernels_1.json", "--plot", "picture.png")
+
+
+def test_a_search_of_the_first_version_is_shown_in_its_own_unit(run, tmp_path):
+    content = json.loads(_write_search(tmp_path / "new.json").read_text())
+    fields = ("target", "predicted", "measured", "measured_at_speed")
+    first = {(f"{name}_s" if name in fields else name): value for name, value in content.items() if name != "unit"}
+    (tmp_path / "old.json").write_text(json.dumps({**first, "version": 1, "history": [{"index": 0, "latency": 0.04}]}))
+    assert run("show", "old.json").stdout == run("show", "new.json").stdout
+    read = json.loads(run("show", "old.json", "--json").stdout)
+    assert (read["unit"], read["target"], read["history"]) == ("J", 0.05, [{"index": 0, "cost": 0.04}])
+
+
+def test_the_schema_of_a_search_is_that_of_the_documentation():
+    path = Path(__file__).parents[2] / "docs" / "reference" / "search.schema.json"
+    assert json.loads(path.read_text()) == search_schema(), "run docs/export_schema.py"
 
 
 def test_a_network_needs_rules(fails, files):

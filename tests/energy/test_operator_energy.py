@@ -15,6 +15,8 @@ from sklearn.exceptions import NotFittedError
 
 from nni_latency.energy import (
     DeviceFacts,
+    EnergyEstimate,
+    EnergyScores,
     MeasuredOperator,
     OperatorSum,
     PortableEstimator,
@@ -22,6 +24,7 @@ from nni_latency.energy import (
     cross_validate,
     kernel_features,
     leave_one_device_out,
+    portable_schema,
     read_networks,
     read_operators,
 )
@@ -176,11 +179,79 @@ def test_portable_model_of_version_1_is_still_read(tmp_path):
     model = PortableModel(n_trees=3).fit({"slow": [_measure(op, FACTS["slow"]) for op in ops]}, FACTS)
     path = model.save(tmp_path / "model.json")
     content = json.loads(path.read_text())
-    earlier = {name: value for name, value in content.items() if name not in ("devices", "bounds")}
-    path.write_text(json.dumps({**earlier, "version": 1}))
+    later = ("devices", "bounds", "share", "powers", "held_out")
+    path.write_text(json.dumps({**{name: value for name, value in content.items() if name not in later}, "version": 1}))
     read = PortableModel.load(path)
-    assert (read.devices_, read.bounds_) == ({}, {})
+    assert (read.devices_, read.bounds_, read.powers_, read.held_out_) == ({}, {}, {}, ())
     assert np.array_equal(read.predict(ops, FACTS["slow"])[0], model.predict(ops, FACTS["slow"])[0])
+
+
+def test_constant_power_of_a_file_that_does_not_say_it_is_that_of_its_trees(tmp_path):
+    # Powers that were measured differ, so that every operator has a leaf of its own.
+    items = [_measure(op, FACTS["slow"]) for op in _ops(20)]
+    measured = [dataclasses.replace(item, joules=item.joules * (1 - 1e-4 * place)) for place, item in enumerate(items)]
+    model = PortableModel(n_trees=3).fit({"slow": measured}, FACTS)
+    path = model.save(tmp_path / "model.json")
+    content = json.loads(path.read_text())
+    later = ("share", "powers", "held_out")
+    path.write_text(json.dumps({**{name: value for name, value in content.items() if name not in later}, "version": 2}))
+    assert PortableModel.load(path).constant_power("slow") == pytest.approx(model.constant_power("slow"), rel=0.05)
+
+
+def test_constant_power_is_the_median_of_a_device_and_a_share_of_the_most_of_another():
+    ops = _ops(40)
+    measured = {name: [_measure(op, FACTS[name]) for op in ops] for name in ("slow", "fast")}
+    model = PortableModel(n_trees=3).fit(measured, FACTS)
+    assert model.constant_power("slow") == pytest.approx(np.median([item.watts for item in measured["slow"]]))
+    shares = [item.watts / FACTS[name].power for name, items in measured.items() for item in items]
+    assert model.constant_power(FACTS["other"]) == pytest.approx(np.median(shares) * FACTS["other"].power, rel=0.02)
+    with pytest.raises(InvalidValueError, match=r"has not learned from 'other'\. It knows: slow, fast"):
+        model.constant_power("other")
+    with pytest.raises(NotFittedError):
+        PortableModel().constant_power("slow")
+
+
+def test_energy_stands_beside_what_the_time_alone_says():
+    import torch
+    from torch import nn
+
+    ops = _ops(40)
+    model = PortableModel(n_trees=20).fit({"slow": [_measure(op, FACTS["slow"]) for op in ops]}, FACTS)
+    estimator = PortableEstimator(model, "slow")
+    network, inputs = nn.Sequential(nn.Conv2d(64, 64, 3, padding=1, bias=False), nn.ReLU()), torch.zeros(8, 64, 10, 10)
+    found = estimator.estimate(network, inputs)
+    seconds = PortableEstimator(model, "slow", metric="latency").estimate(network, inputs)
+    assert isinstance(found, EnergyEstimate)
+    assert not isinstance(seconds, EnergyEstimate)
+    assert estimator.constant_power == model.constant_power("slow")
+    assert found.at_constant_power == pytest.approx(seconds.value * estimator.constant_power)
+    assert EnergyEstimate.sum([found, found]).at_constant_power == pytest.approx(2 * found.at_constant_power)
+    assert EnergyEstimate.mean([found, found]).at_constant_power == pytest.approx(found.at_constant_power)
+
+
+def test_operators_that_were_held_out_are_kept_with_the_model(tmp_path):
+    measured = {name: [_measure(op, FACTS[name]) for op in _ops(8)] for name in ("slow", "fast")}
+    model = PortableModel(n_trees=3)
+    scores = cross_validate(measured["slow"], model=model, name="slow")
+    left_out = leave_one_device_out(measured, FACTS, model)["fast"]
+    assert len(scores.held_out) == len(measured["slow"])
+    assert EnergyScores.of(scores.held_out) == scores
+    assert {(item.device, item.whole_device) for item in scores.held_out} == {("slow", False)}
+    assert {(item.device, item.whole_device) for item in left_out.held_out} == {("fast", True)}
+    # The power that a device usually draws is told by others alone.
+    assert len({item.constant_power for item in left_out.held_out}) == 1
+    model.fit(measured, FACTS)
+    model.held_out_ = (*scores.held_out, *left_out.held_out)
+    read = PortableModel.load(model.save(tmp_path / "model.json"))
+    assert read.held_out_ == model.held_out_
+    assert (read.share_, read.powers_) == (model.share_, model.powers_)
+    with pytest.raises(InvalidValueError, match=r"at least one operator that was held out"):
+        EnergyScores.of([])
+
+
+def test_the_schema_is_that_of_the_documentation():
+    path = Path(__file__).parents[2] / "docs" / "reference" / "energy.schema.json"
+    assert json.loads(path.read_text()) == portable_schema(), "run docs/export_schema.py"
 
 
 def test_portable_estimator_adds_up_what_the_model_says(tmp_path):

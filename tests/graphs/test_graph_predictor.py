@@ -175,6 +175,23 @@ def test_it_is_the_same_from_its_file(predictor: GraphPredictor, tmp_path: Path)
     assert again.platforms_ == predictor.platforms_
     assert again.estimate(graphs[0]) == predictor.estimate(graphs[0])
     np.testing.assert_array_equal(again.predict(graphs, SLOW), predictor.predict(graphs, SLOW))
+    np.testing.assert_array_equal(again.latencies_, predictor.latencies_)
+    assert np.nanmin(again.latencies_) == pytest.approx(min(item.latency for item in measured()))
+
+
+def test_a_file_of_the_first_version_is_read(predictor: GraphPredictor, tmp_path: Path) -> None:
+    path = predictor.save(tmp_path / "graph.safetensors")
+    with safe_open(path, "pt") as file:
+        content = json.loads(file.metadata()["nni_latency"])
+        tensors = {name: file.get_tensor(name) for name in file.keys() if name != "latencies"}  # noqa: SIM118
+    save_file(tensors, path, metadata={"nni_latency": json.dumps({**content, "version": 1})})
+    again = GraphPredictor.load(path)
+    assert np.isnan(again.latencies_).all()
+    np.testing.assert_array_equal(again.held_out_, predictor.held_out_)
+    wrong = {**tensors, "held_out": tensors["held_out"][:, :1].contiguous()}
+    save_file(wrong, path, metadata={"nni_latency": json.dumps(content)})
+    with pytest.raises(FileFormatError, match="an error and a latency for every network and platform"):
+        GraphPredictor.load(path)
 
 
 def test_a_damaged_file_is_refused(predictor: GraphPredictor, tmp_path: Path) -> None:
@@ -188,7 +205,7 @@ def test_a_damaged_file_is_refused(predictor: GraphPredictor, tmp_path: Path) ->
         content = json.loads(file.metadata()["nni_latency"])
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     for changed, message in (
-        ({"version": 99}, "has version 99, this nni_latency reads up to 1"),
+        ({"version": 99}, "has version 99, this nni_latency reads up to 2"),
         ({"format": "nni_latency.kernels"}, "is not a graph predictor"),
         ({"spreads": [0.1]}, "is damaged"),
         ({"description": [1]}, "describes operators in another way"),
@@ -218,8 +235,14 @@ def test_a_platform_is_learned_from_a_few_networks(predictor: GraphPredictor) ->
     assert np.abs(errors).mean() < 0.1
     # The others stay as they were.
     np.testing.assert_allclose(found.predict(graphs, FAST), predictor.predict(graphs, FAST), rtol=1e-5)
+    # Networks of the new platform are rows of their own.
+    assert found.held_out_.shape == found.latencies_.shape == (24 + 8, 3)
+    assert not np.isnan(found.held_out_[24:, 2]).any()
+    assert np.isnan(found.held_out_[24:, :2]).all()
+    assert sorted(found.latencies_[24:, 2]) == sorted(items[number].latency for number in chosen)
     again = found.adapt([items[number] for number in chosen])
     assert len(again.platforms_) == 3
+    assert np.isnan(again.held_out_[:32, 2]).all()
 
 
 def test_one_platform_is_learned_at_a_time(predictor: GraphPredictor) -> None:

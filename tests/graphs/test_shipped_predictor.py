@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from matplotlib.image import imread
 
 from nni_latency.cli import main
 from nni_latency.datasets import load_networks, measured_networks
@@ -23,6 +24,16 @@ def test_it_is_of_the_data_set_that_ships(shipped: GraphPredictor) -> None:
     assert {item.id for item in shipped.platforms_} == {entry.platform.id for entry in load_networks()}
     assert set(shipped.families_) == {item.name for item in families().values()}
     assert shipped.unmeasured_spread_ < 10
+
+
+def test_it_is_drawn_with_what_was_measured(shipped: GraphPredictor, tmp_path: Path) -> None:
+    known = [item.latency for item in measured_networks("shipped")]
+    assert sorted(shipped.latencies_[~np.isnan(shipped.latencies_)]) == pytest.approx(sorted(known))
+    np.testing.assert_array_equal(np.isnan(shipped.latencies_), np.isnan(shipped.held_out_))
+    picture = tmp_path / "predictor.png"
+    found = CliRunner().invoke(main, ["show", "pretrained", "--plot", str(picture)])
+    assert found.exit_code == 0, found.output
+    assert imread(picture).shape[1] > 1200
 
 
 @pytest.mark.slow

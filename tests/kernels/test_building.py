@@ -279,7 +279,7 @@ def _changed(out, target, change):
     ("change", "message"),
     [
         (lambda content: content.update(format="nni_latency.lut"), "is not a file of kernel predictors"),
-        (lambda content: content.update(version=9), "has version 9, this nni_latency reads up to 1"),
+        (lambda content: content.update(version=9), "has version 9, this nni_latency reads up to 2"),
         (lambda content: content["predictors"][0].update(kinds=["mystery"]), "Unknown kernel 'mystery'"),
         (lambda content: content["predictors"][0]["model"].update(trees=None, process=None), "neither trees nor"),
         (lambda content: content["kernels"][0].update(value=-1), "kernels.0.value"),

@@ -526,6 +526,25 @@ def test_csv_aligns_its_clock_by_a_load(logger):
     with meter.session():
         assert meter.offset_ == pytest.approx(3.0, abs=0.1)
 
+    def unasked(seconds):
+        raise AssertionError("the clocks are aligned")
+
+    meter._work = unasked
+    with cloudpickle.loads(cloudpickle.dumps(meter)).session():
+        assert meter.offset_ == pytest.approx(3.0, abs=0.1)
+
+
+def test_csv_makes_the_load_again_where_others_hide_it(tmp_path, monkeypatch):
+    (tmp_path / "plug.csv").write_text("time,watts\n")
+    meter, found = CsvMeter(tmp_path / "plug.csv"), [(1.0, 0.2), (3.5, 0.9)]
+    monkeypatch.setattr(meter, "_offset", lambda: found.pop(0))
+    with meter.opened():
+        assert meter.offset_ == 3.5
+    meter = CsvMeter(tmp_path / "plug.csv")
+    monkeypatch.setattr(meter, "_offset", lambda: (1.0, 0.2))
+    with pytest.raises(MeasurementError, match=r"\(correlation 0\.20\): other processes were busy, or"), meter.opened():
+        pass
+
 
 def test_csv_of_a_line_that_is_no_reading_is_said(logger):
     meter = CsvMeter(logger.path, offset=3.0, every=0.01)
@@ -676,6 +695,15 @@ def test_bench_finds_a_window_that_the_meter_resolves():
     assert visit.samples["window"][0] >= 10.0
     assert visit.samples["energy"] == [pytest.approx(2.0, rel=0.1)]
     assert _visit(lambda clock: FakeMeter(clock, 2.0, period=0.4)).samples["window"] == [8.0]
+
+
+def test_a_window_that_was_planned_by_a_slow_run_is_read_again():
+    runtime = FakeRuntime(_BY_KEY)
+    meter = FakeMeter(runtime.clock, 30.0, period=0.4)
+    with LocalBench(runtime, Protocol(n_warmup=0, max_measure_execution_time=1e9), meters=[meter]) as bench:
+        # The first run took four seconds, and others one.
+        found = bench._read(meter, lambda _: runtime.clock.advance(1.0), None, 4.0)
+    assert (found["window"], found["energy"]) == ([8.0], [30.0])
 
 
 @pytest.mark.parametrize("traits", [{"resolution": 1.0}, {"period": 0.5}])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from PIL import Image
 
@@ -32,9 +34,21 @@ def test_pictures_are_drawn(predictors, tmp_path):
             assert picture.size[0] > 500
 
 
-def test_what_is_in_no_file_is_not_drawn(predictors, tmp_path):
+def test_predictors_of_a_file_are_drawn_as_they_were(predictors, tmp_path):
     read = KernelPredictors.load(predictors.save(tmp_path / "k.json"))
-    with pytest.raises(InvalidValueError, match="come from a file"):
-        draw_kernels(read, tmp_path / "all.png")
+    assert read.held_out("add") == predictors.held_out("add")
+    first, second = draw_kernels(predictors, tmp_path / "a.png"), draw_kernels(read, tmp_path / "b.png")
+    assert first.read_bytes() == second.read_bytes()
+
+
+def test_what_is_not_known_is_not_drawn(predictors, tmp_path):
+    path = predictors.save(tmp_path / "k.json")
+    content = json.loads(path.read_text())
+    del content["kernels"][0]["held_out"]
+    path.write_text(json.dumps(content))
+    with pytest.raises(InvalidValueError, match="An earlier version wrote these predictors"):
+        draw_kernels(KernelPredictors.load(path), tmp_path / "all.png")
+    with pytest.raises(InvalidValueError, match="no kernel could be measured"):
+        draw_kernels(KernelPredictors(predictors={}, platform=predictors.platform), tmp_path / "all.png")
     with pytest.raises(InvalidValueError, match="no measured kernel"):
-        draw_sizes(read, KERNEL, "CIN", [], tmp_path / "cin.png")
+        draw_sizes(predictors, KERNEL, "CIN", [], tmp_path / "cin.png")

@@ -49,3 +49,11 @@ def test_what_cannot_be_drawn_is_refused(tmp_path):
     with pytest.raises(InvalidValueError, match="'metric' must be one of"):
         draw_pareto([ParetoPoint(1.0, 1.0)], tmp_path / "a.png", x="colour")
     assert not (tmp_path / "a.png").exists()
+
+
+def test_target_of_a_weighted_sum_is_a_line(tmp_path):
+    points = [ParetoPoint(0.001 * n, 0.5 / n) for n in range(1, 9)]
+    plain = imread(draw_pareto(points, tmp_path / "a.png"))
+    lined = imread(draw_pareto(points, tmp_path / "b.png", target=(100.0, 2.0, 1.0)))
+    assert plain.shape == lined.shape
+    assert not (plain == lined).all()

@@ -86,6 +86,13 @@ def test_table_says_what_is_net_and_which_windows_were_disturbed(tmp_path):
     assert table.remarks[-1].endswith("The GPU went from 1.40 to 1.00 GHz while it was measured.")
 
 
+def test_a_meter_that_does_not_show_the_work_is_doubted(tmp_path):
+    table = _build(tmp_path / "t.json", "energy", idle=20.0)
+    assert table.remarks[-1].endswith("0.0 % of it is net. The meter hardly shows the work: it may be that of another "
+                                      "machine, or device.")  # fmt: skip
+    assert "hardly shows" not in _build(tmp_path / "u.json", "energy", idle=5.0).remarks[-1]
+
+
 def test_metric_of_energy_needs_a_meter(tmp_path):
     plan, latencies = make_plan()
     with pytest.raises(InvalidValueError, match=r"The metric 'energy' needs a meter of energy"):

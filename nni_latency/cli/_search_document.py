@@ -1,0 +1,97 @@
+"""The record of a search: versioned JSON, checked by pydantic.
+
+History of the format:
+
+1. The first version: ``target_s``, ``predicted_s`` and others, whatever the metric was.
+2. ``unit``, and the same fields without a unit in their names; ``cost`` in place of ``latency`` in the history;
+   ``addends``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from nni_latency.documents import DocumentFormat
+from nni_latency.units import METRIC_UNITS
+
+
+class AddendDocument(BaseModel):
+    """One of the costs that a weighted sum adds up, in its own SI unit."""
+
+    model_config = ConfigDict(strict=True, allow_inf_nan=False)
+
+    metric: str
+    unit: str
+    weight: float = Field(description="by what it is multiplied in the sum")
+    predicted: float
+    measured: float | None = None
+    measured_at_speed: float | None = None
+
+
+class SearchDocument(BaseModel):
+    """What was asked, found and measured. Costs are in the SI unit of the metric."""
+
+    model_config = ConfigDict(strict=True, allow_inf_nan=False)
+
+    format: str
+    version: int
+    space: str
+    space_arguments: dict[str, Any] = Field(default_factory=dict)
+    input_shape: list[int] = Field(default_factory=list, description="what networks take on the device, batch first")
+    strategy: str
+    seed: int | None = None
+    estimator: str = Field(description="as it was named")
+    platform: str
+    metric: str
+    unit: str = Field(description="SI unit of the metric")
+    dataset: str
+    target: float = Field(description="maximum cost of the network")
+    aim: float | None = Field(None, description="the target less its margin")
+    fill: float | None = Field(None, description="minimum share of the aim that was to be used")
+    predicted: float = Field(description="estimated cost of the network found")
+    at_constant_power: float | None = Field(
+        None, description="by a portable model: the predicted time, times a constant power [J]"
+    )
+    addends: list[AddendDocument] = Field(default_factory=list, description="what a weighted sum adds up")
+    used: float | None = Field(None, description="predicted over aim")
+    missing: list[str] = Field(default_factory=list, description="what the estimate does not rest on as it should")
+    measured: float | None = Field(description="cost of the network found as it was measured")
+    measured_at_speed: float | None = Field(
+        description="the same at the speed that the machine had when the estimator was made"
+    )
+    meets_target: bool | None = Field(description="whether that is at most the target")
+    validation: dict[str, Any] | None = Field(None, description="the measurement as the validation of one network")
+    not_measured: str | None = Field(description="why it was not measured")
+    accuracy: float = Field(description="on images that were held out")
+    sample: dict[str, Any] = Field(default_factory=dict, description="the network found as NNI's sample")
+    choices: dict[str, str] = Field(description="the same in words")
+    history: list[dict[str, Any]] = Field(default_factory=list, description="epochs or trials, each with its cost")
+
+
+def _without_units(content: dict[str, Any]) -> dict[str, Any]:
+    """Take the unit out of the names of fields, and say it once."""
+    found = {**content, "unit": METRIC_UNITS[content["metric"]]}
+    for name in ("target", "aim", "predicted", "measured", "measured_at_speed"):
+        if f"{name}_s" in found:
+            found[name] = found.pop(f"{name}_s")
+    found["history"] = [
+        {("cost" if name == "latency" else name): value for name, value in step.items()}
+        for step in content.get("history", ())
+    ]
+    return found
+
+
+SEARCH = DocumentFormat(
+    "nni_latency.search",
+    2,
+    "search",
+    "the record of a search",
+    "search again with: nni-latency search",
+    model=SearchDocument,
+    steps=(_without_units,),
+)
+
+#: Returns the JSON schema of the file format.
+search_schema = SEARCH.schema

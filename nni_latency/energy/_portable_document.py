@@ -1,0 +1,91 @@
+"""The file of a portable model of time and power: versioned JSON, checked by pydantic.
+
+History of the format:
+
+1. The first version.
+2. ``devices``, the facts of those that were learned from, and ``bounds``.
+3. ``share`` and ``powers``, what energy would be without a model of power, and ``held_out``.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from typing import Any, Literal
+
+from pydantic import Field, PositiveFloat
+
+from nni_latency.documents import DocumentFormat, StrictDocument
+from nni_latency.kernels import TreesDocument
+
+
+class FactsDocument(StrictDocument):
+    """How fast a device computes and moves data, and what it draws."""
+
+    flops: PositiveFloat = Field(description="floating-point operations that it reaches [1/s]")
+    bandwidth: PositiveFloat = Field(description="bytes that it moves to and from its memory [byte/s]")
+    power: PositiveFloat = Field(description="most that it draws [W]")
+    rest: PositiveFloat = Field(description="what it draws without work [W]")
+    launch: PositiveFloat = Field(description="shortest time of any operator [s]")
+
+
+class HeldOutDocument(StrictDocument):
+    """An operator that was measured, and what a model said of it that had not seen it."""
+
+    device: str
+    group: str = Field(description="group of operators that it belongs to")
+    seconds: PositiveFloat = Field(description="measured [s]")
+    watts: PositiveFloat = Field(description="measured [W]")
+    predicted_seconds: PositiveFloat = Field(description="predicted [s]")
+    predicted_watts: PositiveFloat = Field(description="predicted [W]")
+    constant_power: PositiveFloat = Field(description="the most common power of what the model had seen [W]")
+    whole_device: bool = Field(description="whether the model had seen nothing of the device")
+
+
+class PortableDocument(StrictDocument):
+    """A portable model of time and power."""
+
+    format: Literal["nni_latency.energy"]
+    version: Literal[3]
+    n_trees: int = Field(ge=1)
+    max_features: float = Field(gt=0, le=1)
+    random_state: int = Field(ge=0)
+    groups: list[str] = Field(description="groups of operators of which something was measured")
+    devices: dict[str, FactsDocument] = Field(default_factory=dict, description="those that were learned from")
+    share: PositiveFloat = Field(description="median power of all operators as a share of their device's most")
+    powers: dict[str, PositiveFloat] = Field(
+        default_factory=dict, description="median power of the operators of each device [W]"
+    )
+    bounds: dict[Literal["latency", "energy"], PositiveFloat] = Field(
+        default_factory=dict, description="relative error that nine of ten operators that were held out stay within"
+    )
+    time: TreesDocument = Field(description="logarithm of the time over launch and roofline")
+    power: TreesDocument = Field(description="logarithm of the power over the device's most")
+    held_out: list[HeldOutDocument] = Field(
+        default_factory=list, description="operators that were held out, with what was said of them"
+    )
+
+
+def _with_share(content: dict[str, Any]) -> dict[str, Any]:
+    """Find the median power in a file that does not say it: measured powers differ, so each has a leaf in a tree."""
+    logarithms = [
+        value
+        for tree in content["power"]["trees"]
+        for feature, value in zip(tree["feature"], tree["threshold"], strict=True)
+        if feature < 0
+    ]
+    return {**content, "share": math.exp(statistics.median(logarithms))}
+
+
+PORTABLE = DocumentFormat(
+    "nni_latency.energy",
+    3,
+    "portable model",
+    "a portable model of time and power",
+    "fit one with: nni-latency fit energy",
+    model=PortableDocument,
+    steps=(dict, _with_share),
+)
+
+#: Returns the JSON schema of the file format.
+portable_schema = PORTABLE.schema
