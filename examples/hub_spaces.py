@@ -2,6 +2,7 @@
 
     python examples/hub_spaces.py                                  # all eleven, about three minutes each
     python examples/hub_spaces.py darts autoformer --budget 30s
+    python examples/hub_spaces.py --runtime openvino --out hub-openvino
 
 For each space: a covering sample of networks is measured for the time of the budget, then ten random others are
 measured whole in a run of their own, and compared with what the table says of them. The tables, and the results as
@@ -21,7 +22,8 @@ from rich.table import Table
 from nni_latency import Protocol, load_estimator
 from nni_latency.estimators import OperatorTableEstimator
 from nni_latency.files import write_atomically
-from nni_latency.measurement.runtimes import TorchEager
+from nni_latency.loading import load_runtime
+from nni_latency.measurement.runtimes import Runtime
 from nni_latency.spaces import HUB_SPACES, SampledSpace, check_sample, make_space, operator_plan
 from nni_latency.tables import OperatorTable, build_operator_table, measure_networks
 from nni_latency.units import format_percent, format_seconds, parse_duration
@@ -30,43 +32,44 @@ from nni_latency.validation import Validation, draw_networks, predict_networks, 
 COLUMNS = ("space", "networks", "latency", "operators", "coverage", "MAPE", "bias", "within 10 %", "repeats within")
 
 
-def main(names: tuple[str, ...], budget: str, check: str, networks: int, out: Path) -> None:
+def main(names: tuple[str, ...], runtime: Runtime, budget: str, check: str, networks: int, out: Path) -> None:
     """Build and validate every space in turn; print a row each as soon as it is there."""
     out.mkdir(parents=True, exist_ok=True)
-    grid = Table(*COLUMNS, title="Estimates against measurements, per space", title_justify="left")
+    grid = Table(*COLUMNS, title=f"Estimates against measurements in {runtime.name}, per space", title_justify="left")
     console = Console()
     for name in names or tuple(HUB_SPACES):
         path = out / f"{name}.json"
-        table = OperatorTable.load(path) if path.exists() else build(name, parse_duration(budget), path)
+        table = OperatorTable.load(path) if path.exists() else build(name, runtime, parse_duration(budget), path)
         estimator = load_estimator(table)
         assert isinstance(estimator, OperatorTableEstimator)
-        result = hold(estimator, name, parse_duration(check), networks, out / f"{name}.validation.json")
+        result = hold(estimator, name, runtime, parse_duration(check), networks, out / f"{name}.validation.json")
         grid.add_row(*row(name, table, result))
         console.print("  ".join(row(name, table, result)))
     console.print(grid)
 
 
-def build(name: str, budget: float, path: Path) -> OperatorTable:
+def build(name: str, runtime: Runtime, budget: float, path: Path) -> OperatorTable:
     """Measure a space's operators."""
     plan = operator_plan(make_space(name))
     with Progress(transient=True) as bar:
         task = bar.add_task(f"{name}: building", total=1.0)
         return build_operator_table(
             plan,
-            TorchEager(),
+            runtime,
             Protocol(time_budget=budget),
             path,
             on_progress=lambda state: bar.update(task, completed=state.share),
         )
 
 
-def hold(estimator: OperatorTableEstimator, name: str, budget: float, count: int, path: Path) -> Validation:
+def hold(
+    estimator: OperatorTableEstimator, name: str, runtime: Runtime, budget: float, count: int, path: Path
+) -> Validation:
     """Measure other networks of the space, and compare."""
     table, space = estimator.table, make_space(name)
     known = tuple(check_sample(space, network.sample) for network in table.networks)
     source = SampledSpace(space, table.input_shape, known)
     networks = draw_networks(source, count)
-    runtime = TorchEager()
     predicted = predict_networks(estimator, source, networks, runtime.platform)
     protocol = Protocol(time_budget=budget, half_width=0.01)
     with Progress(transient=True) as bar:
@@ -101,13 +104,14 @@ def row(name: str, table: OperatorTable, found: Validation) -> list[str]:
 
 @click.command(help=__doc__, context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("names", nargs=-1, type=click.Choice(list(HUB_SPACES)))
+@click.option("--runtime", default="torch", show_default=True, help="NAME or NAME:PRECISION.")
 @click.option("--budget", default="60s", show_default=True, help="Time spent measuring for a table.")
 @click.option("--check", default="60s", show_default=True, help="Time spent measuring other networks.")
 @click.option("--networks", default=10, show_default=True, help="Other networks.")
 @click.option("--out", default="hub", show_default=True, type=click.Path(path_type=Path), help="Folder of the results.")
-def command(names: tuple[str, ...], budget: str, check: str, networks: int, out: Path) -> None:
+def command(names: tuple[str, ...], runtime: str, budget: str, check: str, networks: int, out: Path) -> None:
     """Read the options."""
-    main(names, budget, check, networks, out)
+    main(names, load_runtime(runtime), budget, check, networks, out)
 
 
 if __name__ == "__main__":
