@@ -50,6 +50,15 @@ def format_count(value: float) -> str:
     return f"{value:g}"
 
 
+def number_of(count: float, noun: str, nouns: str = "") -> str:
+    """Write a number of things; `nouns` is the plural where it is not the noun with an s.
+
+    >>> number_of(1, "family", "families"), number_of(2, "family", "families"), number_of(0, "network")
+    ('1 family', '2 families', '0 networks')
+    """
+    return f"{count:.15g} {noun if count == 1 else nouns or noun + 's'}"
+
+
 def format_percent(ratio: float) -> str:
     """Format a ratio as a percentage with one digit after the point.
 

@@ -17,6 +17,7 @@ def run() -> None:
         sys.exit(_supervision.supervise(arguments))
     _supervision.begin_supervised()
     try:
-        main()
+        # Under supervision this is another process, and its own name is not that of the command.
+        main(prog_name="nni-latency")
     finally:
         _supervision.end_supervised()

@@ -19,7 +19,7 @@ from nni_latency.cli._outputs import OutputDatabase, OutputFile, WritingCommand
 from nni_latency.cli._report import Column, Grid, Report, ReportingCommand, print_report
 from nni_latency.errors import InvalidValueError, LatencyError, UnknownNameError
 from nni_latency.files import replacing
-from nni_latency.units import format_count, format_seconds, parse_duration
+from nni_latency.units import format_count, format_seconds, number_of, parse_duration
 
 _SQLITE = b"SQLite format 3\0"
 
@@ -183,11 +183,15 @@ def prune(location: str, wanted: _PruneOptions) -> None:
             keep_latest=wanted.keep_latest or 0,
         )
         _list_stale(stale)
-        if not stale or wanted.dry_run or not (wanted.yes or click.confirm(f"Remove {len(stale)} campaigns?")):
+        if (
+            not stale
+            or wanted.dry_run
+            or not (wanted.yes or click.confirm(f"Remove {number_of(len(stale), 'campaign')}?"))
+        ):
             return
         n_removed, kept = database.remove_campaigns(opened, stale)
     console = results()
-    console.print(f"Removed {n_removed} campaigns.")
+    console.print(f"Removed {number_of(n_removed, 'campaign')}.")
     for item in kept:
         console.print(f"{escape(item.identifier)} is being measured and was kept.")
 
@@ -241,11 +245,9 @@ def _take_over(source: str, target: database.Database) -> database.Copied:
 
 
 def _report(source: str, copied: database.Copied) -> None:
-    predictors = f" {copied.predictors} versions of predictors were added." if copied.predictors else ""
-    results().print(
-        f"{escape(source)}: {copied.records} records of {copied.campaigns} campaigns were added, "
-        f"{copied.doubles} were there already.{predictors}",
-    )
+    predictors = f" Versions of predictors that were added: {copied.predictors}." if copied.predictors else ""
+    added = f"{number_of(copied.records, 'record')} of {number_of(copied.campaigns, 'campaign')}"
+    results().print(f"{escape(source)}: added {added}; already there: {copied.doubles}.{predictors}")
 
 
 def _list_stale(stale: Sequence[database.StaleCampaign]) -> None:
@@ -253,7 +255,7 @@ def _list_stale(stale: Sequence[database.StaleCampaign]) -> None:
     columns = [Column("campaign", "identifier"), _PLATFORM, _KIND]
     columns += [Column("records", "n_records", format_count), Column("samples", "n_samples", format_count)]
     columns.append(Column("last", "written", _date))
-    total = f"{len(stale)} campaigns with {format_count(sum(item.n_samples for item in stale))} samples."
+    total = f"{number_of(len(stale), 'campaign')} with {format_count(sum(item.n_samples for item in stale))} samples."
     grid = Grid(rows, columns, most=_SHOWN, nothing="No campaign meets the conditions.")
     print_report(Report(grid, after=[total] if stale else []))
 

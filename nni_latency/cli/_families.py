@@ -16,7 +16,7 @@ from nni_latency.cli._predictor_options import PredictorOptions
 from nni_latency.cli._report import Column, Grid, Report, ReportingCommand, print_report
 from nni_latency.cli._supervision import INTERRUPTED
 from nni_latency.errors import InvalidValueError, OutputError
-from nni_latency.units import format_seconds
+from nni_latency.units import format_seconds, number_of
 
 #: Where networks go; the file is there until all of them are written.
 _FOLDER = OutputFolder((), "unfinished")
@@ -85,7 +85,10 @@ def generate(asked: _GenerateOptions) -> None:
         remarks().print("Interrupted. Run the same command again to resume.")
         raise click.exceptions.Exit(INTERRUPTED) from None
     unfinished.unlink()
-    results().print(f"Wrote {total} networks of {len(chosen)} families to {asked.out}", markup=False)
+    results().print(
+        f"Wrote {number_of(total, 'network')} of {number_of(len(chosen), 'family', 'families')} to {asked.out}",
+        markup=False,
+    )
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from nni_latency.cli._measuring_options import MeterOptions, PlatformOptions, ma
 from nni_latency.cli._option import option
 from nni_latency.errors import FarmError, InvalidValueError, MismatchError
 from nni_latency.platforms import Platform
+from nni_latency.units import number_of
 
 #: Variables by which clients of a farm that can be reached from other machines are trusted.
 TOKEN, CERT, KEY, CA = (f"NNI_LATENCY_FARM_{name}" for name in ("TOKEN_FILE", "TLS_CERT", "TLS_KEY", "TLS_CA"))
@@ -180,7 +181,7 @@ def _choose(client: farm.Farm, options: PlatformOptions) -> Platform:
     if not found:
         raise FarmError(
             f"No worker of the farm measures with the runtime {options.runtime!r} in {options.precision} on "
-            f"{options.threads} threads. It has: {known}."
+            f"{number_of(options.threads, 'thread')}. It has: {known}."
         )
     if len({item.id for item in found}) > 1:
         raise MismatchError(

@@ -15,7 +15,7 @@ from nni_latency.cli._console import progress, remarks
 from nni_latency.cli._measuring_options import StoreOptions
 from nni_latency.cli._supervision import INTERRUPTED
 from nni_latency.errors import MeasurementError
-from nni_latency.units import format_seconds
+from nni_latency.units import format_seconds, number_of
 
 
 class Measuring:
@@ -63,7 +63,7 @@ class Measuring:
     def on_start(self, rounds: int) -> None:
         """Show the bar: only now is everything checked, so an error appears without a bar before it."""
         self._resumed = rounds
-        resumed = f", resuming after {rounds} rounds" if rounds else ""
+        resumed = f", resuming after {number_of(rounds, 'round')}" if rounds else ""
         self._console.print(f"Measuring {self._what} on {self._runtime.platform.id}{resumed}", markup=False)
         self._open.enter_context(self._bar)
 

@@ -25,7 +25,7 @@ from nni_latency.cli._search_document import SEARCH
 from nni_latency.cli._search_options import FILES, SearchOptions
 from nni_latency.cli._searched import Searched
 from nni_latency.files import write_atomically
-from nni_latency.units import METRIC_UNITS, format_metric, format_percent
+from nni_latency.units import METRIC_UNITS, format_metric, format_percent, number_of
 
 #: How deep in the tree of modules the parts are that a network is reported by, and how many are listed.
 _DEPTH, _LISTED = 2, 40
@@ -267,14 +267,10 @@ def _parts(found: Found) -> list[tuple[str, str, float]]:
     shares: dict[str, list[float]] = {}
     for operator in found.breakdown.operators:
         shares.setdefault(".".join(operator.name.split(".")[:_DEPTH]) or "network", []).append(operator.share)
-    parts = [(name, _counted(len(row)), found.result.latency * sum(row)) for name, row in shares.items()]
+    parts = [(name, number_of(len(row), "operator"), found.result.latency * sum(row)) for name, row in shares.items()]
     rest = parts[_LISTED:]
     more = [(f"and {len(rest)} more", "", sum(cost for _, _, cost in rest))] if rest else []
     return [*parts[:_LISTED], *more]
-
-
-def _counted(operators: int) -> str:
-    return f"{operators} operator{'s' if operators > 1 else ''}"
 
 
 def _layers(found: Found, cost: estimators.AdditiveCost) -> list[tuple[str, str, float]]:

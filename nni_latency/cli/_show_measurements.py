@@ -13,7 +13,7 @@ from nni_latency.cli._console import named
 from nni_latency.cli._report import Column, Grid, Report
 from nni_latency.cli._table_facts import table_pairs
 from nni_latency.errors import listed
-from nni_latency.units import format_count, format_percent, format_seconds
+from nni_latency.units import format_count, format_percent, format_seconds, number_of
 
 
 def points_report(found: micro_benchmarks.BenchmarkPoints) -> Report:
@@ -85,9 +85,10 @@ def networks_report(found: datasets.NetworkSet) -> Report:
         Column("repeatability", "repeatability", format_percent),
     ]
     failures = {platform: dict(reasons) for platform, reasons in found.failures.items() if reasons}
-    names = len({entry.name for entry in found})
+    names = number_of(len({entry.name for entry in found}), "network")
+    families = number_of(len(found.families), "family", "families")
     lines = [
-        f"{names} networks of {len(found.families)} families: {named(found.families)}.",
+        f"{names} of {families}: {named(found.families)}.",
         *(f"{platform} cannot run {named(reasons)}." for platform, reasons in failures.items()),
     ]
     content = {"platforms": rows, "families": list(found.families), "failures": failures}

@@ -8,7 +8,7 @@ from typing import Any
 
 from nni_latency.datasets._network_set import NetworkEntry
 from nni_latency.measurement import quantile
-from nni_latency.units import format_percent, format_seconds
+from nni_latency.units import format_percent, format_seconds, number_of
 
 
 def make_card(entries: Sequence[NetworkEntry], runs: Sequence[Mapping[str, Any]]) -> str:
@@ -21,11 +21,12 @@ def make_card(entries: Sequence[NetworkEntry], runs: Sequence[Mapping[str, Any]]
     runs : sequence of mapping
         The content of every `RunDocument`.
     """
-    names = {entry.name for entry in entries}
+    names = number_of(len({entry.name for entry in entries}), "network")
+    families = number_of(len({entry.family for entry in entries}), "family", "families")
     lines = [
         "# Latencies of networks",
         "",
-        f"{len(entries)} latencies of {len(names)} networks of {len({entry.family for entry in entries})} families. "
+        f"{number_of(len(entries), 'latency', 'latencies')} of {names} of {families}. "
         "Made by `nni-latency measure-networks` from its records.",
         "",
         "## Platforms",

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nni_latency.platforms._conditions import Conditions
-from nni_latency.units import format_percent, format_seconds
+from nni_latency.units import format_percent, format_seconds, number_of
 
 # "performance" stays at the highest frequency, and "userspace" at one that somebody chose.
 STEADY_GOVERNORS = frozenset({"performance", "userspace"})
@@ -168,7 +168,9 @@ def _company(span: _Span) -> Iterator[Remark]:
         if share > OTHERS_SHARE:
             yield Remark(f"Other processes took {format_percent(share)} of the processors' time.", advice)
     elif loads and processors and max(loads) > processors + LOAD_MARGIN:
-        yield Remark(f"The load was {max(loads):.1f} on {_count(processors, 'processor')}: others are at work.", advice)
+        yield Remark(
+            f"The load was {max(loads):.1f} on {number_of(processors, 'processor')}: others are at work.", advice
+        )
 
 
 def _steal(span: _Span) -> Iterator[Remark]:
@@ -190,10 +192,10 @@ def _steal(span: _Span) -> Iterator[Remark]:
 def _quota(span: _Span) -> Iterator[Remark]:
     times, stopped, quota = span.grown("throttled_periods"), span.grown("throttled"), span.latest("cpu_quota")
     if times:
-        size = f" of {_count(quota, 'processor')}" if quota else ""
+        size = f" of {number_of(quota, 'processor')}" if quota else ""
         lasting = f", for {format_seconds(stopped)} of processor time" if stopped else ""
         yield Remark(
-            f"The CPU quota{size} stopped the processes of this container {_count(times, 'time')}{lasting}.",
+            f"The CPU quota{size} stopped the processes of this container {number_of(times, 'time')}{lasting}.",
             "Raise the quota, or measure with fewer threads than it has processors.",
         )
 
@@ -284,7 +286,7 @@ def _gpu_company(span: _Span) -> Iterator[Remark]:
     if others:
         ids = ", ".join(str(each) for each in others)
         yield Remark(
-            f"{_count(len(others), 'other process', 'es')} used the GPU ({ids}).",
+            f"{number_of(len(others), 'other process', 'other processes')} used the GPU ({ids}).",
             "Stop what is not needed, or measure on another GPU.",
         )
 
@@ -322,10 +324,6 @@ _RULES: tuple[Callable[[_Span], Iterator[Remark]], ...] = (
     _meter,
     _idle_power,
 )
-
-
-def _count(number: float, noun: str, plural: str = "s") -> str:
-    return f"{number:g} {noun}{'' if number == 1 else plural}"
 
 
 def _gigahertz(value: float) -> str:

@@ -15,6 +15,7 @@ from nni_latency.cli import main
 from nni_latency.database import DatabaseStore, DatabaseWarning
 from nni_latency.measurement import CampaignHeader, Failure, Protocol, Record, Subject
 from nni_latency.platforms import Platform
+from nni_latency.units import number_of
 
 HERE, THERE = Platform("device-1", facts={"torch": "2.0"}), Platform("device-2")
 NOW = 1.7e9
@@ -153,8 +154,8 @@ def test_merge_makes_one_database_without_doubles(run, fails, path, tmp_path):
     identifier = _fill(other, begin=5)
     new = _fill(other, kind="solved")
     shown = run("database", "merge", path, other, "--out", out).stdout
-    assert "5 records of 2 campaigns were added, 0 were there already." in shown
-    assert "6 records of 2 campaigns were added, 5 were there already." in shown
+    assert "added 5 records of 2 campaigns; already there: 0." in shown
+    assert "added 6 records of 2 campaigns; already there: 5." in shown
     found = {item.identifier: item for item in _campaigns(out)}
     assert sorted(record.round for record in found[identifier].records) == [0, 0, 1, 5, 5, 6]
     assert found[identifier].failures == (Failure("broken", "it raised"),)
@@ -169,7 +170,7 @@ def test_merge_knows_the_same_records_by_another_campaign(run, path, tmp_path):
     copy = tmp_path / "copy.sqlite"
     _fill(copy)
     shown = run("database", "--database", path, "import", copy).stdout
-    assert "0 records of 0 campaigns were added, 3 were there already." in shown
+    assert "added 0 records of 0 campaigns; already there: 3." in shown
     assert len(_campaigns(path)) == 2
 
 
@@ -214,7 +215,10 @@ def test_import_takes_over_a_memo(run, tmp_path):
     mine, memo = tmp_path / "mine.sqlite", _memo(tmp_path / "memo.jsonl", MEMO)
     for added in (2, 0):
         shown = run("database", "--database", mine, "import", memo).stdout
-        assert f"{added} records of {added} campaigns were added, {2 - added} were there already." in shown
+        assert (
+            f"added {number_of(added, 'record')} of {number_of(added, 'campaign')}; already there: {2 - added}."
+            in shown
+        )
     network, alone = _campaigns(mine)
     assert network.header.platform.facts == HERE.facts
     assert network.header.kind == "on-demand"
@@ -236,7 +240,9 @@ def test_import_of_a_memo_that_grew_adds_the_rest(run, tmp_path):
     mine = tmp_path / "mine.sqlite"
     run("database", "--database", mine, "import", _memo(tmp_path / "memo.jsonl", MEMO))
     longer = _memo(tmp_path / "memo.jsonl", [*MEMO, MEMO[2]])
-    assert "1 records of 1 campaigns were added, 2" in run("database", "--database", mine, "import", longer).stdout
+    assert (
+        "added 1 record of 1 campaign; already there: 2" in run("database", "--database", mine, "import", longer).stdout
+    )
 
 
 @pytest.mark.parametrize(
@@ -247,7 +253,7 @@ def test_line_of_a_memo_that_makes_no_sense_is_left_out_and_named(run, tmp_path,
     with pytest.warns(DatabaseWarning, match=r"memo\.jsonl'.*left out: line 4, line 2\.") as caught:
         shown = run("database", "--database", tmp_path / "mine.sqlite", "import", memo).stdout
     assert len(caught) == 1
-    assert "1 records of 1 campaigns were added" in shown
+    assert "added 1 record of 1 campaign" in shown
 
 
 @pytest.mark.parametrize("content", ["", "{}\n", "hello\n", '{"format": "nni_latency.lookup_table"}\n'])
@@ -261,10 +267,10 @@ def test_import_of_another_file_is_one_sentence(fails, tmp_path, content):
 def test_prune_lists_what_goes_and_asks(path, answer, left):
     command = ["database", "--database", str(path), "prune", "--kind", "layers"]
     dry = CliRunner().invoke(main, [*command, "--dry-run"])
-    assert "1 campaigns with 3 samples." in dry.stdout
+    assert "1 campaign with 3 samples." in dry.stdout
     asked = CliRunner().invoke(main, command, input=answer)
     assert asked.stdout.startswith(dry.stdout)
-    assert "Remove 1 campaigns? [y/N]" in asked.stdout
+    assert "Remove 1 campaign? [y/N]" in asked.stdout
     assert len(_campaigns(path)) == left
 
 

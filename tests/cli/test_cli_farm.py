@@ -122,7 +122,7 @@ def test_the_environment_names_the_farm(run, farm, monkeypatch):
     [
         (
             [],
-            "No worker of the farm measures with the runtime 'torch' in fp32 on 1 threads. It has: mac.fake.fp32.t2, ",
+            "No worker of the farm measures with the runtime 'torch' in fp32 on 1 thread. It has: mac.fake.fp32.t2, ",
         ),
         (["--runtime", "fake", "--threads", "2"], "The farm has several platforms of this kind: mac.fake.fp32.t2, pi."),
         (["--runtime", "fake", "--device", "cuda"], "--device is said when a machine joins the farm. Omit it here."),

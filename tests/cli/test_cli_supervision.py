@@ -125,3 +125,10 @@ def test_only_commands_that_run_networks_are_watched(monkeypatch):
     assert not _supervision.is_needed(["search", "--help"])
     monkeypatch.setenv(_supervision._PIPE, "5")
     assert not _supervision.is_needed(["estimate", "net.py:Net"])
+
+
+def test_a_command_that_is_watched_goes_by_its_own_name():
+    command = [sys.executable, "-m", "nni_latency", "query", "--no-such-option"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr.startswith("Usage: nni-latency query ")

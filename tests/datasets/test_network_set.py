@@ -72,7 +72,7 @@ def test_equal_data_sets_are_equal_files(saved, files, measured, tmp_path):
 def test_card_says_how_it_was_measured(saved):
     card = load_networks(saved).card
     for part in (
-        "3 latencies of 2 networks of 1 families",
+        "3 latencies of 2 networks of 1 family",
         f"| {SLOW.id} | 1 | 1 | 1 | 4.00 ms / 4.00 ms / 4.00 ms | 1.0 % | 15.0 % | 1 | 3.5 s |",
         "cannot run toy-00001: it cannot",
         "n_run 1",
