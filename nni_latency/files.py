@@ -10,6 +10,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 from nni_latency.errors import BusyError, LatencyError, OutputError
 
@@ -153,7 +154,7 @@ def locked(path: Path, what: str, *, wait: float = 0.0, remedy: str = "choose an
     Parameters
     ----------
     path : Path
-        The lock file; made if need be and left in place (removing it would open a race).
+        The lock file; made if need be, and removed at the end where the operating system removes open files.
     what : str
         What is being done, for the message.
     wait : float, default=0.0
@@ -168,17 +169,18 @@ def locked(path: Path, what: str, *, wait: float = 0.0, remedy: str = "choose an
     OutputError
         If the lock file cannot be made.
     """
-    try:
-        file = path.open("a+b")
-    except OSError as error:
-        raise OutputError(f"Cannot write {str(path)!r}: {error.strerror or error}.") from error
+    end = time.monotonic() + wait
+    while (file := _held(path)) is None:
+        if time.monotonic() >= end:
+            raise BusyError(f"Another process is {what}. Wait for it to end, stop it, or {remedy}.")
+        time.sleep(_PATIENCE)
     with file:
-        end = time.monotonic() + wait
-        while not _try_lock(file.fileno()):
-            if time.monotonic() >= end:
-                raise BusyError(f"Another process is {what}. Wait for it to end, stop it, or {remedy}.")
-            time.sleep(_PATIENCE)
-        yield
+        try:
+            yield
+        finally:
+            # Who holds it removes it, and who gets hold of a removed one begins again, so there is no race.
+            with contextlib.suppress(OSError):
+                path.unlink()
 
 
 @contextlib.contextmanager
@@ -205,6 +207,23 @@ def reserved(path: Path, doing: str, *, wait: float = 0.0) -> Iterator[None]:
     path.parent.mkdir(parents=True, exist_ok=True)
     with locked(path.with_name(f".{path.name}.lock"), f"{doing} {str(path)!r}", wait=wait):
         yield
+
+
+def _held(path: Path) -> BinaryIO | None:
+    """Open a lock file and get hold of it; None if another process has it."""
+    while True:
+        try:
+            file = path.open("a+b")
+        except OSError as error:
+            raise OutputError(f"Cannot write {str(path)!r}: {error.strerror or error}.") from error
+        if not _try_lock(file.fileno()):
+            file.close()
+            return None
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(file.fileno()), path.stat()):
+                return file
+        # It was removed by its last holder after it was opened here.
+        file.close()
 
 
 def _try_lock(descriptor: int) -> bool:

@@ -104,6 +104,27 @@ def test_locked_lets_go_at_the_end(tmp_path):
         assert (tmp_path / "lock").exists()
 
 
+def test_locked_leaves_no_file(tmp_path):
+    with locked(tmp_path / "lock", "at work"):
+        pass
+    assert not list(tmp_path.iterdir())
+
+
+def test_locked_lets_one_process_in_at_a_time(tmp_path):
+    code = (
+        "import sys; from pathlib import Path; from nni_latency.files import locked\n"
+        "folder = Path(sys.argv[1]); count = folder / 'count'\n"
+        "for _ in range(200):\n"
+        "    with locked(folder / 'lock', 'counting', wait=60):\n"
+        "        count.write_text(str(int(count.read_text()) + 1))"
+    )
+    (tmp_path / "count").write_text("0")
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    processes = [subprocess.Popen(command) for _ in range(4)]
+    assert [process.wait() for process in processes] == [0] * 4
+    assert (tmp_path / "count").read_text() == "800"
+
+
 def test_locked_lets_go_after_an_error(tmp_path):
     with pytest.raises(KeyError, match=r"stop"), locked(tmp_path / "lock", "at work"):
         raise KeyError("stop")

@@ -195,6 +195,12 @@ def _conclusions(profile: profiling.OperatorProfile, *, several: bool) -> list[s
     rest = [row for row in _kind_rows(profile) if not row["significant"]]
     names = [f"{row['kind']} (at most {format_percent(row['most'])}, in {row['in']})" for row in rest]
     lines = [first, *([f"{where}Not attributed: {listed(names)}."] if names else []), f"{where}{_energy(profile)}"]
+    doubtful = [f"{name} to {format_percent(ratio)}" for name, ratio in profile.doubtful().items()]
+    if doubtful:
+        lines.append(
+            f"{where}Timed inside a model, operators do not add up to it: {listed(doubtful)}. Their shares are no "
+            "more exact than that. Profile again on a quieter machine or with a larger --budget."
+        )
     done, wanted = profile.measured_alone()
     if done < wanted:
         lines.insert(

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import tempfile
+from pathlib import Path
+from typing import Any
+
 from torch import Tensor
 
 from nni_latency.imports import require
@@ -12,7 +17,22 @@ _data = require("torch_geometric.data", _PURPOSE, _EXTRA)
 _utils = require("torch_geometric.utils", _PURPOSE, _EXTRA)
 
 Batch, Data = _data.Batch, _data.Data
-SAGEConv = require("torch_geometric.nn", _PURPOSE, _EXTRA).SAGEConv
+
+_nn = require("torch_geometric.nn", _PURPOSE, _EXTRA)
+
+
+def sage_conv(width: int) -> Any:
+    """Return a `SAGEConv` of neighbours alone.
+
+    The first of a process writes the source of its `propagate` to the temporary folder and leaves it there; here it is
+    removed.
+    """
+    made = _nn.SAGEConv(width, width, root_weight=False)
+    written = Path(type(made).propagate.__code__.co_filename)
+    if written.is_relative_to(tempfile.gettempdir()):
+        with contextlib.suppress(OSError):
+            written.unlink()
+    return made
 
 
 def add_up(values: Tensor, index: Tensor, count: int | None = None) -> Tensor:

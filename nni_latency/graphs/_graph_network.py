@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from nni_latency.graphs._encoding import GROUPS, KINDS, N_FEATURES, TERMS, EncodedGraph
-from nni_latency.graphs._geometric import Batch, Data, SAGEConv, add_up
+from nni_latency.graphs._geometric import Batch, Data, add_up, sage_conv
 
 #: Bound of the learned correction, as the logarithm of a factor: an operator that is fused costs next to nothing.
 _BOUND = 3.0
@@ -122,7 +122,7 @@ class _Round(nn.Module):
     def __init__(self, hidden: int) -> None:
         super().__init__()
         self.norm = nn.LayerNorm(hidden)
-        self.down, self.up, self.beside = (SAGEConv(hidden, hidden, root_weight=False) for _ in range(3))
+        self.down, self.up, self.beside = (sage_conv(hidden) for _ in range(3))
         self.own = nn.Linear(hidden, hidden)
         self.out = nn.Linear(hidden, hidden)
 

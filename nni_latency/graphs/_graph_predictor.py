@@ -11,15 +11,16 @@ from typing import Any, NamedTuple
 import numpy as np
 from joblib import Parallel, delayed, effective_n_jobs
 from numpy.typing import NDArray
-from sklearn.base import BaseEstimator, clone
+from sklearn.base import BaseEstimator
 from sklearn.exceptions import NotFittedError
 from sklearn.utils.metadata_routing import UNUSED
 
 import nni_latency.graphs._graph_learning as learning
 import nni_latency.graphs._graph_transfer as transfer
 import nni_latency.graphs._unmeasured as unmeasured
-from nni_latency.errors import InvalidValueError, UnknownNameError, listed
+from nni_latency.errors import InvalidValueError, UnknownNameError
 from nni_latency.estimators import Estimate
+from nni_latency.graphs._adding_platforms import add_platform
 from nni_latency.graphs._encoding import EncodedGraph, encode_graph
 from nni_latency.graphs._graph_measurements import Measurements, spreads_of
 from nni_latency.graphs._measured_network import MeasuredNetwork, check_networks
@@ -31,8 +32,8 @@ Array = NDArray[np.float64]
 #: By how much an interval widens for every share of the cost that falls to kinds never seen, as a logarithm.
 _UNSEEN = math.log(3)
 
-#: Networks that a platform is learned from at least, and platforms that one is guessed from.
-_FEWEST, _FEWEST_PLATFORMS = 5, 3
+#: Platforms that one is guessed from at least.
+_FEWEST_PLATFORMS = 3
 
 
 @dataclass(frozen=True)
@@ -347,38 +348,7 @@ class GraphPredictor(BaseEstimator):
             If there are fewer than 5 networks, of several platforms, or two latencies of one network disagree.
         """
         self._check_fitted()
-        data = Measurements.of(check_networks(networks))
-        if len(data.platforms) > 1:
-            names = listed(platform.id for platform in data.platforms)
-            raise InvalidValueError(f"One platform is added at a time. Got networks measured on {names}.")
-        platform, graphs, latencies = data.platforms[0], data.examples.graphs, data.examples.latencies[:, 0]
-        if len(graphs) < _FEWEST:
-            raise InvalidValueError(f"A platform is learned from at least {_FEWEST} networks. Got {len(graphs)}.")
-        ids = [item.id for item in self.platforms_]
-        number = ids.index(platform.id) if platform.id in ids else None
-        found: GraphPredictor = clone(self)
-        found.members_ = []
-        for done, member in enumerate(self.members_, 1):
-            known = transfer.KnownNetworks(member, graphs)
-            start = transfer.nearest_head(member, graphs, latencies)
-            if done == 1:
-                random = np.random.default_rng(self.random_state)
-                strength, errors = transfer.choose_strength(known, latencies, start, random)
-            head = transfer.learn_head(known, latencies, start, strength)
-            found.members_.append(transfer.with_head(member, head, number))
-            if watch is not None:
-                watch(done, self.n_members)
-        spread = spreads_of(errors[:, None], data.family_of, self.confidence)[0] * (1 + 1 / math.sqrt(len(graphs)))
-        place = len(ids) if number is None else number
-        found.platforms_ = _put(self.platforms_, place, platform)
-        found.spreads_ = np.array(_put(tuple(self.spreads_), place, spread))
-        found.counts_ = np.array(_put(tuple(self.counts_), place, len(graphs)))
-        found.held_out_ = _with_rows(self.held_out_, place, errors)
-        found.latencies_ = _with_rows(self.latencies_, place, latencies)
-        found.unmeasured_spread_ = self.unmeasured_spread_
-        found.epochs_, found.families_ = self.epochs_, tuple(sorted({*self.families_, *data.families}))
-        found.kinds_ = tuple(sorted({*self.kinds_, *data.kinds}))
-        return found
+        return add_platform(self, Measurements.of(check_networks(networks)), watch)
 
     def suggest(self, graphs: Sequence[Graph], count: int) -> list[int]:
         """Choose networks to measure on a platform that it does not know: those that together tell the most about it.
@@ -496,18 +466,3 @@ class GraphPredictor(BaseEstimator):
     def _check_fitted(self) -> None:
         if not hasattr(self, "members_"):
             raise NotFittedError("This GraphPredictor is not fitted yet. Call 'fit' before it predicts.")
-
-
-def _put(items: tuple[Any, ...], place: int, item: Any) -> tuple[Any, ...]:
-    """Return items with another one at a place, or at the end."""
-    return (*items[:place], item, *items[place + 1 :])
-
-
-def _with_rows(known: Array, place: int, column: Array) -> Array:
-    """Return numbers by network and platform with more networks, of one platform alone, which has no others then."""
-    rows, columns = known.shape
-    found = np.full((rows + len(column), max(columns, place + 1)), np.nan)
-    found[:rows, :columns] = known
-    found[:rows, place] = np.nan
-    found[rows:, place] = column
-    return found

@@ -22,6 +22,9 @@ from nni_latency.tables import OPERATORS, SpaceReference, TableHeader
 #: Metrics that a profile tells.
 METRICS = ("latency", "energy")
 
+#: Operators timed inside a model add up to it within this share of it, unless something went wrong.
+_USUAL = 0.1
+
 
 @dataclass(frozen=True)
 class AloneCost(Cost):
@@ -255,6 +258,18 @@ class OperatorProfile(TableHeader, Tabular):
         inside = self.costs(model, metric)
         sums = [self._alone(key, model, way, metric) if key in set(known) else inside[key] for key in model.parts]
         return math.fsum(sums) / math.fsum(inside.values())
+
+    def doubtful(self) -> dict[str, float]:
+        """Return the models whose operators, timed inside them, do not add up to them within 10 %.
+
+        Returns
+        -------
+        dict of str to float
+            By model, the sum over the whole, as a ratio: above 1 where the marks between operators cost much or the
+            machine was slower meanwhile, below 1 where the whole was slower.
+        """
+        sums = {model.name: model.marked / model.value for model in self.models}
+        return {name: ratio for name, ratio in sums.items() if abs(ratio - 1) > _USUAL}
 
     def _in_context(self, model: ModelProfile, metric: str) -> float:
         marked = model.marked / model.value

@@ -9,7 +9,9 @@ import sys
 
 import pytest
 
-from nni_latency.profiling import OperatorProfile, vision_model, vision_names
+from nni_latency.operators import OpSpec
+from nni_latency.platforms import Platform
+from nni_latency.profiling import ModelProfile, OperatorProfile, Part, ProfiledOperator, vision_model, vision_names
 
 _NETS = """
 import torch
@@ -88,6 +90,20 @@ def test_profile_is_reported_without_measuring(run, measured, by, name):
     assert "linear" in run(*words).stdout
     both = run(*words, "--profile", folder / "profile.json", "--plot", "both.png")
     assert "platform" in both.stdout
+
+
+@pytest.mark.parametrize(("marked", "said"), [(1.05, ""), (1.4, "net to 140.0 %"), (0.6, "net to 60.0 %")])
+def test_operators_that_do_not_add_up_to_their_model_are_doubted(run, tmp_path, marked, said):
+    op = OpSpec.of("relu", [(1, 8)])
+    model = ModelProfile(1.0, 0.9, 1.1, "net", ((1, 8),), marked, {op.op_key: Part(1, 1.0)})
+    platform = Platform("cpu", "torch", "fp32", 1)
+    profile = OperatorProfile(
+        platform=platform, batch_size=1, target=0.9, models=(model,), operators=(ProfiledOperator(op),)
+    )
+    path = profile.save(tmp_path / "profile.json")
+    shown = " ".join(run("profile-operators", "--profile", path).stdout.split())
+    assert ("do not add up to it" in shown) is bool(said)
+    assert said in shown
 
 
 @pytest.mark.parametrize(
