@@ -32,6 +32,11 @@ OPSET = 17
 _CALL = re.compile(r"\bcall(\d+)\b")
 _PART = re.compile(r"\bpart(\d+)/")
 
+#: Functions that return sizes of tensors.
+_SIZES = frozenset(
+    {torch.Tensor.size, torch.Tensor.shape.__get__, torch.Tensor.numel, torch.numel, torch.Tensor.nelement}
+)  # type: ignore[attr-defined]
+
 #: Nodes that take most of the time of what they are fused with.
 _HEAVY = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul", "LSTM", "GRU", "RNN", "Einsum"})
 
@@ -317,9 +322,19 @@ class _CallScopes(TorchFunctionMode):
         state.push_scope(f"Call::call{self.n_calls}")
         self.n_calls += 1
         try:
-            return func(*args, **kwargs or {})
+            found = func(*args, **kwargs or {})
         finally:
             state.pop_scope()
+        return _plain(found) if func in _SIZES else found
+
+
+def _plain(size: Any) -> Any:
+    """Return sizes as numbers.
+
+    While a network is traced for export they are tensors, and what it computes of them would be calls that it does not
+    make when it runs, and nodes that depend on the shape of the input, which is fixed.
+    """
+    return torch.Size(map(int, size)) if isinstance(size, tuple) else int(size)
 
 
 def _line(error: Exception) -> str:

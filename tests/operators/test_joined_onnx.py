@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from nni_latency.operators import OnnxNetwork, beside_onnx, export_onnx, fed_onnx, join_onnx
+from nni_latency.operators import OnnxNetwork, beside_onnx, export_onnx, fed_onnx, join_onnx, trace
 
 pytest.importorskip("onnx", reason="the package onnx is not installed")
 
@@ -82,3 +82,22 @@ def test_weights_that_parts_share_are_no_part_of_what_is_fused():
     network = OnnxNetwork(helper.make_model(helper.make_graph(nodes, "net", [given], [out], weights)), 4)
     # The runtime fused the addition with the normalisation, and names both by the latter.
     assert network.main_labels({1, 3}) == {1: 1, 3: 2}
+
+
+class _Shuffled(nn.Module):
+    """Computes with the sizes of its input in all ways that torch has."""
+
+    def forward(self, inputs):
+        batch, channels, height, width = inputs.size()
+        split = inputs.reshape(batch * channels // 2, 2, height * width).permute(1, 0, 2)
+        first = split.reshape(2, -1, channels // 2, height, width)[0]
+        flat = first.reshape(first.shape[0], first.numel() // first.size(0))
+        return torch.relu(flat) / (flat.shape[-1] // flat.dim())
+
+
+def test_what_is_computed_of_sizes_is_neither_a_call_nor_a_node():
+    inputs = torch.randn(1, 4, 6, 6)
+    network = export_onnx(_Shuffled().eval(), [inputs])
+    assert network.n_labels == trace(_Shuffled(), inputs, "graph").n_calls
+    kinds = {node.op_type for node in network.model.graph.node}
+    assert not kinds & {"Shape", "Mul", "Floor", "Cast"}
