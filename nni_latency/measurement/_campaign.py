@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from nni_latency.errors import InvalidValueError, LatencyError, MeasurementError
@@ -55,9 +56,11 @@ class Campaign:
         self.schedule, self.benches, self.log, self.clock = schedule, benches, log, clock
         self._on_progress = on_progress
         self._unexplained = 0
-        self._noted: set[str] = set()
         self._worker = ""
-        schedule.replay(list(log.records), list(log.failures))
+        self._has_begun = False
+        self._earlier = len(log.failures)
+        with self._saying_what_was_not_tried():
+            schedule.replay(list(log.records), list(log.failures))
         self.resumed = schedule.rounds
 
     def run(self) -> None:
@@ -72,18 +75,34 @@ class Campaign:
         OutputError
             If a record cannot be kept.
         """
-        for session in self.schedule.sessions():
-            if not self.schedule.next_round():
-                continue
-            if "before" not in self._noted:
-                self._note("before")
-            with self.benches.open(self.schedule.protocol, calls=self.schedule.calls) as bench:
-                _Session(self, bench, session).run()
-            self._note("after")
+        with self._saying_what_was_not_tried():
+            for session in self.schedule.sessions():
+                if self.schedule.next_round():
+                    self._run(session)
+
+    def _run(self, session: int) -> None:
+        if not self._has_begun:
+            self._has_begun = True
+            self._note("before")
+        with self.benches.open(self.schedule.protocol, calls=self.schedule.calls) as bench:
+            _Session(self, bench, session).run()
+        self._note("after")
+
+    @contextlib.contextmanager
+    def _saying_what_was_not_tried(self) -> Iterator[None]:
+        """Add to an error that nothing was run now, where all is known from an earlier run."""
+        try:
+            yield
+        except MeasurementError as error:
+            if self._has_begun or not self._earlier:
+                raise
+            raise MeasurementError(
+                f"{error} This failed in an earlier run and was not tried again. To try, give --fresh, or fresh=True "
+                "in Python."
+            ) from error
 
     def _note(self, moment: str) -> None:
         self.log.note(moment, self.benches.conditions().as_dict())
-        self._noted.add(moment)
 
     def note_worker(self, worker: str) -> None:
         """Note from which record on, counted from 0, which machine of a farm takes them."""

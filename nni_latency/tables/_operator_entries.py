@@ -18,13 +18,13 @@ from nni_latency.tables._operator_samples import Place
 #: How often entries and factors are found from each other.
 _TURNS = 30
 
-#: The factor of a network is drawn to 1 as if operators that make up this share of its time said so.
+#: The factor of a network is drawn to 1 as if operators that make up this share of its cost said so.
 _SHRINK = 0.05
 
 #: An operator's own spread counts against that of its kind as if the latter had been seen in so many more places.
 _PRIOR_PLACES = 4
 
-#: Spread of an operator between networks, as a standard deviation of the logarithm, until more is known, and at least.
+#: Spread of an operator between networks, as a relative standard deviation, until more is known, and at least.
 _USUAL_SPREAD, _LEAST_SPREAD = 0.1, 0.005
 
 #: Half the width of a 95 % interval in standard deviations.
@@ -81,8 +81,9 @@ def operator_entries(ops: Mapping[str, OpSpec], places: Sequence[Place]) -> dict
 
     An operator takes longer in one network than in another: because of what lies in the cache, of where a process has
     placed its memory, of how busy the machine was just then. What all operators of a network have in common is taken
-    for a factor of the network; what is left over is the operator's. Both are found in turn, as means of logarithms
-    weighted by time.
+    for a factor of the network; what is left over is the operator's. Both are found in turn, as ratios of sums, so that
+    entries add up to the networks on average: a runtime that fuses takes no time for an operator in one place and its
+    full time in the next.
 
     Parameters
     ----------
@@ -101,29 +102,24 @@ def operator_entries(ops: Mapping[str, OpSpec], places: Sequence[Place]) -> dict
     which = np.array([numbers[place.op_key] for place in places])
     networks = {network: number for number, network in enumerate(dict.fromkeys(place.network for place in places))}
     where = np.array([networks[place.network] for place in places])
-    logs = np.log([place.value for place in places])
-    costs, _ = _separate(which, where, logs, np.exp(logs))
-    return _entries(ops, places, keys, which, logs, costs)
+    values = np.array([place.value for place in places])
+    costs, _ = _separate(which, where, values)
+    return _entries(ops, places, keys, which, values / costs[which], costs)
 
 
 def _separate(
-    which: NDArray[np.int64], where: NDArray[np.int64], logs: NDArray[np.float64], weights: NDArray[np.float64]
+    which: NDArray[np.int64], where: NDArray[np.int64], values: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the logarithms of operators' costs and of networks' factors; those of the latter have the mean 0."""
-    n_networks = int(where.max()) + 1
-    per_network = np.bincount(where, weights, n_networks)
-    factors = np.zeros(n_networks)
+    """Return operators' costs and networks' factors; the logarithms of the latter have the mean 0."""
+    taken, whole = np.bincount(which, values), np.bincount(where, values)
+    costs = taken / np.bincount(which)
+    factors = np.ones(len(whole))
     for _ in range(_TURNS):
-        costs = _means(which, logs - factors[where], weights)
-        residuals = np.bincount(where, weights * (logs - costs[which]), n_networks)
-        factors = residuals / np.maximum(per_network * (1 + _SHRINK), 1e-300)
-        factors -= factors[per_network > 0].mean()
-    return _means(which, logs - factors[where], weights), factors
-
-
-def _means(which: NDArray[np.int64], values: NDArray[np.float64], weights: NDArray[np.float64]) -> NDArray[np.float64]:
-    means: NDArray[np.float64] = np.bincount(which, weights * values) / np.bincount(which, weights)
-    return means
+        expected = np.bincount(where, costs[which])
+        factors = (whole / expected + _SHRINK) / (1 + _SHRINK)
+        factors /= np.exp(np.log(factors).mean())
+        costs = taken / np.bincount(which, factors[where])
+    return costs, factors
 
 
 def _entries(
@@ -131,11 +127,11 @@ def _entries(
     places: Sequence[Place],
     keys: Sequence[str],
     which: NDArray[np.int64],
-    logs: NDArray[np.float64],
+    ratios: NDArray[np.float64],
     costs: NDArray[np.float64],
 ) -> dict[str, OperatorEntry]:
     kinds = np.array([ops[key].kind for key in keys])
-    squares = np.bincount(which, (logs - costs[which]) ** 2, len(keys))
+    squares = np.bincount(which, (ratios - 1) ** 2, len(keys))
     counts = np.bincount(which, minlength=len(keys))
     usual = {kind: _usual_spread(squares[kinds == kind], counts[kinds == kind]) for kind in set(kinds)}
     networks: dict[str, set[str]] = defaultdict(set)
@@ -146,10 +142,12 @@ def _entries(
     entries = {}
     for number, key in enumerate(keys):
         count, prior = int(counts[number]), usual[kinds[number]]
-        spread = math.sqrt((squares[number] + _PRIOR_PLACES * prior**2) / (count - 1 + _PRIOR_PLACES))
+        variance = (squares[number] + _PRIOR_PLACES * prior**2) / (count - 1 + _PRIOR_PLACES)
+        # The logarithm of what is distributed log-normally with this relative variance.
+        spread = math.sqrt(math.log1p(variance))
         # In a place that was not seen: the mean is known but for its own error.
         reach = math.exp(_WIDTH * max(_LEAST_SPREAD, spread) * math.sqrt(1 + 1 / count))
-        value = math.exp(costs[number])
+        value = float(costs[number])
         entries[key] = OperatorEntry(
             value,
             value / reach,
@@ -163,6 +161,6 @@ def _entries(
 
 
 def _usual_spread(squares: NDArray[np.float64], counts: NDArray[np.int64]) -> float:
-    """Return how much the operators of one kind differ from place to place, as a standard deviation."""
+    """Return how much the operators of one kind differ from place to place, as a relative standard deviation."""
     freedom = int(np.maximum(counts - 1, 0).sum())
     return math.sqrt((squares.sum() + 4 * _USUAL_SPREAD**2) / (freedom + 4))

@@ -25,7 +25,8 @@ from nni_latency.tables import (
     operator_table_schema,
     read_table,
 )
-from nni_latency.tables._operator_samples import OperatorSamples
+from nni_latency.tables._operator_entries import operator_entries
+from nni_latency.tables._operator_samples import OperatorSamples, Place
 from nni_latency.testing import FakeRuntime
 
 OWN = f"{Path(__file__).parent.parent / 'spaces' / 'own_space.py'}:OwnSpace"
@@ -79,6 +80,29 @@ def test_marks_drift_and_a_slow_network_are_taken_out(plan, tmp_path):
     table = build_operator_table(plan, noisy, replace(PROTOCOL, rounds=12), tmp_path / "noisy.json", store="memory")
     ratios = [entry.value / seconds(entry.op) for entry in table.entries]
     assert max(ratios) / min(ratios) < 1.1
+
+
+def test_operators_that_are_fused_in_some_places_add_up_to_the_networks():
+    ops = {name: OpSpec.of(name, [(1, 8)]) for name in ("relu", "tanh")}
+    places = [Place("tanh", f"network {number}", 1e-5, 4) for number in range(10)]
+    places += [Place("relu", f"network {number}", 8e-6 if number % 4 == 0 else 1e-9, 4) for number in range(10)]
+    entries = operator_entries(ops, places)
+    measured = math.fsum(place.value for place in places)
+    assert 10 * math.fsum(entry.value for entry in entries.values()) == pytest.approx(measured, rel=0.05)
+    assert entries["relu"].high < 20 * entries["relu"].value
+
+
+def test_what_all_failed_before_is_said_to_have_failed_then(plan, tmp_path):
+    class Broken(FakeRuntime):
+        def prepare(self, subject, inputs):
+            raise RuntimeError("not installed yet")
+
+    store, out = MemoryStore(), tmp_path / "t.json"
+    with pytest.raises(MeasurementError, match=r"No network can be run: RuntimeError: not installed yet\.$"):
+        build_operator_table(plan, Broken(seconds), PROTOCOL, out, store=store)
+    with pytest.raises(MeasurementError, match=r"This failed in an earlier run .* give --fresh"):
+        build_operator_table(plan, FakeRuntime(seconds), PROTOCOL, out, store=store)
+    assert build_operator_table(plan, FakeRuntime(seconds), PROTOCOL, out, store=store, fresh=True).failures == {}
 
 
 def test_a_build_that_was_stopped_goes_on(plan, table, tmp_path):
