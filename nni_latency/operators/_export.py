@@ -33,9 +33,8 @@ _CALL = re.compile(r"\bcall(\d+)\b")
 _PART = re.compile(r"\bpart(\d+)/")
 
 #: Functions that return sizes of tensors.
-_SIZES = frozenset(
-    {torch.Tensor.size, torch.Tensor.shape.__get__, torch.Tensor.numel, torch.numel, torch.Tensor.nelement}
-)  # type: ignore[attr-defined]
+_SHAPE: Any = torch.Tensor.shape
+_SIZES = frozenset({torch.Tensor.size, _SHAPE.__get__, torch.Tensor.numel, torch.numel, torch.Tensor.nelement})
 
 #: Nodes that take most of the time of what they are fused with.
 _HEAVY = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul", "LSTM", "GRU", "RNN", "Einsum"})
