@@ -211,7 +211,8 @@ def test_kernels_are_timed_side_by_side(profiled):
             bench.step(subject.key)
     narrow, wide, _ = (statistics.median(part) for part in zip(*visit.parts, strict=True))
     assert wide > 5 * narrow
-    assert statistics.median(map(sum, visit.parts)) < max(visit.whole)
+    # Minima, because any other run may have been interrupted.
+    assert min(map(sum, visit.parts)) < 1.2 * min(visit.whole)
     assert {len(run) for run in alone.parts} == {1}
     assert len(visit.parts) >= profiled.least_runs
 

@@ -336,8 +336,9 @@ class KernelSchedule(Schedule):
             self._on_standing(standing)
         if self._is_enough(standing.scores) or self.iteration == self.sampling.iteration:
             return False
-        self._take(in_turn([self.learners[group].more(known) for group, known in by_group.items()]))
+        more = [self.learners[group].more(known) for group, known in by_group.items()]
         self.iteration += 1
+        self._take(in_turn([self.test, *more]) if any(more) else ())
         return bool(self._current)
 
     def by_group(self, *, tests: bool = False) -> dict[str, Mapping[Kernel, float]]:
@@ -354,10 +355,12 @@ class KernelSchedule(Schedule):
         return sorted(filter(self._wants, self._current), key=lambda kernel: self._visits[kernel])
 
     def _wants(self, kernel: Kernel) -> bool:
-        visits = self._visits[kernel]
-        if kernel.key in self.failures or visits >= self._most:
+        visits, is_test = self._visits[kernel], kernel in self._tests
+        # What predictors are held to comes back in every iteration: it has to be known better than what they say.
+        most = self._most + self._fewest * self.iteration if is_test else self._most
+        if kernel.key in self.failures or visits >= most:
             return False
-        if visits < self._fewest or kernel in self._tests:
+        if visits < self._fewest or is_test:
             return True
         spread = self._summary(self.samples[kernel], 0.0).spread
         return bool(self.protocol.half_width) and spread > self.protocol.half_width

@@ -97,8 +97,7 @@ class Campaign:
             if self._has_begun or not self._earlier:
                 raise
             raise MeasurementError(
-                f"{error} This failed in an earlier run and was not tried again. To try, give --fresh, or fresh=True "
-                "in Python."
+                f"{error} This failed in an earlier run and was not tried again. To try again, set the option 'fresh'."
             ) from error
 
     def _note(self, moment: str) -> None:

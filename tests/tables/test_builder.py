@@ -118,7 +118,7 @@ def test_progress_tells_rounds_share_and_time_left(tmp_path):
 
 def test_finished_build_leaves_nothing_beside_the_table(tmp_path):
     build(tmp_path / "t.json")
-    assert {path.name for path in tmp_path.iterdir()} == {"t.json", ".t.json.lock"}
+    assert {path.name for path in tmp_path.iterdir()} == {"t.json"}
 
 
 def test_two_builders_on_one_file(tmp_path):

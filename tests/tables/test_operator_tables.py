@@ -100,7 +100,7 @@ def test_what_all_failed_before_is_said_to_have_failed_then(plan, tmp_path):
     store, out = MemoryStore(), tmp_path / "t.json"
     with pytest.raises(MeasurementError, match=r"No network can be run: RuntimeError: not installed yet\.$"):
         build_operator_table(plan, Broken(seconds), PROTOCOL, out, store=store)
-    with pytest.raises(MeasurementError, match=r"This failed in an earlier run .* give --fresh"):
+    with pytest.raises(MeasurementError, match=r"This failed in an earlier run .* set the option 'fresh'"):
         build_operator_table(plan, FakeRuntime(seconds), PROTOCOL, out, store=store)
     assert build_operator_table(plan, FakeRuntime(seconds), PROTOCOL, out, store=store, fresh=True).failures == {}
 

@@ -226,7 +226,7 @@ def test_prior_of_another_space_is_not_used(tmp_path):
 
 def test_finished_build_leaves_nothing_behind(tmp_path):
     _build(tmp_path / "t.json")
-    assert {path.name for path in tmp_path.iterdir()} == {"t.json", ".t.json.lock"}
+    assert {path.name for path in tmp_path.iterdir()} == {"t.json"}
 
 
 def test_candidate_that_fails_in_the_stand_in_is_left_out(tmp_path):
