@@ -164,18 +164,33 @@ def learn(
 
 def predict(network: GraphNetwork, graphs: Sequence[EncodedGraph]) -> Array:
     """Return the times of networks [s], (n_graphs, n_platforms)."""
-    found = [
-        _networks(network, as_batch(graphs[first : first + _AT_ONCE])) for first in range(0, len(graphs), _AT_ONCE)
-    ]
-    return np.concatenate(found) if found else np.zeros((0, len(network.runs)))
+    found: Array = predict_members([network], graphs)[0]
+    return found
 
 
-def predict_operators(network: GraphNetwork, graph: EncodedGraph) -> tuple[Array, Array]:
-    """Return what operators cost [s], (n_operators, n_platforms), and what a run takes besides, (n_platforms,)."""
-    network.eval()
-    with torch.inference_mode():
-        costs, runs = network(as_batch([graph])), network.runs.exp()
-    return costs.double().numpy(), runs.double().numpy()
+def predict_members(members: Sequence[GraphNetwork], graphs: Sequence[EncodedGraph]) -> Array:
+    """Return the times of networks by each of several graph networks [s], (n_members, n_graphs, n_platforms)."""
+    found = [np.zeros((len(members), 0, len(members[0].runs)))]
+    for first in range(0, len(graphs), _AT_ONCE):
+        # One batch serves all of them: to put it together takes as long as a graph network does.
+        batch = as_batch(graphs[first : first + _AT_ONCE])
+        found.append(np.stack([_networks(member, batch) for member in members]))
+    return np.concatenate(found, axis=1)
+
+
+def predict_operators(members: Sequence[GraphNetwork], graph: EncodedGraph) -> tuple[Array, Array]:
+    """Return what operators cost, (n_operators, n_platforms), and what a run takes besides, (n_platforms,) [s].
+
+    Both are means of the graph networks.
+    """
+    batch = as_batch([graph])
+    costs, runs = [], []
+    for member in members:
+        member.eval()
+        with torch.inference_mode():
+            costs.append(member(batch).double().numpy())
+            runs.append(member.runs.exp().double().numpy())
+    return np.mean(costs, axis=0), np.mean(runs, axis=0)
 
 
 def predict_terms(network: GraphNetwork, graphs: Sequence[EncodedGraph]) -> Array:

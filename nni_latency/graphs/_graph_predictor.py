@@ -238,8 +238,7 @@ class GraphPredictor(BaseEstimator):
     def predict_all(self, graphs: Sequence[EncodedGraph]) -> Array:
         """Predict latencies on all platforms [s], (n_graphs, n_platforms)."""
         self._check_fitted()
-        logs = [np.log(learning.predict(member, graphs)) for member in self.members_]
-        found: Array = np.exp(np.mean(logs, axis=0))
+        found: Array = np.exp(np.log(learning.predict_members(self.members_, graphs)).mean(axis=0))
         return found
 
     def estimate(self, graph: Graph) -> dict[str, Estimate]:
@@ -446,10 +445,8 @@ class GraphPredictor(BaseEstimator):
 
     def _costs(self, graph: EncodedGraph) -> Array:
         """Return what operators cost, (n_operators, n_platforms) [s], so that they add up as the prediction does."""
-        costs, runs = zip(*(learning.predict_operators(member, graph) for member in self.members_), strict=True)
-        whole = self.predict_all([graph])[0]
-        found = np.mean(costs, axis=0)
-        scale: Array = (whole / (found.sum(0) + np.mean(runs, axis=0))) * found
+        costs, runs = learning.predict_operators(self.members_, graph)
+        scale: Array = (self.predict_all([graph])[0] / (costs.sum(0) + runs)) * costs
         return scale
 
     def _number(self, platform: Platform | str | None) -> int:

@@ -249,7 +249,7 @@ def _learn(schedule: KernelSchedule, runtime: Runtime) -> KernelPredictors:
     remarks = (f"Fewer than {FEWEST_KERNELS} kernels were measured of: {listed(few)}. Give a larger budget.",)
     return KernelPredictors(
         predictors=predictors,
-        kernels=measured_in(schedule, set(schedule.samples) - set(schedule.test)),
+        kernels=measured_in(schedule, schedule.learned_from),
         tested=measured_in(schedule, set(schedule.test)),
         constant=schedule.constant,
         sampling=schedule.sampling.as_dict(),

@@ -4,6 +4,7 @@ History of the format:
 
 1. The first version.
 2. ``held_out``, what a model said of a kernel that it had not seen.
+3. ``edition``, which features a model sees.
 """
 
 from __future__ import annotations
@@ -83,6 +84,7 @@ class PredictorDocument(StrictDocument):
     activations: list[str] = Field(
         ["relu", "relu6", "hswish", "silu", "gelu", "sigmoid"], description="activations that features tell apart"
     )
+    edition: int = Field(1, ge=1, le=2, description="which features a model sees")
     settings: SettingsDocument
     chosen: str
     scores: dict[str, ScoresDocument] = Field(description="by model, in cross-validation")
@@ -102,7 +104,7 @@ class KernelsDocument(HeaderDocument):
     """Predictors of all kernels of one platform, and what they were learned from."""
 
     format: Literal["nni_latency.kernels"]
-    version: Literal[2]
+    version: Literal[3]
     constant: float = Field(0.0, ge=0, description="what a run takes outside of its kernels [s]")
     sampling: dict[str, int | float | str | None] = Field(default_factory=dict, description="how kernels were chosen")
     failures: dict[str, str] = Field(default_factory=dict, description="kernels that could not be measured, and why")
@@ -115,12 +117,12 @@ class KernelsDocument(HeaderDocument):
 
 KERNELS = DocumentFormat(
     "nni_latency.kernels",
-    2,
+    3,
     "file of kernels",
     "a file of kernel predictors",
     "make one with: nni-latency build-kernels",
     model=KernelsDocument,
-    steps=(dict,),
+    steps=(dict, dict),
 )
 
 #: Returns the JSON schema of the file format.

@@ -22,6 +22,12 @@ LANES = (4, 8, 16, 32)
 _PADDED = ("CIN", "COUT", "AREA", "CHANNELS", "INNER", "COLUMNS", "TOKENS")
 
 
+#: Activations that cost something even in registers: those with an exponential, and those of several steps.
+_COSTLY = (frozenset(("silu", "gelu", "sigmoid")), frozenset(("hswish", "hsigmoid")))
+
+#: Which features predictors see that are fitted now.
+EDITION = 2
+
 #: Kernels whose features are remembered.
 _REMEMBERED = 2**15
 
@@ -35,10 +41,18 @@ class FeatureTable:
         The types of the group, by name.
     activations : sequence of str, optional
         Activations that features tell apart; by default all that there are.
+    edition : int, optional
+        Which features, as files of earlier versions have them. The first lacks the share of windows that lies inside of
+        the picture, and what costly activations take.
     """
 
-    def __init__(self, kinds: Mapping[str, KernelType], activations: Sequence[str] = tuple(ACTIVATIONS)) -> None:
-        self.kinds, self.activations = dict(kinds), tuple(activations)
+    def __init__(
+        self,
+        kinds: Mapping[str, KernelType],
+        activations: Sequence[str] = tuple(ACTIVATIONS),
+        edition: int = EDITION,
+    ) -> None:
+        self.kinds, self.activations, self.edition = dict(kinds), tuple(activations), edition
         names = dict.fromkeys(name for kind in kinds.values() for name in kind.domains)
         self.names = tuple(names)
         self._known: dict[Kernel, tuple[tuple[float, ...], tuple[float, ...], tuple[float, ...]]] = {}
@@ -71,7 +85,7 @@ class FeatureTable:
         return found
 
     def _describe(self, kernel: Kernel) -> tuple[tuple[float, ...], tuple[float, ...], tuple[float, ...]]:
-        ops = self.kinds[kernel.kind].ops(kernel)
+        ops, words = self.kinds[kernel.kind].ops(kernel), set(kernel.kind.split("_"))
         counted = [work_of(op)[0] for op in ops]
         main, whole = max(counted, key=lambda item: item.flops), sum(counted, Features())
         sizes = kernel.sizes
@@ -80,8 +94,11 @@ class FeatureTable:
         # What runs as one reads its first input, and writes its last output.
         moved = float(counted[0].inputs + counted[-1].outputs)
         every = float(sum(item.inputs + item.outputs for item in counted))
-        terms = (1.0, float(main.flops), padded, moved, every, float(whole.params))
-        flags = tuple(float(name in kernel.kind.split("_")) for name in ("bn", *self.activations))
+        terms: tuple[float, ...] = (1.0, float(main.flops), padded, moved, every, float(whole.params))
+        if self.edition > 1:
+            share = 1.0 if "convtranspose" in words else _share_inside(sizes)
+            terms += (padded * share, *(float(counted[-1].outputs) * bool(words & names) for names in _COSTLY))
+        flags = tuple(float(name in words) for name in ("bn", *self.activations))
         logs = tuple(math.log2(1 + value) for value in (*terms[1:], whole.flops - main.flops))
         intensity = math.log2(1 + main.flops) - math.log2(1 + moved + whole.params)
         return plain, terms, (*logs, intensity, *flags, *self._shape_features(sizes))
@@ -97,6 +114,20 @@ class FeatureTable:
         if "KERNEL_SIZE" in named:
             found += [float(named["KERNEL_SIZE"]), float(_stride(sizes))]
         return tuple(found)
+
+
+def _share_inside(sizes: Mapping[str, int]) -> float:
+    """Return which share of the taps of all windows lies inside of a picture, and not in its padding.
+
+    >>> _share_inside({"HW": 2, "KERNEL_SIZE": 5}), round(_share_inside({"LENGTH": 7, "KERNEL_SIZE": 3}), 3)
+    (0.16000000000000003, 0.905)
+    """
+    window, size, stride = sizes.get("KERNEL_SIZE", 1), sizes.get("HW", sizes.get("LENGTH", 0)), _stride(sizes)
+    before = (window - 1) // 2
+    starts = range(-before, size - before, stride)
+    taps = sum(min(start + window, size) - max(start, 0) for start in starts)
+    share = taps / (window * len(starts)) if starts else 1.0
+    return share**2 if "HW" in sizes else share
 
 
 def waste(size: int, lanes: int) -> float:

@@ -16,7 +16,7 @@ from nni_latency.kernels._constant import BODY, CONSTANT, constant_chain
 from nni_latency.kernels._kernel import Kernel
 from nni_latency.kernels._kernel_type import KernelType
 from nni_latency.kernels._learning import GroupLearner, in_turn, score_groups, score_tests
-from nni_latency.kernels._predictor import KernelScores
+from nni_latency.kernels._predictor import FEWEST_KERNELS, KernelScores
 from nni_latency.kernels._prior import Prior
 from nni_latency.kernels._sampling import Sampler, Sampling
 from nni_latency.kernels._speeds import CompanySpeeds, ReferenceSpeeds, Speeds, at_level, level_of, runs_by_key
@@ -45,6 +45,10 @@ _BATCH, _BATCH_TOGETHER = (96, 10**10), (384, 4 * 10**10)
 #: How often a kernel is visited at least and at most, and in one process; by itself, and in a network of several. A
 #: process lasts for seconds, as do disturbances: a kernel that comes back later met other ones.
 _VISITS, _VISITS_TOGETHER = (2, 4, 4), (6, 12, 3)
+
+#: Kernels that are visited as often as they have to be before the next ones are begun: when the budget ends, few are
+#: left that were visited too rarely to learn from.
+_BLOCK = 384
 
 #: Kernels of a network of several at most, and their multiply-adds.
 _TOGETHER, _MACS_TOGETHER = 12, 4 * 10**8
@@ -342,17 +346,34 @@ class KernelSchedule(Schedule):
         return bool(self._current)
 
     def by_group(self, *, tests: bool = False) -> dict[str, Mapping[Kernel, float]]:
-        """Return the time [s] of every kernel that is learned from, or of those that are not, by group."""
+        """Return the time [s] of every kernel that is learned from, or of those that are not, by group.
+
+        Kernels that were visited less often than they have to be, because the budget ended, are left out of groups that
+        have enough others.
+        """
         found: dict[str, dict[Kernel, float]] = {group: {} for group in self.learners}
         # In an order that does not depend on where measuring was interrupted.
         for kernel, summary in sorted(self.summaries().items(), key=lambda item: item[0].key):
             if (kernel in self._tests) == tests:
                 found[self.kinds[kernel.kind].group][kernel] = summary.value
-        return dict(found)
+        return {group: self._well_known(known) for group, known in found.items()}
+
+    def _well_known(self, known: Mapping[Kernel, float]) -> Mapping[Kernel, float]:
+        often = {kernel: seconds for kernel, seconds in known.items() if self._visits[kernel] >= self._fewest}
+        return often if len(often) >= max(FEWEST_KERNELS, len(known) / 2) else known
+
+    @property
+    def learned_from(self) -> frozenset[Kernel]:
+        """The kernels that are learned from."""
+        return frozenset(kernel for known in self.by_group().values() for kernel in known)
 
     def _wanting(self) -> list[Kernel]:
-        """Return the kernels of this iteration that are not known well enough, those first that were visited least."""
-        return sorted(filter(self._wants, self._current), key=lambda kernel: self._visits[kernel])
+        """Return the kernels of this iteration that are not known well enough.
+
+        One block of them comes after another, and of a block those first that were visited least.
+        """
+        places = {kernel: place // _BLOCK for place, kernel in enumerate(self._current)}
+        return sorted(filter(self._wants, places), key=lambda kernel: (places[kernel], self._visits[kernel]))
 
     def _wants(self, kernel: Kernel) -> bool:
         visits, is_test = self._visits[kernel], kernel in self._tests

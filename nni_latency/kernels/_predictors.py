@@ -212,6 +212,7 @@ def _content(predictor: KernelPredictor) -> dict[str, Any]:
         "group": predictor.group_,
         "kinds": list(predictor.kinds_),
         "activations": list(predictor.table_.activations),
+        "edition": predictor.table_.edition,
         "settings": {**settings, "candidates": list(predictor.candidates)},
         "chosen": predictor.chosen_,
         "scores": scores,
@@ -234,7 +235,7 @@ def _predictor(
 ) -> KernelPredictor:
     settings = document.settings.model_dump()
     made = KernelPredictor(**{**settings, "candidates": tuple(settings["candidates"])}, types=types)
-    made._take_kinds(find_types(document.kinds, types), document.activations)
+    made._take_kinds(find_types(document.kinds, types), document.activations, document.edition)
     made.chosen_ = document.chosen
     made.scores_ = {name: _scores(item) for name, item in document.scores.items()}
     made.interval_factor_ = document.interval_factor

@@ -79,7 +79,7 @@ def read_kernels(
         schedule = _replayed(campaign, known)
         if schedule is None:
             continue
-        found |= {item.kernel: item for item in measured_in(schedule, schedule.samples)}
+        found |= {item.kernel: item for item in measured_in(schedule, schedule.learned_from)}
         constant, latest = schedule.constant or constant, campaign.header
         rounds, duration = rounds + schedule.rounds, duration + schedule.spent
     if latest is None:

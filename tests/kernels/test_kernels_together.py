@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from nni_latency.kernels import Kernel, Prior, Sampling, find_types
-from nni_latency.kernels._kernel_schedule import _ANCHOR, _MACS_TOGETHER, _TOGETHER, KernelSchedule
+from nni_latency.kernels._kernel_schedule import _ANCHOR, _BLOCK, _MACS_TOGETHER, _TOGETHER, KernelSchedule
 from nni_latency.measurement import Failure, Protocol, Record
 
 KERNELS = [Kernel.of("relu_block", HW=size, CIN=8) for size in range(4, 34)]
@@ -127,3 +127,24 @@ def test_kernel_that_fails_leaves_the_others():
     schedule.fail(Failure(KERNELS[3].key, "it does not run"))
     left = {part.key for chain in schedule.next_round() for part in chain}
     assert left == {part.key for chain in chains for part in chain} - {KERNELS[3].key}
+
+
+def test_kernels_that_were_visited_too_rarely_are_not_learned_from():
+    schedule = _schedule()
+    schedule.samples = {kernel: [(1e-6 * kernel["HW"], 0)] for kernel in KERNELS}
+    often = KERNELS[:20]
+    schedule._visits.update({kernel: schedule._fewest if kernel in often else 3 for kernel in KERNELS})
+    assert schedule.learned_from == set(often)
+    # Better those that are poorly known than hardly any.
+    schedule._visits.update(dict.fromkeys(often[:10], -1))
+    assert schedule.learned_from == set(KERNELS)
+
+
+def test_kernels_that_were_begun_come_before_new_ones():
+    kernels = [Kernel.of("relu_block", HW=8, CIN=count) for count in range(1, _BLOCK + 101)]
+    schedule = _schedule(kernels)
+    first = kernels[:_BLOCK]
+    schedule._visits.update({kernel: 3 - place % 2 for place, kernel in enumerate(first)})
+    assert schedule._wanting()[:_BLOCK] == [*first[1::2], *first[::2]]
+    schedule._visits.update(dict.fromkeys(first, schedule._most))
+    assert schedule._wanting() == kernels[_BLOCK:]
