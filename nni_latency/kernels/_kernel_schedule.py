@@ -181,6 +181,8 @@ class KernelSchedule(Schedule):
         self._tests = frozenset(self.test)
         self._fixed = None if kernels is None else list(dict.fromkeys(kernels))
         self._planned: dict[str, Kernel] = {}
+        # Whether kernels of earlier runs are those that are drawn now.
+        self._draws_as_before = True
         self._current: list[Kernel] = []
         first = in_turn([self.test, *(learner.first() for learner in self.learners.values())])
         self._take(first if self._fixed is None else self._fixed)
@@ -321,9 +323,9 @@ class KernelSchedule(Schedule):
         return Measurement(left, self.protocol).summary
 
     def _find(self, key: str) -> Kernel:
-        """Return a kernel by its key; one of a later iteration is drawn first, as when it was measured."""
-        while key not in self._planned and self._go_on():
-            pass
+        """Return a kernel by its key; one of the next iteration is drawn first, as when it was measured."""
+        if key not in self._planned and self._draws_as_before and self._go_on():
+            self._draws_as_before = key in self._planned
         # Of another version of what learns, it is used all the same.
         return self._planned.setdefault(key, Kernel.parse(key))
 

@@ -18,13 +18,16 @@ from nni_latency.kernels import (
     KernelPredictor,
     KernelPredictors,
     PredictedKernels,
+    Sampler,
     build_predictor_for_kernel,
     build_predictors,
     find_types,
     kernel_types,
     kernels_schema,
     measure_kernels,
+    shipped_prior,
 )
+from nni_latency.kernels._learning import GroupLearner
 from nni_latency.measurement import CandidateError, MemoryStore
 from nni_latency.measurement.runtimes import TorchEager
 from nni_latency.operators import OpSpec
@@ -119,6 +122,34 @@ def test_iterations_add_kernels_and_are_resumed_as_they_were(refinement, tmp_pat
     build("b.json", on_start=rounds.append, on_progress=again.append)
     assert rounds == [found.rounds]
     assert not again
+
+
+def test_kernels_that_another_version_drew_are_used_all_the_same(tmp_path, monkeypatch):
+    sampling = replace(SMALL, iteration=1, error_threshold=0.001, init_sample_num=12)
+    kinds, store = find_types(["dwconv_relu"]), MemoryStore()
+
+    def build(out):
+        return build_predictors(
+            kinds,
+            invented(),
+            tmp_path / out,
+            protocol=PROTOCOL,
+            sampling=sampling,
+            store=store,
+            aim=Aim(lambda _: False),
+        )
+
+    before = build("before.json")
+    draws = iter(range(1, 10**6))
+    monkeypatch.setattr(
+        GroupLearner,
+        "more",
+        lambda learner, _measured: Sampler(shipped_prior(), 1000 + next(draws)).from_prior(learner.kinds[0], 5),
+    )
+    now = build("now.json")
+    assert {item.kernel for item in before.kernels} < {item.kernel for item in now.kernels}
+    # One iteration was drawn for those that are not known, and not one after another until all were found.
+    assert next(draws) == 2
 
 
 @pytest.mark.slow
