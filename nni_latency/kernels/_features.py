@@ -21,6 +21,9 @@ LANES = (4, 8, 16, 32)
 #: Sizes along which vectors and tiles lie, and the area of the output.
 _PADDED = ("CIN", "COUT", "AREA", "CHANNELS", "INNER", "COLUMNS", "TOKENS")
 
+#: Sizes by which a runtime chooses how it computes: in ONNX Runtime a depthwise convolution takes as little as a tenth
+#: if its channels are a multiple of 4, because it runs in a layout of its own then.
+_ALIGNED = ("CIN", "COUT", "CHANNELS", "INNER", "COLUMNS")
 
 #: Activations that cost something even in registers: those with an exponential, and those of several steps.
 _COSTLY = (frozenset(("silu", "gelu", "sigmoid")), frozenset(("hswish", "hsigmoid")))
@@ -111,6 +114,8 @@ class FeatureTable:
         for name in _PADDED:
             if name in named:
                 found += [waste(named[name], lanes) for lanes in LANES]
+        if self.edition > 1:
+            found += [float(named[name] % lanes == 0) for name in _ALIGNED if name in named for lanes in LANES[:-1]]
         if "KERNEL_SIZE" in named:
             found += [float(named["KERNEL_SIZE"]), float(_stride(sizes))]
         return tuple(found)
