@@ -16,7 +16,8 @@ from torch.nn import functional
 
 from nni_latency.graphs._encoding import GROUPS, TERMS, EncodedGraph
 from nni_latency.graphs._geometric import Batch, Data, add_up
-from nni_latency.graphs._graph_network import GraphNetwork, as_batch, as_data
+from nni_latency.graphs._graph_network import GraphNetwork, as_data
+from nni_latency.graphs._predicting import predict
 from nni_latency.platforms import torch_threads
 
 Array = NDArray[np.float64]
@@ -35,9 +36,6 @@ _HUBER = 0.05
 
 #: How much times of kernels count beside those of networks.
 _PARTS = 0.3
-
-#: Networks that are computed at once where nothing is learned.
-_AT_ONCE = 64
 
 
 @dataclass(frozen=True)
@@ -160,59 +158,6 @@ def learn(
     with torch.random.fork_rng(devices=[]), torch_threads(1):
         torch.manual_seed(settings.seed)
         return _Learning(examples, settings, start).run(validation, watch)
-
-
-def predict(network: GraphNetwork, graphs: Sequence[EncodedGraph]) -> Array:
-    """Return the times of networks [s], (n_graphs, n_platforms)."""
-    found: Array = predict_members([network], graphs)[0]
-    return found
-
-
-def predict_members(members: Sequence[GraphNetwork], graphs: Sequence[EncodedGraph]) -> Array:
-    """Return the times of networks by each of several graph networks [s], (n_members, n_graphs, n_platforms)."""
-    found = [np.zeros((len(members), 0, len(members[0].runs)))]
-    for first in range(0, len(graphs), _AT_ONCE):
-        # One batch serves all of them: to put it together takes as long as a graph network does.
-        batch = as_batch(graphs[first : first + _AT_ONCE])
-        found.append(np.stack([_networks(member, batch) for member in members]))
-    return np.concatenate(found, axis=1)
-
-
-def predict_operators(members: Sequence[GraphNetwork], graph: EncodedGraph) -> tuple[Array, Array]:
-    """Return what operators cost, (n_operators, n_platforms), and what a run takes besides, (n_platforms,) [s].
-
-    Both are means of the graph networks.
-    """
-    batch = as_batch([graph])
-    costs, runs = [], []
-    for member in members:
-        member.eval()
-        with torch.inference_mode():
-            costs.append(member(batch).double().numpy())
-            runs.append(member.runs.exp().double().numpy())
-    return np.mean(costs, axis=0), np.mean(runs, axis=0)
-
-
-def predict_terms(network: GraphNetwork, graphs: Sequence[EncodedGraph]) -> Array:
-    """Return what each term takes of networks [s], (n_graphs, n_platforms, n_terms); what a run adds is a call."""
-    network.eval()
-    found = []
-    with torch.inference_mode():
-        for first in range(0, len(graphs), _AT_ONCE):
-            batch = as_batch(graphs[first : first + _AT_ONCE])
-            rates = network.rates.exp().transpose(0, 1)[batch.groups] * batch.terms[:, None]
-            parts = rates * network.corrections(network.states(batch))[:, :, None]
-            whole = add_up(parts, batch.batch, batch.num_graphs)
-            whole[:, :, TERMS.index("calls")] += network.runs.exp()
-            found.append(whole.double().numpy())
-    return np.concatenate(found)
-
-
-def _networks(network: GraphNetwork, batch: Batch) -> Array:
-    network.eval()
-    with torch.inference_mode():
-        found = network.networks(network(batch), batch.batch, batch.num_graphs)
-    return found.double().numpy()
 
 
 class _Learning:

@@ -17,6 +17,7 @@ from sklearn.utils.metadata_routing import UNUSED
 
 import nni_latency.graphs._graph_learning as learning
 import nni_latency.graphs._graph_transfer as transfer
+import nni_latency.graphs._predicting as predicting
 import nni_latency.graphs._unmeasured as unmeasured
 from nni_latency.errors import InvalidValueError, UnknownNameError
 from nni_latency.estimators import Estimate
@@ -238,7 +239,7 @@ class GraphPredictor(BaseEstimator):
     def predict_all(self, graphs: Sequence[EncodedGraph]) -> Array:
         """Predict latencies on all platforms [s], (n_graphs, n_platforms)."""
         self._check_fitted()
-        found: Array = np.exp(np.log(learning.predict_members(self.members_, graphs)).mean(axis=0))
+        found: Array = np.exp(np.log(predicting.predict_members(self.members_, graphs)).mean(axis=0))
         return found
 
     def estimate(self, graph: Graph) -> dict[str, Estimate]:
@@ -254,7 +255,7 @@ class GraphPredictor(BaseEstimator):
             f"operators never learned from: {kind}"
             for kind in dict.fromkeys(item.op.kind for item, new in zip(graph.operators, unseen, strict=True) if new)
         )
-        shares = self._costs(encoded)[unseen].sum(0) / values if any(unseen) else np.zeros(len(values))
+        shares = self._costs(encoded, values)[unseen].sum(0) / values if any(unseen) else np.zeros(len(values))
         found = {}
         for number, platform in enumerate(self.platforms_):
             factor = math.exp(self.spreads_[number] + _UNSEEN * float(shares[number] + 0.1 * any(unseen)))
@@ -291,7 +292,7 @@ class GraphPredictor(BaseEstimator):
                 "are known."
             )
         guess = unmeasured.Unmeasured.of(platform, self.platforms_)
-        value = float(guess.latencies(self._terms([encode_graph(graph)]))[0])
+        value = float(guess.latencies(predicting.predict_terms(self.members_, [encode_graph(graph)]))[0])
         factor = math.exp(self.unmeasured_spread_)
         near = self.platforms_[guess.nearest].id
         return Estimate(value, value / factor, value * factor, (f"not measured on {platform.id}: guessed from {near}",))
@@ -306,8 +307,8 @@ class GraphPredictor(BaseEstimator):
         """
         number = self._number(platform)
         encoded = encode_graph(graph)
-        whole = float(self.predict_all([encoded])[0, number])
-        seconds = self._costs(encoded)[:, number]
+        values = self.predict_all([encoded])[0]
+        whole, seconds = float(values[number]), self._costs(encoded, values)[:, number]
         return [
             OperatorCost(item.name, item.op.op_key, float(cost), float(cost / whole), item.op.kind in self.kinds_)
             for item, cost in zip(graph.operators, seconds, strict=True)
@@ -396,15 +397,13 @@ class GraphPredictor(BaseEstimator):
 
         return read_predictor(Path(path))
 
-    def _terms(self, graphs: Sequence[EncodedGraph]) -> Array:
-        found: Array = np.mean([learning.predict_terms(member, graphs) for member in self.members_], axis=0)
-        return found
-
     def _unmeasured_spread(self, data: Measurements) -> float:
         """Return half the width of an interval on a platform that nobody measured, as a logarithm."""
         if len(self.platforms_) < _FEWEST_PLATFORMS:
             return math.inf
-        errors = unmeasured.left_out_errors(self._terms(data.examples.graphs), data.examples.latencies, self.platforms_)
+        errors = unmeasured.left_out_errors(
+            predicting.predict_terms(self.members_, data.examples.graphs), data.examples.latencies, self.platforms_
+        )
         # Platforms are few: the worst of those that were left out counts.
         return float(spreads_of(errors, data.family_of, self.confidence).max())
 
@@ -419,7 +418,7 @@ class GraphPredictor(BaseEstimator):
         epochs = []
         for held, lesson, learned in zip(folds, lessons, self._learned(lessons, told), strict=True):
             assert lesson.validation is not None
-            predicted = learning.predict(learned.network, lesson.validation.graphs)
+            predicted = predicting.predict(learned.network, lesson.validation.graphs)
             errors[held] = np.log(predicted / lesson.validation.latencies)
             epochs.append(learned.epochs)
         return errors, epochs
@@ -443,10 +442,10 @@ class GraphPredictor(BaseEstimator):
             self.restraint, 1000 * self.random_state + seed,
         )  # fmt: skip
 
-    def _costs(self, graph: EncodedGraph) -> Array:
-        """Return what operators cost, (n_operators, n_platforms) [s], so that they add up as the prediction does."""
-        costs, runs = learning.predict_operators(self.members_, graph)
-        scale: Array = (self.predict_all([graph])[0] / (costs.sum(0) + runs)) * costs
+    def _costs(self, graph: EncodedGraph, values: Array) -> Array:
+        """Return what operators cost, (n_operators, n_platforms) [s], so that they add up to `values` with the rest."""
+        costs, runs = predicting.predict_operators(self.members_, graph)
+        scale: Array = (values / (costs.sum(0) + runs)) * costs
         return scale
 
     def _number(self, platform: Platform | str | None) -> int:

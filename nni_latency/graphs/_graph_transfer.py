@@ -14,8 +14,8 @@ from torch.nn import functional
 
 from nni_latency.graphs._encoding import GROUPS, TERMS, EncodedGraph
 from nni_latency.graphs._geometric import add_up
-from nni_latency.graphs._graph_learning import predict
 from nni_latency.graphs._graph_network import GraphNetwork, as_batch, bounded
+from nni_latency.graphs._predicting import predict
 
 Array = NDArray[np.float64]
 

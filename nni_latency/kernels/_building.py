@@ -10,13 +10,14 @@ from typing import Any, Unpack
 from nni_latency.errors import InvalidValueError, listed
 from nni_latency.kernels._catalogue import find_types, kernel_types
 from nni_latency.kernels._kernel import Kernel
-from nni_latency.kernels._kernel_schedule import KernelSchedule, Standing, way_of
+from nni_latency.kernels._kernel_schedule import KernelSchedule, Standing
 from nni_latency.kernels._kernel_type import KernelType
 from nni_latency.kernels._predictor import FEWEST_KERNELS, KernelPredictor, KernelScores
 from nni_latency.kernels._predictors import KernelPredictors, MeasuredKernel
 from nni_latency.kernels._prior import Prior, shipped_prior
 from nni_latency.kernels._records import fit_groups, measured_in
 from nni_latency.kernels._sampling import Sampling
+from nni_latency.kernels._way import way_of
 from nni_latency.measurement import Protocol
 from nni_latency.measurement.runtimes import Runtime
 from nni_latency.tables import Measuring, MeasuringOptions, new_file

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 from nni_latency.errors import MeasurementError
 from nni_latency.kernels._catalogue import find_types
@@ -20,6 +20,7 @@ from nni_latency.kernels._predictor import FEWEST_KERNELS, KernelScores
 from nni_latency.kernels._prior import Prior
 from nni_latency.kernels._sampling import Sampler, Sampling
 from nni_latency.kernels._speeds import CompanySpeeds, ReferenceSpeeds, Speeds, at_level, level_of, runs_by_key
+from nni_latency.kernels._way import Way
 from nni_latency.measurement import (
     Chain,
     Failure,
@@ -31,7 +32,6 @@ from nni_latency.measurement import (
     Summary,
     quantile,
 )
-from nni_latency.measurement.runtimes import Runtime
 from nni_latency.micro_benchmarks import FEEDER, fed_chain, inputs_of
 
 #: Numbers in the kernels that one process holds, at most.
@@ -71,24 +71,6 @@ _LEAST_LEFT = 0.01
 
 #: Time of a run [s], and the number of its visit.
 Run = tuple[float, int]
-
-#: How a kernel is run: behind what feeds it, side by side with others in one network, or as a network of its own.
-Way = Literal["fed", "beside", "alone"]
-
-
-def way_of(runtime: Runtime) -> Way:
-    """Return how a runtime runs kernels."""
-    if runtime.divides:
-        return "beside"
-    return "fed" if runtime.supports_layer_timing else "alone"
-
-
-def way_of_records(records: Sequence[Record]) -> Way:
-    """Return how kernels were run whose records these are."""
-    keys = {key for record in records for key in record.subjects}
-    if any(key.startswith(FEEDER) for key in keys):
-        return "fed"
-    return "beside" if any(record.parts for record in records) else "alone"
 
 
 @dataclass(frozen=True)

@@ -11,13 +11,14 @@ from joblib import Parallel, delayed
 from nni_latency.errors import InvalidValueError, LatencyError, listed
 from nni_latency.kernels._catalogue import kernel_types
 from nni_latency.kernels._kernel import Kernel
-from nni_latency.kernels._kernel_schedule import KernelSchedule, is_kernel, way_of_records
+from nni_latency.kernels._kernel_schedule import KernelSchedule, is_kernel
 from nni_latency.kernels._kernel_type import KernelType
 from nni_latency.kernels._model import CANDIDATES
 from nni_latency.kernels._predictor import FEWEST_KERNELS, KernelPredictor
 from nni_latency.kernels._predictors import KernelPredictors, MeasuredKernel
 from nni_latency.kernels._prior import Prior
 from nni_latency.kernels._sampling import Sampling
+from nni_latency.kernels._way import way_of_records
 from nni_latency.measurement import Protocol, StoredCampaign
 from nni_latency.platforms import Platform
 

@@ -129,15 +129,7 @@ def test_kernels_that_another_version_drew_are_used_all_the_same(tmp_path, monke
     kinds, store = find_types(["dwconv_relu"]), MemoryStore()
 
     def build(out):
-        return build_predictors(
-            kinds,
-            invented(),
-            tmp_path / out,
-            protocol=PROTOCOL,
-            sampling=sampling,
-            store=store,
-            aim=Aim(lambda _: False),
-        )
+        return build_predictors(kinds, invented(), tmp_path / out, protocol=PROTOCOL, sampling=sampling, store=store)
 
     before = build("before.json")
     draws = iter(range(1, 10**6))
