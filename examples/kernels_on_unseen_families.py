@@ -9,14 +9,17 @@ the spaces of NNI's hub that belong to them:
     python examples/kernels_on_unseen_families.py kernels.json,rules.json --out families.png
 
 Every family has ten members at random around the published network. They are measured in rounds, family after family.
-Before and after each family a few kernels of the file are measured again: how much longer they take than they took then
-is how much slower the machine is now, and is taken out. The reference operator says less, because it finds all that it
-needs in the caches.
+Before and after each family some kernels of the file are measured again: how much longer those of a group take than
+they took then is how much slower the machine is now for kernels of this group, and predictions are made for that speed.
+One number for all kernels says less, and the reference operator even less, which finds all that it needs in the caches:
+what neighbours on a shared machine take away is at times its memory bandwidth, so that a linear layer takes up to twice
+as long and a convolution as long as ever.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -27,12 +30,22 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from nni_latency.errors import MissingEntryError
-from nni_latency.estimators import KernelEstimator, score
+from nni_latency.estimators import Estimate, KernelEstimator, score
 from nni_latency.graphs import Family, find_families
-from nni_latency.kernels import KERNEL_PROTOCOL, PredictedKernels, measure_kernels
+from nni_latency.kernels import (
+    KERNEL_PROTOCOL,
+    Kernel,
+    KernelPredictors,
+    MeasuredKernel,
+    PredictedKernels,
+    kernel_of,
+    kernel_types,
+    measure_kernels,
+)
 from nni_latency.loading import load_kernels
 from nni_latency.measurement import MemoryStore, Protocol
 from nni_latency.measurement.runtimes import Runtime
+from nni_latency.operators import OpSpec
 from nni_latency.plugins import load_registry
 from nni_latency.tables import NetworkMeasurements, SpaceReference, measure_networks
 
@@ -41,6 +54,10 @@ FAMILIES = (
     *("alexnet", "vgg", "googlenet", "squeezenet", "resnet", "densenet"),
     *("mobilenetv1", "mobilenetv2", "mobilenetv3", "shufflenetv2", "mnasnet", "proxylessnas"),
 )
+
+#: Kernels that are measured again, by what they take [s]; how many of a group; and for how many of them counts what
+#: all kernels say.
+_SHORTEST, _LONGEST, _OF_GROUP, _PRIOR_WEIGHT = 2e-5, 5e-3, 8, 3
 
 
 @dataclass(frozen=True)
@@ -92,25 +109,25 @@ class Result:
 def main(estimator: str, names: tuple[str, ...], members: int, budget: float, out: Path) -> None:
     """Measure what ESTIMATOR predicts, KERNELS.json,RULES.json, and compare."""
     predicting = load_kernels(estimator)
-    assert isinstance(predicting, KernelEstimator), predicting
+    assert isinstance(predicting, KernelEstimator) and isinstance(predicting.costs, PredictedKernels), predicting
     platform = predicting.platform
     runtime = load_registry().find("runtime", platform.runtime).make("cpu", threads=1, precision=platform.precision)
     found: dict[str, list[Result]] = {}
     for family in find_families(names or FAMILIES):
         protocol = Protocol(time_budget=budget, processes=1)
-        before = slowness_of(predicting, runtime)
+        again = measure_again(predicting.costs, runtime)
         measured = measure_networks(
             Members(family), {str(seed): {"seed": seed} for seed in range(1, members + 1)}, runtime, protocol
         )
-        slowness = np.sqrt(before * slowness_of(predicting, runtime))
-        found[family.name] = compare(predicting, family, measured, slowness)
+        again += measure_again(predicting.costs, runtime)
+        found[family.name] = compare(at_speed(predicting, Slowness.of(predicting.costs, again)), family, measured)
         say(family.name, found[family.name])
         draw(found, f"measured in {platform.runtime} [ms]", out)
     say("all", [result for results in found.values() for result in results])
 
 
-def compare(estimator: KernelEstimator, family: Family, measured: NetworkMeasurements, slowness: float) -> list[Result]:
-    """Predict networks of a family that were measured when the machine was so much slower."""
+def compare(estimator: KernelEstimator, family: Family, measured: NetworkMeasurements) -> list[Result]:
+    """Predict networks of a family that were measured."""
     results = []
     for name, times in measured.networks.items():
         try:
@@ -118,22 +135,77 @@ def compare(estimator: KernelEstimator, family: Family, measured: NetworkMeasure
         except MissingEntryError as error:
             click.echo(f"{family.name} {name} cannot be predicted: {error}")
             continue
-        results.append(Result(estimate.value, times.summary.value / slowness, estimate.missing))
+        results.append(Result(estimate.value, times.summary.value, estimate.missing))
     for name, reason in measured.failures.items():
         click.echo(f"{family.name} {name} cannot be run: {reason}")
     return results
 
 
-def slowness_of(estimator: KernelEstimator, runtime: Runtime) -> float:
-    """Return how many times as long kernels take now as when the file was made."""
-    assert isinstance(estimator.costs, PredictedKernels), estimator.costs
-    predictors = estimator.costs.predictors
-    known = {item.kernel: item.value for item in predictors.tested or predictors.kernels}
-    # Of middling length: short ones are as long as the clock is fine, and long ones leave no time for others.
-    asked = [kernel for kernel, seconds in known.items() if 5e-5 < seconds < 1e-3][:: max(1, len(known) // 100)]
-    protocol = replace(KERNEL_PROTOCOL, time_budget=5.0)
-    again = measure_kernels(asked, runtime, protocol=protocol, store=MemoryStore())
-    return float(np.median([item.value / known[item.kernel] for item in again]))
+def measure_again(costs: PredictedKernels, runtime: Runtime) -> tuple[MeasuredKernel, ...]:
+    """Measure some kernels of every group again."""
+    groups: dict[str, list[Kernel]] = defaultdict(list)
+    for kernel, seconds in known_by(costs).items():
+        # Short ones are known as well as the clock is fine, and long ones leave no time for others.
+        if _SHORTEST < seconds < _LONGEST:
+            groups[group_of(kernel)].append(kernel)
+    asked = [kernel for kernels in groups.values() for kernel in kernels[:: max(1, len(kernels) // _OF_GROUP)]]
+    return measure_kernels(asked, runtime, protocol=replace(KERNEL_PROTOCOL, time_budget=10.0), store=MemoryStore())
+
+
+def known_by(costs: PredictedKernels) -> dict[Kernel, float]:
+    """Return the kernels that were measured most often [s]."""
+    return {item.kernel: item.value for item in costs.predictors.tested or costs.predictors.kernels}
+
+
+def group_of(kernel: Kernel) -> str:
+    """Return the group of which a kernel is."""
+    return kernel_types()[kernel.kind].group
+
+
+@dataclass(frozen=True)
+class Slowness:
+    """How many times as long kernels take now as when the file was made."""
+
+    overall: float
+    by_group: Mapping[str, float]
+
+    @classmethod
+    def of(cls, costs: PredictedKernels, again: Sequence[MeasuredKernel]) -> Slowness:
+        """Tell it from kernels that are measured again; few of a group count as others do."""
+        known, logs = known_by(costs), defaultdict[str, list[float]](list)
+        for item in again:
+            logs[group_of(item.kernel)].append(float(np.log(item.value / known[item.kernel])))
+        overall = float(np.median([log for found in logs.values() for log in found]))
+        by_group = {
+            group: float(np.exp(overall + (np.median(found) - overall) * len(found) / (len(found) + _PRIOR_WEIGHT)))
+            for group, found in logs.items()
+        }
+        return cls(float(np.exp(overall)), by_group)
+
+    def __call__(self, kernel: Kernel | None) -> float:
+        """Return the factor of a kernel, or of what is none."""
+        return self.overall if kernel is None else self.by_group.get(group_of(kernel), self.overall)
+
+
+class CostsAtSpeed(PredictedKernels):
+    """Costs of kernels at another speed of the machine."""
+
+    def __init__(self, predictors: KernelPredictors, slowness: Slowness) -> None:
+        super().__init__(predictors)
+        self._slowness = slowness
+
+    def predict(self, ops: Sequence[OpSpec]) -> Estimate | None:
+        """Return the cost of operators that run as one kernel [s]."""
+        known, factor = super().predict(ops), self._slowness(kernel_of(ops))
+        return known if known is None else known.mapped(lambda seconds: seconds * factor)
+
+
+def at_speed(estimator: KernelEstimator, slowness: Slowness) -> KernelEstimator:
+    """Return an estimator for a machine that is so much slower."""
+    costs = CostsAtSpeed(estimator.costs.predictors, slowness)
+    return KernelEstimator(
+        estimator.rules, costs, fallback=estimator.fallback, constant=estimator.constant * slowness.overall
+    )
 
 
 def say(name: str, results: list[Result]) -> None:

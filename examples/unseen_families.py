@@ -1,9 +1,10 @@
 """Predict networks of families that a predictor has never seen, beside what else is in use.
 
 One family after another is held out; everything else is learned from, and every epoch and setting is chosen on
-families that are learned from. Beside `GraphPredictor`: a line over FLOPs, one over FLOPs and memory access, and NNLP
-[1]_ as published (two SAGEConv of 512, summed, with four numbers of the whole network); the sum of kernels where
---kernels names predictors. All of them see the same networks in the same run.
+families that are learned from. Networks of mixed blocks are of no family, and always learned from. Beside
+`GraphPredictor`: a line over FLOPs, one over FLOPs and memory access, and NNLP [1]_ as published (two SAGEConv of 512,
+summed, with four numbers of the whole network); the sum of kernels where --kernels names predictors. All of them see
+the same networks in the same run.
 
     nni-latency measure-networks --families all --per-family 60 --out networks.zip
     python examples/unseen_families.py networks.zip --platform epyc-7763.onnxruntime.fp32.t1 --out unseen
@@ -37,7 +38,7 @@ from torch_geometric.nn import SAGEConv, global_add_pool
 from nni_latency.datasets import measured_networks
 from nni_latency.estimators import Scores, score
 from nni_latency.files import write_atomically
-from nni_latency.graphs import GraphPredictor, MeasuredNetwork
+from nni_latency.graphs import MIXED, GraphPredictor, MeasuredNetwork
 from nni_latency.loading import load_kernels
 from nni_latency.operators import Features, OpSpec, work_of
 
@@ -129,7 +130,7 @@ def by_nnlp(epochs: int) -> Method:
         torch.manual_seed(0)
         random = np.random.default_rng(0)
         kinds = sorted({item.op.kind for network in known for item in network.graph.operators})
-        families = sorted({item.family for item in known})
+        families = sorted({item.family for item in known} - {MIXED})
         held = set(random.permutation(families)[: max(1, len(families) // 5)]) if len(families) > 1 else set()
         data = [nnlp_data(item, kinds) for item in known]
         validation = [number for number, item in enumerate(known) if item.family in held] or list(
@@ -220,14 +221,15 @@ def main(
         "graph": by_graph(epochs, jobs),
     }
     if ask == "families":
-        families = [name for name in sorted({item.family for item in here}) if not wanted or name in wanted]
+        families = [name for name in sorted({item.family for item in here} - {MIXED}) if not wanted or name in wanted]
         cases = {
             name: ([item for item in here if item.family != name], [item for item in here if item.family == name])
             for name in families
         }
         compare(cases, methods, out / f"families.{chosen}.json", out / "unseen_families.png")
     elif ask == "domain":
-        test = {item.name for number, item in enumerate(sorted(here, key=lambda item: item.name)) if number % 10 == 3}
+        members = sorted((item for item in here if item.family != MIXED), key=lambda item: item.name)
+        test = {item.name for number, item in enumerate(members) if number % 10 == 3}
         cases = {
             "all": ([item for item in here if item.name not in test], [item for item in here if item.name in test])
         }

@@ -4,6 +4,7 @@ from ._generating import generate_onnx, generated_files, onnx_name, save_onnx
 from ._graph_estimator import GraphNetworkEstimator
 from ._graph_predictor import GraphPredictor, OperatorCost
 from ._measured_network import MeasuredNetwork, read_measured
+from ._mixed_networks import MIXED
 from ._network_latencies import GROUND_TRUTH, NNLQP, NetworkLatency, read_nnlqp, write_nnlqp
 from ._onnx_form import graph_of, light_onnx
 from ._shipped import shipped_predictor
@@ -11,6 +12,7 @@ from ._variation import Variation
 
 __all__ = [
     "GROUND_TRUTH",
+    "MIXED",
     "NNLQP",
     "Family",
     "GraphNetworkEstimator",

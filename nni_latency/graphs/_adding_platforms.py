@@ -45,6 +45,7 @@ def add_platform(
     place = ids.index(platform.id) if platform.id in ids else len(ids)
     found: GraphPredictor = clone(predictor)
     found.members_, errors = _learned(predictor, data, place if place < len(ids) else None, watch)
+    found.trees_ = _put(predictor.trees_, place, None)
     spread = spreads_of(errors[:, None], data.family_of, predictor.confidence)[0]
     found.platforms_ = _put(predictor.platforms_, place, platform)
     found.spreads_ = np.array(_put(tuple(predictor.spreads_), place, spread * (1 + 1 / math.sqrt(len(latencies)))))

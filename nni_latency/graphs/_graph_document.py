@@ -4,6 +4,7 @@ History of the format:
 
 1. The first version.
 2. The tensor ``latencies``, what was measured of the networks that were held out.
+3. Tensors ``trees/...`` of the platforms that have trees over operators.
 """
 
 from __future__ import annotations
@@ -25,13 +26,14 @@ from nni_latency.errors import FileFormatError, OutputError
 from nni_latency.files import replacing
 from nni_latency.graphs._encoding import GROUPS, KINDS, N_FEATURES, TERMS
 from nni_latency.graphs._graph_network import GraphNetwork
+from nni_latency.graphs._operator_trees import OperatorTrees
 
 if TYPE_CHECKING:
     from nni_latency.graphs._graph_predictor import GraphPredictor
 
 Array = NDArray[np.float64]
 
-_KEY, _HELD_OUT, _LATENCIES = "nni_latency", "held_out", "latencies"
+_KEY, _HELD_OUT, _LATENCIES, _TREES = "nni_latency", "held_out", "latencies", "trees"
 
 
 class SettingsDocument(StrictDocument):
@@ -70,12 +72,12 @@ class GraphPredictorDocument(StrictDocument):
 
 FORMAT = DocumentFormat(
     "nni_latency.graph_predictor",
-    2,
+    3,
     "graph predictor",
     "a graph predictor",
     "fit one with 'nni-latency fit graph'.",
     model=GraphPredictorDocument,
-    steps=(dict,),
+    steps=(dict, dict),
 )
 
 
@@ -101,6 +103,12 @@ def write_predictor(predictor: GraphPredictor, path: Path) -> Path:
         f"{number}/{name}": value.detach().contiguous().clone()
         for number, member in enumerate(predictor.members_)
         for name, value in member.state_dict().items()
+    }
+    tensors |= {
+        f"{_TREES}/{number}/{name}": torch.from_numpy(np.ascontiguousarray(values))
+        for number, trees in enumerate(predictor.trees_)
+        if trees is not None
+        for name, values in trees.tensors().items()
     }
     tensors[_HELD_OUT] = torch.from_numpy(np.ascontiguousarray(predictor.held_out_))
     tensors[_LATENCIES] = torch.from_numpy(np.ascontiguousarray(predictor.latencies_))
@@ -133,6 +141,7 @@ def read_predictor(path: Path) -> GraphPredictor:
     found.unmeasured_spread_ = math.inf if document.unmeasured_spread is None else document.unmeasured_spread
     try:
         found.held_out_, found.latencies_ = _held_out(tensors, len(found.platforms_))
+        found.trees_ = tuple(_trees(tensors, number) for number in range(len(found.platforms_)))
         found.members_ = [_member(found, tensors, number) for number in range(found.n_members)]
         if {len(found.spreads_), len(found.counts_)} != {len(found.platforms_)}:
             raise ValueError("there must be a spread and a count for every platform")
@@ -150,6 +159,13 @@ def _held_out(tensors: dict[str, torch.Tensor], n_platforms: int) -> tuple[Array
     if errors.shape[1:] != (n_platforms,) or latencies.shape != errors.shape:
         raise ValueError("there must be an error and a latency for every network and platform.")
     return errors, latencies
+
+
+def _trees(tensors: dict[str, torch.Tensor], number: int) -> OperatorTrees | None:
+    """Return the trees of a platform, if it has any."""
+    prefix = f"{_TREES}/{number}/"
+    own = {name.removeprefix(prefix): value.numpy() for name, value in tensors.items() if name.startswith(prefix)}
+    return OperatorTrees.read(own) if own else None
 
 
 def _member(predictor: GraphPredictor, tensors: dict[str, torch.Tensor], number: int) -> GraphNetwork:

@@ -279,7 +279,7 @@ def prepare(network: GraphNetwork, examples: Examples) -> None:
     totals = np.array([group_totals(graph) for graph in examples.graphs])
     for number, measured in enumerate(examples.latencies.T):
         known = ~np.isnan(measured)
-        kernels = _kernels(examples, number)
+        kernels = kernels_of(examples, number)
         rates, run = fit_rates(totals[known], measured[known], kernels)
         with torch.no_grad():
             network.rates[number] = torch.from_numpy(np.log(rates))
@@ -306,7 +306,7 @@ class Kernels:
     firsts: Array
 
 
-def _kernels(examples: Examples, platform: int) -> Kernels | None:
+def kernels_of(examples: Examples, platform: int) -> Kernels | None:
     """Return the kernels that were timed on a platform, if there are any."""
     totals, seconds, shares, firsts = [], [], [], []
     for graph, parts in zip(examples.graphs, examples.parts, strict=True):

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from nni_latency.graphs._encoding import encode_graph
 from nni_latency.graphs._graph_learning import Examples, Part
 from nni_latency.graphs._measured_network import MeasuredNetwork
+from nni_latency.graphs._mixed_networks import MIXED
 from nni_latency.platforms import Platform
 
 Array = NDArray[np.float64]
@@ -67,12 +68,16 @@ class Measurements:
         return tuple(sorted(set(self.family_of)))
 
     def folds(self, count: int, seed: int) -> list[list[int]]:
-        """Divide networks so that no family is in two parts; where there are too few families, at random."""
+        """Divide networks so that no family is in two parts; where there are too few families, at random.
+
+        Networks of mixed blocks are in no part: they are always learned from.
+        """
         random = np.random.default_rng(seed)
-        if len(self.families) < count:
+        families = [family for family in self.families if family != MIXED]
+        if len(families) < count:
             rows = random.permutation(len(self.family_of))
             return [sorted(map(int, rows[first::count])) for first in range(count)]
-        order = [self.families[number] for number in random.permutation(len(self.families))]
+        order = [families[number] for number in random.permutation(len(families))]
         return [
             [row for row, family in enumerate(self.family_of) if family in order[first::count]]
             for first in range(count)

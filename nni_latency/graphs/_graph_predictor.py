@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-from joblib import Parallel, delayed, effective_n_jobs
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import NotFittedError
 from sklearn.utils.metadata_routing import UNUSED
 
-import nni_latency.graphs._graph_learning as learning
 import nni_latency.graphs._graph_transfer as transfer
 import nni_latency.graphs._predicting as predicting
 import nni_latency.graphs._unmeasured as unmeasured
@@ -23,6 +21,8 @@ from nni_latency.errors import InvalidValueError, UnknownNameError
 from nni_latency.estimators import Estimate
 from nni_latency.graphs._adding_platforms import add_platform
 from nni_latency.graphs._encoding import EncodedGraph, encode_graph
+from nni_latency.graphs._graph_fitting import Fitting, with_trees
+from nni_latency.graphs._graph_learning import Settings
 from nni_latency.graphs._graph_measurements import Measurements, spreads_of
 from nni_latency.graphs._measured_network import MeasuredNetwork, check_networks
 from nni_latency.operators import Graph
@@ -62,14 +62,6 @@ class OperatorCost:
     is_known: bool
 
 
-class _Lesson(NamedTuple):
-    """What one graph network learns."""
-
-    examples: learning.Examples
-    settings: learning.Settings
-    validation: learning.Examples | None = None
-
-
 class GraphPredictor(BaseEstimator):
     """Predicts latencies of networks from their operators and who reads whose result, on all platforms at once.
 
@@ -77,6 +69,9 @@ class GraphPredictor(BaseEstimator):
     are learned for each group of operators, times a correction that a graph network learns and that is bounded. A
     network costs their sum, and what a run adds. So it tells which operators cost, it holds for depths that it has
     never seen, and families that it has never seen cannot be far from what they compute and move.
+
+    Where the times of kernels are known, boosted trees learn the same correction for each operator from what is next to
+    it, and the answer is the geometric mean of the graph networks and the trees.
 
     Parameters
     ----------
@@ -105,6 +100,10 @@ class GraphPredictor(BaseEstimator):
     ----------
     platforms_ : tuple of Platform
         What it has learned.
+    members_ : list of GraphNetwork
+        The graph networks.
+    trees_ : tuple of OperatorTrees or None
+        By platform, trees over operators; None where the kernels of too few networks were timed.
     epochs_ : int
         Times that every network was seen.
     spreads_ : ndarray of shape (n_platforms,)
@@ -113,7 +112,8 @@ class GraphPredictor(BaseEstimator):
         Logarithms of predicted over measured latencies of families held out, and of networks held out where a platform
         was added later; NaN where nothing was measured.
     latencies_ : ndarray of shape (n_networks, n_platforms)
-        The measured ones [s]; NaN where nothing was measured, and where an earlier version wrote the file.
+        The measured ones of networks that were held out [s]; NaN for others, and where an earlier version wrote the
+        file.
     unmeasured_spread_ : float
         The same for a platform that nobody measured: found by leaving out one platform after another; infinite where
         fewer than three are known.
@@ -199,12 +199,14 @@ class GraphPredictor(BaseEstimator):
             if watch is not None:
                 watch(done, total)
 
-        self.held_out_, epochs = self._hold_out(data, told)
-        self.latencies_ = data.examples.latencies
+        fitting = Fitting(self._settings, self.n_jobs, told)
+        self.held_out_, epochs = fitting.hold_out(data, self.n_folds, self.random_state)
+        self.latencies_ = np.where(np.isnan(self.held_out_), np.nan, data.examples.latencies)
         self.epochs_ = int(np.median(epochs))
         total = done + self.epochs_ * self.n_members
-        lessons = [_Lesson(data.examples, self._settings(member, self.epochs_)) for member in range(self.n_members)]
-        self.members_ = [learned.network for learned in self._learned(lessons, told)]
+        learned = fitting.members(data.examples, self.n_members, self.epochs_)
+        self.members_ = [item.network for item in learned]
+        self.trees_ = fitting.trees(data.examples)
         self.platforms_, self.families_, self.kinds_ = data.platforms, data.families, data.kinds
         self.counts_ = (~np.isnan(data.examples.latencies)).sum(0)
         self.spreads_ = spreads_of(self.held_out_, data.family_of, self.confidence)
@@ -239,8 +241,8 @@ class GraphPredictor(BaseEstimator):
     def predict_all(self, graphs: Sequence[EncodedGraph]) -> Array:
         """Predict latencies on all platforms [s], (n_graphs, n_platforms)."""
         self._check_fitted()
-        found: Array = np.exp(np.log(predicting.predict_members(self.members_, graphs)).mean(axis=0))
-        return found
+        logarithms = np.log(predicting.predict_members(self.members_, graphs)).mean(axis=0)
+        return np.exp(with_trees(logarithms, self.trees_, graphs))
 
     def estimate(self, graph: Graph) -> dict[str, Estimate]:
         """Predict the latency of a network on every platform, by the id of the platform.
@@ -407,44 +409,20 @@ class GraphPredictor(BaseEstimator):
         # Platforms are few: the worst of those that were left out counts.
         return float(spreads_of(errors, data.family_of, self.confidence).max())
 
-    def _hold_out(self, data: Measurements, told: Callable[..., None]) -> tuple[Array, list[int]]:
-        """Predict every network by a graph network that has not seen its family."""
-        errors = np.full(data.examples.latencies.shape, np.nan)
-        folds = data.folds(self.n_folds, self.random_state)
-        lessons = []
-        for fold, held in enumerate(folds):
-            others = data.examples.only(sorted(set(range(len(errors))) - set(held)))
-            lessons.append(_Lesson(others, self._settings(100 + fold, self.epochs), data.examples.only(held)))
-        epochs = []
-        for held, lesson, learned in zip(folds, lessons, self._learned(lessons, told), strict=True):
-            assert lesson.validation is not None
-            predicted = predicting.predict(learned.network, lesson.validation.graphs)
-            errors[held] = np.log(predicted / lesson.validation.latencies)
-            epochs.append(learned.epochs)
-        return errors, epochs
-
-    def _learned(self, lessons: Sequence[_Lesson], told: Callable[..., None]) -> Iterator[learning.Learned]:
-        """Learn by one graph network after another, or by several side by side."""
-        if effective_n_jobs(self.n_jobs) == 1:
-            for lesson in lessons:
-                yield learning.learn(lesson.examples, lesson.settings, lesson.validation, told)
-            return
-        found = Parallel(n_jobs=self.n_jobs, return_as="generator")(
-            delayed(learning.learn)(lesson.examples, lesson.settings, lesson.validation) for lesson in lessons
-        )
-        for lesson, learned in zip(lessons, found, strict=True):
-            told(lesson.settings.epochs)
-            yield learned
-
-    def _settings(self, seed: int, epochs: int) -> learning.Settings:
-        return learning.Settings(
-            self.hidden, self.n_layers, self.dropout, epochs, self.batch_size, self.learning_rate, self.weight_decay,
-            self.restraint, 1000 * self.random_state + seed,
+    @property
+    def _settings(self) -> Settings:
+        return Settings(
+            self.hidden, self.n_layers, self.dropout, self.epochs, self.batch_size, self.learning_rate,
+            self.weight_decay, self.restraint, 1000 * self.random_state,
         )  # fmt: skip
 
     def _costs(self, graph: EncodedGraph, values: Array) -> Array:
         """Return what operators cost, (n_operators, n_platforms) [s], so that they add up to `values` with the rest."""
         costs, runs = predicting.predict_operators(self.members_, graph)
+        for number, trees in enumerate(self.trees_):
+            if trees is not None:
+                costs[:, number] = (costs[:, number] + trees.costs(graph)) / 2
+                runs[number] = (runs[number] + trees.run) / 2
         scale: Array = (values / (costs.sum(0) + runs)) * costs
         return scale
 

@@ -171,8 +171,8 @@ def efficientnet(vary: Variation) -> nn.Module:
     return nn.Sequential(*layers, head(last))
 
 
-class _Shuffling(nn.Module):
-    """The units of ShuffleNetV2: half of the channels pass by, or both halves are computed at half the size."""
+class Shuffling(nn.Module):
+    """A unit of ShuffleNetV2: half of the channels pass by, or both halves are computed at half the size."""
 
     def __init__(self, inputs: int, outputs: int, kernel: int, stride: int) -> None:
         super().__init__()
@@ -212,6 +212,6 @@ def shufflenetv2(vary: Variation) -> nn.Module:
         outputs = usual if vary.published else vary.channels(max(16, round(usual * width / 16) * 16), multiple=16)
         kernel = vary.kernel(3)
         for block in range(vary.depth(depth, least=2)):
-            layers.append(_Shuffling(channels, outputs, kernel, 1 if block else 2))
+            layers.append(Shuffling(channels, outputs, kernel, 1 if block else 2))
             channels = outputs
     return nn.Sequential(*layers, convolution(channels, 1024, 1), head(1024))

@@ -8,7 +8,8 @@ from nni_latency.graphs._blocks import Branches, head
 from nni_latency.graphs._variation import Variation
 
 
-def _plain(inputs: int, outputs: int, kernel: int, stride: int = 1, padding: int | None = None) -> nn.Sequential:
+def plain(inputs: int, outputs: int, kernel: int, stride: int = 1, padding: int | None = None) -> nn.Sequential:
+    """Return a convolution with a bias, and ReLU; padded to keep the size unless it is said."""
     padding = kernel // 2 if padding is None else padding
     return nn.Sequential(nn.Conv2d(inputs, outputs, kernel, stride, padding), nn.ReLU())
 
@@ -20,13 +21,13 @@ def alexnet(vary: Variation) -> nn.Module:
     first, second, third, fourth, fifth = sizes
     linear = vary.channels(round(4096 * width / 64) * 64, multiple=64)
     return nn.Sequential(
-        _plain(3, first, vary.kernel(11, (7, 9, 11)), 4, 2),
+        plain(3, first, vary.kernel(11, (7, 9, 11)), 4, 2),
         nn.MaxPool2d(3, 2),
-        _plain(first, second, vary.kernel(5, (3, 5, 7))),
+        plain(first, second, vary.kernel(5, (3, 5, 7))),
         nn.MaxPool2d(3, 2),
-        _plain(second, third, vary.kernel(3, (3, 5))),
-        _plain(third, fourth, vary.kernel(3, (3, 5))),
-        _plain(fourth, fifth, vary.kernel(3, (3, 5))),
+        plain(second, third, vary.kernel(3, (3, 5))),
+        plain(third, fourth, vary.kernel(3, (3, 5))),
+        plain(fourth, fifth, vary.kernel(3, (3, 5))),
         nn.MaxPool2d(3, 2),
         nn.AdaptiveAvgPool2d(6),
         nn.Flatten(),
@@ -46,7 +47,7 @@ def vgg(vary: Variation) -> nn.Module:
     for usual, depth in ((64, 2), (128, 2), (256, 3), (512, 3), (512, 3)):
         for _ in range(vary.depth(depth)):
             outputs = vary.channels(max(8, round(usual * width / 8) * 8), low=0.8, high=1.2)
-            layers.append(_plain(channels, outputs, vary.kernel(3, (1, 3, 3, 5))))
+            layers.append(plain(channels, outputs, vary.kernel(3, (1, 3, 3, 5))))
             channels = outputs
         layers.append(nn.MaxPool2d(2, 2))
     linear = vary.channels(round(4096 * width / 64) * 64, multiple=64)
@@ -58,17 +59,17 @@ def squeezenet(vary: Variation) -> nn.Module:
     """SqueezeNet 1.1 (arXiv:1602.07360)."""
     width = vary.scale(0.6, 1.5)
     channels = vary.channels(64)
-    layers: list[nn.Module] = [_plain(3, channels, vary.kernel(3, (3, 5, 7)), 2), nn.MaxPool2d(3, 2, ceil_mode=True)]
+    layers: list[nn.Module] = [plain(3, channels, vary.kernel(3, (3, 5, 7)), 2), nn.MaxPool2d(3, 2, ceil_mode=True)]
     for squeezed, expanded, depth in ((16, 64, 2), (32, 128, 2), (48, 192, 2), (64, 256, 2)):
         for _ in range(vary.depth(depth)):
             narrow = vary.channels(max(8, round(squeezed * width / 8) * 8))
             point, window = (vary.channels(max(8, round(expanded * width / 8) * 8)) for _ in range(2))
-            layers.append(_plain(channels, narrow, 1))
-            layers.append(Branches([_plain(narrow, point, 1), _plain(narrow, window, vary.kernel(3, (3, 5)))]))
+            layers.append(plain(channels, narrow, 1))
+            layers.append(Branches([plain(narrow, point, 1), plain(narrow, window, vary.kernel(3, (3, 5)))]))
             channels = point + window
         if expanded < 192:
             layers.append(nn.MaxPool2d(3, 2, ceil_mode=True))
-    return nn.Sequential(*layers, _plain(channels, 1000, 1), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    return nn.Sequential(*layers, plain(channels, 1000, 1), nn.AdaptiveAvgPool2d(1), nn.Flatten())
 
 
 #: 1x1; 1x1 and 3x3; 1x1 and 5x5; pooling and 1x1; a pooling layer stands for a new size.
@@ -96,10 +97,10 @@ def googlenet(vary: Variation) -> nn.Module:
 
     first, second, channels = scaled(64), scaled(64), scaled(192)
     layers: list[nn.Module] = [
-        _plain(3, first, vary.kernel(7, (5, 7)), 2),
+        plain(3, first, vary.kernel(7, (5, 7)), 2),
         nn.MaxPool2d(3, 2, ceil_mode=True),
-        _plain(first, second, 1),
-        _plain(second, channels, 3),
+        plain(first, second, 1),
+        plain(second, channels, 3),
         nn.MaxPool2d(3, 2, ceil_mode=True),
     ]
     for sizes in _INCEPTION:
@@ -109,10 +110,10 @@ def googlenet(vary: Variation) -> nn.Module:
         point, before_three, three, before_five, five, pooled = map(scaled, sizes)
         large = vary.kernel(5, (3, 5))
         ways = [
-            _plain(channels, point, 1),
-            nn.Sequential(_plain(channels, before_three, 1), _plain(before_three, three, 3)),
-            nn.Sequential(_plain(channels, before_five, 1), _plain(before_five, five, large)),
-            nn.Sequential(nn.MaxPool2d(3, 1, 1), _plain(channels, pooled, 1)),
+            plain(channels, point, 1),
+            nn.Sequential(plain(channels, before_three, 1), plain(before_three, three, 3)),
+            nn.Sequential(plain(channels, before_five, 1), plain(before_five, five, large)),
+            nn.Sequential(nn.MaxPool2d(3, 1, 1), plain(channels, pooled, 1)),
         ]
         layers.append(Branches(ways))
         channels = point + three + five + pooled

@@ -9,7 +9,9 @@ from nni_latency.graphs._blocks import convolution, head
 from nni_latency.graphs._variation import Variation
 
 
-class _Residual(nn.Module):
+class Residual(nn.Module):
+    """Layers whose result is added to what comes in, or to a shortcut of it, and ReLU."""
+
     def __init__(self, layers: nn.Module, shortcut: nn.Module | None) -> None:
         super().__init__()
         self.layers, self.shortcut, self.activation = layers, shortcut, nn.ReLU()
@@ -43,22 +45,24 @@ def resnet(vary: Variation) -> nn.Module:
             )
             changes = stride > 1 or channels != outputs
             shortcut = convolution(channels, outputs, 1, stride, activation=None) if changes else None
-            layers.append(_Residual(nn.Sequential(*inner), shortcut))
+            layers.append(Residual(nn.Sequential(*inner), shortcut))
             channels = outputs
     return nn.Sequential(*layers, head(channels))
 
 
-def _before(inputs: int, outputs: int, kernel: int) -> nn.Sequential:
+def preceded(inputs: int, outputs: int, kernel: int) -> nn.Sequential:
     """Normalisation and activation, and a convolution behind them."""
     return nn.Sequential(
         nn.BatchNorm2d(inputs), nn.ReLU(), nn.Conv2d(inputs, outputs, kernel, padding=kernel // 2, bias=False)
     )
 
 
-class _Dense(nn.Module):
+class Dense(nn.Module):
+    """Layers whose result is put behind what comes in."""
+
     def __init__(self, channels: int, middle: int, growth: int, kernel: int) -> None:
         super().__init__()
-        self.layers = nn.Sequential(_before(channels, middle, 1), _before(middle, growth, kernel))
+        self.layers = nn.Sequential(preceded(channels, middle, 1), preceded(middle, growth, kernel))
 
     def forward(self, inputs: Tensor) -> Tensor:
         return torch.cat([inputs, self.layers(inputs)], dim=1)
@@ -73,10 +77,10 @@ def densenet(vary: Variation) -> nn.Module:
     for stage, depth in enumerate(depths):
         middle, kernel = vary.channels(4 * growth, low=0.7, high=1.1), vary.kernel(3, (3, 5))
         for _ in range(depth):
-            layers.append(_Dense(channels, middle, growth, kernel))
+            layers.append(Dense(channels, middle, growth, kernel))
             channels += growth
         if stage < len(depths) - 1:
-            layers += [_before(channels, channels // 2, 1), nn.AvgPool2d(2, 2)]
+            layers += [preceded(channels, channels // 2, 1), nn.AvgPool2d(2, 2)]
             channels //= 2
     return nn.Sequential(*layers, nn.BatchNorm2d(channels), nn.ReLU(), head(channels))
 
@@ -92,7 +96,9 @@ class _ChannelsLast(nn.Module):
         return self.norm(inputs.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)  # type: ignore[no-any-return]
 
 
-class _ConvNeXtBlock(nn.Module):
+class ConvNeXtBlock(nn.Module):
+    """A depthwise convolution, and two linear layers over the channels."""
+
     def __init__(self, channels: int, kernel: int, ratio: int) -> None:
         super().__init__()
         self.depthwise = nn.Conv2d(channels, channels, kernel, padding=kernel // 2, groups=channels)
@@ -120,7 +126,7 @@ def convnext(vary: Variation) -> nn.Module:
             layers += [_ChannelsLast(channels), nn.Conv2d(channels, outputs, 2, 2)]
         channels = outputs
         kernel, ratio = vary.kernel(7, (3, 5, 7)), vary.choose(4, (2, 3, 4))
-        layers += [_ConvNeXtBlock(channels, kernel, ratio) for _ in range(depth)]
+        layers += [ConvNeXtBlock(channels, kernel, ratio) for _ in range(depth)]
     return nn.Sequential(
         *layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.LayerNorm(channels), nn.Linear(channels, 1000)
     )

@@ -26,7 +26,7 @@ class _Attention(nn.Module):
         return self.given(mixed.transpose(1, 2).reshape(count, tokens, channels))  # type: ignore[no-any-return]
 
 
-class _Encoder(nn.Module):
+class Encoder(nn.Module):
     """A layer of a transformer, normalised before each part or behind it."""
 
     def __init__(self, channels: int, heads: int, ratio: float, *, before: bool) -> None:
@@ -64,7 +64,7 @@ def vit(vary: Variation) -> nn.Module:
     heads = vary.choose(3, (2, 3, 4, 6))
     channels = heads * vary.choose(64, (32, 48, 64))
     ratio, patch = vary.choose(4.0, (2.0, 3.0, 4.0)), vary.choose(16, (14, 16, 28, 32))
-    layers: list[nn.Module] = [_Encoder(channels, heads, ratio, before=True) for _ in range(vary.depth(12, spread=5))]
+    layers: list[nn.Module] = [Encoder(channels, heads, ratio, before=True) for _ in range(vary.depth(12, spread=5))]
     return _VisionTransformer(patch, channels, layers)
 
 
@@ -89,7 +89,7 @@ def bert(vary: Variation) -> nn.Module:
     heads = vary.choose(4, (2, 4, 6, 8))
     channels = heads * vary.choose(64, (32, 48, 64))
     ratio, depth = vary.choose(4.0, (2.0, 3.0, 4.0)), vary.depth(4, spread=3)
-    layers: list[nn.Module] = [_Encoder(channels, heads, ratio, before=False) for _ in range(depth)]
+    layers: list[nn.Module] = [Encoder(channels, heads, ratio, before=False) for _ in range(depth)]
     return _TextTransformer(TEXT_LENGTH, channels, layers)
 
 

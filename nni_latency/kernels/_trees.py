@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -119,6 +120,35 @@ class Trees:
         start = float(np.ravel(boosting.init_.constant_)[0])
         trees = tuple(_tree(item.tree_) for item in boosting.estimators_.ravel())
         return cls(trees, start, float(boosting.learning_rate))
+
+    def arrays(self) -> dict[str, NDArray[np.generic]]:
+        """Return them as arrays: nodes of all trees behind one another, and where each tree begins."""
+        names = ("feature", "threshold", "left", "right")
+        nodes = {name: np.concatenate([getattr(tree, name) for tree in self.trees]) for name in names}
+        starts = np.cumsum([0, *(len(tree.feature) for tree in self.trees[:-1])])
+        small = {name: nodes[name].astype(np.int32) for name in ("feature", "left", "right")}
+        return {**small, "threshold": nodes["threshold"], "starts": starts, "sum": np.array([self.offset, self.scale])}
+
+    @classmethod
+    def of_arrays(cls, arrays: Mapping[str, NDArray[np.generic]]) -> Trees:
+        """Make them of `arrays`.
+
+        Raises
+        ------
+        KeyError, ValueError
+            If one is missing, or does not fit the others.
+        """
+        starts = [int(start) for start in arrays["starts"]]
+        ends = [*starts[1:], len(arrays["feature"])]
+        columns = {name: arrays[name].tolist() for name in ("feature", "threshold", "left", "right")}
+        trees = tuple(
+            Tree(*(tuple(column[start:end]) for column in columns.values()))
+            for start, end in zip(starts, ends, strict=True)
+        )
+        offset, scale = (float(value) for value in arrays["sum"].tolist())
+        if not (trees and all(math.isfinite(value) for value in (offset, scale, *columns["threshold"]))):
+            raise ValueError("there is no tree, or a number is not finite.")
+        return cls(trees, offset, scale)
 
     def content(self) -> dict[str, Any]:
         """Return plain values."""

@@ -205,7 +205,7 @@ def test_a_damaged_file_is_refused(predictor: GraphPredictor, tmp_path: Path) ->
         content = json.loads(file.metadata()["nni_latency"])
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     for changed, message in (
-        ({"version": 99}, "has version 99, this nni_latency reads up to 2"),
+        ({"version": 99}, "has version 99, this nni_latency reads up to 3"),
         ({"format": "nni_latency.kernels"}, "is not a graph predictor"),
         ({"spreads": [0.1]}, "is damaged"),
         ({"description": [1]}, "describes operators in another way"),

@@ -1,0 +1,254 @@
+"""Networks of blocks of all families at random: they belong to none, and show predictors what blocks cost elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from nni_latency.graphs._blocks import ACTIVATIONS, Branches, Gate, InvertedResidual, convolution, head
+from nni_latency.graphs._mobile_networks import Shuffling
+from nni_latency.graphs._plain_networks import plain
+from nni_latency.graphs._residual_networks import ConvNeXtBlock, Dense, Residual, preceded
+from nni_latency.graphs._sequence_networks import Encoder
+from nni_latency.graphs._variation import Variation
+
+#: Name of the family: its networks are alike in nothing, so each of them stands for itself.
+MIXED = "mixed"
+
+#: Channels times the side of the picture, about.
+_CHANNELS_BY_SIDE = 2700
+
+#: Largest side of a picture whose pixels attend to each other.
+_LARGEST_ATTENTION = 14
+
+_ACTIVATIONS = tuple(ACTIVATIONS)
+
+
+@dataclass
+class _Stage:
+    """What blocks of one size have in common.
+
+    Parameters
+    ----------
+    vary : Variation
+        What decides.
+    channels : int
+        Of the input of the next block.
+    side : int
+        Of its picture.
+    """
+
+    vary: Variation
+    channels: int
+    side: int
+
+    def width(self) -> int:
+        """Draw a number of channels that suits the picture."""
+        usual = round(_CHANNELS_BY_SIDE / self.side * self.vary.scale(0.4, 1.6))
+        multiple = self.vary.choose(8, (8, 8, 8, 4, 2))
+        return max(multiple, round(usual / multiple) * multiple)
+
+    def window(self, *choices: int) -> int:
+        """Draw the size of a window."""
+        return self.vary.choose(3, choices or (3, 3, 5))
+
+    def activation(self) -> str:
+        """Draw an activation."""
+        return self.vary.choose("relu", _ACTIVATIONS)
+
+    def shrink(self, stride: int) -> None:
+        """Note that the picture is smaller from here on."""
+        self.side = -(-self.side // stride)
+
+
+def _convolution(stage: _Stage, stride: int) -> nn.Module:
+    outputs, normalised = stage.width(), stage.vary.choose(True, (True, False))
+    kernel = stage.window(1, 3, 3, 5)
+    made = (
+        convolution(stage.channels, outputs, kernel, stride, activation=stage.activation())
+        if normalised
+        else plain(stage.channels, outputs, kernel, stride)
+    )
+    stage.channels = outputs
+    return made
+
+
+def _separable(stage: _Stage, stride: int) -> nn.Module:
+    inputs, outputs, activation = stage.channels, stage.width(), stage.activation()
+    stage.channels = outputs
+    window = stage.window(3, 5, 7)
+    return nn.Sequential(
+        convolution(inputs, inputs, window, stride, groups=inputs, activation=activation),
+        convolution(inputs, outputs, 1, activation=activation),
+    )
+
+
+def _inverted(stage: _Stage, stride: int) -> nn.Module:
+    inputs, activation = stage.channels, stage.activation()
+    outputs = stage.vary.choose(inputs, (inputs, stage.width() // 2))
+    wide, gated = inputs * stage.vary.choose(3, (1, 2, 3, 4, 6)), stage.vary.choose(False, (False, True))
+    gate = Gate(wide, max(4, wide // 16), activation=stage.activation(), hard=stage.vary.choose(True, (True, False)))
+    stage.channels = outputs
+    return InvertedResidual(
+        inputs, outputs, stage.window(3, 5, 7), stride, wide, activation=activation, gate=gate if gated else None
+    )
+
+
+def _residual(stage: _Stage, stride: int) -> nn.Module:
+    inputs, middle, window = stage.channels, stage.width(), stage.window(3, 3, 5)
+    kind = stage.vary.choose("basic", ("basic", "bottleneck", "grouped"))
+    if kind == "basic":
+        outputs = stage.vary.choose(inputs, (inputs, middle))
+        layers = [convolution(inputs, middle, window, stride), convolution(middle, outputs, window, activation=None)]
+    else:
+        outputs = stage.vary.choose(inputs, (inputs, 2 * middle))
+        groups = stage.vary.choose(2, (2, 4, 8)) if kind == "grouped" else 1
+        middle = max(groups, middle // groups * groups)
+        layers = [
+            convolution(inputs, middle, 1),
+            convolution(middle, middle, window, stride, groups=groups),
+            convolution(middle, outputs, 1, activation=None),
+        ]
+    shortcut = convolution(inputs, outputs, 1, stride, activation=None) if stride > 1 or inputs != outputs else None
+    stage.channels = outputs
+    return Residual(nn.Sequential(*layers), shortcut)
+
+
+def _fire(stage: _Stage, stride: int) -> nn.Module:
+    inputs, wide = stage.channels, stage.width()
+    narrow, half = max(4, wide // 4), max(4, wide // 2)
+    stage.channels = 2 * half
+    squeezed = plain(inputs, narrow, 1, stride)
+    return nn.Sequential(squeezed, Branches([plain(narrow, half, 1), plain(narrow, half, stage.window())]))
+
+
+def _inception(stage: _Stage, stride: int) -> nn.Module:
+    inputs, quarter = stage.channels, max(4, stage.width() // 4)
+    stage.channels = 4 * quarter
+    before = max(4, quarter // 2)
+    ways = [
+        plain(inputs, quarter, 1, stride),
+        nn.Sequential(plain(inputs, before, 1), plain(before, quarter, 3, stride)),
+        nn.Sequential(plain(inputs, before, 1), plain(before, quarter, stage.window(3, 5, 7), stride)),
+        nn.Sequential(nn.MaxPool2d(3, stride, 1), plain(inputs, quarter, 1)),
+    ]
+    return Branches(ways)
+
+
+def _dense(stage: _Stage, stride: int) -> nn.Module:
+    layers: list[nn.Module] = [nn.AvgPool2d(stride, stride)] if stride > 1 else []
+    growth, count = max(8, stage.width() // 4), stage.vary.choose(2, (1, 2, 3))
+    for _ in range(count):
+        layers.append(Dense(stage.channels, 2 * growth, growth, stage.window(3, 3, 5)))
+        stage.channels += growth
+    narrow = max(8, stage.channels // 2)
+    layers.append(preceded(stage.channels, narrow, 1))
+    stage.channels = narrow
+    return nn.Sequential(*layers)
+
+
+def _shuffling(stage: _Stage, stride: int) -> nn.Module:
+    inputs, outputs = stage.channels, stage.channels // 2 * 2 if stride == 1 else max(8, stage.width() // 2 * 2)
+    layers: list[nn.Module] = [] if inputs == outputs or stride > 1 else [convolution(inputs, outputs, 1)]
+    stage.channels = outputs
+    return nn.Sequential(*layers, Shuffling(inputs if stride > 1 else outputs, outputs, stage.window(3, 5), stride))
+
+
+def _convnext(stage: _Stage, stride: int) -> nn.Module:
+    layers: list[nn.Module] = []
+    if stride > 1:
+        outputs = stage.width()
+        layers.append(nn.Conv2d(stage.channels, outputs, 2, 2, padding=stage.side % 2))
+        stage.channels = outputs
+    layers.append(ConvNeXtBlock(stage.channels, stage.window(3, 5, 7), stage.vary.choose(4, (2, 3, 4))))
+    return nn.Sequential(*layers)
+
+
+class _Attending(nn.Module):
+    """Layers of a transformer over the pixels of a picture."""
+
+    def __init__(self, channels: int, heads: int, ratio: float, count: int, *, before: bool) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(*(Encoder(channels, heads, ratio, before=before) for _ in range(count)))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        tokens = self.layers(inputs.flatten(2).transpose(1, 2))
+        return tokens.transpose(1, 2).reshape(inputs.shape)  # type: ignore[no-any-return]
+
+
+def _attending(stage: _Stage, stride: int) -> nn.Module:
+    heads = stage.vary.choose(4, (1, 2, 4, 8))
+    outputs = heads * max(8, stage.width() // heads // 8 * 8)
+    reached = convolution(stage.channels, outputs, 1 if stride == 1 else 3, stride, activation=None)
+    stage.channels = outputs
+    ratio, count, before = (stage.vary.choose(4.0, (2.0, 4.0)), *(stage.vary.choose(1, (0, 1)) for _ in "12"))
+    return nn.Sequential(reached, _Attending(outputs, heads, ratio, 1 + count, before=bool(before)))
+
+
+def _pooling(stage: _Stage, stride: int) -> nn.Module:
+    kind = stage.vary.choose("max", ("max", "mean"))
+    window = stage.window(2, 3) if stride > 1 else 3
+    padding = window // 2 if stride == 1 or stage.side % 2 else (window - 1) // 2
+    return nn.MaxPool2d(window, stride, padding) if kind == "max" else nn.AvgPool2d(window, stride, padding)
+
+
+_Block = Callable[[_Stage, int], nn.Module]
+
+#: What a network may be made of: given a stage and a stride, each makes a block and tells the stage its channels.
+_BLOCKS: tuple[_Block, ...] = (
+    _convolution, _separable, _inverted, _residual, _fire, _inception, _dense, _shuffling, _convnext, _attending,
+    _pooling,
+)  # fmt: skip
+
+
+def _block(stage: _Stage, kinds: tuple[_Block, ...], stride: int) -> nn.Module:
+    kind = stage.vary.choose(kinds[0], kinds)
+    if kind is _attending and -(-stage.side // stride) > _LARGEST_ATTENTION:
+        kind = _convolution
+    made = kind(stage, stride)
+    stage.shrink(stride)
+    return made
+
+
+def _stem(vary: Variation) -> tuple[nn.Module, _Stage]:
+    kernel, stride = vary.choose((3, 2), ((3, 2), (5, 2), (7, 2), (7, 4), (11, 4), (4, 4), (8, 8), (16, 16)))
+    stage = _Stage(vary, 3, 224 // stride)
+    outputs = stage.width()
+    stage.channels = outputs
+    if kernel == stride:
+        return nn.Conv2d(3, outputs, kernel, stride), stage
+    return convolution(3, outputs, kernel, stride, activation=stage.activation()), stage
+
+
+def _end(stage: _Stage) -> nn.Module:
+    kind = stage.vary.choose("mean", ("mean", "mean", "two", "flat", "convolution"))
+    channels, wide = stage.channels, 64 * stage.vary.choose(16, (4, 8, 16, 32, 48))
+    if kind == "two":
+        activation = ACTIVATIONS[stage.activation()]()
+        ends = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, wide), activation, nn.Linear(wide, 1000)]
+        return nn.Sequential(*ends)
+    if kind == "flat":
+        size = channels * stage.side**2
+        ends = [nn.Flatten(), nn.Linear(size, wide), nn.ReLU(), nn.Linear(wide, wide), nn.ReLU(), nn.Linear(wide, 1000)]
+        return nn.Sequential(*ends)
+    if kind == "convolution":
+        return nn.Sequential(plain(channels, 1000, 1), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    return head(channels)
+
+
+def mixed(vary: Variation) -> nn.Module:
+    """Random blocks of all families, as random networks teach of others (arXiv:2110.13100)."""
+    # A network that is published in this sense does not exist: seed 0 is drawn like all others.
+    vary.published = False
+    first, stage = _stem(vary)
+    layers = [first]
+    # Few kinds a network: what follows one block is often another of the same.
+    kinds = tuple(vary.choose(_convolution, _BLOCKS) for _ in range(vary.choose(2, (1, 2, 3, 4))))
+    while True:
+        layers += [_block(stage, kinds, 1) for _ in range(vary.choose(2, (1, 2, 3, 4)))]
+        if stage.side <= 7:
+            break
+        layers.append(_block(stage, kinds, 2))
+    return nn.Sequential(*layers, _end(stage))

@@ -1,0 +1,162 @@
+"""`OperatorTrees`: boosted trees that say what each operator of a network costs on one platform."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.ensemble import GradientBoostingRegressor
+
+from nni_latency.graphs._encoding import GROUPS, N_FEATURES, TERMS, EncodedGraph
+from nni_latency.graphs._graph_learning import Examples, Part, fit_rates, group_totals, kernels_of
+from nni_latency.kernels import Trees
+
+Array = NDArray[np.float64]
+
+#: Networks with times of kernels from which trees are learned at least.
+FEWEST_NETWORKS = 30
+
+#: How far from what its rates say an operator is learned to be, as a logarithm.
+_FARTHEST = 3.0
+
+#: What is left at least of the first kernel, without what a run takes besides, as a share.
+_LEAST_LEFT = 0.05
+
+#: What every operator of a kernel counts at least, so that those that a runtime fuses are seen, too.
+_LEAST_WEIGHT = 1e-4
+
+#: Numbers about what an operator reads: sizes and work, which stand first among the features.
+_N_READ = 6
+
+#: Numbers about an operator: its features; the groups and kinds of itself, of what it reads and of what reads it.
+N_COLUMNS = N_FEATURES + 6 + _N_READ
+
+
+@dataclass(frozen=True)
+class OperatorTrees:
+    """Costs of operators on one platform. Immutable.
+
+    A graph network sees a whole neighbourhood, and generalises from it; trees see an operator and what is next to it,
+    and stay closer to what was measured. On families that neither has seen, they are wrong in different places.
+
+    Parameters
+    ----------
+    rates : ndarray of shape (n_groups, n_terms)
+        What a unit of each term costs.
+    run : float
+        What a run takes besides [s].
+    trees : Trees
+        The logarithm of the factor on what rates say.
+    """
+
+    rates: Array
+    run: float
+    trees: Trees
+
+    def costs(self, graph: EncodedGraph) -> Array:
+        """Return what operators cost [s], (n_operators,)."""
+        found: Array = _priors(self.rates, graph) * np.exp(self.trees.predict(describe(graph)))
+        return found
+
+    def latencies(self, graphs: Sequence[EncodedGraph]) -> Array:
+        """Return the times of networks [s], (n_graphs,)."""
+        return np.array([self.costs(graph).sum() + self.run for graph in graphs])
+
+    def tensors(self) -> dict[str, NDArray[np.generic]]:
+        """Return all that it knows as arrays, by name."""
+        return {"rates": self.rates, "run": np.array([self.run]), **self.trees.arrays()}
+
+    @classmethod
+    def read(cls, tensors: Mapping[str, NDArray[np.generic]]) -> OperatorTrees:
+        """Make it of arrays.
+
+        Raises
+        ------
+        KeyError, ValueError
+            If one is missing, or does not fit the others.
+        """
+        rates, run = tensors["rates"].astype(np.float64), float(tensors["run"].astype(np.float64)[0])
+        if rates.shape != (len(GROUPS), len(TERMS)) or not (np.isfinite(rates).all() and np.isfinite(run)):
+            raise ValueError("the rates of trees are not numbers by group and term.")
+        return cls(rates, run, Trees.of_arrays(tensors).check(N_COLUMNS))
+
+
+def learn_trees(examples: Examples, platform: int, seed: int) -> OperatorTrees | None:
+    """Learn what operators cost on one platform, from times of kernels.
+
+    Parameters
+    ----------
+    examples : Examples
+        Networks.
+    platform : int
+        Number of the platform.
+    seed : int
+        Of the boosting.
+
+    Returns
+    -------
+    OperatorTrees or None
+        None if the kernels of too few networks were timed there.
+    """
+    timed = [
+        number
+        for number, parts in enumerate(examples.parts)
+        if not np.isnan(examples.latencies[number, platform]) and any(part.platform == platform for part in parts)
+    ]
+    if len(timed) < FEWEST_NETWORKS:
+        return None
+    known = examples.only(timed)
+    totals = np.array([group_totals(graph) for graph in known.graphs])
+    rates, run = fit_rates(totals, known.latencies[:, platform], kernels_of(known, platform))
+    rows, targets, weights = [], [], []
+    for graph, parts in zip(known.graphs, known.parts, strict=True):
+        described, priors = describe(graph), _priors(rates, graph)
+        here = [part for part in parts if part.platform == platform and part.seconds > 0]
+        whole = sum(part.seconds for part in here)
+        for part in here:
+            numbers = list(part.operators)
+            expected = float(priors[numbers].sum())
+            rows.append(described[numbers])
+            targets += len(numbers) * [np.log(_without_run(part, run) / expected)]
+            weights.append(part.seconds / whole * priors[numbers] / expected + _LEAST_WEIGHT)
+    boosting = GradientBoostingRegressor(
+        # Absolute errors beyond a bound, since a kernel that was disturbed is far off.
+        loss="huber",
+        n_estimators=200,
+        learning_rate=0.08,
+        max_depth=5,
+        min_samples_leaf=10,
+        subsample=0.5,
+        max_features=0.3,
+        random_state=seed,
+    )
+    boosting.fit(np.concatenate(rows), np.clip(targets, -_FARTHEST, _FARTHEST), np.concatenate(weights))
+    return OperatorTrees(rates, run, Trees.of_boosting(boosting))
+
+
+def _without_run(part: Part, run: float) -> float:
+    return max(part.seconds - run * part.is_first, _LEAST_LEFT * part.seconds)
+
+
+def _priors(rates: Array, graph: EncodedGraph) -> Array:
+    found: Array = (rates[graph.groups] * graph.terms).sum(axis=1)
+    return found
+
+
+def describe(graph: EncodedGraph) -> Array:
+    """Return what trees see of the operators of a network, (n_operators, N_COLUMNS); -1 where nothing is next to one.
+
+    What it reads counts by its mean, and what reads it by the last of them.
+    """
+    count = len(graph)
+    read, sources = np.zeros((count, _N_READ)), np.zeros(count)
+    around = np.full((count, 4), -1.0)
+    taken, given = graph.edges
+    np.add.at(read, given, graph.features[taken, :_N_READ])
+    np.add.at(sources, given, 1.0)
+    around[given, 0], around[given, 1] = graph.kinds[taken], graph.groups[taken]
+    around[taken, 2], around[taken, 3] = graph.kinds[given], graph.groups[given]
+    own = np.column_stack([graph.features, graph.groups, graph.kinds])
+    return np.hstack([own, around, read / np.maximum(sources, 1.0)[:, None]]).astype(np.float64)
