@@ -16,6 +16,7 @@ from nni_latency.cli._acts_formula import acts_formula
 from nni_latency.cli._console import named, remarks
 from nni_latency.cli._fit_energy import fit_energy
 from nni_latency.cli._fit_graph import fit_graph
+from nni_latency.cli._fit_kernels import fit_kernels
 from nni_latency.cli._option import grouped, option, output_option
 from nni_latency.cli._output_options import OutputOptions
 from nni_latency.cli._report import Column, Grid, Report, ReportingCommand, print_report
@@ -31,6 +32,7 @@ def command() -> None:
 
 command.add_command(fit_energy)
 command.add_command(fit_graph)
+command.add_command(fit_kernels)
 
 
 @dataclass(frozen=True)

@@ -59,9 +59,10 @@ def kernel_report(found: kernels.KernelPredictors, before: Sequence[Pairs] = (),
 def _conclusions(found: kernels.KernelPredictors, overall: kernels.KernelScores | None) -> list[str]:
     if overall is None:
         return []
+    measured = f"; measured in {format_seconds(found.duration)}" if found.duration else ""
     return [
         f"All together: {overall.n} kernels, RMSPE {format_percent(overall.rmspe)}, {format_percent(overall.within5)} "
-        f"within 5 %, {format_percent(overall.within10)} within 10 %; measured in {format_seconds(found.duration)}.",
+        f"within 5 %, {format_percent(overall.within10)} within 10 %{measured}.",
         "Scores are of kernels that a model had not seen.",
     ]
 

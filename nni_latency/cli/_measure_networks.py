@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -47,7 +47,10 @@ class _NetworkOptions:
     """Which networks are measured."""
 
     families: tuple[str, ...] | None = option(
-        "Families of networks, separated by commas, or all.  [default: all, where no file is given]", type=NAMES
+        "Families of networks, separated by commas, or all; each with a number of networks if it is not that of "
+        "--per-family, such as mixed:200,vgg.  [default: all, where no file is given]",
+        type=NAMES,
+        metavar="NAME[:N][,NAME...]",
     )
     per_family: int = option("Networks of each family.", type=click.IntRange(1), default=20)
     seed: int = option(
@@ -192,15 +195,15 @@ def _measure(steps: Sequence[_Step], ending: _EndOptions, store: StoreOptions) -
 def _prepare(files: tuple[Path, ...], wanted: _NetworkOptions) -> list[datasets.NetworkFile]:
     """Find the networks of all batch sizes; files of families are written behind a progress bar."""
     networks = [item for size in wanted.batch_sizes if files for item in datasets.given_files(files, batch_size=size)]
-    chosen = graphs.find_families(wanted.families or (() if files else ("all",)))
-    total = len(chosen) * wanted.per_family * len(wanted.batch_sizes)
+    counts = _counts(wanted, () if files else ("all",))
+    total = sum(counts.values()) * len(wanted.batch_sizes)
     if not total:
         return networks
     try:
         with progress(remarks()) as bar:
             task = bar.add_task("networks", total=total, left="")
             begin = time.monotonic()
-            for number, item in enumerate(_members(chosen, wanted), 1):
+            for number, item in enumerate(_members(counts, wanted), 1):
                 networks.append(item)
                 left = (time.monotonic() - begin) / number * (total - number)
                 bar.update(
@@ -215,9 +218,32 @@ def _prepare(files: tuple[Path, ...], wanted: _NetworkOptions) -> list[datasets.
     return networks
 
 
-def _members(chosen: Sequence[graphs.Family], wanted: _NetworkOptions) -> Iterator[datasets.NetworkFile]:
+def _counts(wanted: _NetworkOptions, usual: tuple[str, ...]) -> dict[graphs.Family, int]:
+    """Return how many networks of which families are measured; a family that is named twice counts as the last time."""
+    found: dict[graphs.Family, int] = {}
+    for text in wanted.families or usual:
+        name, colon, number = text.partition(":")
+        if colon and not (number.isdecimal() and int(number) > 0):
+            raise InvalidValueError(
+                f"The family {text!r} must be a name, or a name and a number of networks >= 1, such as mixed:200. "
+                f"Got the number {number!r}."
+            )
+        found |= dict.fromkeys(graphs.find_families([name]), int(number) if colon else wanted.per_family)
+    return found
+
+
+def _members(counts: Mapping[graphs.Family, int], wanted: _NetworkOptions) -> Iterator[datasets.NetworkFile]:
+    """Write the networks; those of all families are spread evenly, so that each meets the machine as the others do."""
     for size in wanted.batch_sizes:
-        yield from datasets.family_files(chosen, wanted.per_family, first_seed=wanted.seed, batch_size=size)
+        made = [
+            (family, datasets.family_files([family], count, first_seed=wanted.seed, batch_size=size), count)
+            for family, count in counts.items()
+        ]
+        turns = sorted(
+            ((number + 0.5) / count, place) for place, (*_, count) in enumerate(made) for number in range(count)
+        )
+        for _, place in turns:
+            yield next(made[place][1])
 
 
 def _remark(steps: Sequence[_Step], written: datasets.NetworkSet) -> None:

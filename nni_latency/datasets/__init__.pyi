@@ -3,9 +3,10 @@ from ._batches import BatchedNetworks
 from ._card import make_card
 from ._document import GraphDocument, networks_schema
 from ._kernels import kernels_of_calls, kernels_of_nodes
-from ._learning import measured_networks
+from ._learning import SHIPPED_NAME, measured_networks
 from ._measuring import ANCHORS, DATASET_PROTOCOL, PlatformLatencies, measure_networks
 from ._network_files import NetworkFile, family_files, given_files
+from ._network_kernels import HELD_OUT, learn_network_kernels
 from ._network_set import NetworkEntry, NetworkSet, load_networks
 from ._summaries import Speed, part_times, summarise_network
 from ._writing import export_nnlqp, import_nnlqp, save_networks
@@ -13,6 +14,8 @@ from ._writing import export_nnlqp, import_nnlqp, save_networks
 __all__ = [
     "ANCHORS",
     "DATASET_PROTOCOL",
+    "HELD_OUT",
+    "SHIPPED_NAME",
     "Archive",
     "BatchedNetworks",
     "GraphDocument",
@@ -28,6 +31,7 @@ __all__ = [
     "import_nnlqp",
     "kernels_of_calls",
     "kernels_of_nodes",
+    "learn_network_kernels",
     "load_networks",
     "make_card",
     "measure_networks",

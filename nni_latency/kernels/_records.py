@@ -101,7 +101,7 @@ def learn_kernels(
     kernels : sequence of MeasuredKernel, optional
         Those of them that are learned from; by default all.
     watch : callable, optional
-        Told how many groups of kernels are done, and how many there are.
+        Told how many groups of kernels are done, and how many there are; first when none is done.
 
     Raises
     ------
@@ -142,6 +142,8 @@ def fit_groups(
     # One after another, unless whoever calls has joblib do several side by side.
     found = Parallel(return_as="generator")(delayed(_fit_group)(known, types, seed) for known in enough.values())
     predictors: dict[str, KernelPredictor] = {}
+    if enough:
+        watch(0, len(enough))
     for group, predictor in zip(enough, found, strict=True):
         predictors[group] = predictor
         watch(len(predictors), len(enough))

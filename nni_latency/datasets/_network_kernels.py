@@ -1,0 +1,138 @@
+"""Kernels inside of measured networks, as predictors of kernels learn from them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from nni_latency.datasets._measuring import DATASET_PROTOCOL
+from nni_latency.datasets._network_set import NetworkEntry
+from nni_latency.errors import InvalidValueError, listed
+from nni_latency.kernels import (
+    Kernel,
+    KernelPredictors,
+    KernelRecords,
+    KernelType,
+    MeasuredKernel,
+    kernel_of,
+    kernel_types,
+    learn_kernels,
+)
+from nni_latency.platforms import Platform
+
+#: One network in so many is held out, to hold predictors to its kernels.
+HELD_OUT = 10
+
+#: What an interval holds of the times of one kernel in several places.
+_LOW, _HIGH = 0.1, 0.9
+
+
+@dataclass(frozen=True)
+class _Inside:
+    """What networks say of kernels: times of each, in every place where it stands, and what is outside of them [s]."""
+
+    times: Mapping[Kernel, Sequence[float]]
+    outside: Sequence[float]
+
+    @classmethod
+    def of(cls, networks: Sequence[NetworkEntry], types: Mapping[str, KernelType]) -> _Inside:
+        times: dict[Kernel, list[float]] = defaultdict(list)
+        outside = []
+        for item in networks:
+            operators = item.graph.operators
+            for numbers, seconds in item.parts:
+                kernel = kernel_of([operators[number].op for number in numbers])
+                if kernel is not None and seconds > 0 and _can_be_predicted(kernel, types):
+                    times[kernel].append(seconds)
+            outside.append(max(0.0, item.latency - sum(seconds for _, seconds in item.parts)))
+        return cls(times, outside)
+
+    def measured(self) -> tuple[MeasuredKernel, ...]:
+        """Return each kernel once, with the median of its times."""
+        found = []
+        for kernel, times in sorted(self.times.items(), key=lambda item: item[0].key):
+            low, value, high = np.quantile(times, [_LOW, 0.5, _HIGH]).tolist()
+            found.append(MeasuredKernel(value, low, high, kernel, len(times)))
+        return tuple(found)
+
+
+def learn_network_kernels(
+    networks: Sequence[NetworkEntry],
+    types: Mapping[str, KernelType] | None = None,
+    held_out: int = HELD_OUT,
+    watch: Callable[[int, int], None] = lambda _done, _total: None,
+) -> KernelPredictors:
+    """Learn predictors of kernels from the kernels inside of measured networks.
+
+    A kernel of a random network meets there what it meets in any network: an input that was just computed, weights
+    that were last used a run ago, and kernels like itself around it. `nni_latency.kernels.build_predictors` measures
+    chosen configurations of every kind beside each other; networks have more kernels a minute, of the kinds and sizes
+    that they happen to have.
+
+    Parameters
+    ----------
+    networks : sequence of NetworkEntry
+        Of one platform, a `NetworkSet` for instance. Those without the times of their kernels are left out.
+    types : mapping of str to KernelType, optional
+        Types of plugins, besides those of the catalogue.
+    held_out : int, default=10
+        One network in so many is not learned from: its kernels that no other network has are `tested`. 0 for none.
+    watch : callable, optional
+        Told how many groups of kernels are done, and how many there are; first when none is done.
+
+    Returns
+    -------
+    KernelPredictors
+        The constant is the median of what networks take outside of their kernels.
+
+    Raises
+    ------
+    InvalidValueError
+        If the networks are of several platforms, none has kernels of which the time is known, or they have too few.
+
+    Examples
+    --------
+    >>> from nni_latency.datasets import load_networks
+    >>> networks = load_networks().only(platform="xeon-6-167-1.openvino.fp32.t1", families=["mixed"])
+    >>> learn_network_kernels(networks).save("openvino.kernels.json")               # doctest: +SKIP
+    """
+    known = {**kernel_types(), **(types or {})}
+    platform = _platform_of(networks)
+    timed = [item for item in networks if item.parts]
+    if not timed:
+        raise InvalidValueError(
+            f"The networks of {platform.id} have no times of kernels. Measure them with a runtime that tells what its "
+            "nodes take, such as onnxruntime or openvino."
+        )
+    tested = timed[held_out - 1 :: held_out] if held_out else []
+    names = {item.name for item in tested}
+    inside = _Inside.of([item for item in timed if item.name not in names], known)
+    records = KernelRecords(
+        platform, DATASET_PROTOCOL, inside.measured(), float(np.median(inside.outside)), known, rounds=len(timed)
+    )
+    unknown = [item for item in _Inside.of(tested, known).measured() if item.kernel not in inside.times]
+    found = learn_kernels(records, watch=watch)
+    return replace(found, tested=tuple(unknown), sampling={"networks": len(timed), "held_out": len(tested)})
+
+
+def _can_be_predicted(kernel: Kernel, types: Mapping[str, KernelType]) -> bool:
+    """Whether a kernel is of a kind that is known, and its sizes are in range."""
+    if kernel.kind not in types:
+        return False
+    try:
+        types[kernel.kind].check(kernel, to_measure=False)
+    except InvalidValueError:
+        return False
+    return True
+
+
+def _platform_of(networks: Sequence[NetworkEntry]) -> Platform:
+    platforms = {item.platform.id: item.platform for item in networks}
+    if len(platforms) != 1:
+        raise InvalidValueError(
+            f"Kernels are learned from networks of one platform. Got {listed(platforms) or 'no network'}."
+        )
+    return next(iter(platforms.values()))

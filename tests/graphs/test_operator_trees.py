@@ -1,0 +1,143 @@
+"""Trees over operators: what they learn from times of kernels, and how they are saved."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from measured_graphs import FAST, SLOW, latency, measured, network
+from safetensors import safe_open
+from safetensors.torch import save_file
+
+from nni_latency.errors import FileFormatError
+from nni_latency.graphs import MIXED, GraphPredictor, MeasuredNetwork
+from nni_latency.graphs._encoding import encode_graph
+from nni_latency.graphs._graph_measurements import Measurements
+from nni_latency.graphs._operator_trees import FEWEST_NETWORKS, N_COLUMNS, OperatorTrees, describe, learn_trees
+from nni_latency.operators import Graph
+
+
+def _with_parts(items: list[MeasuredNetwork]) -> list[MeasuredNetwork]:
+    """Add what every operator takes; activations run with what is before them."""
+    found = []
+    for item in items:
+        slower = item.latency / latency(item.graph)
+        parts: list[tuple[tuple[int, ...], float]] = []
+        for number, operator in enumerate(item.graph.operators):
+            seconds = slower * (latency(Graph((operator,), 1)) - 5e-6)
+            if seconds > 0:
+                parts.append(((number,), seconds))
+            else:
+                parts[-1] = ((*parts[-1][0], number), parts[-1][1])
+        found.append(replace(item, parts=tuple(parts)))
+    return found
+
+
+@pytest.fixture(scope="module")
+def items() -> list[MeasuredNetwork]:
+    return _with_parts(measured(12, [(FAST, 1.0)])) + measured(12, [(SLOW, 2.0)])
+
+
+@pytest.fixture(scope="module")
+def trees(items: list[MeasuredNetwork]) -> OperatorTrees:
+    found = learn_trees(Measurements.of(items).examples, 0, 0)
+    assert found is not None
+    return found
+
+
+def test_networks_that_were_not_seen_are_sums_of_their_operators(trees: OperatorTrees) -> None:
+    graphs = [network([20, 20, 20], 20), network([33, 33], 25, "sigmoid"), network([48] * 3, 14, shortcut=True)]
+    encoded = [encode_graph(graph) for graph in graphs]
+    found = trees.latencies(encoded)
+    np.testing.assert_allclose(found, [latency(graph) for graph in graphs], rtol=0.1)
+    assert found[0] == pytest.approx(trees.costs(encoded[0]).sum() + trees.run)
+
+
+def test_a_platform_without_times_of_kernels_has_no_trees(items: list[MeasuredNetwork]) -> None:
+    examples = Measurements.of(items).examples
+    assert learn_trees(examples, 1, 0) is None
+    assert learn_trees(examples.only(range(FEWEST_NETWORKS - 1)), 0, 0) is None
+
+
+def test_operators_are_described_with_what_is_next_to_them() -> None:
+    graph = encode_graph(network([8, 8]))
+    found = describe(graph)
+    assert found.shape == (5, N_COLUMNS)
+    features = graph.features.shape[1]
+    # Group and kind of what the first convolution reads: nothing; of what reads it: its activation.
+    assert found[0, features + 2 : features + 6].tolist() == [-1, -1, graph.kinds[1], graph.groups[1]]
+    np.testing.assert_allclose(found[1, -6:], graph.features[0, :6])
+
+
+def test_they_are_the_same_from_arrays(trees: OperatorTrees) -> None:
+    again = OperatorTrees.read(trees.tensors())
+    graph = encode_graph(network([12, 40, 40]))
+    np.testing.assert_array_equal(again.costs(graph), trees.costs(graph))
+    assert again.run == trees.run
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("rates", np.zeros((2, 2)), "rates"),
+        ("run", np.array([np.nan]), "rates"),
+        ("feature", np.array([10**6], dtype=np.int32), "as many features|divides by feature"),
+        ("sum", np.array([np.inf, 1.0]), "not finite"),
+    ],
+)
+def test_arrays_that_fit_nothing_are_refused(trees: OperatorTrees, name: str, value: np.ndarray, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        OperatorTrees.read({**trees.tensors(), name: value})
+
+
+def test_a_predictor_answers_with_its_trees(items: list[MeasuredNetwork], tmp_path: Path) -> None:
+    predictor = GraphPredictor(hidden=8, epochs=2, n_folds=2, n_members=1).fit(items)
+    assert [found is None for found in predictor.trees_] == [False, True]
+    graph = network([24, 24], 18)
+    alone = predictor.predict([graph], FAST)[0]
+    by_trees = predictor.trees_[0].latencies([encode_graph(graph)])[0]
+    without = GraphPredictor.load(_without_trees(predictor, tmp_path / "old.safetensors"))
+    assert without.trees_ == (None, None)
+    assert alone == pytest.approx(np.sqrt(by_trees * without.predict([graph], FAST)[0]))
+    assert predictor.predict([graph], SLOW)[0] == pytest.approx(without.predict([graph], SLOW)[0])
+    costs = predictor.explain(graph, FAST)
+    assert 0 < sum(item.seconds for item in costs) <= alone * (1 + 1e-9)
+    again = GraphPredictor.load(predictor.save(tmp_path / "new.safetensors"))
+    np.testing.assert_array_equal(again.predict([graph], FAST), predictor.predict([graph], FAST))
+    # A platform that is learned anew from whole networks has none any more.
+    assert again.adapt(items[:8]).trees_ == (None, None)
+
+
+def _without_trees(predictor: GraphPredictor, path: Path) -> Path:
+    """Write the file of the version before."""
+    predictor.save(path)
+    with safe_open(path, "pt") as file:
+        content = json.loads(file.metadata()["nni_latency"])
+        tensors = {name: file.get_tensor(name) for name in file.keys() if not name.startswith("trees/")}  # noqa: SIM118
+    save_file(tensors, path, metadata={"nni_latency": json.dumps({**content, "version": 2})})
+    return path
+
+
+def test_damaged_trees_are_refused(items: list[MeasuredNetwork], tmp_path: Path) -> None:
+    path = GraphPredictor(hidden=8, epochs=1, n_folds=2, n_members=1).fit(items).save(tmp_path / "g.safetensors")
+    with safe_open(path, "pt") as file:
+        metadata, tensors = file.metadata(), {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    tensors["trees/0/left"] = tensors["trees/0/left"] * 0
+    save_file(tensors, path, metadata=metadata)
+    with pytest.raises(FileFormatError, match=r"is damaged.*children behind it"):
+        GraphPredictor.load(path)
+
+
+def test_networks_of_mixed_blocks_are_never_held_out() -> None:
+    items = measured(4, [(FAST, 1.0)])
+    mixed = [replace(item, name=f"mixed-{item.name}", family=MIXED) for item in items]
+    data = Measurements.of([*items, *mixed])
+    held = sorted(row for fold in data.folds(2, 0) for row in fold)
+    assert held == list(range(len(items)))
+    predictor = GraphPredictor(hidden=8, epochs=1, n_folds=2, n_members=1).fit([*items, *mixed])
+    assert np.isnan(predictor.held_out_[len(items) :]).all()
+    assert np.isnan(predictor.latencies_[len(items) :]).all()
+    assert predictor.counts_.tolist() == [len(items) + len(mixed)]
