@@ -130,7 +130,7 @@ def by_nnlp(epochs: int) -> Method:
         torch.manual_seed(0)
         random = np.random.default_rng(0)
         kinds = sorted({item.op.kind for network in known for item in network.graph.operators})
-        families = sorted({item.family for item in known} - {MIXED})
+        families = sorted({item.family for item in known} - MIXED)
         held = set(random.permutation(families)[: max(1, len(families) // 5)]) if len(families) > 1 else set()
         data = [nnlp_data(item, kinds) for item in known]
         validation = [number for number, item in enumerate(known) if item.family in held] or list(
@@ -221,14 +221,14 @@ def main(
         "graph": by_graph(epochs, jobs),
     }
     if ask == "families":
-        families = [name for name in sorted({item.family for item in here} - {MIXED}) if not wanted or name in wanted]
+        families = [name for name in sorted({item.family for item in here} - MIXED) if not wanted or name in wanted]
         cases = {
             name: ([item for item in here if item.family != name], [item for item in here if item.family == name])
             for name in families
         }
         compare(cases, methods, out / f"families.{chosen}.json", out / "unseen_families.png")
     elif ask == "domain":
-        members = sorted((item for item in here if item.family != MIXED), key=lambda item: item.name)
+        members = sorted((item for item in here if item.family not in MIXED), key=lambda item: item.name)
         test = {item.name for number, item in enumerate(members) if number % 10 == 3}
         cases = {
             "all": ([item for item in here if item.name not in test], [item for item in here if item.name in test])

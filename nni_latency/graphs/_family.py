@@ -15,7 +15,7 @@ from nni_latency.graphs import _plain_networks as plain
 from nni_latency.graphs import _residual_networks as residual
 from nni_latency.graphs import _sequence_networks as sequence
 from nni_latency.graphs._cell_networks import nasbench201
-from nni_latency.graphs._mixed_networks import MIXED, mixed
+from nni_latency.graphs._mixed_networks import mixed, mixed_small
 from nni_latency.graphs._variation import Variation
 
 _PICTURE = (3, 224, 224)
@@ -87,7 +87,8 @@ _FAMILIES = MappingProxyType(
             Family("densenet", residual.densenet),
             Family("efficientnet", mobile.efficientnet),
             Family("googlenet", plain.googlenet),
-            Family(MIXED, mixed),
+            Family("mixed", mixed),
+            Family("mixed-small", mixed_small, (3, 32, 32)),
             Family("mnasnet", mobile.mnasnet),
             Family("mobilenetv1", mobile.mobilenetv1),
             Family("mobilenetv2", mobile.mobilenetv2),

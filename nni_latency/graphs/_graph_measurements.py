@@ -73,7 +73,7 @@ class Measurements:
         Networks of mixed blocks are in no part: they are always learned from.
         """
         random = np.random.default_rng(seed)
-        families = [family for family in self.families if family != MIXED]
+        families = [family for family in self.families if family not in MIXED]
         if len(families) < count:
             rows = random.permutation(len(self.family_of))
             return [sorted(map(int, rows[first::count])) for first in range(count)]

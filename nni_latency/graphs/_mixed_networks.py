@@ -14,14 +14,14 @@ from nni_latency.graphs._residual_networks import ConvNeXtBlock, Dense, Residual
 from nni_latency.graphs._sequence_networks import Encoder
 from nni_latency.graphs._variation import Variation
 
-#: Name of the family: its networks are alike in nothing, so each of them stands for itself.
-MIXED = "mixed"
-
-#: Channels times the side of the picture, about.
-_CHANNELS_BY_SIDE = 2700
+#: Names of these families: their networks are alike in nothing, so each of them stands for itself.
+MIXED = frozenset(("mixed", "mixed-small"))
 
 #: Largest side of a picture whose pixels attend to each other.
 _LARGEST_ATTENTION = 14
+
+#: Side of the picture from which on a network ends.
+_LEAST_SIDE = 7
 
 _ACTIVATIONS = tuple(ACTIVATIONS)
 
@@ -38,15 +38,18 @@ class _Stage:
         Of the input of the next block.
     side : int
         Of its picture.
+    size : int
+        Channels times the side of the picture, about.
     """
 
     vary: Variation
     channels: int
     side: int
+    size: int
 
     def width(self) -> int:
         """Draw a number of channels that suits the picture."""
-        usual = round(_CHANNELS_BY_SIDE / self.side * self.vary.scale(0.4, 1.6))
+        usual = round(self.size / self.side * self.vary.scale(0.4, 1.6))
         multiple = self.vary.choose(8, (8, 8, 8, 4, 2))
         return max(multiple, round(usual / multiple) * multiple)
 
@@ -212,14 +215,13 @@ def _block(stage: _Stage, kinds: tuple[_Block, ...], stride: int) -> nn.Module:
     return made
 
 
-def _stem(vary: Variation) -> tuple[nn.Module, _Stage]:
-    kernel, stride = vary.choose((3, 2), ((3, 2), (5, 2), (7, 2), (7, 4), (11, 4), (4, 4), (8, 8), (16, 16)))
-    stage = _Stage(vary, 3, 224 // stride)
-    outputs = stage.width()
-    stage.channels = outputs
+def _stem(stage: _Stage, sizes: tuple[tuple[int, int], ...]) -> nn.Module:
+    kernel, stride = stage.vary.choose(sizes[0], sizes)
+    stage.shrink(stride)
+    taken, stage.channels = stage.channels, stage.width()
     if kernel == stride:
-        return nn.Conv2d(3, outputs, kernel, stride), stage
-    return convolution(3, outputs, kernel, stride, activation=stage.activation()), stage
+        return nn.Conv2d(taken, stage.channels, kernel, stride)
+    return convolution(taken, stage.channels, kernel, stride, activation=stage.activation())
 
 
 def _end(stage: _Stage) -> nn.Module:
@@ -240,15 +242,25 @@ def _end(stage: _Stage) -> nn.Module:
 
 def mixed(vary: Variation) -> nn.Module:
     """Random blocks of all families, as random networks teach of others (arXiv:2110.13100)."""
+    stems = ((3, 2), (5, 2), (7, 2), (7, 4), (11, 4), (4, 4), (8, 8), (16, 16))
+    return _mixed(_Stage(vary, 3, 224, 2700), stems, (1, 2, 3, 4))
+
+
+def mixed_small(vary: Variation) -> nn.Module:
+    """Random blocks of all families, on small pictures (arXiv:2110.13100)."""
+    return _mixed(_Stage(vary, 3, 32, 900), ((3, 1), (3, 1), (5, 1), (3, 2), (2, 2)), (2, 3, 4, 6))
+
+
+def _mixed(stage: _Stage, stems: tuple[tuple[int, int], ...], depths: tuple[int, ...]) -> nn.Module:
+    vary = stage.vary
     # A network that is published in this sense does not exist: seed 0 is drawn like all others.
     vary.published = False
-    first, stage = _stem(vary)
-    layers = [first]
+    layers = [_stem(stage, stems)]
     # Few kinds a network: what follows one block is often another of the same.
     kinds = tuple(vary.choose(_convolution, _BLOCKS) for _ in range(vary.choose(2, (1, 2, 3, 4))))
     while True:
-        layers += [_block(stage, kinds, 1) for _ in range(vary.choose(2, (1, 2, 3, 4)))]
-        if stage.side <= 7:
+        layers += [_block(stage, kinds, 1) for _ in range(vary.choose(2, depths))]
+        if stage.side <= _LEAST_SIDE:
             break
         layers.append(_block(stage, kinds, 2))
     return nn.Sequential(*layers, _end(stage))

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from nni_latency.cli._measure_networks import _counts, _members, _NetworkOptions
 from nni_latency.datasets import load_networks
 from nni_latency.operators import export_onnx
 
@@ -29,6 +30,9 @@ def model(tmp_path):
         (["--platforms", "torch,nowhere"], "Unknown runtime 'nowhere'"),
         (["--platforms", ","], "It must be names separated by commas. Got none."),
         (["--families", "resnets"], "Unknown family 'resnets'"),
+        (["--families", "vgg,mixed:0"], "a name and a number of networks >= 1, such as mixed:200. Got the number '0'"),
+        (["--families", "mixed:many"], "Got the number 'many'"),
+        (["--families", "mixes:3"], "Unknown family 'mixes'"),
         (["none.onnx"], "Cannot read the ONNX file 'none.onnx': No such file or directory."),
     ],
 )
@@ -40,6 +44,16 @@ def test_what_cannot_be_measured_is_said_before_anything_is(fails, options, said
 def test_data_set_that_exists_stays(fails, tmp_path):
     (tmp_path / "networks.zip").touch()
     assert "'networks.zip' exists" in fails("measure-networks", "--families", "vgg")
+
+
+def test_networks_of_each_family_are_spread_evenly(tmp_path, monkeypatch):
+    monkeypatch.setenv("NNI_LATENCY_CACHE", str(tmp_path / "cache"))
+    wanted = _NetworkOptions(("squeezenet:4", "nasbench201"), per_family=2, seed=3, batch_sizes=(1,))
+    counts = _counts(wanted, ())
+    assert {family.name: count for family, count in counts.items()} == {"squeezenet": 4, "nasbench201": 2}
+    made = [(item.family, item.seed) for item in _members(counts, wanted)]
+    small, other = "nasbench201", "squeezenet"
+    assert made == [(other, 3), (small, 3), (other, 4), (other, 5), (small, 4), (other, 6)]
 
 
 @pytest.mark.slow

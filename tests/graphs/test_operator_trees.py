@@ -13,7 +13,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 from nni_latency.errors import FileFormatError
-from nni_latency.graphs import MIXED, GraphPredictor, MeasuredNetwork
+from nni_latency.graphs import GraphPredictor, MeasuredNetwork
 from nni_latency.graphs._encoding import encode_graph
 from nni_latency.graphs._graph_measurements import Measurements
 from nni_latency.graphs._operator_trees import FEWEST_NETWORKS, N_COLUMNS, OperatorTrees, describe, learn_trees
@@ -133,7 +133,7 @@ def test_damaged_trees_are_refused(items: list[MeasuredNetwork], tmp_path: Path)
 
 def test_networks_of_mixed_blocks_are_never_held_out() -> None:
     items = measured(4, [(FAST, 1.0)])
-    mixed = [replace(item, name=f"mixed-{item.name}", family=MIXED) for item in items]
+    mixed = [replace(item, name=f"mixed-{item.name}", family="mixed-small") for item in items]
     data = Measurements.of([*items, *mixed])
     held = sorted(row for fold in data.folds(2, 0) for row in fold)
     assert held == list(range(len(items)))
