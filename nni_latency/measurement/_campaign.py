@@ -196,16 +196,17 @@ class _Session:
             duration = sum(record.duration for record in records)
             if records:
                 totals.append(sum(sum(record.whole) for record in records))
-                self._check_budget(duration)
                 spent += duration
 
-    def _check_budget(self, duration: float) -> None:
-        budget = self.schedule.protocol.time_budget
+    def _check_budget(self, records: Sequence[Record]) -> None:
+        """Raise `InvalidValueError` as soon as a part of a round takes longer than the budget."""
+        budget, duration = self.schedule.protocol.time_budget, sum(record.duration for record in records)
         if not self.schedule.rounds and duration > budget:
+            whole = duration * len(self._round) / len(records)
             raise InvalidValueError(
                 f"The time budget of {format_seconds(budget)} is too small for one round of {len(self._round)} "
-                f"{self.schedule.what}, which takes {format_seconds(duration)}: nothing would be measured. "
-                "Give a larger one."
+                f"{self.schedule.what}, which takes {'about ' if len(records) < len(self._round) else ''}"
+                f"{format_seconds(whole)}: nothing would be measured. Give a larger one."
             )
 
     def _visit_all(self, chains: Sequence[Chain], *, keep: bool) -> list[Record]:
@@ -240,6 +241,8 @@ class _Session:
                 record = self._charged(record, None if visited.duration is None else begin)
                 self.campaign.log.append(record)
             records.append(record)
+            if not keep:
+                self._check_budget(records)
         return ()
 
     def _record(self, chain: Chain, visited: Visited, waited: float) -> Record:

@@ -138,6 +138,14 @@ def test_budget_that_does_not_suffice_for_one_round_is_refused(tmp_path):
     assert not (tmp_path / "t.json").exists()
 
 
+def test_a_budget_far_too_small_is_told_before_the_round_ends(tmp_path):
+    clock = FakeClock()
+    protocol = Protocol(n_warmup=0, time_budget=1.5)
+    latencies = {"a": dict.fromkeys("uvwxyz", 1.0)}
+    with pytest.raises(InvalidValueError, match=r"one round of 6 networks, which takes about 6\.\d+ s: nothing"):
+        _build(tmp_path / "t.json", latencies, clock=clock, protocol=protocol, timer=clock.mark)
+
+
 def _warm_up_rounds(tmp_path, factors):
     """Count the rounds before the first that counts, where the machine is slower by a factor in each."""
     networks, visits = 3, {"count": 0}
