@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import click
-import joblib
 
 import nni_latency.datasets as datasets
+import nni_latency.kernels as kernels
 import nni_latency.loading as loading
 import nni_latency.plots as plots
 from nni_latency.cli._console import progress, remarks
@@ -18,7 +18,6 @@ from nni_latency.cli._option import grouped, option, output_option
 from nni_latency.cli._output_options import OutputOptions
 from nni_latency.cli._report import ReportingCommand, print_report
 from nni_latency.errors import InvalidValueError, UnknownNameError, listed
-from nni_latency.kernels import KernelPredictors
 
 
 @dataclass(frozen=True)
@@ -39,7 +38,7 @@ class _KernelOptions:
     held_out: int = option(
         "Keep one network in so many to hold the predictors to; 0 for none.",
         type=click.IntRange(0),
-        default=datasets.HELD_OUT,
+        default=10,
     )
     jobs: int = option("Groups of kernels that are learned side by side.", type=click.IntRange(1), default=1)
     plot: Path | None = output_option("PNG file of predicted against measured latency, by group of kernels.")
@@ -55,6 +54,8 @@ def fit_kernels(fit: _KernelOptions, output: OutputOptions) -> None:
     """
     networks = _networks(fit)
     out = output.path(f"{networks[0].platform.id}.kernels.json")
+    import joblib
+
     with joblib.parallel_config(n_jobs=fit.jobs), ExitStack() as stack:
         found = datasets.learn_network_kernels(networks, loading.load_kernel_types(), fit.held_out, _Watch(stack).tell)
     found.save(out)
@@ -76,7 +77,7 @@ class _Watch:
         self._bar.update(self._task, completed=done, total=total)
 
 
-def _report(found: KernelPredictors, wrote: list[Path]) -> None:
+def _report(found: kernels.KernelPredictors, wrote: list[Path]) -> None:
     print_report(kernel_report(found, after=[f"Wrote {' and '.join(map(str, wrote))}"]))
     for remark in found.remarks:
         remarks().print(remark, markup=False)

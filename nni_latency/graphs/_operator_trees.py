@@ -16,7 +16,7 @@ from nni_latency.kernels import Trees
 Array = NDArray[np.float64]
 
 #: Networks with times of kernels from which trees are learned at least.
-FEWEST_NETWORKS = 30
+FEWEST_NETWORKS = 100
 
 #: How far from what its rates say an operator is learned to be, as a logarithm.
 _FARTHEST = 3.0

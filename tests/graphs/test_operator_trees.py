@@ -38,7 +38,7 @@ def _with_parts(items: list[MeasuredNetwork]) -> list[MeasuredNetwork]:
 
 @pytest.fixture(scope="module")
 def items() -> list[MeasuredNetwork]:
-    return _with_parts(measured(12, [(FAST, 1.0)])) + measured(12, [(SLOW, 2.0)])
+    return _with_parts(measured(26, [(FAST, 1.0)])) + measured(26, [(SLOW, 2.0)])
 
 
 @pytest.fixture(scope="module")
