@@ -14,10 +14,12 @@ import nni_latency.loading as loading
 import nni_latency.plots as plots
 from nni_latency.cli._console import progress, remarks
 from nni_latency.cli._kernel_report import kernel_report
+from nni_latency.cli._measure_networks import NAMES
 from nni_latency.cli._option import grouped, option, output_option
 from nni_latency.cli._output_options import OutputOptions
 from nni_latency.cli._report import ReportingCommand, print_report
 from nni_latency.errors import InvalidValueError, UnknownNameError, listed
+from nni_latency.platforms import ids_named
 
 
 @dataclass(frozen=True)
@@ -32,8 +34,10 @@ class _KernelOptions:
         type=click.Path(path_type=Path),
     )
     platform: str | None = option("Platform of the data to learn.  [default: the only one]", metavar="NAME|ID")
-    families: str | None = option(
-        "Families of networks to learn from, separated by commas.  [default: all]", metavar="NAME[,NAME...]"
+    families: tuple[str, ...] | None = option(
+        "Families of networks to learn from, separated by commas.  [default: all]",
+        type=NAMES,
+        metavar="NAME[,NAME...]",
     )
     held_out: int = option(
         "Keep one network in so many to hold the predictors to; 0 for none.",
@@ -88,22 +92,18 @@ def _networks(fit: _KernelOptions) -> list[datasets.NetworkEntry]:
     sets = [datasets.load_networks(None if str(path) == datasets.SHIPPED_NAME else path) for path in fit.data]
     entries = [entry for item in sets for entry in item if entry.batch_size == 1]
     if fit.families is not None:
-        wanted, known = [name.strip() for name in fit.families.split(",")], sorted({item.family for item in entries})
-        for name in wanted:
+        known = sorted({item.family for item in entries})
+        for name in fit.families:
             if name not in known:
                 raise UnknownNameError(UnknownNameError.of("family of the data", name, known))
-        entries = [item for item in entries if item.family in wanted]
-    ids = sorted({item.platform.id for item in entries if fit.platform is None or _is_named(item, fit.platform)})
+        entries = [item for item in entries if item.family in fit.families]
+    known_ids = sorted({item.platform.id for item in entries})
+    ids = known_ids if fit.platform is None else ids_named(fit.platform, known_ids)
     if len(ids) != 1:
-        have = listed(sorted({item.platform.id for item in entries})) or "no network of one input"
+        have = listed(known_ids) or "no network of one input"
         raise InvalidValueError(
             f"Kernels are learned on one platform. Name one with --platform; the data has {have}."
             if fit.platform is None
             else f"--platform {fit.platform} names {len(ids)} platforms of the data, which has {have}. Name one."
         )
     return list({item.name: item for item in entries if item.platform.id == ids[0]}.values())
-
-
-def _is_named(entry: datasets.NetworkEntry, name: str) -> bool:
-    """Whether a name is the id of a network's platform, or some of its parts, such as ``onnxruntime.fp32``."""
-    return f".{name}." in f".{entry.platform.id}."

@@ -17,6 +17,7 @@ from nni_latency.kernels import (
     KernelRecords,
     KernelType,
     MeasuredKernel,
+    is_sound,
     kernel_of,
     kernel_types,
     learn_kernels,
@@ -45,7 +46,7 @@ class _Inside:
             operators = item.graph.operators
             for numbers, seconds in item.parts:
                 kernel = kernel_of([operators[number].op for number in numbers])
-                if kernel is not None and seconds > 0 and _can_be_predicted(kernel, types):
+                if kernel is not None and seconds > 0 and is_sound(kernel, types, to_measure=False):
                     times[kernel].append(seconds)
             outside.append(max(0.0, item.latency - sum(seconds for _, seconds in item.parts)))
         return cls(times, outside)
@@ -116,17 +117,6 @@ def learn_network_kernels(
     unknown = [item for item in _Inside.of(tested, known).measured() if item.kernel not in inside.times]
     found = learn_kernels(records, watch=watch)
     return replace(found, tested=tuple(unknown), sampling={"networks": len(timed), "held_out": len(tested)})
-
-
-def _can_be_predicted(kernel: Kernel, types: Mapping[str, KernelType]) -> bool:
-    """Whether a kernel is of a kind that is known, and its sizes are in range."""
-    if kernel.kind not in types:
-        return False
-    try:
-        types[kernel.kind].check(kernel, to_measure=False)
-    except InvalidValueError:
-        return False
-    return True
 
 
 def _platform_of(networks: Sequence[NetworkEntry]) -> Platform:

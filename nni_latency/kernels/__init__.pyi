@@ -4,7 +4,7 @@ from ._costs import PredictedKernels
 from ._document import TreesDocument, kernels_schema
 from ._kernel import Kernel
 from ._kernel_schedule import KernelSchedule, Standing
-from ._kernel_type import Domain, KernelType
+from ._kernel_type import Domain, KernelType, is_sound
 from ._naming import kernel_of
 from ._predictor import KernelPredictor, KernelScores
 from ._predictors import KernelPredictors, MeasuredKernel
@@ -39,6 +39,7 @@ __all__ = [
     "build_predictors",
     "divide",
     "find_types",
+    "is_sound",
     "kernel_name",
     "kernel_of",
     "kernel_types",

@@ -239,3 +239,14 @@ def _traced(kind: Any, kernel: Kernel) -> tuple[OpSpec, ...]:
     with torch.device("meta"):
         module, inputs = kind.module(kernel), tuple(torch.empty(shape) for shape in kind.shapes(kernel))
     return tuple(op for _, op in capture_operators(module, inputs, by="graph"))
+
+
+def is_sound(kernel: Kernel, types: Mapping[str, KernelType], *, to_measure: bool = True) -> bool:
+    """Whether a kernel is of a kind that is known, and `KernelType.check` has nothing against it."""
+    if kernel.kind not in types:
+        return False
+    try:
+        types[kernel.kind].check(kernel, to_measure=to_measure)
+    except InvalidValueError:
+        return False
+    return True

@@ -12,7 +12,7 @@ from nni_latency.errors import InvalidValueError, LatencyError, listed
 from nni_latency.kernels._catalogue import kernel_types
 from nni_latency.kernels._kernel import Kernel
 from nni_latency.kernels._kernel_schedule import KernelSchedule, is_kernel
-from nni_latency.kernels._kernel_type import KernelType
+from nni_latency.kernels._kernel_type import KernelType, is_sound
 from nni_latency.kernels._model import CANDIDATES
 from nni_latency.kernels._predictor import FEWEST_KERNELS, KernelPredictor
 from nni_latency.kernels._predictors import KernelPredictors, MeasuredKernel
@@ -170,9 +170,7 @@ def _replayed(campaign: StoredCampaign, types: Mapping[str, KernelType]) -> Kern
     failed = {failure.subject for failure in campaign.failures}
     try:
         keys = [key for key, subject in campaign.subjects.items() if subject["kind"] == "kernel" and is_kernel(key)]
-        kernels = [
-            kernel for kernel in map(Kernel.parse, keys) if _is_sound(kernel, types) and kernel.key not in failed
-        ]
+        kernels = [kernel for kernel in map(Kernel.parse, keys) if is_sound(kernel, types) and kernel.key not in failed]
         if not kernels or not campaign.records:
             return None
         schedule = KernelSchedule(
@@ -190,14 +188,3 @@ def _replayed(campaign: StoredCampaign, types: Mapping[str, KernelType]) -> Kern
     for kernel in set(schedule.samples) - set(kernels):
         del schedule.samples[kernel]
     return schedule
-
-
-def _is_sound(kernel: Kernel, types: Mapping[str, KernelType]) -> bool:
-    """Whether a kernel is of a kind that is known, and its sizes are those of that kind."""
-    if kernel.kind not in types:
-        return False
-    try:
-        types[kernel.kind].check(kernel)
-    except InvalidValueError:
-        return False
-    return True
