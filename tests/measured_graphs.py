@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import nn
 
+from nni_latency.datasets import NetworkFile, PlatformLatencies, save_networks
 from nni_latency.graphs import GraphPredictor, MeasuredNetwork, NetworkLatency, write_nnlqp
+from nni_latency.measurement import NetworkSummary, Protocol
 from nni_latency.operators import Graph, OpSpec, TracedOperator, export_onnx, read_onnx, work_of
 from nni_latency.platforms import Platform
 
@@ -89,3 +92,38 @@ def write_measured(folder: Path, platforms: Sequence[tuple[Platform, float]] = (
         ]
     write_nnlqp(lines, folder)
     return folder
+
+
+def save_nodes(path: Path, platforms: Mapping[Platform, bool]) -> Path:
+    """Save eight small networks of two families as a data set, on platforms that tell what nodes take, or do not."""
+    files, nodes = [], {}
+    for seed in range(8):
+        widths = [3, 8 + 3 * seed, 12 + 5 * seed]
+        layers = [layer for pair in pairwise(widths) for layer in (nn.Conv2d(*pair, 3), nn.ReLU())]
+        onnx = path.parent / f"toy-{seed}.onnx"
+        model = export_onnx(nn.Sequential(*layers).eval(), [torch.zeros(1, 3, 16, 16)]).model
+        onnx.write_bytes(model.SerializeToString())
+        files.append(NetworkFile(onnx.stem, onnx, "toy" if seed % 2 else "other", seed))
+        graph = read_onnx(onnx)
+        times = [0.0] * graph.n_calls
+        for item in graph.operators:
+            if item.op.kind == "conv2d":
+                times[item.last_call] = 1e-5 + work_of(item.op)[0].flops / 1e10
+        nodes[files[-1].key] = tuple(times)
+    measured = [
+        PlatformLatencies(
+            platform,
+            1,
+            Protocol(),
+            str(sees_nodes),
+            {key: NetworkSummary(sum(times), sum(times), sum(times), 20, 4, 0.01) for key, times in nodes.items()},
+            nodes if sees_nodes else {},
+            {},
+            1.0,
+            {"before": {"load": 0.25}},
+            sees_nodes,
+        )
+        for platform, sees_nodes in platforms.items()
+    ]
+    save_networks(path, files, measured)
+    return path

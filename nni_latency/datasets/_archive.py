@@ -81,8 +81,9 @@ class Archive:
             }
 
     def _json(self, name: str) -> Any:
+        content = self._read(name)
         try:
-            return json.loads(self._read(name))
+            return json.loads(content)
         except (ValueError, RecursionError) as error:
             raise FileFormatError(
                 f"The data set {str(self.path)!r} is not valid: {name!r} is no JSON: {error}."

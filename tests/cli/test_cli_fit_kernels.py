@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import json
-from itertools import pairwise
 
 import pytest
-import torch
-from torch import nn
+from measured_graphs import save_nodes
 
-from nni_latency.datasets import NetworkFile, PlatformLatencies, save_networks
-from nni_latency.measurement import NetworkSummary, Protocol
-from nni_latency.operators import export_onnx, read_onnx, work_of
 from nni_latency.platforms import Platform
 
-onnx = pytest.importorskip("onnx", reason="the package onnx is not installed")
+pytest.importorskip("onnx", reason="the package onnx is not installed")
 
 FAST, SLOW = Platform("toy", "onnxruntime"), Platform("toy", "ncnn")
 
@@ -23,37 +18,7 @@ FAST, SLOW = Platform("toy", "onnxruntime"), Platform("toy", "ncnn")
 def data(tmp_path_factory):
     """Save eight small networks, with what their nodes took on one of two platforms."""
     folder = tmp_path_factory.mktemp("kernels")
-    files, nodes = [], {}
-    for seed in range(8):
-        widths = [3, 8 + 3 * seed, 12 + 5 * seed]
-        layers = [layer for pair in pairwise(widths) for layer in (nn.Conv2d(*pair, 3), nn.ReLU())]
-        path = folder / f"toy-{seed}.onnx"
-        onnx.save(export_onnx(nn.Sequential(*layers).eval(), [torch.zeros(1, 3, 16, 16)]).model, path)
-        files.append(NetworkFile(path.stem, path, "toy" if seed % 2 else "other", seed))
-        graph = read_onnx(path)
-        times = [0.0] * graph.n_calls
-        for item in graph.operators:
-            if item.op.kind == "conv2d":
-                times[item.last_call] = 1e-5 + work_of(item.op)[0].flops / 1e10
-        nodes[files[-1].key] = tuple(times)
-    measured = [
-        PlatformLatencies(
-            platform,
-            1,
-            Protocol(),
-            str(sees_nodes),
-            {key: NetworkSummary(sum(times), sum(times), sum(times), 20, 4, 0.01) for key, times in nodes.items()},
-            nodes if sees_nodes else {},
-            {},
-            1.0,
-            {"before": {"load": 0.25}},
-            sees_nodes,
-        )
-        for platform, sees_nodes in ((FAST, True), (SLOW, False))
-    ]
-    path = folder / "networks.zip"
-    save_networks(path, files, measured)
-    return path
+    return save_nodes(folder / "networks.zip", {FAST: True, SLOW: False})
 
 
 def test_predictors_are_fitted_to_kernels_of_networks(run, data, tmp_path):

@@ -15,7 +15,7 @@ import pytest
 import torch
 from click.testing import CliRunner
 from documented import ROOT, commands
-from measured_graphs import fitted, write_measured
+from measured_graphs import fitted, save_nodes, write_measured
 
 from nni_latency.cli import main
 from nni_latency.cli._outputs import OutputFile
@@ -116,6 +116,7 @@ def files(run, tmp_path_factory):
     fitted(2, [(graph_platform, 1.0)]).save(folder / "graph.safetensors")
     for name in ("measured", "mine"):
         write_measured(folder / name, [(graph_platform, 1.0)])
+    save_nodes(folder / "mixed.zip", {graph_platform: True})
     shutil.copytree(folder / "measured" / "onnx", folder / "networks")
     for name, number in (("a.onnx", 1), ("b.onnx", 2)):
         shutil.copy(folder / "networks" / f"n{number}.onnx", folder / name)
