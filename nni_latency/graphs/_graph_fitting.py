@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from nni_latency.graphs._encoding import EncodedGraph
 from nni_latency.graphs._graph_learning import Examples, Learned, Settings, learn
 from nni_latency.graphs._graph_measurements import Measurements
-from nni_latency.graphs._operator_trees import OperatorTrees, learn_trees
+from nni_latency.graphs._operator_trees import OperatorTrees, describe, learn_trees
 from nni_latency.graphs._predicting import predict
 
 Array = NDArray[np.float64]
@@ -111,7 +111,9 @@ class Fitting:
 def with_trees(logarithms: Array, trees: PlatformTrees, graphs: Sequence[EncodedGraph]) -> Array:
     """Return the logarithms of predicted times, (n_graphs, n_platforms): the mean with what trees say, if there are."""
     found = logarithms.copy()
-    for number, item in enumerate(trees):
-        if item is not None:
-            found[:, number] = (found[:, number] + np.log(item.latencies(graphs))) / 2
+    known = [(number, item) for number, item in enumerate(trees) if item is not None]
+    for row, graph in enumerate(graphs if known else ()):
+        described = describe(graph)
+        for number, item in known:
+            found[row, number] = (found[row, number] + np.log(item.latency(graph, described))) / 2
     return found

@@ -25,6 +25,7 @@ from nni_latency.graphs._graph_fitting import Fitting, with_trees
 from nni_latency.graphs._graph_learning import Settings
 from nni_latency.graphs._graph_measurements import Measurements, spreads_of
 from nni_latency.graphs._measured_network import MeasuredNetwork, check_networks
+from nni_latency.graphs._operator_trees import describe
 from nni_latency.operators import Graph
 from nni_latency.platforms import Platform
 
@@ -419,9 +420,10 @@ class GraphPredictor(BaseEstimator):
     def _costs(self, graph: EncodedGraph, values: Array) -> Array:
         """Return what operators cost, (n_operators, n_platforms) [s], so that they add up to `values` with the rest."""
         costs, runs = predicting.predict_operators(self.members_, graph)
+        described = describe(graph)
         for number, trees in enumerate(self.trees_):
             if trees is not None:
-                costs[:, number] = (costs[:, number] + trees.costs(graph)) / 2
+                costs[:, number] = (costs[:, number] + trees.costs(graph, described)) / 2
                 runs[number] = (runs[number] + trees.run) / 2
         scale: Array = (values / (costs.sum(0) + runs)) * costs
         return scale

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -55,14 +55,14 @@ class OperatorTrees:
     run: float
     trees: Trees
 
-    def costs(self, graph: EncodedGraph) -> Array:
-        """Return what operators cost [s], (n_operators,)."""
-        found: Array = _priors(self.rates, graph) * np.exp(self.trees.predict(describe(graph)))
+    def costs(self, graph: EncodedGraph, described: Array) -> Array:
+        """Return what operators cost [s], (n_operators,); trees of all platforms see what `describe` says."""
+        found: Array = _priors(self.rates, graph) * np.exp(self.trees.predict(described))
         return found
 
-    def latencies(self, graphs: Sequence[EncodedGraph]) -> Array:
-        """Return the times of networks [s], (n_graphs,)."""
-        return np.array([self.costs(graph).sum() + self.run for graph in graphs])
+    def latency(self, graph: EncodedGraph, described: Array) -> float:
+        """Return the time of a network [s]."""
+        return float(self.costs(graph, described).sum()) + self.run
 
     def tensors(self) -> dict[str, NDArray[np.generic]]:
         """Return all that it knows as arrays, by name."""

@@ -18,6 +18,9 @@ Array = NDArray[np.float64]
 #: Significant digits of what a leaf says.
 _LEAF_DIGITS = 6
 
+#: Steps from a node to its child that are taken at once, so that the arrays of a step stay in the cache.
+_MOST_STEPS = 2**14
+
 
 @dataclass(frozen=True)
 class Tree:
@@ -74,27 +77,14 @@ class Trees:
         """Return the answer for every row of features, (n,)."""
         # Trees of scikit-learn compare numbers of single precision.
         rows = np.asarray(features, dtype=np.float32).astype(np.float64)
-        feature, threshold, left, right, roots = self._arrays
-        nodes = np.tile(roots, (len(rows), 1))
-        numbers = np.arange(len(rows))[:, None]
-        while True:
-            divided = feature[nodes]
-            inner = divided >= 0
-            if not inner.any():
-                return np.asarray(self.offset + self.scale * threshold[nodes].sum(axis=1))
-            goes_left = rows[numbers, np.maximum(divided, 0)] <= threshold[nodes]
-            nodes = np.where(inner, np.where(goes_left, left[nodes], right[nodes]), nodes)
+        total, at_once = np.zeros(len(rows)), max(1, _MOST_STEPS // max(1, len(rows)))
+        for first in range(0, len(self.trees), at_once):
+            total += self._walk.sums(rows, first, first + at_once)
+        return np.asarray(self.offset + self.scale * total)
 
     @cached_property
-    def _arrays(self) -> tuple[NDArray[np.int64], Array, NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-        """All trees behind one another: features, thresholds, children, and where each tree begins."""
-        sizes = [len(tree.feature) for tree in self.trees]
-        roots = np.cumsum([0, *sizes[:-1]])
-        shift = np.repeat(roots, sizes)
-        feature = np.concatenate([tree.feature for tree in self.trees]).astype(np.int64)
-        threshold = np.concatenate([tree.threshold for tree in self.trees]).astype(np.float64)
-        left, right = (np.concatenate([getattr(tree, name) for tree in self.trees]) for name in ("left", "right"))
-        return feature, threshold, left.astype(np.int64) + shift, right.astype(np.int64) + shift, roots
+    def _walk(self) -> _Walk:
+        return _Walk.of(self.trees)
 
     def check(self, n_features: int) -> Trees:
         """Return the trees if they divide by no feature that there is not.
@@ -158,6 +148,65 @@ class Trees:
     def read(cls, content: Mapping[str, Any]) -> Trees:
         """Make them of plain values."""
         return cls(tuple(_read(tree) for tree in content["trees"]), content["offset"], content["scale"])
+
+
+@dataclass(frozen=True)
+class _Walk:
+    """The nodes of all trees behind one another, as rows of features walk down from the roots. Immutable.
+
+    A leaf is its own child, so every row takes as many steps.
+    """
+
+    feature: NDArray[np.int64]
+    threshold: Array
+    #: By node, where a row goes whose feature is above the threshold, and where all others go.
+    children: NDArray[np.int64]
+    value: Array
+    roots: NDArray[np.int64]
+    depth: int
+
+    @classmethod
+    def of(cls, trees: Sequence[Tree]) -> _Walk:
+        sizes = [len(tree.feature) for tree in trees]
+        roots = np.cumsum([0, *sizes[:-1]])
+        shift, own = np.repeat(roots, sizes), np.arange(sum(sizes))
+        feature, threshold, left, right = (
+            np.concatenate([np.asarray(getattr(tree, name)) for tree in trees])
+            for name in ("feature", "threshold", "left", "right")
+        )
+        is_leaf = feature < 0
+        children = np.column_stack([np.where(is_leaf, own, side + shift) for side in (right, left)])
+        return cls(
+            np.where(is_leaf, 0, feature),
+            threshold.astype(np.float64),
+            children.ravel(),
+            np.where(is_leaf, threshold, 0.0),
+            roots,
+            _depth(children, roots),
+        )
+
+    def sums(self, rows: Array, first: int, last: int) -> Array:
+        """Add up what some of the trees say of each row."""
+        roots = self.roots[first:last]
+        nodes = np.repeat(roots, len(rows))
+        starts = np.tile(rows.shape[1] * np.arange(len(rows)), len(roots))
+        numbers = rows.ravel()
+        for _ in range(self.depth):
+            goes_left = numbers.take(self.feature.take(nodes) + starts) <= self.threshold.take(nodes)
+            nodes = self.children.take(2 * nodes + goes_left)
+        found: Array = self.value.take(nodes).reshape(len(roots), len(rows)).sum(axis=0)
+        return found
+
+
+def _depth(children: NDArray[np.int64], roots: NDArray[np.int64]) -> int:
+    """Return how many steps lead from a root to the farthest leaf."""
+    depth, level = 0, roots
+    while True:
+        below = children[level].ravel()
+        level = np.unique(below[~np.isin(below, level)])
+        if not len(level):
+            return depth
+        depth += 1
 
 
 def _tree(tree: Any) -> Tree:

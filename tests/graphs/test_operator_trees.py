@@ -51,9 +51,9 @@ def trees(items: list[MeasuredNetwork]) -> OperatorTrees:
 def test_networks_that_were_not_seen_are_sums_of_their_operators(trees: OperatorTrees) -> None:
     graphs = [network([20, 20, 20], 20), network([33, 33], 25, "sigmoid"), network([48] * 3, 14, shortcut=True)]
     encoded = [encode_graph(graph) for graph in graphs]
-    found = trees.latencies(encoded)
+    found = [trees.latency(graph, describe(graph)) for graph in encoded]
     np.testing.assert_allclose(found, [latency(graph) for graph in graphs], rtol=0.1)
-    assert found[0] == pytest.approx(trees.costs(encoded[0]).sum() + trees.run)
+    assert found[0] == pytest.approx(trees.costs(encoded[0], describe(encoded[0])).sum() + trees.run)
 
 
 def test_a_platform_without_times_of_kernels_has_no_trees(items: list[MeasuredNetwork]) -> None:
@@ -75,7 +75,7 @@ def test_operators_are_described_with_what_is_next_to_them() -> None:
 def test_they_are_the_same_from_arrays(trees: OperatorTrees) -> None:
     again = OperatorTrees.read(trees.tensors())
     graph = encode_graph(network([12, 40, 40]))
-    np.testing.assert_array_equal(again.costs(graph), trees.costs(graph))
+    np.testing.assert_array_equal(again.costs(graph, describe(graph)), trees.costs(graph, describe(graph)))
     assert again.run == trees.run
 
 
@@ -98,7 +98,7 @@ def test_a_predictor_answers_with_its_trees(items: list[MeasuredNetwork], tmp_pa
     assert [found is None for found in predictor.trees_] == [False, True]
     graph = network([24, 24], 18)
     alone = predictor.predict([graph], FAST)[0]
-    by_trees = predictor.trees_[0].latencies([encode_graph(graph)])[0]
+    by_trees = predictor.trees_[0].latency(encode_graph(graph), describe(encode_graph(graph)))
     without = GraphPredictor.load(_without_trees(predictor, tmp_path / "old.safetensors"))
     assert without.trees_ == (None, None)
     assert alone == pytest.approx(np.sqrt(by_trees * without.predict([graph], FAST)[0]))

@@ -39,6 +39,9 @@ def test_trees_say_what_scikit_learn_says(kind):
     trees = (Trees.of_forest if kind is RandomForestRegressor else Trees.of_boosting)(learned)
     asked = generator.normal(size=(30, 4))
     assert trees.predict(asked) == pytest.approx(learned.predict(asked), rel=1e-4, abs=1e-5)
+    many = np.tile(asked, (200, 1))
+    np.testing.assert_allclose(trees.predict(many), np.tile(trees.predict(asked), 200), rtol=1e-12)
+    assert trees.predict(asked[:0]).shape == (0,)
     assert Trees.read(trees.content()) == trees
 
 
