@@ -84,7 +84,7 @@ class Trees:
 
     @cached_property
     def _walk(self) -> _Walk:
-        return _Walk.of(self.trees)
+        return _Walk.of(self.arrays())
 
     def check(self, n_features: int) -> Trees:
         """Return the trees if they divide by no feature that there is not.
@@ -166,19 +166,15 @@ class _Walk:
     depth: int
 
     @classmethod
-    def of(cls, trees: Sequence[Tree]) -> _Walk:
-        sizes = [len(tree.feature) for tree in trees]
-        roots = np.cumsum([0, *sizes[:-1]])
-        shift, own = np.repeat(roots, sizes), np.arange(sum(sizes))
-        feature, threshold, left, right = (
-            np.concatenate([np.asarray(getattr(tree, name)) for tree in trees])
-            for name in ("feature", "threshold", "left", "right")
-        )
-        is_leaf = feature < 0
-        children = np.column_stack([np.where(is_leaf, own, side + shift) for side in (right, left)])
+    def of(cls, arrays: Mapping[str, NDArray[Any]]) -> _Walk:
+        """Make it of what `Trees.arrays` returns."""
+        feature, threshold, roots = arrays["feature"].astype(np.int64), arrays["threshold"], arrays["starts"]
+        own, is_leaf = np.arange(len(feature)), feature < 0
+        shift = np.repeat(roots, np.diff(roots, append=len(feature)))
+        children = np.column_stack([np.where(is_leaf, own, arrays[side] + shift) for side in ("right", "left")])
         return cls(
             np.where(is_leaf, 0, feature),
-            threshold.astype(np.float64),
+            threshold,
             children.ravel(),
             np.where(is_leaf, threshold, 0.0),
             roots,
