@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import nni_latency.farm as farm
+from nni_latency.errors import MeasurementError
 from nni_latency.measurement import Meter
 from nni_latency.measurement.runtimes import Runtime
+from nni_latency.operators import OpSpec
 from nni_latency.testing import FakeDevice
 
 
@@ -68,6 +72,26 @@ class DriftingDevice(FakeDevice):
     def __init__(self, file: Path, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self.drift = lambda: float(file.read_text()) if file.exists() else 1.0
+
+
+class SilentDevice(FakeDevice):
+    """A fake device whose process is stopped while its first answer is fetched; the file says that this has been."""
+
+    def __init__(self, file: Path, *arguments: Any, **options: Any) -> None:
+        self._file = file
+        super().__init__(*arguments, **options)
+
+    def _seconds(self, op: OpSpec) -> float:
+        if not self._file.exists():
+            self._file.write_text(str(os.getpid()))
+            raise _SilencingError("its process is stopped")
+        return super()._seconds(op)
+
+
+class _SilencingError(MeasurementError):
+    def __reduce__(self) -> Any:
+        os.kill(os.getpid(), signal.SIGSTOP)
+        return super().__reduce__()
 
 
 def wait_until(condition: Callable[[], bool]) -> None:

@@ -13,7 +13,7 @@ from nni_latency.errors import FarmError
 from nni_latency.farm._announcement import Announcement
 from nni_latency.farm._registry import TOLERANCE, Registry
 from nni_latency.farm._security import PORT, FarmSecurity
-from nni_latency.farm._transport import dask_security, distributed, quiet, settings, versions
+from nni_latency.farm._transport import SCHEDULER_SETTINGS, dask_security, distributed, quiet, settings, versions
 
 #: How the keys of jobs begin.
 JOB = "nni-latency-job"
@@ -166,7 +166,7 @@ def serve(
     security = security or FarmSecurity()
     security.check_host(host)
     quiet()
-    with settings():
+    with settings(SCHEDULER_SETTINGS):
         asyncio.run(_serve(host, port, security, Registry(tolerance), on_start, tell))
 
 

@@ -54,6 +54,11 @@ SETTINGS: dict[str, Any] = {
     "distributed.comm.retry.count": 2,
 }
 
+#: A scheduler asks a worker for an answer once. When it gives the worker up it ends that request; a second one would
+#: have no end: a process that is stopped takes connections and never speaks, and its address is not given up again.
+#: Where the worker is still there, the client asks again.
+SCHEDULER_SETTINGS: dict[str, Any] = {**SETTINGS, "distributed.comm.retry.count": 0}
+
 
 def versions() -> dict[str, str]:
     """Return what must be the same on all sides, because they send each other Python objects."""
@@ -74,9 +79,9 @@ def check_versions(theirs: Mapping[str, str], address: object) -> None:
             )
 
 
-def settings() -> Any:
+def settings(chosen: Mapping[str, Any] = SETTINGS) -> Any:
     """Return a context in which Dask behaves as a farm needs it."""
-    return dask.config.set(SETTINGS)
+    return dask.config.set(chosen)
 
 
 def quiet() -> None:

@@ -10,7 +10,7 @@ import time
 from functools import partial
 
 import pytest
-from farms import DriftingDevice, wait_until
+from farms import DriftingDevice, SilentDevice, wait_until
 from torch import nn
 
 import nni_latency.farm as farm
@@ -278,6 +278,20 @@ def test_a_worker_that_is_silent_is_given_up(processes):
         # It sees that it was given up, and joins again.
         processes.wait_for(2, client)
     assert there == measured(LocalBenches(FakeDevice("device")), rounds=20)[0]
+
+
+@pytest.mark.slow
+def test_a_worker_that_is_silent_while_its_answer_is_fetched_is_given_up(processes, tmp_path):
+    """Its job is done, so that the farm asks it for the answer, and may not ask it again once it is given up."""
+    silent = tmp_path / "silent"
+    for name in ("first", "second"):
+        processes.join(name, partial(SilentDevice, silent, "device"), references=())
+    with processes.client() as client:
+        processes.wait_for(2, client)
+        there, _ = measured(client.benches("device.fake.fp32.t1"))
+        os.kill(int(silent.read_text()), signal.SIGCONT)
+        processes.wait_for(2, client)
+    assert there == measured(LocalBenches(FakeDevice("device")))[0]
 
 
 @pytest.mark.slow
