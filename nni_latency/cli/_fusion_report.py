@@ -39,6 +39,7 @@ def fusion_report(rules: operators.FusionRules, *, after: tuple[str, ...] = ()) 
         "platform": rules.platform.id,
         "rules": f"{len(rules.fused)} of {len(rules.rules)} run as one kernel",
         **({"constant": f"{format_seconds(rules.constant)} a run, taken off"} if rules.constant else {}),
+        **({"copied": layouts} if (layouts := _layouts(rules)) else {}),
         **({"campaign": rules.campaign} if rules.campaign else {}),
     }
     content = {
@@ -46,6 +47,8 @@ def fusion_report(rules: operators.FusionRules, *, after: tuple[str, ...] = ()) 
         "constant": rules.constant,
         "campaign": rules.campaign,
         "failures": dict(rules.failures),
+        "plain": list(rules.plain),
+        "blocks": dict(rules.blocks),
         "rules": [fusion.rule_content(rule) for rule in rules.rules],
     }
     grid = Grid(rows, columns, nothing="There are no rules: every operator is a kernel.")
@@ -79,6 +82,15 @@ def kernels_report(network: operators.Trace, rules: operators.FusionRules) -> Re
     ]
     summary = f"{len(network.operators)} operators make {len(kernels)} kernels on {rules.platform.id}"
     return Report(Grid(rows, columns, most=_LISTED), after=[summary])
+
+
+def _layouts(rules: operators.FusionRules) -> str:
+    """Say which operators have their input copied into another memory layout."""
+    found = [listed(rules.plain)] if rules.plain else []
+    for block in sorted(set(rules.blocks.values())):
+        kinds = [kind for kind, channels in rules.blocks.items() if channels == block]
+        found.append(f"{listed(kinds)} unless channels are a multiple of {block}")
+    return "; ".join(found)
 
 
 def _rule_row(rule: operators.FusionRule) -> dict[str, Any]:

@@ -16,6 +16,10 @@ from nni_latency.measurement.runtimes import Runtime
 from nni_latency.operators import FusionRule, FusionRules
 from nni_latency.tables import Measuring, MeasuringOptions, new_file
 
+#: By a power of two, channels of which it is the largest that divides them: whether an operator works in the layout of
+#: convolutions may depend on that.
+_CHANNELS_OF_BLOCKS = {4: 20, 8: 24, 16: 48, 32: 96, 64: 64}
+
 
 def detect_fusion(
     runtime: Runtime,
@@ -102,17 +106,27 @@ def _told(runtime: Runtime, probes: Sequence[Probe]) -> FusionRules | None:
             if kernels is None:
                 return None
             rules.append(_read_off(probe, kernels))
-        plain = _plain_kinds(runtime)
+        plain, blocks = _layouts(runtime)
     if not rules:
         reason = next(iter(failures.values()))
         raise MeasurementError(f"The runtime {runtime.name!r} can be asked about no probe: {reason}")
-    return FusionRules(runtime.platform, tuple(rules), failures=failures, plain=plain)
+    return FusionRules(runtime.platform, tuple(rules), failures=failures, plain=plain, blocks=blocks)
 
 
-def _plain_kinds(runtime: Runtime) -> tuple[str, ...]:
+def _layouts(runtime: Runtime) -> tuple[tuple[str, ...], dict[str, int]]:
+    """Return the kinds of operators that never work in the layout of convolutions, and the blocks of those that may."""
+    copied = {block: _kinds_copied(runtime, channels) for block, channels in _CHANNELS_OF_BLOCKS.items()}
+    plain = copied[max(copied)]
+    blocks = {}
+    for kind in dict.fromkeys(kind for kinds in copied.values() for kind in kinds if kind not in plain):
+        blocks[kind] = 2 * max(block for block, kinds in copied.items() if kind in kinds)
+    return plain, blocks
+
+
+def _kinds_copied(runtime: Runtime, channels: int) -> tuple[str, ...]:
     """Return the kinds of operators for which the runtime changes the layout between two convolutions."""
     changes: dict[str, int] = {}
-    for kind, subject in layout_networks().items():
+    for kind, subject in layout_networks(channels).items():
         inputs = runtime.inputs(subject.inputs)
         with contextlib.suppress(Exception):  # a runtime may raise anything about a network
             # Every further input is brought into the layout of the convolution that takes it.

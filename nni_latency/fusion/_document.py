@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field, NonNegativeFloat
+from pydantic import Field, NonNegativeFloat, PositiveInt
 
 from nni_latency.documents import DocumentFormat, NamedPlatformDocument, StrictDocument
 from nni_latency.operators import FusionRule, FusionRules, FusionTimes
@@ -46,6 +46,9 @@ class FusionDocument(StrictDocument):
     plain: list[str] = Field(
         default_factory=list, description="kinds that do not work in the memory layout of convolutions"
     )
+    blocks: dict[str, PositiveInt] = Field(
+        default_factory=dict, description="kinds that work in it only with whole blocks of so many channels"
+    )
     rules: list[RuleDocument]
 
 
@@ -83,6 +86,7 @@ def save_rules(rules: FusionRules, path: str | Path) -> Path:
         "failures": dict(rules.failures),
         "campaign": rules.campaign,
         "plain": list(rules.plain),
+        "blocks": dict(rules.blocks),
     }
     return FUSION.save(path, fields, {"rules": (json.dumps(rule_content(rule)) for rule in rules.rules)})
 
@@ -128,6 +132,7 @@ def _rules(document: FusionDocument) -> FusionRules:
         document.failures,
         document.campaign,
         tuple(document.plain),
+        document.blocks,
     )
 
 

@@ -20,6 +20,9 @@ Shape = tuple[int, ...]
 #: runtime adds to a run. Channels are few, so that a convolution does not hide what follows it.
 MAP, TOKENS = (1, 16, 112, 112), (1, 6272, 32)
 
+#: Height and width of the pictures by which memory layouts are found.
+_LAYOUT_SIZE = (28, 28)
+
 #: What a runtime adds to every run is what this takes, by the key of its network.
 CONSTANT = "one number"
 
@@ -69,6 +72,15 @@ def _norm(channels: int) -> nn.Module:
     return norm
 
 
+class Shuffle(nn.Module):
+    """Puts the channels of two halves in turn, as ShuffleNet does, which copies them."""
+
+    def forward(self, value: torch.Tensor) -> torch.Tensor:
+        """Return the channels in their new order."""
+        rows, channels, height, width = value.shape
+        return value.view(rows, 2, channels // 2, height, width).transpose(1, 2).reshape(value.shape)
+
+
 #: Operators on feature maps and on tokens, by kind or family; each is made for a number of channels. Which operators
 #: are fused does not depend on their windows, so the quickest ones are taken.
 _ON_MAPS: dict[str, Callable[[int], nn.Module]] = {
@@ -78,6 +90,7 @@ _ON_MAPS: dict[str, Callable[[int], nn.Module]] = {
     "max_pool2d": lambda _: nn.MaxPool2d(2),
     "avg_pool2d": lambda _: nn.AvgPool2d(2),
     "adaptive_avg_pool2d": lambda _: nn.AdaptiveAvgPool2d(1),
+    "copy": lambda _: Shuffle(),
 }
 _ON_TOKENS: dict[str, Callable[[int], nn.Module]] = {
     "linear": lambda channels: nn.Linear(channels, channels),
@@ -228,11 +241,18 @@ def _network(kinds: tuple[str, ...], shape: Shape, *, branch: bool = False) -> S
     return Subject(key, partial(Stack, kinds, shape, branch), like, "block", f"stack {key}", specification)
 
 
-def layout_networks() -> dict[str, Subject]:
-    """Return networks of an operator between two convolutions by its kind, and of these alone under an empty name."""
+def layout_networks(channels: int) -> dict[str, Subject]:
+    """Return networks of an operator between two convolutions by its kind, and of these alone under an empty name.
+
+    Parameters
+    ----------
+    channels : int
+        Of the picture that they take, and of all convolutions but one that follows several pictures put together.
+    """
     kinds = [kind for kind in (*_ON_MAPS, *_ANYWHERE) if not kind.startswith("conv2d")]
-    between = {kind: _network(("conv2d", kind, "conv2d"), MAP, branch=kind in _JOINING) for kind in kinds}
-    return {"": _network(("conv2d", "conv2d"), MAP), **between}
+    shape = (1, channels, *_LAYOUT_SIZE)
+    between = {kind: _network(("conv2d", kind, "conv2d"), shape, branch=kind in _JOINING) for kind in kinds}
+    return {"": _network(("conv2d", "conv2d"), shape), **between}
 
 
 def constant_network() -> Subject:

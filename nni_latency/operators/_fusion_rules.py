@@ -114,6 +114,8 @@ class FusionRules:
     plain : tuple of str, default=()
         Kinds of operators that do not work in the memory layout that the runtime computes convolutions in: their input
         is brought out of it, and their result back into it.
+    blocks : mapping of str to int
+        Kinds that work in that layout only where all of their inputs consist of whole blocks of so many channels.
 
     Raises
     ------
@@ -134,6 +136,7 @@ class FusionRules:
     failures: Mapping[str, str] = field(default_factory=dict)
     campaign: str | None = None
     plain: tuple[str, ...] = ()
+    blocks: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if len(self._by_kinds) != len(self.rules):
@@ -198,9 +201,16 @@ class FusionRules:
         bool or None
             That of the input, where they work in any.
         """
-        if any(set(_names(op)) & set(self.plain) for op in ops):
+        if any(map(self._is_plain, ops)):
             return False
         return True if ops[0].kind.startswith("conv2d") else before
+
+    def _is_plain(self, op: OpSpec) -> bool:
+        names = _names(op)
+        if not set(names).isdisjoint(self.plain):
+            return True
+        block = max((self.blocks.get(name, 1) for name in names), default=1)
+        return any(shape[1] % block for shape in op.input_shapes if len(shape) > 1)
 
     def check_runtime(self, platform: Platform) -> None:
         """Raise `MismatchError` if the rules are not those of a platform's runtime, its precision and its version.

@@ -37,11 +37,17 @@ def layout_changes(
             for source, shape in zip(traced[number].sources, traced[number].op.input_shapes, strict=False)
             if source not in kernel
         ]
-        before = next((layouts[source] for source, _ in taken), None)
-        layout = rules.layout_of([traced[number].op for number in kernel], before)
+        layout = rules.layout_of([traced[number].op for number in kernel], _shared([layouts[at] for at, _ in taken]))
         layouts |= dict.fromkeys(kernel, layout)
         for source, shape in taken:
             if None not in (layouts[source], layout) and layouts[source] is not layout and (source, layout) not in done:
                 done.add((source, bool(layout)))
                 found.setdefault(kernel[0], []).append(shape)
     return found
+
+
+def _shared(layouts: Sequence[bool | None]) -> bool | None:
+    """Return the layout in which several results are taken: the plain one unless all are in that of convolutions."""
+    if False in layouts:
+        return False
+    return True if True in layouts else None

@@ -101,6 +101,43 @@ def test_a_result_is_brought_into_another_layout_once():
     )
 
 
+@pytest.mark.parametrize(("channels", "copies"), [(16, 0), (24, 3), (8, 3)])
+def test_results_of_broken_blocks_are_brought_into_the_plain_layout(channels, copies):
+    """Both that are put together go out of the layout of convolutions, and what is made of them back into it."""
+    rules = FusionRules(_PLATFORM, blocks={"cat": 16})
+    costs = _Costs({"conv2d": 0.8, "relu": 0.1, "cat": 0.05})
+
+    class Branches(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.left, self.right = (nn.Conv2d(3, channels, 1) for _ in range(2))
+            self.last = nn.Conv2d(2 * channels, 4, 1)
+
+        def forward(self, x):
+            return self.last(torch.cat((self.left(x), self.right(x)), 1))
+
+    found = KernelEstimator(rules, costs).estimate(Branches(), _INPUTS)
+    assert found.value == pytest.approx(3 * 0.8 + 0.05 + copies * 0.1)
+
+
+def test_what_takes_results_of_both_layouts_works_in_the_plain_one():
+    rules = FusionRules(_PLATFORM, plain=("hardswish",))
+    costs = _Costs({"conv2d": 0.8, "hardswish": 0.2, "relu": 0.1, "add": 0.05})
+
+    class Shortcut(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.last = (nn.Conv2d(3, 3, 1) for _ in range(2))
+
+        def forward(self, x):
+            value = self.first(x)
+            return self.last(value + nn.functional.hardswish(value))
+
+    found = KernelEstimator(rules, costs).estimate(Shortcut(), _INPUTS)
+    # One copy for the activation and the sum, another one back for the convolution.
+    assert found.value == pytest.approx(2 * 0.8 + 0.2 + 0.05 + 2 * 0.1)
+
+
 def test_what_does_not_work_on_numbers_at_hand_costs_what_it_costs_alone():
     rules = FusionRules(_PLATFORM, (FusionRule(("conv2d", "max_pool2d"), True),))
     network = nn.Sequential(nn.Conv2d(3, 4, 3), nn.MaxPool2d(2))

@@ -13,6 +13,20 @@ from nni_latency.measurement import LocalBenches, MemoryStore
 from nni_latency.testing import FakeRuntime, check_runtime, check_schedule
 
 
+class _Blocked(Telling):
+    """A runtime whose convolutions work in a layout that other operators know only in whole blocks, or never."""
+
+    _PLAIN, _BLOCKS = ("copy",), {"cat": 16, "max_pool2d": 16, "mul": 8}
+
+    def layout_changes(self, subject, inputs):
+        """Count the inputs of convolutions, the last result, and the way out and back."""
+        kinds, (_, channels, *_) = subject.specification["kinds"], subject.specification["input_shape"]
+        taken = len(inputs) if isinstance(inputs, tuple) else 1
+        between = [kind for kind in kinds if kind != "conv2d"]
+        way = [1 + taken for kind in between if kind in self._PLAIN or channels % self._BLOCKS.get(kind, 1)]
+        return taken + 1 + sum(way)
+
+
 def _fused(rules):
     return {rule.kinds for rule in rules.fused}
 
@@ -35,6 +49,13 @@ def test_what_the_runtime_adds_to_a_run_is_taken_off(tmp_path):
     times = next(rule.times for rule in rules.rules if rule.kinds == ("conv2d", "relu"))
     assert (times.before, times.last, times.together) == pytest.approx((4e-4, 1e-4, 4e-4))
     assert times.share == pytest.approx(1)
+
+
+def test_operators_that_leave_the_layout_of_convolutions_are_found(tmp_path):
+    rules = _detect(_Blocked(lambda subject: [("kernel", tuple(subject.specification["kinds"]))]), tmp_path)
+    assert rules.plain == ("copy",)
+    assert rules.blocks == {"max_pool2d": 16, "mul": 8, "cat": 16}
+    assert read_rules(tmp_path / "rules.json") == rules
 
 
 def test_a_device_that_fuses_nothing_has_no_rule_that_does(tmp_path):

@@ -22,6 +22,8 @@ _RULES = FusionRules(
     1e-5,
     {"conv2d + gelu": "there is no gelu"},
     "c1",
+    ("hardsigmoid",),
+    {"cat": 16},
 )
 
 
@@ -35,6 +37,13 @@ def test_what_is_written_is_what_is_read(path):
     assert found == _RULES
     assert found.platform.facts == _RULES.platform.facts
     assert json.loads(path.read_text())["rules"][0]["times"]["share"] == pytest.approx(1)
+
+
+def test_rules_that_do_not_tell_of_layouts_are_read(path):
+    content = json.loads(path.read_text())
+    del content["plain"], content["blocks"]
+    path.write_text(json.dumps(content))
+    assert (read_rules(path).plain, read_rules(path).blocks) == ((), {})
 
 
 def test_rules_of_another_runtime_are_refused(path):
@@ -58,6 +67,7 @@ def test_rules_of_another_version_are_refused(path):
         ({"format": "nni_latency.lookup_table"}, "is not a file of fusion rules"),
         ({"version": 99}, "reads up to 1"),
         ({"constant": -1.0}, "constant"),
+        ({"blocks": {"cat": 0}}, "blocks.cat"),
     ],
 )
 def test_a_file_that_is_wrong_is_refused_in_a_sentence(path, change, message):
