@@ -203,7 +203,7 @@ def measure_kernels(
         way=way_of(runtime),
         kernels=kernels,
     )
-    content = {"kernels": [kernel.key for kernel in kernels]}
+    content = {"kernels": [kernel.key for kernel in kernels], **_company(runtime)}
     Measuring(runtime, how_long, **how).run(schedule, content)
     found = {item.kernel: item for item in measured_in(schedule, kernels)}
     return tuple(found[kernel] for kernel in dict.fromkeys(kernels) if kernel in found)
@@ -230,8 +230,14 @@ def _measure(
         on_standing=aim.on_standing,
     )
     content = {"kernels": [kind.name for kind in kinds], "sampling": _content(sampling), "prior": known.digest}
+    content |= _company(runtime)
     measured = Measuring(runtime, how_long, **how).run(schedule, content)
     return schedule, measured.mark
+
+
+def _company(runtime: Runtime) -> dict[str, str]:
+    """Say which kernels run together: those of earlier versions, which ran beside any others, took other times."""
+    return {"company": "alike"} if way_of(runtime) == "beside" else {}
 
 
 def _content(sampling: Sampling) -> dict[str, Any]:

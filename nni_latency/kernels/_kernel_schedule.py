@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from nni_latency.errors import MeasurementError
-from nni_latency.kernels._catalogue import find_types
+from nni_latency.kernels._company import alike
 from nni_latency.kernels._constant import BODY, CONSTANT, constant_chain
 from nni_latency.kernels._kernel import Kernel
 from nni_latency.kernels._kernel_type import KernelType
@@ -50,19 +50,7 @@ _VISITS, _VISITS_TOGETHER = (2, 4, 4), (6, 12, 3)
 #: left that were visited too rarely to learn from.
 _BLOCK = 384
 
-#: Kernels of a network of several at most, and their multiply-adds.
-_TOGETHER, _MACS_TOGETHER = 12, 4 * 10**8
-
-#: Kernels that are part of every network of several, as short as they are different: they tell how fast the machine is.
-_ANCHORS = (
-    Kernel.of("conv_bn_relu", HW=14, CIN=64, COUT=64, KERNEL_SIZE=3, STRIDES=1),
-    Kernel.of("conv_bn_relu", HW=28, CIN=64, COUT=64, KERNEL_SIZE=1, STRIDES=1),
-    Kernel.of("dwconv_bn_relu", HW=28, CIN=128, KERNEL_SIZE=3, STRIDES=1),
-    Kernel.of("add_block", HW=28, CIN=128),
-    Kernel.of("fc_block", CIN=512, COUT=512),
-)
-
-#: With what the key of an anchor begins; that of its kernel follows.
+#: With what the keys of kernels begin that were part of every network in earlier versions.
 _ANCHOR = "anchor "
 
 #: What is left at least of a run from which the constant of a runtime is taken, as a share.
@@ -115,8 +103,8 @@ class KernelSchedule(Schedule):
         Where they come from.
     way : {"fed", "beside", "alone"}, default="fed"
         How the runtime runs kernels, see `way_of`. What a run takes outside of its kernels is measured too unless they
-        are fed: what a network takes that does next to nothing, or, beside others, what a small network takes outside
-        of its nodes.
+        are fed: what a network takes that does next to nothing, or, beside others, what a network takes outside of
+        its nodes.
     is_enough : callable, optional
         Takes `KernelScores` after every iteration, and says whether they are good enough to end.
     on_standing : callable, optional
@@ -148,7 +136,6 @@ class KernelSchedule(Schedule):
         self._fewest, self._most, self._most_at_once = _VISITS_TOGETHER if self._is_beside else _VISITS
         # Beside others it is taken from nothing: it belongs to the file of predictors alone.
         self._adds_constant = way == "alone" or (self._is_beside and kernels is None)
-        self._anchors = list(_ANCHORS) if self._is_beside else []
         self._is_enough, self._on_standing = is_enough, on_standing
         sampler = Sampler(prior, sampling.seed)
         groups = dict.fromkeys(item.group for item in kinds)
@@ -240,20 +227,12 @@ class KernelSchedule(Schedule):
         return (_subject(kernel.key, kind, kernel),)
 
     def _networks(self, kernels: Sequence[Kernel]) -> list[Chain]:
-        """Return networks of several kernels each, none of them much larger than a small network."""
-        types = find_types({kernel.kind for kernel in self._anchors})
-        kinds = {kind.name: kind for kind in types}
-        anchors = tuple(_subject(_ANCHOR + kernel.key, kinds[kernel.kind], kernel) for kernel in self._anchors)
-        networks: list[Chain] = []
-        free = 0
-        for kernel in kernels:
-            macs = self.kinds[kernel.kind].work(kernel).macs
-            if not networks or macs > free or len(networks[-1]) == len(anchors) + _TOGETHER:
-                networks.append(anchors)
-                free = _MACS_TOGETHER
-            networks[-1] += self.chain(kernel)
-            free -= macs
-        return networks
+        """Return networks of several kernels each."""
+        generator = random.Random(f"{self.protocol.seed}/{self.next}/networks")
+        return [
+            tuple(part for kernel in network for part in self.chain(kernel))
+            for network in alike(kernels, lambda kernel: self.kinds[kernel.kind].work(kernel), generator)
+        ]
 
     def observe(self, records: Sequence[Record]) -> None:
         """Take in a round over a batch."""
@@ -278,13 +257,10 @@ class KernelSchedule(Schedule):
     def fail(self, failure: Failure) -> None:
         """Leave out a kernel that fails, or whose feeder does."""
         super().fail(failure)
-        if failure.subject.startswith(_ANCHOR):
-            self._anchors = [kernel for kernel in self._anchors if failure.subject != _ANCHOR + kernel.key]
-            return
         key = failure.subject.removeprefix(FEEDER)
         self.failures[key] = failure.reason
         if key in (CONSTANT, BODY):
-            raise MeasurementError(f"Not even a small network can be run: {failure.reason}.")
+            raise MeasurementError(f"Not even a network of convolutions can be run: {failure.reason}.")
         if key in self._planned:
             self.samples.pop(self._planned[key], None)
 

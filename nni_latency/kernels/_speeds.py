@@ -59,8 +59,8 @@ class CompanySpeeds(Speeds):
     """Speeds by what all parts of a network took in other visits, in other company.
 
     What a part takes in a visit is its own time, times a factor of the visit. Both follow from all visits, since parts
-    meet others in every round, and some are part of every network. A single reference operator says less: what a busy
-    host takes away differs by what a kernel needs.
+    meet others in every round. A single reference operator says less: what a busy host takes away differs by what a
+    kernel needs.
     """
 
     def __init__(self) -> None:
@@ -96,22 +96,31 @@ def runs_by_key(record: Record) -> dict[str, list[float]]:
 
 
 def _visit_effects(part: NDArray[np.int64], visit: NDArray[np.int64], logs: Array) -> Array:
-    """Fit ``logs = of_part[part] + of_visit[visit]`` robustly; return ``of_visit`` less its median."""
+    """Fit ``logs = of_part[part] + of_visit[visit]`` robustly; return ``of_visit`` less its median.
+
+    A visit of few parts is held to the others, as a random effect [1]_: it may be that its parts were slow, and not the
+    machine.
+
+    .. [1] G. K. Robinson, "That BLUP is a Good Thing: The Estimation of Random Effects", Statistical Science, 1991.
+    """
     if not len(logs):
         return np.empty(0)
-    weights, of_visit = np.ones(len(logs)), np.zeros(visit.max() + 1)
+    weights, of_visit, restraint = np.ones(len(logs)), np.zeros(visit.max() + 1), 0.0
     for _ in range(_PASSES):
         of_part = _means(part, logs - of_visit[visit], weights)
-        of_visit = _means(visit, logs - of_part[part], weights)
+        of_visit = _means(visit, logs - of_part[part], weights, restraint)
         residuals = np.abs(logs - of_part[part] - of_visit[visit])
-        limit = _HUBER * _NORMAL * np.median(residuals) + 1e-12
-        weights = np.minimum(1.0, limit / np.maximum(residuals, 1e-12))
+        noise = _NORMAL * np.median(residuals) + 1e-12
+        weights = np.minimum(1.0, _HUBER * noise / np.maximum(residuals, 1e-12))
+        uncertain = noise**2 / np.median(np.bincount(visit, weights) + restraint)
+        machine = np.mean((of_visit - np.median(of_visit)) ** 2) + uncertain
+        restraint = noise**2 / machine
     return np.asarray(of_visit - np.median(of_visit))
 
 
-def _means(groups: NDArray[np.int64], values: Array, weights: Array) -> Array:
-    """Return the weighted mean of every group."""
-    return np.bincount(groups, weights * values) / np.bincount(groups, weights)
+def _means(groups: NDArray[np.int64], values: Array, weights: Array, restraint: float = 0.0) -> Array:
+    """Return the weighted mean of every group, held to 0 by as much as `restraint` values would."""
+    return np.bincount(groups, weights * values) / (np.bincount(groups, weights) + restraint)
 
 
 def level_of(slowness: Array) -> float:

@@ -11,6 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
@@ -19,11 +20,20 @@ from nni_latency.errors import InvalidValueError
 from nni_latency.imports import require
 from nni_latency.operators._onnx_model import fed_inputs
 
+#: How many sizes a feature map has.
+_RANK_OF_MAPS = 4
+
+#: Attributes of a window of 3 x 3 that leaves a feature map as large as it is.
+_SAME_SIZE: dict[str, Any] = {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1], "strides": [1, 1]}
+
+#: Operators that bring their input into the layout that they want.
+_CONVOLUTIONS = ("Conv", "ConvTranspose")
+
 #: By the rank of an input, a layer that makes one like it.
 _FEEDING: dict[int, tuple[str, dict[str, Any]]] = {
     2: ("Softmax", {"axis": -1}),
     3: ("Softmax", {"axis": -1}),
-    4: ("MaxPool", {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1], "strides": [1, 1]}),
+    _RANK_OF_MAPS: ("MaxPool", _SAME_SIZE),
 }
 
 #: The version of ONNX's operators that is exported.
@@ -275,22 +285,33 @@ def beside_onnx(networks: Sequence[OnnxNetwork], n_inputs: Sequence[int]) -> Onn
 
 
 def fed_onnx(network: OnnxNetwork) -> OnnxNetwork:
-    """Put a cheap layer before every input of a network, which makes it as the layer before would in a larger network.
+    """Put cheap layers before every input of a network, which make it as the layer before would in a larger network.
 
-    Pictures pass a pooling of 3 x 3, rows of numbers a softmax; runtimes fuse neither with what follows. Inputs of
-    other shapes, and whole numbers, stay as they are.
+    Feature maps pass a pooling of 3 x 3, rows of numbers a softmax; runtimes fuse neither with what follows. What works
+    in whatever memory layout it finds, such as an activation, finds that of convolutions: a depthwise one runs before
+    the pooling. Inputs of other shapes, and whole numbers, stay as they are.
     """
     onnx = require("onnx", "Joining networks", "nni_latency[onnx]")
     model = onnx.ModelProto()
     model.CopyFrom(network.model)
+    in_layout = {name for node in model.graph.node if node.op_type in _CONVOLUTIONS for name in node.input}
     layers = []
     for number, item in enumerate(model.graph.input):
-        tensor = item.type.tensor_type
-        rank, made = len(tensor.shape.dim), f"fed{number}"
-        if tensor.elem_type != onnx.TensorProto.FLOAT or rank not in _FEEDING:
+        tensor, made = item.type.tensor_type, f"fed{number}"
+        shape = [size.dim_value for size in tensor.shape.dim]
+        if tensor.elem_type != onnx.TensorProto.FLOAT or len(shape) not in _FEEDING:
             continue
-        kind, attributes = _FEEDING[rank]
-        layers.append(onnx.helper.make_node(kind, [item.name], [made], f"feed{number}", **attributes))
+        before = item.name
+        if len(shape) == _RANK_OF_MAPS and item.name not in in_layout:
+            before, weights = f"convolved{number}", f"feed{number}/weights"
+            values = np.full((shape[1], 1, 3, 3), 1 / 9, np.float32)
+            model.graph.initializer.append(onnx.numpy_helper.from_array(values, weights))
+            options = {**_SAME_SIZE, "group": shape[1]}
+            layers.append(
+                onnx.helper.make_node("Conv", [item.name, weights], [before], f"feed{number}/convolution", **options)
+            )
+        kind, attributes = _FEEDING[len(shape)]
+        layers.append(onnx.helper.make_node(kind, [before], [made], f"feed{number}", **attributes))
         _rename_input(model.graph, item.name, made)
     nodes = list(model.graph.node)
     del model.graph.node[:]

@@ -6,9 +6,12 @@ import random
 from collections import Counter
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from nni_latency.kernels import Kernel, Prior, Sampling, find_types
-from nni_latency.kernels._kernel_schedule import _ANCHOR, _BLOCK, _MACS_TOGETHER, _TOGETHER, KernelSchedule
+from nni_latency.kernels._company import MOST, MOST_MACS, alike
+from nni_latency.kernels._kernel_schedule import _BLOCK, KernelSchedule
 from nni_latency.measurement import Failure, Protocol, Record
 
 KERNELS = [Kernel.of("relu_block", HW=size, CIN=8) for size in range(4, 34)]
@@ -40,35 +43,46 @@ def _records(chains, number, seconds=lambda _key: 1e-3, *, slow=lambda: 1.0, pro
 
 
 def _kernels_of(chain):
-    return [part.key for part in chain if not part.key.startswith(_ANCHOR)]
+    return [part.key for part in chain]
+
+
+def _work(kernel):
+    return find_types([kernel.kind])[0].work(kernel)
 
 
 def test_every_kernel_is_once_in_a_round_and_networks_are_small():
     chains = _next(_schedule())
     assert Counter(key for chain in chains for key in _kernels_of(chain)) == Counter(kernel.key for kernel in KERNELS)
-    assert max(len(_kernels_of(chain)) for chain in chains) == _TOGETHER
+    assert max(len(chain) for chain in chains) == MOST
     assert {part.kind for chain in chains for part in chain} == {"kernel"}
 
 
-def test_some_kernels_are_part_of_every_network():
-    chains = _next(_schedule())
-    assert len(chains) > 1
-    assert len({tuple(part.key for part in chain if part.key.startswith(_ANCHOR)) for chain in chains}) == 1
-    assert all(len(_kernels_of(chain)) < len(chain) for chain in chains)
+def test_kernels_run_among_others_of_their_size():
+    chains = _next(_schedule(LARGE + KERNELS))
+    sizes = [[key.count("conv_relu") for key in _kernels_of(chain)] for chain in chains]
+    assert [sum(size) for size in sizes if any(size)] == [2]
+    small = Kernel.of("relu_block", HW=4, CIN=8).key
+    (company,) = [_kernels_of(chain) for chain in chains if small in _kernels_of(chain)]
+    assert not {kernel.key for kernel in LARGE} & set(company)
 
 
-def test_anchor_that_fails_is_left_out():
-    schedule = _schedule()
-    failing = next(part.key for part in _next(schedule)[0] if part.key.startswith(_ANCHOR))
-    schedule.fail(Failure(failing, "it does not run"))
-    chains = schedule.next_round()
-    assert chains
-    assert failing not in {part.key for chain in chains for part in chain}
+@given(st.permutations(LARGE + KERNELS), st.integers(1, 32), st.integers(0, 99))
+def test_networks_hold_every_kernel_once_and_none_is_by_itself(order, count, seed):
+    kernels = order[:count]
+    networks = alike(kernels, _work, random.Random(seed))
+    assert Counter(kernel for network in networks for kernel in network) == Counter(kernels)
+    assert min(map(len, networks)) >= min(4, len(kernels))
+    assert max(map(len, networks)) <= MOST + 3
+    for network in networks:
+        macs = sorted(_work(kernel).macs for kernel in network)
+        assert len(network) <= 7 or sum(macs[:-1]) < MOST_MACS
 
 
 def test_visits_of_a_slow_machine_are_brought_to_its_usual_speed():
-    schedule, generator = _schedule(), random.Random(7)
-    times = {kernel.key: 1e-6 * (1 + place) for place, kernel in enumerate(KERNELS)}
+    # Of about one size, so that each of them meets all others.
+    kernels = [Kernel.of("relu_block", HW=16, CIN=width) for width in range(64, 94)]
+    schedule, generator = _schedule(kernels), random.Random(7)
+    times = {kernel.key: 1e-6 * (1 + place) for place, kernel in enumerate(kernels)}
     for process in (0, 1):
         for number in range(3):
             records = _records(
@@ -94,14 +108,6 @@ def test_kernel_comes_back_in_another_process():
         assert not schedule.next_round()
     assert not list(sessions)
     assert schedule.unsettled == 0
-
-
-def test_network_that_computes_much_has_few_kernels():
-    schedule = _schedule(LARGE + KERNELS)
-    heavy = {kernel.key: schedule.kinds[kernel.kind].work(kernel).macs for kernel in LARGE}
-    for chain in _next(schedule):
-        first, *others = [heavy.get(key, 0) for key in _kernels_of(chain)]
-        assert sum(others) <= max(0, _MACS_TOGETHER - first)
 
 
 def test_neighbours_change_from_round_to_round():

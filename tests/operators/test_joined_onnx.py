@@ -59,6 +59,19 @@ def test_layer_before_every_input_changes_no_shape_and_has_no_label():
     assert len(together.model.graph.node) == len(fed.model.graph.node) - 3
 
 
+def test_what_takes_any_layout_is_fed_by_a_convolution():
+    """A pooling alone would leave a feature map in the layout of the file."""
+    first, second = torch.randn(1, 4, 6, 6), torch.randn(1, 4, 6, 6)
+    fed = fed_onnx(_exported(_Sum(), [first, second]))
+    average = nn.Conv2d(4, 4, 3, padding=1, groups=4, bias=False)
+    nn.init.constant_(average.weight, 1 / 9)
+    made = [nn.MaxPool2d(3, 1, 1)(average(tensor)) for tensor in (first, second)]
+    (result,) = _run(fed, [first.numpy(), second.numpy()])
+    assert result == pytest.approx((made[0] + 2 * made[1]).detach().numpy(), abs=1e-5)
+    assert [node.op_type for node in fed.model.graph.node][:4] == ["Conv", "MaxPool"] * 2
+    assert {fed.label_of([node.name]) for node in fed.model.graph.node[:4]} == {None}
+
+
 def test_networks_one_after_another_compute_what_they_compute_in_turn():
     torch.manual_seed(0)
     image = torch.randn(1, 3, 4, 4)

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from nni_latency.measurement._chain import Stage, time_chain
-from nni_latency.measurement._cold import NETWORK_TRAFFIC
+from nni_latency.measurement._cold import near_flush_size
 from nni_latency.measurement._subject import Subject
 from nni_latency.measurement.runtimes._exported import Behind, Beside, ExportedRuntime, Native, Prepared, each_array
 from nni_latency.measurement.runtimes._networks import Arrays, ProfileCost, ProfiledNetwork, ProfiledNode, ProfiledRun
@@ -194,14 +194,14 @@ def _profile(stage: Prepared, feed: Feed, runs: int) -> list[ProfiledRun]:
 
 
 def _after_others(value: Any) -> Any:
-    """Return what is given, after as much memory was written as a small network touches."""
+    """Return what is given, after so much memory was written that nothing else is in the near caches."""
     _filler().fill(1.0)
     return value
 
 
 @cache
 def _filler() -> NDArray[np.float64]:
-    return np.empty(NETWORK_TRAFFIC // 8)
+    return np.empty(near_flush_size() // 8)
 
 
 def _halves(count: int) -> tuple[int, int]:
