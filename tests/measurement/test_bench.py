@@ -12,7 +12,7 @@ from troublemakers import PlainRuntime, fine, raising
 
 from nni_latency.errors import InvalidValueError, MeasurementError
 from nni_latency.measurement import CandidateError, LocalBench, LocalBenches, Meter, Protocol, Subject, cold_chain
-from nni_latency.measurement._cold import _read_size, flush_size
+from nni_latency.measurement._cold import _read_size, flush_size, near_flush_size
 from nni_latency.measurement.runtimes import TorchEager
 from nni_latency.tables import candidate_subjects
 from nni_latency.testing import FakeRuntime, fake_plan
@@ -193,6 +193,21 @@ def test_flush_is_larger_than_the_caches(tmp_path):
     (tmp_path / "size").write_text("32768K\n")
     assert _read_size(tmp_path / "size") == 32 * 2**20
     assert _read_size(tmp_path / "absent") == 0
+
+
+@pytest.mark.parametrize(
+    ("caches", "size"),
+    [({"0": ("1", "48K"), "2": ("2", "2048K"), "3": ("3", "480M")}, 4), ({"2": ("2", "64M")}, 16), ({}, 4)],
+)
+def test_near_caches_are_those_up_to_the_second_level(caches, size, tmp_path, monkeypatch):
+    """What is behind them is left alone, however large it is; where nothing is known, a usual size counts."""
+    for index, (level, text) in caches.items():
+        folder = tmp_path / f"index{index}"
+        folder.mkdir()
+        (folder / "level").write_text(f"{level}\n")
+        (folder / "size").write_text(f"{text}\n")
+    monkeypatch.setattr("nni_latency.measurement._cold._CACHES", tmp_path)
+    assert near_flush_size() == size * 2**20
 
 
 class _Mixed(nn.Module):
