@@ -6,7 +6,7 @@ import math
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -19,7 +19,15 @@ from nni_latency.kernels._learning import GroupLearner, in_turn, score_groups, s
 from nni_latency.kernels._predictor import FEWEST_KERNELS, KernelScores
 from nni_latency.kernels._prior import Prior
 from nni_latency.kernels._sampling import Sampler, Sampling
-from nni_latency.kernels._speeds import CompanySpeeds, ReferenceSpeeds, Speeds, at_level, level_of, runs_by_key
+from nni_latency.kernels._speeds import (
+    CompanySpeeds,
+    ReferenceSpeeds,
+    Speeds,
+    at_level,
+    level_of,
+    runs_by_key,
+    shares_by_key,
+)
 from nni_latency.kernels._way import Way
 from nni_latency.measurement import (
     Chain,
@@ -243,7 +251,8 @@ class KernelSchedule(Schedule):
         kernels = {key: self._find(key) for record in records for key in record.subjects if is_kernel(key)}
         self._speeds.observe(records, self.protocol.statistic)
         for record in records:
-            for key, seconds in runs_by_key(record).items():
+            times = shares_by_key(record) if self._is_beside else runs_by_key(record)
+            for key, seconds in times.items():
                 runs = [(value, self._n_visits) for value in seconds]
                 if key == CONSTANT:
                     self._constants += runs
@@ -276,9 +285,13 @@ class KernelSchedule(Schedule):
 
     def _summary(self, runs: Sequence[Run], constant: float) -> Summary:
         slowness = self._speeds.slowness()
-        times = at_level(level_of(slowness), runs, slowness)
+        protocol, level = self.protocol, level_of(slowness)
+        if self._is_beside:
+            # The medians of parts add up to the lower quartile of a network, at the speed that a quarter of visits had.
+            protocol, level = replace(protocol, statistic=0.5), level_of(slowness, protocol.statistic)
+        times = at_level(level, runs, slowness)
         left = tuple(max(seconds - constant, _LEAST_LEFT * seconds) for seconds in times)
-        return Measurement(left, self.protocol).summary
+        return Measurement(left, protocol).summary
 
     def _find(self, key: str) -> Kernel:
         """Return a kernel by its key; one of the next iteration is drawn first, as when it was measured."""
