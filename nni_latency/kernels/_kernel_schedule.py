@@ -165,6 +165,8 @@ class KernelSchedule(Schedule):
         self._take(first if self._fixed is None else self._fixed)
         #: By kernel, the time of every run [s], and the number of its visit.
         self.samples: dict[Kernel, list[Run]] = {}
+        # Medians of what kernels take side by side add up to the lower quartile of their network.
+        self._summing = replace(protocol, statistic=0.5) if self._is_beside else protocol
         self._speeds: Speeds = CompanySpeeds() if self._is_beside else ReferenceSpeeds()
         self._n_visits = 0
         self._visits: Counter[Kernel] = Counter()
@@ -285,13 +287,9 @@ class KernelSchedule(Schedule):
 
     def _summary(self, runs: Sequence[Run], constant: float) -> Summary:
         slowness = self._speeds.slowness()
-        protocol, level = self.protocol, level_of(slowness)
-        if self._is_beside:
-            # The medians of parts add up to the lower quartile of a network, at the speed that a quarter of visits had.
-            protocol, level = replace(protocol, statistic=0.5), level_of(slowness, protocol.statistic)
-        times = at_level(level, runs, slowness)
+        times = at_level(level_of(slowness), runs, slowness)
         left = tuple(max(seconds - constant, _LEAST_LEFT * seconds) for seconds in times)
-        return Measurement(left, protocol).summary
+        return Measurement(left, self._summing).summary
 
     def _find(self, key: str) -> Kernel:
         """Return a kernel by its key; one of the next iteration is drawn first, as when it was measured."""

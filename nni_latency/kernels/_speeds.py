@@ -136,18 +136,10 @@ def _means(groups: NDArray[np.int64], values: Array, weights: Array, restraint: 
     return np.bincount(groups, weights * values) / (np.bincount(groups, weights) + restraint)
 
 
-def level_of(slowness: Array, share: float = 0.5) -> float:
-    """Return the speed to which times are brought, by default that of the median visit; 0 where nothing tells it.
-
-    Parameters
-    ----------
-    slowness : ndarray
-        By visit; nan where nothing tells it.
-    share : float, default=0.5
-        Share of the visits in which the machine is faster than that.
-    """
+def level_of(slowness: Array) -> float:
+    """Return the speed to which times are brought, that of the median visit; 0 where nothing tells it."""
     known = slowness[np.isfinite(slowness)]
-    return float(np.quantile(known, share)) if len(known) else 0.0
+    return float(np.median(known)) if len(known) else 0.0
 
 
 def at_level(level: float, runs: Sequence[tuple[float, int]], slowness: Array) -> tuple[float, ...]:
