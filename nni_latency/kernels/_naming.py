@@ -261,11 +261,17 @@ def _concat(op: OpSpec) -> Found | None:
 
 
 def _copy(op: OpSpec) -> Found | None:
-    """Name the copy of a channel shuffle: groups and channels of a group were exchanged before it."""
+    """Name the copy of a channel shuffle: groups and channels of a group are exchanged in it, or were before it."""
     shape, out = op.input_shapes[0], op.get("out", ())
-    if len(shape) != 5 or len(out) != 4 or shape[1] * shape[2] != out[1] or shape[2] != 2:
+    if len(shape) != 5:
         return None
-    return "channel_shuffle", {"HW": _side(out), "CIN": out[1]}
+    # A file has the exchange as an operator of its own, and a trace of torch the copy that it leads to.
+    channels = shape[1] * shape[2]
+    is_exchange = tuple(out) == (shape[0], shape[2], shape[1], *shape[3:])
+    is_copy = tuple(out) == (shape[0], channels, *shape[3:])
+    if not (is_exchange and shape[1] == 2) and not (is_copy and shape[2] == 2):
+        return None
+    return "channel_shuffle", {"HW": _side((shape[0], channels, *shape[3:])), "CIN": channels}
 
 
 def _halves(kind: str) -> Callable[[OpSpec], Found | None]:

@@ -192,6 +192,20 @@ def test_kernels_are_named_by_what_the_operators_say(ops, name):
     assert (found and found.kind) == name
 
 
+@pytest.mark.parametrize(
+    ("shape", "out", "name"),
+    [
+        ((1, 20, 2, 7, 5), (1, 40, 7, 5), "channel_shuffle(CIN=40,HW=6)"),  # as torch copies it
+        ((1, 2, 20, 7, 7), (1, 20, 2, 7, 7), "channel_shuffle(CIN=40,HW=7)"),  # as a file exchanges it
+        ((1, 3, 20, 7, 7), (1, 20, 3, 7, 7), None),  # three groups
+        ((1, 2, 20, 7, 7), (1, 2, 20, 7, 7), None),  # nothing is exchanged
+    ],
+)
+def test_channel_shuffle_is_known_in_traces_and_in_files(shape, out, name):
+    found = kernel_of([OpSpec.of("copy", [shape], out=out)])
+    assert (found and found.key) == name
+
+
 def test_a_window_without_padding_counts_by_its_output():
     """The first layer of AlexNet gives 55 pixels a side, as many as a picture of 220 with the whole padding."""
     op = OpSpec.of(
