@@ -14,6 +14,9 @@ they took then is how much slower the machine is now for kernels of this group, 
 One number for all kernels says less, and the reference operator even less, which finds all that it needs in the caches:
 what neighbours on a shared machine take away is at times its memory bandwidth, so that a linear layer takes up to twice
 as long and a convolution as long as ever.
+
+With --data nothing is measured: the networks of a data set count, which were measured in turn over hours. One factor
+for all of them is the speed of the machine then, the median of what was predicted over what was measured.
 """
 
 from __future__ import annotations
@@ -29,6 +32,7 @@ import click
 import numpy as np
 from matplotlib.figure import Figure
 
+from nni_latency.datasets import load_networks
 from nni_latency.errors import MissingEntryError
 from nni_latency.estimators import Estimate, KernelEstimator, score
 from nni_latency.graphs import Family, find_families
@@ -105,14 +109,22 @@ class Result:
 @click.option("--family", "names", multiple=True, help="Just these families.  [default: twelve]")
 @click.option("--members", default=10, show_default=True, help="Networks of every family.")
 @click.option("--budget", default=45.0, show_default=True, help="Seconds of measuring for every family.")
+@click.option("--data", help="A data set of networks in place of measuring, or 'shipped' for the one that ships.")
 @click.option("--out", default=Path("families.png"), type=click.Path(path_type=Path), help="The picture.")
-def main(estimator: str, names: tuple[str, ...], members: int, budget: float, out: Path) -> None:
+def main(estimator: str, names: tuple[str, ...], members: int, budget: float, data: str | None, out: Path) -> None:
     """Measure what ESTIMATOR predicts, KERNELS.json,RULES.json, and compare."""
     predicting = load_kernels(estimator)
     assert isinstance(predicting, KernelEstimator) and isinstance(predicting.costs, PredictedKernels), predicting
     platform = predicting.platform
+    if data is not None:
+        found = of_data_set(predicting, data, names or FAMILIES, members)
+        for name, results in found.items():
+            say(name, results)
+        say("all", [result for results in found.values() for result in results])
+        draw(found, f"measured in {platform.runtime} [ms]", out)
+        return
     runtime = load_registry().find("runtime", platform.runtime).make("cpu", threads=1, precision=platform.precision)
-    found: dict[str, list[Result]] = {}
+    found = {}
     for family in find_families(names or FAMILIES):
         protocol = Protocol(time_budget=budget, processes=1)
         again = measure_again(predicting.costs, runtime)
@@ -139,6 +151,30 @@ def compare(estimator: KernelEstimator, family: Family, measured: NetworkMeasure
     for name, reason in measured.failures.items():
         click.echo(f"{family.name} {name} cannot be run: {reason}")
     return results
+
+
+def of_data_set(estimator: KernelEstimator, data: str, names: Sequence[str], members: int) -> dict[str, list[Result]]:
+    """Predict networks of a data set at the speed that the machine had when they were measured."""
+    found: dict[str, list[Result]] = {name: [] for name in names}
+    for network in load_networks(*([] if data == "shipped" else [data])):
+        mine = found.get(network.family)
+        if mine is None or len(mine) == members or network.platform.differences(estimator.platform):
+            continue
+        try:
+            estimate = estimator.estimate(network.graph)
+        except MissingEntryError as error:
+            click.echo(f"{network.name} cannot be predicted: {error}")
+            continue
+        mine.append(Result(estimate.value, network.latency, estimate.missing))
+    ratios = [result.predicted / result.measured for results in found.values() for result in results]
+    if not ratios:
+        raise click.ClickException(f"The data set has no networks of these families on {estimator.platform.id}.")
+    factor = float(np.median(ratios))
+    click.echo(f"Networks of the data set took {1 / factor:.2f} times as long as kernels say, in the median.")
+    return {
+        name: [replace(result, predicted=result.predicted / factor) for result in results]
+        for name, results in found.items()
+    }
 
 
 def measure_again(costs: PredictedKernels, runtime: Runtime) -> tuple[MeasuredKernel, ...]:

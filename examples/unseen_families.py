@@ -183,7 +183,7 @@ def by_kernels(argument: str) -> Method:
 
     def predict(known: Networks, unknown: Networks) -> Array:
         del known
-        return np.array([estimator.total(estimator._estimate_traced(item.graph.operators)).value for item in unknown])
+        return np.array([estimator.estimate(item.graph).value for item in unknown])
 
     return predict
 

@@ -11,6 +11,7 @@ from nni_latency.errors import MismatchError, MissingEntryError
 from nni_latency.estimators._base import Estimate, LayerEstimator
 from nni_latency.operators import (
     FusionRules,
+    Graph,
     OpSpec,
     Trace,
     TracedOperator,
@@ -105,7 +106,9 @@ class KernelEstimator(LayerEstimator):
         self.platform, self.metric = costs.platform, costs.metric
 
     def estimate(self, model: Any, example_inputs: Any = None) -> Estimate:
-        """Estimate a network, or an ONNX file: divide it into kernels and add them up."""
+        """Divide a network, its `nni_latency.operators.Graph` or an ONNX file into kernels, and add them up."""
+        if isinstance(model, Graph):
+            return self.total(self._estimate_traced(model.operators))
         if isinstance(model, (str, Path)):
             return self.total(self._estimate_traced(trace_onnx(model, example_inputs=example_inputs).operators))
         return super().estimate(model, example_inputs)

@@ -10,7 +10,7 @@ from torch import nn
 
 from nni_latency.errors import MismatchError, MissingEntryError
 from nni_latency.estimators import Estimate, KernelEstimator, LayerEstimator, break_down
-from nni_latency.operators import FusionRule, FusionRules, OpSpec
+from nni_latency.operators import FusionRule, FusionRules, OpSpec, read_onnx
 from nni_latency.platforms import Platform
 from nni_latency.testing import check_estimator
 
@@ -191,3 +191,4 @@ def test_an_onnx_file_is_divided_as_the_network_is(tmp_path):
     # The exporter has folded batch normalisation itself.
     estimator = KernelEstimator(_RULES, _Costs({"conv2d+relu": 1.0, "adaptive_avg_pool2d": 0.1}))
     assert estimator.estimate(tmp_path / "net.onnx").value == pytest.approx(1.1)
+    assert estimator.estimate(read_onnx(tmp_path / "net.onnx")).value == pytest.approx(1.1)
