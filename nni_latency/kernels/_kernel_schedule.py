@@ -19,6 +19,7 @@ from nni_latency.kernels._learning import GroupLearner, in_turn, score_groups, s
 from nni_latency.kernels._predictor import FEWEST_KERNELS, KernelScores
 from nni_latency.kernels._prior import Prior
 from nni_latency.kernels._sampling import Sampler, Sampling
+from nni_latency.kernels._shown import shown
 from nni_latency.kernels._speeds import (
     CompanySpeeds,
     ReferenceSpeeds,
@@ -320,13 +321,14 @@ class KernelSchedule(Schedule):
         """Return the time [s] of every kernel that is learned from, or of those that are not, by group.
 
         Kernels that were visited less often than they have to be, because the budget ended, are left out of groups that
-        have enough others.
+        have enough others; so are those that the runtime did not show.
         """
         found: dict[str, dict[Kernel, float]] = {group: {} for group in self.learners}
         # In an order that does not depend on where measuring was interrupted.
-        for kernel, summary in sorted(self.summaries().items(), key=lambda item: item[0].key):
+        summaries = sorted(self.summaries().items(), key=lambda item: item[0].key)
+        for kernel, seconds in shown({kernel: summary.value for kernel, summary in summaries}).items():
             if (kernel in self._tests) == tests:
-                found[self.kinds[kernel.kind].group][kernel] = summary.value
+                found[self.kinds[kernel.kind].group][kernel] = seconds
         return {group: self._well_known(known) for group, known in found.items()}
 
     def _well_known(self, known: Mapping[Kernel, float]) -> Mapping[Kernel, float]:

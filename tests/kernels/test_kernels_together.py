@@ -150,6 +150,16 @@ def test_kernel_that_fails_leaves_the_others():
     assert left == {part.key for chain in chains for part in chain} - {KERNELS[3].key}
 
 
+def test_kernels_that_the_runtime_did_not_show_are_not_learned_from():
+    """Shorter than its clock tells, or part of another one; of a kind that costs nothing at all, all of them count."""
+    schedule = _schedule()
+    hidden = KERNELS[:3]
+    schedule.samples = {kernel: [(1e-9 if kernel in hidden else 1e-6, 0)] for kernel in KERNELS}
+    assert schedule.learned_from == set(KERNELS) - set(hidden)
+    schedule.samples = {kernel: [(1e-9, 0)] for kernel in KERNELS}
+    assert schedule.learned_from == set(KERNELS)
+
+
 def test_kernels_that_were_visited_too_rarely_are_not_learned_from():
     schedule = _schedule()
     schedule.samples = {kernel: [(1e-6 * kernel["HW"], 0)] for kernel in KERNELS}
