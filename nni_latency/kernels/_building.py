@@ -257,7 +257,7 @@ def _learn(schedule: KernelSchedule, runtime: Runtime) -> KernelPredictors:
     return KernelPredictors(
         predictors=predictors,
         kernels=measured_in(schedule, schedule.learned_from),
-        tested=measured_in(schedule, set(schedule.test)),
+        tested=measured_in(schedule, schedule.held_out),
         constant=schedule.constant,
         sampling=schedule.sampling.as_dict(),
         failures=dict(sorted(schedule.failures.items())),

@@ -324,12 +324,15 @@ class KernelSchedule(Schedule):
         have enough others; so are those that the runtime did not show.
         """
         found: dict[str, dict[Kernel, float]] = {group: {} for group in self.learners}
-        # In an order that does not depend on where measuring was interrupted.
-        summaries = sorted(self.summaries().items(), key=lambda item: item[0].key)
-        for kernel, seconds in shown({kernel: summary.value for kernel, summary in summaries}).items():
+        for kernel, seconds in self._times().items():
             if (kernel in self._tests) == tests:
                 found[self.kinds[kernel.kind].group][kernel] = seconds
         return {group: self._well_known(known) for group, known in found.items()}
+
+    def _times(self) -> dict[Kernel, float]:
+        """Return the time [s] of every kernel that was shown, in an order that does not depend on interruptions."""
+        summaries = sorted(self.summaries().items(), key=lambda item: item[0].key)
+        return shown({kernel: summary.value for kernel, summary in summaries})
 
     def _well_known(self, known: Mapping[Kernel, float]) -> Mapping[Kernel, float]:
         often = {kernel: seconds for kernel, seconds in known.items() if self._visits[kernel] >= self._fewest}
@@ -339,6 +342,11 @@ class KernelSchedule(Schedule):
     def learned_from(self) -> frozenset[Kernel]:
         """The kernels that are learned from."""
         return frozenset(kernel for known in self.by_group().values() for kernel in known)
+
+    @property
+    def held_out(self) -> frozenset[Kernel]:
+        """The kernels that are never learned from, and by which predictors are judged."""
+        return self._tests.intersection(self._times())
 
     def _wanting(self) -> list[Kernel]:
         """Return the kernels of this iteration that are not known well enough.
