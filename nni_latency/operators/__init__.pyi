@@ -1,6 +1,6 @@
 from ._calls import describe_call
 from ._composites import parts_of
-from ._export import OnnxNetwork, beside_onnx, export_onnx, fed_onnx, join_onnx
+from ._export import OnnxNetwork, beside_onnx, consumed_onnx, export_onnx, fed_onnx, join_onnx
 from ._families import family_of, form_of, group_of, size_of_attribute, work_of
 from ._feature_table import Counted, count_operators, features_of, supported_kinds
 from ._features import Features, given_shapes, learned_shapes
@@ -42,6 +42,7 @@ __all__ = [
     "build_operator",
     "capture_operators",
     "chained",
+    "consumed_onnx",
     "count_operators",
     "describe_call",
     "divide",

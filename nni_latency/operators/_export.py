@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import tempfile
 import warnings
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -35,6 +36,9 @@ _FEEDING: dict[int, tuple[str, dict[str, Any]]] = {
     3: ("Softmax", {"axis": -1}),
     _RANK_OF_MAPS: ("MaxPool", _SAME_SIZE),
 }
+
+#: ONNX's number of the type float32.
+_REAL = 1
 
 #: The version of ONNX's operators that is exported.
 OPSET = 17
@@ -116,10 +120,17 @@ class OnnxNetwork:
         ----------
         executed : collection of int
             Parts that have nodes of their own.
+
+        Returns
+        -------
+        dict of int to int
+            By part: those that were executed, and those that were fused with them.
         """
         if self.is_joined:
-            return {label: label for label in executed}
-        return {label: self._heaviest(self._members(label, set(executed) - {label})) for label in executed}
+            return {label: label for label in range(self.n_labels)}
+        members = {label: self._members(label, set(executed) - {label}) for label in executed}
+        main = {label: self._heaviest(found) for label, found in members.items()}
+        return {fused: main[label] for label, found in members.items() for fused in found} | main
 
     def _heaviest(self, members: set[int]) -> int:
         return min(members & self._heavy or members)
@@ -294,12 +305,11 @@ def fed_onnx(network: OnnxNetwork) -> OnnxNetwork:
     onnx = require("onnx", "Joining networks", "nni_latency[onnx]")
     model = onnx.ModelProto()
     model.CopyFrom(network.model)
-    in_layout = {name for node in model.graph.node if node.op_type in _CONVOLUTIONS for name in node.input}
+    in_layout = _read_by_convolutions(model.graph)
     layers = []
     for number, item in enumerate(model.graph.input):
-        tensor, made = item.type.tensor_type, f"fed{number}"
-        shape = [size.dim_value for size in tensor.shape.dim]
-        if tensor.elem_type != onnx.TensorProto.FLOAT or len(shape) not in _FEEDING:
+        shape, made = _shape_of(item), f"fed{number}"
+        if not _is_fed(item):
             continue
         before = item.name
         if len(shape) == _RANK_OF_MAPS and item.name not in in_layout:
@@ -317,6 +327,48 @@ def fed_onnx(network: OnnxNetwork) -> OnnxNetwork:
     del model.graph.node[:]
     model.graph.node.extend([*layers, *nodes])
     return OnnxNetwork(model, network.n_labels, network.is_joined)
+
+
+def consumed_onnx(network: OnnxNetwork) -> OnnxNetwork:
+    """Put a cheap layer behind what works on one feature map in any memory layout, such as an activation or a shuffle.
+
+    What a network returns is written to memory of its own. In a larger network another operator reads it, and the
+    runtime uses its memory again, or writes the result where the input was. `fed_onnx` comes afterwards, because it
+    puts other tensors in the place of the inputs.
+    """
+    onnx = require("onnx", "Joining networks", "nni_latency[onnx]")
+    model = onnx.ModelProto()
+    model.CopyFrom(network.model)
+    in_layout = _read_by_convolutions(model.graph)
+    maps = Counter(_part_of(item.name) for item in model.graph.input if _is_fed(item))
+    fixed = {_part_of(name) for name in in_layout}
+    kind, attributes = _FEEDING[_RANK_OF_MAPS]
+    for number, item in enumerate(model.graph.output):
+        part = _part_of(item.name)
+        if part in fixed or maps[part] != 1 or len(_shape_of(item)) != _RANK_OF_MAPS or not _is_fed(item):
+            continue
+        read = f"read{number}"
+        model.graph.node.append(onnx.helper.make_node(kind, [item.name], [read], f"reader{number}", **attributes))
+        item.name = read
+    return OnnxNetwork(model, network.n_labels, network.is_joined)
+
+
+def _part_of(name: str) -> str:
+    """Return the part of a joined network to which a tensor belongs."""
+    return name.partition("/")[0]
+
+
+def _read_by_convolutions(graph: Any) -> set[str]:
+    return {name for node in graph.node if node.op_type in _CONVOLUTIONS for name in node.input}
+
+
+def _shape_of(item: Any) -> list[int]:
+    return [size.dim_value for size in item.type.tensor_type.shape.dim]
+
+
+def _is_fed(item: Any) -> bool:
+    """Whether there is a layer that makes such a tensor: one of real numbers, of a rank that networks pass on."""
+    return item.type.tensor_type.elem_type == _REAL and len(_shape_of(item)) in _FEEDING
 
 
 def _rename_input(graph: Any, old: str, new: str) -> None:

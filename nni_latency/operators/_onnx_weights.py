@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -60,7 +61,8 @@ def onnx_network(path: str | Path, batch_size: int | None = None, example_inputs
     Returns
     -------
     OnnxNetwork
-        Its parts are the nodes of the file, as `trace_onnx` counts them.
+        Its parts are the nodes of the file, as `trace_onnx` counts them. A layer that shares a tensor without values
+        with others has values of its own.
 
     Raises
     ------
@@ -70,7 +72,7 @@ def onnx_network(path: str | Path, batch_size: int | None = None, example_inputs
     onnx = require("onnx", "Reading ONNX", "nni_latency[onnx]")
     model = load_onnx(path, batch_size, example_inputs)
     generator = np.random.default_rng(0)
-    spreads = _spreads(model.graph)
+    spreads, made_up = _spreads(model.graph), dict[str, Any]()
     for tensor in model.graph.initializer:
         if lacks_values(onnx, tensor):
             if tensor.data_type not in fractional(onnx):
@@ -78,11 +80,12 @@ def onnx_network(path: str | Path, batch_size: int | None = None, example_inputs
                     f"The tensor {tensor.name!r} of {str(path)!r} has no values in the file. It holds whole numbers, "
                     "which cannot be made up. Save the network with them."
                 )
-            values = _random(tuple(tensor.dims), *spreads.get(tensor.name, (0.0, 0.1)), generator)
-            dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)
-            tensor.CopyFrom(onnx.numpy_helper.from_array(values.astype(dtype), tensor.name))
+            made_up[tensor.name] = tensor
+            _fill(onnx, tensor, spreads, generator)
     _number(model.graph)
-    return OnnxNetwork(model, len(model.graph.node))
+    count = len(model.graph.node)
+    _set_apart(onnx, model.graph, made_up, spreads, generator)
+    return OnnxNetwork(model, count)
 
 
 @dataclass(frozen=True)
@@ -167,6 +170,35 @@ def _spreads(graph: Any) -> dict[str, tuple[float, float]]:
             taken = math.prod(shape[1:]) if node.op_type == "Conv" else shape[0] if shape else 1
             found[node.input[1]] = (0.0, 1 / math.sqrt(max(1, taken)))
     return found
+
+
+def _fill(onnx: Any, tensor: Any, spreads: Mapping[str, tuple[float, float]], generator: np.random.Generator) -> None:
+    """Give a tensor random values."""
+    values = _random(tuple(tensor.dims), *spreads.get(tensor.name, (0.0, 0.1)), generator)
+    dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)
+    tensor.CopyFrom(onnx.numpy_helper.from_array(values.astype(dtype), tensor.name))
+
+
+def _set_apart(
+    onnx: Any,
+    graph: Any,
+    made_up: Mapping[str, Any],
+    spreads: Mapping[str, tuple[float, float]],
+    generator: np.random.Generator,
+) -> None:
+    """Give layers values of their own where the file has them share a tensor whose values are made up.
+
+    An exporter writes equal tensors once, such as the biases of a network that was never trained, and an Identity for
+    each further layer. In a trained network they differ, and a runtime may fuse what it does not where they are shared:
+    OpenVINO adds such a bias in a node of its own.
+    """
+    for node in list(graph.node):
+        if node.op_type == "Identity" and node.input[0] in made_up:
+            own = graph.initializer.add()
+            own.CopyFrom(made_up[node.input[0]])
+            own.name = node.output[0]
+            _fill(onnx, own, spreads, generator)
+            graph.node.remove(node)
 
 
 def _random(shape: tuple[int, ...], mean: float, spread: float, generator: np.random.Generator) -> NDArray[np.float32]:

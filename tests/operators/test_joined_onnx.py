@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from nni_latency.operators import OnnxNetwork, beside_onnx, export_onnx, fed_onnx, join_onnx, trace
+from nni_latency.operators import OnnxNetwork, beside_onnx, consumed_onnx, export_onnx, fed_onnx, join_onnx, trace
 
 pytest.importorskip("onnx", reason="the package onnx is not installed")
 
@@ -72,6 +72,20 @@ def test_what_takes_any_layout_is_fed_by_a_convolution():
     assert {fed.label_of([node.name]) for node in fed.model.graph.node[:4]} == {None}
 
 
+def test_what_works_on_one_map_in_any_layout_is_read():
+    """A result of the whole network would have memory of its own; a sum of two maps and a convolution keep theirs."""
+    maps = [torch.randn(1, 4, 6, 6) for _ in range(4)]
+    cases = [(nn.ReLU(), maps[:1]), (nn.Conv2d(4, 2, 1), maps[1:2]), (_Sum(), maps[2:])]
+    together = beside_onnx([_exported(module, tensors) for module, tensors in cases], [1, 1, 2])
+    read = consumed_onnx(together)
+    results = _run(read, [tensor.numpy() for tensor in maps])
+    wanted = [nn.MaxPool2d(3, 1, 1)(maps[0].relu()), cases[1][0](maps[1]), maps[2] + 2 * maps[3]]
+    for result, tensor in zip(results, wanted, strict=True):
+        assert result == pytest.approx(tensor.detach().numpy(), abs=1e-5)
+    assert len(read.model.graph.node) == len(together.model.graph.node) + 1
+    assert read.label_of([read.model.graph.node[-1].name]) is None
+
+
 def test_networks_one_after_another_compute_what_they_compute_in_turn():
     torch.manual_seed(0)
     image = torch.randn(1, 3, 4, 4)
@@ -94,7 +108,8 @@ def test_weights_that_parts_share_are_no_part_of_what_is_fused():
     weights = [helper.make_tensor(name, TensorProto.FLOAT, (4,), [1.0] * 4) for name in ("bias", "scale")]
     network = OnnxNetwork(helper.make_model(helper.make_graph(nodes, "net", [given], [out], weights)), 4)
     # The runtime fused the addition with the normalisation, and names both by the latter.
-    assert network.main_labels({1, 3}) == {1: 1, 3: 2}
+    main = network.main_labels({1, 3})
+    assert main == {1: 1, 2: 2, 3: 2}
 
 
 class _Shuffled(nn.Module):

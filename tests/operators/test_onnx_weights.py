@@ -65,6 +65,38 @@ def test_network_of_a_file_can_be_run(files, place):
     assert [network.label_of([node.name]) for node in network.model.graph.node] == list(range(network.n_labels))
 
 
+def test_layers_that_share_what_is_made_up_get_values_of_their_own(tmp_path):
+    """OpenVINO adds a bias that layers share in a node of its own."""
+    from onnx import TensorProto, helper, numpy_helper
+
+    nodes = [
+        helper.make_node("Identity", ["bias"], ["again"]),
+        helper.make_node("Conv", ["taken", "first", "bias"], ["middle"]),
+        helper.make_node("Conv", ["middle", "second", "again"], ["made"]),
+    ]
+    random = np.random.default_rng(0)
+    shapes = {"bias": (64,), "first": (64, 4, 1, 1), "second": (64, 64, 1, 1)}
+    weights = [numpy_helper.from_array(random.normal(size=size).astype("f"), name) for name, size in shapes.items()]
+    given, out = (
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, (1, channels, 8, 8))
+        for name, channels in (("taken", 4), ("made", 64))
+    )
+    graph = helper.make_graph(nodes, "net", [given], [out], weights)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    onnx.save(model, tmp_path / "whole.onnx")
+    onnx.save(without_weights(model), tmp_path / "light.onnx")
+
+    light = onnx_network(tmp_path / "light.onnx")
+    values = {item.name: numpy_helper.to_array(item) for item in light.model.graph.initializer}
+    assert [node.op_type for node in light.model.graph.node] == ["Conv", "Conv"]
+    assert [light.label_of([node.name]) for node in light.model.graph.node] == [1, 2]
+    assert light.n_labels == 3 == trace_onnx(tmp_path / "light.onnx").n_calls
+    assert values["again"].shape == (64,)
+    assert (values["again"] != values["bias"]).any()
+    # What the file says of its weights is left as it is.
+    assert len(onnx_network(tmp_path / "whole.onnx").model.graph.node) == 3
+
+
 def test_a_build_carries_its_file_to_where_there_is_none(files, tmp_path):
     path = tmp_path / "moved.onnx"
     path.write_bytes(files[0].read_bytes())

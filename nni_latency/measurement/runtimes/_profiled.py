@@ -18,7 +18,16 @@ from nni_latency.measurement._cold import near_flush_size
 from nni_latency.measurement._subject import Subject
 from nni_latency.measurement.runtimes._exported import Behind, Beside, ExportedRuntime, Native, Prepared, each_array
 from nni_latency.measurement.runtimes._networks import Arrays, ProfileCost, ProfiledNetwork, ProfiledNode, ProfiledRun
-from nni_latency.operators import Inputs, OnnxNetwork, Trace, beside_onnx, fed_onnx, join_onnx, trace
+from nni_latency.operators import (
+    Inputs,
+    OnnxNetwork,
+    Trace,
+    beside_onnx,
+    consumed_onnx,
+    fed_onnx,
+    join_onnx,
+    trace,
+)
 
 Nodes = Sequence[ProfiledNode]
 
@@ -56,10 +65,10 @@ class ProfiledRuntime(ExportedRuntime):
         return self._settled(join_onnx([stage.network for stage in stages]), (value,))  # type: ignore[attr-defined]
 
     def beside(self, stages: Sequence[Stage], values: Sequence[Any]) -> tuple[Stage, Any]:
-        """Compile networks that have nothing to do with each other as one, a layer before every input."""
+        """Compile networks that have nothing to do with each other as one, layers before inputs and behind maps."""
         arrays = [each_array(value) for value in values]
         networks = [stage.network for stage in stages]  # type: ignore[attr-defined]
-        network = fed_onnx(beside_onnx(networks, list(map(len, arrays))))
+        network = fed_onnx(consumed_onnx(beside_onnx(networks, list(map(len, arrays)))))
         together = tuple(itertools.chain.from_iterable(arrays))
         return Beside(network, self._settled(network, together).compiled), together
 
@@ -84,8 +93,11 @@ class ProfiledRuntime(ExportedRuntime):
 
     def _by_part(self, stage: Prepared, runs: Sequence[ProfiledRun]) -> list[list[float]]:
         """Return what the parts of a network took in every run [s]."""
-        labels = [stage.network.label_of(node.names) for node in runs[0].nodes]
-        main = stage.network.main_labels({label for label in labels if label is not None})
+        nodes = runs[0].nodes
+        labels = [stage.network.label_of(node.names) for node in nodes]
+        # What brings a tensor into another layout has the name of an operator that may be fused with others.
+        computing = [label for label, node in zip(labels, nodes, strict=True) if not node.changes_layout]
+        main = stage.network.main_labels({label for label in computing if label is not None})
         return [self._divided(stage.network.n_labels, main, labels, run) for run in runs]
 
     def _profiled(self, stage: Prepared, value: Any, runs: int) -> list[ProfiledRun]:
@@ -182,7 +194,7 @@ class ProfiledRuntime(ExportedRuntime):
         for label, node in zip(labels, run.nodes, strict=True):
             has_begun = has_begun or not node.changes_layout
             # What brings the input into another layout is named by the operator that takes it.
-            place = place if label is None or not has_begun else main[label]
+            place = place if label is None or not has_begun else main.get(label, label)
             times[place] += node.seconds
         return [max(seconds, self.clock.resolution) for seconds in times]
 
