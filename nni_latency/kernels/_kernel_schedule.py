@@ -65,7 +65,6 @@ _ANCHOR = "anchor "
 #: What is left at least of a run from which the constant of a runtime is taken, as a share.
 _LEAST_LEFT = 0.01
 
-
 #: Time of a run [s], and the number of its visit.
 Run = tuple[float, int]
 
@@ -168,7 +167,7 @@ class KernelSchedule(Schedule):
         self.samples: dict[Kernel, list[Run]] = {}
         # Medians of what kernels take side by side add up to the lower quartile of their network.
         self._summing = replace(protocol, statistic=0.5) if self._is_beside else protocol
-        self._speeds: Speeds = CompanySpeeds() if self._is_beside else ReferenceSpeeds()
+        self._speeds: Speeds = CompanySpeeds() if self._is_beside else ReferenceSpeeds(protocol.statistic)
         self._n_visits = 0
         self._visits: Counter[Kernel] = Counter()
         self._visits_at_once: Counter[Kernel] = Counter()
@@ -249,13 +248,14 @@ class KernelSchedule(Schedule):
         """Take in a round over a batch."""
         super().observe(records)
         self._enter(records[0].process)
-        self.drift.append(quantile([record.reference for record in records], 0.5))
+        references = [record.reference for record in records]
+        self.drift.append(quantile(references, 0.5))
         # Before this round is known, because a kernel of the next iteration was drawn without it.
         kernels = {key: self._find(key) for record in records for key in record.subjects if is_kernel(key)}
-        self._speeds.observe(records, self.protocol.statistic)
-        for record in records:
-            times = shares_by_key(record) if self._is_beside else runs_by_key(record)
-            for key, seconds in times.items():
+        times = [shares_by_key(record) if self._is_beside else runs_by_key(record) for record in records]
+        self._speeds.observe(references, times)
+        for by_key in times:
+            for key, seconds in by_key.items():
                 runs = [(value, self._n_visits) for value in seconds]
                 if key == CONSTANT:
                     self._constants += runs

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +11,9 @@ from numpy.typing import NDArray
 from nni_latency.measurement import Record, quantile
 
 Array = NDArray[np.float64]
+
+#: By subject, the time of every run of a visit [s].
+Times = Mapping[str, Sequence[float]]
 
 #: Visits of a round that tell by their reference operator how fast the machine is.
 _ENOUGH_REFERENCES = 4
@@ -29,8 +32,8 @@ class Speeds(ABC):
     """What says how fast the machine was at every visit. Visits are numbered from 0 in their order."""
 
     @abstractmethod
-    def observe(self, records: Sequence[Record], statistic: float) -> None:
-        """Take in the visits of a round; `statistic` is the quantile that stands for repeated runs."""
+    def observe(self, references: Sequence[float], times: Sequence[Times]) -> None:
+        """Take in the visits of a round: what the reference operator took before each [s], and every run of a part."""
 
     @abstractmethod
     def slowness(self) -> Array:
@@ -38,17 +41,23 @@ class Speeds(ABC):
 
 
 class ReferenceSpeeds(Speeds):
-    """Speeds by the reference operator, which is timed before every visit: one for all visits of a round."""
+    """Speeds by the reference operator, which is timed before every visit: one for all visits of a round.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    statistic : float
+        The quantile that stands for all visits of a round.
+    """
+
+    def __init__(self, statistic: float) -> None:
+        self._statistic = statistic
         self._slowness: list[float] = []
 
-    def observe(self, records: Sequence[Record], statistic: float) -> None:
+    def observe(self, references: Sequence[float], times: Sequence[Times]) -> None:
         """Take in the reference times of a round."""
-        references = [record.reference for record in records]
         # A reference that another process interrupts would make kernels fast, so few say nothing.
-        known = quantile(references, statistic) if len(references) >= _ENOUGH_REFERENCES else np.nan
-        self._slowness += [known] * len(records)
+        known = quantile(references, self._statistic) if len(references) >= _ENOUGH_REFERENCES else np.nan
+        self._slowness += [known] * len(references)
 
     def slowness(self) -> Array:
         """Return the time of the reference operator by visit [s]."""
@@ -71,10 +80,10 @@ class CompanySpeeds(Speeds):
         self._visits = 0
         self._known: Array | None = None
 
-    def observe(self, records: Sequence[Record], statistic: float) -> None:
+    def observe(self, references: Sequence[float], times: Sequence[Times]) -> None:
         """Take in the parts of the visits of a round."""
-        for record in records:
-            for key, seconds in shares_by_key(record).items():
+        for by_key in times:
+            for key, seconds in by_key.items():
                 self._part.append(self._numbers.setdefault(key, len(self._numbers)))
                 self._visit.append(self._visits)
                 self._logs.append(float(np.log(quantile(seconds, 0.5))))

@@ -1,6 +1,6 @@
 from ._calls import describe_call
 from ._composites import parts_of
-from ._export import OnnxNetwork, beside_onnx, consumed_onnx, export_onnx, fed_onnx, join_onnx
+from ._export import OnnxNetwork, export_onnx
 from ._families import family_of, form_of, group_of, size_of_attribute, work_of
 from ._feature_table import Counted, count_operators, features_of, supported_kinds
 from ._features import Features, given_shapes, learned_shapes
@@ -8,6 +8,7 @@ from ._fusing import chained, divide, fuse
 from ._fusion_rules import FusionRule, FusionRules, FusionTimes
 from ._graph_key import graph_key
 from ._inputs import Inputs, freeze_inputs, freeze_shapes
+from ._joining import beside_onnx, consumed_onnx, fed_onnx, join_onnx
 from ._layouts import layout_changes
 from ._onnx import read_onnx, trace_onnx
 from ._onnx_model import load_onnx

@@ -71,6 +71,8 @@ def onnx_network(path: str | Path, batch_size: int | None = None, example_inputs
     """
     onnx = require("onnx", "Reading ONNX", "nni_latency[onnx]")
     model = load_onnx(path, batch_size, example_inputs)
+    _number(model.graph)
+    count = len(model.graph.node)
     generator = np.random.default_rng(0)
     spreads, made_up = _spreads(model.graph), dict[str, Any]()
     for tensor in model.graph.initializer:
@@ -82,8 +84,6 @@ def onnx_network(path: str | Path, batch_size: int | None = None, example_inputs
                 )
             made_up[tensor.name] = tensor
             _fill(onnx, tensor, spreads, generator)
-    _number(model.graph)
-    count = len(model.graph.node)
     _set_apart(onnx, model.graph, made_up, spreads, generator)
     return OnnxNetwork(model, count)
 
@@ -206,11 +206,27 @@ def _random(shape: tuple[int, ...], mean: float, spread: float, generator: np.ra
 
 
 def _number(graph: Any) -> None:
-    """Write the number of every node and input into its name, by which runtimes are asked for them."""
+    """Write the number of every node into its name and those of its results, and those of inputs into theirs.
+
+    Runtimes are asked for inputs by their names, and name what they make of a node by its results, too. A file may have
+    such numbers in its names, which are those of another count.
+    """
     renamed = {item.name: f"input{place}" for place, item in enumerate(fed_inputs(graph))}
-    for item in graph.input:
-        item.name = renamed.get(item.name, item.name)
     for place, node in enumerate(graph.node):
         node.name = f"/call{place}/{node.name or node.op_type}"
-        for index, name in enumerate(node.input):
-            node.input[index] = renamed.get(name, name)
+        renamed |= {name: f"/call{place}/{name}" for name in node.output if name}
+    for item in (*graph.input, *graph.output, *graph.value_info):
+        item.name = renamed.get(item.name, item.name)
+    _rename(graph, renamed)
+
+
+def _rename(graph: Any, renamed: Mapping[str, str]) -> None:
+    """Rename what nodes take and return, those of branches and loops included."""
+    for node in graph.node:
+        for names in (node.input, node.output):
+            names[:] = [renamed.get(name, name) for name in names]
+        for attribute in node.attribute:
+            for inner in (attribute.g, *attribute.graphs):
+                _rename(inner, renamed)
+                for item in inner.output:
+                    item.name = renamed.get(item.name, item.name)

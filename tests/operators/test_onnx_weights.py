@@ -91,10 +91,48 @@ def test_layers_that_share_what_is_made_up_get_values_of_their_own(tmp_path):
     assert [node.op_type for node in light.model.graph.node] == ["Conv", "Conv"]
     assert [light.label_of([node.name]) for node in light.model.graph.node] == [1, 2]
     assert light.n_labels == 3 == trace_onnx(tmp_path / "light.onnx").n_calls
-    assert values["again"].shape == (64,)
-    assert (values["again"] != values["bias"]).any()
+    first, second = (values[node.input[2]] for node in light.model.graph.node)
+    assert second.shape == (64,)
+    assert (first != second).any()
     # What the file says of its weights is left as it is.
     assert len(onnx_network(tmp_path / "whole.onnx").model.graph.node) == 3
+
+
+def test_numbers_of_another_count_in_the_names_of_a_file_are_not_taken_for_its_own(tmp_path):
+    """Runtimes name what they make of a node by its results: ONNX Runtime a normalisation without a convolution."""
+    model = export_onnx(nn.Sequential(nn.BatchNorm2d(4), nn.ReLU()).eval(), [torch.zeros(1, 4, 2, 2)]).model
+    *_, norm, activation = model.graph.node
+    norm.output[0] = activation.input[0] = "/call77/odd"
+    onnx.save(model, tmp_path / "numbered.onnx")
+    network = onnx_network(tmp_path / "numbered.onnx")
+    *_, norm, activation = (node.output[0] for node in network.model.graph.node)
+    for ending in ("", "_nchwc", "_bn_nchwc"):
+        found = [network.label_of([name + ending]) for name in (norm, activation)]
+        assert found == [network.n_labels - 2, network.n_labels - 1]
+
+
+def test_network_with_branches_can_be_run(tmp_path):
+    from onnx import TensorProto, helper
+    from onnx.reference import ReferenceEvaluator
+
+    def branch(kind):
+        made = helper.make_tensor_value_info(kind, TensorProto.FLOAT, (2,))
+        return helper.make_graph([helper.make_node(kind, ["doubled"], [kind])], kind, [], [made])
+
+    nodes = [
+        helper.make_node("Add", ["taken", "taken"], ["doubled"]),
+        helper.make_node("ReduceSum", ["taken"], ["sum"], keepdims=0),
+        helper.make_node("Cast", ["sum"], ["whether"], to=TensorProto.BOOL),
+        helper.make_node("If", ["whether"], ["made"], then_branch=branch("Neg"), else_branch=branch("Abs")),
+    ]
+    given, out = (helper.make_tensor_value_info(name, TensorProto.FLOAT, (2,)) for name in ("taken", "made"))
+    model = helper.make_model(
+        helper.make_graph(nodes, "net", [given], [out]), opset_imports=[helper.make_opsetid("", 17)]
+    )
+    onnx.save(model, tmp_path / "branches.onnx")
+    network = onnx_network(tmp_path / "branches.onnx")
+    (found,) = ReferenceEvaluator(network.model).run(None, network.feed([np.array([1, 2], np.float32)]))
+    assert found.tolist() == [-2, -4]
 
 
 def test_a_build_carries_its_file_to_where_there_is_none(files, tmp_path):
