@@ -12,9 +12,9 @@ the same networks in the same run.
 What was found is kept in the folder, family by family, so that an interrupted run goes on where it was. With
 --at-once 5, five families are held out at a time: less is learned from, and less has to be fitted. Further questions
 are --ask domain (part of every family is held out), --ask transfer (a platform is held out and learned from 8 to 300
-networks, beside from scratch), --ask family (a family is learned from 50 networks) and --ask zero (every platform is
-guessed from the others). NNLP was published with 18,000 networks an epoch: with fewer, give it more --nnlp-epochs; the
-best one is chosen on families that are learned from.
+networks, beside from scratch), --ask family (a family is learned from 50 networks) and --ask zero (every platform, or
+that of --platform, is guessed from the others). NNLP was published with 18,000 networks an epoch: with fewer, give it
+more --nnlp-epochs; the best one is chosen on families that are learned from.
 
 .. [1] L. Liu et al., "NNLQP", ICPP 2022, https://doi.org/10.1145/3545008.3545051, and the code published with it.
 """
@@ -244,7 +244,7 @@ def main(
             cases.append(([*known, *own[:50]], {name: own[50:]}))
         compare(cases, methods, out / f"family.{chosen}.json", out / "new_family.png")
     elif ask == "zero":
-        guess(networks, epochs, jobs, out)
+        guess(networks, platform, epochs, jobs, out)
     else:
         transfer(networks, chosen, epochs, jobs, out)
 
@@ -377,10 +377,13 @@ def transfer(networks: Networks, platform: str, epochs: int, jobs: int, out: Pat
     click.echo(f"Wrote {out / 'transfer.png'}")
 
 
-def guess(networks: Networks, epochs: int, jobs: int, out: Path) -> None:
-    """Guess every platform from the others, beside the nearest of them, and FLOPs at its median speed."""
-    platforms = {item.platform.id: item.platform for item in networks}
-    rows = {}
+def guess(networks: Networks, wanted: str | None, epochs: int, jobs: int, out: Path) -> None:
+    """Guess a platform, or every one, from the others, beside the nearest of them, and FLOPs at its median speed."""
+    platforms = {item.platform.id: item.platform for item in networks if wanted in (None, item.platform.id)}
+    if not platforms:
+        raise click.BadParameter(f"The data has no networks of {wanted!r}.", param_hint="--platform")
+    path = out / "zero.json"
+    rows = json.loads(path.read_text()) if path.is_file() else {}
     for name, platform in platforms.items():
         here = [item for item in networks if item.platform.id == name]
         others = [item for item in networks if item.platform.id != name]
@@ -399,7 +402,7 @@ def guess(networks: Networks, epochs: int, jobs: int, out: Path) -> None:
         for way, values in found.items():
             say(f"{name} {way}", score(values, measured), 0.0)
         click.echo(f"{name}: {inside:.0%} within the interval, a factor of {guesses[0].high / guesses[0].value:.2f}")
-    write_atomically(out / "zero.json", json.dumps(rows))
+        write_atomically(path, json.dumps(rows))
 
 
 if __name__ == "__main__":

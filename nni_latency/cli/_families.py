@@ -10,6 +10,7 @@ import click
 
 import nni_latency.graphs as graphs
 from nni_latency.cli._console import progress, remarks, results
+from nni_latency.cli._measure_networks import generating_jobs
 from nni_latency.cli._option import grouped, option
 from nni_latency.cli._outputs import OutputFolder, WritingCommand, outputs
 from nni_latency.cli._predictor_options import PredictorOptions
@@ -73,9 +74,8 @@ def generate(asked: _GenerateOptions) -> None:
     try:
         with progress(remarks()) as bar:
             task = bar.add_task("networks", total=total, left="")
-            files = graphs.generate_onnx(
-                chosen, asked.per_family, asked.out, first_seed=asked.seed, batch_size=asked.batch_size
-            )
+            members = graphs.members_in_turn(chosen, asked.per_family, asked.seed)
+            files = graphs.generate_onnx(members, asked.out, batch_size=asked.batch_size, n_jobs=generating_jobs(total))
             begin = time.monotonic()
             for number, _ in enumerate(files, 1):
                 left = (time.monotonic() - begin) / number * (total - number)

@@ -62,7 +62,7 @@ _SUMMARIES = {
     "import": "Convert a table of another project, such as Once-for-All or NNI 2.x.",
     "export": "Write a lookup table in the format of another project.",
     "diff": "Compare two tables candidate by candidate.",
-    "merge": "Merge tables of one space and platform.",
+    "merge": "Merge tables of one space and platform, or data sets of networks.",
     "rebuild": "Derive a table again from its raw samples, with today's statistics.",
     "scale": "Multiply every cost of a table by a factor.",
     "subset": "Keep some entries of a table.",

@@ -16,6 +16,7 @@ import nni_latency.graphs as graphs
 import nni_latency.loading as loading
 import nni_latency.measurement as measurement
 import nni_latency.measurement.runtimes as runtimes
+import nni_latency.platforms as platforms
 from nni_latency.cli._console import named, progress, remarks
 from nni_latency.cli._farm_options import FarmOptions
 from nni_latency.cli._measuring_options import PlatformOptions, StoreOptions
@@ -38,6 +39,9 @@ def _names(text: str) -> tuple[str, ...]:
 
 #: A budget that is left and smaller is not spent: starting a process takes longer [s].
 _LEAST_BUDGET = 5.0
+
+#: From so many networks on they are written in several processes, each of which takes seconds to start.
+_MANY_NETWORKS = 24
 
 NAMES = parsed("name[,name...]", _names)
 
@@ -234,16 +238,20 @@ def _counts(wanted: _NetworkOptions, usual: tuple[str, ...]) -> dict[graphs.Fami
 
 def _members(counts: Mapping[graphs.Family, int], wanted: _NetworkOptions) -> Iterator[datasets.NetworkFile]:
     """Write the networks; those of all families are spread evenly, so that each meets the machine as the others do."""
+    turns = sorted(
+        ((number + 0.5) / count, place, number)
+        for place, count in enumerate(counts.values())
+        for number in range(count)
+    )
+    families = list(counts)
+    members = [(families[place], wanted.seed + number) for _, place, number in turns]
     for size in wanted.batch_sizes:
-        made = [
-            (family, datasets.family_files([family], count, first_seed=wanted.seed, batch_size=size), count)
-            for family, count in counts.items()
-        ]
-        turns = sorted(
-            ((number + 0.5) / count, place) for place, (*_, count) in enumerate(made) for number in range(count)
-        )
-        for _, place in turns:
-            yield next(made[place][1])
+        yield from datasets.family_files(members, batch_size=size, n_jobs=generating_jobs(len(members)))
+
+
+def generating_jobs(count: int) -> int:
+    """Return how many processes write so many networks side by side."""
+    return len(platforms.affinity()) if count >= _MANY_NETWORKS else 1
 
 
 def _remark(steps: Sequence[_Step], written: datasets.NetworkSet) -> None:

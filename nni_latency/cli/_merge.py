@@ -2,35 +2,52 @@
 
 from __future__ import annotations
 
+import zipfile
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 import click
+from rich.markup import escape
 
+import nni_latency.datasets as datasets
 import nni_latency.tables as tables
+from nni_latency.cli._console import results
 from nni_latency.cli._option import grouped, option
 from nni_latency.cli._output_options import OutputOptions, write_result
 from nni_latency.cli._outputs import WritingCommand
+from nni_latency.errors import InvalidValueError
 
 
 @dataclass(frozen=True)
 class _MergeOptions(OutputOptions):
-    """How tables are merged."""
+    """How files are merged."""
 
     conflict: Literal["error", "first", "last", "mean"] = option(
-        "Which entry to keep where tables disagree.", default="error"
+        "Which entry to keep where files disagree.", default="error"
     )
 
 
 @click.command("merge", cls=WritingCommand)
-@click.argument("names", metavar="TABLES...", nargs=-1, required=True)
+@click.argument("names", metavar="FILES...", nargs=-1, required=True)
 @grouped(out={"required": True})
 def command(names: tuple[str, ...], merge: _MergeOptions) -> None:
-    """Merge tables of one space and platform.
+    """Merge tables of one space and platform, or data sets of networks.
 
-    TABLES are files, or names of tables that ship with the package. Everything but the entries is taken from the first.
+    FILES are tables, files or names of tables that ship with the package; everything but the entries is taken from the
+    first. Or they are data sets of 'nni-latency measure-networks', of any platforms.
     """
     out = merge.path()
+    if any(map(zipfile.is_zipfile, names)):
+        _merge_networks(names, merge.conflict, out)
+        return
     loaded = [tables.LookupTable.load(tables.find_table(name)) for name in names]
     known = tuple(remark for table in loaded for remark in table.remarks)
     write_result(tables.merge_tables(loaded, conflict=merge.conflict), out, known=known)
+
+
+def _merge_networks(names: tuple[str, ...], conflict: Literal["error", "first", "last", "mean"], out: Path) -> None:
+    if conflict == "mean":
+        raise InvalidValueError("Latencies of data sets cannot be averaged. Take --conflict first or last.")
+    found = datasets.merge_networks([datasets.load_networks(name) for name in names], out, conflict=conflict)
+    results().print(escape(f"Wrote {out}: {len(found)} latencies on {len(found.platforms)} platforms"))

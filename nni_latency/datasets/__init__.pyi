@@ -5,6 +5,7 @@ from ._document import GraphDocument, networks_schema
 from ._kernels import kernels_of_calls, kernels_of_nodes
 from ._learning import SHIPPED_NAME, measured_networks
 from ._measuring import ANCHORS, DATASET_PROTOCOL, PlatformLatencies, measure_networks
+from ._merging import merge_networks
 from ._network_files import NetworkFile, family_files, given_files
 from ._network_kernels import HELD_OUT, learn_network_kernels
 from ._network_set import NetworkEntry, NetworkSet, load_networks
@@ -36,6 +37,7 @@ __all__ = [
     "make_card",
     "measure_networks",
     "measured_networks",
+    "merge_networks",
     "networks_schema",
     "part_times",
     "save_networks",

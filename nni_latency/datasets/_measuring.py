@@ -115,7 +115,7 @@ def measure_networks(
         raise InvalidValueError(f"Networks of one batch size are measured at a time. Got {sorted(sizes) or 'none'}.")
     (batch_size,) = sizes
     subjects = _subjects(networks, runtime)
-    everywhere = list(family_files(find_families(anchors), 1, batch_size=batch_size))
+    everywhere = list(family_files([(family, 0) for family in find_families(anchors)], batch_size=batch_size))
     how_long = protocol or replace(DATASET_PROTOCOL, threads=runtime.platform.threads)
     schedule = BatchedNetworks(
         subjects,

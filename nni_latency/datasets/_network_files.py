@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -97,25 +96,23 @@ class NetworkFile:
 
 
 def family_files(
-    members: Sequence[Family], count: int, *, first_seed: int = 0, batch_size: int = 1
+    members: Sequence[tuple[Family, int]], *, batch_size: int = 1, n_jobs: int | None = None
 ) -> Iterator[NetworkFile]:
     """Write members of families as ONNX files into the cache, where they are not there yet.
 
     Parameters
     ----------
-    members : sequence of Family
-        Of which.
-    count : int
-        How many of each.
-    first_seed : int, default=0
-        Seed of the first; 0 is the published network.
+    members : sequence of (Family, int)
+        Families, and the seeds of their members; 0 is the published network.
     batch_size : int, default=1
         Inputs of a run.
+    n_jobs : int, optional
+        Processes that write side by side, as joblib takes it.
 
     Yields
     ------
     NetworkFile
-        Every member: the first of all families, the second of all, and so on.
+        Every member, in order.
 
     Raises
     ------
@@ -125,9 +122,8 @@ def family_files(
         If a file cannot be written.
     """
     folder = cache_folder() / "onnx" / f"{_version()}-b{batch_size}"
-    made = generate_onnx(members, count, folder, first_seed=first_seed, batch_size=batch_size)
-    turns = itertools.product(range(first_seed, first_seed + count), members)
-    for path, (seed, family) in zip(made, turns, strict=True):
+    made = generate_onnx(members, folder, batch_size=batch_size, n_jobs=n_jobs)
+    for path, (family, seed) in zip(made, members, strict=True):
         yield NetworkFile(path.stem, path, family.name, seed, batch_size)
 
 

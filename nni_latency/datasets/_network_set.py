@@ -9,7 +9,7 @@ from typing import overload
 
 from nni_latency.costs import Cost
 from nni_latency.datasets._archive import Archive, Part
-from nni_latency.datasets._document import LatencyDocument, NetworksDocument
+from nni_latency.datasets._document import LatencyDocument, NetworksDocument, RunDocument
 from nni_latency.errors import FileFormatError, InvalidValueError, listed
 from nni_latency.graphs import latency_conflicts
 from nni_latency.operators import Graph
@@ -45,6 +45,8 @@ class NetworkEntry(Cost):
         Runs and visits behind it.
     repeatability : float, default=0.0
         Standard deviation of the visits as a share of their mean.
+    run : int, default=0
+        Number of the run that it was measured in, among those of the data set.
     """
 
     name: str
@@ -57,6 +59,7 @@ class NetworkEntry(Cost):
     n_samples: int = 0
     n_visits: int = 0
     repeatability: float = 0.0
+    run: int = 0
     _load_graph: Callable[[str], Graph] = field(default=lambda _key: Graph((), 0), repr=False, compare=False)
     _load_parts: Callable[[], tuple[Part, ...]] = field(default=lambda: (), repr=False, compare=False)
 
@@ -140,6 +143,11 @@ class NetworkSet(Sequence[NetworkEntry]):
     def card(self) -> str:
         """How it was measured, in Markdown; empty where it does not come from a file."""
         return self._archive.card() if self._archive is not None else ""
+
+    @property
+    def runs(self) -> tuple[RunDocument, ...]:
+        """On what it was measured, when, and how; empty where it does not come from a file."""
+        return tuple(self._archive.header().runs) if self._archive is not None else ()
 
     def only(
         self,
@@ -250,6 +258,7 @@ def _entry(archive: Archive, header: NetworksDocument, item: LatencyDocument, pl
         item.n_samples,
         item.n_visits,
         item.repeatability,
+        item.run,
         archive.graph,
         lambda: archive.parts(item.run).get(item.network, ()),
     )

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from nni_latency.datasets._archive import Part, onnx_member, write_archive
-from nni_latency.datasets._card import make_card
+from nni_latency.datasets._archive import onnx_member
+from nni_latency.datasets._content import Content
 from nni_latency.datasets._kernels import kernels_of_calls, kernels_of_nodes
 from nni_latency.datasets._measuring import PlatformLatencies
 from nni_latency.datasets._network_files import NetworkFile
@@ -21,72 +19,6 @@ from nni_latency.imports import require
 from nni_latency.measurement import NetworkSummary
 from nni_latency.operators import Graph, without_weights
 from nni_latency.platforms import Platform
-
-
-@dataclass
-class _Content:
-    """What becomes the file of a data set."""
-
-    runs: list[dict[str, Any]] = field(default_factory=list)
-    networks: dict[str, dict[str, Any]] = field(default_factory=dict)
-    graphs: dict[str, Graph] = field(default_factory=dict)
-    onnx: dict[str, bytes] = field(default_factory=dict)
-    latencies: list[dict[str, Any]] = field(default_factory=list)
-    entries: list[NetworkEntry] = field(default_factory=list)
-    parts: dict[int, dict[int, tuple[Part, ...]]] = field(default_factory=dict)
-
-    def graph_of(self, network: NetworkFile, name: str, stage: str = "") -> Graph:
-        """Return the graph of a network, which is taken in when it is asked for first."""
-        if name not in self.networks:
-            self.graphs[network.graph_key] = network.graph
-            self.onnx[name] = _light(network.path)
-            self.networks[name] = {
-                "name": name,
-                "family": network.family,
-                "batch_size": network.batch_size,
-                "graph": network.graph_key,
-                "seed": network.seed,
-                "stage": stage,
-                "has_onnx": True,
-            }
-        return self.graphs[self.networks[name]["graph"]]
-
-    def add(self, run: int, name: str, platform: Platform, found: NetworkSummary, parts: tuple[Part, ...]) -> None:
-        """Take in a latency."""
-        network = self.networks[name]
-        place = list(self.networks).index(name)
-        summary = {item: getattr(found, item) for item in _SUMMARY}
-        self.latencies.append({"network": place, "run": run, **summary})
-        if parts:
-            self.parts.setdefault(run, {})[place] = parts
-        about = {item: network[item] for item in ("name", "family", "batch_size", "seed", "stage")}
-        self.entries.append(
-            NetworkEntry(
-                **summary,
-                **about,
-                platform=platform,
-                graph_key=network["graph"],
-                _load_graph=self.graphs.__getitem__,
-                _load_parts=lambda: parts,
-            )
-        )
-
-    def save(self, path: str | Path) -> NetworkSet:
-        """Write the file, and return what is in it."""
-        header = {
-            "package_version": version("nni_latency"),
-            "runs": self.runs,
-            "networks": list(self.networks.values()),
-            "latencies": self.latencies,
-        }
-        write_archive(path, header, self.graphs, self.parts, self.onnx, make_card(self.entries, self.runs))
-        failures: dict[str, dict[str, str]] = {}
-        for run in self.runs:
-            failures.setdefault(run["platform"]["id"], {}).update(run["failures"])
-        return NetworkSet(self.entries, failures)
-
-
-_SUMMARY = ("value", "low", "high", "n_samples", "n_visits", "repeatability")
 
 
 def save_networks(
@@ -115,7 +47,7 @@ def save_networks(
     OutputError
         If the file cannot be written.
     """
-    content = _Content()
+    content = Content()
     for number, item in enumerate(measured):
         failures = {network.name: item.failures[network.key] for network in networks if network.key in item.failures}
         for network in networks:
@@ -123,7 +55,7 @@ def save_networks(
                 continue
             name = f"{network.name}-b{network.batch_size}"
             try:
-                graph = content.graph_of(network, name)
+                graph = _graph_of(content, network, name)
             except InvalidValueError as error:
                 failures[network.name] = f"its graph cannot be read: {str(error).rstrip('.')}"
                 continue
@@ -144,6 +76,14 @@ def save_networks(
         reason = next((reason for run in content.runs for reason in run["failures"].values()), "none was measured")
         raise InvalidValueError(f"There is no network for the data set: {reason}.")
     return content.save(path)
+
+
+def _graph_of(content: Content, network: NetworkFile, name: str, stage: str = "") -> Graph:
+    """Return the graph of a network, which is taken in when it is asked for first."""
+    if name not in content.networks:
+        about = {"family": network.family, "batch_size": network.batch_size, "seed": network.seed, "stage": stage}
+        content.take(name, network.graph_key, network.graph, _light(network.path), **about)
+    return content.graphs[content.networks[name]["graph"]]
 
 
 def _run(platform: Platform, batch_size: int) -> dict[str, Any]:
@@ -188,14 +128,14 @@ def import_nnlqp(folder: str | Path, path: str | Path) -> NetworkSet:
     OutputError
         If the file cannot be written.
     """
-    content, broken = _Content(), dict[str, str]()
+    content, broken = Content(), dict[str, str]()
     runs: dict[tuple[str, int], int] = {}
     for line in read_nnlqp(folder):
         network = NetworkFile(line.graph_id, Path(folder) / line.onnx_path, line.family, batch_size=line.batch_size)
         name = f"{line.graph_id}-b{line.batch_size}"
         try:
             platform = Platform.parse(line.platform.lower())
-            content.graph_of(network, name, line.stage)
+            _graph_of(content, network, name, line.stage)
         except LatencyError as error:
             broken[name] = str(error)
             continue

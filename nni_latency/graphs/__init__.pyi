@@ -1,6 +1,6 @@
 from ._agreement import latency_conflicts
 from ._family import Family, families, find_families
-from ._generating import generate_onnx, generated_files, onnx_name, save_onnx
+from ._generating import generate_onnx, generated_files, members_in_turn, onnx_name, save_onnx
 from ._graph_estimator import GraphNetworkEstimator
 from ._graph_predictor import GraphPredictor, OperatorCost
 from ._measured_network import MeasuredNetwork, read_measured
@@ -28,6 +28,7 @@ __all__ = [
     "graph_of",
     "latency_conflicts",
     "light_onnx",
+    "members_in_turn",
     "onnx_name",
     "read_measured",
     "read_nnlqp",

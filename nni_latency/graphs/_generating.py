@@ -6,10 +6,15 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from joblib import Parallel, delayed
+
 from nni_latency.errors import InvalidValueError
 from nni_latency.files import write_atomically
 from nni_latency.graphs._family import Family, families
 from nni_latency.operators import export_onnx, without_weights
+
+#: A family, and the seed of a member.
+Member = tuple[Family, int]
 
 
 def save_onnx(family: Family, seed: int, path: str | Path, batch_size: int = 1) -> Path:
@@ -44,9 +49,48 @@ def save_onnx(family: Family, seed: int, path: str | Path, batch_size: int = 1) 
 
 
 def generate_onnx(
-    members: Sequence[Family], count: int, folder: str | Path, *, first_seed: int = 1, batch_size: int = 1
+    members: Sequence[Member], folder: str | Path, *, batch_size: int = 1, n_jobs: int | None = None
 ) -> Iterator[Path]:
-    """Write random members of families, ``FAMILY-SEED.onnx`` each; those that are there already are left alone.
+    """Write members of families, ``FAMILY-SEED.onnx`` each; those that are there already are left alone.
+
+    Parameters
+    ----------
+    members : sequence of (Family, int)
+        Families, and the seeds of their members; see `members_in_turn`.
+    folder : str or Path
+        Where to; it is made.
+    batch_size : int, default=1
+        Inputs of a run.
+    n_jobs : int, optional
+        Processes that write side by side, as joblib takes it.
+
+    Yields
+    ------
+    Path
+        Every file in order, once it is written.
+
+    Raises
+    ------
+    MissingDependencyError, OutputError
+        As for `save_onnx`.
+    """
+    target = Path(folder)
+    target.mkdir(parents=True, exist_ok=True)
+    paths = [target / onnx_name(family, seed) for family, seed in members]
+    there = [path.is_file() for path in paths]
+    made = Parallel(n_jobs=n_jobs, return_as="generator")(
+        delayed(save_onnx)(family, seed, path, batch_size)
+        for (family, seed), path, is_there in zip(members, paths, there, strict=True)
+        if not is_there
+    )
+    for path, is_there in zip(paths, there, strict=True):
+        yield path if is_there else next(made)
+
+
+def members_in_turn(members: Sequence[Family], count: int, first_seed: int = 1) -> list[Member]:
+    """Return the first members of all families, then the second of all, and so on.
+
+    So what was written or measured before an interruption is of all families.
 
     Parameters
     ----------
@@ -54,34 +98,17 @@ def generate_onnx(
         Of which.
     count : int
         How many of each.
-    folder : str or Path
-        Where to; it is made.
     first_seed : int, default=1
         Seed of the first member of every family; 0 is the published network.
-    batch_size : int, default=1
-        Inputs of a run.
-
-    Yields
-    ------
-    Path
-        Every file, once it is written.
 
     Raises
     ------
     InvalidValueError
         If the count is not positive.
-    MissingDependencyError, OutputError
-        As for `save_onnx`.
     """
     if count < 1:
         raise InvalidValueError(f"The 'count' of networks must be an int >= 1. Got {count}.")
-    target = Path(folder)
-    target.mkdir(parents=True, exist_ok=True)
-    # Family after family in turn, so that what was written before an interruption is of all of them.
-    for seed in range(first_seed, first_seed + count):
-        for family in members:
-            path = target / onnx_name(family, seed)
-            yield path if path.is_file() else save_onnx(family, seed, path, batch_size)
+    return [(family, seed) for seed in range(first_seed, first_seed + count) for family in members]
 
 
 def onnx_name(family: Family, seed: int) -> str:

@@ -6,11 +6,13 @@ import json
 
 import pytest
 import torch
+from measured_graphs import save_nodes
 from torch import nn
 
 from nni_latency.cli._measure_networks import _counts, _members, _NetworkOptions
 from nni_latency.datasets import load_networks
 from nni_latency.operators import export_onnx
+from nni_latency.platforms import Platform
 
 onnx = pytest.importorskip("onnx", reason="the package onnx is not installed")
 
@@ -100,3 +102,14 @@ def test_a_data_set_goes_to_nnlqp_and_back(run, fails, model, tmp_path):
     assert "line 1: it must have six or seven words" in said
     assert "line 2: there is no file 'onnx/none.onnx'" in said
     assert not (tmp_path / "other.zip").exists()
+
+
+def test_data_sets_are_merged(run, fails, tmp_path):
+    for name in ("one", "two"):
+        save_nodes(tmp_path / f"{name}.zip", {Platform(name, "onnxruntime"): True})
+    said = run("merge", "one.zip", "two.zip", "--out", "both.zip").stdout
+    assert said == "Wrote both.zip: 16 latencies on 2 platforms\n"
+    assert len(load_networks(tmp_path / "both.zip")) == 16
+    assert "cannot be averaged" in fails("merge", "one.zip", "two.zip", "--conflict", "mean", "--out", "c.zip")
+    assert "is not a data set" in fails("merge", "one.zip", "tiny.json", "--out", "c.zip")
+    assert not (tmp_path / "c.zip").exists()

@@ -10,7 +10,7 @@ import pytest
 from nni_latency.database import DatabaseStore
 from nni_latency.datasets import NetworkFile, family_files, given_files, measure_networks
 from nni_latency.errors import InvalidValueError
-from nni_latency.graphs import find_families
+from nni_latency.graphs import find_families, members_in_turn
 from nni_latency.measurement import MemoryStore, Protocol
 from nni_latency.operators import trace
 from nni_latency.query import known_networks
@@ -27,7 +27,7 @@ def members(tmp_path_factory):
     """Write two members of a family of small networks."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("NNI_LATENCY_CACHE", str(tmp_path_factory.mktemp("cache")))
-        yield list(family_files(find_families([_SMALL]), 2))
+        yield list(family_files(members_in_turn(find_families([_SMALL]), 2, 0)))
 
 
 def _measure(networks, store=None, **changes):
