@@ -53,12 +53,12 @@ def merge_networks(
     content, known = Content(), set[tuple[str, int, str]]()
     for networks in sets if conflict != "last" else reversed(sets):
         places: dict[int, int] = {}
-        runs = networks.runs
+        runs, here = networks.runs, set[tuple[str, int, str]]()
         for entry in networks:
             key = entry.graph_key, entry.batch_size, entry.platform.id
             if key in known:
                 continue
-            known.add(key)
+            here.add(key)
             if entry.run not in places:
                 places[entry.run] = len(content.runs)
                 content.runs.append(runs[entry.run].model_dump(mode="json"))
@@ -67,6 +67,7 @@ def merge_networks(
                 entry.value, entry.low, entry.high, entry.n_samples, entry.n_visits, entry.repeatability
             )
             content.add(places[entry.run], entry.name, entry.platform, summary, entry.parts)
+        known |= here
     return content.save(path)
 
 

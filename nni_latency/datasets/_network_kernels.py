@@ -97,7 +97,7 @@ def learn_network_kernels(
     Examples
     --------
     >>> from nni_latency.datasets import load_networks
-    >>> networks = load_networks().only(platform="xeon-6-167-1.openvino.fp32.t1", families=["mixed"])
+    >>> networks = load_networks().only(platform="epyc-25-1-1.openvino.fp32.t1", families=["mixed"])
     >>> learn_network_kernels(networks).save("openvino.kernels.json")               # doctest: +SKIP
     """
     known = {**kernel_types(), **(types or {})}

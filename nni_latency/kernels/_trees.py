@@ -111,6 +111,13 @@ class Trees:
         trees = tuple(_tree(item.tree_) for item in boosting.estimators_.ravel())
         return cls(trees, start, float(boosting.learning_rate))
 
+    @classmethod
+    def of_histograms(cls, boosting: Any) -> Trees:
+        """Take over a fitted `HistGradientBoostingRegressor` of features without gaps."""
+        # scikit-learn does not publish these trees; the tests hold the answers to its own.
+        trees = tuple(_histogram_tree(item.nodes) for (item,) in boosting._predictors)
+        return cls(trees, float(np.ravel(boosting._baseline_prediction)[0]))
+
     def arrays(self) -> dict[str, NDArray[np.generic]]:
         """Return them as arrays: nodes of all trees behind one another, and where each tree begins."""
         names = ("feature", "threshold", "left", "right")
@@ -208,12 +215,25 @@ def _depth(children: NDArray[np.int64], roots: NDArray[np.int64]) -> int:
 def _tree(tree: Any) -> Tree:
     is_leaf = tree.children_left < 0
     numbers = np.where(is_leaf, tree.value[:, 0, 0], tree.threshold)
-    digits = np.where(is_leaf, _LEAF_DIGITS, 9)
+    return _written(is_leaf, tree.feature, numbers, tree.children_left, tree.children_right, 9)
+
+
+def _histogram_tree(nodes: Any) -> Tree:
+    is_leaf = nodes["is_leaf"].astype(bool)
+    numbers = np.where(is_leaf, nodes["value"], nodes["num_threshold"])
+    # Many thresholds are values that occur, so that not a digit may be lost.
+    return _written(is_leaf, nodes["feature_idx"], numbers, nodes["left"], nodes["right"], 17)
+
+
+def _written(
+    is_leaf: NDArray[np.bool_], feature: Any, numbers: Array, left: Any, right: Any, threshold_digits: int
+) -> Tree:
+    """Make a tree of arrays; leaves have no feature and no children."""
+    digits = np.where(is_leaf, _LEAF_DIGITS, threshold_digits)
     return Tree(
-        tuple(np.where(is_leaf, -1, tree.feature).tolist()),
+        tuple(np.where(is_leaf, -1, feature).tolist()),
         tuple(float(f"{number:.{count}g}") for number, count in zip(numbers.tolist(), digits.tolist(), strict=True)),
-        tuple(np.where(is_leaf, 0, tree.children_left).tolist()),
-        tuple(np.where(is_leaf, 0, tree.children_right).tolist()),
+        *(tuple(np.where(is_leaf, 0, child).astype(int).tolist()) for child in (left, right)),
     )
 
 

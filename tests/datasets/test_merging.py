@@ -52,7 +52,10 @@ def test_part_of_a_set_is_merged_without_the_rest(saved, elsewhere, tmp_path):
 
 @pytest.mark.parametrize(("conflict", "factor"), [("first", 1.0), ("last", 1.5)])
 def test_conflict_says_which_latency_is_kept(saved, files, measured, tmp_path, conflict, factor):
-    slower = {key: replace(found, value=1.5 * found.value) for key, found in measured[0].latencies.items()}
+    slower = {
+        key: replace(found, value=1.5 * found.value, high=2 * found.value)
+        for key, found in measured[0].latencies.items()
+    }
     save_networks(tmp_path / "slower.zip", files, [replace(measured[0], latencies=slower)])
     parts = [load_networks(saved), load_networks(tmp_path / "slower.zip")]
     with pytest.raises(FileFormatError, match=r"Two latencies of one network disagree in 'the data sets': .*toy-00001"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from sklearn.ensemble import GradientBoostingRegressor, RandomForestRegressor
+from sklearn.ensemble import GradientBoostingRegressor, HistGradientBoostingRegressor, RandomForestRegressor
 from sklearn.exceptions import NotFittedError
 from staircase import time_of
 
@@ -42,6 +42,16 @@ def test_trees_say_what_scikit_learn_says(kind):
     many = np.tile(asked, (200, 1))
     np.testing.assert_allclose(trees.predict(many), np.tile(trees.predict(asked), 200), rtol=1e-12)
     assert trees.predict(asked[:0]).shape == (0,)
+    assert Trees.read(trees.content()) == trees
+
+
+def test_trees_of_histograms_say_what_scikit_learn_says():
+    generator = np.random.default_rng(0)
+    features = generator.normal(size=(500, 4)).astype(np.float32).astype(np.float64)
+    targets = 3.0 + np.sin(features[:, 0]) + generator.normal(size=500)
+    learned = HistGradientBoostingRegressor(max_iter=20, max_depth=4).fit(features, targets)
+    trees = Trees.of_histograms(learned)
+    assert trees.predict(features) == pytest.approx(learned.predict(features), rel=1e-4)
     assert Trees.read(trees.content()) == trees
 
 
