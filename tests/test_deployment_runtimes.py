@@ -147,6 +147,16 @@ def test_fused_operators_are_told(profiled):
     assert sum(map(len, (names for _, names in kernels))) == 7
 
 
+def test_what_a_network_returns_is_fused_as_if_it_went_on(profiled):
+    """ONNX Runtime runs a hard swish by itself where a network ends with it, and in the convolution everywhere else."""
+    runtime = profiled()
+    network = partial(nn.Sequential, nn.Conv2d(32, 32, 1), nn.Hardswish())
+    with runtime.session():
+        inputs = runtime.inputs((1, 32, 14, 14))
+        kernels = runtime.fused_operators(Subject("network", network, (1, 32, 14, 14), "network"), inputs)
+    assert [names for _, names in kernels] == [("0.conv2d", "1.hardswish")]
+
+
 def test_parts_of_a_joined_network_are_told_apart(profiled):
     runtime = profiled()
     wide, narrow = partial(nn.Conv2d, 16, 16, 9, padding=4), partial(nn.Conv2d, 16, 16, 1)

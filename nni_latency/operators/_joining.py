@@ -121,12 +121,20 @@ def fed_onnx(network: OnnxNetwork) -> OnnxNetwork:
     return OnnxNetwork(model, network.n_labels, network.is_joined)
 
 
-def consumed_onnx(network: OnnxNetwork) -> OnnxNetwork:
+def consumed_onnx(network: OnnxNetwork, *, all_maps: bool = False) -> OnnxNetwork:
     """Put a cheap layer behind what works on one feature map in any memory layout, such as an activation or a shuffle.
 
     What a network returns is written to memory of its own. In a larger network another operator reads it, and the
     runtime uses its memory again, or writes the result where the input was. `fed_onnx` comes afterwards, because it
     puts other tensors in the place of the inputs.
+
+    Parameters
+    ----------
+    network : OnnxNetwork
+        A network, or several side by side.
+    all_maps : bool, default=False
+        Put it behind every feature map that is returned. A runtime may fuse only what another operator reads: ONNX
+        Runtime runs a hard swish behind a convolution as a kernel of its own where the network ends with it.
     """
     onnx, model = _copied(network)
     maps = Counter(_part_of(item.name) for item in model.graph.input if _is_fed(item))
@@ -135,11 +143,11 @@ def consumed_onnx(network: OnnxNetwork) -> OnnxNetwork:
     for number, item in enumerate(model.graph.output):
         part = _part_of(item.name)
         is_map = _is_fed(item) and len(_shape_of(item)) == _RANK_OF_MAPS
-        if not is_map or part in in_layout or maps[part] != 1:
-            continue
-        read = f"read{number}"
-        model.graph.node.append(onnx.helper.make_node(kind, [item.name], [read], f"reader{number}", **attributes))
-        item.name = read
+        is_wanted = all_maps or (part not in in_layout and maps[part] == 1)
+        if is_map and is_wanted:
+            read = f"read{number}"
+            model.graph.node.append(onnx.helper.make_node(kind, [item.name], [read], f"reader{number}", **attributes))
+            item.name = read
     return OnnxNetwork(model, network.n_labels, network.is_joined)
 
 

@@ -84,6 +84,9 @@ def test_what_works_on_one_map_in_any_layout_is_read():
         assert result == pytest.approx(tensor.detach().numpy(), abs=1e-5)
     assert len(read.model.graph.node) == len(together.model.graph.node) + 1
     assert read.label_of([read.model.graph.node[-1].name]) is None
+    whole = _run(consumed_onnx(together, all_maps=True), [tensor.numpy() for tensor in maps])
+    for result, tensor in zip(whole, (maps[0].relu(), *wanted[1:]), strict=True):
+        assert result == pytest.approx(nn.MaxPool2d(3, 1, 1)(tensor).detach().numpy(), abs=1e-5)
 
 
 def test_networks_one_after_another_compute_what_they_compute_in_turn():

@@ -121,13 +121,18 @@ class ProfiledRuntime(ExportedRuntime):
         return [time_chain([stage], value, self.clock)[0] for _ in range(runs)]
 
     def fused_operators(self, subject: Subject, inputs: Any) -> list[tuple[str, tuple[str, ...]]]:
-        """Say which operators of a network run as one kernel, by the names of the nodes that the runtime has made."""
+        """Say which operators of a network run as one kernel, by the names of the nodes that the runtime has made.
+
+        Another layer reads what the network returns, as in a larger one.
+        """
         stage = self.prepare(subject, inputs)
+        assert isinstance(stage, Prepared), stage
+        stage = self._settled(consumed_onnx(stage.network, all_maps=True), each_array(inputs))
         nodes = self._nodes(stage, inputs)
         like = subject.inputs
         example = (*like.args, dict(like.kwargs)) if isinstance(like, Inputs) else torch.from_numpy(inputs)
         traced = trace(subject.build().eval(), example, "graph")
-        return _named_kernels(traced, nodes, stage.network)  # type: ignore[attr-defined]
+        return _named_kernels(traced, nodes, stage.network)
 
     def layout_changes(self, subject: Subject, inputs: Any) -> int:
         """Count the nodes that bring a tensor into another memory layout."""
