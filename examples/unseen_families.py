@@ -367,7 +367,7 @@ def transfer(networks: Networks, platform: str, epochs: int, jobs: int, out: Pat
     axes = figure.add_subplot()
     for name, points in rows.items():
         axes.plot([count for count, _ in points], [100 * error for _, error in points], "o-", label=name)
-    axes.set(xscale="log", yscale="log", xlabel=f"networks measured on {platform}", ylabel="mean absolute error [%]")
+    axes.set(xscale="log", xlabel=f"networks measured on {platform}", ylabel="mean absolute error [%]", ylim=(0, None))
     counts = sorted({count for points in rows.values() for count, _ in points})
     axes.set_xticks(counts, [str(count) for count in counts])
     axes.minorticks_off()

@@ -13,6 +13,7 @@ from sklearn.base import clone
 import nni_latency.graphs._graph_transfer as transfer
 from nni_latency.errors import InvalidValueError, listed
 from nni_latency.graphs._graph_measurements import Measurements, spreads_of
+from nni_latency.graphs._operator_trees import learn_trees
 
 if TYPE_CHECKING:
     from nni_latency.graphs._graph_predictor import GraphPredictor
@@ -45,7 +46,7 @@ def add_platform(
     place = ids.index(platform.id) if platform.id in ids else len(ids)
     found: GraphPredictor = clone(predictor)
     found.members_, errors = _learned(predictor, data, place if place < len(ids) else None, watch)
-    found.trees_ = _put(predictor.trees_, place, None)
+    found.trees_ = _put(predictor.trees_, place, learn_trees(data.examples, 0, predictor.random_state))
     spread = spreads_of(errors[:, None], data.family_of, predictor.confidence)[0]
     found.platforms_ = _put(predictor.platforms_, place, platform)
     found.spreads_ = np.array(_put(tuple(predictor.spreads_), place, spread * (1 + 1 / math.sqrt(len(latencies)))))
