@@ -30,6 +30,7 @@ import click
 import numpy as np
 import torch
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter
 from numpy.typing import NDArray
 from torch import nn
 from torch.nn import functional
@@ -320,8 +321,9 @@ def draw(
         ylim=ends,
     )
     for axis in (left.xaxis, left.yaxis):
+        axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axis.set_major_formatter("{x:g}")
-        axis.set_minor_formatter("{x:g}")
+        axis.set_minor_formatter(NullFormatter())
     left.legend(fontsize=7, ncols=2)
     width = 0.8 / len(names)
     for place, name in enumerate(names):
