@@ -35,7 +35,14 @@ class Content:
         self.onnx[name] = onnx
         self.networks[name] = {"name": name, "graph": graph_key, "has_onnx": True, **about}
 
-    def add(self, run: int, name: str, platform: Platform, found: NetworkSummary, parts: tuple[Part, ...]) -> None:
+    def add(
+        self,
+        run: int,
+        name: str,
+        platform: Platform,
+        found: NetworkSummary | NetworkEntry,
+        parts: tuple[Part, ...],
+    ) -> None:
         """Take in a latency."""
         network = self.networks[name]
         place = list(self.networks).index(name)

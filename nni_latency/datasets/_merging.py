@@ -9,7 +9,6 @@ from typing import Literal
 from nni_latency.datasets._content import Content
 from nni_latency.datasets._network_set import NetworkEntry, NetworkSet, check_agreement
 from nni_latency.errors import InvalidValueError
-from nni_latency.measurement import NetworkSummary
 
 
 def merge_networks(
@@ -63,10 +62,7 @@ def merge_networks(
                 places[entry.run] = len(content.runs)
                 content.runs.append(runs[entry.run].model_dump(mode="json"))
             _take(content, networks, entry)
-            summary = NetworkSummary(
-                entry.value, entry.low, entry.high, entry.n_samples, entry.n_visits, entry.repeatability
-            )
-            content.add(places[entry.run], entry.name, entry.platform, summary, entry.parts)
+            content.add(places[entry.run], entry.name, entry.platform, entry, entry.parts)
         known |= here
     return content.save(path)
 
