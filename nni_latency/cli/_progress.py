@@ -82,7 +82,10 @@ class Measuring:
         """Take the bar away."""
         self._open.close()
         if error is None and self._resumed and not self._has_measured:
-            self._console.print("The database holds all of this: nothing was measured. To measure again, give --fresh.")
+            self._console.print(
+                "The database holds all that the budget allows: nothing was measured. Give a larger --budget to "
+                "measure more, or --fresh to measure again."
+            )
         if isinstance(error, measurement.CoarseMeterError):
             raise MeasurementError(f"{error} Here that is --max-window {math.ceil(error.needed)}s") from error
         if isinstance(error, KeyboardInterrupt):

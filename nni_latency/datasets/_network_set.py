@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import overload
@@ -236,10 +236,16 @@ def _networks_of(archive: Archive, header: NetworksDocument) -> NetworkSet:
             )
         entries.append(_entry(archive, header, item, platforms[item.run]))
     check_agreement(entries, str(archive.path))
-    failures: dict[str, dict[str, str]] = {}
-    for run, platform in zip(header.runs, platforms, strict=True):
-        failures.setdefault(platform.id, {}).update(run.failures)
-    return NetworkSet(entries, failures, archive)
+    runs = zip(platforms, header.runs, strict=True)
+    return NetworkSet(entries, failures_of((platform.id, run.failures) for platform, run in runs), archive)
+
+
+def failures_of(runs: Iterable[tuple[str, Mapping[str, str]]]) -> dict[str, dict[str, str]]:
+    """Bring together why networks of several runs failed, by platform and name."""
+    found: dict[str, dict[str, str]] = {}
+    for platform, failures in runs:
+        found.setdefault(platform, {}).update(failures)
+    return found
 
 
 def _entry(archive: Archive, header: NetworksDocument, item: LatencyDocument, platform: Platform) -> NetworkEntry:

@@ -12,7 +12,7 @@ from torch import nn
 
 from nni_latency.errors import InvalidValueError, UnknownNameError
 from nni_latency.measurement import Subject
-from nni_latency.operators import Inputs
+from nni_latency.operators import ChannelShuffle, Inputs
 
 Shape = tuple[int, ...]
 
@@ -72,15 +72,6 @@ def _norm(channels: int) -> nn.Module:
     return norm
 
 
-class Shuffle(nn.Module):
-    """Puts the channels of two halves in turn, as ShuffleNet does, which copies them."""
-
-    def forward(self, value: torch.Tensor) -> torch.Tensor:
-        """Return the channels in their new order."""
-        rows, channels, height, width = value.shape
-        return value.view(rows, 2, channels // 2, height, width).transpose(1, 2).reshape(value.shape)
-
-
 #: Operators on feature maps and on tokens, by kind or family; each is made for a number of channels. Which operators
 #: are fused does not depend on their windows, so the quickest ones are taken.
 _ON_MAPS: dict[str, Callable[[int], nn.Module]] = {
@@ -90,7 +81,7 @@ _ON_MAPS: dict[str, Callable[[int], nn.Module]] = {
     "max_pool2d": lambda _: nn.MaxPool2d(2),
     "avg_pool2d": lambda _: nn.AvgPool2d(2),
     "adaptive_avg_pool2d": lambda _: nn.AdaptiveAvgPool2d(1),
-    "copy": lambda _: Shuffle(),
+    "copy": lambda _: ChannelShuffle(),
 }
 _ON_TOKENS: dict[str, Callable[[int], nn.Module]] = {
     "linear": lambda channels: nn.Linear(channels, channels),

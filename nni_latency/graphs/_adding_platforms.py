@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,16 +12,18 @@ from sklearn.base import clone
 
 import nni_latency.graphs._graph_transfer as transfer
 from nni_latency.errors import InvalidValueError, listed
+from nni_latency.graphs._graph_learning import Examples
 from nni_latency.graphs._graph_measurements import Measurements, spreads_of
-from nni_latency.graphs._operator_trees import learn_trees
+from nni_latency.graphs._operator_trees import OperatorTrees, learn_trees
 
 if TYPE_CHECKING:
     from nni_latency.graphs._graph_predictor import GraphPredictor
 
 Array = NDArray[np.float64]
 
-#: Networks that a platform is learned from at least.
-_FEWEST = 5
+#: Networks that a platform is learned from at least, and from which it may take over trees: fewer do not tell whether
+#: they help.
+_FEWEST, _FEWEST_FOR_TREES = 5, 16
 
 
 def add_platform(
@@ -45,8 +47,8 @@ def add_platform(
     ids = [item.id for item in predictor.platforms_]
     place = ids.index(platform.id) if platform.id in ids else len(ids)
     found: GraphPredictor = clone(predictor)
-    found.members_, errors = _learned(predictor, data, place if place < len(ids) else None, watch)
-    found.trees_ = _put(predictor.trees_, place, learn_trees(data.examples, 0, predictor.random_state))
+    found.members_, trees, errors = _learned(predictor, data, place if place < len(ids) else None, watch)
+    found.trees_ = _put(predictor.trees_, place, trees)
     spread = spreads_of(errors[:, None], data.family_of, predictor.confidence)[0]
     found.platforms_ = _put(predictor.platforms_, place, platform)
     found.spreads_ = np.array(_put(tuple(predictor.spreads_), place, spread * (1 + 1 / math.sqrt(len(latencies)))))
@@ -61,20 +63,50 @@ def add_platform(
 
 def _learned(
     predictor: GraphPredictor, data: Measurements, number: int | None, watch: Callable[[int, int], None] | None
-) -> tuple[list[Any], Array]:
-    """Return the graph networks with a head for the platform, and the errors of networks held out, as logarithms."""
+) -> tuple[list[Any], OperatorTrees | None, Array]:
+    """Return the graph networks with a head for the platform, its trees, and errors on what is held out, as logarithms.
+
+    These errors say how strongly heads are held to what they start from, and whether trees of another platform help.
+    """
     graphs, latencies = data.examples.graphs, data.examples.latencies[:, 0]
+    folds = transfer.folds_of(len(latencies), np.random.default_rng(predictor.random_state))
+    own = learn_trees(data.examples, 0, predictor.random_state)
+    nearest = _nearest_trees(predictor, data.examples) if own is None and len(graphs) >= _FEWEST_FOR_TREES else None
     members = []
     for done, member in enumerate(predictor.members_, 1):
         known = transfer.KnownNetworks(member, graphs)
         start = transfer.nearest_head(member, graphs, latencies)
         if done == 1:
-            random = np.random.default_rng(predictor.random_state)
-            strength, errors = transfer.choose_strength(known, latencies, start, random)
+            alone = transfer.held_out_errors(known, latencies, start, folds)
+            ways = {(strength, False): off for strength, off in alone.items()}
+            if nearest is not None:
+                moved = _moved_errors(nearest, data.examples, folds)
+                ways |= {(strength, True): (off + moved) / 2 for strength, off in alone.items()}
+            strength, takes_trees = min(ways, key=lambda way: float(np.abs(ways[way]).mean()))
         members.append(transfer.with_head(member, transfer.learn_head(known, latencies, start, strength), number))
         if watch is not None:
             watch(done, predictor.n_members)
-    return members, errors
+    trees = nearest.moved(data.examples, 0) if nearest is not None and takes_trees else own
+    return members, trees, ways[strength, takes_trees]
+
+
+def _nearest_trees(predictor: GraphPredictor, examples: Examples) -> OperatorTrees | None:
+    """Return the trees whose times are the most nearly proportional to those measured, if there are any."""
+
+    def apart(trees: OperatorTrees) -> float:
+        off = trees.latencies(examples.graphs) / examples.latencies[:, 0]
+        return float(np.abs(np.log(off / np.median(off))).mean())
+
+    return min((trees for trees in predictor.trees_ if trees is not None), key=apart, default=None)
+
+
+def _moved_errors(trees: OperatorTrees, examples: Examples, folds: Sequence[Sequence[int]]) -> Array:
+    """Return the errors of trees of another platform on networks that their rates were not fitted to, as logarithms."""
+    errors = np.zeros(len(examples.graphs))
+    for held in folds:
+        others, unknown = examples.only(sorted(set(range(len(errors))) - set(held))), examples.only(held)
+        errors[held] = np.log(trees.moved(others, 0).latencies(unknown.graphs) / unknown.latencies[:, 0])
+    return errors
 
 
 def _put(items: tuple[Any, ...], place: int, item: Any) -> tuple[Any, ...]:

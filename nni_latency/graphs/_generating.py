@@ -6,11 +6,12 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from joblib import Parallel, delayed
+from joblib import delayed
 
 from nni_latency.errors import InvalidValueError
 from nni_latency.files import write_atomically
 from nni_latency.graphs._family import Family, families
+from nni_latency.graphs._side_by_side import side_by_side
 from nni_latency.operators import export_onnx, without_weights
 
 #: A family, and the seed of a member.
@@ -78,11 +79,12 @@ def generate_onnx(
     target.mkdir(parents=True, exist_ok=True)
     paths = [target / onnx_name(family, seed) for family, seed in members]
     there = [path.is_file() for path in paths]
-    made = Parallel(n_jobs=n_jobs, return_as="generator")(
+    calls = (
         delayed(save_onnx)(family, seed, path, batch_size)
         for (family, seed), path, is_there in zip(members, paths, there, strict=True)
         if not is_there
     )
+    made = side_by_side(calls, n_jobs)
     for path, is_there in zip(paths, there, strict=True):
         yield path if is_there else next(made)
 

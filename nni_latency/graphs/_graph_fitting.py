@@ -6,14 +6,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from joblib import Parallel, delayed, effective_n_jobs
+from joblib import delayed, effective_n_jobs
 from numpy.typing import NDArray
 
 from nni_latency.graphs._encoding import EncodedGraph
 from nni_latency.graphs._graph_learning import Examples, Learned, Settings, learn
 from nni_latency.graphs._graph_measurements import Measurements
 from nni_latency.graphs._operator_trees import OperatorTrees, describe, learn_trees
-from nni_latency.graphs._predicting import predict
+from nni_latency.graphs._side_by_side import side_by_side
 
 Array = NDArray[np.float64]
 
@@ -23,6 +23,12 @@ PlatformTrees = tuple[OperatorTrees | None, ...]
 #: Seed of the first graph network that is held out from something.
 _FIRST_HELD_OUT = 100
 
+#: What an error counts at least, as a logarithm of a factor.
+_LEAST_ERROR = 1e-6
+
+#: By how much errors must fall for more epochs to be worth it, as a ratio: curves are flat near their lowest points.
+_WORTH_IT = 0.005
+
 
 @dataclass(frozen=True)
 class _Lesson:
@@ -30,7 +36,7 @@ class _Lesson:
 
     examples: Examples
     settings: Settings
-    validation: Examples | None = None
+    others: Sequence[EncodedGraph] = ()
 
 
 @dataclass(frozen=True)
@@ -51,45 +57,42 @@ class Fitting:
     n_jobs: int | None
     told: Callable[..., None]
 
-    def hold_out(self, data: Measurements, n_folds: int, seed: int) -> tuple[Array, list[int]]:
+    def hold_out(self, data: Measurements, n_folds: int, seed: int) -> tuple[Array, int]:
         """Predict every network by what has not seen its family.
 
         Returns
         -------
         errors : ndarray of shape (n_networks, n_platforms)
             Logarithms of predicted over measured times.
-        epochs : list of int
-            After how many each graph network was best.
+        epochs : int
+            After how many the graph networks were best, over all networks that were held out.
         """
-        errors = np.full(data.examples.latencies.shape, np.nan)
-        folds = data.folds(n_folds, seed)
-        lessons = []
+        latencies, folds, lessons = data.examples.latencies, data.folds(n_folds, seed), []
         for fold, held in enumerate(folds):
-            others = data.examples.only(sorted(set(range(len(errors))) - set(held)))
-            lessons.append(_Lesson(others, self._settings(_FIRST_HELD_OUT + fold), data.examples.only(held)))
-        epochs = []
-        for held, lesson, learned in zip(folds, lessons, list(self._learned(lessons)), strict=True):
-            assert lesson.validation is not None
-            graphs, trees = lesson.validation.graphs, self.trees(lesson.examples)
-            predicted = with_trees(np.log(predict(learned.network, graphs)), trees, graphs)
-            errors[held] = predicted - np.log(lesson.validation.latencies)
-            epochs.append(learned.epochs)
+            known = data.examples.only(sorted(set(range(len(latencies))) - set(held)))
+            graphs = data.examples.only(held).graphs
+            lessons.append(_Lesson(known, self._settings(_FIRST_HELD_OUT + fold), graphs))
+        told = np.full((self.settings.epochs, *latencies.shape), np.nan)
+        for held, learned in zip(folds, self._learned(lessons), strict=True):
+            told[:, held] = np.log(learned.told)
+        epochs = _best_epoch(told - np.log(latencies), data.family_of)
+        errors = np.full(latencies.shape, np.nan)
+        for held, lesson in zip(folds, lessons, strict=True):
+            predicted = with_trees(told[epochs - 1, held], self.trees(lesson.examples), lesson.others)
+            errors[held] = predicted - np.log(latencies[held])
         return errors, epochs
 
     def members(self, examples: Examples, count: int, epochs: int) -> list[Learned]:
         """Learn from all networks, by several graph networks with other random numbers."""
-        return list(
-            self._learned(
-                [_Lesson(examples, replace(self._settings(member), epochs=epochs)) for member in range(count)]
-            )
-        )
+        several = [_Lesson(examples, replace(self._settings(member), epochs=epochs)) for member in range(count)]
+        return list(self._learned(several))
 
     def trees(self, examples: Examples) -> PlatformTrees:
         """Learn trees for every platform of which the times of kernels are known."""
         learning = (
             delayed(learn_trees)(examples, number, self.settings.seed) for number in range(examples.latencies.shape[1])
         )
-        return tuple(Parallel(n_jobs=self.n_jobs)(learning))
+        return tuple(side_by_side(learning, self.n_jobs))
 
     def _settings(self, number: int) -> Settings:
         return replace(self.settings, seed=self.settings.seed + number)
@@ -98,14 +101,35 @@ class Fitting:
         """Learn by one graph network after another, or by several side by side."""
         if effective_n_jobs(self.n_jobs) == 1:
             for lesson in lessons:
-                yield learn(lesson.examples, lesson.settings, lesson.validation, self.told)
+                yield learn(lesson.examples, lesson.settings, lesson.others, self.told)
             return
-        found = Parallel(n_jobs=self.n_jobs, return_as="generator")(
-            delayed(learn)(lesson.examples, lesson.settings, lesson.validation) for lesson in lessons
-        )
-        for lesson, learned in zip(lessons, found, strict=True):
-            self.told(lesson.settings.epochs)
+        calls = (delayed(learn)(lesson.examples, lesson.settings, lesson.others) for lesson in lessons)
+        for learned in side_by_side(calls, self.n_jobs):
+            self.told(lessons[0].settings.epochs)
             yield learned
+
+
+def _best_epoch(errors: Array, families: Sequence[str]) -> int:
+    """Return after how many epochs errors are least: families count alike, and platforms in proportion to their errors.
+
+    A mean over all latencies would go by the platforms with the most networks, and the worst predicted families. Where
+    errors are next to the same, fewer epochs are better.
+
+    Parameters
+    ----------
+    errors : ndarray of shape (n_epochs, n_networks, n_platforms)
+        Logarithms of predicted over measured times; NaN where there is none.
+    families : sequence of str
+        By network.
+    """
+    off, known, names = np.abs(errors), ~np.isnan(errors[0]), np.array(families)
+    found = np.zeros(len(errors))
+    for column in range(errors.shape[2]):
+        rows = [np.flatnonzero(known[:, column] & (names == name)) for name in sorted(set(families))]
+        by_family = [off[:, some, column].mean(axis=1) for some in rows if len(some)]
+        if by_family:
+            found += np.log(np.mean(by_family, axis=0) + _LEAST_ERROR) / errors.shape[2]
+    return int(np.argmax(found <= found.min() + _WORTH_IT)) + 1
 
 
 def with_trees(logarithms: Array, trees: PlatformTrees, graphs: Sequence[EncodedGraph]) -> Array:

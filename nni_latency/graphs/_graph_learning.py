@@ -120,11 +120,18 @@ class Settings:
 
 @dataclass(frozen=True)
 class Learned:
-    """A network that has learned, and how well it did on validation networks after every epoch."""
+    """A network that has learned.
+
+    Parameters
+    ----------
+    network : GraphNetwork
+        As it was after the last epoch.
+    told : ndarray of shape (n_epochs, n_graphs, n_platforms)
+        Times of other networks, as it predicted them after every epoch [s].
+    """
 
     network: GraphNetwork
-    epochs: int
-    errors: tuple[float, ...]
+    told: Array
 
 
 #: Told after every epoch; may raise.
@@ -132,11 +139,7 @@ Watch = Callable[[], None]
 
 
 def learn(
-    examples: Examples,
-    settings: Settings,
-    validation: Examples | None = None,
-    watch: Watch = lambda: None,
-    start: GraphNetwork | None = None,
+    examples: Examples, settings: Settings, others: Sequence[EncodedGraph] = (), watch: Watch = lambda: None
 ) -> Learned:
     """Fit a graph network.
 
@@ -146,22 +149,20 @@ def learn(
         What it learns from.
     settings : Settings
         How.
-    validation : Examples, optional
-        Networks that say after which epoch it was best; without them it is the last.
+    others : sequence of EncodedGraph
+        Networks that it predicts after every epoch.
     watch : callable, optional
         Called after every epoch.
-    start : GraphNetwork, optional
-        What it starts from.
     """
     # Batches are small: a second thread gains a tenth where it has a processor of its own, and costs several times as
     # much where it has to wait for one.
     with torch.random.fork_rng(devices=[]), torch_threads(1):
         torch.manual_seed(settings.seed)
-        return _Learning(examples, settings, start).run(validation, watch)
+        return _Learning(examples, settings).run(others, watch)
 
 
 class _Learning:
-    def __init__(self, examples: Examples, settings: Settings, start: GraphNetwork | None) -> None:
+    def __init__(self, examples: Examples, settings: Settings) -> None:
         self._settings, self._random = settings, np.random.default_rng(settings.seed)
         self._examples = examples
         self._records = [
@@ -169,24 +170,18 @@ class _Learning:
             for graph, latencies, parts in zip(examples.graphs, examples.latencies, examples.parts, strict=True)
         ]
         n_platforms = examples.latencies.shape[1]
-        self.network = start or GraphNetwork(n_platforms, settings.hidden, settings.n_layers, settings.dropout)
-        if start is None:
-            prepare(self.network, examples)
+        self._weights = _weights(examples.latencies)
+        self.network = GraphNetwork(n_platforms, settings.hidden, settings.n_layers, settings.dropout)
+        prepare(self.network, examples)
         self._average = copy.deepcopy(self.network).requires_grad_(False)
 
-    def run(self, validation: Examples | None, watch: Watch) -> Learned:
-        kept, errors, chosen, best = self._average, [], self._settings.epochs, np.inf
-        if validation is not None:
-            # Nothing but rates may be best.
-            chosen, best, kept = 0, _error(self._average, validation), copy.deepcopy(self._average)
+    def run(self, others: Sequence[EncodedGraph], watch: Watch) -> Learned:
+        told = []
         for epoch in range(1, self._settings.epochs + 1):
             self._epoch(epoch)
-            if validation is not None:
-                errors.append(_error(self._average, validation))
-                if errors[-1] < best:
-                    best, chosen, kept = errors[-1], epoch, copy.deepcopy(self._average)
+            told.append(predict(self._average, others))
             watch()
-        return Learned((kept if validation is not None else self._average).eval(), chosen, tuple(errors))
+        return Learned(self._average.eval(), np.array(told))
 
     def _epoch(self, epoch: int) -> None:
         if epoch == 1:
@@ -215,7 +210,7 @@ class _Learning:
         whole = self.network.networks(costs, batch.batch, batch.num_graphs)
         shares = (priors / add_up(priors, batch.batch)[batch.batch]).detach()
         restrained = (shares * logarithms**2).sum() / shares.sum()
-        loss = _off(whole, batch.latencies) + self._settings.restraint * restrained / _HUBER
+        loss = _off(whole, batch.latencies, self._weights) + self._settings.restraint * restrained / _HUBER
         if len(batch.part_seconds):
             times = add_up(
                 costs[batch.part_operator_index, batch.part_platforms], batch.part_of, len(batch.part_seconds)
@@ -228,14 +223,16 @@ class _Learning:
         return loss
 
 
-def _off(predicted: Tensor, measured: Tensor) -> Tensor:
+def _weights(latencies: Array) -> Tensor:
+    """Return what a latency of each platform counts: all platforms alike, however many networks were measured there."""
+    counts = np.maximum((~np.isnan(latencies)).sum(axis=0), 1)
+    return torch.tensor(counts.mean() / counts, dtype=torch.float32)
+
+
+def _off(predicted: Tensor, measured: Tensor, weights: Tensor) -> Tensor:
     known = ~torch.isnan(measured)
-    return functional.huber_loss(predicted[known].log(), measured[known].log(), delta=_HUBER) / _HUBER
-
-
-def _error(network: GraphNetwork, examples: Examples) -> float:
-    """Return the mean absolute relative error."""
-    return float(np.nanmean(np.abs(predict(network, examples.graphs) / examples.latencies - 1)))
+    errors = functional.huber_loss(predicted[known].log(), measured[known].log(), delta=_HUBER, reduction="none")
+    return (errors * weights.expand_as(measured)[known]).mean() / _HUBER
 
 
 def _optimiser(network: GraphNetwork, settings: Settings) -> torch.optim.AdamW:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,7 @@ from nni_latency.graphs._graph_fitting import Fitting, with_trees
 from nni_latency.graphs._graph_learning import Settings
 from nni_latency.graphs._graph_measurements import Measurements, spreads_of
 from nni_latency.graphs._measured_network import MeasuredNetwork, check_networks
+from nni_latency.graphs._operator_cost import OperatorCost
 from nni_latency.graphs._operator_trees import describe
 from nni_latency.operators import Graph
 from nni_latency.platforms import Platform
@@ -33,34 +33,6 @@ Array = NDArray[np.float64]
 
 #: By how much an interval widens for every share of the cost that falls to kinds never seen, as a logarithm.
 _UNSEEN = math.log(3)
-
-#: Platforms that one is guessed from at least.
-_FEWEST_PLATFORMS = 3
-
-
-@dataclass(frozen=True)
-class OperatorCost:
-    """What one operator of a network is predicted to cost.
-
-    Parameters
-    ----------
-    name : str
-        Where it is called.
-    op_key : str
-        What it computes.
-    seconds : float
-        Its part of a run [s].
-    share : float
-        Its part of a run, as a ratio.
-    is_known : bool
-        Whether operators of its kind were among those that were learned from.
-    """
-
-    name: str
-    op_key: str
-    seconds: float
-    share: float
-    is_known: bool
 
 
 class GraphPredictor(BaseEstimator):
@@ -201,9 +173,8 @@ class GraphPredictor(BaseEstimator):
                 watch(done, total)
 
         fitting = Fitting(self._settings, self.n_jobs, told)
-        self.held_out_, epochs = fitting.hold_out(data, self.n_folds, self.random_state)
+        self.held_out_, self.epochs_ = fitting.hold_out(data, self.n_folds, self.random_state)
         self.latencies_ = np.where(np.isnan(self.held_out_), np.nan, data.examples.latencies)
-        self.epochs_ = int(np.median(epochs))
         total = done + self.epochs_ * self.n_members
         learned = fitting.members(data.examples, self.n_members, self.epochs_)
         self.members_ = [item.network for item in learned]
@@ -211,7 +182,8 @@ class GraphPredictor(BaseEstimator):
         self.platforms_, self.families_, self.kinds_ = data.platforms, data.families, data.kinds
         self.counts_ = (~np.isnan(data.examples.latencies)).sum(0)
         self.spreads_ = spreads_of(self.held_out_, data.family_of, self.confidence)
-        self.unmeasured_spread_ = self._unmeasured_spread(data)
+        terms = predicting.predict_terms(self.members_, data.examples.graphs)
+        self.unmeasured_spread_ = unmeasured.spread(terms, data, self.confidence)
         return self
 
     def predict(self, graphs: Sequence[Graph], platform: Platform | str | None = None) -> Array:
@@ -400,16 +372,6 @@ class GraphPredictor(BaseEstimator):
         from nni_latency.graphs._graph_document import read_predictor
 
         return read_predictor(Path(path))
-
-    def _unmeasured_spread(self, data: Measurements) -> float:
-        """Return half the width of an interval on a platform that nobody measured, as a logarithm."""
-        if len(self.platforms_) < _FEWEST_PLATFORMS:
-            return math.inf
-        errors = unmeasured.left_out_errors(
-            predicting.predict_terms(self.members_, data.examples.graphs), data.examples.latencies, self.platforms_
-        )
-        # Platforms are few: the worst of those that were left out counts.
-        return float(spreads_of(errors, data.family_of, self.confidence).max())
 
     @property
     def _settings(self) -> Settings:

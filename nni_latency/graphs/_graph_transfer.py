@@ -29,7 +29,7 @@ _STEPS, _RATE = 150, 0.04
 _HUBER = 0.05
 
 #: Variance of a measurement, where what a typical network tells is 1.
-_NOISE = 0.01
+_NOISE = 0.1
 
 
 @dataclass(frozen=True)
@@ -159,20 +159,23 @@ def nearest_head(network: GraphNetwork, graphs: Sequence[EncodedGraph], latencie
     return Head.of(network, best).slower(float(middle[best]))
 
 
-def choose_strength(
-    known: KnownNetworks, latencies: Array, start: Head, random: np.random.Generator
-) -> tuple[float, Array]:
-    """Choose by cross-validation how strongly a platform is held to what it starts from.
+def folds_of(count: int, random: np.random.Generator) -> list[list[int]]:
+    """Divide networks into five parts at random, or fewer where there are fewer networks."""
+    order = random.permutation(count)
+    return [sorted(map(int, order[first :: min(5, count)])) for first in range(min(5, count))]
+
+
+def held_out_errors(
+    known: KnownNetworks, latencies: Array, start: Head, folds: Sequence[Sequence[int]]
+) -> dict[float, Array]:
+    """Predict networks that were held out, by heads that are held to what they start from.
 
     Returns
     -------
-    strength : float
-    errors : ndarray of shape (n_networks,)
-        Logarithms of predicted over measured times of networks held out, with that strength.
+    dict of float to ndarray of shape (n_networks,)
+        By how strongly they are held, logarithms of predicted over measured times.
     """
     count = len(latencies)
-    order = random.permutation(count)
-    folds = [sorted(map(int, order[first :: min(5, count)])) for first in range(min(5, count))]
     errors = {strength: np.zeros(count) for strength in STRENGTHS}
     for held in folds:
         others = sorted(set(range(count)) - set(held))
@@ -181,8 +184,7 @@ def choose_strength(
             head = learn_head(part, latencies[others], start, strength)
             with torch.no_grad():
                 found[held] = unknown.latencies(head).double().log().numpy() - np.log(latencies[held])
-    best = min(STRENGTHS, key=lambda strength: float(np.abs(errors[strength]).mean()))
-    return best, errors[best]
+    return errors
 
 
 def with_head(network: GraphNetwork, head: Head, number: int | None = None) -> GraphNetwork:
@@ -201,7 +203,10 @@ def with_head(network: GraphNetwork, head: Head, number: int | None = None) -> G
 
 
 def most_telling(directions: Array, count: int) -> list[int]:
-    """Choose networks that together say the most about a platform: those that raise the determinant the most.
+    """Choose networks that together say the most about all: those that lower the mean variance of predictions the most.
+
+    Networks that are unlike all others say much of themselves, and little of others; a design that is optimal in the
+    determinant would take those first.
 
     Parameters
     ----------
@@ -217,20 +222,19 @@ def most_telling(directions: Array, count: int) -> list[int]:
 
     References
     ----------
-    .. [1] V. V. Fedorov, "Theory of Optimal Experiments", 1972: D-optimal designs, which are found here greedily.
+    .. [1] V. V. Fedorov, "Theory of Optimal Experiments", 1972: designs that are optimal in the mean variance over a
+       region (I-optimal), which are found here greedily.
     """
     scaled = directions / np.maximum(directions.std(0), 1e-6 + 0.01 * directions.std())
     scaled = scaled / np.sqrt((scaled**2).sum(1).mean())
-    # What is not yet known of each, and what those that were chosen have told, a column each.
-    unsure = (scaled**2).sum(1)
-    told = np.zeros((len(scaled), 0))
+    # Of predictions, as far as those that were chosen leave it open.
+    covariance = scaled @ scaled.T
     chosen: list[int] = []
     for _ in range(min(count, len(scaled))):
-        open_ones = unsure.copy()
-        open_ones[chosen] = -np.inf
-        best = int(open_ones.argmax())
+        unsure = covariance.diagonal() + _NOISE
+        gains = (covariance**2).sum(axis=0) / unsure
+        gains[chosen] = -np.inf
+        best = int(gains.argmax())
         chosen.append(best)
-        along = (scaled @ scaled[best] - told @ told[best]) / np.sqrt(unsure[best] + _NOISE)
-        unsure = np.maximum(unsure - along**2, 0.0)
-        told = np.column_stack([told, along])
+        covariance = covariance - np.outer(covariance[best], covariance[best] / unsure[best])
     return chosen

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from nni_latency.graphs._blocks import Gate, InvertedResidual, convolution, head
 from nni_latency.graphs._variation import Variation
+from nni_latency.operators import shuffle_channels
 
 
 def _scaled(vary: Variation, usual: int, width: float) -> int:
@@ -199,8 +200,7 @@ class Shuffling(nn.Module):
             joined = torch.cat([passed, self.main(taken)], dim=1)
         else:
             joined = torch.cat([self.beside(inputs), self.main(inputs)], dim=1)
-        count, channels, height, width = joined.shape
-        return joined.view(count, 2, channels // 2, height, width).transpose(1, 2).reshape(joined.shape)
+        return shuffle_channels(joined)
 
 
 def shufflenetv2(vary: Variation) -> nn.Module:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,6 +64,34 @@ class OperatorTrees:
         """Return the time of a network [s]."""
         return float(self.costs(graph, described).sum()) + self.run
 
+    def latencies(self, graphs: Sequence[EncodedGraph]) -> Array:
+        """Return the times of networks [s], (n_graphs,)."""
+        return np.array([self.latency(graph, describe(graph)) for graph in graphs])
+
+    def moved(self, examples: Examples, platform: int) -> OperatorTrees:
+        """Return them for another platform: with rates that are fitted to what was measured there.
+
+        What operators take beyond their rates, as where a runtime fuses them, is much the same on devices with one
+        runtime, and tells more than a few networks can.
+
+        Parameters
+        ----------
+        examples : Examples
+            Networks that were measured on the other platform.
+        platform : int
+            Its number.
+        """
+        graphs = [replace(graph, terms=self._terms(graph)) for graph in examples.graphs]
+        here = Examples(graphs, examples.latencies, examples.parts)
+        totals = np.array([group_totals(graph) for graph in graphs])
+        factors, run = fit_rates(totals, here.latencies[:, platform], kernels_of(here, platform))
+        return OperatorTrees(self.rates * factors, run, self.trees)
+
+    def _terms(self, graph: EncodedGraph) -> Array:
+        """Return what each term of operators costs [s], (n_operators, n_terms)."""
+        found: Array = self.rates[graph.groups] * graph.terms * np.exp(self.trees.predict(describe(graph)))[:, None]
+        return found
+
     def tensors(self) -> dict[str, NDArray[np.generic]]:
         """Return all that it knows as arrays, by name."""
         return {"rates": self.rates, "run": np.array([self.run]), **self.trees.arrays()}
@@ -122,8 +150,8 @@ def learn_trees(examples: Examples, platform: int, seed: int) -> OperatorTrees |
             targets += len(numbers) * [np.log(_without_run(part, run) / expected)]
             weights.append(part.seconds / whole * priors[numbers] / expected + _LEAST_WEIGHT)
     boosting = HistGradientBoostingRegressor(
-        max_iter=300,
-        learning_rate=0.06,
+        max_iter=150,
+        learning_rate=0.08,
         max_leaf_nodes=63,
         max_depth=8,
         min_samples_leaf=10,

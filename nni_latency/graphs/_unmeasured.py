@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from nni_latency.errors import InvalidValueError
 from nni_latency.graphs._encoding import TERMS
+from nni_latency.graphs._graph_measurements import Measurements, spreads_of
 from nni_latency.platforms import Platform
 
 Array = NDArray[np.float64]
@@ -23,6 +24,9 @@ _REACH = 0.5
 
 #: How far platforms are apart that differ in a word.
 _APART = {"runtime": 1.0, "precision": 1.0, "device": 0.3}
+
+#: Platforms that one is guessed from at least.
+_FEWEST_PLATFORMS = 3
 
 _BITS = {"fp32": 32, "bf16": 16, "fp16": 16, "int8": 8}
 
@@ -128,3 +132,15 @@ def left_out_errors(terms: Array, latencies: Array, platforms: Sequence[Platform
             guess = Unmeasured.of(platform, [platforms[other] for other in others])
             found[:, number] = np.log(guess.latencies(terms[:, others]) / latencies[:, number])
     return found
+
+
+def spread(terms: Array, data: Measurements, confidence: float) -> float:
+    """Return half the width of an interval on a platform that nobody measured, as a logarithm.
+
+    It is infinite where too few platforms are known to leave one out. Platforms are few: the worst of those that were
+    left out counts.
+    """
+    if len(data.platforms) < _FEWEST_PLATFORMS:
+        return math.inf
+    errors = left_out_errors(terms, data.examples.latencies, data.platforms)
+    return float(spreads_of(errors, data.family_of, confidence).max())

@@ -11,7 +11,6 @@ from nni_latency.errors import UnknownNameError
 from nni_latency.kernels._kernel_type import Domain, KernelType
 from nni_latency.kernels._layers import (
     ACTIVATIONS,
-    ChannelShuffle,
     Shapes,
     Sizes,
     Split,
@@ -21,6 +20,7 @@ from nni_latency.kernels._layers import (
     squeeze_excite_operators,
 )
 from nni_latency.kernels._usual import USUAL_KERNELS
+from nni_latency.operators import ChannelShuffle
 
 #: Most channels of a kernel; a row of more numbers counts as a picture of several pixels.
 MOST_CHANNELS = 4096

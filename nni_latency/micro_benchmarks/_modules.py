@@ -8,6 +8,8 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
+from nni_latency.operators import shuffle_channels
+
 
 def convolution(
     channels: int,
@@ -249,11 +251,8 @@ class ShuffleUnit(nn.Module):
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         """Convolve one half, join, mix."""
-        batch, channels, height, width = inputs.shape
         kept, changed = inputs.chunk(2, 1)
-        joined = torch.cat([kept, self.body(changed)], 1)
-        mixed = joined.view(batch, 2, channels // 2, height, width).transpose(1, 2)
-        return mixed.reshape(batch, channels, height, width)
+        return shuffle_channels(torch.cat([kept, self.body(changed)], 1))
 
 
 def pooling(channels: int, *, kernel: int = 3, stride: int = 1, average: bool = False) -> nn.Module:

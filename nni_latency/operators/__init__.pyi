@@ -16,6 +16,7 @@ from ._onnx_weights import OnnxBuild, onnx_inputs, onnx_network, without_weights
 from ._op_key import OP_KEY, parse_op_keys
 from ._op_spec import LARGEST_TENSOR, AttributeValue, OpSpec
 from ._rebuild import build_operator
+from ._shuffle import ChannelShuffle, shuffle_channels
 from ._tensors import Learned, is_parameter, shares_memory_of, tensors_in
 from ._trace import By, Graph, Trace, TracedOperator, TracingWarning
 from ._tracing import capture_operators, run_traced, trace, trace_both
@@ -25,6 +26,7 @@ __all__ = [
     "OP_KEY",
     "AttributeValue",
     "By",
+    "ChannelShuffle",
     "Counted",
     "Features",
     "FusionRule",
@@ -70,6 +72,7 @@ __all__ = [
     "read_onnx",
     "run_traced",
     "shares_memory_of",
+    "shuffle_channels",
     "size_of_attribute",
     "supported_kinds",
     "tensors_in",

@@ -107,14 +107,14 @@ class FusionRules:
         One for every sequence of kinds that is known.
     constant : float, default=0.0
         What the runtime adds to every run of a network [s].
-    failures : mapping of str to str
+    failures : mapping of str to str, optional
         Sequences of kinds that could not be tried, and why.
     campaign : str, optional
         The measuring campaign in the database from which they are derived.
     plain : tuple of str, default=()
         Kinds of operators that do not work in the memory layout that the runtime computes convolutions in: their input
         is brought out of it, and their result back into it.
-    blocks : mapping of str to int
+    blocks : mapping of str to int, optional
         Kinds that work in that layout only where all of their inputs consist of whole blocks of so many channels.
 
     Raises

@@ -8,7 +8,7 @@ from typing import Any, cast
 import torch
 from torch import nn
 
-from nni_latency.operators import OpSpec
+from nni_latency.operators import ChannelShuffle, OpSpec
 
 
 class ConvBlock(nn.Sequential):
@@ -51,20 +51,6 @@ class Skip(nn.Identity):
     def op_spec(self, *input_shapes: Sequence[int]) -> OpSpec:
         """Describe the block for those input shapes."""
         return OpSpec.of("identity", input_shapes)
-
-
-class ChannelShuffle(nn.Module):
-    """Mix the channels of two groups, so that the next grouped convolution sees both."""
-
-    def __init__(self, groups: int) -> None:
-        super().__init__()
-        self.groups = groups
-
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        """Interleave the groups' channels."""
-        batch, channels, height, width = inputs.shape
-        grouped = inputs.view(batch, self.groups, channels // self.groups, height, width)
-        return grouped.transpose(1, 2).reshape(batch, channels, height, width)
 
 
 class InvertedResidual(nn.Module):

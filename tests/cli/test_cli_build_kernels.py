@@ -37,7 +37,7 @@ def test_predictors_are_built_drawn_and_reported(run):
     with Image.open("k.png") as picture:
         assert picture.size[0] > 500
     again = run(*QUICK, "--out", "again.json")
-    assert "The database holds all of this" in again.stderr
+    assert "The database holds all that the budget allows" in again.stderr
 
 
 @pytest.mark.slow

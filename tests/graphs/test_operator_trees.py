@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from measured_graphs import FAST, SLOW, latency, measured, network
+from measured_graphs import FAST, SLOW, WIDE, latency, measured, network
 from safetensors import safe_open
 from safetensors.torch import save_file
 
@@ -143,3 +143,23 @@ def test_networks_of_mixed_blocks_are_never_held_out() -> None:
     assert np.isnan(predictor.held_out_[len(items) :]).all()
     assert np.isnan(predictor.latencies_[len(items) :]).all()
     assert predictor.counts_.tolist() == [len(items) + len(mixed)]
+
+
+def test_trees_of_one_platform_are_moved_to_another(trees: OperatorTrees) -> None:
+    """Twelve networks without times of kernels are enough, where all takes a third of the time."""
+    few = Measurements.of(measured(3, [(SLOW, 0.3)])).examples
+    graphs = [encode_graph(network([20, 20, 20], 20)), encode_graph(network([33, 33], 25, "sigmoid"))]
+    np.testing.assert_allclose(trees.moved(few, 0).latencies(graphs), 0.3 * trees.latencies(graphs), rtol=0.1)
+    assert trees.moved(few, 0).trees is trees.trees
+
+
+@pytest.mark.slow
+def test_a_platform_takes_over_trees_where_they_help(items: list[MeasuredNetwork]) -> None:
+    predictor = GraphPredictor(hidden=16, epochs=3, n_folds=2, n_members=1).fit(items)
+    few = measured(5, [(WIDE, 0.3)])
+    found = predictor.adapt(few)
+    assert found.trees_[-1] is not None
+    assert found.trees_[-1].trees is predictor.trees_[0].trees  # type: ignore[union-attr]
+    assert predictor.adapt(few[:10]).trees_[-1] is None, "too few to tell"
+    off = np.abs(np.log(found.predict([item.graph for item in few], WIDE) / [item.latency for item in few]))
+    assert off.mean() < 0.1

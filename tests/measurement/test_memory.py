@@ -14,7 +14,8 @@ from torch.profiler import ProfilerActivity, profile
 from nni_latency.errors import InvalidValueError, MeasurementError, UnknownNameError
 from nni_latency.measurement import _memory
 from nni_latency.measurement._memory import activation_memory, cuda_activation_memory, parameter_memory
-from nni_latency.spaces._fbnet_blocks import ChannelShuffle, ClassificationHead, ConvBlock, InvertedResidual, Skip
+from nni_latency.operators import ChannelShuffle
+from nni_latency.spaces._fbnet_blocks import ClassificationHead, ConvBlock, InvertedResidual, Skip
 
 #: A picture of 3 channels and 16 x 16 pixels, and what 8 channels of it take [byte].
 _SHAPE, _INPUT, _HIDDEN = (1, 3, 16, 16), 4 * 3 * 256, 4 * 8 * 256

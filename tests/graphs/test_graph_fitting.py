@@ -1,0 +1,91 @@
+"""How long graph networks learn, what platforms count, and calls side by side."""
+
+from __future__ import annotations
+
+import sys
+import time
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from joblib import delayed
+
+from nni_latency.graphs._graph_fitting import _best_epoch
+from nni_latency.graphs._graph_learning import _off, _weights
+from nni_latency.graphs._graph_transfer import most_telling
+from nni_latency.graphs._side_by_side import side_by_side
+
+
+def _errors(*by_family: list[list[float]]) -> tuple[np.ndarray, list[str]]:
+    """Return errors by epoch, network and platform, and families: two networks of each, with one curve."""
+    curves = np.array(by_family).transpose(2, 0, 1)
+    return np.repeat(curves, 2, axis=1), [name for number in range(len(by_family)) for name in 2 * [f"f{number}"]]
+
+
+def test_epochs_are_best_over_all_families_and_platforms() -> None:
+    errors, families = _errors([[0.3, 0.2, 0.1], [0.4, 0.2, 0.3]], [[0.2, 0.1, 0.2], [0.5, 0.4, 0.5]])
+    assert _best_epoch(errors, families) == 2
+    assert _best_epoch(-errors, families) == 2
+
+
+def test_a_platform_that_is_far_off_does_not_choose_the_epochs_alone() -> None:
+    """It falls from 2.0 to 1.8 where the other one doubles."""
+    errors, families = _errors([[0.05, 0.1], [2.0, 1.8]])
+    assert _best_epoch(errors, families) == 1
+
+
+def test_a_family_of_many_networks_does_not_choose_the_epochs_alone() -> None:
+    errors = np.array([[[0.1]] * 9 + [[0.5]], [[0.11]] * 9 + [[0.1]]])
+    assert _best_epoch(errors, 9 * ["large"] + ["small"]) == 2
+
+
+def test_epochs_that_gain_next_to_nothing_are_not_taken() -> None:
+    errors, families = _errors([[0.2, 0.1001, 0.1], [0.2, 0.1, 0.1]])
+    assert _best_epoch(errors, families) == 2
+
+
+def test_networks_that_were_not_measured_or_held_out_do_not_count() -> None:
+    errors, families = _errors([[0.3, 0.1], [0.3, 0.1]], [[0.1, 0.9], [0.1, 0.9]])
+    errors[:, 2:, 0] = np.nan
+    errors[:, :, 1] = np.nan
+    assert _best_epoch(errors, families) == 2
+
+
+def test_platforms_count_alike() -> None:
+    """A platform with a quarter of the networks has as much of the loss as one with all of them."""
+    measured = torch.full((8, 2), 1e-3)
+    measured[2:, 1] = torch.nan
+    weights = _weights(measured.double().numpy())
+    first, second = measured.clone(), measured.clone()
+    first[:, 0] *= 1.5
+    second[:, 1] *= 1.5
+    losses = [float(_off(predicted, measured, weights)) for predicted in (first, second)]
+    assert losses[0] == pytest.approx(losses[1])
+    assert losses[0] > 0
+
+
+def _hold(number: int) -> int:
+    """Hold 400 MB more in this process, for longer than joblib waits until it looks."""
+    sys.kept = [*getattr(sys, "kept", []), np.ones(50_000_000)]  # type: ignore[attr-defined]
+    time.sleep(1.1)
+    return number
+
+
+def test_a_process_that_grows_is_replaced_without_a_warning() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert list(side_by_side([delayed(_hold)(number) for number in range(6)], 2)) == list(range(6))
+
+
+def test_errors_of_calls_side_by_side_are_told() -> None:
+    with pytest.raises(ZeroDivisionError):
+        list(side_by_side([delayed(divmod)(1, number) for number in (1, 0, 2)], 2))
+
+
+def test_networks_that_tell_the_most_are_usual_ones() -> None:
+    """Forty networks along one line, and one that is far off any: it says nothing of the others."""
+    directions = np.array([[1.0 + 0.01 * number, 0.0] for number in range(40)] + [[0.0, 3.0]])
+    assert most_telling(directions, 1)[0] < 40
+    assert 40 in most_telling(directions, 4)
+    assert sorted(most_telling(directions, 100)) == list(range(41))
