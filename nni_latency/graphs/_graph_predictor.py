@@ -20,7 +20,7 @@ from nni_latency.errors import InvalidValueError, UnknownNameError
 from nni_latency.estimators import Estimate
 from nni_latency.graphs._adding_platforms import add_platform
 from nni_latency.graphs._encoding import EncodedGraph, encode_graph
-from nni_latency.graphs._graph_fitting import Fitting, with_trees
+from nni_latency.graphs._graph_fitting import Fitting, PlatformTrees, with_trees
 from nni_latency.graphs._graph_learning import Settings
 from nni_latency.graphs._graph_measurements import Measurements, spreads_of
 from nni_latency.graphs._measured_network import MeasuredNetwork, check_networks
@@ -209,13 +209,13 @@ class GraphPredictor(BaseEstimator):
             If it has not learned the platform.
         """
         number = self._number(platform)
-        return self.predict_all([encode_graph(graph) for graph in graphs])[:, number]
+        trees = tuple(item if place == number else None for place, item in enumerate(self.trees_))
+        return self._predict([encode_graph(graph) for graph in graphs], trees)[:, number]
 
     def predict_all(self, graphs: Sequence[EncodedGraph]) -> Array:
         """Predict latencies on all platforms [s], (n_graphs, n_platforms)."""
         self._check_fitted()
-        logarithms = np.log(predicting.predict_members(self.members_, graphs)).mean(axis=0)
-        return np.exp(with_trees(logarithms, self.trees_, graphs))
+        return self._predict(graphs, self.trees_)
 
     def estimate(self, graph: Graph) -> dict[str, Estimate]:
         """Predict the latency of a network on every platform, by the id of the platform.
@@ -372,6 +372,11 @@ class GraphPredictor(BaseEstimator):
         from nni_latency.graphs._graph_document import read_predictor
 
         return read_predictor(Path(path))
+
+    def _predict(self, graphs: Sequence[EncodedGraph], trees: PlatformTrees) -> Array:
+        """Predict latencies [s], (n_graphs, n_platforms), by the graph networks and some of the trees."""
+        logarithms = np.log(predicting.predict_members(self.members_, graphs)).mean(axis=0)
+        return np.exp(with_trees(logarithms, trees, graphs))
 
     @property
     def _settings(self) -> Settings:

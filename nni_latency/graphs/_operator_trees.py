@@ -55,12 +55,16 @@ class OperatorTrees:
     run: float
     trees: Trees
 
-    def costs(self, graph: EncodedGraph, described: Array) -> Array:
-        """Return what operators cost [s], (n_operators,); trees of all platforms see what `describe` says."""
-        found: Array = _priors(self.rates, graph) * np.exp(self.trees.predict(described))
+    def costs(self, graph: EncodedGraph, described: Described) -> Array:
+        """Return what operators cost [s], (n_operators,)."""
+        return _priors(self.rates, graph) * self._factors(described)
+
+    def _factors(self, described: Described) -> Array:
+        """Return by how much operators differ from what their rates say, (n_operators,)."""
+        found: Array = np.exp(self.trees.predict(described.rows))[described.row_of]
         return found
 
-    def latency(self, graph: EncodedGraph, described: Array) -> float:
+    def latency(self, graph: EncodedGraph, described: Described) -> float:
         """Return the time of a network [s]."""
         return float(self.costs(graph, described).sum()) + self.run
 
@@ -89,7 +93,7 @@ class OperatorTrees:
 
     def _terms(self, graph: EncodedGraph) -> Array:
         """Return what each term of operators costs [s], (n_operators, n_terms)."""
-        found: Array = self.rates[graph.groups] * graph.terms * np.exp(self.trees.predict(describe(graph)))[:, None]
+        found: Array = self.rates[graph.groups] * graph.terms * self._factors(describe(graph))[:, None]
         return found
 
     def tensors(self) -> dict[str, NDArray[np.generic]]:
@@ -140,7 +144,7 @@ def learn_trees(examples: Examples, platform: int, seed: int) -> OperatorTrees |
     rates, run = fit_rates(totals, known.latencies[:, platform], kernels_of(known, platform))
     rows, targets, weights = [], [], []
     for graph, parts in zip(known.graphs, known.parts, strict=True):
-        described, priors = describe(graph), _priors(rates, graph)
+        described, priors = columns(graph), _priors(rates, graph)
         here = [part for part in parts if part.platform == platform and part.seconds > 0]
         whole = sum(part.seconds for part in here)
         for part in here:
@@ -174,8 +178,32 @@ def _priors(rates: Array, graph: EncodedGraph) -> Array:
     return found
 
 
-def describe(graph: EncodedGraph) -> Array:
-    """Return what trees see of the operators of a network, (n_operators, N_COLUMNS); -1 where nothing is next to one.
+@dataclass(frozen=True)
+class Described:
+    """What trees see of the operators of a network. Immutable.
+
+    Operators that are equal are one row: networks repeat their blocks.
+
+    Parameters
+    ----------
+    rows : ndarray of shape (n_rows, N_COLUMNS)
+        What is seen of operators that differ.
+    row_of : ndarray of shape (n_operators,)
+        By operator, the number of its row.
+    """
+
+    rows: Array
+    row_of: NDArray[np.intp]
+
+
+def describe(graph: EncodedGraph) -> Described:
+    """Return what trees of all platforms see of the operators of a network."""
+    rows, row_of = np.unique(columns(graph), axis=0, return_inverse=True)
+    return Described(rows, row_of.ravel())
+
+
+def columns(graph: EncodedGraph) -> Array:
+    """Return the numbers about operators, (n_operators, N_COLUMNS); -1 where nothing is next to one.
 
     What it reads counts by its mean, and what reads it by the last of them.
     """

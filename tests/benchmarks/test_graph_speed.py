@@ -32,6 +32,12 @@ def test_graph(benchmark: Any, predictor: GraphPredictor, graph: Graph) -> None:
     assert len(benchmark(predictor.estimate, graph)) == len(predictor.platforms_)
 
 
+@pytest.mark.benchmark(group="the same on one platform")
+def test_one_platform(benchmark: Any, predictor: GraphPredictor, graph: Graph) -> None:
+    (seconds,) = benchmark(predictor.predict, [graph], predictor.platforms_[0])
+    assert seconds > 0
+
+
 @pytest.mark.benchmark(group="the same from an ONNX file")
 def test_file(benchmark: Any, predictor: GraphPredictor, network: Path) -> None:
     assert len(benchmark(lambda: predictor.estimate(read_onnx(network)))) == len(predictor.platforms_)

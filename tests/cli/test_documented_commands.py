@@ -189,6 +189,8 @@ def _typed(words):
         yield from sorted(map(str, Path().glob(word))) if "*" in word else [str(Path(word).expanduser())]
 
 
+# Fitting a predictor to the whole data set that ships takes six minutes on an idle machine of two cores.
+@pytest.mark.timeout(1800)
 @pytest.mark.slow
 @pytest.mark.parametrize("words", [pytest.param(words, id=place) for place, words in _COMMANDS])
 def test_commands_that_measure_nothing_run(run, files, monkeypatch, tmp_path, words):

@@ -16,7 +16,7 @@ from nni_latency.errors import FileFormatError
 from nni_latency.graphs import GraphPredictor, MeasuredNetwork
 from nni_latency.graphs._encoding import encode_graph
 from nni_latency.graphs._graph_measurements import Measurements
-from nni_latency.graphs._operator_trees import FEWEST_NETWORKS, N_COLUMNS, OperatorTrees, describe, learn_trees
+from nni_latency.graphs._operator_trees import FEWEST_NETWORKS, N_COLUMNS, OperatorTrees, columns, describe, learn_trees
 from nni_latency.operators import Graph
 
 
@@ -64,12 +64,19 @@ def test_a_platform_without_times_of_kernels_has_no_trees(items: list[MeasuredNe
 
 def test_operators_are_described_with_what_is_next_to_them() -> None:
     graph = encode_graph(network([8, 8]))
-    found = describe(graph)
+    found = columns(graph)
     assert found.shape == (5, N_COLUMNS)
     features = graph.features.shape[1]
     # Group and kind of what the first convolution reads: nothing; of what reads it: its activation.
     assert found[0, features + 2 : features + 6].tolist() == [-1, -1, graph.kinds[1], graph.groups[1]]
     np.testing.assert_allclose(found[1, -6:], graph.features[0, :6])
+
+
+def test_operators_that_are_equal_are_seen_once(trees: OperatorTrees) -> None:
+    graph = encode_graph(network([16] * 8))
+    described = describe(graph)
+    assert len(described.rows) < len(graph) == len(described.row_of)
+    np.testing.assert_array_equal(described.rows[described.row_of], columns(graph))
 
 
 def test_they_are_the_same_from_arrays(trees: OperatorTrees) -> None:
