@@ -91,10 +91,10 @@ class OperatorTrees:
         factors, run = fit_rates(totals, here.latencies[:, platform], kernels_of(here, platform))
         return OperatorTrees(self.rates * factors, run, self.trees)
 
-    def _terms(self, graph: EncodedGraph) -> Array:
+    def _terms(self, graph: EncodedGraph) -> NDArray[np.float32]:
         """Return what each term of operators costs [s], (n_operators, n_terms)."""
-        found: Array = self.rates[graph.groups] * graph.terms * self._factors(describe(graph))[:, None]
-        return found
+        costs = self.rates[graph.groups] * graph.terms * self._factors(describe(graph))[:, None]
+        return costs.astype(np.float32)
 
     def tensors(self) -> dict[str, NDArray[np.generic]]:
         """Return all that it knows as arrays, by name."""
