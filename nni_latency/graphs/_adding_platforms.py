@@ -104,8 +104,9 @@ def _moved_errors(trees: OperatorTrees, examples: Examples, folds: Sequence[Sequ
     """Return the errors of trees of another platform on networks that their rates were not fitted to, as logarithms."""
     errors = np.zeros(len(examples.graphs))
     for held in folds:
-        others, unknown = examples.only(sorted(set(range(len(errors))) - set(held))), examples.only(held)
-        errors[held] = np.log(trees.moved(others, 0).latencies(unknown.graphs) / unknown.latencies[:, 0])
+        unknown = examples.only(held)
+        moved = trees.moved(examples.without(held), 0)
+        errors[held] = np.log(moved.latencies(unknown.graphs) / unknown.latencies[:, 0])
     return errors
 
 

@@ -69,9 +69,8 @@ class Fitting:
         """
         latencies, folds, lessons = data.examples.latencies, data.folds(n_folds, seed), []
         for fold, held in enumerate(folds):
-            known = data.examples.only(sorted(set(range(len(latencies))) - set(held)))
             graphs = data.examples.only(held).graphs
-            lessons.append(_Lesson(known, self._settings(_FIRST_HELD_OUT + fold), graphs))
+            lessons.append(_Lesson(data.examples.without(held), self._settings(_FIRST_HELD_OUT + fold), graphs))
         told = np.full((self.settings.epochs, *latencies.shape), np.nan)
         for held, learned in zip(folds, self._learned(lessons), strict=True):
             told[:, held] = np.log(learned.told)

@@ -86,6 +86,10 @@ class Examples:
             [self.parts[number] for number in numbers],
         )
 
+    def without(self, numbers: Sequence[int]) -> Examples:
+        """Return all other networks."""
+        return self.only(sorted(set(range(len(self.graphs))) - set(numbers)))
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -164,7 +168,6 @@ def learn(
 class _Learning:
     def __init__(self, examples: Examples, settings: Settings) -> None:
         self._settings, self._random = settings, np.random.default_rng(settings.seed)
-        self._examples = examples
         self._records = [
             _with_targets(graph, latencies, parts)
             for graph, latencies, parts in zip(examples.graphs, examples.latencies, examples.parts, strict=True)

@@ -182,8 +182,7 @@ class GraphPredictor(BaseEstimator):
         self.platforms_, self.families_, self.kinds_ = data.platforms, data.families, data.kinds
         self.counts_ = (~np.isnan(data.examples.latencies)).sum(0)
         self.spreads_ = spreads_of(self.held_out_, data.family_of, self.confidence)
-        terms = predicting.predict_terms(self.members_, data.examples.graphs)
-        self.unmeasured_spread_ = unmeasured.spread(terms, data, self.confidence)
+        self.unmeasured_spread_ = unmeasured.spread(self.members_, data, self.confidence)
         return self
 
     def predict(self, graphs: Sequence[Graph], platform: Platform | str | None = None) -> Array:

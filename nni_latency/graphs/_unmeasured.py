@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 from nni_latency.errors import InvalidValueError
 from nni_latency.graphs._encoding import TERMS
 from nni_latency.graphs._graph_measurements import Measurements, spreads_of
+from nni_latency.graphs._graph_network import GraphNetwork
+from nni_latency.graphs._predicting import predict_terms
 from nni_latency.platforms import Platform
 
 Array = NDArray[np.float64]
@@ -134,7 +136,7 @@ def left_out_errors(terms: Array, latencies: Array, platforms: Sequence[Platform
     return found
 
 
-def spread(terms: Array, data: Measurements, confidence: float) -> float:
+def spread(members: Sequence[GraphNetwork], data: Measurements, confidence: float) -> float:
     """Return half the width of an interval on a platform that nobody measured, as a logarithm.
 
     It is infinite where too few platforms are known to leave one out. Platforms are few: the worst of those that were
@@ -142,5 +144,6 @@ def spread(terms: Array, data: Measurements, confidence: float) -> float:
     """
     if len(data.platforms) < _FEWEST_PLATFORMS:
         return math.inf
+    terms = predict_terms(members, data.examples.graphs)
     errors = left_out_errors(terms, data.examples.latencies, data.platforms)
     return float(spreads_of(errors, data.family_of, confidence).max())
