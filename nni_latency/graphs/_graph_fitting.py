@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from nni_latency.graphs._encoding import EncodedGraph
 from nni_latency.graphs._graph_learning import Examples, Learned, Settings, learn
 from nni_latency.graphs._graph_measurements import Measurements
-from nni_latency.graphs._operator_trees import OperatorTrees, describe, learn_trees
+from nni_latency.graphs._operator_trees import OperatorTrees, describe, has_enough, learn_trees
 from nni_latency.graphs._side_by_side import side_by_side
 
 Array = NDArray[np.float64]
@@ -88,10 +88,12 @@ class Fitting:
 
     def trees(self, examples: Examples) -> PlatformTrees:
         """Learn trees for every platform of which the times of kernels are known."""
-        learning = (
-            delayed(learn_trees)(examples, number, self.settings.seed) for number in range(examples.latencies.shape[1])
-        )
-        return tuple(side_by_side(learning, self.n_jobs))
+        platforms = range(examples.latencies.shape[1])
+        # Examples are sent to a process for those alone that have something to learn.
+        chosen = [number for number in platforms if has_enough(examples, number)]
+        learning = (delayed(learn_trees)(examples, number, self.settings.seed) for number in chosen)
+        found = dict(zip(chosen, side_by_side(learning, self.n_jobs), strict=True))
+        return tuple(found.get(number) for number in platforms)
 
     def _settings(self, number: int) -> Settings:
         return replace(self.settings, seed=self.settings.seed + number)

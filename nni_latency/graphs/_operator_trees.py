@@ -132,14 +132,9 @@ def learn_trees(examples: Examples, platform: int, seed: int) -> OperatorTrees |
     OperatorTrees or None
         None if the kernels of too few networks were timed there.
     """
-    timed = [
-        number
-        for number, parts in enumerate(examples.parts)
-        if not np.isnan(examples.latencies[number, platform]) and any(part.platform == platform for part in parts)
-    ]
-    if len(timed) < FEWEST_NETWORKS:
+    if not has_enough(examples, platform):
         return None
-    known = examples.only(timed)
+    known = examples.only(_timed(examples, platform))
     totals = np.array([group_totals(graph) for graph in known.graphs])
     rates, run = fit_rates(totals, known.latencies[:, platform], kernels_of(known, platform))
     rows, targets, weights = [], [], []
@@ -167,6 +162,19 @@ def learn_trees(examples: Examples, platform: int, seed: int) -> OperatorTrees |
     features = np.concatenate(rows).astype(np.float32)
     boosting.fit(features, np.clip(targets, -_FARTHEST, _FARTHEST), np.concatenate(weights))
     return OperatorTrees(rates, run, Trees.of_histograms(boosting))
+
+
+def has_enough(examples: Examples, platform: int) -> bool:
+    """Return whether the kernels of enough networks were timed on a platform to learn trees from."""
+    return len(_timed(examples, platform)) >= FEWEST_NETWORKS
+
+
+def _timed(examples: Examples, platform: int) -> list[int]:
+    return [
+        number
+        for number, parts in enumerate(examples.parts)
+        if not np.isnan(examples.latencies[number, platform]) and any(part.platform == platform for part in parts)
+    ]
 
 
 def _without_run(part: Part, run: float) -> float:

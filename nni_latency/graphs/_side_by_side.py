@@ -23,6 +23,9 @@ def side_by_side(calls: Iterable[Call], n_jobs: int | None) -> Iterator[Any]:
         Processes, as joblib takes it.
     """
     calls = list(calls)
+    if not calls:
+        # joblib would warn of answers that nobody has asked for.
+        return
     found = Parallel(n_jobs=n_jobs, return_as="generator")(calls)
     for number in range(1, len(calls) + 1):
         with warnings.catch_warnings():

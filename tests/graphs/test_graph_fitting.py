@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 import time
 import warnings
@@ -76,6 +77,14 @@ def test_a_process_that_grows_is_replaced_without_a_warning() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert list(side_by_side([delayed(_hold)(number) for number in range(6)], 2)) == list(range(6))
+
+
+def test_no_calls_are_answered_without_a_warning() -> None:
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        assert list(side_by_side([], 2)) == []
+        gc.collect()
+    assert not told
 
 
 def test_errors_of_calls_side_by_side_are_told() -> None:
