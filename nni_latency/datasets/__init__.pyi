@@ -9,7 +9,7 @@ from ._merging import merge_networks
 from ._network_files import NetworkFile, family_files, given_files
 from ._network_kernels import HELD_OUT, learn_network_kernels
 from ._network_set import NetworkEntry, NetworkSet, load_networks
-from ._summaries import Speed, part_times, summarise_network
+from ._summaries import part_times, summarise_networks
 from ._writing import export_nnlqp, import_nnlqp, save_networks
 
 __all__ = [
@@ -25,7 +25,6 @@ __all__ = [
     "NetworkSet",
     "Part",
     "PlatformLatencies",
-    "Speed",
     "export_nnlqp",
     "family_files",
     "given_files",
@@ -41,6 +40,6 @@ __all__ = [
     "networks_schema",
     "part_times",
     "save_networks",
-    "summarise_network",
+    "summarise_networks",
     "write_archive",
 ]

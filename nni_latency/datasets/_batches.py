@@ -6,17 +6,18 @@ import random
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
+from nni_latency.datasets._summaries import widths_of
 from nni_latency.errors import MeasurementError
-from nni_latency.measurement import Chain, Failure, Protocol, Record, Schedule, Subject, is_narrow
+from nni_latency.measurement import Chain, Failure, Protocol, Record, Schedule, Subject
 
 #: Networks that one process holds at most, and the weights of all of them.
 _BATCH, _MOST_WEIGHTS = 24, 2**28
 
 #: How often a network is visited at least and at most.
-_FEWEST_VISITS, _MOST_VISITS = 3, 6
+_FEWEST_VISITS, _MOST_VISITS = 3, 12
 
 #: A network whose visits took this long has no more of them than the fewest [s].
-_LONG = 1.5
+_LONG = 4.0
 
 #: The visit from which on the parts of a network are timed, once; in the first one it is cold.
 _DIVIDED_VISIT = 1
@@ -69,6 +70,8 @@ class BatchedNetworks(Schedule):
         self._durations: defaultdict[str, float] = defaultdict(float)
         self._divided: set[str] = set()
         self._batch: list[str] = []
+        #: Half the widths of intervals, as shares, by what was known after the last round of a batch.
+        self._widths: dict[str, float] = {}
 
     @property
     def is_spent(self) -> bool:
@@ -126,6 +129,8 @@ class BatchedNetworks(Schedule):
             self._durations[key] += record.duration
             if record.parts:
                 self._divided.add(key)
+        together = dict.fromkeys(key for record in records for key in record.subjects)
+        self._widths |= widths_of({key: self.visits[key] for key in together}, self.protocol)
 
     def fail(self, failure: Failure) -> None:
         """Leave a network out; what was measured of it is not used."""
@@ -141,8 +146,7 @@ class BatchedNetworks(Schedule):
             return False
         if len(visits) < _FEWEST_VISITS or (self.calls and key not in self._divided):
             return True
-        runs = [seconds for visit in visits for seconds in visit.whole]
-        return self._durations[key] < _LONG and not is_narrow(runs, self.protocol)
+        return self._durations[key] < _LONG and self._widths.get(key, 1.0) > self.protocol.half_width
 
 
 def _divided(keys: Sequence[str], weights: Mapping[str, int], beside: int) -> list[list[str]]:

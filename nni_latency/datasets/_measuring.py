@@ -8,7 +8,7 @@ from typing import Any, Unpack
 
 from nni_latency.datasets._batches import BatchedNetworks
 from nni_latency.datasets._network_files import NetworkFile, family_files
-from nni_latency.datasets._summaries import Speed, part_times, summarise_network
+from nni_latency.datasets._summaries import part_times, summarise_networks
 from nni_latency.errors import InvalidValueError
 from nni_latency.graphs import find_families
 from nni_latency.measurement import NetworkSummary, Protocol, Subject
@@ -125,9 +125,9 @@ def measure_networks(
         calls=runtime.sees_calls,
     )
     measured = Measuring(runtime, how_long, **how).run(schedule, {"batch_size": batch_size, "anchors": list(anchors)})
-    speed = Speed({key: schedule.visits.get(key, ()) for key in schedule.anchors})
+    summaries = summarise_networks(schedule.visits, how_long)
     wanted = {item.key: schedule.visits[item.key] for item in networks if item.key in schedule.visits}
-    found = {key: summarise_network(records, speed, how_long) for key, records in wanted.items()}
+    found = {key: summaries[key] for key in wanted}
     return PlatformLatencies(
         runtime.platform,
         batch_size,

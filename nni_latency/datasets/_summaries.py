@@ -1,65 +1,76 @@
-"""From visits to latencies: the speed of the machine by networks that are in every batch, and what is left."""
+"""From visits to latencies: how fast the machine was at each visit is taken out."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
+from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from nni_latency.measurement import NetworkSummary, Protocol, Record, quantile, summarise_visits
+from nni_latency.measurement import Measurement, NetworkSummary, Protocol, Record, quantile
+from nni_latency.tables import Locations, locate
 
-#: How far in time a visit of an anchor tells the speed of the machine [s], and how much of it visits beyond that tell.
-_REACH, _FAR_REACH, _FAR = 15.0, 300.0, 0.02
-
-#: How far one visit of an anchor is believed, as the logarithm of a ratio.
-_MOST = 0.4
+Visits = Mapping[str, Sequence[Record]]
 
 
-class Speed:
-    """How slow the machine was at every moment, from networks that were visited again and again.
+def summarise_networks(visits: Visits, protocol: Protocol) -> dict[str, NetworkSummary]:
+    """Return what visits say of networks, at the usual speed of the machine.
+
+    How fast it was at a visit is told by the visits just before and after, of other networks, and by the reference
+    operator: on a busy host it changes from one second to the next. The visit itself does not count, so that no network
+    decides its own speed. The latency is the Huber location of what is left, as for the networks of a validation.
 
     Parameters
     ----------
     visits : mapping of str to sequence of Record
-        By anchor, its visits.
-    """
-
-    def __init__(self, visits: Mapping[str, Sequence[Record]]) -> None:
-        moments: list[float] = []
-        logs: list[float] = []
-        for records in visits.values():
-            times = [quantile(record.whole, 0.5) for record in records]
-            usual = quantile(times, 0.5) if times else 0.0
-            moments += [record.at for record in records]
-            logs += [min(_MOST, max(-_MOST, math.log(seconds / usual))) for seconds in times]
-        self._moments, self._logs = np.array(moments), np.array(logs)
-
-    def factor(self, moment: float) -> float:
-        """Return how much longer than usual a run took at a moment [s since 1970]; 1 where nothing tells it."""
-        if not len(self._moments):
-            return 1.0
-        gaps = np.abs(self._moments - moment)
-        # A visit of an anchor says little of itself, so its own moment is no exception.
-        weights = np.exp(-gaps / _REACH) + _FAR * np.exp(-gaps / _FAR_REACH) + 1e-9
-        return math.exp(float(weights @ self._logs / weights.sum()))
-
-
-def summarise_network(records: Sequence[Record], speed: Speed, protocol: Protocol) -> NetworkSummary:
-    """Return what visits say of a network, at the usual speed of the machine.
-
-    Parameters
-    ----------
-    records : sequence of Record
-        Its visits, at least one.
-    speed : Speed
-        How slow the machine was.
+        By network, its visits, at least one; of several networks that were measured in turn.
     protocol : Protocol
-        Which statistic.
+        Which statistic stands for the runs of a visit, and the confidence of the intervals.
     """
-    visits = [[seconds / speed.factor(record.at) for seconds in record.whole] for record in records]
-    return summarise_visits(visits, protocol)
+    placed = _placed(visits)
+    found = _located(visits, placed, protocol)
+    summaries = {}
+    for number, key in enumerate(visits):
+        mine = [place for place, (name, _) in enumerate(placed) if name == key]
+        value, speeds = float(found.values[number]), np.exp(found.speed[mine])
+        runs = [np.array(placed[place][1].whole) / speed for place, speed in zip(mine, speeds, strict=True)]
+        of_visits = [quantile(items.tolist(), protocol.statistic) for items in runs]
+        within = Measurement(tuple(np.concatenate(runs).tolist()), protocol).summary
+        # Runs of one visit have much in common, so they say too little of how well the network is known.
+        width = max(_width(float(found.errors[number]), protocol), within.spread)
+        low, middle, high = np.exp([value - width, value, value + width]).tolist()
+        spread = float(np.std(of_visits, ddof=1) / np.mean(of_visits)) if len(of_visits) > 1 else 0.0
+        summaries[key] = NetworkSummary(middle, low, high, within.n_samples, len(of_visits), spread)
+    return summaries
+
+
+def widths_of(visits: Visits, protocol: Protocol) -> dict[str, float]:
+    """Return half the widths of the intervals of networks as shares of their latencies, by how visits differ."""
+    found = _located(visits, _placed(visits), protocol)
+    return {key: _width(float(error), protocol) for key, error in zip(visits, found.errors, strict=True)}
+
+
+def _placed(visits: Visits) -> list[tuple[str, Record]]:
+    """Return all visits in the order in which they were."""
+    found = [(key, record) for key, records in visits.items() for record in records]
+    return sorted(found, key=lambda item: item[1].at)
+
+
+def _located(visits: Visits, placed: Sequence[tuple[str, Record]], protocol: Protocol) -> Locations:
+    numbers = {key: number for number, key in enumerate(visits)}
+    return locate(
+        np.log([quantile(record.whole, protocol.statistic) for _, record in placed]),
+        np.log([record.reference for _, record in placed]),
+        np.array([numbers[key] for key, _ in placed]),
+        len(numbers),
+        protocol.statistic,
+        np.array([record.at for _, record in placed]),
+    )
+
+
+def _width(error: float, protocol: Protocol) -> float:
+    return NormalDist().inv_cdf((1 + protocol.confidence) / 2) * error
 
 
 def part_times(records: Sequence[Record], value: float) -> tuple[float, ...]:

@@ -14,7 +14,7 @@ import nni_latency.graphs._graph_transfer as transfer
 from nni_latency.errors import InvalidValueError, listed
 from nni_latency.graphs._graph_learning import Examples
 from nni_latency.graphs._graph_measurements import Measurements, spreads_of
-from nni_latency.graphs._operator_trees import OperatorTrees, learn_trees
+from nni_latency.graphs._operator_trees import FEWEST_NETWORKS, OperatorTrees, learn_trees, timed
 
 if TYPE_CHECKING:
     from nni_latency.graphs._graph_predictor import GraphPredictor
@@ -61,33 +61,51 @@ def add_platform(
     return found
 
 
+#: How trees of the platform come from what was measured of it.
+Way = Callable[[Examples], OperatorTrees]
+
+
 def _learned(
     predictor: GraphPredictor, data: Measurements, number: int | None, watch: Callable[[int, int], None] | None
 ) -> tuple[list[Any], OperatorTrees | None, Array]:
     """Return the graph networks with a head for the platform, its trees, and errors on what is held out, as logarithms.
 
-    These errors say how strongly heads are held to what they start from, and whether trees of another platform help.
+    These errors say how strongly heads are held to what they start from, and which trees help.
     """
-    graphs, latencies = data.examples.graphs, data.examples.latencies[:, 0]
-    folds = transfer.folds_of(len(latencies), np.random.default_rng(predictor.random_state))
-    own = learn_trees(data.examples, 0, predictor.random_state)
-    nearest = _nearest_trees(predictor, data.examples) if own is None and len(graphs) >= _FEWEST_FOR_TREES else None
+    examples = data.examples
+    folds = transfer.folds_of(len(examples.graphs), np.random.default_rng(predictor.random_state))
+    first = predictor.members_[0]
+    alone = transfer.held_out_errors(first, examples, transfer.nearest_head(first, examples), folds)
+    ways = _ways_to_trees(predictor, examples)
+    by_way = {name: _held_out(way, examples, folds) for name, way in ways.items()}
+    errors = {(strength, ""): off for strength, off in alone.items()}
+    errors |= {(strength, name): (off + by) / 2 for strength, off in alone.items() for name, by in by_way.items()}
+    strength, name = min(errors, key=lambda choice: float(np.abs(errors[choice]).mean()))
     members = []
     for done, member in enumerate(predictor.members_, 1):
-        known = transfer.KnownNetworks(member, graphs)
-        start = transfer.nearest_head(member, graphs, latencies)
-        if done == 1:
-            alone = transfer.held_out_errors(known, latencies, start, folds)
-            ways = {(strength, False): off for strength, off in alone.items()}
-            if nearest is not None:
-                moved = _moved_errors(nearest, data.examples, folds)
-                ways |= {(strength, True): (off + moved) / 2 for strength, off in alone.items()}
-            strength, takes_trees = min(ways, key=lambda way: float(np.abs(ways[way]).mean()))
-        members.append(transfer.with_head(member, transfer.learn_head(known, latencies, start, strength), number))
+        start = transfer.nearest_head(member, examples)
+        head = transfer.learn_head(transfer.KnownNetworks(member, examples), start, strength)
+        members.append(transfer.with_head(member, head, number))
         if watch is not None:
             watch(done, predictor.n_members)
-    trees = nearest.moved(data.examples, 0) if nearest is not None and takes_trees else own
-    return members, trees, ways[strength, takes_trees]
+    return members, ways[name](examples) if name else None, errors[strength, name]
+
+
+def _ways_to_trees(predictor: GraphPredictor, examples: Examples) -> dict[str, Way]:
+    """Return the ways to trees of the platform that its networks may be enough for, by name."""
+    seed = predictor.random_state
+    found: dict[str, Way] = {}
+    if len(examples.graphs) < _FEWEST_FOR_TREES:
+        return found
+    nearest = _nearest_trees(predictor, examples)
+    kernels = len(timed(examples, 0))
+    if nearest is not None:
+        found["moved"] = lambda known: nearest.moved(known, 0)
+        if kernels >= _FEWEST_FOR_TREES:
+            found["continued"] = lambda known: nearest.continued(known, 0, seed)
+    if kernels >= FEWEST_NETWORKS:
+        found["own"] = lambda known: learn_trees(known, 0, seed)
+    return found
 
 
 def _nearest_trees(predictor: GraphPredictor, examples: Examples) -> OperatorTrees | None:
@@ -100,13 +118,12 @@ def _nearest_trees(predictor: GraphPredictor, examples: Examples) -> OperatorTre
     return min((trees for trees in predictor.trees_ if trees is not None), key=apart, default=None)
 
 
-def _moved_errors(trees: OperatorTrees, examples: Examples, folds: Sequence[Sequence[int]]) -> Array:
-    """Return the errors of trees of another platform on networks that their rates were not fitted to, as logarithms."""
+def _held_out(way: Way, examples: Examples, folds: Sequence[Sequence[int]]) -> Array:
+    """Return the errors of trees on networks that they have not seen, as logarithms."""
     errors = np.zeros(len(examples.graphs))
     for held in folds:
         unknown = examples.only(held)
-        moved = trees.moved(examples.without(held), 0)
-        errors[held] = np.log(moved.latencies(unknown.graphs) / unknown.latencies[:, 0])
+        errors[held] = np.log(way(examples.without(held)).latencies(unknown.graphs) / unknown.latencies[:, 0])
     return errors
 
 

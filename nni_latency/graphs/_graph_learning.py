@@ -78,6 +78,11 @@ class Examples:
     latencies: Array
     parts: Sequence[Sequence[Part]]
 
+    @classmethod
+    def unmeasured(cls, graphs: Sequence[EncodedGraph]) -> Examples:
+        """Return networks of which nothing was measured, on one platform."""
+        return cls(graphs, np.full((len(graphs), 1), np.nan), [()] * len(graphs))
+
     def only(self, numbers: Sequence[int]) -> Examples:
         """Return some of the networks."""
         return Examples(
@@ -168,10 +173,7 @@ def learn(
 class _Learning:
     def __init__(self, examples: Examples, settings: Settings) -> None:
         self._settings, self._random = settings, np.random.default_rng(settings.seed)
-        self._records = [
-            _with_targets(graph, latencies, parts)
-            for graph, latencies, parts in zip(examples.graphs, examples.latencies, examples.parts, strict=True)
-        ]
+        self._records = with_targets(examples)
         n_platforms = examples.latencies.shape[1]
         self._weights = _weights(examples.latencies)
         self.network = GraphNetwork(n_platforms, settings.hidden, settings.n_layers, settings.dropout)
@@ -214,16 +216,27 @@ class _Learning:
         shares = (priors / add_up(priors, batch.batch)[batch.batch]).detach()
         restrained = (shares * logarithms**2).sum() / shares.sum()
         loss = _off(whole, batch.latencies, self._weights) + self._settings.restraint * restrained / _HUBER
-        if len(batch.part_seconds):
-            times = add_up(
-                costs[batch.part_operator_index, batch.part_platforms], batch.part_of, len(batch.part_seconds)
-            )
-            times = times + batch.part_firsts * self.network.runs.exp()[batch.platform_of_part]
-            errors = functional.huber_loss(
-                times.clamp(min=1e-9).log(), batch.part_seconds.log(), delta=0.2, reduction="none"
-            )
-            loss = loss + _PARTS * (errors * batch.part_shares).sum() / batch.part_shares.sum()
-        return loss
+        return loss + kernels_off(costs, self.network.runs, batch)
+
+
+def kernels_off(costs: Tensor, runs: Tensor, batch: Any) -> Tensor:
+    """Return how far the kernels of networks are from what was measured, as far as they were timed.
+
+    Parameters
+    ----------
+    costs : Tensor of shape (n_operators, n_platforms)
+        What operators take [s].
+    runs : Tensor of shape (n_platforms,)
+        Logarithms of what a run takes besides.
+    batch : Batch
+        Of `with_targets`.
+    """
+    if not len(batch.part_seconds):
+        return costs.new_zeros(())
+    times = add_up(costs[batch.part_operator_index, batch.part_platforms], batch.part_of, len(batch.part_seconds))
+    times = times + batch.part_firsts * runs.exp()[batch.platform_of_part]
+    errors = functional.huber_loss(times.clamp(min=1e-9).log(), batch.part_seconds.log(), delta=0.2, reduction="none")
+    return _PARTS * (errors * batch.part_shares).sum() / batch.part_shares.sum()
 
 
 def _weights(latencies: Array) -> Tensor:
@@ -257,7 +270,12 @@ class _Target(Data):
         return len(self.part_seconds) if key == "part_of" else super().__inc__(key, value, *args, **kwargs)
 
 
-def _with_targets(graph: EncodedGraph, latencies: Array, parts: Sequence[Part]) -> _Target:
+def with_targets(examples: Examples) -> list[Data]:
+    """Return PyTorch Geometric's records of networks, with what was measured of each."""
+    return list(map(_with_target, examples.graphs, examples.latencies, examples.parts))
+
+
+def _with_target(graph: EncodedGraph, latencies: Array, parts: Sequence[Part]) -> _Target:
     data = _Target(**as_data(graph).to_dict())
     data.latencies = torch.tensor(latencies, dtype=torch.float32).reshape(1, -1)
     pairs = [(operator, number, part.platform) for number, part in enumerate(parts) for operator in part.operators]

@@ -21,7 +21,7 @@ from nni_latency.estimators import Estimate
 from nni_latency.graphs._adding_platforms import add_platform
 from nni_latency.graphs._encoding import EncodedGraph, encode_graph
 from nni_latency.graphs._graph_fitting import Fitting, PlatformTrees, with_trees
-from nni_latency.graphs._graph_learning import Settings
+from nni_latency.graphs._graph_learning import Examples, Settings
 from nni_latency.graphs._graph_measurements import Measurements, spreads_of
 from nni_latency.graphs._measured_network import MeasuredNetwork, check_networks
 from nni_latency.graphs._operator_cost import OperatorCost
@@ -300,8 +300,9 @@ class GraphPredictor(BaseEstimator):
         """Learn one more platform from a few networks, or one that it knows anew.
 
         What it knows of operators stays as it is. What is learned starts from the platform whose latencies are the most
-        nearly proportional, and is held to that as strongly as cross-validation says. Where the kernels of a hundred
-        networks or more were timed, trees over operators are learned, too.
+        nearly proportional, and is held to that as strongly as cross-validation says. From sixteen networks, trees over
+        operators are taken over from a known platform, or learn on from there by the times of kernels, whichever
+        cross-validation says; from a hundred networks whose kernels were timed, they may be learned anew.
 
         Parameters
         ----------
@@ -342,7 +343,7 @@ class GraphPredictor(BaseEstimator):
         """
         self._check_fitted()
         member = self.members_[0]
-        known = transfer.KnownNetworks(member, [encode_graph(graph) for graph in graphs])
+        known = transfer.KnownNetworks(member, Examples.unmeasured([encode_graph(graph) for graph in graphs]))
         heads = [transfer.Head.of(member, number) for number in range(len(self.platforms_))]
         return transfer.most_telling(np.hstack([known.directions(head) for head in heads]), count)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -12,9 +11,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from nni_latency.graphs._encoding import GROUPS, TERMS, EncodedGraph
-from nni_latency.graphs._geometric import add_up
-from nni_latency.graphs._graph_network import GraphNetwork, as_batch, bounded
+from nni_latency.graphs._encoding import GROUPS, TERMS
+from nni_latency.graphs._geometric import Batch, add_up
+from nni_latency.graphs._graph_learning import Examples, kernels_off, with_targets
+from nni_latency.graphs._graph_network import GraphNetwork, bounded
 from nni_latency.graphs._predicting import predict
 
 Array = NDArray[np.float64]
@@ -69,68 +69,69 @@ class KnownNetworks:
     ----------
     network : GraphNetwork
         Which.
-    graphs : sequence of EncodedGraph
-        The networks.
+    examples : Examples
+        The networks, and what was measured of them on one platform.
     """
 
-    def __init__(self, network: GraphNetwork, graphs: Sequence[EncodedGraph]) -> None:
-        batch = as_batch(graphs)
+    def __init__(self, network: GraphNetwork, examples: Examples) -> None:
+        self._batch = Batch.from_data_list(with_targets(examples))
         network.eval()
         with torch.inference_mode():
-            self._states = network.states(batch)
+            states = network.states(self._batch)
         # Tensors of inference cannot be part of what is learned.
-        self._states = self._states.clone()
-        self._terms, self._groups, self._batch = batch.terms, batch.groups, batch.batch
-        self._count = len(graphs)
+        self._states = states.clone()
+
+    def __len__(self) -> int:
+        return int(self._batch.num_graphs)
 
     def latencies(self, head: Head) -> Tensor:
         """Return the times of the networks on a platform [s]."""
-        priors = (head.rates.exp()[self._groups] * self._terms).sum(1)
-        costs = priors * bounded(self._states @ head.weights + head.bias).exp()
-        return add_up(costs, self._batch, self._count) + head.run.exp()
+        return self._whole(self._costs(head), head)
 
-    def only(self, numbers: Sequence[int]) -> KnownNetworks:
-        """Return some of the networks."""
-        wanted = torch.full((self._count,), -1)
-        wanted[list(numbers)] = torch.arange(len(numbers))
-        kept = wanted[self._batch] >= 0
-        found = copy.copy(self)
-        found._states, found._terms, found._groups = self._states[kept], self._terms[kept], self._groups[kept]
-        found._batch, found._count = wanted[self._batch[kept]], len(numbers)
-        return found
+    def off(self, head: Head) -> Tensor:
+        """Return how far networks, and their kernels where these were timed, are from what was measured."""
+        costs = self._costs(head)
+        measured = self._batch.latencies[:, 0].log()
+        errors = functional.huber_loss(self._whole(costs, head).log(), measured, delta=_HUBER) / _HUBER
+        return errors + kernels_off(costs[:, None], head.run[None], self._batch)
+
+    def _costs(self, head: Head) -> Tensor:
+        priors = (head.rates.exp()[self._batch.groups] * self._batch.terms).sum(1)
+        return priors * bounded(self._states @ head.weights + head.bias).exp()
+
+    def _whole(self, costs: Tensor, head: Head) -> Tensor:
+        return add_up(costs, self._batch.batch, len(self)) + head.run.exp()
 
     def directions(self, head: Head) -> Array:
         """Return how the logarithm of every time changes with what is learned of a platform, (n_networks, n_unknowns).
 
         The cost of a group by each of its terms, what the corrections see on average, weighed by cost, and the run.
         """
+        batch = self._batch
         with torch.no_grad():
-            terms = head.rates.exp()[self._groups] * self._terms
+            terms = head.rates.exp()[batch.groups] * batch.terms
             factors = bounded(self._states @ head.weights + head.bias).exp()
             whole = self.latencies(head)
-            shares = terms * (factors / whole[self._batch])[:, None]
-            place = self._batch * len(GROUPS) + self._groups
-            groups = add_up(shares, place, self._count * len(GROUPS))
-            states = add_up(self._states * shares.sum(1, keepdim=True), self._batch, self._count)
+            shares = terms * (factors / whole[batch.batch])[:, None]
+            place = batch.batch * len(GROUPS) + batch.groups
+            groups = add_up(shares, place, len(self) * len(GROUPS))
+            states = add_up(self._states * shares.sum(1, keepdim=True), batch.batch, len(self))
             run = (head.run.exp() / whole)[:, None]
-        return torch.cat([groups.reshape(self._count, -1), states, run], 1).double().numpy()
+        return torch.cat([groups.reshape(len(self), -1), states, run], 1).double().numpy()
 
 
-def learn_head(known: KnownNetworks, latencies: Array, start: Head, strength: float) -> Head:
-    """Fit the head of a platform to times of networks, held to what it starts from.
+def learn_head(known: KnownNetworks, start: Head, strength: float) -> Head:
+    """Fit the head of a platform to times of networks and of their kernels, held to what it starts from.
 
     Parameters
     ----------
     known : KnownNetworks
         The networks.
-    latencies : ndarray of shape (n_networks,)
-        Their times [s].
     start : Head
         What it starts from.
     strength : float
         How strongly it is held to that.
     """
-    measured = torch.from_numpy(np.log(latencies)).float()
     change = [torch.zeros_like(value).requires_grad_(True) for value in vars(start).values()]
     shared = torch.zeros(len(TERMS), requires_grad=True)
     optimiser = torch.optim.Adam([*change, shared], lr=_RATE)
@@ -139,9 +140,8 @@ def learn_head(known: KnownNetworks, latencies: Array, start: Head, strength: fl
             group["lr"] = _RATE * (1 - step / _STEPS)
         optimiser.zero_grad()
         head = _changed(start, change, shared)
-        errors = functional.huber_loss(known.latencies(head).log(), measured, delta=_HUBER) / _HUBER
         held = sum((value**2).sum() for value in change) + 0.1 * (shared**2).sum()
-        (errors + strength * held / len(latencies)).backward()
+        (known.off(head) + strength * held / len(known)).backward()
         optimiser.step()
     return _changed(start, [value.detach() for value in change], shared.detach())
 
@@ -151,9 +151,9 @@ def _changed(start: Head, change: Sequence[Tensor], shared: Tensor) -> Head:
     return Head(values[0] + shared, *values[1:])
 
 
-def nearest_head(network: GraphNetwork, graphs: Sequence[EncodedGraph], latencies: Array) -> Head:
+def nearest_head(network: GraphNetwork, examples: Examples) -> Head:
     """Return the head of the platform whose times are the most nearly proportional to those measured, scaled."""
-    errors = np.log(latencies)[:, None] - np.log(predict(network, graphs))
+    errors = np.log(examples.latencies) - np.log(predict(network, examples.graphs))
     middle = np.median(errors, axis=0)
     best = int(np.abs(errors - middle).mean(0).argmin())
     return Head.of(network, best).slower(float(middle[best]))
@@ -166,7 +166,7 @@ def folds_of(count: int, random: np.random.Generator) -> list[list[int]]:
 
 
 def held_out_errors(
-    known: KnownNetworks, latencies: Array, start: Head, folds: Sequence[Sequence[int]]
+    network: GraphNetwork, examples: Examples, start: Head, folds: Sequence[Sequence[int]]
 ) -> dict[float, Array]:
     """Predict networks that were held out, by heads that are held to what they start from.
 
@@ -175,15 +175,15 @@ def held_out_errors(
     dict of float to ndarray of shape (n_networks,)
         By how strongly they are held, logarithms of predicted over measured times.
     """
-    count = len(latencies)
-    errors = {strength: np.zeros(count) for strength in STRENGTHS}
+    errors = {strength: np.zeros(len(examples.graphs)) for strength in STRENGTHS}
     for held in folds:
-        others = sorted(set(range(count)) - set(held))
-        part, unknown = known.only(others), known.only(held)
+        known, unknown = KnownNetworks(network, examples.without(held)), examples.only(held)
+        others = KnownNetworks(network, unknown)
         for strength, found in errors.items():
-            head = learn_head(part, latencies[others], start, strength)
+            head = learn_head(known, start, strength)
             with torch.no_grad():
-                found[held] = unknown.latencies(head).double().log().numpy() - np.log(latencies[held])
+                predicted = others.latencies(head).double().numpy()
+            found[held] = np.log(predicted / unknown.latencies[:, 0])
     return errors
 
 

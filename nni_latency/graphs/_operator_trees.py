@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -91,6 +91,23 @@ class OperatorTrees:
         factors, run = fit_rates(totals, here.latencies[:, platform], kernels_of(here, platform))
         return OperatorTrees(self.rates * factors, run, self.trees)
 
+    def continued(self, examples: Examples, platform: int, seed: int) -> OperatorTrees:
+        """Return them for another platform, where they learn on by the times of kernels there.
+
+        Parameters
+        ----------
+        examples : Examples
+            Networks whose kernels were timed on the other platform, at least one.
+        platform : int
+            Its number.
+        seed : int
+            Of the boosting.
+        """
+        moved = self.moved(examples, platform)
+        boosting = _boosting(seed, max_iter=60, max_leaf_nodes=15, min_samples_leaf=20)
+        more = _learned(boosting, examples, platform, lambda graph: moved.costs(graph, describe(graph)), moved.run)
+        return OperatorTrees(moved.rates, moved.run, moved.trees + more)
+
     def _terms(self, graph: EncodedGraph) -> NDArray[np.float32]:
         """Return what each term of operators costs [s], (n_operators, n_terms)."""
         costs = self.rates[graph.groups] * graph.terms * self._factors(describe(graph))[:, None]
@@ -115,31 +132,42 @@ class OperatorTrees:
         return cls(rates, run, Trees.of_arrays(tensors).check(N_COLUMNS))
 
 
-def learn_trees(examples: Examples, platform: int, seed: int) -> OperatorTrees | None:
+def learn_trees(examples: Examples, platform: int, seed: int) -> OperatorTrees:
     """Learn what operators cost on one platform, from times of kernels.
 
     Parameters
     ----------
     examples : Examples
-        Networks.
+        Networks, some of whose kernels were timed there; see `has_enough`.
     platform : int
         Number of the platform.
     seed : int
         Of the boosting.
-
-    Returns
-    -------
-    OperatorTrees or None
-        None if the kernels of too few networks were timed there.
     """
-    if not has_enough(examples, platform):
-        return None
-    known = examples.only(_timed(examples, platform))
+    known = examples.only(timed(examples, platform))
     totals = np.array([group_totals(graph) for graph in known.graphs])
     rates, run = fit_rates(totals, known.latencies[:, platform], kernels_of(known, platform))
+    boosting = _boosting(seed, max_iter=150, max_leaf_nodes=63, max_depth=8, min_samples_leaf=10)
+    return OperatorTrees(rates, run, _learned(boosting, known, platform, lambda graph: _priors(rates, graph), run))
+
+
+def _boosting(seed: int, **shape: int) -> HistGradientBoostingRegressor:
+    return HistGradientBoostingRegressor(
+        learning_rate=0.08, l2_regularization=1.0, early_stopping=False, random_state=seed, **shape
+    )
+
+
+def _learned(
+    boosting: HistGradientBoostingRegressor,
+    examples: Examples,
+    platform: int,
+    costs: Callable[[EncodedGraph], Array],
+    run: float,
+) -> Trees:
+    """Learn by which factor, as a logarithm, kernels differ from what their operators are expected to cost."""
     rows, targets, weights = [], [], []
-    for graph, parts in zip(known.graphs, known.parts, strict=True):
-        described, priors = columns(graph), _priors(rates, graph)
+    for graph, parts in zip(examples.graphs, examples.parts, strict=True):
+        described, priors = columns(graph), costs(graph)
         here = [part for part in parts if part.platform == platform and part.seconds > 0]
         whole = sum(part.seconds for part in here)
         for part in here:
@@ -148,28 +176,19 @@ def learn_trees(examples: Examples, platform: int, seed: int) -> OperatorTrees |
             rows.append(described[numbers])
             targets += len(numbers) * [np.log(_without_run(part, run) / expected)]
             weights.append(part.seconds / whole * priors[numbers] / expected + _LEAST_WEIGHT)
-    boosting = HistGradientBoostingRegressor(
-        max_iter=150,
-        learning_rate=0.08,
-        max_leaf_nodes=63,
-        max_depth=8,
-        min_samples_leaf=10,
-        l2_regularization=1.0,
-        early_stopping=False,
-        random_state=seed,
-    )
     # In the precision in which trees are asked later, so that values on a threshold stay on their side.
     features = np.concatenate(rows).astype(np.float32)
     boosting.fit(features, np.clip(targets, -_FARTHEST, _FARTHEST), np.concatenate(weights))
-    return OperatorTrees(rates, run, Trees.of_histograms(boosting))
+    return Trees.of_histograms(boosting)
 
 
 def has_enough(examples: Examples, platform: int) -> bool:
     """Return whether the kernels of enough networks were timed on a platform to learn trees from."""
-    return len(_timed(examples, platform)) >= FEWEST_NETWORKS
+    return len(timed(examples, platform)) >= FEWEST_NETWORKS
 
 
-def _timed(examples: Examples, platform: int) -> list[int]:
+def timed(examples: Examples, platform: int) -> list[int]:
+    """Return the numbers of networks whose kernels were timed on a platform."""
     return [
         number
         for number, parts in enumerate(examples.parts)

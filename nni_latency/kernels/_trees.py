@@ -82,6 +82,18 @@ class Trees:
             total += self._walk.sums(rows, first, first + at_once)
         return np.asarray(self.offset + self.scale * total)
 
+    def __add__(self, other: Trees) -> Trees:
+        """Return trees that say the sum of what both say.
+
+        Raises
+        ------
+        InvalidValueError
+            If their scales differ.
+        """
+        if self.scale != other.scale:
+            raise InvalidValueError(f"Trees of the scales {self.scale:g} and {other.scale:g} cannot be added up.")
+        return Trees(self.trees + other.trees, self.offset + other.offset, self.scale)
+
     @cached_property
     def _walk(self) -> _Walk:
         return _Walk.of(self.arrays())

@@ -35,6 +35,7 @@ from ._residency import Residency, fit_residency
 from ._shipped import find_table, shipped_table, shipped_tables, validation_path
 from ._solved import BatchSchedule
 from ._solving import Solution, solve_entries
+from ._speed import Locations, locate
 from ._table_layer import TableLayer
 from ._weighing import WEIGHTED, weigh_tables
 
@@ -53,6 +54,7 @@ __all__ = [
     "HeaderDocument",
     "KnownCosts",
     "LayerSchedule",
+    "Locations",
     "LookupTable",
     "MeasurePlan",
     "Measured",
@@ -92,6 +94,7 @@ __all__ = [
     "find_table",
     "fit_residency",
     "fold_calibration",
+    "locate",
     "measure_networks",
     "merge_tables",
     "metered_table",

@@ -13,6 +13,9 @@ Ints = NDArray[np.int64]
 #: Over how many visits the weight of a neighbour fades, and the share and reach of a slower fading beside it.
 _REACH, _FAR_SHARE, _FAR_REACH = 2.0, 0.02, 30.0
 
+#: Seconds between visits where their moments are known: how fast a busy host is changes from one second to the next.
+_SECONDS = 0.1
+
 #: Neighbours farther away than this count for nothing.
 _FARTHEST = 300
 
@@ -35,7 +38,7 @@ _PIECES = 6
 _COMMON_COUNT = 6.0
 
 
-def local_speed(excess: Floats, reference: Floats, usual: float) -> Floats:
+def local_speed(excess: Floats, reference: Floats, usual: float, moments: Floats | None = None) -> Floats:
     """Return how slow the machine was at each visit, as a logarithm, from its neighbours and the reference operator.
 
     The visit itself does not count: what it took longer than expected may be its network's own.
@@ -48,11 +51,14 @@ def local_speed(excess: Floats, reference: Floats, usual: float) -> Floats:
         Logarithm of the time of the reference operator before each visit.
     usual : float
         Which quantile of the speeds is 0.
+    moments : ndarray of shape (n_visits,), optional
+        When each visit began [s]. By default visits are as long as each other.
     """
+    places = np.arange(len(excess)) if moments is None else moments / _SECONDS
     centred, operator = excess - np.median(excess), reference - np.median(reference)
     limit = max(_LARGEST_EXCESS, _MOST_DEVIATIONS * deviation(centred))
     clipped = np.clip(centred, -limit, limit)
-    columns = np.column_stack([_neighbours(clipped), operator, _neighbours(operator)])
+    columns = np.column_stack([_neighbours(clipped, places), operator, _neighbours(operator, places)])
     columns -= columns.mean(axis=0)
     prior, target = np.array(_PRIOR_WEIGHTS), clipped - clipped.mean()
     # A ridge towards the prior: with few visits the regression would explain their noise.
@@ -64,15 +70,17 @@ def local_speed(excess: Floats, reference: Floats, usual: float) -> Floats:
     return speed - float(np.quantile(speed, usual))
 
 
-def _neighbours(values: Floats) -> Floats:
-    """Return the weighted mean of the neighbours of every value, without itself."""
-    gaps = np.abs(np.arange(-_FARTHEST, _FARTHEST + 1))
-    kernel = np.exp(-gaps / _REACH) + _FAR_SHARE * np.exp(-gaps / _FAR_REACH)
-    kernel[_FARTHEST] = 0.0
-    sums, weights = (
-        np.convolve(column, kernel)[_FARTHEST : _FARTHEST + len(values)] for column in (values, np.ones(len(values)))
-    )
-    mean: Floats = sums / np.maximum(weights, 1e-300)
+def _neighbours(values: Floats, places: Floats) -> Floats:
+    """Return the mean of the neighbours of every value, without itself, weighed by how near their places are."""
+    sums, weights = np.zeros(len(values)), np.full(len(values), 1e-300)
+    for away in range(1, min(_FARTHEST, len(values))):
+        gaps = places[away:] - places[:-away]
+        near = np.exp(-gaps / _REACH) + _FAR_SHARE * np.exp(-gaps / _FAR_REACH)
+        sums[away:] += near * values[:-away]
+        sums[:-away] += near * values[away:]
+        weights[away:] += near
+        weights[:-away] += near
+    mean: Floats = sums / weights
     return mean
 
 
@@ -145,7 +153,9 @@ class Locations:
     speed: Floats
 
 
-def locate(times: Floats, reference: Floats, networks: Ints, count: int, usual: float) -> Locations:
+def locate(
+    times: Floats, reference: Floats, networks: Ints, count: int, usual: float, moments: Floats | None = None
+) -> Locations:
     """Find in turns what networks take and how fast the machine was.
 
     Parameters
@@ -156,10 +166,12 @@ def locate(times: Floats, reference: Floats, networks: Ints, count: int, usual: 
         Which of `count` networks was visited.
     usual : float
         Which quantile of the machine's speeds counts as its usual one.
+    moments : ndarray of shape (n_visits,), optional
+        When each visit began [s], in order. By default visits are as long as each other.
     """
     values = group_quantiles(times, networks, count, 0.5)
     for _ in range(_TURNS):
-        speed = local_speed(times - values[networks], reference, usual)
+        speed = local_speed(times - values[networks], reference, usual, moments)
         values = huber_locations(times - speed, networks, count)
     return Locations(values, location_errors(times - speed - values[networks], networks, count), speed)
 

@@ -15,8 +15,17 @@ from safetensors.torch import save_file
 from nni_latency.errors import FileFormatError
 from nni_latency.graphs import GraphPredictor, MeasuredNetwork
 from nni_latency.graphs._encoding import encode_graph
+from nni_latency.graphs._graph_learning import Examples
 from nni_latency.graphs._graph_measurements import Measurements
-from nni_latency.graphs._operator_trees import FEWEST_NETWORKS, N_COLUMNS, OperatorTrees, columns, describe, learn_trees
+from nni_latency.graphs._operator_trees import (
+    FEWEST_NETWORKS,
+    N_COLUMNS,
+    OperatorTrees,
+    columns,
+    describe,
+    has_enough,
+    learn_trees,
+)
 from nni_latency.operators import Graph
 
 
@@ -43,9 +52,7 @@ def items() -> list[MeasuredNetwork]:
 
 @pytest.fixture(scope="module")
 def trees(items: list[MeasuredNetwork]) -> OperatorTrees:
-    found = learn_trees(Measurements.of(items).examples, 0, 0)
-    assert found is not None
-    return found
+    return learn_trees(Measurements.of(items).examples, 0, 0)
 
 
 def test_networks_that_were_not_seen_are_sums_of_their_operators(trees: OperatorTrees) -> None:
@@ -58,8 +65,9 @@ def test_networks_that_were_not_seen_are_sums_of_their_operators(trees: Operator
 
 def test_a_platform_without_times_of_kernels_has_no_trees(items: list[MeasuredNetwork]) -> None:
     examples = Measurements.of(items).examples
-    assert learn_trees(examples, 1, 0) is None
-    assert learn_trees(examples.only(range(FEWEST_NETWORKS - 1)), 0, 0) is None
+    assert has_enough(examples, 0)
+    assert not has_enough(examples, 1)
+    assert not has_enough(examples.only(range(FEWEST_NETWORKS - 1)), 0)
 
 
 def test_operators_are_described_with_what_is_next_to_them() -> None:
@@ -158,6 +166,32 @@ def test_trees_of_one_platform_are_moved_to_another(trees: OperatorTrees) -> Non
     graphs = [encode_graph(network([20, 20, 20], 20)), encode_graph(network([33, 33], 25, "sigmoid"))]
     np.testing.assert_allclose(trees.moved(few, 0).latencies(graphs), 0.3 * trees.latencies(graphs), rtol=0.1)
     assert trees.moved(few, 0).trees is trees.trees
+
+
+def _slow_where_wide(items: list[MeasuredNetwork]) -> list[MeasuredNetwork]:
+    """Let convolutions of 36 channels or more take twice as long, which no rate of convolutions can say."""
+    found = []
+    for item in _with_parts(items):
+        kinds = [item.graph.operators[numbers[0]].op for numbers, _ in item.parts]
+        slower = [2.0 if op.kind == "conv2d" and op["out_channels"] >= 36 else 1.0 for op in kinds]
+        parts = tuple((numbers, by * seconds) for (numbers, seconds), by in zip(item.parts, slower, strict=True))
+        more = sum(seconds for _, seconds in parts) - sum(seconds for _, seconds in item.parts)
+        found.append(replace(item, parts=parts, latency=item.latency + more))
+    return found
+
+
+def test_trees_learn_on_by_kernels_of_another_platform(trees: OperatorTrees) -> None:
+    items = _slow_where_wide(measured(30, [(WIDE, 0.3)]))
+    examples = Measurements.of(items).examples
+    known, unknown = examples.only(range(0, 120, 2)), examples.only(range(1, 120, 2))
+    moved, continued = trees.moved(known, 0), trees.continued(known, 0, 0)
+
+    def off(found: OperatorTrees, some: Examples) -> float:
+        return float(np.abs(found.latencies(some.graphs) / some.latencies[:, 0] - 1).mean())
+
+    assert off(continued, known) < 0.05 < off(moved, known)
+    assert off(continued, unknown) < 0.6 * off(moved, unknown)
+    assert continued.trees.trees[: len(trees.trees.trees)] == trees.trees.trees
 
 
 @pytest.mark.slow

@@ -55,6 +55,13 @@ def test_trees_of_histograms_say_what_scikit_learn_says():
     assert Trees.read(trees.content()) == trees
 
 
+def test_trees_are_added_up():
+    one, two = Trees((Tree((-1,), (2.0,), (0,), (0,)),), 0.5), Trees((Tree((-1,), (3.0,), (0,), (0,)),), 1.0)
+    assert (one + two).predict([[0.0]]) == one.predict([[0.0]]) + two.predict([[0.0]])
+    with pytest.raises(InvalidValueError, match=r"scales 1 and 0\.5 cannot be added up"):
+        one + Trees(two.trees, scale=0.5)
+
+
 def test_a_tree_that_never_ends_is_refused():
     with pytest.raises(InvalidValueError, match="must have children behind it"):
         Tree((0, -1), (0.5, 1.0), (0, 0), (1, 0))
