@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,7 +27,7 @@ from nni_latency.graphs._operator_trees import (
     has_enough,
     learn_trees,
 )
-from nni_latency.operators import Graph
+from nni_latency.operators import Graph, OpSpec
 
 
 def _with_parts(items: list[MeasuredNetwork]) -> list[MeasuredNetwork]:
@@ -168,12 +169,11 @@ def test_trees_of_one_platform_are_moved_to_another(trees: OperatorTrees) -> Non
     assert trees.moved(few, 0).trees is trees.trees
 
 
-def _slow_where_wide(items: list[MeasuredNetwork]) -> list[MeasuredNetwork]:
-    """Let convolutions of 36 channels or more take twice as long, which no rate of convolutions can say."""
+def _slower_where(items: list[MeasuredNetwork], is_slow: Callable[[OpSpec], bool]) -> list[MeasuredNetwork]:
+    """Let the kernels of some operators take twice as long."""
     found = []
     for item in _with_parts(items):
-        kinds = [item.graph.operators[numbers[0]].op for numbers, _ in item.parts]
-        slower = [2.0 if op.kind == "conv2d" and op["out_channels"] >= 36 else 1.0 for op in kinds]
+        slower = [1.0 + is_slow(item.graph.operators[numbers[0]].op) for numbers, _ in item.parts]
         parts = tuple((numbers, by * seconds) for (numbers, seconds), by in zip(item.parts, slower, strict=True))
         more = sum(seconds for _, seconds in parts) - sum(seconds for _, seconds in item.parts)
         found.append(replace(item, parts=parts, latency=item.latency + more))
@@ -181,7 +181,10 @@ def _slow_where_wide(items: list[MeasuredNetwork]) -> list[MeasuredNetwork]:
 
 
 def test_trees_learn_on_by_kernels_of_another_platform(trees: OperatorTrees) -> None:
-    items = _slow_where_wide(measured(30, [(WIDE, 0.3)]))
+    # Rates of convolutions cannot say this.
+    items = _slower_where(
+        measured(30, [(WIDE, 0.3)]), lambda op: op.kind == "conv2d" and bool(op["out_channels"] >= 36)
+    )
     examples = Measurements.of(items).examples
     known, unknown = examples.only(range(0, 120, 2)), examples.only(range(1, 120, 2))
     moved, continued = trees.moved(known, 0), trees.continued(known, 0, 0)
@@ -192,6 +195,20 @@ def test_trees_learn_on_by_kernels_of_another_platform(trees: OperatorTrees) -> 
     assert off(continued, known) < 0.05 < off(moved, known)
     assert off(continued, unknown) < 0.6 * off(moved, unknown)
     assert continued.trees.trees[: len(trees.trees.trees)] == trees.trees.trees
+
+
+@pytest.mark.slow
+def test_a_platform_that_is_added_learns_from_times_of_kernels() -> None:
+    """Eight networks hardly tell additions from convolutions; their kernels do."""
+    predictor = GraphPredictor(hidden=16, epochs=10, n_folds=2, n_members=1).fit(measured(8, [(FAST, 1.0)]))
+    slow = _slower_where(measured(8, [(WIDE, 0.3)]), lambda op: op.kind == "add")
+    few, others = slow[::4], [item for number, item in enumerate(slow) if number % 4]
+
+    def off(known: list[MeasuredNetwork]) -> float:
+        found = predictor.adapt(known).predict([item.graph for item in others], WIDE)
+        return float(np.abs(np.log(found / [item.latency for item in others])).mean())
+
+    assert off(few) < 0.8 * off([replace(item, parts=()) for item in few])
 
 
 @pytest.mark.slow
