@@ -236,7 +236,8 @@ def kernels_off(costs: Tensor, runs: Tensor, batch: Any) -> Tensor:
     times = add_up(costs[batch.part_operator_index, batch.part_platforms], batch.part_of, len(batch.part_seconds))
     times = times + batch.part_firsts * runs.exp()[batch.platform_of_part]
     errors = functional.huber_loss(times.clamp(min=1e-9).log(), batch.part_seconds.log(), delta=0.2, reduction="none")
-    return _PARTS * (errors * batch.part_shares).sum() / batch.part_shares.sum()
+    off: Tensor = _PARTS * (errors * batch.part_shares).sum() / batch.part_shares.sum()
+    return off
 
 
 def _weights(latencies: Array) -> Tensor:

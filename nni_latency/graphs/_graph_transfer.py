@@ -97,7 +97,8 @@ class KnownNetworks:
 
     def _costs(self, head: Head) -> Tensor:
         priors = (head.rates.exp()[self._batch.groups] * self._batch.terms).sum(1)
-        return priors * bounded(self._states @ head.weights + head.bias).exp()
+        costs: Tensor = priors * bounded(self._states @ head.weights + head.bias).exp()
+        return costs
 
     def _whole(self, costs: Tensor, head: Head) -> Tensor:
         return add_up(costs, self._batch.batch, len(self)) + head.run.exp()

@@ -54,7 +54,7 @@ def local_speed(excess: Floats, reference: Floats, usual: float, moments: Floats
     moments : ndarray of shape (n_visits,), optional
         When each visit began [s]. By default visits are as long as each other.
     """
-    places = np.arange(len(excess)) if moments is None else moments / _SECONDS
+    places = np.arange(len(excess), dtype=np.float64) if moments is None else moments / _SECONDS
     centred, operator = excess - np.median(excess), reference - np.median(reference)
     limit = max(_LARGEST_EXCESS, _MOST_DEVIATIONS * deviation(centred))
     clipped = np.clip(centred, -limit, limit)
