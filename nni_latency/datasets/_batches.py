@@ -129,8 +129,8 @@ class BatchedNetworks(Schedule):
             self._durations[key] += record.duration
             if record.parts:
                 self._divided.add(key)
-        together = dict.fromkeys(key for record in records for key in record.subjects)
-        self._widths |= widths_of({key: self.visits[key] for key in together}, self.protocol)
+        together = {key: self.visits[key] for record in records for key in record.subjects}
+        self._widths |= widths_of(together, self.protocol)
 
     def fail(self, failure: Failure) -> None:
         """Leave a network out; what was measured of it is not used."""
@@ -146,7 +146,7 @@ class BatchedNetworks(Schedule):
             return False
         if len(visits) < _FEWEST_VISITS or (self.calls and key not in self._divided):
             return True
-        return self._durations[key] < _LONG and self._widths.get(key, 1.0) > self.protocol.half_width
+        return self._durations[key] < _LONG and self._widths[key] > self.protocol.half_width
 
 
 def _divided(keys: Sequence[str], weights: Mapping[str, int], beside: int) -> list[list[str]]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from nni_latency.measurement import Measurement, NetworkSummary, Protocol, Record, quantile
+from nni_latency.measurement import NetworkSummary, Protocol, Record, quantile, summarise_visits
 from nni_latency.tables import Locations, locate
 
 Visits = Mapping[str, Sequence[Record]]
@@ -30,18 +31,16 @@ def summarise_networks(visits: Visits, protocol: Protocol) -> dict[str, NetworkS
     """
     placed = _placed(visits)
     found = _located(visits, placed, protocol)
+    runs: dict[str, list[list[float]]] = {key: [] for key in visits}
+    for (key, record), speed in zip(placed, np.exp(found.speed).tolist(), strict=True):
+        runs[key].append([seconds / speed for seconds in record.whole])
     summaries = {}
-    for number, key in enumerate(visits):
-        mine = [place for place, (name, _) in enumerate(placed) if name == key]
-        value, speeds = float(found.values[number]), np.exp(found.speed[mine])
-        runs = [np.array(placed[place][1].whole) / speed for place, speed in zip(mine, speeds, strict=True)]
-        of_visits = [quantile(items.tolist(), protocol.statistic) for items in runs]
-        within = Measurement(tuple(np.concatenate(runs).tolist()), protocol).summary
+    for (key, mine), value, error in zip(runs.items(), found.values, found.errors, strict=True):
+        pooled = summarise_visits(mine, protocol)
         # Runs of one visit have much in common, so they say too little of how well the network is known.
-        width = max(_width(float(found.errors[number]), protocol), within.spread)
+        width = max(_width(error, protocol), pooled.spread)
         low, middle, high = np.exp([value - width, value, value + width]).tolist()
-        spread = float(np.std(of_visits, ddof=1) / np.mean(of_visits)) if len(of_visits) > 1 else 0.0
-        summaries[key] = NetworkSummary(middle, low, high, within.n_samples, len(of_visits), spread)
+        summaries[key] = replace(pooled, value=middle, low=low, high=high)
     return summaries
 
 

@@ -14,7 +14,7 @@ import nni_latency.graphs._graph_transfer as transfer
 from nni_latency.errors import InvalidValueError, listed
 from nni_latency.graphs._graph_learning import Examples
 from nni_latency.graphs._graph_measurements import Measurements, spreads_of
-from nni_latency.graphs._operator_trees import FEWEST_NETWORKS, OperatorTrees, learn_trees, timed
+from nni_latency.graphs._operator_trees import OperatorTrees, has_enough, learn_trees, timed
 
 if TYPE_CHECKING:
     from nni_latency.graphs._graph_predictor import GraphPredictor
@@ -74,16 +74,15 @@ def _learned(
     """
     examples = data.examples
     folds = transfer.folds_of(len(examples.graphs), np.random.default_rng(predictor.random_state))
-    first = predictor.members_[0]
-    alone = transfer.held_out_errors(first, examples, transfer.nearest_head(first, examples), folds)
+    starts = [transfer.nearest_head(member, examples) for member in predictor.members_]
+    alone = transfer.held_out_errors(predictor.members_[0], examples, starts[0], folds)
     ways = _ways_to_trees(predictor, examples)
     by_way = {name: _held_out(way, examples, folds) for name, way in ways.items()}
     errors = {(strength, ""): off for strength, off in alone.items()}
     errors |= {(strength, name): (off + by) / 2 for strength, off in alone.items() for name, by in by_way.items()}
     strength, name = min(errors, key=lambda choice: float(np.abs(errors[choice]).mean()))
     members = []
-    for done, member in enumerate(predictor.members_, 1):
-        start = transfer.nearest_head(member, examples)
+    for done, (member, start) in enumerate(zip(predictor.members_, starts, strict=True), 1):
         head = transfer.learn_head(transfer.KnownNetworks(member, examples), start, strength)
         members.append(transfer.with_head(member, head, number))
         if watch is not None:
@@ -98,12 +97,11 @@ def _ways_to_trees(predictor: GraphPredictor, examples: Examples) -> dict[str, W
     if len(examples.graphs) < _FEWEST_FOR_TREES:
         return found
     nearest = _nearest_trees(predictor, examples)
-    kernels = len(timed(examples, 0))
     if nearest is not None:
         found["moved"] = lambda known: nearest.moved(known, 0)
-        if kernels >= _FEWEST_FOR_TREES:
+        if len(timed(examples, 0)) >= _FEWEST_FOR_TREES:
             found["continued"] = lambda known: nearest.continued(known, 0, seed)
-    if kernels >= FEWEST_NETWORKS:
+    if has_enough(examples, 0):
         found["own"] = lambda known: learn_trees(known, 0, seed)
     return found
 

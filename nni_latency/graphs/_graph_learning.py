@@ -215,8 +215,24 @@ class _Learning:
         whole = self.network.networks(costs, batch.batch, batch.num_graphs)
         shares = (priors / add_up(priors, batch.batch)[batch.batch]).detach()
         restrained = (shares * logarithms**2).sum() / shares.sum()
-        loss = _off(whole, batch.latencies, self._weights) + self._settings.restraint * restrained / _HUBER
+        loss = networks_off(whole, batch.latencies, self._weights) + self._settings.restraint * restrained / _HUBER
         return loss + kernels_off(costs, self.network.runs, batch)
+
+
+def networks_off(predicted: Tensor, measured: Tensor, weights: Tensor) -> Tensor:
+    """Return how far networks are from what was measured, as far as they were.
+
+    Parameters
+    ----------
+    predicted, measured : Tensor of shape (n_graphs, n_platforms)
+        What networks take [s]; NaN where one was not measured.
+    weights : Tensor of shape (n_platforms,)
+        What a latency of each platform counts.
+    """
+    known = ~torch.isnan(measured)
+    errors = functional.huber_loss(predicted[known].log(), measured[known].log(), delta=_HUBER, reduction="none")
+    off: Tensor = (errors * weights.expand_as(measured)[known]).mean() / _HUBER
+    return off
 
 
 def kernels_off(costs: Tensor, runs: Tensor, batch: Any) -> Tensor:
@@ -244,12 +260,6 @@ def _weights(latencies: Array) -> Tensor:
     """Return what a latency of each platform counts: all platforms alike, however many networks were measured there."""
     counts = np.maximum((~np.isnan(latencies)).sum(axis=0), 1)
     return torch.tensor(counts.mean() / counts, dtype=torch.float32)
-
-
-def _off(predicted: Tensor, measured: Tensor, weights: Tensor) -> Tensor:
-    known = ~torch.isnan(measured)
-    errors = functional.huber_loss(predicted[known].log(), measured[known].log(), delta=_HUBER, reduction="none")
-    return (errors * weights.expand_as(measured)[known]).mean() / _HUBER
 
 
 def _optimiser(network: GraphNetwork, settings: Settings) -> torch.optim.AdamW:

@@ -9,11 +9,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn import functional
 
 from nni_latency.graphs._encoding import GROUPS, TERMS
 from nni_latency.graphs._geometric import Batch, add_up
-from nni_latency.graphs._graph_learning import Examples, kernels_off, with_targets
+from nni_latency.graphs._graph_learning import Examples, kernels_off, networks_off, with_targets
 from nni_latency.graphs._graph_network import GraphNetwork, bounded
 from nni_latency.graphs._predicting import predict
 
@@ -24,9 +23,6 @@ STRENGTHS = (0.1, 1.0, 10.0)
 
 #: Steps of learning, and their size.
 _STEPS, _RATE = 150, 0.04
-
-#: From which relative error on it counts in proportion, and no longer as a square.
-_HUBER = 0.05
 
 #: Variance of a measurement, where what a typical network tells is 1.
 _NOISE = 0.1
@@ -91,8 +87,7 @@ class KnownNetworks:
     def off(self, head: Head) -> Tensor:
         """Return how far networks, and their kernels where these were timed, are from what was measured."""
         costs = self._costs(head)
-        measured = self._batch.latencies[:, 0].log()
-        errors = functional.huber_loss(self._whole(costs, head).log(), measured, delta=_HUBER) / _HUBER
+        errors = networks_off(self._whole(costs, head)[:, None], self._batch.latencies, torch.ones(1))
         return errors + kernels_off(costs[:, None], head.run[None], self._batch)
 
     def _costs(self, head: Head) -> Tensor:

@@ -52,13 +52,14 @@ def local_speed(excess: Floats, reference: Floats, usual: float, moments: Floats
     usual : float
         Which quantile of the speeds is 0.
     moments : ndarray of shape (n_visits,), optional
-        When each visit began [s]. By default visits are as long as each other.
+        When each visit was [s], in order. By default visits are as long as each other.
     """
     places = np.arange(len(excess), dtype=np.float64) if moments is None else moments / _SECONDS
     centred, operator = excess - np.median(excess), reference - np.median(reference)
     limit = max(_LARGEST_EXCESS, _MOST_DEVIATIONS * deviation(centred))
     clipped = np.clip(centred, -limit, limit)
-    columns = np.column_stack([_neighbours(clipped, places), operator, _neighbours(operator, places)])
+    near = _neighbours(np.column_stack([clipped, operator]), places)
+    columns = np.column_stack([near[:, 0], operator, near[:, 1]])
     columns -= columns.mean(axis=0)
     prior, target = np.array(_PRIOR_WEIGHTS), clipped - clipped.mean()
     # A ridge towards the prior: with few visits the regression would explain their noise.
@@ -71,10 +72,10 @@ def local_speed(excess: Floats, reference: Floats, usual: float, moments: Floats
 
 
 def _neighbours(values: Floats, places: Floats) -> Floats:
-    """Return the mean of the neighbours of every value, without itself, weighed by how near their places are."""
-    sums, weights = np.zeros(len(values)), np.full(len(values), 1e-300)
-    for away in range(1, min(_FARTHEST, len(values))):
-        gaps = places[away:] - places[:-away]
+    """Return the mean of the neighbours of every row, without itself, weighed by how near their places are."""
+    sums, weights = np.zeros(values.shape), np.full((len(values), 1), 1e-300)
+    for away in range(1, min(_FARTHEST + 1, len(values))):
+        gaps = places[away:, None] - places[:-away, None]
         near = np.exp(-gaps / _REACH) + _FAR_SHARE * np.exp(-gaps / _FAR_REACH)
         sums[away:] += near * values[:-away]
         sums[:-away] += near * values[away:]
@@ -167,7 +168,7 @@ def locate(
     usual : float
         Which quantile of the machine's speeds counts as its usual one.
     moments : ndarray of shape (n_visits,), optional
-        When each visit began [s], in order. By default visits are as long as each other.
+        When each visit was [s], in order. By default visits are as long as each other.
     """
     values = group_quantiles(times, networks, count, 0.5)
     for _ in range(_TURNS):

@@ -13,7 +13,7 @@ import torch
 from joblib import delayed
 
 from nni_latency.graphs._graph_fitting import _best_epoch
-from nni_latency.graphs._graph_learning import _off, _weights
+from nni_latency.graphs._graph_learning import _weights, networks_off
 from nni_latency.graphs._graph_transfer import most_telling
 from nni_latency.graphs._side_by_side import side_by_side
 
@@ -61,7 +61,7 @@ def test_platforms_count_alike() -> None:
     first, second = measured.clone(), measured.clone()
     first[:, 0] *= 1.5
     second[:, 1] *= 1.5
-    losses = [float(_off(predicted, measured, weights)) for predicted in (first, second)]
+    losses = [float(networks_off(predicted, measured, weights)) for predicted in (first, second)]
     assert losses[0] == pytest.approx(losses[1])
     assert losses[0] > 0
 
