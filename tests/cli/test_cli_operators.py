@@ -64,10 +64,10 @@ def test_a_compiled_runtime_is_refused(fails):
 
 def test_a_table_of_energy_is_built_shown_and_validated(run, _invented, tmp_path):
     out = tmp_path / "energy.json"
-    words = ["--networks", 4, "--rounds", 3, "--metric", "energy", "--meter", "constant:20"]
+    words = ["--networks", 4, "--rounds", 3, "--metric", "energy", "--meter", "constant:2"]
     built = run("build-lut", "--space", OWN, *words, "--out", out)
     assert "operators in 4 networks, 3 rounds" in built.stdout
-    assert "a constant power of 20 W, which is an assumption" in built.stderr
+    assert "a constant power of 2 W, which is an assumption" in built.stderr
     assert OperatorTable.load(out).metric == "energy"
     assert " uJ" in run("show", out).stdout
 
