@@ -96,6 +96,7 @@ class FarmMachines:
         self._platforms: tuple[Platform, ...] = ()
         self._workers: tuple[WorkerState, ...] = ()
         self._closed = threading.Event()
+        self._looking = threading.Lock()
         self._look()
         threading.Thread(target=self._watch, name="nni-latency-farm", daemon=True).start()
 
@@ -116,7 +117,12 @@ class FarmMachines:
         farm = self._farm
         if farm is None:
             raise FarmError("The farm does not answer. It is looked for until it is back.")
-        found: Benches = farm.benches(platform, self._limits)
+        try:
+            found: Benches = farm.benches(platform, self._limits)
+        except UnknownNameError:
+            # Its last worker has gone since the farm was asked.
+            self._look()
+            raise
         return found
 
     def workers(self) -> Sequence[WorkerState]:
@@ -134,6 +140,10 @@ class FarmMachines:
 
     def _look(self) -> None:
         """Ask the farm for its platforms; one that does not answer is left, and joined again the next time."""
+        with self._looking:
+            self._ask_farm()
+
+    def _ask_farm(self) -> None:
         try:
             if self._farm is None:
                 self._farm = self._connect()

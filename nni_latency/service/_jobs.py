@@ -26,6 +26,9 @@ _PATIENCE = 10.0
 
 _CLOSED = "The service was stopped before it was measured. What was measured is kept: ask again when it is back."
 
+#: How often a job looks whether its machine is back [s].
+_LOOK = 0.2
+
 #: What a job does: it is told whom to tell how far it is.
 Work = Callable[[Callable[[Progress], None]], Answer]
 
@@ -79,6 +82,19 @@ class Job:
         }
 
 
+def _always() -> bool:
+    return True
+
+
+@dataclass(frozen=True)
+class _Task:
+    """A job and how it is done."""
+
+    job: Job
+    work: Work
+    is_ready: Callable[[], bool]
+
+
 class JobQueue:
     """Measures what is asked for: one job at a time on every platform, one job for everyone who asks the same.
 
@@ -90,18 +106,44 @@ class JobQueue:
         Jobs that wait or run.
     kept : int
         Jobs that are over and are remembered.
+    patience : float, default=600.0
+        How long a job waits for a machine of its platform that has gone [s].
     """
 
-    def __init__(self, most: int, kept: int) -> None:
-        self._most, self._kept = most, kept
+    def __init__(self, most: int, kept: int, patience: float = 600.0) -> None:
+        self._most, self._kept, self._patience = most, kept, patience
         self._jobs: OrderedDict[str, Job] = OrderedDict()
         self._places: dict[str, _Place] = {}
         self._closed = threading.Event()
         self._lock = threading.Lock()
         self._count = itertools.count()
 
-    def submit(self, key: str, name: str, platform: str, owner: str, work: Work) -> Job:
+    def submit(
+        self,
+        key: str,
+        name: str,
+        platform: str,
+        owner: str,
+        work: Work,
+        is_ready: Callable[[], bool] = _always,
+    ) -> Job:
         """Put a measurement into the queue; one that waits or runs already is returned as it is.
+
+        Parameters
+        ----------
+        key, name, platform : str
+            Of what, and where.
+        owner : str
+            Who asks.
+        work : callable
+            Measures, and returns the answer.
+        is_ready : callable, optional
+            Whether a machine of the platform is there. While none is, as when a worker starts anew, the job stays in
+            the queue; one that failed because its machine has gone goes back there.
+
+        Returns
+        -------
+        Job
 
         Raises
         ------
@@ -125,7 +167,7 @@ class JobQueue:
             place = self._places.get(platform)
             if place is None:
                 place = self._places[platform] = _Place(self._run)
-            place.waiting.put((job, work))
+            place.waiting.put(_Task(job, work, is_ready))
         return job
 
     def find(self, identifier: str) -> Job:
@@ -184,20 +226,34 @@ class JobQueue:
         for place in places:
             place.thread.join(max(0.0, end - time.monotonic()))
 
-    def _run(self, job: Job, work: Work) -> None:
-        with self._lock:
-            if job.is_over:
+    def _run(self, task: _Task) -> None:
+        job, end = task.job, time.monotonic() + self._patience
+        while not job.is_over:
+            self._wait(task, end)
+            with self._lock:
+                if job.is_over:
+                    return
+                self._change(job, state="running")
+            try:
+                answer = task.work(lambda progress: self._progress(job, progress))
+            except LatencyError as error:
+                is_patient = time.monotonic() < end and not self._closed.is_set()
+                if is_patient and not task.is_ready():
+                    self._change(job, share=0.0, state="queued")
+                else:
+                    self._change(job, error=str(error), state="failed", ended=time.time())
+            except Exception:  # one job must not end the thread that runs the others
+                _LOG.exception("Job %s failed.", job.identifier)
+                error = "The measurement failed. See the log of the service."
+                self._change(job, error=error, state="failed", ended=time.time())
+            else:
+                self._change(job, answer=answer, share=1.0, state="done", ended=time.time())
+
+    def _wait(self, task: _Task, end: float) -> None:
+        """Leave a job in the queue while no machine of its platform is there; whoever measures says so in the end."""
+        while not (task.is_ready() or task.job.is_over or time.monotonic() >= end):
+            if self._closed.wait(_LOOK):
                 return
-            self._change(job, state="running")
-        try:
-            answer = work(lambda progress: self._progress(job, progress))
-        except LatencyError as error:
-            self._change(job, error=str(error), state="failed", ended=time.time())
-        except Exception:  # one job must not end the thread that runs the others
-            _LOG.exception("Job %s failed.", job.identifier)
-            self._change(job, error="The measurement failed. See the log of the service.", state="failed")
-        else:
-            self._change(job, answer=answer, share=1.0, state="done", ended=time.time())
 
     def _progress(self, job: Job, progress: Progress) -> None:
         if self._closed.is_set():
@@ -214,12 +270,12 @@ class JobQueue:
 class _Place:
     """A platform, and the thread that does its jobs one after another; the process may end under it."""
 
-    def __init__(self, run: Callable[[Job, Work], None]) -> None:
-        self.waiting: queue.SimpleQueue[tuple[Job, Work] | None] = queue.SimpleQueue()
+    def __init__(self, run: Callable[[_Task], None]) -> None:
+        self.waiting: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
         self._run_job = run
         self.thread = threading.Thread(target=self._run, name="nni-latency-job", daemon=True)
         self.thread.start()
 
     def _run(self) -> None:
         while (found := self.waiting.get()) is not None:
-            self._run_job(*found)
+            self._run_job(found)

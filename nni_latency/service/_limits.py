@@ -36,6 +36,8 @@ class ServiceLimits:
         Items of one page of a list.
     read_time : float
         Time to read a network [s].
+    patience : float
+        How long a measurement waits for a machine of its platform that has gone [s].
     kept : int
         Networks, and ended jobs, that are remembered.
     read, measure : Limits
@@ -51,6 +53,7 @@ class ServiceLimits:
     bulk: int = 256
     page: int = 500
     read_time: float = 30.0
+    patience: float = 600.0
     kept: int = 256
     read: Limits = _READ
     measure: Limits = _MEASURE

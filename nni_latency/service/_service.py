@@ -52,7 +52,7 @@ class LatencyService:
     def __init__(self, query: LatencyQuery, limits: ServiceLimits | None = None) -> None:
         self.query = query
         self.limits = limits or ServiceLimits()
-        self.jobs = JobQueue(self.limits.queue, self.limits.kept)
+        self.jobs = JobQueue(self.limits.queue, self.limits.kept, self.limits.patience)
         self.reader = OnnxReader(self.limits)
         self.sources: Counter[str] = Counter()
         self.began = time.time()
@@ -153,6 +153,7 @@ class LatencyService:
                 platform,
                 owner,
                 lambda told: self._measured(question, platform, when, within, told),
+                lambda: self.query.measures_on(platform),
             )
         if answer is None or (when == "always" and answer.source == "prediction"):
             if when == "never":

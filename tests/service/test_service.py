@@ -7,6 +7,7 @@ import http.client
 import json
 import socket
 import threading
+import time
 import urllib.error
 import urllib.request
 
@@ -489,6 +490,92 @@ def test_closing_a_queue_ends_what_runs_and_drops_what_waits():
     assert all("The service was stopped before it was measured" in job.error for job in jobs)
     with pytest.raises(BusyError, match=r"The service was stopped"):
         queue.submit("c", "", "p", "me", measure_for_ever)
+
+
+def _wait_for(job, *states):
+    end = time.monotonic() + 10
+    while job.state not in states:
+        assert time.monotonic() < end, job
+        time.sleep(0.005)
+
+
+def test_a_job_waits_for_its_machine_and_runs_when_it_is_back():
+    there, runs = threading.Event(), []
+    queue = JobQueue(10, kept=2)
+    job = queue.submit("a", "", "p", "me", runs.append, there.is_set)
+    time.sleep(0.1)
+    assert (job.state, runs) == ("queued", [])
+    there.set()
+    _wait_for(job, "done")
+    queue.close()
+
+
+def test_a_job_whose_machine_goes_while_it_runs_is_queued_again():
+    there, runs = threading.Event(), []
+    there.set()
+
+    def lose_the_machine_once(_told):
+        runs.append(time.monotonic())
+        if len(runs) == 1:
+            there.clear()
+            raise MeasurementError("The worker died.")
+
+    queue = JobQueue(10, kept=2)
+    job = queue.submit("a", "", "p", "me", lose_the_machine_once, there.is_set)
+    _wait_for(job, "queued")
+    while not runs:
+        time.sleep(0.005)
+    _wait_for(job, "queued")
+    assert job.error == ""
+    there.set()
+    _wait_for(job, "done")
+    assert len(runs) == 2
+    queue.close()
+
+
+def test_a_job_that_fails_on_a_machine_that_is_there_is_not_tried_again():
+    runs = []
+
+    def fail(_told):
+        runs.append(1)
+        raise MeasurementError("It has no such operator.")
+
+    queue = JobQueue(10, kept=2)
+    job = queue.submit("a", "", "p", "me", fail, lambda: True)
+    _wait_for(job, "failed")
+    assert (runs, job.error) == ([1], "It has no such operator.")
+    queue.close()
+
+
+def test_a_job_whose_machine_does_not_come_back_says_what_whoever_measures_says():
+    def fail(_told):
+        raise MeasurementError("No machine is there.")
+
+    queue = JobQueue(10, kept=2, patience=0.05)
+    job = queue.submit("a", "", "p", "me", fail, lambda: False)
+    _wait_for(job, "failed")
+    assert job.error == "No machine is there."
+    assert job.ended is not None
+    queue.close()
+
+
+def test_a_job_that_waits_for_its_machine_can_be_cancelled():
+    queue = JobQueue(10, kept=2)
+    job = queue.submit("a", "", "p", "me", lambda _told: pytest.fail("it ran"), lambda: False)
+    assert queue.cancel(job.identifier).state == "cancelled"
+    following = queue.submit("b", "", "p", "me", lambda _told: None)
+    _wait_for(following, "done")
+    assert job.state == "cancelled"
+    queue.close()
+
+
+def test_closing_a_queue_does_not_wait_for_machines():
+    queue = JobQueue(10, kept=2)
+    job = queue.submit("a", "", "p", "me", lambda _told: pytest.fail("it ran"), lambda: False)
+    begin = time.monotonic()
+    queue.close()
+    assert job.state == "cancelled"
+    assert time.monotonic() - begin < 5
 
 
 def test_base64_of_a_network_is_a_question(url):
