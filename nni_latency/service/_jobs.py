@@ -244,8 +244,8 @@ class JobQueue:
                     self._change(job, error=str(error), state="failed", ended=time.time())
             except Exception:  # one job must not end the thread that runs the others
                 _LOG.exception("Job %s failed.", job.identifier)
-                error = "The measurement failed. See the log of the service."
-                self._change(job, error=error, state="failed", ended=time.time())
+                said = "The measurement failed. See the log of the service."
+                self._change(job, error=said, state="failed", ended=time.time())
             else:
                 self._change(job, answer=answer, share=1.0, state="done", ended=time.time())
 
