@@ -227,33 +227,36 @@ class JobQueue:
             place.thread.join(max(0.0, end - time.monotonic()))
 
     def _run(self, task: _Task) -> None:
-        job, end = task.job, time.monotonic() + self._patience
-        while not job.is_over:
-            self._wait(task, end)
-            with self._lock:
-                if job.is_over:
-                    return
-                self._change(job, state="running")
-            try:
-                answer = task.work(lambda progress: self._progress(job, progress))
-            except LatencyError as error:
-                is_patient = time.monotonic() < end and not self._closed.is_set()
-                if is_patient and not task.is_ready():
-                    self._change(job, share=0.0, state="queued")
-                else:
-                    self._change(job, error=str(error), state="failed", ended=time.time())
-            except Exception:  # one job must not end the thread that runs the others
-                _LOG.exception("Job %s failed.", job.identifier)
-                said = "The measurement failed. See the log of the service."
-                self._change(job, error=said, state="failed", ended=time.time())
-            else:
-                self._change(job, answer=answer, share=1.0, state="done", ended=time.time())
+        end = time.monotonic() + self._patience
+        while self._begin(task, end):
+            self._work(task, end)
 
-    def _wait(self, task: _Task, end: float) -> None:
-        """Leave a job in the queue while no machine of its platform is there; whoever measures says so in the end."""
+    def _begin(self, task: _Task, end: float) -> bool:
+        """Leave a job in the queue while no machine of its platform is there; return whether it is to be done now."""
         while not (task.is_ready() or task.job.is_over or time.monotonic() >= end):
             if self._closed.wait(_LOOK):
-                return
+                break
+        with self._lock:
+            if task.job.is_over:
+                return False
+            self._change(task.job, state="running")
+        return True
+
+    def _work(self, task: _Task, end: float) -> None:
+        job = task.job
+        try:
+            answer = task.work(lambda progress: self._progress(job, progress))
+        except LatencyError as error:
+            if not self._closed.is_set() and time.monotonic() < end and not task.is_ready():
+                self._change(job, share=0.0, state="queued")
+            else:
+                self._change(job, error=str(error), state="failed", ended=time.time())
+        except Exception:  # one job must not end the thread that runs the others
+            _LOG.exception("Job %s failed.", job.identifier)
+            said = "The measurement failed. See the log of the service."
+            self._change(job, error=said, state="failed", ended=time.time())
+        else:
+            self._change(job, answer=answer, share=1.0, state="done", ended=time.time())
 
     def _progress(self, job: Job, progress: Progress) -> None:
         if self._closed.is_set():
