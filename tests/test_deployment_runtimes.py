@@ -137,6 +137,31 @@ def test_time_of_a_network_is_put_down_to_its_calls(profiled):
     assert min(by_kind["conv2d"]) > 1e-6 > max(by_kind["batch_norm"] + by_kind["relu"])
 
 
+class Gated(nn.Module):
+    """Activations that run inside of convolutions, and what reads their results and runs by itself."""
+
+    def __init__(self):
+        super().__init__()
+        self.expand, self.gate = nn.Conv2d(32, 32, 3, padding=1), nn.Conv2d(32, 32, 1)
+        self.project = nn.Conv2d(32, 8, 1)
+
+    def forward(self, inputs):
+        wide = torch.relu(self.expand(inputs))
+        share = torch.sigmoid(self.gate(nn.functional.adaptive_avg_pool2d(wide, 1)))
+        return self.project(wide * share)
+
+
+def test_what_reads_a_fused_activation_keeps_its_time(profiled):
+    runtime, subject = profiled(), Subject("gated", Gated, (1, 32, 56, 56))
+    with runtime.session():
+        inputs = runtime.inputs(subject.inputs)
+        (run,) = runtime.divide(runtime.prepare(subject, inputs), inputs, 1)
+    traced = trace(Gated().eval(), torch.zeros(1, 32, 56, 56), by="graph")
+    times = operator_times(traced, [run])[0]
+    by_kind = {item.op.kind: seconds for item, seconds in zip(traced.operators, times, strict=True)}
+    assert max(by_kind["relu"], by_kind["sigmoid"]) < 1e-6 < min(by_kind["adaptive_avg_pool2d"], by_kind["mul"])
+
+
 def test_fused_operators_are_told(profiled):
     runtime = profiled()
     with runtime.session():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import tempfile
 import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -80,36 +80,36 @@ class OnnxNetwork:
             By the part that computes most in each kernel, all parts in it.
         """
         found: dict[int, set[int]] = {}
-        executed = {label for names in nodes for label in self._labels(names)}
-        for names in nodes:
-            named = set(self._labels(names))
-            if named:
-                members = named.union(*(self._members(label, executed - {label}) for label in named))
-                found.setdefault(self._heaviest(members), set()).update(members)
+        labels = [list(self._labels(names)) for names in nodes]
+        # A node may be made of what has a node of its own, too, such as a copy.
+        own = {named[0] for named in labels if named}
+        executed = own.union(*labels)
+        for first, *others in filter(None, labels):
+            named = {first, *(label for label in others if label not in own)}
+            members = named.union(*(self._members(label, executed - {label}) for label in named))
+            found.setdefault(self._heaviest(members), set()).update(members)
         return found
 
-    def main_labels(self, executed: Collection[int]) -> dict[int, int]:
+    def main_labels(self, nodes: Sequence[Sequence[str]]) -> dict[int, int]:
         """Say which part the time of each part that ran belongs to.
 
-        A runtime names what it fused by one of its operators. What has no node of its own was fused with what takes its
-        result; the time of all of them belongs to the one that computes most, a convolution or a matrix product, or
-        else to the first.
+        A runtime names what it fused by one of its operators, and may say of which others it was made. What has no node
+        and is named by none was fused with what takes its result; the time of all of them belongs to the one that
+        computes most, a convolution or a matrix product, or else to the first.
 
         Parameters
         ----------
-        executed : collection of int
-            Parts that have nodes of their own.
+        nodes : sequence of sequence of str
+            As for `kernels`.
 
         Returns
         -------
         dict of int to int
-            By part: those that were executed, and those that were fused with them.
+            By part: those that have nodes, and those that were fused with them.
         """
         if self.is_joined:
             return {label: label for label in range(self.n_labels)}
-        members = {label: self._members(label, set(executed) - {label}) for label in executed}
-        main = {label: self._heaviest(found) for label, found in members.items()}
-        return {fused: main[label] for label, found in members.items() for fused in found} | main
+        return {label: main for main, members in self.kernels(nodes).items() for label in members}
 
     def _heaviest(self, members: set[int]) -> int:
         return min(members & self._heavy or members)

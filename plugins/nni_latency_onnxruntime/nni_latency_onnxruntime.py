@@ -149,8 +149,8 @@ class _Session(ProfiledNetwork):
         return events, took
 
     def _known_names(self, name: str) -> list[str]:
-        """Return the name of a node, and the tensors that it makes where the name alone does not tell what it is."""
-        if name.startswith(_OWN) or self._network.label_of([name]) is not None:
+        """Return the name of a node, and the tensors that it makes: those of the last operator that was fused into it."""
+        if name.startswith(_OWN):
             return [name]
         return [name, *self._results.get(name, ())]
 
@@ -160,7 +160,11 @@ class _Session(ProfiledNetwork):
         with tempfile.TemporaryDirectory() as folder:
             options = self._options()
             options.optimized_model_filepath = str(Path(folder) / "optimised.onnx")
-            self._load(options)
+            try:
+                self._load(options)
+            except MeasurementError:
+                # A provider that compiles nodes, such as TensorRT, has none that could be written.
+                return {}
             optimised = onnx.load(options.optimized_model_filepath, load_external_data=False)
         return {node.name: list(node.output) for node in optimised.graph.node}
 

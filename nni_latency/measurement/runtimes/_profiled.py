@@ -96,8 +96,7 @@ class ProfiledRuntime(ExportedRuntime):
         nodes = runs[0].nodes
         labels = [stage.network.label_of(node.names) for node in nodes]
         # What brings a tensor into another layout has the name of an operator that may be fused with others.
-        computing = [label for label, node in zip(labels, nodes, strict=True) if not node.changes_layout]
-        main = stage.network.main_labels({label for label in computing if label is not None})
+        main = stage.network.main_labels([node.names for node in nodes if not node.changes_layout])
         return [self._divided(stage.network.n_labels, main, labels, run) for run in runs]
 
     def _profiled(self, stage: Prepared, value: Any, runs: int) -> list[ProfiledRun]:
