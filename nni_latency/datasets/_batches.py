@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
 from nni_latency.datasets._summaries import widths_of
@@ -19,8 +19,8 @@ _FEWEST_VISITS, _MOST_VISITS = 3, 12
 #: A network whose visits took this long has no more of them than the fewest [s].
 _LONG = 4.0
 
-#: The visit from which on the parts of a network are timed, once; in the first one it is cold.
-_DIVIDED_VISIT = 1
+#: The visit from which on the parts of a network are timed, since in the first one it is cold, and in how many.
+_FIRST_DIVIDED, _MOST_DIVIDED = 1, 3
 
 
 class BatchedNetworks(Schedule):
@@ -41,7 +41,7 @@ class BatchedNetworks(Schedule):
     weights : mapping of str to int
         By key, how many numbers the weights of a network are.
     calls : bool, default=False
-        Say once for every network what its parts took.
+        Say in some visits of every network what its parts took.
     """
 
     kind = "data-set"
@@ -68,7 +68,7 @@ class BatchedNetworks(Schedule):
         #: By network, its visits in order; those of networks that nobody asked for, too.
         self.visits: dict[str, list[Record]] = {}
         self._durations: defaultdict[str, float] = defaultdict(float)
-        self._divided: set[str] = set()
+        self._divided: Counter[str] = Counter()
         self._batch: list[str] = []
         #: Half the widths of intervals, as shares, by what was known after the last round of a batch.
         self._widths: dict[str, float] = {}
@@ -118,7 +118,7 @@ class BatchedNetworks(Schedule):
     def sees_calls(self, keys: Sequence[str]) -> bool:
         """Whether the parts of a network are timed in its next visit."""
         (key,) = keys
-        return self.calls and key not in self._divided and len(self.visits.get(key, ())) >= _DIVIDED_VISIT
+        return self.calls and self._divided[key] < _MOST_DIVIDED and len(self.visits.get(key, ())) >= _FIRST_DIVIDED
 
     def observe(self, records: Sequence[Record]) -> None:
         """Take in the records of one round."""
@@ -127,8 +127,7 @@ class BatchedNetworks(Schedule):
             (key,) = record.subjects
             self.visits.setdefault(key, []).append(record)
             self._durations[key] += record.duration
-            if record.parts:
-                self._divided.add(key)
+            self._divided[key] += bool(record.parts)
         together = {key: self.visits[key] for record in records for key in record.subjects}
         self._widths |= widths_of(together, self.protocol)
 
@@ -144,7 +143,7 @@ class BatchedNetworks(Schedule):
         visits = self.visits.get(key, ())
         if key in self.failures or len(visits) >= _MOST_VISITS:
             return False
-        if len(visits) < _FEWEST_VISITS or (self.calls and key not in self._divided):
+        if len(visits) < _FEWEST_VISITS or (self.calls and not self._divided[key]):
             return True
         return self._durations[key] < _LONG and self._widths[key] > self.protocol.half_width
 

@@ -77,7 +77,8 @@ def part_times(records: Sequence[Record], value: float) -> tuple[float, ...]:
 
     They add up to the network, or to as much less as they do in the visits that timed them: what lies outside of the
     nodes of a runtime belongs to no part. The time of a part is the mean of the middle half of its runs, because
-    runtimes tell whole microseconds: a median would be one of these.
+    runtimes tell whole microseconds: a median would be one of these. Of several visits, the middle half of what each of
+    them says counts as a share of the network, since the machine was not as fast in all of them.
 
     Parameters
     ----------
@@ -86,12 +87,24 @@ def part_times(records: Sequence[Record], value: float) -> tuple[float, ...]:
     value : float
         Its latency [s].
     """
-    runs: list[ArrayLike] = [run for record in records for run in record.parts]
-    if len({len(run) for record in records for run in record.parts}) != 1:
+    divided = [record for record in records if record.parts]
+    if len({len(run) for record in divided for run in record.parts}) != 1:
         # Never asked, or the network's control flow depends on data.
         return ()
-    ordered = np.sort(np.array(runs, dtype=np.float64), axis=0)
+    shares = _middle([_shares(record) for record in divided])
+    return tuple((shares * (value / max(1.0, shares.sum()))).tolist())
+
+
+def _shares(record: Record) -> NDArray[np.float64]:
+    """Return what every part took in a visit, as a share of the network."""
+    taken = _middle(record.parts)
+    shares: NDArray[np.float64] = taken / max(float(np.median(record.whole)), taken.sum())
+    return shares
+
+
+def _middle(rows: Sequence[ArrayLike]) -> NDArray[np.float64]:
+    """Return the mean of the middle half of every column."""
+    ordered = np.sort(np.array(rows, dtype=np.float64), axis=0)
     outside = -(-len(ordered) // 4) if len(ordered) > 2 else 0
-    taken: NDArray[np.float64] = ordered[outside : len(ordered) - outside].mean(axis=0)
-    whole = float(np.median([seconds for record in records if record.parts for seconds in record.whole]))
-    return tuple((taken * value / max(whole, taken.sum())).tolist())
+    found: NDArray[np.float64] = ordered[outside : len(ordered) - outside].mean(axis=0)
+    return found

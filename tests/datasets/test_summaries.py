@@ -123,6 +123,16 @@ def test_parts_add_up_to_the_network():
     assert part_times(_visits(0.01, [1.0], parts=[[0.1], [0.1, 0.2]]), 0.012) == ()
 
 
+def test_parts_of_several_visits_count_as_shares_of_the_network():
+    """In the second visit the machine was slower; in the third, a part was disturbed."""
+    speeds, shares = (1.0, 2.0, 1.0), ([0.2, 0.6], [0.2, 0.6], [0.7, 0.3])
+    visits = [
+        _visits(0.01, [speed], parts=[[share * 0.01 * speed for share in both]])[0]
+        for speed, both in zip(speeds, shares, strict=True)
+    ]
+    assert part_times(visits, 0.01) == pytest.approx((0.002, 0.006))
+
+
 def test_parts_are_told_finer_than_the_clock_of_a_runtime():
     """A runtime tells whole microseconds: the middle runs are averaged, without those that were disturbed."""
     runs = [[2e-6], [3e-6]] * 4 + [[9e-5], [8e-5]]
