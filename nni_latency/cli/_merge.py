@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import zipfile
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
 import click
@@ -26,6 +25,9 @@ class _MergeOptions(OutputOptions):
     conflict: Literal["error", "first", "last", "mean"] = option(
         "Which entry to keep where files disagree.", default="error"
     )
+    align_speed: bool = option(
+        "Bring each data set to the speed of those before it, by the networks that they share.", default=False
+    )
 
 
 @click.command("merge", cls=WritingCommand)
@@ -39,15 +41,12 @@ def command(names: tuple[str, ...], merge: _MergeOptions) -> None:
     """
     out = merge.path()
     if any(map(zipfile.is_zipfile, names)):
-        _merge_networks(names, merge.conflict, out)
+        sets = [datasets.load_networks(name) for name in names]
+        found = datasets.merge_networks(sets, out, conflict=merge.conflict, align_speed=merge.align_speed)
+        results().print(escape(f"Wrote {out}: {len(found)} latencies on {len(found.platforms)} platforms"))
         return
+    if merge.align_speed:
+        raise InvalidValueError("Only data sets of networks can be brought to one speed. Omit --align-speed.")
     loaded = [tables.LookupTable.load(tables.find_table(name)) for name in names]
     known = tuple(remark for table in loaded for remark in table.remarks)
     write_result(tables.merge_tables(loaded, conflict=merge.conflict), out, known=known)
-
-
-def _merge_networks(names: tuple[str, ...], conflict: Literal["error", "first", "last", "mean"], out: Path) -> None:
-    if conflict == "mean":
-        raise InvalidValueError("Latencies of data sets cannot be averaged. Take --conflict first or last.")
-    found = datasets.merge_networks([datasets.load_networks(name) for name in names], out, conflict=conflict)
-    results().print(escape(f"Wrote {out}: {len(found)} latencies on {len(found.platforms)} platforms"))

@@ -9,7 +9,7 @@ from typing import Any
 
 from nni_latency.datasets._archive import Part, write_archive
 from nni_latency.datasets._card import make_card
-from nni_latency.datasets._network_set import NetworkEntry, NetworkSet, failures_of
+from nni_latency.datasets._network_set import NetworkEntry, NetworkSet, load_networks
 from nni_latency.measurement import NetworkSummary
 from nni_latency.operators import Graph
 from nni_latency.platforms import Platform
@@ -72,5 +72,4 @@ class Content:
             "latencies": self.latencies,
         }
         write_archive(path, header, self.graphs, self.parts, self.onnx, make_card(self.entries, self.runs))
-        failures = failures_of((run["platform"]["id"], run["failures"]) for run in self.runs)
-        return NetworkSet(self.entries, failures)
+        return load_networks(path)

@@ -1,20 +1,52 @@
-"""Several data sets as one, such as those of two devices."""
+"""Several data sets as one, such as those of two devices, or of two days."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
+
+from nni_latency.datasets._archive import Part
 from nni_latency.datasets._content import Content
 from nni_latency.datasets._network_set import NetworkEntry, NetworkSet, check_agreement
 from nni_latency.errors import InvalidValueError
 
+Conflict = Literal["error", "first", "last", "mean"]
+
+#: Networks that two sets share at least, so that they tell how fast a machine was.
+_FEWEST_SHARED = 10
+
+#: The graph of a network, its batch size, the platform, and which of the equal networks of a set it is.
+_Key = tuple[str, int, str, int]
+
+
+@dataclass(frozen=True)
+class _Found:
+    """What one set says of a network on a platform."""
+
+    networks: NetworkSet
+    entry: NetworkEntry
+    parts: tuple[Part, ...]
+
+    def scaled(self, factor: float) -> _Found:
+        """Return it on a machine that takes so many times as long."""
+        entry = self.entry
+        changed = replace(entry, value=entry.value * factor, low=entry.low * factor, high=entry.high * factor)
+        return replace(self, entry=changed, parts=tuple((numbers, time * factor) for numbers, time in self.parts))
+
 
 def merge_networks(
-    sets: Sequence[NetworkSet], path: str | Path, *, conflict: Literal["error", "first", "last"] = "error"
+    sets: Sequence[NetworkSet], path: str | Path, *, conflict: Conflict = "error", align_speed: bool = False
 ) -> NetworkSet:
     """Write several data sets as one.
+
+    A machine is not as fast on every day. With `align_speed`, what a set says of a platform is brought to the speed of
+    the sets before it: divided by the median ratio of the latencies that they share.
 
     Parameters
     ----------
@@ -22,9 +54,12 @@ def merge_networks(
         Two at least, as `load_networks` and `NetworkSet.only` return them.
     path : str or Path
         Where to.
-    conflict : {"error", "first", "last"}, default="error"
+    conflict : {"error", "first", "last", "mean"}, default="error"
         Which latency of a network on a platform is kept where several sets have it. By default it is the first, and
-        latencies that differ by more than a tenth are an error.
+        latencies that differ by more than a tenth are an error. The mean is geometric, weighted by the intervals; times
+        of kernels are those of the last set that has them.
+    align_speed : bool, default=False
+        Whether sets of one platform are brought to one speed.
 
     Returns
     -------
@@ -34,7 +69,8 @@ def merge_networks(
     Raises
     ------
     InvalidValueError
-        If there are fewer than two, or two networks have one name.
+        If there are fewer than two, two networks have one name, or speeds are to be aligned and two sets of a platform
+        share fewer than ten networks.
     FileFormatError
         If latencies disagree and `conflict` is "error"; all are named.
     OutputError
@@ -47,24 +83,88 @@ def merge_networks(
     """
     if len(sets) < 2:
         raise InvalidValueError(f"At least two data sets can be merged. Got {len(sets)}.")
+    found = _together(sets, align_speed=align_speed)
     if conflict == "error":
-        check_agreement([entry for networks in sets for entry in networks], "the data sets")
-    content, known = Content(), set[tuple[str, int, str]]()
-    for networks in sets if conflict != "last" else reversed(sets):
-        places: dict[int, int] = {}
-        runs, here = networks.runs, set[tuple[str, int, str]]()
-        for entry in networks:
-            key = entry.graph_key, entry.batch_size, entry.platform.id
-            if key in known:
-                continue
-            here.add(key)
-            if entry.run not in places:
-                places[entry.run] = len(content.runs)
-                content.runs.append(runs[entry.run].model_dump(mode="json"))
-            _take(content, networks, entry)
-            content.add(places[entry.run], entry.name, entry.platform, entry, entry.parts)
-        known |= here
+        check_agreement([item.entry for items in found.values() for item in items], "the data sets")
+    content, places = Content(), dict[tuple[int, int], int]()
+    for items in found.values():
+        item = _CHOICES[conflict](items)
+        place = id(item.networks), item.entry.run
+        if place not in places:
+            places[place] = len(content.runs)
+            content.runs.append(item.networks.runs[item.entry.run].model_dump(mode="json"))
+        _take(content, item.networks, item.entry)
+        content.add(places[place], item.entry.name, item.entry.platform, item.entry, item.parts)
     return content.save(path)
+
+
+def _together(sets: Sequence[NetworkSet], *, align_speed: bool) -> dict[_Key, list[_Found]]:
+    """Return what the sets say of every network on every platform, in the order of the sets."""
+    found: dict[_Key, list[_Found]] = defaultdict(list)
+    for networks in sets:
+        slowness: dict[str, float] = {}
+        if align_speed:
+            platforms = dict.fromkeys(entry.platform.id for entry in networks)
+            slowness = {name: _slowness(found, networks, name) for name in platforms}
+        times: Counter[_Key] = Counter()
+        for entry in networks:
+            item = _Found(networks, entry, entry.parts).scaled(1 / slowness.get(entry.platform.id, 1.0))
+            found[_key(entry, times[_key(entry)])].append(item)
+            times[_key(entry)] += 1
+    return found
+
+
+def _slowness(found: dict[_Key, list[_Found]], networks: NetworkSet, platform: str) -> float:
+    """Return how many times as long networks take in a set, on one platform, as in the sets before."""
+    if not any(name == platform for _, _, name, _ in found):
+        return 1.0
+    here = [entry for entry in networks if entry.platform.id == platform]
+    ratios = [entry.value / found[_key(entry)][0].entry.value for entry in here if _key(entry) in found]
+    if len(ratios) < _FEWEST_SHARED:
+        raise InvalidValueError(
+            f"Speeds can be aligned by {_FEWEST_SHARED} networks that data sets share. Those of {platform} share "
+            f"{len(ratios)}. Measure more of the same networks, or merge without aligning."
+        )
+    return float(np.median(ratios))
+
+
+def _mean(items: Sequence[_Found]) -> _Found:
+    """Return the mean of what several sets say, at the place of the last one whose kernels are known."""
+    entries = [item.entry for item in items]
+    last = next((item for item in reversed(items) if item.parts), items[-1])
+    if len(items) == 1:
+        return last
+    weights = np.array([_weight(entry) for entry in entries])
+    value = math.exp(np.average(np.log([entry.value for entry in entries]), weights=weights))
+    half = 1 / math.sqrt(weights.sum())
+    visits = [max(1, entry.n_visits) for entry in entries]
+    scaled = last.scaled(value / last.entry.value)
+    mean = replace(
+        scaled.entry,
+        low=value * math.exp(-half),
+        high=value * math.exp(half),
+        n_samples=sum(entry.n_samples for entry in entries),
+        n_visits=sum(entry.n_visits for entry in entries),
+        repeatability=math.sqrt(np.average([entry.repeatability**2 for entry in entries], weights=visits)),
+    )
+    return replace(scaled, entry=mean)
+
+
+def _weight(entry: NetworkEntry) -> float:
+    """Return one by the square of half the width of an interval, as a share; a thousandth at least is not known."""
+    return max(1e-3, math.log(entry.high / entry.low) / 2) ** -2
+
+
+_CHOICES: dict[Conflict, Callable[[Sequence[_Found]], _Found]] = {
+    "error": lambda items: items[0],
+    "first": lambda items: items[0],
+    "last": lambda items: items[-1],
+    "mean": _mean,
+}
+
+
+def _key(entry: NetworkEntry, number: int = 0) -> _Key:
+    return entry.graph_key, entry.batch_size, entry.platform.id, number
 
 
 def _take(content: Content, networks: NetworkSet, entry: NetworkEntry) -> None:

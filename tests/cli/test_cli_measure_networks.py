@@ -110,7 +110,9 @@ def test_data_sets_are_merged(run, fails, tmp_path):
     said = run("merge", "one.zip", "two.zip", "--out", "both.zip").stdout
     assert said == "Wrote both.zip: 16 latencies on 2 platforms\n"
     assert len(load_networks(tmp_path / "both.zip")) == 16
-    assert "cannot be averaged" in fails("merge", "one.zip", "two.zip", "--conflict", "mean", "--out", "c.zip")
+    run("merge", "one.zip", "two.zip", "both.zip", "--conflict", "mean", "--out", "mean.zip")
+    assert len(load_networks(tmp_path / "mean.zip")) == 16
+    assert "share 8. Measure more" in fails("merge", "one.zip", "both.zip", "--align-speed", "--out", "c.zip")
     (tmp_path / "table.json").write_text("{}")
     assert "is not a data set" in fails("merge", "one.zip", "table.json", "--out", "c.zip")
     assert not (tmp_path / "c.zip").exists()

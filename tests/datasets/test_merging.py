@@ -66,6 +66,45 @@ def test_conflict_says_which_latency_is_kept(saved, files, measured, tmp_path, c
     assert len(both) == 3
 
 
+def _at_speed(saved, files, measured, path, factors):
+    """Write a set whose networks take other times, and read both."""
+    slower = {
+        file.key: replace(found, value=found.value * factor, low=found.low * factor, high=found.high * factor)
+        for (file, found), factor in zip(
+            ((file, measured[0].latencies[file.key]) for file in files), factors, strict=True
+        )
+    }
+    save_networks(path, files, [replace(measured[0], latencies=slower)])
+    return [load_networks(saved).only(platform=FAST.id), load_networks(path)]
+
+
+def test_mean_is_weighted_by_intervals(saved, files, measured, tmp_path):
+    first, second = _at_speed(saved, files, measured, tmp_path / "slower.zip", (1.1, 1.2))
+    both = merge_networks([first, second], tmp_path / "both.zip", conflict="mean")
+    for found, one, other in zip(both, first, second, strict=True):
+        assert found.latency == pytest.approx((one.latency * other.latency) ** 0.5)
+        assert found.high / found.low == pytest.approx((one.high / one.low) ** 0.5**0.5)
+        assert found.n_visits == one.n_visits + other.n_visits
+        assert sum(seconds for _, seconds in found.parts) == pytest.approx(
+            sum(seconds for _, seconds in other.parts) * found.latency / other.latency
+        )
+    assert [run.platform.id for run in both.runs] == [FAST.id]
+
+
+def test_speeds_are_aligned_by_networks_that_sets_share(saved, files, measured, tmp_path, monkeypatch):
+    first, second = _at_speed(saved, files, measured, tmp_path / "slower.zip", (1.3, 1.3))
+    with pytest.raises(InvalidValueError, match=rf"Those of {FAST.id} share 2\. Measure more of the same networks"):
+        merge_networks([first, second], tmp_path / "both.zip", conflict="last", align_speed=True)
+    monkeypatch.setattr("nni_latency.datasets._merging._FEWEST_SHARED", 2)
+    both = merge_networks([first, second], tmp_path / "both.zip", align_speed=True)
+    assert [entry.latency for entry in both] == pytest.approx([entry.latency for entry in first])
+    both = merge_networks([first, second], tmp_path / "both.zip", conflict="last", align_speed=True)
+    assert [entry.low for entry in both] == pytest.approx([entry.low for entry in first])
+    assert [part for entry in both for part in entry.parts] == [
+        (numbers, pytest.approx(seconds / 1.3)) for entry in second for numbers, seconds in entry.parts
+    ]
+
+
 def test_two_networks_of_one_name_are_refused(saved, files, measured, tmp_path):
     first, second = files
     swapped = [replace(second, name=first.name)]
