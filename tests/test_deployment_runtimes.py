@@ -172,6 +172,29 @@ def test_fused_operators_are_told(profiled):
     assert sum(map(len, (names for _, names in kernels))) == 7
 
 
+class Pooled(nn.Module):
+    """A normalisation without a convolution before it, and an activation that another operator reads."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(16, 16, 3, padding=1), nn.BatchNorm2d(16)
+        self.norm.running_mean.uniform_(0.5, 1.0)
+        self.norm.running_var.uniform_(0.5, 1.0)
+
+    def forward(self, inputs):
+        pooled = nn.functional.max_pool2d(self.conv(inputs), 2)
+        return nn.functional.adaptive_avg_pool2d(self.norm(pooled).relu(), 1) + pooled.mean((2, 3), keepdim=True)
+
+
+def test_activation_of_a_normalisation_is_told_from_what_reads_it(profiled):
+    runtime = profiled()
+    with runtime.session():
+        kernels = runtime.fused_operators(Subject("pooled", Pooled, (1, 16, 28, 28)), runtime.inputs((1, 16, 28, 28)))
+    groups = [names for _, names in kernels]
+    assert ("norm.batch_norm", "relu") in groups
+    assert ("adaptive_avg_pool2d",) in groups
+
+
 def test_what_a_network_returns_is_fused_as_if_it_went_on(profiled):
     """ONNX Runtime runs a hard swish by itself where a network ends with it, and in the convolution everywhere else."""
     runtime = profiled()

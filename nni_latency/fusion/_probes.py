@@ -105,17 +105,23 @@ class Stack(nn.Module):
         Of the input.
     branch : bool, default=False
         Put an operator such as the first one before the second input, as in a network with two branches.
+    fed : bool, default=False
+        Put a convolution before each of two inputs. What a runtime puts together of maps that it has not computed
+        itself, it may never copy.
     """
 
-    def __init__(self, kinds: Sequence[str], shape: Shape, branch: bool = False) -> None:
+    def __init__(self, kinds: Sequence[str], shape: Shape, branch: bool = False, fed: bool = False) -> None:
         super().__init__()
         self.branch = _make(kinds[0], shape) if branch else None
+        self.feeders = nn.ModuleList(_make("conv2d", shape) for _ in range(2)) if fed else None
         self.parts = nn.ModuleList(map(_make, kinds, shapes_of(kinds, shape)))
 
     def forward(self, value: torch.Tensor, other: torch.Tensor | None = None) -> torch.Tensor:
         """Return what the last one returns."""
         if self.branch is not None:
             other = self.branch(other)
+        if self.feeders is not None:
+            value, other = (feeder(given) for feeder, given in zip(self.feeders, (value, other), strict=True))
         for part in self.parts:
             value = part(value, other) if isinstance(part, Function) else part(value)
         return value
@@ -216,20 +222,21 @@ class Probe:
     def asked(self) -> Subject:
         """The network that a runtime is asked about: what is added to a convolution comes from another convolution.
 
-        A runtime may keep convolutions in a memory layout of its own, and add only what is in it too.
+        A runtime may keep convolutions in a memory layout of its own, and add only what is in it too. What is put
+        together comes from convolutions.
         """
         branch = self.kinds[0] in _WEIGHTED and self._joined == {self.shape}
-        return _network(self.kinds, self.shape, branch=branch)
+        return _network(self.kinds, self.shape, branch=branch, fed=self.kinds[0] == "cat")
 
 
-def _network(kinds: tuple[str, ...], shape: Shape, *, branch: bool = False) -> Subject:
+def _network(kinds: tuple[str, ...], shape: Shape, *, branch: bool = False, fed: bool = False) -> Subject:
     key = f"{'+'.join(kinds)}@{'x'.join(map(str, shape))}"
     specification = {"kinds": list(kinds), "input_shape": list(shape)}
     joined = [place for kind, place in zip(kinds, shapes_of(kinds, shape), strict=False) if kind in _JOINING]
     like: Any = shape
     if joined:
         like = Inputs(tuple(torch.empty(item, device="meta") for item in (shape, joined[0])))
-    return Subject(key, partial(Stack, kinds, shape, branch), like, "block", f"stack {key}", specification)
+    return Subject(key, partial(Stack, kinds, shape, branch, fed), like, "block", f"stack {key}", specification)
 
 
 def layout_networks(channels: int) -> dict[str, Subject]:
@@ -270,7 +277,7 @@ def _followed(firsts: Iterable[str], seconds: Iterable[str]) -> list[Probe]:
 PROBES: tuple[Probe, ...] = (
     *_followed(("conv2d", "conv2d depthwise"), ("batch_norm", *_ACTIVATIONS, "add", "max_pool2d")),
     *_followed(("conv2d",), ("adaptive_avg_pool2d", "mul", "cat")),
-    *_followed(("linear",), ("relu", "gelu", "silu", "sigmoid", "add", "layer_norm")),
+    *_followed(("linear",), ("relu", "gelu", "silu", "hardswish", "sigmoid", "add", "layer_norm")),
     *_followed(("batch_norm",), ("relu", "relu6", "hardswish", "silu", "conv2d")),
     *_followed(("add",), ("relu", "relu6", "batch_norm", "layer_norm", "add")),
     *_followed(("relu",), ("add", "batch_norm", "conv2d", "max_pool2d", "adaptive_avg_pool2d")),

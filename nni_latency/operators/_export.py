@@ -33,7 +33,7 @@ _SIZES = frozenset({torch.Tensor.size, _SHAPE.__get__, torch.Tensor.numel, torch
 _HEAVY = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul", "LSTM", "GRU", "RNN", "Einsum"})
 
 #: What runtimes put behind the name of a tensor or node for one of their own.
-_SUFFIX = re.compile(r"(_nchwc|_token_\d+|/WithoutBiases)+$")
+_SUFFIX = re.compile(r"(_nchwc|_bn_nchwc|_token_\d+|/WithoutBiases)+$")
 
 
 @dataclass(frozen=True)
@@ -54,6 +54,11 @@ class OnnxNetwork:
     n_labels: int
     is_joined: bool = False
 
+    def origin_of(self, name: str) -> str:
+        """Return the name of a node of this network by what a runtime made of it, or of the tensor that it makes."""
+        plain = _SUFFIX.sub("", name)
+        return self._producers.get(plain, plain)
+
     def label_of(self, names: Sequence[str]) -> int | None:
         """Return the number of the part that a node belongs to, by its own name and those of its results."""
         return next(self._labels(names), None)
@@ -61,8 +66,7 @@ class OnnxNetwork:
     def _labels(self, names: Sequence[str]) -> Iterator[int]:
         pattern = _PART if self.is_joined else _CALL
         for name in names:
-            plain = _SUFFIX.sub("", name)
-            match = pattern.search(self._producers.get(plain, plain))
+            match = pattern.search(self.origin_of(name))
             if match and int(match[1]) < self.n_labels:
                 yield int(match[1])
 

@@ -149,14 +149,17 @@ class _Session(ProfiledNetwork):
         return events, took
 
     def _known_names(self, name: str) -> list[str]:
-        """Return the name of a node, and the tensors that it makes: those of the last operator that was fused into it."""
+        """Return the name of a node, the tensors that it makes, and the activation that runs in it."""
         if name.startswith(_OWN):
             return [name]
         return [name, *self._results.get(name, ())]
 
     @cached_property
     def _results(self) -> dict[str, list[str]]:
-        """By node of the optimised network, the tensors that it makes."""
+        """By node of the optimised network, the tensors that it makes, and the activation that it was told to apply.
+
+        A convolution has the name of the activation's tensor; a normalisation that became a convolution has its own.
+        """
         with tempfile.TemporaryDirectory() as folder:
             options = self._options()
             options.optimized_model_filepath = str(Path(folder) / "optimised.onnx")
@@ -166,7 +169,25 @@ class _Session(ProfiledNetwork):
                 # A provider that compiles nodes, such as TensorRT, has none that could be written.
                 return {}
             optimised = onnx.load(options.optimized_model_filepath, load_external_data=False)
-        return {node.name: list(node.output) for node in optimised.graph.node}
+        return {node.name: [*node.output, *self._activations(node)] for node in optimised.graph.node}
+
+    def _activations(self, optimised: onnx.NodeProto) -> list[str]:
+        """Return the activations that take what a node of the optimised network was before, if it applies one."""
+        applied = {item.s.decode() for item in optimised.attribute if item.name == "activation"}
+        readers = self._readers.get(self._network.origin_of(optimised.name), []) if applied else []
+        return [node.name for node in readers if node.op_type in applied]
+
+    @cached_property
+    def _readers(self) -> dict[str, list[onnx.NodeProto]]:
+        """By node of the network, the nodes that take its results."""
+        nodes = self._network.model.graph.node
+        producers = {tensor: node.name for node in nodes for tensor in node.output}
+        found: dict[str, list[onnx.NodeProto]] = defaultdict(list)
+        for node in nodes:
+            for tensor in node.input:
+                if tensor in producers:
+                    found[producers[tensor]].append(node)
+        return found
 
     def _open(self, folder: Path | None = None) -> Any:
         options = self._options()

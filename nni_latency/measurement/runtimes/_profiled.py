@@ -239,6 +239,8 @@ def _probe(layers: int) -> torch.nn.Module:
 
 def _named_kernels(traced: Trace, nodes: Nodes, network: OnnxNetwork) -> list[tuple[str, tuple[str, ...]]]:
     """Name kernels by their longest node, and the operators in them; what has no node anywhere was folded away."""
+    # What brings a tensor into another layout has the name of an operator that may be fused with others.
+    nodes = [node for node in nodes if not node.changes_layout] or nodes
     kernels = network.kernels([node.names for node in nodes])
     longest = sorted(nodes, key=lambda node: -node.seconds)
     names = {
