@@ -43,7 +43,8 @@ def command(names: tuple[str, ...], merge: _MergeOptions) -> None:
     if any(map(zipfile.is_zipfile, names)):
         sets = [datasets.load_networks(name) for name in names]
         found = datasets.merge_networks(sets, out, conflict=merge.conflict, align_speed=merge.align_speed)
-        results().print(escape(f"Wrote {out}: {len(found)} latencies on {len(found.platforms)} platforms"))
+        noun = "platform" if len(found.platforms) == 1 else "platforms"
+        results().print(escape(f"Wrote {out}: {len(found)} latencies on {len(found.platforms)} {noun}"))
         return
     if merge.align_speed:
         raise InvalidValueError("Only data sets of networks can be brought to one speed. Omit --align-speed.")

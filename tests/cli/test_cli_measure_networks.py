@@ -114,5 +114,8 @@ def test_data_sets_are_merged(run, fails, tmp_path):
     assert len(load_networks(tmp_path / "mean.zip")) == 16
     assert "share 8. Measure more" in fails("merge", "one.zip", "both.zip", "--align-speed", "--out", "c.zip")
     (tmp_path / "table.json").write_text("{}")
+    assert "Only data sets of networks can be brought to one speed" in fails(
+        "merge", "table.json", "table.json", "--align-speed", "--out", "c.json"
+    )
     assert "is not a data set" in fails("merge", "one.zip", "table.json", "--out", "c.zip")
     assert not (tmp_path / "c.zip").exists()
