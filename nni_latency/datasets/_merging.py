@@ -15,6 +15,7 @@ from nni_latency.datasets._archive import Part
 from nni_latency.datasets._content import Content
 from nni_latency.datasets._network_set import NetworkEntry, NetworkSet, check_agreement
 from nni_latency.errors import InvalidValueError
+from nni_latency.tables import CONFLICTS
 
 Conflict = Literal["error", "first", "last", "mean"]
 
@@ -31,13 +32,19 @@ class _Found:
 
     networks: NetworkSet
     entry: NetworkEntry
-    parts: tuple[Part, ...]
+    #: How many times as long its kernels take as the set says.
+    factor: float = 1.0
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """Its kernels, which are read when they are asked for."""
+        return tuple((numbers, seconds * self.factor) for numbers, seconds in self.entry.parts)
 
     def scaled(self, factor: float) -> _Found:
         """Return it on a machine that takes so many times as long."""
         entry = self.entry
         changed = replace(entry, value=entry.value * factor, low=entry.low * factor, high=entry.high * factor)
-        return replace(self, entry=changed, parts=tuple((numbers, time * factor) for numbers, time in self.parts))
+        return replace(self, entry=changed, factor=self.factor * factor)
 
 
 def merge_networks(
@@ -69,8 +76,8 @@ def merge_networks(
     Raises
     ------
     InvalidValueError
-        If there are fewer than two, two networks have one name, or speeds are to be aligned and two sets of a platform
-        share fewer than ten networks.
+        If there are fewer than two, `conflict` is another one, two networks have one name, or speeds are to be aligned
+        and two sets of a platform share fewer than ten networks.
     FileFormatError
         If latencies disagree and `conflict` is "error"; all are named.
     OutputError
@@ -81,6 +88,10 @@ def merge_networks(
     >>> old, new = load_networks("xeon.zip"), load_networks("epyc.zip")               # doctest: +SKIP
     >>> merge_networks([old.only(platform="xeon.torch.fp32.t1"), new], "both.zip")    # doctest: +SKIP
     """
+    if conflict not in CONFLICTS:
+        raise InvalidValueError(
+            f"The 'conflict' of merge_networks must be one of {', '.join(CONFLICTS)}. Got {conflict!r}."
+        )
     if len(sets) < 2:
         raise InvalidValueError(f"At least two data sets can be merged. Got {len(sets)}.")
     found = _together(sets, align_speed=align_speed)
@@ -108,9 +119,10 @@ def _together(sets: Sequence[NetworkSet], *, align_speed: bool) -> dict[_Key, li
             slowness = {name: _slowness(found, networks, name) for name in platforms}
         times: Counter[_Key] = Counter()
         for entry in networks:
-            item = _Found(networks, entry, entry.parts).scaled(1 / slowness.get(entry.platform.id, 1.0))
-            found[_key(entry, times[_key(entry)])].append(item)
-            times[_key(entry)] += 1
+            key = _key(entry)
+            item = _Found(networks, entry).scaled(1 / slowness.get(entry.platform.id, 1.0))
+            found[_key(entry, times[key])].append(item)
+            times[key] += 1
     return found
 
 
@@ -130,10 +142,10 @@ def _slowness(found: dict[_Key, list[_Found]], networks: NetworkSet, platform: s
 
 def _mean(items: Sequence[_Found]) -> _Found:
     """Return the mean of what several sets say, at the place of the last one whose kernels are known."""
-    entries = [item.entry for item in items]
-    last = next((item for item in reversed(items) if item.parts), items[-1])
     if len(items) == 1:
-        return last
+        return items[0]
+    entries = [item.entry for item in items]
+    last = next((item for item in reversed(items) if item.entry.parts), items[-1])
     weights = np.array([_weight(entry) for entry in entries])
     value = math.exp(np.average(np.log([entry.value for entry in entries]), weights=weights))
     half = 1 / math.sqrt(weights.sum())

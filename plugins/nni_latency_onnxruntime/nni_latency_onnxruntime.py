@@ -180,13 +180,10 @@ class _Session(ProfiledNetwork):
     @cached_property
     def _readers(self) -> dict[str, list[onnx.NodeProto]]:
         """By node of the network, the nodes that take its results."""
-        nodes = self._network.model.graph.node
-        producers = {tensor: node.name for node in nodes for tensor in node.output}
         found: dict[str, list[onnx.NodeProto]] = defaultdict(list)
-        for node in nodes:
+        for node in self._network.model.graph.node:
             for tensor in node.input:
-                if tensor in producers:
-                    found[producers[tensor]].append(node)
+                found[self._network.origin_of(tensor)].append(node)
         return found
 
     def _open(self, folder: Path | None = None) -> Any:

@@ -23,7 +23,7 @@ from nni_latency.nas import SearchResult
 from nni_latency.platforms import current_platform
 from nni_latency.spaces import FBNetSpace
 from nni_latency.tables import LookupTable
-from nni_latency.units import format_seconds
+from nni_latency.units import format_metric, format_seconds
 
 
 def _range(path):
@@ -457,9 +457,9 @@ def test_a_weighted_sum_tells_what_it_adds_up(both):
     assert content["predicted"] <= content["aim"]
     # The power is assumed.
     assert energy["measured"] == pytest.approx(20 * latency["measured"], rel=0.2)
-    # The unit depends on how fast the machine is.
-    shown = both[1].stdout
-    assert re.search(r"\n +[\d.]+ = latency [\d.]+ (ms|us) x 100 \+ energy [\d.]+ (mJ|uJ) x 20\n", shown)
+    # The units depend on how fast the machine is.
+    seconds, joules = (format_metric(part["measured"], part["metric"]) for part in (latency, energy))
+    assert re.search(rf"\n +[\d.]+ = latency {seconds} x 100 \+ energy {joules} x 20\n", both[1].stdout)
 
 
 @pytest.mark.slow

@@ -115,6 +115,12 @@ def test_two_networks_of_one_name_are_refused(saved, files, measured, tmp_path):
         merge_networks([load_networks(saved), load_networks(tmp_path / "swapped.zip")], tmp_path / "both.zip")
 
 
+def test_unknown_conflict_is_refused(saved, elsewhere, tmp_path):
+    parts = [load_networks(path) for path in (saved, elsewhere)]
+    with pytest.raises(InvalidValueError, match=r"must be one of error, first, last, mean\. Got 'median'"):
+        merge_networks(parts, tmp_path / "both.zip", conflict="median")
+
+
 def test_one_set_cannot_be_merged(saved, tmp_path):
     with pytest.raises(InvalidValueError, match=r"At least two data sets can be merged\. Got 1"):
         merge_networks([load_networks(saved)], tmp_path / "both.zip")
