@@ -94,10 +94,10 @@ def write_measured(folder: Path, platforms: Sequence[tuple[Platform, float]] = (
     return folder
 
 
-def save_nodes(path: Path, platforms: Mapping[Platform, bool]) -> Path:
-    """Save eight small networks of two families as a data set, on platforms that tell what nodes take, or do not."""
+def save_nodes(path: Path, platforms: Mapping[Platform, bool], count: int = 8) -> Path:
+    """Save small networks of two families as a data set, on platforms that tell what nodes take, or do not."""
     files, nodes = [], {}
-    for seed in range(8):
+    for seed in range(count):
         widths = [3, 8 + 3 * seed, 12 + 5 * seed]
         layers = [layer for pair in pairwise(widths) for layer in (nn.Conv2d(*pair, 3), nn.ReLU())]
         onnx = path.parent / f"toy-{seed}.onnx"

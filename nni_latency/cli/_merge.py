@@ -46,8 +46,8 @@ def command(names: tuple[str, ...], merge: _MergeOptions) -> None:
         noun = "platform" if len(found.platforms) == 1 else "platforms"
         results().print(escape(f"Wrote {out}: {len(found)} latencies on {len(found.platforms)} {noun}"))
         return
+    loaded = [tables.LookupTable.load(tables.find_table(name)) for name in names]
     if merge.align_speed:
         raise InvalidValueError("Only data sets of networks can be brought to one speed. Omit --align-speed.")
-    loaded = [tables.LookupTable.load(tables.find_table(name)) for name in names]
     known = tuple(remark for table in loaded for remark in table.remarks)
     write_result(tables.merge_tables(loaded, conflict=merge.conflict), out, known=known)

@@ -114,8 +114,10 @@ def test_data_sets_are_merged(run, fails, tmp_path):
     assert len(load_networks(tmp_path / "mean.zip")) == 16
     assert "share 8. Measure more" in fails("merge", "one.zip", "both.zip", "--align-speed", "--out", "c.zip")
     (tmp_path / "table.json").write_text("{}")
+    shipped = "fbnet-224-b1.epyc-25-17-1.torch.fp32.t1"
     assert "Only data sets of networks can be brought to one speed" in fails(
-        "merge", "table.json", "table.json", "--align-speed", "--out", "c.json"
+        "merge", shipped, shipped, "--align-speed", "--out", "c.json"
     )
+    assert "monday.zip" in fails("merge", "monday.zip", "one.zip", "--align-speed", "--out", "c.zip")
     assert "is not a data set" in fails("merge", "one.zip", "table.json", "--out", "c.zip")
     assert not (tmp_path / "c.zip").exists()

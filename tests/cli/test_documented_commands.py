@@ -117,8 +117,8 @@ def files(run, tmp_path_factory):
     for name in ("measured", "mine"):
         write_measured(folder / name, [(graph_platform, 1.0)])
     save_nodes(folder / "mixed.zip", {graph_platform: True})
-    for name in ("xeon", "epyc"):
-        save_nodes(folder / f"{name}.zip", {Platform(name, "onnxruntime"): True})
+    for name, platform in (("xeon", "xeon"), ("epyc", "epyc"), ("monday", "epyc"), ("tuesday", "epyc")):
+        save_nodes(folder / f"{name}.zip", {Platform(platform, "onnxruntime"): True}, count=10)
     shutil.copytree(folder / "measured" / "onnx", folder / "networks")
     for name, number in (("a.onnx", 1), ("b.onnx", 2)):
         shutil.copy(folder / "networks" / f"n{number}.onnx", folder / name)
