@@ -11,6 +11,10 @@ from nni_latency.cli._report import Column, Grid, Pairs, Report
 from nni_latency.units import format_count, format_percent, format_seconds
 
 
+#: Kernels that take as long are scored by themselves, too: of shorter ones, whole microseconds are a large share [s].
+_LONG = 30e-6
+
+
 def kernel_report(found: kernels.KernelPredictors, before: Sequence[Pairs] = (), after: Sequence[str] = ()) -> Report:
     """Report on kernel predictors: how well each group is predicted that a model had not seen.
 
@@ -43,14 +47,15 @@ def kernel_report(found: kernels.KernelPredictors, before: Sequence[Pairs] = (),
         Column("a forest's", "forest_within10", format_percent, absent="-"),
     ]
     overall = found.scores()
-    tested = found.test_scores()
+    tested, long = found.test_scores(), found.test_scores(_LONG)
     content = {
         "platform": found.platform.id,
         "overall": overall and _plain(overall),
         "tested": tested and _plain(tested),
+        "tested_long": long and _plain(long),
         "groups": rows,
     }
-    lines = [*_conclusions(found, overall), *([_test_line(tested)] if tested else []), *after]
+    lines = [*_conclusions(found, overall), *_test_lines(tested, long), *after]
     nothing = "There are no predictors: no kernel could be measured."
     grid = Grid(rows, columns, f"Kernels of {found.platform.id}", nothing=nothing)
     return Report(grid, content, before=before, after=lines)
@@ -67,11 +72,19 @@ def _conclusions(found: kernels.KernelPredictors, overall: kernels.KernelScores 
     ]
 
 
-def _test_line(scores: kernels.KernelScores) -> str:
-    return (
+def _test_lines(scores: kernels.KernelScores | None, long: kernels.KernelScores | None) -> list[str]:
+    if scores is None:
+        return []
+    lines = [
         f"Of {scores.n} kernels that were never learned from, {format_percent(scores.within5)} are within 5 % and "
         f"{format_percent(scores.within10)} within 10 %, RMSPE {format_percent(scores.rmspe)}."
-    )
+    ]
+    if long is not None and long.n < scores.n:
+        lines.append(
+            f"Of the {long.n} of them that take {format_seconds(_LONG)} or more, {format_percent(long.within5)} are "
+            f"within 5 % and {format_percent(long.within10)} within 10 %."
+        )
+    return lines
 
 
 def _plain(scores: kernels.KernelScores) -> dict[str, Any]:

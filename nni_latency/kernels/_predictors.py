@@ -148,9 +148,15 @@ class KernelPredictors(TableHeader):
         said = getattr(predictor, "held_out_", ())
         return list(zip(members, map(float, said), strict=True)) if len(said) == len(members) else []
 
-    def test_scores(self) -> KernelScores | None:
-        """Return how well the kernels are predicted that were never learned from; None if there are none."""
-        known = [item for item in self.tested if item.kernel.kind in self.kinds]
+    def test_scores(self, shortest: float = 0.0) -> KernelScores | None:
+        """Return how well the kernels are predicted that were never learned from; None if there are none.
+
+        Parameters
+        ----------
+        shortest : float, default=0.0
+            Kernels that take less [s] do not count: runtimes tell whole microseconds.
+        """
+        known = [item for item in self.tested if item.kernel.kind in self.kinds and item.value >= shortest]
         if not known:
             return None
         return KernelScores.of(self.predict([item.kernel for item in known]), [item.value for item in known])

@@ -1,4 +1,9 @@
-"""A Gaussian process over features of kernels: smooth where trees have steps, and certain of what it has seen."""
+"""A Gaussian process over features of kernels: smooth where trees have steps, and certain of what it has seen.
+
+How far apart two kernels may be in a feature and still be alike is learned for each feature: those under which the targets
+are likeliest, C. E. Rasmussen and C. K. I. Williams, "Gaussian Processes for Machine Learning", MIT Press 2006, sections
+5.1 and 5.4.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +20,14 @@ from nni_latency.errors import InvalidValueError
 
 Array = NDArray[np.float64]
 
-#: Length scales [standard deviations of all features together], deviations and noises that are tried.
-_SCALES, _DEVIATIONS, _NOISES = (0.2, 0.4, 0.8, 1.6), (0.2, 0.5, 1.0), (0.01, 0.03, 0.06, 0.12)
+#: The logarithm of a length over the usual one, the root of the number of features, varies by so much [standard deviation].
+_SPREAD = 0.7
 
-#: So many points are enough to choose among those.
-_ENOUGH = 300
+#: Noise over deviation: where the search begins, and its bounds.
+_NOISE, _LEAST_NOISE, _MOST_NOISE = 0.2, 0.01, 2.0
+
+#: So many points, and steps, are enough to choose lengths.
+_ENOUGH, _STEPS = 400, 40
 
 #: Points at most; more make it slow and the file large.
 _MOST = 1500
@@ -36,8 +44,8 @@ class Process:
     weights : ndarray of shape (n,)
         What each adds to an answer.
     centre, width : ndarray of shape (n_features,)
-        How features are centred and scaled.
-    scale : float
+        How features are centred and scaled; a feature that does not matter is wide.
+    scale : float, default=1.0
         Over which distance kernels are alike.
     """
 
@@ -45,7 +53,7 @@ class Process:
     weights: Array
     centre: Array
     width: Array
-    scale: float
+    scale: float = 1.0
 
     def __post_init__(self) -> None:
         n_features = len(self.centre)
@@ -63,14 +71,12 @@ class Process:
 
     @classmethod
     def fit(cls, features: Array, targets: Array) -> Process:
-        """Learn targets that vary around zero; scale, deviation and noise are those under which they are likeliest."""
+        """Learn targets that vary around zero; lengths, deviation and noise are those under which they are likeliest."""
         if len(features) > _MOST:
             chosen = np.linspace(0, len(features) - 1, _MOST).astype(int)
             features, targets = features[chosen], targets[chosen]
-        points, centre, width = _standardised(features)
-        scale, ratio = _choose(points, targets)
-        weights = scipy.linalg.cho_solve(_factor(points, scale, ratio), targets)
-        return cls(points, weights, centre, width, scale)
+        points, centre, width, ratio = _standardised(features, targets)
+        return cls(points, scipy.linalg.cho_solve(_factor(points, ratio), targets), centre, width)
 
     def content(self) -> dict[str, Any]:
         """Return plain values."""
@@ -89,11 +95,15 @@ class Process:
         return cls(**arrays, scale=float(content["scale"]))
 
 
-def _likeness(one: Array, other: Array, scale: float) -> Array:
+def _likeness(one: Array, other: Array, scale: float = 1.0) -> Array:
     """Return how alike rows are, (n_one, n_other), in (0, 1]; it has one derivative (Matern, 3/2)."""
-    squares = (one**2).sum(1)[:, None] + (other**2).sum(1)[None, :] - 2 * one @ other.T
-    distances = np.sqrt(3 * np.maximum(squares, 0.0)) / scale
+    distances = _distances(one, other) / scale
     return np.asarray((1 + distances) * np.exp(-distances))
+
+
+def _distances(one: Array, other: Array) -> Array:
+    squares = (one**2).sum(1)[:, None] + (other**2).sum(1)[None, :] - 2 * one @ other.T
+    return np.asarray(np.sqrt(3 * np.maximum(squares, 0.0)))
 
 
 def left_out(features: Array, targets: Array) -> Array:
@@ -104,39 +114,64 @@ def left_out(features: Array, targets: Array) -> Array:
         for part in range(parts):
             found[part::parts] = left_out(features[part::parts], targets[part::parts])
         return found
-    points, _, _ = _standardised(features)
-    scale, ratio = _choose(points, targets)
-    factor = _factor(points, scale, ratio)
-    inverse = scipy.linalg.cho_solve(factor, np.eye(len(points)))
+    points, _, _, ratio = _standardised(features, targets)
+    inverse = scipy.linalg.cho_solve(_factor(points, ratio), np.eye(len(points)))
     return np.asarray(inverse @ targets / np.diag(inverse))
 
 
-def _standardised(features: Array) -> tuple[Array, Array, Array]:
-    """Return centred and scaled features, where their centre is, and how wide they are."""
+def _standardised(features: Array, targets: Array) -> tuple[Array, Array, Array, float]:
+    """Return centred and scaled features, where their centre is, how wide they are, and the noise over the deviation."""
     spread = features.std(axis=0)
-    centre, width = features.mean(axis=0), np.where(spread > 1e-9, spread, 1.0) * math.sqrt(features.shape[1])
-    return np.round((features - centre) / width, 6), centre, width
+    centre, width = features.mean(axis=0), np.where(spread > 1e-9, spread, 1.0)
+    lengths, ratio = _likeliest((features - centre) / width, targets)
+    return np.round((features - centre) / (width * lengths), 6), centre, width * lengths, ratio
 
 
-def _factor(points: Array, scale: float, ratio: float) -> Any:
-    return scipy.linalg.cho_factor(_likeness(points, points, scale) + ratio**2 * np.eye(len(points)))
+def _factor(points: Array, ratio: float) -> Any:
+    return scipy.linalg.cho_factor(_likeness(points, points) + ratio**2 * np.eye(len(points)), lower=True)
 
 
-def _choose(points: Array, targets: Array) -> tuple[float, float]:
-    """Choose the scale, and noise over deviation, by the likelihood of points that are left out."""
+def _likeliest(points: Array, targets: Array) -> tuple[Array, float]:
+    """Return the length of every feature, and noise over deviation, under which targets are likeliest."""
+    if not np.any(targets):
+        return np.full(points.shape[1], math.sqrt(points.shape[1])), _NOISE
     chosen = np.linspace(0, len(points) - 1, min(len(points), _ENOUGH)).astype(int)
-    points, targets = points[chosen], targets[chosen]
-    best, least = (_SCALES[1], _DEVIATIONS[1], _NOISES[1]), math.inf
-    for scale in _SCALES:
-        levels, turns = np.linalg.eigh(_likeness(points, points, scale))
-        rotated = turns.T @ targets
-        for deviation in _DEVIATIONS:
-            for noise in _NOISES:
-                inverse = 1 / (deviation**2 * np.maximum(levels, 0) + noise**2)
-                precision = (turns**2) @ inverse
-                errors = (turns @ (inverse * rotated)) / precision
-                loss = float(np.sum(np.log(1 / precision) + errors**2 * precision))
-                if loss < least:
-                    best, least = (scale, deviation, noise), loss
-    scale, deviation, noise = best
-    return scale, noise / deviation
+    usual = 0.5 * math.log(points.shape[1])
+    first = np.append(np.full(points.shape[1], usual), math.log(_NOISE))
+    bounds = [(usual - 5, usual + 5)] * points.shape[1] + [(math.log(_LEAST_NOISE), math.log(_MOST_NOISE))]
+    found = scipy.optimize.minimize(
+        lambda logs: unlikelihood(logs, points[chosen], targets[chosen]),
+        first,
+        jac=True,
+        method="L-BFGS-B",
+        bounds=bounds,
+        options={"maxiter": _STEPS},
+    )
+    return np.exp(found.x[:-1]), math.exp(found.x[-1])
+
+
+def unlikelihood(logs: Array, points: Array, targets: Array) -> tuple[float, Array]:
+    """Return the negative logarithm of how likely targets are, but for a constant, and its gradient.
+
+    Parameters
+    ----------
+    logs : ndarray of shape (n_features + 1,)
+        Logarithms of the length of every feature, and of noise over deviation. The deviation is the likeliest one.
+    points : ndarray of shape (n, n_features)
+        Standardised features.
+    targets : ndarray of shape (n,)
+        Not all of them zero.
+    """
+    lengths, ratio = np.exp(logs[:-1]), math.exp(logs[-1])
+    scaled, count = points / lengths, len(targets)
+    factor = _factor(scaled, ratio)
+    inverse = scipy.linalg.cho_solve(factor, np.eye(count))
+    weights = inverse @ targets
+    variance = float(targets @ weights) / count
+    slope = 0.5 * (inverse - np.outer(weights, weights) / variance)
+    # The derivative of the likeness with the logarithm of a length is 3 exp(-r) times the squared distance in it.
+    by_square = 3 * slope * np.exp(-_distances(scaled, scaled))
+    by_length = 2 * (by_square.sum(1) @ scaled**2) - 2 * (scaled * (by_square @ scaled)).sum(0)
+    strange = (logs[:-1] - 0.5 * math.log(len(lengths))) / _SPREAD
+    loss = 0.5 * count * math.log(variance) + np.log(np.diag(factor[0])).sum() + 0.5 * (strange**2).sum()
+    return float(loss), np.append(by_length + strange / _SPREAD, 2 * ratio**2 * np.trace(slope))
