@@ -32,6 +32,7 @@ import torch
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 from numpy.typing import NDArray
+from sklearn.base import clone
 from torch import nn
 from torch.nn import functional
 from torch_geometric.data import Batch, Data
@@ -43,6 +44,7 @@ from nni_latency.files import write_atomically
 from nni_latency.graphs import MIXED, GraphPredictor, MeasuredNetwork
 from nni_latency.loading import load_kernels
 from nni_latency.operators import Features, OpSpec, work_of
+from nni_latency.platforms import Platform
 
 Array = NDArray[np.float64]
 Networks = Sequence[MeasuredNetwork]
@@ -173,11 +175,11 @@ def run_nnlp(network: Nnlp, data: Sequence[Data]) -> Array:
         )  # fmt: skip
 
 
-def by_graph(epochs: int, jobs: int) -> Method:
-    """Predict by a graph predictor."""
+def by_graph(graph: GraphPredictor) -> Method:
+    """Predict by a graph predictor like this one."""
 
     def predict(known: Networks, unknown: Networks) -> Array:
-        return GraphPredictor(epochs=epochs, n_jobs=jobs).fit(known).predict([item.graph for item in unknown])
+        return clone(graph).fit(known).predict([item.graph for item in unknown])
 
     return predict
 
@@ -206,12 +208,14 @@ def by_kernels(argument: str) -> Method:
 @click.option("--at-once", default=1, show_default=True, help="Families that are held out at a time.")
 @click.option("--kernels", help="KERNELS.json,RULES.json of the platform.")
 @click.option("--epochs", default=40, show_default=True, help="Epochs of the graph predictor at most.")
+@click.option("--members", default=3, show_default=True, help="Graph networks of the graph predictor.")
+@click.option("--folds", default=4, show_default=True, help="Folds in which the graph predictor finds its epochs.")
 @click.option("--nnlp-epochs", default=50, show_default=True, help="Epochs of NNLP at most.")
 @click.option("--jobs", default=1, show_default=True, help="Processes of the graph predictor that learn side by side.")
 @click.option("--out", default=Path("unseen"), type=click.Path(path_type=Path), help="Folder of results and pictures.")
 def main(
     data: tuple[Path, ...], platform: str | None, ask: str, wanted: tuple[str, ...], at_once: int, kernels: str | None,
-    epochs: int, nnlp_epochs: int, jobs: int, out: Path,
+    epochs: int, members: int, folds: int, nnlp_epochs: int, jobs: int, out: Path,
 ) -> None:  # fmt: skip
     """Predict what was measured, and compare."""
     networks = [item for folder in data for item in measured_networks(folder)]
@@ -219,12 +223,13 @@ def main(
     chosen = platform or max(set(ids), key=ids.count)
     out.mkdir(parents=True, exist_ok=True)
     here = [item for item in networks if item.platform.id == chosen]
+    graph = GraphPredictor(epochs=epochs, n_members=members, n_folds=folds, n_jobs=jobs)
     methods: dict[str, Method] = {
         "FLOPs": by_line(lambda found: [found.flops]),
         "FLOPs + memory": by_line(lambda found: [found.flops, found.memory]),
         "NNLP": by_nnlp(nnlp_epochs),
         **({"kernels": by_kernels(kernels)} if kernels else {}),
-        "graph": by_graph(epochs, jobs),
+        "graph": by_graph(graph),
     }
     if ask == "families":
         families = [name for name in sorted({item.family for item in here} - MIXED) if not wanted or name in wanted]
@@ -233,8 +238,8 @@ def main(
         cases = [hold_out(here, families[place::n_groups]) for place in range(n_groups)]
         compare(cases, methods, out / f"families.{chosen}.json", out / "unseen_families.png")
     elif ask == "domain":
-        members = sorted((item for item in here if item.family not in MIXED), key=lambda item: item.name)
-        test = {item.name for number, item in enumerate(members) if number % 10 == 3}
+        own = sorted((item for item in here if item.family not in MIXED), key=lambda item: item.name)
+        test = {item.name for number, item in enumerate(own) if number % 10 == 3}
         known, unknown = ([item for item in here if (item.name in test) == held] for held in (False, True))
         compare([(known, {"all": unknown})], methods, out / f"domain.{chosen}.json", out / "in_domain.png")
     elif ask == "family":
@@ -245,9 +250,9 @@ def main(
             cases.append(([*known, *own[:50]], {name: own[50:]}))
         compare(cases, methods, out / f"family.{chosen}.json", out / "new_family.png")
     elif ask == "zero":
-        guess(networks, platform, epochs, jobs, out)
+        guess(networks, platform, graph, out)
     else:
-        transfer(networks, chosen, epochs, jobs, out)
+        transfer(networks, chosen, graph, out)
 
 
 def hold_out(networks: Networks, families: Sequence[str]) -> Case:
@@ -336,7 +341,7 @@ def draw(
     click.echo(f"Wrote {out}")
 
 
-def transfer(networks: Networks, platform: str, epochs: int, jobs: int, out: Path) -> None:
+def transfer(networks: Networks, platform: str, graph: GraphPredictor, out: Path) -> None:
     """Learn a platform that was held out from a few networks, beside from scratch; draw error against networks."""
     others = [item for item in networks if item.platform.id != platform]
     here = sorted((item for item in networks if item.platform.id == platform), key=lambda item: item.name)
@@ -345,9 +350,7 @@ def transfer(networks: Networks, platform: str, epochs: int, jobs: int, out: Pat
         [here[number] for number in random[: len(here) // 4]],
         [here[number] for number in random[len(here) // 4 :]],
     )
-    pretrained = GraphPredictor(epochs=epochs, n_jobs=jobs).fit(
-        [item for item in others if item.name not in {t.name for t in test}]
-    )
+    pretrained = clone(graph).fit([item for item in others if item.name not in {t.name for t in test}])
     measured = [item.latency for item in test]
     graphs = [item.graph for item in test]
     order = pretrained.suggest([item.graph for item in pool], min(300, len(pool)))
@@ -359,7 +362,7 @@ def transfer(networks: Networks, platform: str, epochs: int, jobs: int, out: Pat
         ways = {"pretrained, chosen": lambda items=chosen: pretrained.adapt(items)}
         ways["pretrained, at random"] = lambda items=pool[:count]: pretrained.adapt(items)
         if count >= 16:
-            ways["from scratch"] = lambda items=pool[:count]: GraphPredictor(epochs=epochs, n_jobs=jobs).fit(items)
+            ways["from scratch"] = lambda items=pool[:count]: clone(graph).fit(items)
         for name, make in ways.items():
             found = score(make().predict(graphs, platform), measured)
             say(f"{name} {count}", found, 0.0)
@@ -379,32 +382,47 @@ def transfer(networks: Networks, platform: str, epochs: int, jobs: int, out: Pat
     click.echo(f"Wrote {out / 'transfer.png'}")
 
 
-def guess(networks: Networks, wanted: str | None, epochs: int, jobs: int, out: Path) -> None:
+def guess(networks: Networks, wanted: str | None, graph: GraphPredictor, out: Path) -> None:
     """Guess a platform, or every one, from the others, beside the nearest of them, and FLOPs at its median speed."""
     platforms = {item.platform.id: item.platform for item in networks if wanted in (None, item.platform.id)}
     if not platforms:
         raise click.BadParameter(f"The data has no networks of {wanted!r}.", param_hint="--platform")
     path = out / "zero.json"
-    rows = json.loads(path.read_text()) if path.is_file() else {}
+    rows: dict[str, dict[str, float | str]] = json.loads(path.read_text()) if path.is_file() else {}
     for name, platform in platforms.items():
-        here = [item for item in networks if item.platform.id == name]
-        others = [item for item in networks if item.platform.id != name]
-        predictor = GraphPredictor(epochs=epochs, n_jobs=jobs).fit(others)
-        measured = np.array([item.latency for item in here])
-        guesses = [predictor.guess(item.graph, platform) for item in here]
-        near = guesses[0].missing[0].rpartition(" ")[2]
-        speed = np.median([main_features(item).flops / item.latency for item in others if item.platform.id == near])
-        found = {
-            "guessed": [item.value for item in guesses],
-            f"as {near}": predictor.predict([item.graph for item in here], near),
-            "FLOPs": [main_features(item).flops / speed for item in here],
-        }
-        inside = np.mean([item.low <= value <= item.high for item, value in zip(guesses, measured, strict=True)])
-        rows[name] = {way: score(values, measured).mape for way, values in found.items()} | {"inside": float(inside)}
-        for way, values in found.items():
-            say(f"{name} {way}", score(values, measured), 0.0)
-        click.echo(f"{name}: {inside:.0%} within the interval, a factor of {guesses[0].high / guesses[0].value:.2f}")
-        write_atomically(path, json.dumps(rows))
+        if name not in rows:
+            rows[name] = guess_one(networks, platform, graph)
+            write_atomically(path, json.dumps(rows))
+    names = ("guessed", "nearest", "FLOPs", "inside")
+    click.echo(f"{'MAPE':36}" + "".join(f"{name:>10}" for name in names) + f"{'factor':>8}  nearest")
+    for name in platforms:
+        row = rows[name]
+        click.echo(
+            f"{name:36}" + "".join(f"{row[way]:10.1%}" for way in names) + f"{row['factor']:8.2f}  {row['near']}"
+        )
+    means = [np.mean([float(rows[name][way]) for name in platforms]) for way in names]
+    click.echo(f"{'mean':36}" + "".join(f"{value:10.1%}" for value in means))
+
+
+def guess_one(networks: Networks, platform: Platform, graph: GraphPredictor) -> dict[str, float | str]:
+    """Guess a platform from the others; return errors by way, and how many networks are inside of their intervals."""
+    here = [item for item in networks if item.platform.id == platform.id]
+    others = [item for item in networks if item.platform.id != platform.id]
+    predictor = clone(graph).fit(others)
+    measured = np.array([item.latency for item in here])
+    guesses = [predictor.guess(item.graph, platform) for item in here]
+    near = guesses[0].missing[0].rpartition(" ")[2]
+    speed = np.median([main_features(item).flops / item.latency for item in others if item.platform.id == near])
+    found = {
+        "guessed": [item.value for item in guesses],
+        "nearest": predictor.predict([item.graph for item in here], near),
+        "FLOPs": [main_features(item).flops / speed for item in here],
+    }
+    for way, values in found.items():
+        say(f"{platform.id} {way}", score(values, measured), 0.0)
+    inside = np.mean([item.low <= value <= item.high for item, value in zip(guesses, measured, strict=True)])
+    errors = {way: float(score(values, measured).mape) for way, values in found.items()}
+    return {**errors, "inside": float(inside), "factor": guesses[0].high / guesses[0].value, "near": near}
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ import nni_latency.kernels as kernels
 from nni_latency.cli._report import Column, Grid, Pairs, Report
 from nni_latency.units import format_count, format_percent, format_seconds
 
-
 #: Kernels that take as long are scored by themselves, too: of shorter ones, whole microseconds are a large share [s].
 _LONG = 30e-6
 

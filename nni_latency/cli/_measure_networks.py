@@ -84,6 +84,10 @@ class _PlatformsOptions:
         """Make the runtimes, all of them before anything is measured."""
         return [self._make(text, where) for text in self.platforms]
 
+    def speeds(self, where: FarmOptions) -> Mapping[str, float]:
+        """Measure what the device computes and moves; a device of a farm is not here."""
+        return platforms.measure_speeds(self.device, self.threads) if where.farm is None else {}
+
     def _make(self, text: str, where: FarmOptions) -> runtimes.Runtime:
         runtime, precision = loading.split_runtime(text)
         return where.runtime(PlatformOptions(self.device, runtime, (), precision, self.threads, "kept"))
@@ -131,7 +135,8 @@ def command(
     made = where.make(farm)
     out = output.path()
     networks = _prepare(files, wanted)
-    steps = [_Step(runtime, size, networks) for runtime in made for size in wanted.batch_sizes]
+    speeds = where.speeds(farm)
+    steps = [_Step(runtime, size, networks, speeds) for runtime in made for size in wanted.batch_sizes]
     _measure(steps, ending, store)
     measured = [step.found for step in steps if step.found is not None]
     if not measured:
@@ -144,8 +149,14 @@ def command(
 class _Step:
     """The networks of one batch size on one platform."""
 
-    def __init__(self, runtime: runtimes.Runtime, size: int, networks: Sequence[datasets.NetworkFile]) -> None:
-        self.runtime, self.size = runtime, size
+    def __init__(
+        self,
+        runtime: runtimes.Runtime,
+        size: int,
+        networks: Sequence[datasets.NetworkFile],
+        speeds: Mapping[str, float],
+    ) -> None:
+        self.runtime, self.size, self.speeds = runtime, size, speeds
         self.networks = [item for item in networks if item.batch_size == size]
         self.found: datasets.PlatformLatencies | None = None
         #: Why nothing could be measured.
@@ -170,7 +181,9 @@ class _Step:
             with Measuring(
                 f"{len(self.networks)} networks at batch size {self.size} ({what})", self.runtime, store
             ) as bar:
-                self.found = datasets.measure_networks(self.networks, self.runtime, protocol=protocol, **bar.how)
+                self.found = datasets.measure_networks(
+                    self.networks, self.runtime, protocol=protocol, facts=self.speeds, **bar.how
+                )
         except MeasurementError as error:
             self.reason = str(error)
 

@@ -72,6 +72,7 @@ def measure_networks(
     *,
     protocol: Protocol | None = None,
     anchors: Sequence[str] = ANCHORS,
+    facts: Mapping[str, float] | None = None,
     **how: Unpack[MeasuringOptions],
 ) -> PlatformLatencies:
     """Measure networks of one batch size on one platform.
@@ -89,6 +90,8 @@ def measure_networks(
         How; by default `DATASET_PROTOCOL`.
     anchors : sequence of str
         Families whose published networks are in every batch.
+    facts : mapping, optional
+        What else is known of the device, such as `nni_latency.platforms.measure_speeds` tells.
     **how
         As for `nni_latency.tables.build_table`.
 
@@ -128,8 +131,9 @@ def measure_networks(
     summaries = summarise_networks(schedule.visits, how_long)
     wanted = {item.key: schedule.visits[item.key] for item in networks if item.key in schedule.visits}
     found = {key: summaries[key] for key in wanted}
+    platform = runtime.platform
     return PlatformLatencies(
-        runtime.platform,
+        replace(platform, facts={**platform.facts, **(facts or {})}),
         batch_size,
         how_long,
         measured.campaign,

@@ -245,8 +245,9 @@ class GraphPredictor(BaseEstimator):
         graph : Graph
             The network.
         platform : Platform
-            Its runtime, precision and threads count, and the facts ``peak_flops`` [FLOP/s], ``memory_bandwidth``
-            [byte/s] and ``cache`` [byte], where they are known of it and of platforms that were learned.
+            Its device, runtime, precision and threads count. So do the facts ``peak_flops`` [FLOP/s] of single
+            precision and ``memory_bandwidth`` [byte/s], both with that many threads, and ``cache`` [byte], where they
+            are known of it and of platforms that were learned.
 
         Returns
         -------
@@ -269,7 +270,9 @@ class GraphPredictor(BaseEstimator):
         value = float(guess.latencies(predicting.predict_terms(self.members_, [encode_graph(graph)]))[0])
         factor = math.exp(self.unmeasured_spread_)
         near = self.platforms_[guess.nearest].id
-        return Estimate(value, value / factor, value * factor, (f"not measured on {platform.id}: guessed from {near}",))
+        doubts = [f"not measured on {platform.id}: guessed from {near}"]
+        doubts += [f"no known platform has the fact {name}: it does not count" for name in guess.idle]
+        return Estimate(value, value / factor, value * factor, tuple(doubts))
 
     def explain(self, graph: Graph, platform: Platform | str | None = None) -> list[OperatorCost]:
         """Tell what every operator costs; they add up to the prediction, but for what a run adds.

@@ -1,8 +1,8 @@
 """A Gaussian process over features of kernels: smooth where trees have steps, and certain of what it has seen.
 
-How far apart two kernels may be in a feature and still be alike is learned for each feature: those under which the targets
-are likeliest, C. E. Rasmussen and C. K. I. Williams, "Gaussian Processes for Machine Learning", MIT Press 2006, sections
-5.1 and 5.4.
+How far apart two kernels may be in a feature and still be alike is learned for each feature: those lengths under which
+the targets are likeliest, C. E. Rasmussen and C. K. I. Williams, "Gaussian Processes for Machine Learning", MIT Press
+2006, sections 5.1 and 5.4.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from nni_latency.errors import InvalidValueError
 
 Array = NDArray[np.float64]
 
-#: The logarithm of a length over the usual one, the root of the number of features, varies by so much [standard deviation].
+#: Standard deviation of the logarithm of a length over the usual one, the root of the number of features.
 _SPREAD = 0.7
 
 #: Noise over deviation: where the search begins, and its bounds.
@@ -71,7 +71,7 @@ class Process:
 
     @classmethod
     def fit(cls, features: Array, targets: Array) -> Process:
-        """Learn targets that vary around zero; lengths, deviation and noise are those under which they are likeliest."""
+        """Learn targets that vary around zero, with lengths, deviation and noise under which they are likeliest."""
         if len(features) > _MOST:
             chosen = np.linspace(0, len(features) - 1, _MOST).astype(int)
             features, targets = features[chosen], targets[chosen]
@@ -120,7 +120,7 @@ def left_out(features: Array, targets: Array) -> Array:
 
 
 def _standardised(features: Array, targets: Array) -> tuple[Array, Array, Array, float]:
-    """Return centred and scaled features, where their centre is, how wide they are, and the noise over the deviation."""
+    """Return centred and scaled features, their centre, how wide they are, and the noise over the deviation."""
     spread = features.std(axis=0)
     centre, width = features.mean(axis=0), np.where(spread > 1e-9, spread, 1.0)
     lengths, ratio = _likeliest((features - centre) / width, targets)

@@ -4,6 +4,7 @@ from ._facts import FACTS, Fact, affinity, collect_facts
 from ._nvml import gpu_handle
 from ._platform import PRECISIONS, RUNTIME_FACT, Platform, check_same_platform, current_platform, ids_named
 from ._remarks import Remark, remarks_on
+from ._speeds import measure_speeds
 from ._threads import torch_threads
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "gpu_handle",
     "ids_named",
     "list_devices",
+    "measure_speeds",
     "read_conditions",
     "remarks_on",
     "resolve_device",

@@ -41,6 +41,9 @@ FACTS: tuple[Fact, ...] = (
     Fact("cpu_affinity", "numbers of the logical processors that this process may use"),
     Fact("cpu_governor", "frequency governor of the first processor"),
     Fact("cpu_frequency_max", "highest frequency of the first processor [Hz]"),
+    Fact("cache", "largest cache of the device [byte]"),
+    Fact("peak_flops", "operations per second of a large product of matrices in fp32, measured [FLOP/s]"),
+    Fact("memory_bandwidth", "bytes read and written per second by a large copy, measured [byte/s]"),
     Fact("memory", "main memory [byte]"),
     Fact("virtualised", "whether the machine runs under a hypervisor"),
     Fact("load", "mean number of running processes over the last minute, when it began"),
@@ -56,6 +59,10 @@ FACTS: tuple[Fact, ...] = (
     Fact("cudnn", "version of cuDNN"),
     Fact("nni_latency", "version of this package"),
 )
+
+
+#: Bytes by the letter behind a number of them.
+_UNITS = {"K": 2**10, "M": 2**20, "G": 2**30}
 
 
 def collect_facts(device: str = "cpu") -> dict[str, FactValue]:
@@ -125,12 +132,21 @@ def _cpu_facts() -> Iterator[tuple[str, FactValue]]:
         yield "cpu_signature", "-".join(part for part in signature if part)
     if info:
         yield "virtualised", "hypervisor" in info.get("flags", "").split()
+    yield from _cache(Path("/sys/devices/system/cpu/cpu0/cache"))
     frequency = Path("/sys/devices/system/cpu/cpu0/cpufreq")
     governor, top = _read(frequency / "scaling_governor"), _read(frequency / "cpuinfo_max_freq")
     if governor:
         yield "cpu_governor", governor
     if top:
         yield "cpu_frequency_max", int(top) * 1000
+
+
+def _cache(folder: Path) -> Iterator[tuple[str, FactValue]]:
+    """Tell the largest cache that the first processor has, alone or with others; sizes are written like ``32768K``."""
+    sizes = [_read(path) or "" for path in folder.glob("index*/size")]
+    found = [int(size[:-1]) * _UNITS[size[-1]] for size in sizes if re.fullmatch(r"\d+[KMG]", size)]
+    if found:
+        yield "cache", max(found)
 
 
 def _gpu_facts(index: int) -> Iterator[tuple[str, FactValue]]:
@@ -140,6 +156,7 @@ def _gpu_facts(index: int) -> Iterator[tuple[str, FactValue]]:
     yield "device_kind", "cuda"
     yield "device_name", properties.name
     yield "gpu_memory", properties.total_memory
+    yield "cache", properties.L2_cache_size
     if torch.version.cuda:
         yield "cuda", torch.version.cuda
     if torch.backends.cudnn.version() is not None:

@@ -47,6 +47,11 @@ def test_members_are_measured_with_their_calls(members):
     assert (found.batch_size, found.failures, found.sees_nodes) == (1, {}, False)
 
 
+def test_what_else_is_known_of_the_device_is_kept(members):
+    found = _measure(members[:1], facts={"peak_flops": 1e11})
+    assert found.platform.facts["peak_flops"] == 1e11
+
+
 @pytest.mark.slow
 def test_same_call_measures_nothing_again(members):
     store = MemoryStore()

@@ -265,6 +265,9 @@ def test_a_platform_that_nobody_measured_is_guessed() -> None:
     assert guess.low < guess.value < guess.high
     assert guess.value == pytest.approx(latency(graph, 100 / 90), rel=0.4)
     assert guess.missing == (f"not measured on {near.id}: guessed from {known[1][0].id}",)
+    faster = Platform("device-90", "onnxruntime", facts={"peak_flops": 180, "memory_bandwidth": 180, "cache": 1})
+    assert guess.value / found.guess(graph, faster).value == pytest.approx(2.0, rel=0.3)
+    assert found.guess(graph, faster).missing[1:] == ("no known platform has the fact cache: it does not count",)
     with pytest.raises(InvalidValueError, match="peak_flops"):
         found.guess(graph, Platform("x", facts={"peak_flops": -1}))
 

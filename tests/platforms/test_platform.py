@@ -15,6 +15,7 @@ from nni_latency.platforms import (
     current_platform,
     ids_named,
     list_devices,
+    measure_speeds,
     resolve_device,
 )
 from nni_latency.platforms._platform import device_slug
@@ -183,3 +184,12 @@ def test_resolve_device_lists_what_there_is(name, monkeypatch):
 def test_whole_parts_of_an_id_name_a_platform_before_parts_of_words(name, expected):
     ids = ["pi-4.torch.fp32.t1", "pi-400.torchscript.fp32.t1", "pi-4.torch.bf16.t1"]
     assert ids_named(name, ids) == expected
+
+
+def test_speeds_are_facts_of_any_computer():
+    speeds = measure_speeds()
+    assert set(speeds) <= {fact.name for fact in FACTS}
+    assert 1e8 < speeds["peak_flops"] < 1e13
+    assert 1e8 < speeds["memory_bandwidth"] < 1e12
+    with pytest.raises(UnknownNameError, match="device 'nowhere'"):
+        measure_speeds("nowhere")
