@@ -37,6 +37,8 @@ class GroupLearner:
     def __init__(self, kinds: Sequence[KernelType], sampling: Sampling, sampler: Sampler) -> None:
         self.kinds, self.sampling, self._sampler = tuple(kinds), sampling, sampler
         self._table = FeatureTable({kind.name: kind for kind in kinds})
+        #: What was measured when predictions were asked for last, and what was said.
+        self._said: tuple[dict[Kernel, float], Array] | None = None
 
     def first(self) -> list[Kernel]:
         """Return the kernels to begin with, those of all kinds in turn."""
@@ -48,7 +50,7 @@ class GroupLearner:
         kernels, seconds = list(measured), np.array(list(measured.values()))
         if len(kernels) < FEWEST_KERNELS:
             return []
-        errors = self.errors(kernels, seconds)
+        errors = np.abs(self.predictions(measured) / seconds - 1)
         centres = [kernel for kernel, error in zip(kernels, errors, strict=True) if error > self._threshold]
         if not centres:
             return []
@@ -56,15 +58,13 @@ class GroupLearner:
         count = min(len(centres) * self.sampling.finegrained_sample_num, most)
         return self._refined(centres, count, lambda: disagreement(self._table, kernels, seconds, self.sampling.seed))
 
-    def errors(self, kernels: Sequence[Kernel], seconds: Array) -> Array:
-        """Return how far every kernel is from what the others say of it, as a ratio, (n,), not negative."""
-        terms = self._table.terms(kernels)
-        targets = np.log(seconds) - np.log(terms @ fit_base(terms, seconds))
-        return np.asarray(np.abs(np.expm1(-left_out(self._table.physical(kernels), targets))))
-
     def predictions(self, measured: Mapping[Kernel, float]) -> Array:
         """Return what the others say of every kernel [s], (n,); of too few, what was measured twice over."""
-        kernels, seconds = list(measured), np.array(list(measured.values()))
+        if self._said is None or self._said[0] != measured:
+            self._said = dict(measured), self._predictions(list(measured), np.array(list(measured.values())))
+        return self._said[1]
+
+    def _predictions(self, kernels: Sequence[Kernel], seconds: Array) -> Array:
         if len(kernels) < FEWEST_KERNELS:
             return 2 * seconds
         terms = self._table.terms(kernels)
