@@ -156,9 +156,10 @@ class GraphPredictor(BaseEstimator):
         Raises
         ------
         InvalidValueError
-            If there are too few networks, or two latencies of one network disagree.
+            If there are too few networks, two latencies of one network disagree, or a fact is no positive number.
         """
         data = Measurements.of(check_networks(networks))
+        unmeasured.check_facts(data.platforms)
         if len(data.examples.graphs) < 2 * self.n_folds:
             raise InvalidValueError(
                 f"A graph predictor needs at least {2 * self.n_folds} networks. Got {len(data.examples.graphs)}."

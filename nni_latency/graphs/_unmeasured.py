@@ -9,8 +9,9 @@ way.
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -74,9 +75,9 @@ class Unmeasured:
         Raises
         ------
         InvalidValueError
-            If one of its facts is no positive number.
+            If a fact of one of them is no positive number.
         """
-        check_facts(platform.facts)
+        check_facts([platform, *known])
         given = [name for name in FACTS if platform.facts.get(name)]
         idle = tuple(name for name in given if not any(name in other.facts for other in known))
         used = _comparable(platform, known, [name for name in given if name not in idle])
@@ -128,12 +129,14 @@ def _alike(one: Platform, other: Platform, facts: Sequence[str]) -> float:
     return math.exp(-sum(_APART[name] * abs(math.log(_ratio(one, other, name))) for name in facts))
 
 
-def check_facts(facts: Mapping[str, object]) -> None:
+def check_facts(platforms: Sequence[Platform]) -> None:
     """Raise `InvalidValueError` if a fact that scales is no positive number."""
-    for name in FACTS:
-        value = facts.get(name)
+    for platform, name in itertools.product(platforms, FACTS):
+        value = platform.facts.get(name)
         if value is not None and not (isinstance(value, (int, float)) and math.isfinite(value) and value > 0):
-            raise InvalidValueError(f"The fact {name!r} of a platform must be a positive number. Got {value!r}.")
+            raise InvalidValueError(
+                f"The fact {name!r} of the platform {platform.id} must be a positive number. Got {value!r}."
+            )
 
 
 def _factors(new: Platform, old: Platform, facts: Sequence[str]) -> Array:

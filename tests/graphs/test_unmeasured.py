@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nni_latency.errors import InvalidValueError
 from nni_latency.graphs._encoding import TERMS
 from nni_latency.graphs._unmeasured import Unmeasured, left_out_errors
 from nni_latency.platforms import Platform
@@ -60,3 +61,12 @@ def test_precision_and_threads_scale_what_facts_do_not():
     assert guess.factors[:, TERMS.index("flops")] == pytest.approx(0.25 / 4**0.8)
     assert guess.idle == ()
     assert Unmeasured.of(Platform("x", facts={"cache": 1e6}), known).idle == ("cache",)
+
+
+@pytest.mark.parametrize("value", [0, -1.0, float("inf"), "fast"])
+def test_a_fact_that_is_no_positive_number_is_named(value):
+    strange = Platform("board", "torch", facts={"peak_flops": value})
+    with pytest.raises(InvalidValueError, match=r"'peak_flops' of the platform board\.torch\.fp32\.t1 must be"):
+        Unmeasured.of(strange, EVERY[:3])
+    with pytest.raises(InvalidValueError, match=r"'peak_flops' of the platform board\.torch\.fp32\.t1"):
+        Unmeasured.of(Platform("phone"), [*EVERY[:3], strange])
