@@ -133,15 +133,17 @@ def _factor(points: Array, ratio: float) -> Any:
 
 def _likeliest(points: Array, targets: Array) -> tuple[Array, float]:
     """Return the length of every feature, and noise over deviation, under which targets are likeliest."""
+    chosen = np.linspace(0, len(points) - 1, min(len(points), _ENOUGH)).astype(int)
+    points, targets = points[chosen], targets[chosen]
     if not np.any(targets):
         return np.full(points.shape[1], math.sqrt(points.shape[1])), _NOISE
-    chosen = np.linspace(0, len(points) - 1, min(len(points), _ENOUGH)).astype(int)
     usual = 0.5 * math.log(points.shape[1])
     first = np.append(np.full(points.shape[1], usual), math.log(_NOISE))
     bounds = [(usual - 5, usual + 5)] * points.shape[1] + [(math.log(_LEAST_NOISE), math.log(_MOST_NOISE))]
     found = scipy.optimize.minimize(
-        lambda logs: unlikelihood(logs, points[chosen], targets[chosen]),
+        unlikelihood,
         first,
+        args=(points, targets),
         jac=True,
         method="L-BFGS-B",
         bounds=bounds,

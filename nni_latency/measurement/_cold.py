@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,6 +11,7 @@ from torch import nn
 
 from nni_latency.measurement._subject import Build, Chain, Subject
 from nni_latency.operators import Inputs
+from nni_latency.platforms import cache_sizes
 
 #: Least and most memory that is touched to empty the caches, and as many times the largest cache [byte].
 _LEAST_FLUSH, _MOST_FLUSH, _TIMES_CACHE = 64 * 2**20, 512 * 2**20, 2
@@ -24,8 +23,6 @@ NETWORK_TRAFFIC = 16 * 2**20
 #: What is touched between two runs of kernels side by side, as many times the second-level cache, and where that is not
 #: known [byte].
 _TIMES_NEAR_CACHE, _NEAR_TRAFFIC = 2, 4 * 2**20
-
-_CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 
 
 def cold_chain(key: str, build: Build, input_shapes: Sequence[Sequence[int]], dtype: str = "float32") -> Chain:
@@ -60,7 +57,7 @@ def cold_chain(key: str, build: Build, input_shapes: Sequence[Sequence[int]], dt
 
 def flush_size() -> int:
     """Return how much memory has to be touched until nothing else is in any cache [byte]."""
-    sizes = [_read_size(path) for path in _CACHES.glob("index*/size")]
+    sizes = [size for _, size in cache_sizes()]
     return min(max(_LEAST_FLUSH, _TIMES_CACHE * max(sizes, default=0)), _MOST_FLUSH)
 
 
@@ -69,20 +66,8 @@ def near_flush_size() -> int:
 
     What is in the caches behind them stays there, as between two runs of a network.
     """
-    sizes = [_read_size(path / "size") for path in _CACHES.glob("index*") if _read_text(path / "level") == "2"]
+    sizes = [size for level, size in cache_sizes() if level == "2"]
     return min(_TIMES_NEAR_CACHE * max(sizes, default=0) or _NEAR_TRAFFIC, NETWORK_TRAFFIC)
-
-
-def _read_size(path: Path) -> int:
-    match = re.fullmatch(r"(\d+)([KMG]?)", _read_text(path))
-    return int(match[1]) * {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}[match[2]] if match else 0
-
-
-def _read_text(path: Path) -> str:
-    try:
-        return path.read_text().strip()
-    except OSError:
-        return ""
 
 
 class _Native(nn.Module):

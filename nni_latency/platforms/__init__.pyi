@@ -1,3 +1,4 @@
+from ._caches import cache_sizes
 from ._conditions import CONDITIONS, Conditions, read_conditions
 from ._devices import list_devices, resolve_device
 from ._facts import FACTS, Fact, affinity, collect_facts
@@ -17,6 +18,7 @@ __all__ = [
     "Platform",
     "Remark",
     "affinity",
+    "cache_sizes",
     "check_same_platform",
     "collect_facts",
     "current_platform",

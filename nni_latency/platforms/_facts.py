@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
+from nni_latency.platforms._caches import cache_sizes
+
 FactValue = str | int | float | bool
 
 
@@ -59,10 +61,6 @@ FACTS: tuple[Fact, ...] = (
     Fact("cudnn", "version of cuDNN"),
     Fact("nni_latency", "version of this package"),
 )
-
-
-#: Bytes by the letter behind a number of them.
-_UNITS = {"K": 2**10, "M": 2**20, "G": 2**30}
 
 
 def collect_facts(device: str = "cpu") -> dict[str, FactValue]:
@@ -132,21 +130,15 @@ def _cpu_facts() -> Iterator[tuple[str, FactValue]]:
         yield "cpu_signature", "-".join(part for part in signature if part)
     if info:
         yield "virtualised", "hypervisor" in info.get("flags", "").split()
-    yield from _cache(Path("/sys/devices/system/cpu/cpu0/cache"))
+    largest = max((size for _, size in cache_sizes()), default=0)
+    if largest:
+        yield "cache", largest
     frequency = Path("/sys/devices/system/cpu/cpu0/cpufreq")
     governor, top = _read(frequency / "scaling_governor"), _read(frequency / "cpuinfo_max_freq")
     if governor:
         yield "cpu_governor", governor
     if top:
         yield "cpu_frequency_max", int(top) * 1000
-
-
-def _cache(folder: Path) -> Iterator[tuple[str, FactValue]]:
-    """Tell the largest cache that the first processor has, alone or with others; sizes are written like ``32768K``."""
-    sizes = [_read(path) or "" for path in folder.glob("index*/size")]
-    found = [int(size[:-1]) * _UNITS[size[-1]] for size in sizes if re.fullmatch(r"\d+[KMG]", size)]
-    if found:
-        yield "cache", max(found)
 
 
 def _gpu_facts(index: int) -> Iterator[tuple[str, FactValue]]:

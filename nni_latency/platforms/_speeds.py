@@ -47,8 +47,13 @@ def measure_speeds(device: str = "cpu", threads: int = 1) -> dict[str, float]:
     import torch
 
     where = resolve_device(device)
-    wait = torch.cuda.synchronize if where.startswith("cuda") else _nothing
-    side = _SIDE_ON_GPU if where.startswith("cuda") else _SIDE
+    on_gpu = where.startswith("cuda")
+    side = _SIDE_ON_GPU if on_gpu else _SIDE
+
+    def wait() -> None:
+        if on_gpu:
+            torch.cuda.synchronize(where)
+
     with torch_threads(threads), torch.inference_mode():
         factor, product = torch.ones(side, side, device=where), torch.empty(side, side, device=where)
         computed = 2 * side**3 / _fastest(lambda: torch.mm(factor, factor, out=product), wait)
@@ -69,7 +74,3 @@ def _fastest(run: Callable[[], object], wait: Callable[[], object]) -> float:
         wait()
         fastest = min(fastest, time.perf_counter() - begin)
     return fastest
-
-
-def _nothing() -> None:
-    """Wait for nothing: a processor is done when it returns."""

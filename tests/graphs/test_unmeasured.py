@@ -50,9 +50,9 @@ def test_facts_scale_a_device_that_is_known_by_them_alone():
     guess = Unmeasured.of(new, known)
     assert guess.weights[-1] == 0.0
     assert known[guess.nearest].id == "laptop.ncnn.fp32.t1"
-    moved = TERMS.index("flops")
-    assert guess.factors[:4, moved] == pytest.approx(4.0)
-    assert Unmeasured.of(new, [*known, Platform("phone", "torch")]).factors[:, moved] == pytest.approx(1.0)
+    computed = TERMS.index("flops")
+    assert guess.factors[:4, computed] == pytest.approx(4.0)
+    assert Unmeasured.of(new, [*known, Platform("phone", "torch")]).factors[:, computed] == pytest.approx(1.0)
 
 
 def test_precision_and_threads_scale_what_facts_do_not():

@@ -12,8 +12,9 @@ from troublemakers import PlainRuntime, fine, raising
 
 from nni_latency.errors import InvalidValueError, MeasurementError
 from nni_latency.measurement import CandidateError, LocalBench, LocalBenches, Meter, Protocol, Subject, cold_chain
-from nni_latency.measurement._cold import _read_size, flush_size, near_flush_size
+from nni_latency.measurement._cold import flush_size, near_flush_size
 from nni_latency.measurement.runtimes import TorchEager
+from nni_latency.platforms._caches import read_size
 from nni_latency.tables import candidate_subjects
 from nni_latency.testing import FakeRuntime, fake_plan
 from nni_latency.testing._runtime import REFERENCE
@@ -191,8 +192,8 @@ def test_operator_alone_runs_on_inputs_that_were_just_made(open_bench):
 def test_flush_is_larger_than_the_caches(tmp_path):
     assert 64 * 2**20 <= flush_size() <= 512 * 2**20
     (tmp_path / "size").write_text("32768K\n")
-    assert _read_size(tmp_path / "size") == 32 * 2**20
-    assert _read_size(tmp_path / "absent") == 0
+    assert read_size(tmp_path / "size") == 32 * 2**20
+    assert read_size(tmp_path / "absent") == 0
 
 
 @pytest.mark.parametrize(
@@ -206,7 +207,7 @@ def test_near_caches_are_those_up_to_the_second_level(caches, size, tmp_path, mo
         folder.mkdir()
         (folder / "level").write_text(f"{level}\n")
         (folder / "size").write_text(f"{text}\n")
-    monkeypatch.setattr("nni_latency.measurement._cold._CACHES", tmp_path)
+    monkeypatch.setattr("nni_latency.platforms._caches._CACHES", tmp_path)
     assert near_flush_size() == size * 2**20
 
 
