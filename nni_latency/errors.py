@@ -73,6 +73,15 @@ class FarmError(LatencyError, RuntimeError):
     """Raised when a farm cannot be reached or joined, does not trust this side, or has no worker that measures."""
 
 
+def first_line(error: Exception) -> str:
+    """Return the first line of what another package says, as the end of a sentence.
+
+    >>> first_line(ValueError("no such node")), first_line(KeyError())
+    ('no such node.', 'KeyError.')
+    """
+    return next(iter(str(error).splitlines()), type(error).__name__).rstrip(".") + "."
+
+
 def listed(names: Iterable[object], *, most: int | None = LISTED, separator: str = ", ") -> str:
     """Name a few things of a list, and say how many more there are.
 

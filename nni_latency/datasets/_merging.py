@@ -7,7 +7,6 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 
@@ -15,9 +14,7 @@ from nni_latency.datasets._archive import Part
 from nni_latency.datasets._content import Content
 from nni_latency.datasets._network_set import NetworkEntry, NetworkSet, check_agreement
 from nni_latency.errors import InvalidValueError
-from nni_latency.tables import CONFLICTS
-
-Conflict = Literal["error", "first", "last", "mean"]
+from nni_latency.tables import CONFLICTS, Conflict
 
 #: Networks that two sets share at least, so that they tell how fast a machine was.
 _FEWEST_SHARED = 10

@@ -12,7 +12,7 @@ from sklearn.base import clone
 
 import nni_latency.graphs._graph_transfer as transfer
 from nni_latency.errors import InvalidValueError, listed
-from nni_latency.graphs._graph_learning import Examples
+from nni_latency.graphs._examples import Examples
 from nni_latency.graphs._graph_measurements import Measurements, spreads_of
 from nni_latency.graphs._operator_trees import OperatorTrees, has_enough, learn_trees, timed
 

@@ -10,7 +10,8 @@ from joblib import delayed, effective_n_jobs
 from numpy.typing import NDArray
 
 from nni_latency.graphs._encoding import EncodedGraph
-from nni_latency.graphs._graph_learning import Examples, Learned, Settings, learn
+from nni_latency.graphs._examples import Examples
+from nni_latency.graphs._graph_learning import Learned, Settings, learn
 from nni_latency.graphs._graph_measurements import Measurements
 from nni_latency.graphs._operator_trees import OperatorTrees, describe, has_enough, learn_trees
 from nni_latency.graphs._side_by_side import side_by_side

@@ -8,25 +8,21 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import scipy
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from nni_latency.graphs._encoding import GROUPS, TERMS, EncodedGraph
+from nni_latency.graphs._encoding import EncodedGraph
+from nni_latency.graphs._examples import Examples, Part
 from nni_latency.graphs._geometric import Batch, Data, add_up
 from nni_latency.graphs._graph_network import GraphNetwork, as_data
 from nni_latency.graphs._predicting import predict
+from nni_latency.graphs._rates import fit_rates, group_totals, kernels_of
 from nni_latency.platforms import torch_threads
 
 Array = NDArray[np.float64]
 
-#: How strongly the costs of a group are held to those of all operators, and how far below they may be.
-_SHARED, _FLOOR = 0.03, 0.1
-
-#: What a run is expected to take besides, at first [s].
-_RUN = 1e-5
 
 #: How much of the averaged weights is kept at every step.
 _AVERAGED = 0.99
@@ -36,64 +32,6 @@ _HUBER = 0.05
 
 #: How much times of kernels count beside those of networks.
 _PARTS = 0.3
-
-
-@dataclass(frozen=True)
-class Part:
-    """Operators that a runtime ran as one kernel, and their time.
-
-    Parameters
-    ----------
-    operators : tuple of int
-        Their numbers in the network.
-    platform : int
-        Number of the platform.
-    seconds : float
-        Time of a run [s].
-    is_first : bool, default=False
-        Whether what a run takes besides its operators is in it.
-    """
-
-    operators: tuple[int, ...]
-    platform: int
-    seconds: float
-    is_first: bool = False
-
-
-@dataclass(frozen=True)
-class Examples:
-    """Networks to learn from.
-
-    Parameters
-    ----------
-    graphs : sequence of EncodedGraph
-        The networks.
-    latencies : ndarray of shape (n_graphs, n_platforms)
-        Their times [s]; NaN where they were not measured.
-    parts : sequence of sequence of Part
-        Times of kernels, for every network.
-    """
-
-    graphs: Sequence[EncodedGraph]
-    latencies: Array
-    parts: Sequence[Sequence[Part]]
-
-    @classmethod
-    def unmeasured(cls, graphs: Sequence[EncodedGraph]) -> Examples:
-        """Return networks of which nothing was measured, on one platform."""
-        return cls(graphs, np.full((len(graphs), 1), np.nan), [()] * len(graphs))
-
-    def only(self, numbers: Sequence[int]) -> Examples:
-        """Return some of the networks."""
-        return Examples(
-            [self.graphs[number] for number in numbers],
-            self.latencies[list(numbers)],
-            [self.parts[number] for number in numbers],
-        )
-
-    def without(self, numbers: Sequence[int]) -> Examples:
-        """Return all other networks."""
-        return self.only(sorted(set(range(len(self.graphs))) - set(numbers)))
 
 
 @dataclass(frozen=True)
@@ -313,94 +251,3 @@ def prepare(network: GraphNetwork, examples: Examples) -> None:
         with torch.no_grad():
             network.rates[number] = torch.from_numpy(np.log(rates))
             network.runs[number] = float(np.log(run))
-
-
-@dataclass(frozen=True)
-class Kernels:
-    """Kernels of networks, as rates are fitted to them.
-
-    Parameters
-    ----------
-    totals : ndarray of shape (n_kernels, n_groups, n_terms)
-        Terms by group.
-    seconds, shares : ndarray of shape (n_kernels,)
-        Their times [s], and their parts of the times of all kernels of their networks.
-    firsts : ndarray of shape (n_kernels,)
-        1 for those that hold what a run takes besides, 0 for all others.
-    """
-
-    totals: Array
-    seconds: Array
-    shares: Array
-    firsts: Array
-
-
-def kernels_of(examples: Examples, platform: int) -> Kernels | None:
-    """Return the kernels that were timed on a platform, if there are any."""
-    totals, seconds, shares, firsts = [], [], [], []
-    for graph, parts in zip(examples.graphs, examples.parts, strict=True):
-        timed = [part for part in parts if part.platform == platform and part.seconds > 0]
-        whole = sum(part.seconds for part in timed)
-        for part in timed:
-            totals.append(group_totals(graph, part.operators))
-            seconds.append(part.seconds)
-            shares.append(part.seconds / whole)
-            firsts.append(float(part.is_first))
-    if not totals:
-        return None
-    return Kernels(np.array(totals), np.array(seconds), np.array(shares), np.array(firsts))
-
-
-def group_totals(graph: EncodedGraph, operators: Sequence[int] | None = None) -> Array:
-    """Return the terms of a network, or of some of its operators, by group, (n_groups, n_terms)."""
-    chosen = slice(None) if operators is None else list(operators)
-    totals = np.zeros((len(GROUPS), len(TERMS)))
-    np.add.at(totals, graph.groups[chosen], graph.terms[chosen].astype(np.float64))
-    return totals
-
-
-def fit_rates(totals: Array, measured: Array, kernels: Kernels | None = None) -> tuple[Array, float]:
-    """Fit what a unit of each term costs, by group, to times of networks, on relative errors.
-
-    Parameters
-    ----------
-    totals : ndarray of shape (n_graphs, n_groups, n_terms)
-        Terms by group.
-    measured : ndarray of shape (n_graphs,)
-        Times [s].
-    kernels : Kernels, optional
-        Kernels that count beside the networks, those of a network as much as the network.
-
-    Returns
-    -------
-    rates : ndarray of shape (n_groups, n_terms)
-        Positive.
-    run : float
-        What a run takes besides [s]; positive.
-    """
-    n_graphs, n_groups, n_terms = totals.shape
-    runs = np.full(n_graphs, _RUN)
-    shared = np.column_stack([totals.sum(1), runs]) / measured[:, None]
-    common = np.maximum(scipy.optimize.nnls(shared, np.ones(n_graphs))[0], 0.02)
-    start = np.concatenate([np.tile(common[:-1], n_groups), common[-1:]])
-    design = np.column_stack([totals.reshape(n_graphs, -1), runs]) / measured[:, None] * start
-    wanted = np.ones(n_graphs)
-    if kernels is not None:
-        flat = np.column_stack([kernels.totals.reshape(len(kernels.seconds), -1), _RUN * kernels.firsts])
-        weights = np.sqrt(kernels.shares)
-        design = np.vstack([design, flat / kernels.seconds[:, None] * start * weights[:, None]])
-        wanted = np.concatenate([wanted, weights])
-    held = _SHARED * np.sqrt(n_graphs / len(start)) * np.eye(len(start))
-    # As normal equations: there are many more kernels than rates.
-    gram = design.T @ design + held.T @ held
-    right = design.T @ wanted + held.T @ held.sum(1)
-    factors = _nonnegative(gram, right)
-    found = start * np.maximum(factors, _FLOOR)
-    return found[:-1].reshape(n_groups, n_terms), float(found[-1] * _RUN)
-
-
-def _nonnegative(gram: Array, right: Array) -> Array:
-    """Solve normal equations for numbers that are not negative."""
-    lower = np.linalg.cholesky(gram + 1e-9 * np.trace(gram) / len(gram) * np.eye(len(gram)))
-    solved: Array = scipy.optimize.nnls(lower.T, np.linalg.solve(lower, right), maxiter=30 * len(gram))[0]
-    return solved

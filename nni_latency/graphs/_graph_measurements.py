@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nni_latency.graphs._encoding import encode_graph
-from nni_latency.graphs._graph_learning import Examples, Part
+from nni_latency.graphs._examples import Examples, Part
 from nni_latency.graphs._measured_network import MeasuredNetwork
 from nni_latency.graphs._mixed_networks import MIXED
 from nni_latency.platforms import Platform

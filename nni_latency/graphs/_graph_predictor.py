@@ -20,8 +20,9 @@ from nni_latency.errors import InvalidValueError, UnknownNameError
 from nni_latency.estimators import Estimate
 from nni_latency.graphs._adding_platforms import add_platform
 from nni_latency.graphs._encoding import EncodedGraph, encode_graph
+from nni_latency.graphs._examples import Examples
 from nni_latency.graphs._graph_fitting import Fitting, PlatformTrees, with_trees
-from nni_latency.graphs._graph_learning import Examples, Settings
+from nni_latency.graphs._graph_learning import Settings
 from nni_latency.graphs._graph_measurements import Measurements, spreads_of
 from nni_latency.graphs._measured_network import MeasuredNetwork, check_networks
 from nni_latency.graphs._operator_cost import OperatorCost

@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from nni_latency.graphs._encoding import GROUPS, TERMS
+from nni_latency.graphs._examples import Examples
 from nni_latency.graphs._geometric import Batch, add_up
-from nni_latency.graphs._graph_learning import Examples, kernels_off, networks_off, with_targets
+from nni_latency.graphs._graph_learning import kernels_off, networks_off, with_targets
 from nni_latency.graphs._graph_network import GraphNetwork, bounded
 from nni_latency.graphs._predicting import predict
 

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from sklearn.ensemble import HistGradientBoostingRegressor
 
 from nni_latency.graphs._encoding import GROUPS, N_FEATURES, TERMS, EncodedGraph
-from nni_latency.graphs._graph_learning import Examples, Part, fit_rates, group_totals, kernels_of
+from nni_latency.graphs._examples import Examples, Part
+from nni_latency.graphs._rates import fit_rates, group_totals, kernels_of
 from nni_latency.kernels import Trees
 
 Array = NDArray[np.float64]

@@ -76,7 +76,8 @@ class Process:
             chosen = np.linspace(0, len(features) - 1, _MOST).astype(int)
             features, targets = features[chosen], targets[chosen]
         points, centre, width, ratio = _standardised(features, targets)
-        return cls(points, scipy.linalg.cho_solve(_factor(points, ratio), targets), centre, width)
+        weights = scipy.linalg.cho_solve(_factor(_likeness(points, points), ratio), targets)
+        return cls(points, weights, centre, width)
 
     def content(self) -> dict[str, Any]:
         """Return plain values."""
@@ -97,7 +98,10 @@ class Process:
 
 def _likeness(one: Array, other: Array, scale: float = 1.0) -> Array:
     """Return how alike rows are, (n_one, n_other), in (0, 1]; it has one derivative (Matern, 3/2)."""
-    distances = _distances(one, other) / scale
+    return _likeness_at(_distances(one, other) / scale)
+
+
+def _likeness_at(distances: Array) -> Array:
     return np.asarray((1 + distances) * np.exp(-distances))
 
 
@@ -115,7 +119,7 @@ def left_out(features: Array, targets: Array) -> Array:
             found[part::parts] = left_out(features[part::parts], targets[part::parts])
         return found
     points, _, _, ratio = _standardised(features, targets)
-    inverse = scipy.linalg.cho_solve(_factor(points, ratio), np.eye(len(points)))
+    inverse = scipy.linalg.cho_solve(_factor(_likeness(points, points), ratio), np.eye(len(points)))
     return np.asarray(inverse @ targets / np.diag(inverse))
 
 
@@ -127,8 +131,8 @@ def _standardised(features: Array, targets: Array) -> tuple[Array, Array, Array,
     return np.round((features - centre) / (width * lengths), 6), centre, width * lengths, ratio
 
 
-def _factor(points: Array, ratio: float) -> Any:
-    return scipy.linalg.cho_factor(_likeness(points, points) + ratio**2 * np.eye(len(points)), lower=True)
+def _factor(likeness: Array, ratio: float) -> Any:
+    return scipy.linalg.cho_factor(likeness + ratio**2 * np.eye(len(likeness)), lower=True)
 
 
 def _likeliest(points: Array, targets: Array) -> tuple[Array, float]:
@@ -166,13 +170,14 @@ def unlikelihood(logs: Array, points: Array, targets: Array) -> tuple[float, Arr
     """
     lengths, ratio = np.exp(logs[:-1]), math.exp(logs[-1])
     scaled, count = points / lengths, len(targets)
-    factor = _factor(scaled, ratio)
+    distances = _distances(scaled, scaled)
+    factor = _factor(_likeness_at(distances), ratio)
     inverse = scipy.linalg.cho_solve(factor, np.eye(count))
     weights = inverse @ targets
     variance = float(targets @ weights) / count
     slope = 0.5 * (inverse - np.outer(weights, weights) / variance)
     # The derivative of the likeness with the logarithm of a length is 3 exp(-r) times the squared distance in it.
-    by_square = 3 * slope * np.exp(-_distances(scaled, scaled))
+    by_square = 3 * slope * np.exp(-distances)
     by_length = 2 * (by_square.sum(1) @ scaled**2) - 2 * (scaled * (by_square @ scaled)).sum(0)
     strange = (logs[:-1] - 0.5 * math.log(len(lengths))) / _SPREAD
     loss = 0.5 * count * math.log(variance) + np.log(np.diag(factor[0])).sum() + 0.5 * (strange**2).sum()

@@ -4,20 +4,13 @@ from ._campaign import Campaign
 from ._chain import Clock, PerfClock, Stage, time_chain
 from ._cold import NETWORK_TRAFFIC, cold_chain, flush_size
 from ._fallback import Fallback, fallbacks_of, summarise_fallbacks
-from ._isolation import (
-    Benches,
-    IsolatedBench,
-    Limits,
-    LocalBenches,
-    WorkerProcess,
-    pack_subject,
-    unpack_subject,
-)
+from ._isolation import Benches, IsolatedBench, LocalBenches
 from ._measurement import Measurement, Summary
 from ._memory import activation_memory, cuda_activation_memory, parameter_memory
 from ._meter import CoarseMeterError, Meter, WindowLostError
 from ._network import measure_network
 from ._network_schedule import NetworkSchedule, is_narrow
+from ._packing import pack_subject, unpack_subject
 from ._protocol import Protocol
 from ._record import Failure, Record, Visit
 from ._rounds import balanced_round, light_network
@@ -26,6 +19,7 @@ from ._store import BEING_MEASURED, CampaignHeader, CampaignLog, KnownLatency, M
 from ._subject import Build, Chain, Kind, Subject, compose
 from ._trimming import fewest_samples, quantile, quantile_interval, trim, windows_agree
 from ._visits import NetworkSummary, summarise_visits
+from ._worker_process import Limits, WorkerProcess
 
 __all__ = [
     "BEING_MEASURED",

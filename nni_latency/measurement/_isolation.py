@@ -2,78 +2,25 @@
 
 from __future__ import annotations
 
-import contextlib
-import faulthandler
 import os
-import signal
-import socket
-import subprocess
-import sys
-import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
-from multiprocessing.connection import Connection
-from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from nni_latency.errors import LatencyError, MeasurementError
 from nni_latency.measurement._bench import Bench, CandidateError, LocalBench, WorkerDiedError
 from nni_latency.measurement._meter import Meter
+from nni_latency.measurement._packing import pack, pack_subject
 from nni_latency.measurement._protocol import Protocol
 from nni_latency.measurement._record import Visit
 from nni_latency.measurement._subject import Subject
+from nni_latency.measurement._worker_process import Limits, WorkerProcess
 from nni_latency.platforms import Conditions, Platform
-from nni_latency.units import format_seconds
 
 if TYPE_CHECKING:
     from nni_latency.measurement.runtimes import Runtime
-
-#: Longest time for a worker to start and import what it needs [s].
-_START_TIMEOUT = 300.0
-
-_COMMAND = "import sys; sys.path[:] = {path!r}; from nni_latency.measurement._isolation import serve; serve({fd})"
-
-
-@dataclass(frozen=True)
-class Limits:
-    """What a worker process may use. Immutable.
-
-    A process with limits works in a folder of its own, which is removed with it.
-
-    Parameters
-    ----------
-    memory : int, optional
-        Memory that it may allocate [byte].
-    file_size : int, optional
-        Size of a file that it may write [byte].
-    open_files : int, optional
-        Files and connections that it may have open.
-    """
-
-    memory: int | None = None
-    file_size: int | None = None
-    open_files: int | None = None
-
-    def apply(self) -> None:
-        """Bind this process to them for the rest of its life; nothing where the operating system has no such limits."""
-        if sys.platform == "win32":
-            return
-        import resource
-
-        limits = {
-            resource.RLIMIT_DATA: self.memory,
-            resource.RLIMIT_FSIZE: self.file_size,
-            resource.RLIMIT_NOFILE: self.open_files,
-            resource.RLIMIT_CORE: 0,
-        }
-        for kind, most in limits.items():
-            if most is not None:
-                _, hard = resource.getrlimit(kind)
-                most = most if hard == resource.RLIM_INFINITY else min(most, hard)
-                resource.setrlimit(kind, (most, most))
 
 
 class Benches(ABC):
@@ -156,7 +103,7 @@ class IsolatedBench(Bench):
         limits: Limits | None = None,
     ) -> None:
         made = partial(LocalBench, runtime, protocol, calls=calls, meters=tuple(meters))
-        self._payload = _pack((made, limits), "The runtime")
+        self._payload = pack((made, limits), "The runtime")
         self._private = limits is not None
         self._timeout = protocol.timeout
         self._admitted: dict[str, bytes] = {}
@@ -238,103 +185,6 @@ class IsolatedBench(Bench):
             self._worker = None
 
 
-class WorkerProcess:
-    """A process that does what it is asked, and the line to it.
-
-    Parameters
-    ----------
-    payload : bytes
-        By cloudpickle, what makes the context manager whose methods are asked for, and the `Limits` or None.
-    private : bool, default=False
-        Give it a folder of its own, where it works and has its temporary files.
-    """
-
-    def __init__(self, payload: bytes, *, private: bool = False) -> None:
-        mine, its = socket.socketpair()
-        self._folder: tempfile.TemporaryDirectory[str] | None = None
-        if private:
-            self._folder = tempfile.TemporaryDirectory(prefix="nni_latency_", ignore_cleanup_errors=True)
-        self._remarks = tempfile.TemporaryFile()  # noqa: SIM115 - closed in stop()
-        with its:
-            path = list(map(os.path.abspath, sys.path))
-            command = [sys.executable, "-c", _COMMAND.format(path=path, fd=its.fileno())]
-            folder = self._folder.name if self._folder is not None else None
-            self._process = subprocess.Popen(
-                command,
-                pass_fds=[its.fileno()],
-                stdin=subprocess.DEVNULL,
-                stdout=self._remarks,
-                stderr=self._remarks,
-                start_new_session=True,
-                cwd=folder,
-                env={**os.environ, "TMPDIR": folder} if folder else None,
-            )
-        self._line = Connection(mine.detach())
-        try:
-            kind, answer = self.ask(payload, _START_TIMEOUT)
-        except CandidateError as error:
-            said = self._last_output_line()
-            self.stop()
-            raise MeasurementError(f"The worker process that measures did not start: {error}. {said}") from error
-        except BaseException:
-            self.stop()
-            raise
-        if kind != "ok":
-            self.stop()
-            raise answer if kind == "error" else MeasurementError(answer)
-
-    @classmethod
-    def of(cls, make: Callable[[], Any], limits: Limits) -> WorkerProcess:
-        """Start a process with a folder of its own and limits.
-
-        Parameters
-        ----------
-        make : callable
-            Makes the context manager whose methods are asked for.
-        limits : Limits
-            What it may use.
-        """
-        return cls(_pack((make, limits), "What a worker process does"), private=True)
-
-    def ask(self, question: Any, timeout: float) -> tuple[str, Any]:
-        """Send a question and wait for the answer; `CandidateError` if the worker dies or takes too long."""
-        try:
-            self._line.send(question)
-            if not self._line.poll(timeout):
-                raise CandidateError(f"it did not end within {format_seconds(timeout)}")
-            kind, answer = self._line.recv()
-        except (EOFError, OSError) as error:
-            raise WorkerDiedError(self._describe_exit()) from error
-        return kind, answer
-
-    def stop(self) -> None:
-        """Kill it; it has nothing to lose."""
-        self._line.close()
-        self._process.kill()
-        self._process.wait()
-        self._remarks.close()
-        if self._folder is not None:
-            self._folder.cleanup()
-
-    def _describe_exit(self) -> str:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(5.0)
-        code = self._process.returncode
-        if code is None:
-            return "the line to its process broke"
-        if code == -signal.SIGKILL:
-            return "its process was killed, most likely because the memory ran out"
-        if code < 0:
-            return f"its process crashed ({signal.Signals(-code).name})"
-        return f"its process ended with code {code}"
-
-    def _last_output_line(self) -> str:
-        """Return the last line that it wrote."""
-        self._remarks.seek(0)
-        lines = self._remarks.read().decode(errors="replace").strip().splitlines()
-        return lines[-1] if lines else ""
-
-
 def _metered(meters: Sequence[Meter]) -> dict[str, Any]:
     """Say what reads the energy, what it assumes, and what the machine draws without work [W]."""
     idle = 0.0
@@ -347,85 +197,3 @@ def _metered(meters: Sequence[Meter]) -> dict[str, Any]:
         "meter_assumption": "; ".join(meter.assumption for meter in meters if meter.assumption) or None,
         "idle_power": idle or None,
     }
-
-
-def serve(descriptor: int) -> None:
-    """Do what comes over the line until it is closed: the whole life of a worker."""
-    faulthandler.enable()
-    _raise_oom_score()
-    line = Connection(descriptor)
-    try:
-        make, limits = _unpack(line.recv())
-        if limits is not None:
-            limits.apply()
-        with make() as worker:
-            line.send(("ok", None))
-            while True:
-                line.send(_answer(worker, *line.recv()))
-    except (EOFError, ConnectionError):
-        return
-    except LatencyError as error:
-        line.send(("error", error))
-
-
-def pack_subject(subject: Subject) -> bytes:
-    """Return a subject as bytes that reach another process.
-
-    Raises
-    ------
-    MeasurementError
-        If it cannot be sent there.
-    """
-    return _pack(subject, f"The subject {subject.key!r}")
-
-
-def unpack_subject(packed: bytes) -> Subject:
-    """Return the subject of which `pack_subject` made bytes.
-
-    Raises
-    ------
-    MeasurementError
-        If it cannot be made in this process.
-    """
-    subject: Subject = _unpack(packed)
-    return subject
-
-
-def _pack(content: Any, what: str) -> bytes:
-    import cloudpickle
-
-    try:
-        packed: bytes = cloudpickle.dumps(content)
-    except Exception as error:  # user objects may refuse in any way
-        raise MeasurementError(
-            f"{what} cannot be sent to a worker process ({type(error).__name__}: {error}). "
-            "Define it at the top level of a module."
-        ) from error
-    return packed
-
-
-def _unpack(payload: bytes) -> Any:
-    import cloudpickle
-
-    try:
-        return cloudpickle.loads(payload)
-    except Exception as error:  # user modules may fail in any way when they are imported
-        raise MeasurementError(
-            f"What is measured cannot be made in a worker process: {type(error).__name__}: {error}"
-        ) from error
-
-
-def _answer(worker: Any, method: str, arguments: tuple[Any, ...], options: Mapping[str, Any]) -> tuple[str, Any]:
-    try:
-        if method == "admit":
-            arguments = (_unpack(arguments[0]),)
-        return "ok", getattr(worker, method)(*arguments, **options)
-    except CandidateError as error:
-        return "candidate", str(error)
-    except LatencyError as error:
-        return "error", error
-
-
-def _raise_oom_score() -> None:
-    with contextlib.suppress(OSError):
-        Path("/proc/self/oom_score_adj").write_text("1000")

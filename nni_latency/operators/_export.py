@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from nni_latency.errors import InvalidValueError
+from nni_latency.errors import InvalidValueError, first_line
 from nni_latency.imports import require
 from nni_latency.operators._onnx_model import fed_inputs
 
@@ -216,7 +216,9 @@ def export_onnx(module: nn.Module, tensors: Sequence[torch.Tensor]) -> OnnxNetwo
             with scopes:
                 torch.onnx.export(module, tuple(tensors), path, dynamo=False, opset_version=OPSET, input_names=names)
         except torch.onnx.errors.OnnxExporterError as error:
-            raise InvalidValueError(f"{type(module).__name__} has no counterpart in ONNX: {_line(error)}") from error
+            raise InvalidValueError(
+                f"{type(module).__name__} has no counterpart in ONNX: {first_line(error)}"
+            ) from error
         return OnnxNetwork(onnx.load(path), scopes.n_calls)
 
 
@@ -249,7 +251,3 @@ def _plain(size: Any) -> Any:
     make when it runs, and nodes that depend on the shape of the input, which is fixed.
     """
     return torch.Size(map(int, size)) if isinstance(size, tuple) else int(size)
-
-
-def _line(error: Exception) -> str:
-    return next(iter(str(error).splitlines()), type(error).__name__).rstrip(".") + "."

@@ -17,15 +17,8 @@ from nni_latency.errors import InvalidValueError
 from nni_latency.imports import require
 from nni_latency.operators._export import OnnxNetwork
 from nni_latency.operators._inputs import Inputs
-from nni_latency.operators._onnx_model import (
-    fed_inputs,
-    fractional,
-    lacks_values,
-    leave_out_weights,
-    load_onnx,
-    shape_in_file,
-    written,
-)
+from nni_latency.operators._onnx_model import fed_inputs, load_onnx, written
+from nni_latency.operators._onnx_tensors import fractional, lacks_values, leave_out_weights, shape_in_file
 
 
 def without_weights(model: Any) -> Any:

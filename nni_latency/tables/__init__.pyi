@@ -1,4 +1,4 @@
-from ._arithmetic import CONFLICTS, fold_calibration, merge_tables, scale_table, subset_table
+from ._arithmetic import CONFLICTS, Conflict, fold_calibration, merge_tables, scale_table, subset_table
 from ._builder import build_table, write_table
 from ._building import METERED, Measured, Measuring, MeasuringOptions, StoreSource, as_store, check_new, new_file
 from ._comparison import TableComparison, compare_tables
@@ -48,6 +48,7 @@ __all__ = [
     "ArgumentValue",
     "BatchSchedule",
     "CachedCost",
+    "Conflict",
     "CostDocument",
     "CountedDocument",
     "Entry",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, get_args
 
 from nni_latency.errors import InvalidValueError, MismatchError, UnknownNameError, listed
 from nni_latency.platforms import check_same_platform
@@ -17,7 +17,7 @@ from nni_latency.units import combination_of
 AnyTable = TypeVar("AnyTable", bound=LookupTable | OperatorTable)
 Conflict = Literal["error", "first", "last", "mean"]
 
-CONFLICTS = ("error", "first", "last", "mean")
+CONFLICTS: tuple[Conflict, ...] = get_args(Conflict)
 
 #: Tables of machines whose reference networks differ by more were built at different speeds.
 _SPEED = 0.05

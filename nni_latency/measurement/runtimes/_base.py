@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 from nni_latency.errors import MeasurementError
 from nni_latency.measurement._chain import Clock, Stage
 from nni_latency.measurement._fallback import Fallback
-from nni_latency.measurement._isolation import Benches, Limits, LocalBenches
+from nni_latency.measurement._isolation import Benches, LocalBenches
 from nni_latency.measurement._meter import Meter
 from nni_latency.measurement._subject import Subject
+from nni_latency.measurement._worker_process import Limits
 from nni_latency.measurement.runtimes._reference import REFERENCE_SHAPE, reference_module
 from nni_latency.platforms import Conditions, Platform
 
