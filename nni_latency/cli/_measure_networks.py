@@ -236,9 +236,12 @@ def _prepare(files: tuple[Path, ...], wanted: _NetworkOptions) -> list[datasets.
 
 
 def _counts(wanted: _NetworkOptions, usual: tuple[str, ...]) -> dict[graphs.Family, int]:
-    """Return how many networks of which families are measured; a family that is named twice counts as the last time."""
+    """Return how many networks of which families are measured.
+
+    A family that is named counts as said there, and not as one of all, wherever that stands.
+    """
     found: dict[graphs.Family, int] = {}
-    for text in wanted.families or usual:
+    for text in sorted(wanted.families or usual, key=lambda text: text.partition(":")[0] != "all"):
         name, colon, number = text.partition(":")
         if colon and not (number.isdecimal() and int(number) > 0):
             raise InvalidValueError(

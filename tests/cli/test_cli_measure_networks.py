@@ -58,6 +58,16 @@ def test_networks_of_each_family_are_spread_evenly(tmp_path, monkeypatch):
     assert made == [(other, 3), (small, 3), (other, 4), (other, 5), (small, 4), (other, 6)]
 
 
+def test_a_family_that_is_named_is_not_one_of_all():
+    orders = [("all:2", "mixed:5", "vgg"), ("mixed:5", "vgg", "all:2")]
+    first, last = (
+        _counts(_NetworkOptions(families, per_family=3, seed=0, batch_sizes=(1,)), ()) for families in orders
+    )
+    assert first == last
+    counts = {family.name: count for family, count in first.items()}
+    assert (counts.pop("mixed"), counts.pop("vgg"), set(counts.values())) == (5, 3, {2})
+
+
 @pytest.mark.slow
 def test_networks_are_measured_and_named_where_they_cannot_run(run, model, tmp_path, monkeypatch):
     monkeypatch.setenv("NNI_LATENCY_CACHE", str(tmp_path / "cache"))
