@@ -73,13 +73,23 @@ class FarmError(LatencyError, RuntimeError):
     """Raised when a farm cannot be reached or joined, does not trust this side, or has no worker that measures."""
 
 
-def first_line(error: Exception) -> str:
-    """Return the first line of what another package says, as the end of a sentence.
+def first_line(error: BaseException) -> str:
+    """Return the first line of what another package says that is not blank, or the name of an error that says nothing.
 
     >>> first_line(ValueError("no such node")), first_line(KeyError())
-    ('no such node.', 'KeyError.')
+    ('no such node', 'KeyError')
     """
-    return next(iter(str(error).splitlines()), type(error).__name__).rstrip(".") + "."
+    return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+
+
+def reason_of(error: BaseException) -> str:
+    """Return the name of an error, and the first line of what it says, if it says anything.
+
+    >>> reason_of(ValueError("no such node")), reason_of(KeyError())
+    ('ValueError: no such node', 'KeyError')
+    """
+    name = type(error).__name__
+    return f"{name}: {first_line(error)}" if str(error).strip() else name
 
 
 def listed(names: Iterable[object], *, most: int | None = LISTED, separator: str = ", ") -> str:

@@ -238,7 +238,8 @@ def _prepare(files: tuple[Path, ...], wanted: _NetworkOptions) -> list[datasets.
 def _counts(wanted: _NetworkOptions, usual: tuple[str, ...]) -> dict[graphs.Family, int]:
     """Return how many networks of which families are measured.
 
-    A family that is named counts as said there, and not as one of all, wherever that stands.
+    A family that is named counts as said there, and not as one of all, wherever that stands; named twice, as the last
+    time.
     """
     found: dict[graphs.Family, int] = {}
     for text in sorted(wanted.families or usual, key=lambda text: text.partition(":")[0] != "all"):

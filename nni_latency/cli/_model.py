@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import nni_latency.operators as operators
 from nni_latency.cli._option import DURATION, option
-from nni_latency.errors import InvalidValueError, LatencyError
+from nni_latency.errors import InvalidValueError, LatencyError, reason_of
 from nni_latency.imports import FILE_PREFIX, import_place, quiet_nni
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def load_class(text: str) -> Any:
     except LatencyError:
         raise
     except (Exception, SystemExit) as error:  # user code may raise anything
-        raise InvalidValueError(f"Cannot import {place!r}: {_reason(error)}") from error
+        raise InvalidValueError(f"Cannot import {place!r}: {reason_of(error)}") from error
     if not hasattr(module, name):
         found = [key for key, value in vars(module).items() if _is_network_class(value, module)]
         raise InvalidValueError(f"{place!r} has no class {name!r}. It has: {', '.join(found) or 'no network'}.")
@@ -91,7 +91,7 @@ def make_network(text: str, made_of: Any, kwargs: dict[str, Any]) -> nn.Module:
         with quiet_nni():
             network = made_of(**kwargs)
     except Exception as error:  # user code may raise anything
-        raise InvalidValueError(f"{text!r} cannot be made with {kwargs}: {_reason(error)}") from error
+        raise InvalidValueError(f"{text!r} cannot be made with {kwargs}: {reason_of(error)}") from error
     if not isinstance(network, nn.Module):
         raise InvalidValueError(f"{text!r} must make a torch.nn.Module. Got {type(network).__name__}.")
     send_by_value(network)
@@ -181,8 +181,3 @@ def _is_network_class(value: Any, module: ModuleType) -> bool:
     from torch import nn
 
     return isinstance(value, type) and issubclass(value, nn.Module) and value.__module__ == module.__name__
-
-
-def _reason(error: BaseException) -> str:
-    first = next(iter(str(error).splitlines()), "")
-    return f"{type(error).__name__}: {first}" if first else type(error).__name__

@@ -22,7 +22,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from nni_latency.documents import DocumentFormat, PlatformDocument, StrictDocument
-from nni_latency.errors import FileFormatError, OutputError
+from nni_latency.errors import FileFormatError, OutputError, first_line
 from nni_latency.files import replacing
 from nni_latency.graphs._encoding import GROUPS, KINDS, N_FEATURES, TERMS
 from nni_latency.graphs._graph_network import GraphNetwork
@@ -146,8 +146,9 @@ def read_predictor(path: Path) -> GraphPredictor:
         if {len(found.spreads_), len(found.counts_)} != {len(found.platforms_)}:
             raise ValueError("there must be a spread and a count for every platform")
     except (KeyError, RuntimeError, ValueError) as error:
-        first = next(iter(str(error).splitlines()), "")
-        raise FileFormatError(f"{str(path)!r} is damaged: {first} Fit it again, or copy it again.") from error
+        raise FileFormatError(
+            f"{str(path)!r} is damaged: {first_line(error).rstrip('.')}. Fit it again, or copy it again."
+        ) from error
     return found
 
 

@@ -23,7 +23,6 @@ from nni_latency.platforms import torch_threads
 
 Array = NDArray[np.float64]
 
-
 #: How much of the averaged weights is kept at every step.
 _AVERAGED = 0.99
 

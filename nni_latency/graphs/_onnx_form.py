@@ -8,7 +8,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from nni_latency.errors import InvalidValueError, LatencyError
+from nni_latency.errors import InvalidValueError, LatencyError, reason_of
 from nni_latency.operators import Graph, Inputs, export_onnx, freeze_inputs, load_onnx, read_onnx, without_weights
 
 _EXPORTING = threading.Lock()
@@ -72,7 +72,4 @@ def _exported(model: Any, inputs: Inputs) -> Any:
     except LatencyError:
         raise
     except Exception as error:  # the forward pass of a network may raise anything
-        first = next(iter(str(error).splitlines()), "")
-        raise InvalidValueError(
-            f"{type(model).__name__} cannot be run on these inputs: {type(error).__name__}: {first}"
-        ) from error
+        raise InvalidValueError(f"{type(model).__name__} cannot be run on these inputs: {reason_of(error)}") from error

@@ -10,7 +10,7 @@ from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from nni_latency.errors import LatencyError, MeasurementError
+from nni_latency.errors import LatencyError, MeasurementError, reason_of
 from nni_latency.measurement._chain import Stage, time_chain
 from nni_latency.measurement._meter import CoarseMeterError, Meter, WindowLostError
 from nni_latency.measurement._protocol import Protocol
@@ -328,5 +328,4 @@ def _blaming_the_subject() -> Iterator[None]:
     except LatencyError:
         raise
     except Exception as error:  # user code may raise anything
-        first = next(iter(str(error).splitlines()), "")
-        raise CandidateError(f"{type(error).__name__}: {first}" if first else type(error).__name__) from error
+        raise CandidateError(reason_of(error)) from error

@@ -14,7 +14,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import nn
 
-from nni_latency.errors import FileFormatError, MismatchError, OutputError, listed
+from nni_latency.errors import FileFormatError, MismatchError, OutputError, first_line, listed
 from nni_latency.files import replacing
 
 #: Key of the JSON among the metadata of the file, and what the JSON says of itself.
@@ -189,8 +189,7 @@ def put_back(
                 optimizer.state[parameter][key] = value.to(parameter.device) if value.ndim else value
         put_back_random(tensors)
     except (RuntimeError, KeyError, TypeError) as error:
-        first = next(iter(str(error).splitlines()), "")
-        raise MismatchError(f"The checkpoint is not of this network: {first}") from error
+        raise MismatchError(f"The checkpoint is not of this network: {first_line(error)}") from error
 
 
 def put_back_random(tensors: Mapping[str, torch.Tensor]) -> None:

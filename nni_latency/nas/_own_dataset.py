@@ -13,7 +13,7 @@ import torch
 from torch.utils.data import Dataset as TorchDataset
 from torch.utils.data import TensorDataset
 
-from nni_latency.errors import InvalidValueError, LatencyError
+from nni_latency.errors import InvalidValueError, LatencyError, reason_of
 from nni_latency.imports import import_place
 
 #: Names of the arrays of a file: images and their classes.
@@ -70,8 +70,7 @@ def call_function(name: str) -> Sequence[TorchDataset[Any]]:
     except LatencyError:
         raise
     except (Exception, SystemExit) as error:  # user code may raise anything
-        first = next(iter(str(error).splitlines()), "").rstrip(".")
-        raise InvalidValueError(f"The data set {name!r} cannot be made: {type(error).__name__}: {first}.") from error
+        raise InvalidValueError(f"The data set {name!r} cannot be made: {reason_of(error).rstrip('.')}.") from error
     parts = list(made) if isinstance(made, (tuple, list)) else [made]
     if all(isinstance(part, (np.ndarray, torch.Tensor)) for part in parts) and len(parts) in (2, 4):
         return [pictures_of(parts[first], parts[first + 1], name) for first in range(0, len(parts), 2)]

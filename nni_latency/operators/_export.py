@@ -217,7 +217,7 @@ def export_onnx(module: nn.Module, tensors: Sequence[torch.Tensor]) -> OnnxNetwo
                 torch.onnx.export(module, tuple(tensors), path, dynamo=False, opset_version=OPSET, input_names=names)
         except torch.onnx.errors.OnnxExporterError as error:
             raise InvalidValueError(
-                f"{type(module).__name__} has no counterpart in ONNX: {first_line(error)}"
+                f"{type(module).__name__} has no counterpart in ONNX: {first_line(error).rstrip('.')}."
             ) from error
         return OnnxNetwork(onnx.load(path), scopes.n_calls)
 

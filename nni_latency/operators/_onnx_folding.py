@@ -13,7 +13,14 @@ from numpy.typing import NDArray
 
 from nni_latency.errors import InvalidValueError, first_line
 from nni_latency.imports import require
-from nni_latency.operators._onnx_tensors import TensorType, dtype_name, lacks_values, leave_out, type_in_file
+from nni_latency.operators._onnx_tensors import (
+    TensorType,
+    dtype_name,
+    element_type,
+    lacks_values,
+    leave_out,
+    type_in_file,
+)
 
 #: Numbers of a constant at most that is computed; shapes are small.
 _COMPUTED = 2**16
@@ -67,7 +74,9 @@ class Folding:
         try:
             graph = self.onnx.shape_inference.infer_shapes(self.model, data_prop=True).graph
         except Exception as error:  # onnx has errors of its own
-            raise InvalidValueError(f"The shapes in {str(path)!r} cannot be inferred: {first_line(error)}") from error
+            raise InvalidValueError(
+                f"The shapes in {str(path)!r} cannot be inferred: {first_line(error).rstrip('.')}."
+            ) from error
         for item in (*graph.input, *graph.value_info, *graph.output):
             self.types[item.name] = type_in_file(self.onnx, item)
         for tensor in graph.initializer:
@@ -102,7 +111,7 @@ class Folding:
             return False
         for name, value in values.items():
             if value is None:
-                number = self._element_type(name)
+                number = element_type(self.onnx, self.types[name].dtype)
                 tensor = self.onnx.TensorProto(name=name, dims=self.types[name].shape, data_type=number)
                 leave_out(self.onnx, tensor)
             else:
@@ -111,13 +120,6 @@ class Folding:
             self.types[name] = TensorType(tuple(tensor.dims), dtype_name(self.onnx, tensor.data_type))
             self.constants[name] = value
         return True
-
-    def _element_type(self, name: str) -> int:
-        dtype = self.types[name].dtype
-        number: int = self.onnx.TensorProto.DataType.Value(
-            {"float32": "FLOAT", "float64": "DOUBLE"}.get(dtype, dtype.upper())
-        )
-        return number
 
     def _evaluate(self, node: Any) -> Sequence[NDArray[Any] | None]:
         """Return the results of a node, None where they are large or cannot be computed."""

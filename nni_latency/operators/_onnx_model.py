@@ -95,7 +95,9 @@ def load_onnx(path: str | Path, batch_size: int | None = None, example_inputs: A
     except InvalidValueError:
         raise
     except Exception as error:  # protobuf has errors of its own
-        raise InvalidValueError(f"{str(path)!r} is not an ONNX file that can be read: {first_line(error)}") from error
+        raise InvalidValueError(
+            f"{str(path)!r} is not an ONNX file that can be read: {first_line(error).rstrip('.')}."
+        ) from error
     _check(onnx, model, path)
     _fix_inputs(model, batch_size, None if example_inputs is None else freeze_inputs(example_inputs))
     return model

@@ -39,6 +39,13 @@ def dtype_name(onnx: Any, number: int) -> str:
     return {"float": "float32", "double": "float64"}.get(name, name)
 
 
+def element_type(onnx: Any, dtype: str) -> int:
+    """Return the element type of which `dtype_name` is the name."""
+    name = {"float32": "float", "float64": "double"}.get(dtype, dtype)
+    number: int = onnx.TensorProto.DataType.Value(name.upper())
+    return number
+
+
 def fractional(onnx: Any) -> tuple[int, ...]:
     """Return the element types of numbers with fractions."""
     kinds = onnx.TensorProto

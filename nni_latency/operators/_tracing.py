@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from nni_latency.errors import InvalidValueError
+from nni_latency.errors import InvalidValueError, first_line
 from nni_latency.operators._calls import describe_call
 from nni_latency.operators._inputs import Inputs, freeze_inputs
 from nni_latency.operators._op_spec import OpSpec
@@ -163,10 +163,9 @@ def _on_data(model: nn.Module, inputs: Inputs, reason: Exception) -> Trace:
         (found,) = _run(copy.deepcopy(model).eval(), inputs, ("module",))
     except Exception as error:  # it fits neither way
         raise _misfit(model, inputs, error) from error
-    first = next(iter(str(reason).splitlines()), type(reason).__name__)
     warnings.warn(
-        f"{type(model).__name__} cannot be traced without data ({first}). It was run on the example inputs and traced "
-        "by modules; its control flow depends on the data, and other data may run other operators.",
+        f"{type(model).__name__} cannot be traced without data ({first_line(reason)}). It was run on the example "
+        "inputs and traced by modules; its control flow depends on the data, and other data may run other operators.",
         TracingWarning,
         stacklevel=5,
     )

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, quantize_static
 
 from nni_latency import hookimpl
-from nni_latency.errors import InvalidValueError, MeasurementError
+from nni_latency.errors import InvalidValueError, MeasurementError, first_line
 from nni_latency.measurement import Fallback, fallbacks_of
 from nni_latency.measurement.runtimes import Arrays, ProfiledNetwork, ProfiledNode, ProfiledRun, ProfiledRuntime
 from nni_latency.operators import OnnxNetwork
@@ -205,7 +205,7 @@ class _Session(ProfiledNetwork):
         try:
             return onnxruntime.InferenceSession(self._model, options, providers=[self._provider])
         except Exception as error:  # whatever its C++ code raises
-            raise MeasurementError(f"ONNX Runtime cannot load the network: {str(error).splitlines()[0]}") from error
+            raise MeasurementError(f"ONNX Runtime cannot load the network: {first_line(error)}") from error
 
 
 def _timed(session: Any, feed: Mapping[str, NDArray[Any]]) -> float:

@@ -13,7 +13,7 @@ import openvino
 from numpy.typing import NDArray
 
 from nni_latency import hookimpl
-from nni_latency.errors import InvalidValueError, MeasurementError, listed
+from nni_latency.errors import InvalidValueError, MeasurementError, first_line, listed
 from nni_latency.imports import require
 from nni_latency.measurement import Fallback, fallbacks_of
 from nni_latency.measurement.runtimes import (
@@ -158,7 +158,7 @@ class _Compiled(ProfiledNetwork):
         try:
             compiled = openvino.Core().compile_model(self._model, "CPU", settings)
         except RuntimeError as error:
-            raise MeasurementError(f"OpenVINO cannot compile the network: {str(error).splitlines()[0]}") from error
+            raise MeasurementError(f"OpenVINO cannot compile the network: {first_line(error)}") from error
         self._request, self._runs = compiled.create_infer_request(), 0
         nodes = compiled.get_runtime_model().get_ordered_ops()
         _check_precision(nodes, self._precision)

@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from nni_latency.errors import FileFormatError
+from nni_latency.errors import FileFormatError, first_line
 
 #: Largest file that is read [byte]; published tables have some hundred kilobytes.
 LARGEST = 32 * 2**20
@@ -85,7 +85,7 @@ def load_yaml(text: str) -> Any:
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f"line {mark.line + 1}: " if mark is not None else ""
-        problem = getattr(error, "problem", None) or str(error).splitlines()[0]
+        problem = getattr(error, "problem", None) or first_line(error)
         raise FileFormatError(f"it is not whole YAML ({where}{problem})") from error
     except (RecursionError, ValueError, ArithmeticError) as error:
         if isinstance(error, FileFormatError):

@@ -13,7 +13,7 @@ import torch
 from ai_edge_litert.interpreter import Interpreter
 from numpy.typing import NDArray
 
-from nni_latency.errors import MeasurementError
+from nni_latency.errors import MeasurementError, first_line
 from nni_latency.measurement import Fallback, fallbacks_of
 from nni_latency.measurement.runtimes import Arrays, CompiledNetwork, ExportedRuntime
 from nni_latency.operators import OnnxNetwork
@@ -84,7 +84,7 @@ class _Net(CompiledNetwork):
             self._interpreter = Interpreter(model_content=model, num_threads=threads)
             self._interpreter.allocate_tensors()
         except (ValueError, RuntimeError) as error:
-            raise MeasurementError(f"LiteRT cannot load the network: {str(error).splitlines()[0]}") from error
+            raise MeasurementError(f"LiteRT cannot load the network: {first_line(error)}") from error
         runner = self._interpreter.get_signature_runner()
         self._inputs = [
             (place, details["index"], details["dtype"]) for place, details in _numbered(runner.get_input_details())
