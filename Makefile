@@ -29,6 +29,9 @@ LOWEST_TESTS ?= tests/platforms tests/documents tests/operators tests/estimators
 # What the runtimes of plugins/ stand on, for their tests.
 DEPLOYED := onnxruntime openvino ncnn pnnx ai-edge-litert
 
+# Tests that the service keeps to its OpenAPI document; wants newer packages than the lowest that setup.cfg allows.
+CONFORMANCE := schemathesis
+
 # What converts networks for LiteRT: an environment of its own; without it the tests that convert are skipped.
 CONVERTER := .venv-litert
 export NNI_LATENCY_LITERT_PYTHON ?= $(if $(wildcard $(CONVERTER)/.installed),$(abspath $(CONVERTER))/bin/python)
@@ -97,7 +100,7 @@ $(VENV)/.installed: $(NAMED_IN) | $(BIN)/pip
 
 $(VENV)/.installed-test: $(NAMED_IN) | $(BIN)/pip
 	@echo "Installing nni_latency and what its tests need in $(VENV) (a few minutes the first time)"
-	@$(INSTALL) -e '.[test]' $(DEPLOYED)
+	@$(INSTALL) -e '.[test]' $(DEPLOYED) $(CONFORMANCE)
 	@touch $@ $(VENV)/.installed
 
 # The runtimes of its workers are plugins; what they stand on comes with the tests.

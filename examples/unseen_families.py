@@ -24,6 +24,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
@@ -35,8 +36,6 @@ from numpy.typing import NDArray
 from sklearn.base import clone
 from torch import nn
 from torch.nn import functional
-from torch_geometric.data import Batch, Data
-from torch_geometric.nn import SAGEConv, global_add_pool
 
 from nni_latency.datasets import measured_networks
 from nni_latency.estimators import Scores, score
@@ -76,13 +75,54 @@ def by_line(columns: Callable[[Features], list[float]]) -> Method:
     return predict
 
 
+@dataclass
+class Nodes:
+    """Nodes of one network or several beside each other: their numbers, edges, and the number of the network of each.
+
+    ``whole`` holds four numbers of every network, and ``y`` its milliseconds.
+    """
+
+    x: torch.Tensor
+    edges: torch.Tensor
+    graph_of: torch.Tensor
+    whole: torch.Tensor
+    y: torch.Tensor
+
+    @classmethod
+    def joined(cls, items: Sequence[Nodes]) -> Nodes:
+        """Put networks beside each other."""
+        starts = np.cumsum([0, *(len(item.x) for item in items)])[:-1]
+        return cls(
+            torch.cat([item.x for item in items]),
+            torch.cat([item.edges + int(start) for item, start in zip(items, starts, strict=True)], 1),
+            torch.cat([item.graph_of + number for number, item in enumerate(items)]),
+            torch.cat([item.whole for item in items]),
+            torch.cat([item.y for item in items]),
+        )
+
+
+class SageConv(nn.Module):
+    """A layer of GraphSAGE: a node and the mean of its neighbours, as a vector of length 1."""
+
+    def __init__(self, n_features: int, hidden: int) -> None:
+        super().__init__()
+        self.neighbours, self.own = nn.Linear(n_features, hidden), nn.Linear(n_features, hidden, bias=False)
+
+    def forward(self, x: torch.Tensor, edges: torch.Tensor) -> torch.Tensor:
+        """Return the new state of the nodes, (n_nodes, hidden)."""
+        source, target = edges
+        counts = torch.bincount(target, minlength=len(x)).clamp(min=1)
+        mean = torch.zeros_like(x).index_add(0, target, x[source]) / counts[:, None]
+        return functional.normalize(self.neighbours(mean) + self.own(x), dim=-1)
+
+
 class Nnlp(nn.Module):
     """NNLP: two rounds of SAGEConv, the sum over nodes beside four numbers of the network, and two layers."""
 
     def __init__(self, n_features: int, hidden: int = 512) -> None:
         super().__init__()
-        self.first = SAGEConv(n_features, hidden, normalize=True)
-        self.second = SAGEConv(hidden, hidden, normalize=True)
+        self.first = SageConv(n_features, hidden)
+        self.second = SageConv(hidden, hidden)
         self.drop = nn.Dropout(0.05)
         layers = [nn.Linear(hidden + 4, hidden), nn.ReLU(), nn.Dropout(0.05)]
         layers += [nn.Linear(hidden, hidden), nn.ReLU(), nn.Dropout(0.05), nn.Linear(hidden, 1)]
@@ -92,15 +132,16 @@ class Nnlp(nn.Module):
                 for value in layer.parameters():
                     nn.init.uniform_(value, -(layer.in_features**-0.5), layer.in_features**-0.5)
 
-    def forward(self, batch: Data) -> torch.Tensor:
+    def forward(self, batch: Nodes) -> torch.Tensor:
         """Return milliseconds, (n_graphs,)."""
-        state = self.drop(functional.relu(self.first(batch.x, batch.edge_index)))
-        state = self.drop(functional.relu(self.second(state, batch.edge_index)))
-        whole = torch.cat([global_add_pool(state, batch.batch), batch.whole], 1)
+        state = self.drop(functional.relu(self.first(batch.x, batch.edges)))
+        state = self.drop(functional.relu(self.second(state, batch.edges)))
+        summed = state.new_zeros(len(batch.whole), state.shape[1]).index_add(0, batch.graph_of, state)
+        whole = torch.cat([summed, batch.whole], 1)
         return functional.softplus(-self.last(whole))[:, 0]
 
 
-def nnlp_data(network: MeasuredNetwork, kinds: Sequence[str]) -> Data:
+def nnlp_data(network: MeasuredNetwork, kinds: Sequence[str]) -> Nodes:
     """Describe a network as NNLP sees it: kinds, attributes and output shapes of nodes, and edges both ways."""
     rows = [[float(item.op.kind == kind) for kind in kinds] + nnlp_numbers(item.op) for item in network.graph.operators]
     pairs = [(source, number) for number, item in enumerate(network.graph.operators) for source in item.sources]
@@ -108,7 +149,8 @@ def nnlp_data(network: MeasuredNetwork, kinds: Sequence[str]) -> Data:
     found = main_features(network)
     batch_size = network.graph.operators[0].op.input_shapes[0][0]
     whole = torch.tensor([[batch_size, found.flops / 1e9, found.params / 1e9, found.memory / 1e9]], dtype=torch.float32)
-    return Data(x=torch.tensor(rows), edge_index=edges, whole=whole, y=torch.tensor([network.latency * 1e3]).float())
+    milliseconds = torch.tensor([network.latency * 1e3], dtype=torch.float32)
+    return Nodes(torch.tensor(rows), edges, torch.zeros(len(rows), dtype=torch.long), whole, milliseconds)
 
 
 def nnlp_numbers(op: OpSpec) -> list[float]:
@@ -151,9 +193,9 @@ def by_nnlp(epochs: int) -> Method:
             network.train()
             order = random.permutation(training)
             for first in range(0, len(order), 16):
-                batch = Batch.from_data_list([data[number] for number in order[first : first + 16]])
+                batch = Nodes.joined([data[number] for number in order[first : first + 16]])
                 optimiser.zero_grad()
-                functional.mse_loss(network(batch) / batch.y, torch.ones(batch.num_graphs)).backward()
+                functional.mse_loss(network(batch) / batch.y, torch.ones(len(batch.y))).backward()
                 optimiser.step()
             error = np.abs(run_nnlp(network, [data[number] for number in validation]) * 1e3
                            / np.array([float(data[number].y) for number in validation]) - 1).mean()  # fmt: skip
@@ -165,12 +207,12 @@ def by_nnlp(epochs: int) -> Method:
     return predict
 
 
-def run_nnlp(network: Nnlp, data: Sequence[Data]) -> Array:
+def run_nnlp(network: Nnlp, data: Sequence[Nodes]) -> Array:
     """Predict seconds."""
     network.eval()
     with torch.inference_mode():
         return np.concatenate(
-            [network(Batch.from_data_list(list(data[first : first + 64]))).double().numpy() / 1e3
+            [network(Nodes.joined(data[first : first + 64])).double().numpy() / 1e3
              for first in range(0, len(data), 64)]
         )  # fmt: skip
 

@@ -30,8 +30,17 @@ GROUP = "nni_latency"
 hookspec = pluggy.HookspecMarker(GROUP)
 hookimpl = pluggy.HookimplMarker(GROUP)
 
-#: Runtimes of this project that are installed apart.
-SEPARATE = ("ncnn", "onnxruntime", "openvino")
+#: What plugins of this project register that are installed apart, by kind and name: the folder in ``plugins/``.
+SEPARATE = {
+    ("estimator", "roofline"): "nni_latency_roofline",
+    ("kernel", "ghost_module"): "nni_latency_ghost",
+    ("meter", "cpu-energy"): "nni_latency_cpu_energy",
+    ("runtime", "litert"): "nni_latency_litert",
+    ("runtime", "ncnn"): "nni_latency_ncnn",
+    ("runtime", "onnxruntime"): "nni_latency_onnxruntime",
+    ("runtime", "openvino"): "nni_latency_openvino",
+    ("runtime", "torch-fx"): "nni_latency_fx",
+}
 
 #: Called with a name and a factory.
 Register = Callable[[str, Callable[..., Any]], None]
@@ -130,8 +139,9 @@ class Registry:
         if name in found:
             return found[name]
         error = UnknownNameError.of(kind, name, sorted(found))
-        if kind == "runtime" and name in SEPARATE and not any(plugin.name == name for plugin in self.plugins):
-            error = UnknownNameError(f"{error} It has a package of its own: pip install nni_latency_{name}")
+        folder = SEPARATE.get((kind, name))
+        if folder and not any(plugin.distribution == folder for plugin in self.plugins):
+            error = UnknownNameError(f"{error} It is a plugin; from a checkout: pip install ./plugins/{folder}")
         broken = [f"{plugin.name} ({plugin.error})" for plugin in self.plugins if plugin.error]
         raise UnknownNameError(f"{error} Plugins that did not load: {'; '.join(broken)}.") if broken else error
 

@@ -46,6 +46,57 @@ def test_lowest_versions_are_those_that_setup_allows():
         assert Version(lowest[requirement.name.lower()]) == Version(allowed_from), requirement
 
 
+#: Runs the command line with what the plain install brings, and with nothing else that is installed here.
+_PLAINLY = """
+import json, sys
+from importlib import metadata
+from packaging.requirements import Requirement
+
+def named(text):
+    return text.lower().replace("-", "_")
+
+found, left = set(), json.loads(sys.argv.pop(1))
+while left:
+    item = Requirement(left.pop())
+    key = (named(item.name), *sorted(item.extras))
+    if key not in found:
+        found.add(key)
+        for line in map(Requirement, metadata.requires(item.name) or []):
+            extras = ("", *item.extras)
+            if not line.marker or any(line.marker.evaluate({"extra": extra}) for extra in extras):
+                line.marker = None
+                left.append(str(line))
+brought = {name for name, *_ in found} | {"nni_latency"}
+owners = metadata.packages_distributions().items()
+absent = {module for module, names in owners if not brought.intersection(map(named, names))}
+assert {"fastapi", "hypothesis"} <= absent
+
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in absent:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Absent())
+from nni_latency.cli import run
+run()
+"""
+
+
+def test_plain_install_predicts_a_network_that_it_generates(tmp_path):
+    lines = _setup()["options"]["install_requires"].splitlines()
+    brought = json.dumps([line for line in lines if line and not line.startswith("#")])
+
+    def run(*arguments: str) -> str:
+        command = [sys.executable, "-c", _PLAINLY, brought, *arguments]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    run("families", "generate", "--family", "squeezenet", "--per-family", "1", "--out", "nets")
+    (file,) = tmp_path.glob("nets/*.onnx")
+    assert "onnxruntime.fp32.t1" in run("predict", str(file))
+
+
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
     """Build the wheel of a copy of the tree; return the names of its files."""

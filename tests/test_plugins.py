@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import sys
 from importlib import metadata
+from pathlib import Path
 from types import ModuleType
 
 import pytest
 
 from nni_latency import builtin_plugin
 from nni_latency.errors import PluginError, UnknownNameError
-from nni_latency.plugins import GROUP, collect, hookimpl, installed_entry_points, load_registry
+from nni_latency.plugins import GROUP, SEPARATE, collect, hookimpl, installed_entry_points, load_registry
 from nni_latency.testing import check_plugin
+
+_ROOT = Path(__file__).parents[1]
 
 _BUILTIN = metadata.EntryPoint("builtin", "nni_latency.builtin_plugin", GROUP)
 
@@ -94,9 +97,17 @@ def test_plugin_that_can_not_be_imported_is_reported_and_the_rest_work(plugin):
     assert "ModuleNotFoundError" in broken.error
 
 
-def test_runtime_of_a_package_of_its_own_says_what_to_install():
-    with pytest.raises(UnknownNameError, match=r"Unknown runtime 'openvino'.* pip install nni_latency_openvino$"):
-        collect([_BUILTIN]).find("runtime", "openvino")
+@pytest.mark.parametrize(("kind", "name"), SEPARATE)
+def test_what_a_plugin_of_the_checkout_registers_is_named_with_its_folder(kind, name):
+    with pytest.raises(UnknownNameError, match=rf"Unknown {kind} '{name}'.* pip install \./plugins/\w+$") as caught:
+        collect([_BUILTIN]).find(kind, name)
+    folder = _ROOT / str(caught.value).rpartition("./")[2]
+    sources = "".join(path.read_text(encoding="utf-8") for path in folder.rglob("*.py"))
+    assert f'register("{name}"' in sources
+
+
+def test_every_plugin_of_the_checkout_is_known_by_its_folder():
+    assert {path.parent.name for path in _ROOT.glob("plugins/*/setup.cfg")} == set(SEPARATE.values())
 
 
 def test_plugin_with_an_unknown_hook_is_reported_and_the_rest_work(plugin):

@@ -100,7 +100,7 @@ def _run(platform: Platform, batch_size: int) -> dict[str, Any]:
 
 
 def _light(path: Path) -> bytes:
-    onnx = require("onnx", "Reading ONNX", "nni_latency[onnx]")
+    onnx = require("onnx", "Reading ONNX", "onnx")
     content: bytes = without_weights(onnx.load(str(path), load_external_data=False)).SerializeToString()
     return content
 

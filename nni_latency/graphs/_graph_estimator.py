@@ -42,6 +42,6 @@ class GraphNetworkEstimator(NetworkEstimator):
         InvalidValueError
             If the model cannot be read or exported, or model and inputs do not fit each other.
         MissingDependencyError
-            If the package onnx or torch_geometric is not installed.
+            If the package onnx does not load.
         """
         return self.predictor.estimate(graph_of(model, example_inputs))[self.platform.id]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -15,8 +14,8 @@ from torch.nn import functional
 
 from nni_latency.graphs._encoding import EncodedGraph
 from nni_latency.graphs._examples import Examples, Part
-from nni_latency.graphs._geometric import Batch, Data, add_up
-from nni_latency.graphs._graph_network import GraphNetwork, as_data
+from nni_latency.graphs._graph_network import GraphNetwork
+from nni_latency.graphs._message_passing import Batch, add_up, starts_of
 from nni_latency.graphs._predicting import predict
 from nni_latency.graphs._rates import fit_rates, group_totals, kernels_of
 from nni_latency.platforms import torch_threads
@@ -31,6 +30,9 @@ _HUBER = 0.05
 
 #: How much times of kernels count beside those of networks.
 _PARTS = 0.3
+
+#: Fields of `Targets` with one number for every kernel.
+_OF_KERNELS = ("platforms", "seconds", "shares", "firsts")
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,63 @@ class Settings:
     decay: float = 1e-2
     restraint: float = 0.1
     seed: int = 0
+
+
+@dataclass(frozen=True)
+class Targets:
+    """What was measured of the networks of a batch.
+
+    Parameters
+    ----------
+    latencies : Tensor of shape (n_graphs, n_platforms)
+        Their times [s]; NaN where they were not measured.
+    operators, part_of : Tensor of shape (n_pairs,)
+        Operators of kernels, and the number of the kernel that each is part of.
+    platforms, seconds, shares, firsts : Tensor of shape (n_kernels,)
+        Of kernels: the number of the platform, the time [s], its share in the kernels of one network, and 1 where what
+        a run takes besides is in it.
+    """
+
+    latencies: Tensor
+    operators: Tensor
+    part_of: Tensor
+    platforms: Tensor
+    seconds: Tensor
+    shares: Tensor
+    firsts: Tensor
+
+    @classmethod
+    def of(cls, examples: Examples) -> Targets:
+        """Return what was measured of networks that are one batch."""
+        return cls.joined(examples.graphs, list(map(cls.of_network, examples.latencies, examples.parts)))
+
+    @classmethod
+    def of_network(cls, latencies: Array, parts: Sequence[Part]) -> Targets:
+        """Return what was measured of one network."""
+        pairs = [(operator, number) for number, part in enumerate(parts) for operator in part.operators]
+        operators, part_of = torch.tensor(pairs, dtype=torch.long).reshape(-1, 2).T
+        seconds = torch.tensor([part.seconds for part in parts], dtype=torch.float32)
+        return cls(
+            torch.tensor(latencies, dtype=torch.float32).reshape(1, -1),
+            operators,
+            part_of,
+            torch.tensor([part.platform for part in parts], dtype=torch.long),
+            seconds,
+            seconds / seconds.sum().clamp(min=1e-12),
+            torch.tensor([float(part.is_first) for part in parts]),
+        )
+
+    @classmethod
+    def joined(cls, graphs: Sequence[EncodedGraph], items: Sequence[Targets]) -> Targets:
+        """Join what was measured of each network of a batch: operators and kernels are numbered through it."""
+        first_operators = starts_of([len(graph) for graph in graphs])
+        first_parts = starts_of([len(item.seconds) for item in items])
+        return cls(
+            torch.cat([item.latencies for item in items]),
+            torch.cat([item.operators + first for item, first in zip(items, first_operators, strict=True)]),
+            torch.cat([item.part_of + first for item, first in zip(items, first_parts, strict=True)]),
+            *(torch.cat([getattr(item, name) for item in items]) for name in _OF_KERNELS),
+        )
 
 
 @dataclass(frozen=True)
@@ -110,7 +169,8 @@ def learn(
 class _Learning:
     def __init__(self, examples: Examples, settings: Settings) -> None:
         self._settings, self._random = settings, np.random.default_rng(settings.seed)
-        self._records = with_targets(examples)
+        self._examples = examples
+        self._targets = list(map(Targets.of_network, examples.latencies, examples.parts))
         n_platforms = examples.latencies.shape[1]
         self._weights = _weights(examples.latencies)
         self.network = GraphNetwork(n_platforms, settings.hidden, settings.n_layers, settings.dropout)
@@ -129,31 +189,33 @@ class _Learning:
         if epoch == 1:
             self._optimiser = _optimiser(self.network, self._settings)
         self.network.train()
-        for batch in self._batches():
+        for batch, targets in self._batches():
             for group in self._optimiser.param_groups:
                 group["lr"] = group["base"] * min(1.0, epoch / 5)
             self._optimiser.zero_grad()
-            self._loss(batch).backward()
+            self._loss(batch, targets).backward()
             torch.nn.utils.clip_grad_norm_(self.network.parameters(), 1.0)
             self._optimiser.step()
             with torch.no_grad():
                 for mean, new in zip(self._average.parameters(), self.network.parameters(), strict=True):
                     mean.lerp_(new, 1 - _AVERAGED)
 
-    def _batches(self) -> Iterator[Batch]:
-        order = self._random.permutation(len(self._records))
+    def _batches(self) -> Iterator[tuple[Batch, Targets]]:
+        order = self._random.permutation(len(self._targets))
         size = self._settings.batch_size
         for first in range(0, len(order), size):
-            yield Batch.from_data_list([self._records[number] for number in order[first : first + size]])
+            numbers = order[first : first + size]
+            graphs = [self._examples.graphs[number] for number in numbers]
+            yield Batch.of(graphs), Targets.joined(graphs, [self._targets[number] for number in numbers])
 
-    def _loss(self, batch: Any) -> Tensor:
+    def _loss(self, batch: Batch, targets: Targets) -> Tensor:
         priors, logarithms = self.network.priors(batch), self.network.logarithms(self.network.states(batch))
         costs = priors * logarithms.exp()
-        whole = self.network.networks(costs, batch.batch, batch.num_graphs)
-        shares = (priors / add_up(priors, batch.batch)[batch.batch]).detach()
+        whole = self.network.networks(costs, batch)
+        shares = (priors / add_up(priors, batch.graph_of, batch.n_graphs)[batch.graph_of]).detach()
         restrained = (shares * logarithms**2).sum() / shares.sum()
-        loss = networks_off(whole, batch.latencies, self._weights) + self._settings.restraint * restrained / _HUBER
-        return loss + kernels_off(costs, self.network.runs, batch)
+        loss = networks_off(whole, targets.latencies, self._weights) + self._settings.restraint * restrained / _HUBER
+        return loss + kernels_off(costs, self.network.runs, targets)
 
 
 def networks_off(predicted: Tensor, measured: Tensor, weights: Tensor) -> Tensor:
@@ -172,7 +234,7 @@ def networks_off(predicted: Tensor, measured: Tensor, weights: Tensor) -> Tensor
     return off
 
 
-def kernels_off(costs: Tensor, runs: Tensor, batch: Any) -> Tensor:
+def kernels_off(costs: Tensor, runs: Tensor, targets: Targets) -> Tensor:
     """Return how far the kernels of networks are from what was measured, as far as they were timed.
 
     Parameters
@@ -181,15 +243,16 @@ def kernels_off(costs: Tensor, runs: Tensor, batch: Any) -> Tensor:
         What operators take [s].
     runs : Tensor of shape (n_platforms,)
         Logarithms of what a run takes besides.
-    batch : Batch
-        Of `with_targets`.
+    targets : Targets
+        What was measured.
     """
-    if not len(batch.part_seconds):
+    if not len(targets.seconds):
         return costs.new_zeros(())
-    times = add_up(costs[batch.part_operator_index, batch.part_platforms], batch.part_of, len(batch.part_seconds))
-    times = times + batch.part_firsts * runs.exp()[batch.platform_of_part]
-    errors = functional.huber_loss(times.clamp(min=1e-9).log(), batch.part_seconds.log(), delta=0.2, reduction="none")
-    off: Tensor = _PARTS * (errors * batch.part_shares).sum() / batch.part_shares.sum()
+    places = targets.operators, targets.platforms[targets.part_of]
+    times = add_up(costs[places], targets.part_of, len(targets.seconds))
+    times = times + targets.firsts * runs.exp()[targets.platforms]
+    errors = functional.huber_loss(times.clamp(min=1e-9).log(), targets.seconds.log(), delta=0.2, reduction="none")
+    off: Tensor = _PARTS * (errors * targets.shares).sum() / targets.shares.sum()
     return off
 
 
@@ -208,33 +271,6 @@ def _optimiser(network: GraphNetwork, settings: Settings) -> torch.optim.AdamW:
             {"params": slow, "lr": settings.rate, "base": settings.rate, "weight_decay": 0.0},
         ]
     )
-
-
-class _Target(Data):
-    """A network with what was measured of it."""
-
-    def __inc__(self, key: str, value: Any, *args: Any, **kwargs: Any) -> Any:
-        """Return by how much an index counts up behind this network: kernels are numbered through a batch."""
-        return len(self.part_seconds) if key == "part_of" else super().__inc__(key, value, *args, **kwargs)
-
-
-def with_targets(examples: Examples) -> list[Data]:
-    """Return PyTorch Geometric's records of networks, with what was measured of each."""
-    return list(map(_with_target, examples.graphs, examples.latencies, examples.parts))
-
-
-def _with_target(graph: EncodedGraph, latencies: Array, parts: Sequence[Part]) -> _Target:
-    data = _Target(**as_data(graph).to_dict())
-    data.latencies = torch.tensor(latencies, dtype=torch.float32).reshape(1, -1)
-    pairs = [(operator, number, part.platform) for number, part in enumerate(parts) for operator in part.operators]
-    table = torch.tensor(pairs, dtype=torch.long).reshape(-1, 3)
-    data.part_operator_index, data.part_of, data.part_platforms = table[:, 0], table[:, 1], table[:, 2]
-    seconds = torch.tensor([part.seconds for part in parts], dtype=torch.float32)
-    data.part_seconds = seconds
-    data.part_shares = seconds / seconds.sum().clamp(min=1e-12)
-    data.part_firsts = torch.tensor([float(part.is_first) for part in parts])
-    data.platform_of_part = torch.tensor([part.platform for part in parts], dtype=torch.long)
-    return data
 
 
 def prepare(network: GraphNetwork, examples: Examples) -> None:

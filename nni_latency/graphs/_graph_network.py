@@ -2,40 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from nni_latency.graphs._encoding import GROUPS, KINDS, N_FEATURES, TERMS, EncodedGraph
-from nni_latency.graphs._geometric import Batch, Data, add_up, sage_conv
+from nni_latency.graphs._encoding import GROUPS, KINDS, N_FEATURES, TERMS
+from nni_latency.graphs._message_passing import Batch, NeighbourMean, add_up
 
 #: Bound of the learned correction, as the logarithm of a factor: an operator that is fused costs next to nothing.
 _BOUND = 3.0
 
 #: Kinds that are hidden from a network while it learns, as a share: it has to do with those that it will never see.
 _HIDDEN_KINDS = 0.1
-
-
-def as_data(graph: EncodedGraph) -> Data:
-    """Make PyTorch Geometric's record of a network."""
-    return Data(
-        x=torch.from_numpy(graph.features),
-        groups=torch.from_numpy(graph.groups),
-        kinds=torch.from_numpy(graph.kinds),
-        terms=torch.from_numpy(graph.terms),
-        edge_index=torch.from_numpy(graph.edges),
-        sibling_index=torch.from_numpy(graph.siblings),
-        num_nodes=len(graph),
-    )
-
-
-def as_batch(graphs: Sequence[EncodedGraph]) -> Batch:
-    """Put networks beside each other, as one graph of several parts."""
-    # `sibling_index` counts up like `edge_index`: PyTorch Geometric goes by the ending of the name.
-    return Batch.from_data_list([as_data(graph) for graph in graphs])
 
 
 class GraphNetwork(nn.Module):
@@ -82,15 +61,15 @@ class GraphNetwork(nn.Module):
         #: Logarithm of what a run takes besides [log s].
         self.runs = nn.Parameter(torch.full((n_platforms,), float(np.log(1e-5))))
 
-    def forward(self, batch: Data) -> Tensor:
+    def forward(self, batch: Batch) -> Tensor:
         """Return the cost of every operator on every platform [s], (n_operators, n_platforms)."""
         return self.priors(batch) * self.corrections(self.states(batch))
 
-    def networks(self, costs: Tensor, batch: Tensor, n_graphs: int) -> Tensor:
+    def networks(self, costs: Tensor, batch: Batch) -> Tensor:
         """Add up operators, and what a run takes besides [s], (n_graphs, n_platforms)."""
-        return add_up(costs, batch, n_graphs) + self.runs.exp()
+        return add_up(costs, batch.graph_of, batch.n_graphs) + self.runs.exp()
 
-    def priors(self, batch: Data) -> Tensor:
+    def priors(self, batch: Batch) -> Tensor:
         """Return what operators take without any correction [s], (n_operators, n_platforms)."""
         rates = self.rates.exp()[:, batch.groups]
         return torch.einsum("pnt,nt->np", rates, batch.terms)
@@ -103,15 +82,15 @@ class GraphNetwork(nn.Module):
         """Return the logarithms of the factors of operators, (n_operators, n_platforms)."""
         return bounded(self.heads(states))
 
-    def states(self, batch: Data) -> Tensor:
+    def states(self, batch: Batch) -> Tensor:
         """Return what is known of operators once they have heard of their neighbours, (n_operators, hidden)."""
-        features = ((batch.x - self.centre) / self.spread).clamp(-4, 4)
+        features = ((batch.features - self.centre) / self.spread).clamp(-4, 4)
         kinds = batch.kinds
         if self.training:
             kinds = kinds * (torch.rand(kinds.shape) > _HIDDEN_KINDS)
         state = functional.gelu(self.features(features) + self.groups(batch.groups) + self.kinds(kinds))
         for layer in self.rounds:
-            state = layer(self.dropout(state), batch.edge_index, batch.sibling_index)
+            state = layer(self.dropout(state), batch.edges, batch.siblings)
         found: Tensor = self.last(state)
         return found
 
@@ -122,7 +101,7 @@ class _Round(nn.Module):
     def __init__(self, hidden: int) -> None:
         super().__init__()
         self.norm = nn.LayerNorm(hidden)
-        self.down, self.up, self.beside = (sage_conv(hidden) for _ in range(3))
+        self.down, self.up, self.beside = (NeighbourMean(hidden) for _ in range(3))
         self.own = nn.Linear(hidden, hidden)
         self.out = nn.Linear(hidden, hidden)
 

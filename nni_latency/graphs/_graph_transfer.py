@@ -12,9 +12,9 @@ from torch import Tensor
 
 from nni_latency.graphs._encoding import GROUPS, TERMS
 from nni_latency.graphs._examples import Examples
-from nni_latency.graphs._geometric import Batch, add_up
-from nni_latency.graphs._graph_learning import kernels_off, networks_off, with_targets
+from nni_latency.graphs._graph_learning import Targets, kernels_off, networks_off
 from nni_latency.graphs._graph_network import GraphNetwork, bounded
+from nni_latency.graphs._message_passing import Batch, add_up
 from nni_latency.graphs._predicting import predict
 
 Array = NDArray[np.float64]
@@ -71,7 +71,7 @@ class KnownNetworks:
     """
 
     def __init__(self, network: GraphNetwork, examples: Examples) -> None:
-        self._batch = Batch.from_data_list(with_targets(examples))
+        self._batch, self._targets = Batch.of(examples.graphs), Targets.of(examples)
         network.eval()
         with torch.inference_mode():
             states = network.states(self._batch)
@@ -79,7 +79,7 @@ class KnownNetworks:
         self._states = states.clone()
 
     def __len__(self) -> int:
-        return int(self._batch.num_graphs)
+        return self._batch.n_graphs
 
     def latencies(self, head: Head) -> Tensor:
         """Return the times of the networks on a platform [s]."""
@@ -88,8 +88,8 @@ class KnownNetworks:
     def off(self, head: Head) -> Tensor:
         """Return how far networks, and their kernels where these were timed, are from what was measured."""
         costs = self._costs(head)
-        errors = networks_off(self._whole(costs, head)[:, None], self._batch.latencies, torch.ones(1))
-        return errors + kernels_off(costs[:, None], head.run[None], self._batch)
+        errors = networks_off(self._whole(costs, head)[:, None], self._targets.latencies, torch.ones(1))
+        return errors + kernels_off(costs[:, None], head.run[None], self._targets)
 
     def _costs(self, head: Head) -> Tensor:
         priors = (head.rates.exp()[self._batch.groups] * self._batch.terms).sum(1)
@@ -97,7 +97,7 @@ class KnownNetworks:
         return costs
 
     def _whole(self, costs: Tensor, head: Head) -> Tensor:
-        return add_up(costs, self._batch.batch, len(self)) + head.run.exp()
+        return add_up(costs, self._batch.graph_of, len(self)) + head.run.exp()
 
     def directions(self, head: Head) -> Array:
         """Return how the logarithm of every time changes with what is learned of a platform, (n_networks, n_unknowns).
@@ -109,10 +109,10 @@ class KnownNetworks:
             terms = head.rates.exp()[batch.groups] * batch.terms
             factors = bounded(self._states @ head.weights + head.bias).exp()
             whole = self.latencies(head)
-            shares = terms * (factors / whole[batch.batch])[:, None]
-            place = batch.batch * len(GROUPS) + batch.groups
+            shares = terms * (factors / whole[batch.graph_of])[:, None]
+            place = batch.graph_of * len(GROUPS) + batch.groups
             groups = add_up(shares, place, len(self) * len(GROUPS))
-            states = add_up(self._states * shares.sum(1, keepdim=True), batch.batch, len(self))
+            states = add_up(self._states * shares.sum(1, keepdim=True), batch.graph_of, len(self))
             run = (head.run.exp() / whole)[:, None]
         return torch.cat([groups.reshape(len(self), -1), states, run], 1).double().numpy()
 

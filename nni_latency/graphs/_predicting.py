@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from nni_latency.graphs._encoding import TERMS, EncodedGraph
-from nni_latency.graphs._geometric import Batch, add_up
-from nni_latency.graphs._graph_network import GraphNetwork, as_batch
+from nni_latency.graphs._graph_network import GraphNetwork
+from nni_latency.graphs._message_passing import Batch, add_up
 
 Array = NDArray[np.float64]
 
@@ -29,9 +29,7 @@ def predict_members(members: Sequence[GraphNetwork], graphs: Sequence[EncodedGra
     """Return the times of networks by each of several graph networks [s], (n_members, n_graphs, n_platforms)."""
     if not graphs:
         return np.zeros((len(members), 0, len(members[0].runs)))
-    return _by_member(
-        members, graphs, lambda member, batch: member.networks(member(batch), batch.batch, batch.num_graphs)
-    )
+    return _by_member(members, graphs, lambda member, batch: member.networks(member(batch), batch))
 
 
 def predict_operators(members: Sequence[GraphNetwork], graph: EncodedGraph) -> tuple[Array, Array]:
@@ -54,7 +52,7 @@ def predict_terms(members: Sequence[GraphNetwork], graphs: Sequence[EncodedGraph
 
 def _terms(member: GraphNetwork, batch: Batch) -> Tensor:
     rates = member.rates.exp().transpose(0, 1)[batch.groups] * batch.terms[:, None]
-    whole = add_up(rates * member.corrections(member.states(batch))[:, :, None], batch.batch, batch.num_graphs)
+    whole = add_up(rates * member.corrections(member.states(batch))[:, :, None], batch.graph_of, batch.n_graphs)
     whole[:, :, TERMS.index("calls")] += member.runs.exp()
     return whole
 
@@ -69,6 +67,6 @@ def _by_member(
     found = []
     with torch.inference_mode():
         for first in range(0, len(graphs), _AT_ONCE):
-            batch = as_batch(graphs[first : first + _AT_ONCE])
+            batch = Batch.of(graphs[first : first + _AT_ONCE])
             found.append(np.stack([ask(member.eval(), batch).double().numpy() for member in members]))
     return np.concatenate(found, axis=1)

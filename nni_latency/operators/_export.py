@@ -205,7 +205,7 @@ def export_onnx(module: nn.Module, tensors: Sequence[torch.Tensor]) -> OnnxNetwo
     >>> [network.label_of([node.name]) for node in network.model.graph.node]
     [0, 1]
     """
-    onnx = require("onnx", "Exporting a network", "nni_latency[onnx]")
+    onnx = require("onnx", "Exporting a network", "onnx")
     scopes = _CallScopes()
     names = [f"input{index}" for index in range(len(tensors))]
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():

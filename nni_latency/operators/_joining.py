@@ -45,7 +45,7 @@ def join_onnx(networks: Sequence[OnnxNetwork]) -> OnnxNetwork:
     InvalidValueError
         If one has another number of inputs or outputs.
     """
-    onnx = require("onnx", "Joining networks", "nni_latency[onnx]")
+    onnx = require("onnx", "Joining networks", "onnx")
     parts = [onnx.compose.add_prefix(item.model, f"part{index}/") for index, item in enumerate(networks)]
     whole = parts[0]
     for part in parts[1:]:
@@ -73,7 +73,7 @@ def beside_onnx(networks: Sequence[OnnxNetwork], n_inputs: Sequence[int]) -> Onn
     n_inputs : sequence of int
         By network, how many inputs it is given; the one that they become is given all of them, in order.
     """
-    onnx = require("onnx", "Joining networks", "nni_latency[onnx]")
+    onnx = require("onnx", "Joining networks", "onnx")
     parts = [onnx.compose.add_prefix(item.model, f"part{index}/") for index, item in enumerate(networks)]
     before = 0
     for part, count in zip(parts, n_inputs, strict=True):
@@ -153,7 +153,7 @@ def consumed_onnx(network: OnnxNetwork, *, all_maps: bool = False) -> OnnxNetwor
 
 def _copied(network: OnnxNetwork) -> tuple[Any, Any]:
     """Return the package onnx, and a copy of a network's model."""
-    onnx = require("onnx", "Joining networks", "nni_latency[onnx]")
+    onnx = require("onnx", "Joining networks", "onnx")
     model = onnx.ModelProto()
     model.CopyFrom(network.model)
     return onnx, model

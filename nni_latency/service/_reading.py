@@ -57,7 +57,7 @@ class Reading:
 
     def _check(self, model: Any, name: str) -> None:
         """Refuse weights in other files, and more weights than the service takes."""
-        onnx = require("onnx", "Reading ONNX", "nni_latency[onnx]")
+        onnx = require("onnx", "Reading ONNX", "onnx")
         elsewhere = [
             tensor.name
             for tensor in model.graph.initializer
