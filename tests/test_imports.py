@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import onnx
 import pytest
 
 import nni_latency
@@ -27,6 +28,7 @@ def test_require_says_what_to_install():
 
 #: What takes long to load.
 _SLOW = {"torch", "nni", "sklearn", "scipy.stats", "scipy.optimize", "matplotlib", "sqlalchemy", "pandas"}
+_SLOW |= {"onnxruntime", "pytorch_lightning", "torch._dynamo", "torchvision"}
 
 _ROOMS = [
     ".".join(path.parent.relative_to(Path(nni_latency.__file__).parents[1]).parts)
@@ -51,6 +53,17 @@ def _loaded_by(code):
 
 def test_importing_every_room_loads_nothing_slow():
     assert _loaded_by("\n".join(f"import {room}" for room in _ROOMS)) == "[]"
+
+
+def test_predicting_an_onnx_file_loads_nothing_slow_but_torch(tmp_path):
+    path = tmp_path / "net.onnx"
+    value = onnx.helper.make_tensor_value_info
+    node = onnx.helper.make_node("Conv", ["x", "w"], ["y"], kernel_shape=[3, 3])
+    weights = onnx.helper.make_tensor("w", onnx.TensorProto.FLOAT, [8, 3, 3, 3], [0.5] * 216)
+    ends = [value("x", onnx.TensorProto.FLOAT, [1, 3, 9, 9])], [value("y", onnx.TensorProto.FLOAT, [1, 8, 7, 7])]
+    onnx.save(onnx.helper.make_model(onnx.helper.make_graph([node], "net", *ends, [weights])), path)
+    code = f"from nni_latency.cli import main\nmain(['predict', {str(path)!r}], standalone_mode=False)"
+    assert _loaded_by(code) == "['torch']"
 
 
 def test_importing_the_package_loads_neither_torch_nor_nni():

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.base import clone
 
 import nni_latency.graphs._graph_transfer as transfer
 from nni_latency.errors import InvalidValueError, listed
@@ -46,7 +45,7 @@ def add_platform(
     platform, latencies = data.platforms[0], data.examples.latencies[:, 0]
     ids = [item.id for item in predictor.platforms_]
     place = ids.index(platform.id) if platform.id in ids else len(ids)
-    found: GraphPredictor = clone(predictor)
+    found = type(predictor)(**predictor.get_params())
     found.members_, trees, errors = _learned(predictor, data, place if place < len(ids) else None, watch)
     found.trees_ = _put(predictor.trees_, place, trees)
     spread = spreads_of(errors[:, None], data.family_of, predictor.confidence)[0]

@@ -9,9 +9,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.base import BaseEstimator
-from sklearn.exceptions import NotFittedError
-from sklearn.utils.metadata_routing import UNUSED
 
 import nni_latency.graphs._graph_transfer as transfer
 import nni_latency.graphs._predicting as predicting
@@ -27,6 +24,7 @@ from nni_latency.graphs._graph_measurements import Measurements, spreads_of
 from nni_latency.graphs._measured_network import MeasuredNetwork, check_networks
 from nni_latency.graphs._operator_cost import OperatorCost
 from nni_latency.graphs._operator_trees import describe
+from nni_latency.graphs._parameters import Parametrized
 from nni_latency.operators import Graph
 from nni_latency.platforms import Platform
 
@@ -36,7 +34,7 @@ Array = NDArray[np.float64]
 _UNSEEN = math.log(3)
 
 
-class GraphPredictor(BaseEstimator):
+class GraphPredictor(Parametrized):
     """Predicts latencies of networks from their operators and who reads whose result, on all platforms at once.
 
     Every operator has a cost of its own on every platform. It is what the operator computes and moves, at rates that
@@ -109,9 +107,6 @@ class GraphPredictor(BaseEstimator):
     >>> predictor = GraphPredictor().fit(read_measured("measured"))               # doctest: +SKIP
     >>> predictor.estimator("epyc-7763.onnxruntime.fp32.t1").estimate("net.onnx")  # doctest: +SKIP
     """
-
-    __metadata_request__fit = {"networks": UNUSED, "watch": UNUSED}  # noqa: RUF012 - its own protocol
-    __metadata_request__predict = {"graphs": UNUSED, "platform": UNUSED}  # noqa: RUF012 - the same
 
     def __init__(
         self,
@@ -414,4 +409,6 @@ class GraphPredictor(BaseEstimator):
 
     def _check_fitted(self) -> None:
         if not hasattr(self, "members_"):
+            from sklearn.exceptions import NotFittedError
+
             raise NotFittedError("This GraphPredictor is not fitted yet. Call 'fit' before it predicts.")

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.ensemble import HistGradientBoostingRegressor
 
 from nni_latency.graphs._encoding import GROUPS, N_FEATURES, TERMS, EncodedGraph
 from nni_latency.graphs._examples import Examples, Part
 from nni_latency.graphs._rates import fit_rates, group_totals, kernels_of
 from nni_latency.kernels import Trees
+
+if TYPE_CHECKING:
+    from sklearn.ensemble import HistGradientBoostingRegressor
 
 Array = NDArray[np.float64]
 
@@ -153,6 +156,8 @@ def learn_trees(examples: Examples, platform: int, seed: int) -> OperatorTrees:
 
 
 def _boosting(seed: int, **shape: int) -> HistGradientBoostingRegressor:
+    from sklearn.ensemble import HistGradientBoostingRegressor
+
     return HistGradientBoostingRegressor(
         learning_rate=0.08, l2_regularization=1.0, early_stopping=False, random_state=seed, **shape
     )

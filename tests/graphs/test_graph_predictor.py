@@ -16,6 +16,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
+from sklearn.utils.validation import check_is_fitted
 from torch import nn
 
 from nni_latency.errors import FileFormatError, InvalidValueError, UnknownNameError
@@ -117,6 +118,21 @@ def test_processes_side_by_side_learn_the_same(predictor: GraphPredictor) -> Non
     assert np.array_equal(several.predict([network([16], 16)], FAST), predictor.predict([network([16], 16)], FAST))
     assert [done for done, _ in told] == sorted(done for done, _ in told)
     assert told[-1][0] == told[-1][1]
+
+
+def test_parameters_are_those_of_an_estimator_of_scikit_learn() -> None:
+    unfitted = clone(GraphPredictor(hidden=8)).set_params(epochs=3)
+    assert {"hidden": 8, "epochs": 3, "n_folds": 4}.items() <= unfitted.get_params().items()
+    assert repr(unfitted) == "GraphPredictor(hidden=8, epochs=3)"
+    with pytest.raises(NotFittedError):
+        check_is_fitted(unfitted)
+    with pytest.raises(InvalidValueError, match=r"no parameter 'width'\. Available: hidden, "):
+        unfitted.set_params(width=8)
+
+
+def test_fitted_predictor_is_fitted_for_scikit_learn(predictor: GraphPredictor) -> None:
+    check_is_fitted(predictor)
+    assert not hasattr(clone(predictor), "members_")
 
 
 def test_it_must_be_fitted() -> None:
