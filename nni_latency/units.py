@@ -12,6 +12,7 @@ from nni_latency.costs import Cost
 from nni_latency.errors import InvalidValueError
 
 _DURATION = re.compile(r"(?P<number>\d+(?:\.\d*)?|\.\d+)\s*(?P<unit>ms|s|sec|min|m|h|d)?")
+_MOST_DIGITS = 18
 _SECONDS = {"ms": 1e-3, "s": 1.0, "sec": 1.0, "": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
@@ -66,6 +67,20 @@ def format_percent(ratio: float) -> str:
     '3.1 %'
     """
     return f"{ratio * 100:.1f} %"
+
+
+def whole_number(text: str) -> int | None:
+    """Return a whole number >= 0 that is written in digits, up to 18 of them; None for any other text.
+
+    Python itself refuses to read a number of more than 4,300 digits.
+
+    Examples
+    --------
+    >>> whole_number("12"), whole_number("-1"), whole_number("9" * 5000)
+    (12, None, None)
+    """
+    text = text.strip()
+    return int(text) if text.isdecimal() and len(text) <= _MOST_DIGITS else None
 
 
 def parse_share(text: str) -> float:

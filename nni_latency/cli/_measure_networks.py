@@ -26,7 +26,7 @@ from nni_latency.cli._progress import Measuring
 from nni_latency.cli._report import Column, Grid, Report, ReportingCommand, print_report
 from nni_latency.cli._supervision import INTERRUPTED
 from nni_latency.errors import InvalidValueError, MeasurementError
-from nni_latency.units import format_percent, format_seconds
+from nni_latency.units import format_percent, format_seconds, whole_number
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -244,12 +244,13 @@ def _counts(wanted: _NetworkOptions, usual: tuple[str, ...]) -> dict[graphs.Fami
     found: dict[graphs.Family, int] = {}
     for text in sorted(wanted.families or usual, key=lambda text: text.partition(":")[0] != "all"):
         name, colon, number = text.partition(":")
-        if colon and not (number.isdecimal() and int(number) > 0):
+        count = whole_number(number) if colon else wanted.per_family
+        if not count:
             raise InvalidValueError(
                 f"The family {text!r} must be a name, or a name and a number of networks >= 1, such as mixed:200. "
                 f"Got the number {number!r}."
             )
-        found |= dict.fromkeys(graphs.find_families([name]), int(number) if colon else wanted.per_family)
+        found |= dict.fromkeys(graphs.find_families([name]), count)
     return found
 
 

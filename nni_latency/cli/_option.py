@@ -15,7 +15,7 @@ import click
 
 from nni_latency.cli._outputs import OutputFile
 from nni_latency.errors import InvalidValueError, LatencyError
-from nni_latency.units import parse_duration
+from nni_latency.units import parse_duration, whole_number
 
 Value = TypeVar("Value")
 
@@ -121,10 +121,10 @@ def parsed(name: str, parse: Callable[[str], Value]) -> Callable[[str], Value]:
 
 
 def _parse_batch_sizes(text: str) -> tuple[int, ...]:
-    parts = [part.strip() for part in text.split(",")]
-    if not all(part.isdecimal() and int(part) >= 1 for part in parts):
+    sizes = [whole_number(part) or 0 for part in text.split(",")]
+    if not all(sizes):
         raise InvalidValueError(f"Batch sizes must be whole numbers >= 1, separated by commas. Got {text!r}.")
-    return tuple(dict.fromkeys(int(part) for part in parts))
+    return tuple(dict.fromkeys(sizes))
 
 
 def _parse_milliseconds(text: str) -> float:

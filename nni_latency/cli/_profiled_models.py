@@ -11,6 +11,7 @@ import nni_latency.profiling as profiling
 from nni_latency.cli._model import load_class, make_inputs, make_network, names_a_class
 from nni_latency.cli._supervision import user_code
 from nni_latency.errors import InvalidValueError, UnknownNameError
+from nni_latency.units import whole_number
 
 #: Input of torchvision's networks, without the batch.
 _PICTURE = "3,224,224"
@@ -79,8 +80,9 @@ def _unknown(name: str, vision: Sequence[str]) -> str:
 
 def _picture(inputs: tuple[str, ...]) -> tuple[int, ...]:
     (text, *rest) = inputs or (_PICTURE,)
-    if rest or not all(size.isdecimal() for size in text.split(",")):
+    sizes = tuple(size for size in map(whole_number, text.split(",")) if size)
+    if rest or len(sizes) != len(text.split(",")):
         raise InvalidValueError(
             f"A network of torchvision takes one picture, such as {_PICTURE}. Got {', '.join(inputs)!r}."
         )
-    return tuple(map(int, text.split(",")))
+    return sizes

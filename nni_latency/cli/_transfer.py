@@ -22,7 +22,7 @@ from nni_latency.cli._space_options import SpaceOptions
 from nni_latency.errors import InvalidValueError
 from nni_latency.files import write_atomically
 from nni_latency.platforms import Platform
-from nni_latency.units import format_percent, format_seconds
+from nni_latency.units import format_percent, format_seconds, whole_number
 
 _ROWS = re.compile(r"(\d+)-(\d+)")
 
@@ -111,8 +111,8 @@ def _fit_rows(text: str | None, count: int) -> NDArray[np.int64]:
     if text is None:
         return np.arange(count)
     match = _ROWS.fullmatch(text.strip())
-    first, last = (int(match[1]), int(match[2])) if match else (1, 0)
-    if not first <= last < count:
+    first, last = map(whole_number, match.groups()) if match else (None, None)
+    if first is None or last is None or not first <= last < count:
         raise InvalidValueError(f"The --fit-rows must be FIRST-LAST, from 0 to {count - 1}. Got {text!r}.")
     return np.arange(first, last + 1)
 

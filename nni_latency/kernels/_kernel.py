@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from nni_latency.errors import InvalidValueError
+from nni_latency.units import whole_number
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _KEY = re.compile(r"(?P<kind>\w+)\((?P<configuration>(?:[A-Za-z_]\w*=\d+(?:,(?!\)))?)*)\)")
@@ -69,10 +70,14 @@ class Kernel:
             If it is none.
         """
         match = _KEY.fullmatch(key)
-        if match is None:
-            raise InvalidValueError(f"The key of a kernel must look like 'relu_block(CIN=64,HW=56)'. Got {key[:80]!r}.")
-        pairs = (pair.partition("=") for pair in match["configuration"].split(",") if pair)
-        return cls(match["kind"], tuple((name, int(size)) for name, _, size in pairs))
+        pairs = (pair.partition("=") for pair in match["configuration"].split(",") if pair) if match else ()
+        sizes = [(name, size) for name, _, text in pairs if (size := whole_number(text)) is not None]
+        if match is None or len(sizes) != match["configuration"].count("="):
+            raise InvalidValueError(
+                "The key of a kernel must look like 'relu_block(CIN=64,HW=56)', with sizes of up to 18 digits. "
+                f"Got {key[:80]!r}."
+            )
+        return cls(match["kind"], tuple(sizes))
 
     def __getitem__(self, name: str) -> int:
         """Return one size; `KeyError` if the kernel has none of that name."""

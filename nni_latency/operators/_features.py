@@ -18,7 +18,7 @@ from nni_latency.operators._op_spec import OpSpec, Shape
 _BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2, "int64": 8, "int32": 4, "int16": 2, "int8": 1}
 _BYTES |= {"uint8": 1, "bool": 1}
 
-_SHAPE = re.compile(r"(\d+(x\d+)*)?")
+_SHAPE = re.compile(r"(\d{1,18}(x\d{1,18})*)?")
 
 
 @dataclass(frozen=True)
@@ -165,9 +165,19 @@ def outputs_of(op: OpSpec) -> int:
 
 
 def weights_of(op: OpSpec) -> list[Shape]:
-    """Return the shapes of the parameters, which stand in the attribute ``weights`` as ``"48x16+48"``."""
-    text = op.get("weights")
-    return [tuple(map(int, shape.split("x"))) for shape in text.split("+") if shape] if text else []
+    """Return the shapes of the parameters, which stand in the attribute ``weights`` as ``"48x16+48"``.
+
+    Raises
+    ------
+    InvalidValueError
+        If it holds anything else.
+    """
+    shapes = str(op.get("weights") or "").split("+")
+    if not all(map(_SHAPE.fullmatch, shapes)):
+        raise InvalidValueError(
+            f"The attribute 'weights' of {op.op_key[:80]} must be shapes such as '48x16+48'. Got {op['weights']!r}."
+        )
+    return [tuple(map(int, shape.split("x"))) for shape in shapes if shape]
 
 
 def params_of(op: OpSpec) -> int:

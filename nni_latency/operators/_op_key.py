@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 
 from nni_latency.errors import InvalidValueError
@@ -14,6 +15,9 @@ OP_KEY = re.compile(
     rf"(?P<kind>[^\s()@]+)\((?P<attributes>(?:[^()\"]|{_STRING})*)\)@(?P<shapes>[0-9x+]*):(?P<dtype>\w+)"
 )
 _ATTRIBUTE = re.compile(rf"(?P<name>\w+)=(?P<value>{_STRING}|\[\d*\]|[^,]*)(?:,|$)")
+
+#: Characters of the smallest number of 64 bits.
+_MOST_CHARACTERS = len(str(-(2**63)))
 
 
 def parse_op_keys(text: str) -> list[OpSpec]:
@@ -41,13 +45,32 @@ def parse_op_keys(text: str) -> list[OpSpec]:
 
 
 def _op_of(match: re.Match[str]) -> OpSpec:
-    attributes = {item["name"]: _value(item["value"]) for item in _ATTRIBUTE.finditer(match["attributes"])}
-    shapes = [_sizes(shape) for shape in match["shapes"].split("+")] if match["shapes"] else []
+    try:
+        attributes = {item["name"]: _value(item["value"]) for item in _ATTRIBUTE.finditer(match["attributes"])}
+        shapes = [_sizes(shape) for shape in match["shapes"].split("+")] if match["shapes"] else []
+    except ValueError as error:
+        raise InvalidValueError(
+            f"The key of an operator has a number or a text that cannot be read: {match[0][:60]!r}."
+        ) from error
     return OpSpec.of(match["kind"], shapes, dtype=match["dtype"], **attributes)
 
 
 def _sizes(text: str) -> tuple[int, ...]:
-    return tuple(map(int, text.split("x"))) if text else ()
+    return tuple(map(_whole, text.split("x"))) if text else ()
+
+
+def _whole(text: str) -> int:
+    """Read a whole number of 64 bits, as frameworks take them; `ValueError` for a larger one."""
+    if len(text) > _MOST_CHARACTERS or not -(2**63) <= (number := int(text)) < 2**63:
+        raise ValueError(text)
+    return number
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(text)
+    return number
 
 
 def _value(text: str) -> AttributeValue:
@@ -55,11 +78,12 @@ def _value(text: str) -> AttributeValue:
     if text.startswith('"'):
         return str(json.loads(text))
     if text.startswith("["):
-        return (int(text[1:-1]),) if text != "[]" else ()
+        return (_whole(text[1:-1]),) if text != "[]" else ()
     if re.fullmatch(r"-?\d+(x-?\d+)+", text):
-        return tuple(map(int, text.split("x")))
+        return tuple(map(_whole, text.split("x")))
     if re.fullmatch(r"-?\d+", text):
-        return int(text)
+        # Bounds such as the largest float are written without an exponent, too.
+        return _whole(text) if len(text) < _MOST_CHARACTERS else _finite(text)
     try:
         return float(text)
     except ValueError:

@@ -95,4 +95,4 @@ def _plain(value: AttributeValue) -> str:
         return "x".join(map(str, value)) if len(value) > 1 else str(list(value))
     if isinstance(value, str):
         return value if _WORD.fullmatch(value) else json.dumps(value)
-    return str(int(value)) if float(value).is_integer() else str(value)
+    return str(int(value)) if isinstance(value, int) or float(value).is_integer() else str(value)

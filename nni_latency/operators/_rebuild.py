@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - everybody calls it so
 from torch import nn
 
-from nni_latency.errors import UnknownNameError
+from nni_latency.errors import UnknownNameError, first_line
 from nni_latency.operators._features import given_shapes, learned_shapes
 from nni_latency.operators._op_spec import OpSpec
 from nni_latency.operators._tracing import run_traced
@@ -52,7 +52,7 @@ def build_operator(op: OpSpec) -> nn.Module:
     except UnknownNameError:
         raise
     except Exception as error:  # a key from elsewhere may hold anything
-        raise UnknownNameError(f"The operator {op.op_key} cannot be built from its key: {error}") from error
+        raise UnknownNameError(f"The operator {op.op_key} cannot be built from its key: {first_line(error)}") from error
     if built != [op]:
         found = ", ".join(other.op_key for other in built) or "nothing"
         raise UnknownNameError(f"The operator {op.op_key} cannot be built from its key: that gives {found}.")

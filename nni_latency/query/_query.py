@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from importlib import metadata
-from typing import cast
 
 from nni_latency.errors import InvalidValueError, LatencyError, MeasurementError, MissingEntryError, listed
 from nni_latency.estimators import Estimate, Estimator, LayerEstimator
@@ -248,8 +247,7 @@ def _platforms_of(predictor: Predictor) -> tuple[Platform, ...]:
 def _estimate(predictor: Predictor, question: Question, platform: str) -> Estimate | None:
     """Ask a predictor in the form that it takes."""
     if isinstance(predictor, KernelPredictors):
-        known = cast("KernelPredictors", predictor)
-        return Estimate.of(known.estimate(Kernel.parse(question.key))) if question.kind == "kernel" else None
+        return Estimate.of(predictor.estimate(Kernel.parse(question.key))) if question.kind == "kernel" else None
     if isinstance(predictor, GraphPredictor):
         assert question.graph is not None, question
         return predictor.estimate(question.graph)[platform]

@@ -32,6 +32,7 @@ from nni_latency.service._page import register_page
 from nni_latency.service._refusals import RefusedError, internal_error, refused, register_errors, sentence_of, too_many
 from nni_latency.service._requests import Asked, BulkRequest, ComparisonRequest, NetworkRequest, QueryRequest, takes
 from nni_latency.service._service import LatencyService
+from nni_latency.units import whole_number
 
 #: What a browser on the same machine calls it.
 _LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]")
@@ -374,10 +375,10 @@ async def _told(job: Job) -> AsyncIterator[str]:
 
 
 def _shape(text: str) -> list[int]:
-    sizes = text.split(",")
-    if not all(size.strip().isdecimal() and 0 < int(size) < 2**40 for size in sizes) or len(sizes) > 20:
+    sizes = [whole_number(size) or 0 for size in text.split(",")]
+    if not all(0 < size < 2**40 for size in sizes) or len(sizes) > 20:
         raise InvalidValueError(f"An 'input' must be a shape with the batch, such as 1,3,224,224. Got {text[:60]!r}.")
-    return list(map(int, sizes))
+    return sizes
 
 
 def _client(caller: _Caller) -> str:

@@ -21,6 +21,7 @@ from nni_latency.query import Answer, LatencyQuery, Measure, Question, current_v
 from nni_latency.service._jobs import Job, JobQueue
 from nni_latency.service._limits import ServiceLimits
 from nni_latency.service._reader import OnnxReader
+from nni_latency.units import whole_number
 
 _LOG = logging.getLogger(__name__)
 
@@ -106,7 +107,7 @@ class LatencyService:
 
     def _check_size(self, key: str) -> None:
         """Refuse an operator or a kernel that is too large to be built in this process."""
-        sizes = [int(number) for number in re.findall(r"\d+", key) if len(number) < 40]
+        sizes = [_MOST_ALONE + 1 if size is None else size for size in map(whole_number, re.findall(r"\d+", key))]
         if OP_KEY.fullmatch(key):
             features = features_of(parse_op_keys(key)[0])
             largest = max(features.params, features.inputs, features.outputs)

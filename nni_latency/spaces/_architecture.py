@@ -9,6 +9,7 @@ from typing import Any
 from nni_latency.errors import InvalidValueError, listed
 from nni_latency.spaces._fbnet_geometry import PUBLISHED_NETWORKS
 from nni_latency.tables import MeasurePlan
+from nni_latency.units import whole_number
 
 
 def parse_architecture(text: str, plan: MeasurePlan) -> dict[str, str]:
@@ -75,8 +76,9 @@ def complete_selection(sample: dict[str, Any], plan: MeasurePlan) -> dict[str, s
 def _choice(layer: str, text: str, names: list[str]) -> str:
     if text in names:
         return text
-    if text.isdecimal() and int(text) < len(names):
-        return names[int(text)]
+    number = whole_number(text)
+    if number is not None and number < len(names):
+        return names[number]
     raise InvalidValueError(
         f"The choice of {layer!r} must be one of {', '.join(names)}, or an index up to {len(names) - 1}. Got {text!r}."
     )
@@ -106,7 +108,7 @@ def _published(name: str, plan: MeasurePlan) -> dict[str, str]:
 def _saved(path: Path, plan: MeasurePlan) -> dict[str, str]:
     try:
         sample = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise InvalidValueError(f"The saved sample {str(path)!r} is not whole JSON: {error}.") from error
     if not isinstance(sample, dict):
         raise InvalidValueError(

@@ -34,6 +34,7 @@ def model(tmp_path):
         (["--families", "resnets"], "Unknown family 'resnets'"),
         (["--families", "vgg,mixed:0"], "a name and a number of networks >= 1, such as mixed:200. Got the number '0'"),
         (["--families", "mixed:many"], "Got the number 'many'"),
+        (["--families", f"mixed:{'9' * 5000}"], "a name and a number of networks >= 1"),
         (["--families", "mixes:3"], "Unknown family 'mixes'"),
         (["none.onnx"], "Cannot read the ONNX file 'none.onnx': No such file or directory."),
     ],

@@ -64,6 +64,8 @@ def test_values_have_the_types_of_the_fields(parse):
         (["--count", "0"], "0 is not in the range x>=1"),
         (["--kind", "c"], "'c' is not one of 'a', 'b'"),
         (["--budget", "soon"], "Invalid value for '--budget': A duration must be a positive number"),
+        (["--sizes", f"1,{'9' * 5000}"], "Batch sizes must be whole numbers >= 1"),
+        (["--count", "9" * 5000], "Invalid value for '--count'"),
         (["--hush", "--no-hush"], "No such option"),
     ],
 )

@@ -113,6 +113,7 @@ def test_transfer_takes_a_target_of_few_networks_whole_and_saves_the_estimator(r
         (["--target-device", "old"], "has no series 'old'. There is: new."),
         (["--source-devices", "a,c"], "has no series 'c'. There is: a, b."),
         (["--fit-rows", "0-99"], "The --fit-rows must be FIRST-LAST, from 0 to 59. Got '0-99'."),
+        (["--fit-rows", f"0-{'9' * 5000}"], "The --fit-rows must be FIRST-LAST, from 0 to 59."),
         (["--fit-rows", "0-9"], "at least 30 measured networks. Got 10: 20 more are needed."),
         (["--sources", "absent.csv"], "Cannot read 'absent.csv': No such file or directory."),
     ],

@@ -150,5 +150,7 @@ def test_csv_of_architectures_holds_indices_names_or_strings(tmp_path):
     assert architectures_of(read_columns(path), ["x", "y"]) == [{"x": "op1", "y": "op2"}]
     with pytest.raises(InvalidValueError, match="missing: z; unknown: y"):
         architectures_of(read_columns(path), ["x", "z"])
+    path.write_text(f"index,x,y\n0,1,{'9' * 5000}\n")
+    assert architectures_of(read_columns(path), ["x", "y"]) == [{"x": "1", "y": "9" * 5000}]
     path.write_text("index,arch_str\n0,|a~0|\n")
     assert architectures_of(read_columns(path), ["x", "y"]).tolist() == ["|a~0|"]

@@ -34,7 +34,8 @@ def test_a_size_that_is_none_is_refused(size):
 
 
 @pytest.mark.parametrize(
-    "key", ["", "relu", "relu(", "relu(HW)", "relu(HW=1,)", "relu(HW=-1)", "relu(HW=1)x", "(HW=1)"]
+    "key",
+    ["", "relu", "relu(", "relu(HW)", "relu(HW=1,)", "relu(HW=-1)", "relu(HW=1)x", "(HW=1)", f"relu(HW={'9' * 5000})"],
 )
 def test_what_is_no_key_is_refused(key):
     with pytest.raises(InvalidValueError, match="key of a kernel must look like"):

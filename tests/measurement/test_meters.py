@@ -602,7 +602,12 @@ def test_http_reads_the_power_of_a_plug(plug, monkeypatch):
 
 @pytest.mark.parametrize(
     ("answer", "reason"),
-    [({"volts": 230}, "the answer has no number under"), ({"power": -4}, r"the power is -4\.0"), ("on", "no number")],
+    [
+        ({"volts": 230}, "the answer has no number under"),
+        ({"power": -4}, r"the power is -4\.0"),
+        ({"power": 10**400}, "int too large"),
+        ("on", "no number"),
+    ],
 )
 def test_http_without_a_power_is_said(plug, answer, reason):
     meter = HttpMeter(plug(answer))

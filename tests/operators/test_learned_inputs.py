@@ -119,6 +119,13 @@ def test_key_of_an_operator_with_parameters_says_all(name):
     assert features_of(parse_op_keys(op.op_key)[0]) == features_of(op)
 
 
+@pytest.mark.parametrize("text", ["48xa", "9" * 5000, "48x16+-1"])
+def test_parameters_that_are_no_shapes_are_refused(text):
+    op = OpSpec.of("lstm", [(5, 1, 8)], weights=text)
+    with pytest.raises(InvalidValueError, match=r"'weights' of .* must be shapes such as '48x16\+48'"):
+        features_of(op)
+
+
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if case[-1]])
 def test_operator_with_parameters_is_built_from_its_key(name):
     op = _trace(name)

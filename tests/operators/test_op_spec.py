@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nni_latency.errors import InvalidValueError
-from nni_latency.operators import OpSpec
+from nni_latency.operators import OpSpec, parse_op_keys
 
 _names = st.from_regex(r"[a-z_]{1,8}", fullmatch=True)
 _values = st.one_of(
@@ -84,6 +84,34 @@ def test_op_key_is_equal_exactly_for_equal_operators(one, other):
 )
 def test_op_key_tells_values_apart_that_look_alike(one, other):
     assert OpSpec.of("x", [(1,)], **one).op_key != OpSpec.of("x", [(1,)], **other).op_key
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        f"relu()@1x{'9' * 5000}:float32",
+        f"relu()@1x{2**63}:float32",
+        "relu()@1xx3:float32",
+        f"linear(bias=0,out_features={'9' * 5000})@1x3:float32",
+        f"linear(bias=0,out_features={'9' * 400})@1x3:float32",
+        f"pool(kernel_size=[{'9' * 5000}])@1x3:float32",
+        f"pool(kernel_size=3x{2**63})@1x3:float32",
+        'pool(name="\\x")@1x3:float32',
+    ],
+)
+def test_key_with_a_number_that_no_operator_has_is_refused(key):
+    with pytest.raises(InvalidValueError, match="a number or a text that cannot be read"):
+        parse_op_keys(key)
+
+
+@pytest.mark.parametrize("value", [2**63 - 1, -(2**63), 3.4028234663852886e38, 1.5, -1e-30])
+def test_numbers_of_a_key_are_read_as_they_were_written(value):
+    op = OpSpec.of("clamp", [(1, 3)], max=value)
+    assert parse_op_keys(op.op_key) == [op]
+
+
+def test_numbers_that_are_no_floats_have_a_key():
+    assert OpSpec.of("x", [(1,)], a=10**400).op_key == f"x(a={10**400})@1:float32"
 
 
 def test_op_key_is_equal_for_numbers_that_are_equal():

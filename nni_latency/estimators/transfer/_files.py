@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nni_latency.errors import InvalidValueError, listed
+from nni_latency.units import whole_number
 
 #: Column that says which network a row is about.
 INDEX = "index"
@@ -103,8 +104,9 @@ def architectures_of(content: CsvColumns, labels: Sequence[str] | None = None) -
             + "."
         )
     table = [content.columns[name] for name in names]
-    if all(value.isdecimal() for column in table for value in column):
-        return np.array([[int(value) for value in column] for column in table], dtype=np.int64).T
+    numbers = [[whole_number(value) for value in column] for column in table]
+    if all(number is not None for column in numbers for number in column):
+        return np.array(numbers, dtype=np.int64).T
     return [dict(zip(names, row, strict=True)) for row in zip(*table, strict=True)]
 
 

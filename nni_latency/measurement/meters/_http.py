@@ -72,7 +72,7 @@ class HttpMeter(SampledMeter):
             watts = power_of(json.loads(text), self.field)
         except json.JSONDecodeError as error:
             raise MeasurementError(f"the answer is no number and no JSON: {text[:_SHOWN]!r}") from error
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, OverflowError) as error:
             raise MeasurementError(_reason(error)) from error
         return [((begin + time.perf_counter()) / 2, watts)]
 

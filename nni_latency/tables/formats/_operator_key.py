@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from nni_latency.errors import InvalidValueError
 from nni_latency.operators import OpSpec
+from nni_latency.units import whole_number
 
 _KEY = re.compile(
     r"(?P<place>(?P<name>\w+)-input:(?P<inputs>\d+(?:x\d+){0,2})-output:(?P<outputs>\d+(?:x\d+){0,2}))"
@@ -62,11 +63,11 @@ class OperatorKey:
         match = _KEY.fullmatch(key)
         if match is None:
             raise InvalidValueError(f"{key!r} is no key of the form 'NAME-input:HxWxC-output:HxWxC-...'")
-        sizes = [tuple(int(size) for size in match[part].split("x")) for part in ("inputs", "outputs")]
+        sizes = [tuple(whole_number(size) or 0 for size in match[part].split("x")) for part in ("inputs", "outputs")]
         pairs = [pair.split(":") for pair in match["rest"].split("-")[1:]]
-        numbers = {name: int(number) for name, number in pairs}
+        numbers = {name: number for name, text in pairs if (number := whole_number(text)) is not None}
         if not all(0 < size < _TOO_LARGE for shape in sizes for size in shape) or len(numbers) != len(pairs):
-            raise InvalidValueError(f"{key!r} has a size that no operator has, or a name twice")
+            raise InvalidValueError(f"{key[:200]!r} has a size or a number that no operator has, or a name twice")
         return cls(match["place"], match["rest"].lstrip("-"), match["name"], sizes[0], sizes[1], numbers)
 
     @property

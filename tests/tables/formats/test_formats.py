@@ -218,8 +218,10 @@ def test_keys_become_operators(text, kind, expected):
     ("key", "complaint"),
     [
         ("Conv", "no key of the form"),
-        ("Conv-input:0x8x3-output:8x8x4", "size that no operator has"),
-        ("Conv-input:8x8x3-output:8x8x99999999999", "size that no operator has"),
+        ("Conv-input:0x8x3-output:8x8x4", "size or a number that no operator has"),
+        ("Conv-input:8x8x3-output:8x8x99999999999", "size or a number that no operator has"),
+        (f"Conv-input:8x8x{'9' * 5000}-output:8x8x4", "size or a number that no operator has"),
+        (f"Conv-input:8x8x3-output:8x8x4-kernel:{'9' * 5000}", "size or a number that no operator has"),
         ("expanded_conv-input:8x8x16-output:4x4x24-expand:6-kernel:3", "lacks a number"),
         ("expanded_conv-input:8x8x16-output:8x8x24-expand:6-kernel:3-stride:2-idskip:0", "contradicts itself"),
         ("expanded_conv-input:8x8x16-output:8x8x24-expand:6-kernel:3-stride:0-idskip:0", "contradicts itself"),
