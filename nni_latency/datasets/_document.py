@@ -69,6 +69,7 @@ class NodeDocument(StrictDocument):
     sources: list[NonNegativeInt] = Field(default_factory=list)
     last_call: int = -1
     details: NonNegativeInt = Field(default=0, description="their place in the list of details")
+    parameters: NonNegativeInt | None = Field(default=None, description="those that no operator before it takes")
 
 
 class GraphDocument(StrictDocument):
@@ -80,6 +81,7 @@ class GraphDocument(StrictDocument):
     ops: list[OperatorDocument]
     details: list[dict[str, str]]
     nodes: list[NodeDocument]
+    remarks: list[str] = Field(default_factory=list)
 
     @classmethod
     def of(cls, graph: Graph) -> GraphDocument:
@@ -101,9 +103,11 @@ class GraphDocument(StrictDocument):
                     sources=list(item.sources),
                     last_call=item.last_call,
                     details=detail_places[item.details],
+                    parameters=item.parameters,
                 )
                 for item in graph.operators
             ],
+            remarks=list(graph.remarks),
         )
 
     def to_graph(self) -> Graph:
@@ -121,9 +125,10 @@ class GraphDocument(StrictDocument):
             if any(source >= place for source in node.sources):
                 raise ValueError(f"the operator {node.name!r} takes the result of one that follows")
             sources = tuple(node.sources)
-            operators.append(TracedOperator(node.name, ops[node.op], sources, node.last_call, details[node.details]))
+            known = details[node.details]
+            operators.append(TracedOperator(node.name, ops[node.op], sources, node.last_call, known, node.parameters))
         outputs, inputs = (tuple(map(tuple, shapes)) for shapes in (self.outputs, self.inputs))
-        return Graph(tuple(operators), self.n_calls, outputs, inputs)
+        return Graph(tuple(operators), self.n_calls, outputs, inputs, tuple(self.remarks))
 
 
 def _plain(value: Any) -> Any:

@@ -2,7 +2,7 @@ from ._calls import describe_call
 from ._composites import parts_of
 from ._export import OnnxNetwork, export_onnx
 from ._families import family_of, form_of, group_of, size_of_attribute, work_of
-from ._feature_table import Counted, count_operators, features_of, supported_kinds
+from ._feature_table import Counted, count_graph, count_operators, features_of, supported_kinds
 from ._features import Features, given_shapes, learned_shapes
 from ._fusing import chained, divide, fuse
 from ._fusion_rules import FusionRule, FusionRules, FusionTimes
@@ -46,6 +46,7 @@ __all__ = [
     "capture_operators",
     "chained",
     "consumed_onnx",
+    "count_graph",
     "count_operators",
     "describe_call",
     "divide",

@@ -47,23 +47,31 @@ def _convolved(sizes: Shape, kernel: Shape, op: OpSpec) -> list[int]:
     stride, dilation = spread(op["stride"], len(sizes)), spread(op.get("dilation", 1), len(sizes))
     if op.get("padding") is None:
         return [-(-size // step) for size, step in zip(sizes, stride, strict=True)]
-    padding = spread(op["padding"], len(sizes))
+    padding = _both_sides(op["padding"], len(sizes))
     found = [
-        (size + 2 * side - gap * (window - 1) - 1) // step + 1
-        for size, side, gap, window, step in zip(sizes, padding, dilation, kernel, stride, strict=True)
+        (size + both - gap * (window - 1) - 1) // step + 1
+        for size, both, gap, window, step in zip(sizes, padding, dilation, kernel, stride, strict=True)
     ]
     return _checked(found, op)
 
 
 def _widened(sizes: Shape, kernel: Shape, op: OpSpec) -> list[int]:
     """Return the sizes of a transposed convolution's output; what does not stand in the attributes is 0, or 1."""
-    names = {"stride": 1, "padding": 0, "output_padding": 0, "dilation": 1}
-    stride, padding, extra, dilation = (spread(op.get(name, usual), len(sizes)) for name, usual in names.items())
+    names = {"stride": 1, "output_padding": 0, "dilation": 1}
+    stride, extra, dilation = (spread(op.get(name, usual), len(sizes)) for name, usual in names.items())
+    padding = _both_sides(op.get("padding", 0), len(sizes))
     found = [
-        (size - 1) * step - 2 * side + gap * (window - 1) + more + 1
-        for size, step, side, gap, window, more in zip(sizes, stride, padding, dilation, kernel, extra, strict=True)
+        (size - 1) * step - both + gap * (window - 1) + more + 1
+        for size, step, both, gap, window, more in zip(sizes, stride, padding, dilation, kernel, extra, strict=True)
     ]
     return _checked(found, op)
+
+
+def _both_sides(padding: int | tuple[int, ...], dimensions: int) -> list[int]:
+    """Return the padding of both sides together; where they differ, those before stand before those behind."""
+    sides = spread(padding, dimensions)
+    behind = sides[dimensions:] or sides
+    return [one + other for one, other in zip(sides[:dimensions], behind, strict=True)]
 
 
 def _checked(sizes: list[int], op: OpSpec) -> list[int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from nni_latency.errors import UnknownNameError
 from nni_latency.operators._composites import COMPOSITES, parts_of
@@ -12,6 +12,7 @@ from nni_latency.operators._features import FeatureFunction, Features
 from nni_latency.operators._op_spec import OpSpec
 from nni_latency.operators._pointwise_features import ELEMENTWISE
 from nni_latency.operators._product_features import PRODUCTS
+from nni_latency.operators._trace import Graph
 
 _FEATURES: dict[str, FeatureFunction] = {**CONVOLUTIONS, **PRODUCTS, **ELEMENTWISE}
 
@@ -80,6 +81,31 @@ def count_operators(ops: Iterable[OpSpec]) -> Counted:
         except UnknownNameError:
             uncounted[part.kind] = None
     return Counted(total, tuple(uncounted))
+
+
+def count_graph(graph: Graph) -> Counted:
+    """Count the operators of a network together; parameters that several of them take are counted once.
+
+    Parameters
+    ----------
+    graph : Graph
+        As `nni_latency.operators.trace` and `read_onnx` return it. Where it does not say which parameters are the same,
+        they are counted at every use.
+
+    Examples
+    --------
+    >>> from nni_latency.operators import TracedOperator
+    >>> linear = OpSpec.of("linear", [(1, 4)], out_features=4)
+    >>> twice = TracedOperator("a", linear, parameters=16), TracedOperator("a", linear, (0,), parameters=0)
+    >>> found = count_graph(Graph(twice, 2)).features
+    >>> found.macs, found.params
+    (32, 16)
+    """
+    counted = count_operators(item.op for item in graph.operators)
+    once = [item.parameters for item in graph.operators if item.parameters is not None]
+    if len(once) < len(graph.operators):
+        return counted
+    return replace(counted, features=replace(counted.features, params=sum(once)))
 
 
 def supported_kinds() -> list[str]:

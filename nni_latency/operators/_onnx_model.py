@@ -1,72 +1,21 @@
-"""ONNX files as models that can be looked at: sizes fixed, weights left out, constants folded, shapes inferred."""
+"""ONNX files as models that can be looked at: sizes of inputs fixed, nodes in order."""
 
 from __future__ import annotations
 
-import hashlib
-import heapq
+import graphlib
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
-
-from numpy.typing import NDArray
 
 from nni_latency.errors import InvalidValueError, first_line, listed
 from nni_latency.imports import require
 from nni_latency.operators._inputs import Inputs, freeze_inputs
-from nni_latency.operators._onnx_folding import Folding
-from nni_latency.operators._onnx_tensors import TensorType, leave_out_weights, shape_in_file, type_in_file
+from nni_latency.operators._onnx_tensors import shape_in_file
 from nni_latency.operators._op_spec import LARGEST_TENSOR, Shape
 
 #: Bytes of a file at most, which is what the format itself allows, and nodes of a network.
 _MOST_BYTES, _MOST_NODES = 2**31, 100_000
-
-
-@dataclass(frozen=True)
-class OnnxModel:
-    """The graph of an ONNX file, with constants folded and shapes inferred.
-
-    Parameters
-    ----------
-    nodes : tuple of (int, NodeProto)
-        What is left to compute in an order in which it can run, with the place of each in the file.
-    n_nodes : int
-        Nodes in the file.
-    types : dict of str to TensorType
-        By tensor, as far as it is known.
-    constants : dict of str to ndarray or None
-        By tensor that does not depend on the inputs, its values where they are few.
-    inputs, outputs : tuple of TensorType
-        What the network takes and returns.
-    """
-
-    nodes: tuple[tuple[int, Any], ...]
-    n_nodes: int
-    types: dict[str, TensorType]
-    constants: dict[str, NDArray[Any] | None]
-    inputs: tuple[TensorType, ...]
-    outputs: tuple[TensorType, ...]
-
-
-def read_model(path: str | Path, batch_size: int | None = None, example_inputs: Any = None) -> OnnxModel:
-    """Read a file, fold its constants and infer its shapes; raises as `nni_latency.operators.read_onnx`."""
-    onnx = require("onnx", "Reading ONNX", "nni_latency[onnx]")
-    model = load_onnx(path, batch_size, example_inputs)
-    _check_inputs(model.graph, path)
-    order = _ordered(model.graph, path)
-    leave_out_weights(onnx, model)
-    inputs = tuple(type_in_file(onnx, item) for item in fed_inputs(model.graph))
-    folding = Folding(onnx, model, order)
-    folding.run(path)
-    return OnnxModel(
-        tuple(folding.order),
-        len(order),
-        folding.types,
-        folding.constants,
-        inputs,
-        tuple(folding.types.get(item.name, TensorType(())) for item in model.graph.output),
-    )
 
 
 def load_onnx(path: str | Path, batch_size: int | None = None, example_inputs: Any = None) -> Any:
@@ -110,6 +59,9 @@ def _check(onnx: Any, model: Any, path: str | Path) -> None:
         raise InvalidValueError(f"{str(path)!r} is not an ONNX file that can be read: it holds no graph.")
     if nodes > _MOST_NODES:
         raise InvalidValueError(f"{str(path)!r} has {nodes} nodes, and {_MOST_NODES} are the most that are read.")
+    negative = [tensor.name for tensor in model.graph.initializer if any(size < 0 for size in tensor.dims)]
+    if negative:
+        raise InvalidValueError(f"{str(path)!r} has tensors with sizes below 0: {listed(negative)}.")
     large = [tensor.name for tensor in model.graph.initializer if math.prod(tensor.dims) > LARGEST_TENSOR]
     large += [item.name for item in model.graph.input if math.prod(shape_in_file(item)) > LARGEST_TENSOR]
     if large:
@@ -159,7 +111,7 @@ def _named_shapes(names: list[str], given: Inputs) -> dict[str, Shape]:
     return {name: tuple(tensor.shape) for name, tensor in found.items()}
 
 
-def _check_inputs(graph: Any, path: str | Path) -> None:
+def check_inputs(graph: Any, path: str | Path) -> None:
     """Raise `InvalidValueError` if sizes of inputs are open; all are named."""
     found = [
         f"{item.name!r} {_written_dims(item)}"
@@ -184,58 +136,55 @@ def written(shape: Shape) -> str:
     return "x".join(str(size or "?") for size in shape) or "()"
 
 
-def _ordered(graph: Any, path: str | Path) -> list[tuple[int, Any]]:
-    """Return the nodes of a graph in an order in which they can run, those of the file where it is one."""
-    makers = {name: place for place, node in enumerate(graph.node) for name in node.output if name}
+def ordered(graph: Any, path: str | Path) -> list[tuple[int, Any]]:
+    """Return the nodes of a graph in an order in which they can run, that of the file if it is one.
+
+    Returns
+    -------
+    list of (int, NodeProto)
+        With the place of each in the file.
+
+    Raises
+    ------
+    InvalidValueError
+        If a node takes what nothing makes, or the graph is cyclic.
+    """
+    nodes = list(graph.node)
+    makers = {name: place for place, node in enumerate(nodes) for name in node.output if name}
     known = {item.name for item in (*graph.input, *graph.initializer)}
     known |= {item.values.name for item in graph.sparse_initializer}
-    needs = [{makers[name] for name in node.input if name in makers and name not in known} for node in graph.node]
-    unknown = [name for node in graph.node for name in node.input if name and name not in makers and name not in known]
+    needs = [[name for name in _taken(node) if name not in known] for node in nodes]
+    unknown = [name for names in needs for name in names if name not in makers]
     if unknown:
         raise InvalidValueError(f"{str(path)!r} takes tensors that nothing makes: {listed(dict.fromkeys(unknown))}.")
-    takers: list[list[int]] = [[] for _ in graph.node]
-    for place, sources in enumerate(needs):
-        for source in sources:
-            takers[source].append(place)
-    ready = [place for place, sources in enumerate(needs) if not sources]
-    found: list[tuple[int, Any]] = []
-    left = list(map(len, needs))
-    heapq.heapify(ready)
-    while ready:
-        place = heapq.heappop(ready)
-        found.append((place, graph.node[place]))
-        for taker in takers[place]:
-            left[taker] -= 1
-            if not left[taker]:
-                heapq.heappush(ready, taker)
-    if len(found) < len(graph.node):
-        names = [name_of(graph.node[place]) for place, count in enumerate(left) if count]
-        raise InvalidValueError(f"The graph of {str(path)!r} is cyclic: {listed(names)} take results of each other.")
+    sources = [{makers[name] for name in names} for names in needs]
+    places: Iterable[int] = range(len(nodes))
+    if any(source >= place for place, some in enumerate(sources) for source in some):
+        try:
+            places = graphlib.TopologicalSorter(dict(enumerate(sources))).static_order()
+            places = list(places)
+        except graphlib.CycleError as error:
+            names = listed(name_of(nodes[place]) for place in sorted(set(error.args[1])))
+            raise InvalidValueError(
+                f"The graph of {str(path)!r} is cyclic: {names} take results of each other."
+            ) from error
+    return [(place, nodes[place]) for place in places]
+
+
+def _taken(node: Any) -> list[str]:
+    """Return what a node takes, and what the branches and loops in it take from around them."""
+    found = [name for name in node.input if name]
+    for attribute in node.attribute:
+        for body in (*attribute.graphs, *((attribute.g,) if attribute.HasField("g") else ())):
+            own = {item.name for item in (*body.input, *body.initializer)}
+            own |= {name for inner in body.node for name in inner.output}
+            own |= {item.values.name for item in body.sparse_initializer}
+            found += [name for inner in body.node for name in _taken(inner) if name not in own]
+            made = {item.name for item in body.output} - own
+            found += sorted(made)
     return found
 
 
 def name_of(node: Any) -> str:
     """Return the name of a node, or of what it makes."""
     return str(node.name or next(iter(node.output), node.op_type))
-
-
-def attributes_of(onnx: Any, node: Any) -> dict[str, Any]:
-    """Return the attributes of a node."""
-    return {item.name: onnx.helper.get_attribute_value(item) for item in node.attribute}
-
-
-def details_of(onnx: Any, attributes: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
-    """Return all attributes as text; tensors and graphs as digests of what they hold."""
-    return tuple((name, _text(onnx, attributes[name])) for name in sorted(attributes))
-
-
-def _text(onnx: Any, value: Any) -> str:
-    if isinstance(value, bytes):
-        return value.decode(errors="replace")
-    if isinstance(value, (bool, int, float, str)):
-        return repr(value)
-    if isinstance(value, onnx.TensorProto):
-        return f"{list(value.dims)} {hashlib.sha256(onnx.numpy_helper.to_array(value).tobytes()).hexdigest()}"
-    if hasattr(value, "SerializeToString"):
-        return hashlib.sha256(value.SerializeToString(deterministic=True)).hexdigest()
-    return f"[{', '.join(_text(onnx, item) for item in value)}]"

@@ -73,3 +73,23 @@ def lacks_values(onnx: Any, tensor: Any) -> bool:
     if tensor.data_location == onnx.TensorProto.EXTERNAL:
         return True
     return math.prod(tensor.dims) > 0 and not (tensor.raw_data or any(getattr(tensor, name) for name in _VALUES))
+
+
+def tensor_type_of(kind: Any | None) -> Any | None:
+    """Return the type of a tensor, or of the tensors in a sequence or an optional value; None where it has none."""
+    while kind is not None:
+        which = kind.WhichOneof("value")
+        if which in ("tensor_type", "sparse_tensor_type"):
+            return getattr(kind, which)
+        if which not in ("sequence_type", "optional_type"):
+            return None
+        kind = getattr(kind, which).elem_type
+    return None
+
+
+def sizes_of(onnx: Any, kind: Any) -> list[int | None] | None:
+    """Return the sizes of a tensor's type, None for those that are open; None where even their number is open."""
+    tensor = tensor_type_of(kind)
+    if tensor is None or not tensor.HasField("shape"):
+        return None
+    return [size.dim_value if size.HasField("dim_value") else None for size in tensor.shape.dim]

@@ -31,12 +31,30 @@ _BY_OPERATIONS: dict[int, tuple[str, ...]] = {
         *("minimum", "floordiv", "mod", "remainder", "fmod", "floor_divide", "atan2", "square", "reciprocal", "neg"),
         *("abs", "sign", "exp", "expm1", "log", "log1p", "log2", "sqrt", "rsqrt", "sin", "cos", "tan", "erf", "atan"),
         *("floor", "ceil", "round", "trunc", "cumsum", "cumprod", "logical_not", "invert", "isnan", "gt", "ge", "lt"),
-        *("le", "eq", "ne", "and", "or", "logical_and", "logical_or", "clamp_min", "clamp_max", "outer"),
+        *(
+            "le",
+            "eq",
+            "ne",
+            "and",
+            "or",
+            "logical_and",
+            "logical_or",
+            "clamp_min",
+            "clamp_max",
+            "outer",
+            "asin",
+            "acos",
+        ),
+        *("sinh", "cosh", "asinh", "acosh", "atanh", "isinf", "xor", "logical_xor", "bitwise_and", "bitwise_or"),
+        *("bitwise_xor", "bitwise_not", "bitshift"),
     ),
-    2: ("hardtanh", "relu6", "leaky_relu", "prelu", "rrelu", "tanhshrink", "softshrink", "clamp", "clip"),
-    3: ("softplus", "softsign", "lerp", "addcmul", "addcdiv", "logit"),
+    2: (
+        *("hardtanh", "relu6", "leaky_relu", "prelu", "rrelu", "tanhshrink", "softshrink", "clamp", "clip"),
+        "dequantizelinear",
+    ),
+    3: ("softplus", "softsign", "lerp", "addcmul", "addcdiv", "logit", "quantizelinear", "rotary_embedding"),
     4: ("elu", "sigmoid", "hardsigmoid", "log_sigmoid", "logsigmoid"),
-    5: ("selu", "celu", "gelu", "silu", "mish", "hardswish", "glu"),
+    5: ("selu", "celu", "gelu", "silu", "mish", "hardswish", "glu", "dynamicquantizelinear"),
 }
 
 #: Operations a number of the output.
@@ -88,7 +106,8 @@ _INTERPOLATIONS = {"nearest": 0, "nearest-exact": 0, "linear": 3, "bilinear": 7,
 
 def _pointwise(op: OpSpec) -> Features:
     outputs = _broadcast(op)
-    return make_features(op, outputs, other_flops=POINTWISE[op.kind] * outputs)
+    times = len(op.input_shapes) - 1 if op.kind in ("add", "maximum", "minimum") else 1
+    return make_features(op, outputs, other_flops=max(1, times) * POINTWISE[op.kind] * outputs)
 
 
 def _broadcast(op: OpSpec) -> int:
@@ -208,7 +227,7 @@ ELEMENTWISE: dict[str, FeatureFunction] = {
     "grid_sample": _grid_sample,
     "fold": _fold,
     **dict.fromkeys(("index_add", "scatter_add", "index_put"), _accumulation),
-    **dict.fromkeys(("topk", "sort", "argsort", "msort"), _sorting),
+    **dict.fromkeys(("topk", "sort", "argsort", "msort", "unique"), _sorting),
     "weight_norm": _weight_norm,
     "identity": _nothing,
 }

@@ -102,6 +102,14 @@ def _spectrum(op: OpSpec) -> Features:
     return make_features(op, 2 * outputs, other_flops=round(frames * size * (1 + 2.5 * math.log2(size))))
 
 
+def _transform(op: OpSpec) -> Features:
+    """Count a Fourier transform of some length: 5 n log2 n for complex numbers, half of that for real ones."""
+    length, is_real = int(op["length"]), op.input_shapes[0][-1:] == (1,)
+    numbers = math.prod(op.input_shapes[0][:-1])
+    each = (2.5 if is_real else 5) * math.log2(max(2, length))
+    return make_features(op, outputs_of(op), other_flops=round(numbers * each))
+
+
 def _embedding(op: OpSpec) -> Features:
     """Count a look-up, which reads only the rows that it returns."""
     outputs, indices = outputs_of(op), inputs_of(op)
@@ -122,5 +130,6 @@ PRODUCTS: dict[str, FeatureFunction] = {
     "scaled_dot_product_attention": _attention,
     **dict.fromkeys(_RECURRENT, _recurrent),
     "stft": _spectrum,
+    "dft": _transform,
     **dict.fromkeys(("embedding", "embedding_bag"), _embedding),
 }

@@ -35,6 +35,8 @@ class TracedOperator:
         it has none.
     details : tuple of (str, str), default=()
         All attributes that an ONNX file gives of it, as text, those included that do not decide what it costs.
+    parameters : int or None, default=None
+        Parameters that it takes and no operator before it takes; None where it is not known which are the same.
     """
 
     name: str
@@ -42,6 +44,7 @@ class TracedOperator:
     sources: tuple[int, ...] = ()
     last_call: int = -1
     details: tuple[tuple[str, str], ...] = ()
+    parameters: int | None = None
 
 
 @dataclass(frozen=True)
@@ -58,6 +61,8 @@ class Graph:
         Shapes of what the network returns.
     inputs : tuple of tuple of int
         Shapes of what it takes.
+    remarks : tuple of str
+        What had to be assumed of the network to read it, such as how often a loop runs whose end depends on data.
 
     Examples
     --------
@@ -70,6 +75,7 @@ class Graph:
     n_calls: int
     outputs: tuple[tuple[int, ...], ...] = ()
     inputs: tuple[tuple[int, ...], ...] = ()
+    remarks: tuple[str, ...] = ()
 
     @property
     def edges(self) -> tuple[tuple[int, int], ...]:

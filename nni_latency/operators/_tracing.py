@@ -199,8 +199,8 @@ def _run_traced(
     finally:
         for handle in handles:
             handle.remove()
-    shapes = [tuple(tuple(tensor.shape) for tensor in tensors_in(some)) for some in (result, [args, kwargs])]
-    return [Trace(tuple(recorder.ledgers[by].operators), recorder.n_calls, *shapes) for by in ways], result
+    outputs, taken = (tuple(tuple(tensor.shape) for tensor in tensors_in(some)) for some in (result, [args, kwargs]))
+    return [Trace(tuple(recorder.ledgers[by].operators), recorder.n_calls, outputs, taken) for by in ways], result
 
 
 @dataclass
@@ -213,6 +213,7 @@ class _Unit:
     dtype: str
     calls: list[OpSpec] = field(default_factory=list)
     sources: list[int] = field(default_factory=list)
+    parameters: int = 0
 
 
 class _Ledger:
@@ -224,11 +225,13 @@ class _Ledger:
         # The tensors are kept, so that no number of a piece of memory is given twice.
         self._kept: list[Any] = []
 
-    def append(self, name: str, op: OpSpec, sources: Sequence[int], result: Any, last_call: int) -> None:
+    def append(
+        self, name: str, op: OpSpec, sources: Sequence[int], result: Any, last_call: int, parameters: int
+    ) -> None:
         for tensor in tensors_in(result):
             self._writers[memory_of(tensor)] = len(self.operators)
             self._kept.append(tensor)
-        self.operators.append(TracedOperator(name, op, tuple(sources), last_call))
+        self.operators.append(TracedOperator(name, op, tuple(sources), last_call, parameters=parameters))
 
     def sources(self, arguments: Any) -> list[int]:
         known = (self._writers.get(memory_of(tensor)) for tensor in tensors_in(arguments))
@@ -270,6 +273,8 @@ class _Recorder(TorchFunctionMode):
         super().__init__()
         self.ledgers: dict[By, _Ledger] = {by: _Ledger() for by in ways}
         self._learned = learned
+        # Parameters that a call has taken, by their memory; they are counted once.
+        self._taken: set[int] = set()
         self.n_calls = 0
         # Whether the calls are our own, and not the network's.
         self._aside = False
@@ -318,16 +323,26 @@ class _Recorder(TorchFunctionMode):
             self._unit = None
             op = _describe(unit)
             if op is not None:
-                self.ledgers["module"].append(unit.name, op, unit.sources, result, self.n_calls - 1)
+                last = self.n_calls - 1
+                self.ledgers["module"].append(unit.name, op, unit.sources, result, last, unit.parameters)
 
     def _note(self, op: OpSpec, arguments: Any, result: Any) -> None:
         path = self._path[-1] if self._path else ""
         name = f"{path}.{op.kind}" if path else op.kind
+        parameters = self._new_parameters(arguments)
         if self._unit is not None:
             self._unit.calls.append(op)
+            self._unit.parameters += parameters
         for by, ledger in self.ledgers.items():
             if by == "graph" or self._unit is None:
-                ledger.append(name, op, ledger.sources(arguments), result, self.n_calls - 1)
+                ledger.append(name, op, ledger.sources(arguments), result, self.n_calls - 1, parameters)
+
+    def _new_parameters(self, arguments: Any) -> int:
+        """Count the parameters among the arguments of a call that no call before it has taken."""
+        found = {memory_of(item): item for item in tensors_in(arguments) if self._learned(item)}
+        new = {memory: item for memory, item in found.items() if memory not in self._taken}
+        self._taken |= set(new)
+        return sum(item.untyped_storage().nbytes() // item.element_size() for item in new.values())
 
 
 def _is_unit(module: nn.Module) -> bool:

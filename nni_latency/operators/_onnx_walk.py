@@ -1,0 +1,375 @@
+"""A walk through the nodes of an ONNX file in the order in which they run: branches, loops and functions included."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from nni_latency.errors import InvalidValueError, first_line, listed
+from nni_latency.operators._onnx_attributes import attributes_of, check_attributes
+from nni_latency.operators._onnx_frames import REMARKS, Branch, Describe, Frame, Node, count_of, truth_of
+from nni_latency.operators._onnx_inference import STANDARD, Inference, Value, without_data
+from nni_latency.operators._onnx_kinds import IDLE, equivalent, holds_weights, is_described, runtime_hints
+from nni_latency.operators._onnx_model import name_of
+from nni_latency.operators._trace import TracedOperator
+
+#: Operators that a network runs at most, and nodes that are visited for them.
+_MOST_OPERATORS, _MOST_VISITS = 100_000, 500_000
+
+#: Functions, branches and loops inside of each other at most.
+_DEEPEST = 50
+
+#: From here on a number of iterations stands for "until the condition says so".
+_ENDLESS = 2**31
+
+
+class Walk:
+    """Goes through the nodes of a model and notes the operators that it runs.
+
+    Parameters
+    ----------
+    onnx : module
+        The package.
+    model : ModelProto
+        The sizes of its inputs are fixed.
+    describe : callable
+        Describes a node that computes something.
+    path : str
+        The file, for messages.
+
+    Attributes
+    ----------
+    operators : list of TracedOperator
+        In the order in which they run.
+    """
+
+    def __init__(self, onnx: Any, model: Any, describe: Describe, path: str) -> None:
+        self.operators: list[TracedOperator] = []
+        self._onnx, self._describe, self._path = onnx, describe, path
+        self._inference = Inference(onnx, model.ir_version)
+        self._functions = {(item.domain, item.name): item for item in model.functions}
+        opsets = {"" if item.domain in STANDARD else item.domain: item.version for item in model.opset_import}
+        self._frame = Frame({}, {"": 1, **opsets})
+        self._visits = 0
+        # Weights that an operator has taken, and what had to be assumed.
+        self._sizes: dict[str, int] = {}
+        self._taken: set[str] = set()
+        self._assumed: dict[str, list[str]] = {}
+
+    def run(self, graph: Any, nodes: Iterable[tuple[int, Any]]) -> tuple[tuple[Value, ...], tuple[Value, ...]]:
+        """Go through a graph; return what it takes and what it returns.
+
+        Parameters
+        ----------
+        graph : GraphProto
+            The network.
+        nodes : iterable of (int, NodeProto)
+            Its nodes in an order in which they can run, with their places in the file.
+
+        Raises
+        ------
+        InvalidValueError
+            If a node cannot be, or there are too many; the node is named.
+        """
+        frame = self._frame
+        self._register(graph, frame)
+        weights = set(frame.values)
+        inputs = {item.name: self._inference.of_type(item.type) for item in graph.input if item.name not in weights}
+        frame.values.update(inputs)
+        for place, node in nodes:
+            self._visit(node, place, frame)
+        outputs = (frame.values[item.name] for item in graph.output if item.name in frame.values)
+        return tuple(inputs.values()), tuple(outputs)
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """What had to be assumed, as sentences without a full stop."""
+        return tuple(REMARKS[kind].format(listed(dict.fromkeys(names))) for kind, names in self._assumed.items())
+
+    def _register(self, graph: Any, frame: Frame) -> None:
+        """Take the weights of a graph, and the types that the file tells of its tensors."""
+        for tensor in graph.initializer:
+            frame.values[tensor.name] = self._weight(tensor, f"{frame.key}{tensor.name}")
+        for sparse in graph.sparse_initializer:
+            found = self._inference.of_tensor(sparse.values, f"{frame.key}{sparse.values.name}")
+            frame.values[sparse.values.name] = self._inference.constant(
+                None, tuple(sparse.dims), found.dtype, parameters=found.parameters
+            )
+            self._sizes |= dict.fromkeys(found.parameters, found.size)
+        frame.hints.update({item.name: item.type for item in (*graph.value_info, *graph.output)})
+
+    def _weight(self, tensor: Any, name: str) -> Value:
+        found = self._inference.of_tensor(tensor, name)
+        self._sizes |= dict.fromkeys(found.parameters, found.size)
+        return found
+
+    def _visit(self, node: Any, place: int, frame: Frame) -> None:
+        """Note what a node runs and returns."""
+        self._visits += 1
+        if self._visits > _MOST_VISITS or len(self.operators) > _MOST_OPERATORS:
+            raise InvalidValueError(
+                f"{self._path!r} runs more than {_MOST_OPERATORS} operators, and those are the most that are read. "
+                f"The last one is {frame.prefix + name_of(node)!r}."
+            )
+        try:
+            node = self._resolved(node, frame)
+            missing = [name for name in node.input if name and name not in frame.values]
+            if missing:
+                raise ValueError(f"it takes tensors that nothing makes: {listed(missing)}")
+            inputs = tuple(frame.values[name] if name else None for name in node.input)
+            if (node.domain, node.op_type) in self._functions:
+                outputs: Sequence[Value | None] = self._call(node, inputs, place, frame)
+            elif node.domain in STANDARD and node.op_type in _CONTROL:
+                outputs = _CONTROL[node.op_type](self, node, inputs, place, frame)
+            else:
+                outputs = self._run(node, inputs, place, frame)
+        except InvalidValueError:
+            raise
+        except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+            kind = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
+            raise InvalidValueError(
+                f"The node {frame.prefix + name_of(node)!r} in {self._path!r}, an operator {kind}, is not valid: "
+                f"{_reason(error)}."
+            ) from error
+        frame.values.update({name: value for name, value in zip(node.output, outputs, strict=False) if name and value})
+
+    def _resolved(self, node: Any, frame: Frame) -> Any:
+        """Return a node of a function with the attributes that the function was called with."""
+        if not any(item.ref_attr_name for item in node.attribute):
+            return node
+        found = type(node).FromString(node.SerializeToString())
+        del found.attribute[:]
+        for item in node.attribute:
+            if not item.ref_attr_name:
+                found.attribute.append(item)
+            elif item.ref_attr_name in frame.attributes:
+                found.attribute.append(frame.attributes[item.ref_attr_name])
+                found.attribute[-1].name = item.name
+        return found
+
+    def _run(self, node: Any, inputs: tuple[Value | None, ...], place: int, frame: Frame) -> Sequence[Value | None]:
+        """Note one operator, unless it is a constant or only looks at memory in another way."""
+        stand_in, taken = equivalent(self._onnx, node, inputs)
+        # An integer product returns other numbers than the product that it is otherwise.
+        own = self._inference.schema(node, frame.opsets)
+        inferred, given = (stand_in, self._inference.as_floats(taken)) if own is None else (node, inputs)
+        schema = self._inference.schema(inferred, frame.opsets)
+        check_attributes(self._onnx, inferred, schema)
+        if schema is not None and not is_described(inferred):
+            function = self._inference.function_of(inferred, schema, given, frame.opsets)
+            if function is not None:
+                usual = [item.default_value for item in schema.attributes.values() if item.default_value.name]
+                return self._expand(function, node, inputs, place, frame, usual)
+        attributes, name = attributes_of(self._onnx, node), f"{frame.prefix}{name_of(node)}"
+        hints = {**frame.hints, **runtime_hints(self._inference, stand_in, taken, attributes)}
+        found = self._inference.infer(inferred, given, frame.opsets, hints)
+        if inferred is not node:
+            found = self._inference.typed_as(found, inputs)
+        values = self._known(node, found.values, f"{frame.key}{node.output[0]}")
+        if found.is_assumed:
+            self._assumed.setdefault("unknown" if schema is None else "sizes", []).append(name)
+        outputs = [item for item in values if item is not None]
+        if not outputs or all(item.is_constant for item in outputs):
+            return values
+        writers = tuple(dict.fromkeys(number for item in inputs if item is not None for number in item.writers))
+        if not (stand_in.op_type in IDLE and stand_in.domain in STANDARD):
+            step = Node(name, stand_in.op_type, stand_in.domain, attributes, taken, tuple(outputs))
+            op, details = self._describe(step)
+            number = len(self.operators)
+            self.operators.append(
+                TracedOperator(
+                    name, op, writers, place if frame.place is None else frame.place, details, self._parameters(step)
+                )
+            )
+            writers = (number,)
+        return [item and replace(item, writers=writers) for item in values]
+
+    def _known(self, node: Any, values: Sequence[Value | None], key: str) -> list[Value | None]:
+        """Name the weights that a constant is made of, with their sizes.
+
+        Exporters write equal vectors of a network once, such as biases that were never trained, and an Identity for
+        each further layer; they are weights of their own.
+        """
+        is_own = node.op_type == "Constant" or (node.op_type == "Identity" and values[0] and len(values[0].shape) == 1)
+        found = [item and (replace(item, parameters=(key,)) if is_own and item.parameters else item) for item in values]
+        self._sizes |= {
+            name: item.size for item in found if item for name in item.parameters if name not in self._sizes
+        }
+        return found
+
+    def _parameters(self, node: Node) -> int:
+        """Count the weights that an operator is the first to take."""
+        new = [name for value in holds_weights(node.kind, node.inputs) for name in value.parameters]
+        new = [name for name in dict.fromkeys(new) if name not in self._taken]
+        self._taken.update(new)
+        return sum(self._sizes[name] for name in new)
+
+    def _body(self, nodes: Iterable[Any], frame: Frame) -> None:
+        if frame.depth > _DEEPEST:
+            raise InvalidValueError(
+                f"{frame.prefix[:-1][:80]!r} in {self._path!r} is inside of more than {_DEEPEST} functions and loops."
+            )
+        for node in nodes:
+            self._visit(node, frame.place or 0, frame)
+
+    def _call(self, node: Any, inputs: tuple[Value | None, ...], place: int, frame: Frame) -> list[Value | None]:
+        """Go through a function of the file."""
+        return self._expand(self._functions[node.domain, node.op_type], node, inputs, place, frame)
+
+    def _expand(
+        self,
+        function: Any,
+        node: Any,
+        inputs: tuple[Value | None, ...],
+        place: int,
+        frame: Frame,
+        usual: Sequence[Any] = (),
+    ) -> list[Value | None]:
+        """Go through the body of a function; ``usual`` are attributes that need not be given."""
+        values = {name: item for name, item in zip(function.input, inputs, strict=False) if item is not None}
+        attributes = {item.name: item for item in (*usual, *function.attribute_proto, *node.attribute)}
+        opsets = {"" if item.domain in STANDARD else item.domain: item.version for item in function.opset_import}
+        inner = replace(
+            frame.inside(name_of(node), place, f"{node.domain}.{node.op_type}"),
+            values=values,
+            attributes=attributes,
+            opsets={**frame.opsets, **opsets},
+        )
+        inner.hints.update({item.name: item.type for item in getattr(function, "value_info", ())})
+        self._body(function.node, inner)
+        return [values.get(name) for name in function.output]
+
+    def _branches(self, node: Any, inputs: tuple[Value | None, ...], place: int, frame: Frame) -> list[Value | None]:
+        """Go through the branch that is known to be taken, or else through both, and keep the dearer one."""
+        attributes = attributes_of(self._onnx, node)
+        condition = inputs[0] if inputs else None
+        names = ["then_branch", "else_branch"]
+        if condition is not None and condition.data is not None:
+            names = ["then_branch" if bool(np.all(condition.data)) else "else_branch"]
+        tried, failed = [], []
+        for name in names:
+            inner = frame.inside(name_of(node), place, name_of(node) + name)
+            try:
+                tried.append(self._tried(attributes[name], inner))
+            except InvalidValueError as error:
+                failed.append(error)
+        if not tried:
+            raise failed[0]
+        dearest = max(tried, key=lambda item: item.cost)
+        self.operators += dearest.operators
+        self._taken, self._assumed = dearest.taken, dearest.assumed
+        if len(names) > 1:
+            # A branch may be for inputs of another size, and cannot run with these.
+            kind = "only" if failed else "branch"
+            self._assumed.setdefault(kind, []).append(f"{frame.prefix}{name_of(node)}")
+        # What comes out of a branch is no constant, unless that branch is always taken.
+        return [item and (item if len(names) == 1 else without_data(item)) for item in dearest.outputs]
+
+    def _tried(self, branch: Any, frame: Frame) -> Branch:
+        """Go through a branch, and forget it again."""
+        before, taken, assumed = len(self.operators), set(self._taken), copy.deepcopy(self._assumed)
+        try:
+            outputs = self._graph(branch, (), frame)
+            return Branch(self.operators[before:], self._taken, self._assumed, outputs)
+        finally:
+            del self.operators[before:]
+            self._taken, self._assumed = taken, assumed
+
+    def _graph(self, graph: Any, given: Sequence[Value | None], frame: Frame) -> list[Value | None]:
+        """Go through the body of a branch or loop; return what it returns."""
+        frame.values.update({item.name: value for item, value in zip(graph.input, given, strict=False) if value})
+        self._register(graph, frame)
+        self._body(graph.node, frame)
+        missing = [item.name for item in graph.output if item.name not in frame.values]
+        if missing:
+            raise ValueError(f"its body returns tensors that nothing makes: {listed(missing)}")
+        return [frame.values[item.name] for item in graph.output]
+
+    def _loop(self, node: Any, inputs: tuple[Value | None, ...], place: int, frame: Frame) -> list[Value | None]:
+        """Go through a loop as often as it runs; once where that depends on data."""
+        body, name = attributes_of(self._onnx, node)["body"], name_of(node)
+        trips, condition = [*inputs, None, None][:2]
+        carried = list(inputs[2:])
+        is_open = trips is not None and trips.data is None
+        most = 1 if is_open else count_of(trips)
+        n_carried, stacked, count = len(carried), list[list[Value]](), 0
+        going, is_early = truth_of(condition), False
+        while going is not False and count < most:
+            is_early = is_early or going is None
+            index = self._inference.constant(np.array(count, np.int64), (), "int64")
+            if is_open:
+                index, carried = without_data(index), [item and without_data(item) for item in carried]
+            inner = frame.inside(f"{name}[{count}]", place, name)
+            again, *results = self._graph(body, (index, condition or self._true(), *carried), inner)
+            carried = results[:n_carried]
+            stacked.append([item for item in results[n_carried:] if item])
+            going, count = truth_of(again), count + 1
+            if going is None and most >= _ENDLESS:
+                is_open = True
+                break
+        if count and (is_open or is_early):
+            self._assumed.setdefault("loop" if is_open else "early", []).append(f"{frame.prefix}{name}")
+        left = [item and (without_data(item) if is_open or is_early else item) for item in carried]
+        return [*left, *self._stacked(stacked, count, len(body.output) - 1 - n_carried, body, 0)]
+
+    def _scan(self, node: Any, inputs: tuple[Value | None, ...], place: int, frame: Frame) -> list[Value | None]:
+        """Go through the body of a scan once for every slice of its inputs."""
+        attributes, name = attributes_of(self._onnx, node), name_of(node)
+        body, n_scanned = attributes["body"], int(attributes["num_scan_inputs"])
+        # Up to opset 8 the lengths came first, and a batch dimension before that of the sequence.
+        first, axis = (1, 1) if frame.opsets[""] < 9 else (0, 0)
+        states, scanned = list(inputs[first : len(inputs) - n_scanned]), inputs[len(inputs) - n_scanned :]
+        axes = list(attributes.get("scan_input_axes", [axis] * n_scanned))
+        slices = [self._slice(item, at) for item, at in zip(scanned, axes, strict=True) if item is not None]
+        count = min((item.shape[at] for item, at in zip(scanned, axes, strict=True) if item is not None), default=0)
+        stacked: list[list[Value]] = []
+        for number in range(count):
+            inner = frame.inside(f"{name}[{number}]", place, name)
+            results = self._graph(body, (*states, *slices), inner)
+            stacked.append([item for item in results[len(states) :] if item])
+            states = results[: len(states)]
+        return [*states, *self._stacked(stacked, count, len(body.output) - len(states), body, axis)]
+
+    def _slice(self, value: Value, axis: int) -> Value:
+        axis %= max(1, len(value.shape))
+        return self._inference.value(
+            (*value.shape[:axis], *value.shape[axis + 1 :]), value.dtype, writers=value.writers
+        )
+
+    def _stacked(
+        self, results: Sequence[Sequence[Value]], count: int, n_results: int, body: Any, axis: int
+    ) -> list[Value | None]:
+        """Return what the iterations of a loop return together."""
+        found: list[Value | None] = []
+        for place in range(max(0, n_results)):
+            items = [some[place] for some in results if place < len(some)]
+            if items:
+                writers = tuple(dict.fromkeys(number for item in items for number in item.writers))
+                shape = (*items[-1].shape[:axis], count, *items[-1].shape[axis:])
+                found.append(self._inference.value(shape, items[-1].dtype, writers=writers))
+            else:
+                one = self._inference.of_type(body.output[len(body.output) - n_results + place].type)
+                found.append(self._inference.value((0, *one.shape), one.dtype))
+        return found
+
+    def _true(self) -> Value:
+        return self._inference.constant(np.array(True), (), "bool")
+
+
+_CONTROL: dict[str, Callable[..., Sequence[Value | None]]] = {
+    "If": Walk._branches,
+    "Loop": Walk._loop,
+    "Scan": Walk._scan,
+}
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, KeyError):
+        return f"it lacks {error}"
+    if isinstance(error, (IndexError, TypeError)):
+        return "its inputs or attributes are not those of this operator"
+    return first_line(error).rstrip(".")
