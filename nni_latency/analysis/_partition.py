@@ -10,7 +10,7 @@ from typing import Any
 from torch import nn
 
 from nni_latency.errors import InvalidValueError
-from nni_latency.operators import OpSpec, count_operators, parts_of, read_onnx, trace
+from nni_latency.operators import OpSpec, TracedOperator, count_operators, parts_of, read_onnx, trace
 
 #: Modules that only hold others, and so are never a block while there are modules with parts of their own in them.
 _CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
@@ -97,12 +97,20 @@ def split_onnx(path: str | Path, batch_size: int | None = None, example_inputs: 
     InvalidValueError
         If the file cannot be read, or its shapes cannot be inferred.
     """
-    blocks: list[tuple[str, list[OpSpec]]] = []
+    blocks: list[list[TracedOperator]] = []
     for item in read_onnx(path, batch_size, example_inputs).operators:
         if not blocks or item.op.kind.startswith(_BEGINNINGS):
-            blocks.append((item.name, []))
-        blocks[-1][1].append(item.op)
-    return [BlockOperators(name, ops[0].kind, tuple(ops), count_operators(ops).features.params) for name, ops in blocks]
+            blocks.append([])
+        blocks[-1].append(item)
+    return [
+        BlockOperators(
+            items[0].name,
+            items[0].op.kind,
+            tuple(item.op for item in items),
+            sum(item.parameters or 0 for item in items),
+        )
+        for items in blocks
+    ]
 
 
 def _roots(model: nn.Module, found: Sequence[tuple[str, OpSpec]], depth: int | None) -> set[str]:

@@ -84,7 +84,7 @@ def command(
     if new is not None:
         rows.append(_row(new.id, known.guess(graph, new), 0))
     explained = {name: _costliest(known, graph, name, answer.top) for name in wanted} if answer.explain else {}
-    features = operators.count_operators([item.op for item in graph.operators]).features
+    features = operators.count_graph(graph).features
     lines = [f"{format_count(features.macs)} multiply-adds, {format_count(features.params)} parameters"]
     doubts = dict.fromkeys(name for row in rows for name in row["missing"])
     lines += [f"{name[:1].upper()}{name[1:]}; the interval is wider." for name in doubts]

@@ -216,7 +216,8 @@ class GraphPredictor(Parametrized):
     def estimate(self, graph: Graph) -> dict[str, Estimate]:
         """Predict the latency of a network on every platform, by the id of the platform.
 
-        An interval is wider where operators cost that it has never learned from; `missing` names their kinds.
+        An interval is wider where operators cost that it has never learned from, or something of the network had to be
+        assumed; `missing` names both.
         """
         self._check_fitted()
         encoded = encode_graph(graph)
@@ -227,9 +228,11 @@ class GraphPredictor(Parametrized):
             for kind in dict.fromkeys(item.op.kind for item, new in zip(graph.operators, unseen, strict=True) if new)
         )
         shares = self._costs(encoded, values)[unseen].sum(0) / values if any(unseen) else np.zeros(len(values))
+        is_doubtful = any(unseen) or bool(graph.remarks)
+        named += graph.remarks
         found = {}
         for number, platform in enumerate(self.platforms_):
-            factor = math.exp(self.spreads_[number] + _UNSEEN * float(shares[number] + 0.1 * any(unseen)))
+            factor = math.exp(self.spreads_[number] + _UNSEEN * float(shares[number] + 0.1 * is_doubtful))
             value = float(values[number])
             found[platform.id] = Estimate(value, value / factor, value * factor, named)
         return found

@@ -16,7 +16,7 @@ from nni_latency.database import DatabaseStore, PlatformDrift, platform_drift
 from nni_latency.errors import InvalidValueError, LatencyError, MissingEntryError
 from nni_latency.graphs import GraphPredictor
 from nni_latency.measurement import Progress
-from nni_latency.operators import OP_KEY, count_operators, features_of, parse_op_keys
+from nni_latency.operators import OP_KEY, count_graph, features_of, parse_op_keys
 from nni_latency.query import Answer, LatencyQuery, Measure, Question, current_versions, evolve, load_version
 from nni_latency.service._jobs import Job, JobQueue
 from nni_latency.service._limits import ServiceLimits
@@ -192,8 +192,7 @@ class LatencyService:
         """Return what is known of a network without any platform: its operators and their work."""
         found: dict[str, Any] = {"key": question.key, "kind": question.kind, "name": question.name}
         if question.graph is not None:
-            counted = count_operators([item.op for item in question.graph.operators])
-            features = counted.features
+            features = count_graph(question.graph).features
             found |= {"operators": len(question.graph.operators), "macs": features.macs, "params": features.params}
         return found
 

@@ -294,6 +294,11 @@ def test_fourier_transforms_have_lengths_of_their_own(tmp_path):
     assert count_graph(graph).features.flops > 0
 
 
+def test_sorting_counts(tmp_path):
+    graph = one(tmp_path, "Unique", [value("x", 64)])
+    assert (graph.operators[0].op.kind, count_graph(graph).features.flops) == ("unique", 64 * 7)
+
+
 def test_no_operator_of_onnx_is_taken_for_a_function_of_torch():
     """Where a name is that of a kind of ours, the operator is described on purpose."""
     from nni_latency.operators._onnx_kinds import IDLE, LAYERS, PLAIN
