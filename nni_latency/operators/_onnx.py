@@ -56,7 +56,7 @@ def read_onnx(path: str | Path, batch_size: int | None = None, example_inputs: A
         If the file cannot be read, is too large or cyclic, sizes of its inputs are open, a node is not valid,
         or the inputs are not those of the file.
     """
-    onnx = require("onnx", "Reading ONNX", "nni_latency[onnx]")
+    onnx = require("onnx", "Reading ONNX", "onnx")
     model = load_onnx(path, batch_size, example_inputs)
     check_inputs(model.graph, path)
     nodes = ordered(model.graph, path)

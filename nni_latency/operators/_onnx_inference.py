@@ -360,7 +360,7 @@ class Inference:
             ]
             graph = helper.make_graph([node], "constant", *infos)
             imports = [helper.make_opsetid(domain, version) for domain, version in opsets.items()]
-            reference = require("onnx.reference", "Reading ONNX", "nni_latency[onnx]")
+            reference = require("onnx.reference", "Reading ONNX", "onnx")
             try:
                 self._evaluators[key] = reference.ReferenceEvaluator(helper.make_model(graph, opset_imports=imports))
             except Exception:  # an operator that the evaluator lacks

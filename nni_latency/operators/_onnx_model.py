@@ -30,7 +30,7 @@ def load_onnx(path: str | Path, batch_size: int | None = None, example_inputs: A
     MissingDependencyError, InvalidValueError
         As for `nni_latency.operators.read_onnx`.
     """
-    onnx = require("onnx", "Reading ONNX", "nni_latency[onnx]")
+    onnx = require("onnx", "Reading ONNX", "onnx")
     try:
         size = Path(path).stat().st_size
         if size > _MOST_BYTES:

@@ -34,7 +34,7 @@ def without_weights(model: Any) -> Any:
     onnx.ModelProto
         A copy, whose larger tensors of numbers with fractions are said to be in a file that does not exist.
     """
-    onnx = require("onnx", "Writing ONNX", "nni_latency[onnx]")
+    onnx = require("onnx", "Writing ONNX", "onnx")
     light = type(model)()
     light.CopyFrom(model)
     leave_out_weights(onnx, light)
@@ -62,7 +62,7 @@ def onnx_network(path: str | Path, batch_size: int | None = None, example_inputs
     MissingDependencyError, InvalidValueError
         As for `read_onnx`.
     """
-    onnx = require("onnx", "Reading ONNX", "nni_latency[onnx]")
+    onnx = require("onnx", "Reading ONNX", "onnx")
     model = load_onnx(path, batch_size, example_inputs)
     _number(model.graph)
     count = len(model.graph.node)
@@ -135,7 +135,7 @@ def onnx_inputs(path: str | Path, batch_size: int | None = None, example_inputs:
     MissingDependencyError, InvalidValueError
         As for `read_onnx`, and if a size of an input is open.
     """
-    onnx = require("onnx", "Reading ONNX", "nni_latency[onnx]")
+    onnx = require("onnx", "Reading ONNX", "onnx")
     model = load_onnx(path, batch_size, example_inputs)
     found = []
     for item in fed_inputs(model.graph):
