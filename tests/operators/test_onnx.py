@@ -145,7 +145,7 @@ def test_without_the_package_the_remedy_is_told(monkeypatch, tmp_path):
         raise ImportError(f"No module named {name!r}")
 
     monkeypatch.setattr("importlib.import_module", missing)
-    with pytest.raises(MissingDependencyError, match=r"pip install onnx"):
+    with pytest.raises(MissingDependencyError, match=r"pip install 'onnx'"):
         read_onnx(tmp_path / "net.onnx")
 
 
