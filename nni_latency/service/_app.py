@@ -29,8 +29,26 @@ from nni_latency.service._limits import RateLimiter
 from nni_latency.service._lists import OFFSET, page_limit, page_of, register_lists
 from nni_latency.service._metrics import ServiceMetrics
 from nni_latency.service._page import register_page
-from nni_latency.service._refusals import RefusedError, internal_error, refused, register_errors, sentence_of, too_many
-from nni_latency.service._requests import Asked, BulkRequest, ComparisonRequest, NetworkRequest, QueryRequest, takes
+from nni_latency.service._refusals import (
+    REFUSALS,
+    RefusedError,
+    internal_error,
+    refused,
+    register_errors,
+    sentence_of,
+    too_many,
+)
+from nni_latency.service._requests import (
+    FILE,
+    Asked,
+    BulkRequest,
+    ComparisonRequest,
+    NetworkRequest,
+    QueryRequest,
+    answers,
+    body_of,
+    takes,
+)
 from nni_latency.service._service import LatencyService
 from nni_latency.units import whole_number
 
@@ -44,6 +62,12 @@ _INTERVAL, _LONGEST = 0.25, 3600.0
 _JSON, _ONNX = "application/json", "application/octet-stream"
 
 _INPUTS = Query(default=None, alias="input", description="shape of an input with the batch, such as 1,3,224,224")
+
+#: Content type of server-sent events.
+_EVENTS = "text/event-stream"
+
+#: The other answer to a question.
+_QUEUED: dict[int | str, dict[str, Any]] = {202: {"description": "The job that measures it."}}
 
 #: Who asks where no keys are needed.
 _ANYBODY = ApiKey("anybody", "admin", "")
@@ -78,6 +102,7 @@ def make_app(service: LatencyService, keys: ApiKeys | None = None, hosts: Sequen
         description="Ask for the latency of a network on a platform.",
         lifespan=lifespan,
         openapi_url="/openapi.json",
+        responses=REFUSALS,
         docs_url=None,
         redoc_url=None,
     )
@@ -130,7 +155,7 @@ class _Interface:
                 raise MissingEntryError(f"No record tells the latency of {key[:80]!r} on {platform!r}.")
             return JSONResponse(answer.content())
 
-        @app.post("/v1/networks", tags=["questions"])
+        @app.post("/v1/networks", tags=["questions"], openapi_extra=body_of(_ONNX, FILE))
         async def networks(
             request: Request,
             name: str = Query(default="network.onnx", max_length=200),
@@ -145,7 +170,7 @@ class _Interface:
             found = await run_in_threadpool(service.read, content, name, shapes, batch_size)
             return JSONResponse(service.describe(found))
 
-        @app.post("/v1/query", tags=["questions"], openapi_extra=takes(QueryRequest))
+        @app.post("/v1/query", tags=["questions"], openapi_extra=takes(QueryRequest), responses=_QUEUED)
         async def query(request: Request, caller: _Caller = read) -> Response:
             """Answer a question: 200 with an answer, or 202 with the job that measures it."""
             asked = await self._model(request, QueryRequest)
@@ -190,7 +215,7 @@ class _Interface:
             service.query.store.platforms()
             return JSONResponse({"status": "ok", "version": app.version})
 
-        @app.get("/metrics", tags=["service"])
+        @app.get("/metrics", tags=["service"], response_class=Response, responses=answers(CONTENT_TYPE_LATEST))
         def metrics(_: _Caller = read) -> Response:
             """Return figures for Prometheus."""
             return Response(self._metrics.exposition(), media_type=CONTENT_TYPE_LATEST)
@@ -222,12 +247,12 @@ class _Interface:
                 raise RefusedError(403, "Only who asked for a job, or an administrator, may cancel it.")
             return JSONResponse(service.jobs.cancel(job).content())
 
-        @app.get("/v1/jobs/{job}/events", tags=["jobs"])
+        @app.get("/v1/jobs/{job}/events", tags=["jobs"], response_class=Response, responses=answers(_EVENTS))
         async def events(job: str, _: _Caller = read) -> Response:
             """Tell the progress of a job as server-sent events."""
             found = service.jobs.find(job)
             headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-            return StreamingResponse(_told(found), media_type="text/event-stream", headers=headers)
+            return StreamingResponse(_told(found), media_type=_EVENTS, headers=headers)
 
     def _answer(self, asked: QueryRequest, caller: _Caller) -> Response:
         if asked.onnx is not None:

@@ -10,7 +10,9 @@ from typing import Any
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
+from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
+from starlette.routing import Match
 
 from nni_latency.errors import (
     BusyError,
@@ -30,6 +32,20 @@ _STATUS: Sequence[tuple[type[LatencyError], int]] = (
     (MissingEntryError, 404),
     (UnknownNameError, 404),
 )
+
+
+class Refusal(BaseModel):
+    """What is answered to a request that is refused."""
+
+    error: str = Field(description="one sentence")
+    status: int
+
+
+#: Every refusal, for the document of the service.
+REFUSALS: dict[int | str, dict[str, Any]] = {
+    "4XX": {"model": Refusal, "description": "The request is wrong, or not allowed."},
+    "5XX": {"model": Refusal, "description": "The service failed, or cannot answer now."},
+}
 
 
 class RefusedError(Exception):
@@ -59,11 +75,18 @@ def register_errors(app: FastAPI) -> None:
     @app.exception_handler(HTTPException)
     async def other(request: Request, error: HTTPException) -> Response:
         sentences = {404: f"There is nothing at {request.url.path[:80]!r}.", 405: "The method is not allowed here."}
-        return _error(error.status_code, sentences.get(error.status_code, str(error.detail)))
+        headers = {**(error.headers or {}), **({"Allow": _allowed(request)} if error.status_code == 405 else {})}
+        return _error(error.status_code, sentences.get(error.status_code, str(error.detail)), headers)
 
     @app.exception_handler(Exception)
     async def internal(_: Request, error: Exception) -> Response:
         return internal_error()
+
+
+def _allowed(request: Request) -> str:
+    """Return the methods of a path: of all of its routes, where the framework names those of the first."""
+    routes = (route for route in request.app.routes if route.matches(request.scope)[0] is not Match.NONE)
+    return ", ".join(sorted({method for route in routes for method in route.methods}))
 
 
 def sentence_of(error: Any) -> str:

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-import json
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 _Key = Annotated[
-    str, Field(min_length=1, max_length=4000, description="graph_key of a network, or key of an operator or a kernel")
+    str,
+    Field(
+        min_length=1,
+        max_length=4000,
+        description="graph_key of a network, or key of an operator or a kernel",
+        examples=["relu()@1x64x56x56:float32"],
+    ),
 ]
+
+
+#: What describes the body of a request that is a file.
+FILE = {"type": "string", "format": "binary"}
 
 
 class Asked(BaseModel):
@@ -55,8 +64,25 @@ class ComparisonRequest(BaseModel):
 def takes(model: Any) -> dict[str, Any]:
     """Describe the body of a request."""
     schema = model.model_json_schema()
-    definitions = schema.pop("$defs", {})
-    if definitions:
-        schema = json.loads(json.dumps({**schema}).replace("#/$defs/", "#/x-definitions/"))
-        schema["x-definitions"] = definitions
-    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
+    return body_of("application/json", _inlined(schema, schema.pop("$defs", {})))
+
+
+def body_of(kind: str, schema: dict[str, Any]) -> dict[str, Any]:
+    """Describe a body of a content type."""
+    return {"requestBody": {"required": True, "content": {kind: {"schema": schema}}}}
+
+
+def answers(kind: str) -> dict[int | str, dict[str, Any]]:
+    """Describe an answer of another content type than JSON."""
+    return {200: {"description": "Successful Response", "content": {kind: {"schema": {"type": "string"}}}}}
+
+
+def _inlined(schema: Any, definitions: dict[str, Any]) -> Any:
+    """Put definitions where they are referred to: the document of the service has them nowhere else."""
+    if isinstance(schema, list):
+        return [_inlined(item, definitions) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    if "$ref" in schema:
+        return _inlined(definitions[schema["$ref"].rpartition("/")[2]], definitions)
+    return {name: _inlined(item, definitions) for name, item in schema.items()}
