@@ -17,7 +17,7 @@ from torch.overrides import TorchFunctionMode
 
 from nni_latency.errors import InvalidValueError, first_line
 from nni_latency.imports import require
-from nni_latency.operators._onnx_model import fed_inputs
+from nni_latency.operators._onnx_inputs import fed_inputs
 
 #: The version of ONNX's operators that is exported.
 OPSET = 17
