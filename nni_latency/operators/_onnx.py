@@ -233,9 +233,11 @@ def _gemm(node: Node) -> OpSpec:
 
 def _product(node: Node, first: Shape, second: Shape) -> OpSpec:
     """Describe a product of two factors, either of which may be a weight."""
+    if not first or not second:
+        raise ValueError("its factors must have at least one dimension")
     is_weight = [_needed(node, place).is_constant for place in (0, 1)]
     out = node.outputs[0].shape
-    if is_weight == [False, True] and len(second) == 2 and first:
+    if is_weight == [False, True] and len(second) == 2:
         return OpSpec.of("linear", [first], out_features=second[-1], bias=_has(node, 2))
     if is_weight[0]:
         return OpSpec.of("matmul", [first, second], out=out, learned=f"{'x'.join(map(str, first))}+")

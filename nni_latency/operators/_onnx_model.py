@@ -120,8 +120,7 @@ def _taken(node: Any) -> list[str]:
             own |= {name for inner in body.node for name in inner.output}
             own |= {item.values.name for item in body.sparse_initializer}
             found += [name for inner in body.node for name in _taken(inner) if name not in own]
-            made = {item.name for item in body.output} - own
-            found += sorted(made)
+            found += [item.name for item in body.output if item.name not in own]
     return found
 
 

@@ -26,7 +26,8 @@ class TensorType:
 
 
 def shape_in_file(item: Any) -> Shape:
-    return tuple(size.dim_value for size in item.type.tensor_type.shape.dim)
+    """Return the sizes of a tensor, 0 for those that are open; some files write -1 for these."""
+    return tuple(max(0, size.dim_value) for size in item.type.tensor_type.shape.dim)
 
 
 def type_in_file(onnx: Any, item: Any) -> TensorType:

@@ -76,9 +76,12 @@ class Walk:
             If a node cannot be, or there are too many; the node is named.
         """
         frame = self._frame
-        self._register(graph, frame)
-        weights = set(frame.values)
-        inputs = {item.name: self._inference.of_type(item.type) for item in graph.input if item.name not in weights}
+        try:
+            self._register(graph, frame)
+            weights = set(frame.values)
+            inputs = {item.name: self._inference.of_type(item.type) for item in graph.input if item.name not in weights}
+        except ValueError as error:
+            raise InvalidValueError(f"{self._path!r} cannot be read: {first_line(error).rstrip('.')}.") from error
         frame.values.update(inputs)
         for place, node in nodes:
             self._visit(node, place, frame)
@@ -116,6 +119,8 @@ class Walk:
                 f"The last one is {frame.prefix + name_of(node)!r}."
             )
         try:
+            if not all(isinstance(text, str) for text in (node.op_type, node.domain, *node.input, *node.output)):
+                raise ValueError("it has names that are no text")
             node = self._resolved(node, frame)
             missing = [name for name in node.input if name and name not in frame.values]
             if missing:
@@ -124,15 +129,16 @@ class Walk:
             if (node.domain, node.op_type) in self._functions:
                 outputs: Sequence[Value | None] = self._call(node, inputs, place, frame)
             elif node.domain in STANDARD and node.op_type in _CONTROL:
+                check_attributes(self._onnx, node, self._inference.schema(node, frame.opsets))
                 outputs = _CONTROL[node.op_type](self, node, inputs, place, frame)
             else:
                 outputs = self._run(node, inputs, place, frame)
         except InvalidValueError:
             raise
-        except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
             kind = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
             raise InvalidValueError(
-                f"The node {frame.prefix + name_of(node)!r} in {self._path!r}, an operator {kind}, is not valid: "
+                f"The node {f'{frame.prefix}{name_of(node)}'!r} in {self._path!r}, an operator {kind}, is not valid: "
                 f"{_reason(error)}."
             ) from error
         frame.values.update({name: value for name, value in zip(node.output, outputs, strict=False) if name and value})
@@ -370,6 +376,6 @@ _CONTROL: dict[str, Callable[..., Sequence[Value | None]]] = {
 def _reason(error: Exception) -> str:
     if isinstance(error, KeyError):
         return f"it lacks {error}"
-    if isinstance(error, (IndexError, TypeError)):
+    if isinstance(error, (AttributeError, IndexError, TypeError)):
         return "its inputs or attributes are not those of this operator"
     return first_line(error).rstrip(".")
