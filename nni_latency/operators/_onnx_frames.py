@@ -21,8 +21,8 @@ REMARKS = {
     "only": "which branch of {} runs depends on data: the one that can run with inputs of these sizes is counted",
     "loop": "how often the loop {} runs depends on data: it is counted once",
     "early": "the loop {} may end early: it is counted in full",
-    "sizes": "the sizes that {} return depend on data: they are assumed to be the largest, or those of the input",
-    "unknown": "what {} return is not known: it is assumed to have the shape of the input",
+    "sizes": "the sizes of the results of {} depend on data: they are taken for the largest, or for those of the input",
+    "unknown": "the results of {} are not known: they are taken for as large as the input",
 }
 
 

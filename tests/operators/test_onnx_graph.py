@@ -225,7 +225,7 @@ def test_unknown_operators_are_named(tmp_path):
     path = _save(tmp_path / "net.onnx", [node, following], [_value("a", 1, 4)], [_value("c", 1, 7)])
     graph = read_onnx(path)
     assert [item.op.input_shapes for item in graph.operators] == [((1, 4),), ((1, 4),)]
-    assert graph.remarks == ("what m return is not known: it is assumed to have the shape of the input",)
+    assert graph.remarks == ("the results of m are not known: they are taken for as large as the input",)
 
 
 def test_node_that_cannot_be_is_named(tmp_path):

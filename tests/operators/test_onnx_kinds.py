@@ -320,7 +320,7 @@ def test_unknown_operator_never_refuses_a_file(tmp_path):
         ("marvel", ((2, 8),)),
         ("relu", ((2, 8),)),
     ]
-    assert graph.remarks == ("what marvel return is not known: it is assumed to have the shape of the input",)
+    assert graph.remarks == ("the results of marvel are not known: they are taken for as large as the input",)
     counted = count_graph(graph)
     assert (counted.uncounted, counted.features.params) == (("marvel",), 64)
 
