@@ -15,7 +15,7 @@ from nni_latency.analysis._suggestions import BlockNumbers, suggest
 from nni_latency.errors import InvalidValueError
 from nni_latency.estimators import ActsEstimator, Estimate, Estimator, LayerEstimator
 from nni_latency.notebook import Drawn, bar_chart
-from nni_latency.operators import Features, OpSpec, count_operators
+from nni_latency.operators import Features, InputShape, OpSpec, count_operators
 from nni_latency.units import format_count, format_metric, format_percent
 
 
@@ -66,8 +66,9 @@ class ModelAnalysis(Drawn):
         the file leaves it open.
     input_shape : sequence of int
         Shape of its input without the batch, such as ``(3, 224, 224)``. For several inputs give `example_inputs`.
-    batch_size : int, default=1
-        Inputs of a run.
+    batch_size : int, optional
+        Inputs of a run; by default 1, or what an ONNX file says. A size that the file fixes is set only where it is a
+        batch, which arrives in the outputs.
     estimator : Estimator, optional
         What says how long a block takes.
     depth : int, optional
@@ -104,17 +105,17 @@ class ModelAnalysis(Drawn):
         self,
         model: nn.Module | str | Path,
         input_shape: Sequence[int] | None = None,
-        batch_size: int = 1,
+        batch_size: int | None = None,
         *,
         estimator: Estimator | None = None,
         depth: int | None = None,
         example_inputs: Any = None,
     ) -> None:
-        self.batch_size = batch_size
+        self.batch_size = 1 if batch_size is None and isinstance(model, nn.Module) else batch_size
         self.estimator = estimator
         inputs = example_inputs
         if inputs is None and (input_shape is not None or isinstance(model, nn.Module)):
-            inputs = _inputs(input_shape, batch_size)
+            inputs = _inputs(input_shape, batch_size, is_file=not isinstance(model, nn.Module))
         if isinstance(model, nn.Module):
             parts = split_into_blocks(model, inputs, depth)
             self.latency = None if estimator is None else estimator.estimate(model, inputs)
@@ -165,16 +166,17 @@ class ModelAnalysis(Drawn):
         return suggest(numbers, (lambda ops: _cost(self.estimator, ops).value) if known else None)
 
 
-def _inputs(input_shape: Any, batch_size: int) -> torch.Tensor:
+def _inputs(input_shape: Any, batch_size: int | None, *, is_file: bool) -> Any:
     sizes = list(input_shape) if isinstance(input_shape, (tuple, list)) else []
     if not sizes or not all(isinstance(size, int) and size > 0 for size in sizes):
         raise InvalidValueError(
             "The 'input_shape' must be whole numbers > 0 without the batch, such as (3, 224, 224). "
             f"Got {input_shape!r}."
         )
-    if not isinstance(batch_size, int) or batch_size < 1:
+    if batch_size is not None and (not isinstance(batch_size, int) or batch_size < 1):
         raise InvalidValueError(f"The 'batch_size' must be an int >= 1. Got {batch_size!r}.")
-    return torch.empty(batch_size, *sizes, device="meta")
+    shape = InputShape(tuple(sizes))
+    return [shape] if is_file else torch.empty(shape.shape(batch_size or 1), device="meta")
 
 
 def _analyse(parts: list[BlockOperators], estimator: Estimator | None, whole: Features) -> list[BlockAnalysis]:

@@ -17,7 +17,15 @@ import nni_latency.loading as loading
 import nni_latency.spaces as spaces
 from nni_latency.cli._console import named, remarks
 from nni_latency.cli._estimator_options import ESTIMATOR
-from nni_latency.cli._model import UserCodeOptions, inputs_option, load_class, make_inputs, make_network, names_a_class
+from nni_latency.cli._model import (
+    UserCodeOptions,
+    inputs_option,
+    load_class,
+    make_inputs,
+    make_network,
+    names_a_class,
+    onnx_inputs_of,
+)
 from nni_latency.cli._option import JSON_OBJECT, grouped, option
 from nni_latency.cli._report import Column, Grid, Report, ReportingCommand, print_report
 from nni_latency.cli._supervision import user_code
@@ -44,7 +52,7 @@ class _NetworkOptions:
     )
     kwargs: dict[str, Any] | None = option("Arguments of the class as a JSON object.", type=JSON_OBJECT)
     inputs: tuple[str, ...] = inputs_option()
-    batch: int = option("Inputs per run.", type=click.IntRange(1), default=1)
+    batch: int | None = option("Inputs per run.  [default: what an ONNX file says, or 1]", type=click.IntRange(1))
 
 
 @dataclass(frozen=True)
@@ -70,7 +78,7 @@ def command(asked: _NetworkOptions, wanted: _AnalysisOptions, code: UserCodeOpti
             "operators by it."
         )
     # Made before the time of the network's code begins: this loads torch.
-    inputs = make_inputs(asked.inputs, asked.batch) if asked.inputs else None
+    inputs = _inputs(asked)
     analyse: _Analyse = partial(analysis.ModelAnalysis, batch_size=asked.batch, estimator=estimator)
     # What user code prints is not part of the result.
     with contextlib.redirect_stdout(sys.stderr), user_code(f"The code of {asked.model!r}", code.timeout):
@@ -80,6 +88,12 @@ def command(asked: _NetworkOptions, wanted: _AnalysisOptions, code: UserCodeOpti
         remarks().print(f"Not counted: {escape(named(analysed.uncounted))}")
 
 
+def _inputs(asked: _NetworkOptions) -> Any:
+    if asked.model.endswith(".onnx"):
+        return onnx_inputs_of(asked.inputs)
+    return make_inputs(asked.inputs, asked.batch or 1) if asked.inputs else None
+
+
 def _analyse(asked: _NetworkOptions, inputs: Any, depth: int | None, analyse: _Analyse) -> analysis.ModelAnalysis:
     """Analyse what the options name: an ONNX file, or a network that is made."""
     if asked.model.endswith(".onnx"):
@@ -87,7 +101,8 @@ def _analyse(asked: _NetworkOptions, inputs: Any, depth: int | None, analyse: _A
             raise InvalidValueError("An ONNX file is a whole network: omit --file and --kwargs.")
         return analyse(asked.model, example_inputs=inputs)
     network, shape = _network(asked)
-    return analyse(network, depth=depth, example_inputs=make_inputs(shape, asked.batch) if inputs is None else inputs)
+    inputs = make_inputs(shape, asked.batch or 1) if inputs is None else inputs
+    return analyse(network, depth=depth, example_inputs=inputs)
 
 
 def _network(asked: _NetworkOptions) -> tuple[nn.Module, tuple[str, ...]]:

@@ -12,7 +12,15 @@ import nni_latency.estimators as estimators
 import nni_latency.operators as operators
 import nni_latency.spaces as spaces
 import nni_latency.tables as tables
-from nni_latency.cli._model import inputs_option, load_class, make_inputs, make_network, names_a_class, send_by_value
+from nni_latency.cli._model import (
+    inputs_option,
+    load_class,
+    make_inputs,
+    make_network,
+    names_a_class,
+    onnx_inputs_of,
+    send_by_value,
+)
 from nni_latency.cli._operators import estimate_operators
 from nni_latency.cli._option import JSON_OBJECT, option
 from nni_latency.cli._space_options import CLASSES, SpaceOptions, choose_space, plan_for
@@ -137,8 +145,7 @@ def _ask_onnx(estimator: estimators.Estimator, path: str, question: Question) ->
     network, batch_size = question.network, question.batch_size
     if network.kwargs or network.architecture:
         raise InvalidValueError("--kwargs and --architecture are not for ONNX files. Omit them.")
-    inputs = make_inputs(network.inputs, batch_size or 1) if network.inputs else None
-    return _break_down(estimator, path, inputs, batch_size)
+    return _break_down(estimator, path, onnx_inputs_of(network.inputs), batch_size)
 
 
 def _break_down(

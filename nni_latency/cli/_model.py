@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import math
-import re
 import sys
 from dataclasses import dataclass
 from functools import partial
@@ -20,8 +19,6 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-_INPUT = re.compile(r"(?:(?P<name>[A-Za-z_]\w*)=)?(?P<sizes>\d+(?:,\d+)*)?(?::(?P<dtype>\w+))?")
-
 #: Numbers of an input that are drawn one by one; all numbers of a larger one are the same, and take no memory.
 _DRAWN = 2**24
 
@@ -35,7 +32,8 @@ class UserCodeOptions:
 
 inputs_option = partial(
     option,
-    "Shape of an input of your class without the batch, such as 3,224,224; repeat for further inputs.",
+    "Shape of an input without the batch, such as 3,224,224, or with it as state=2,N,128, where N is the batch; for an "
+    "ONNX file also 1,3,224,224. Repeat for further inputs.",
     "--input",
     multiple=True,
     metavar="[NAME=]SIZES[:DTYPE]",
@@ -128,23 +126,24 @@ def make_inputs(texts: tuple[str, ...], batch_size: int) -> Any:
         )
     generator = torch.Generator().manual_seed(0)
     args, kwargs = [], {}
-    for text in texts:
-        match = _INPUT.fullmatch(text.strip())
-        dtype = getattr(torch, (match and match["dtype"]) or "float32", None)
-        if not text.strip() or match is None or not isinstance(dtype, torch.dtype):
-            raise InvalidValueError(
-                "An --input must be sizes separated by commas, without the batch, such as 3,224,224, optionally with a "
-                f"name before and an element type after them, such as words=16:int64. Got {text!r}."
-            )
-        shape = (batch_size, *map(int, match["sizes"].split(",") if match["sizes"] else ()))
-        if math.prod(shape) > operators.LARGEST_TENSOR:
-            raise InvalidValueError(f"An --input must have at most 2^40 numbers. Got {text!r} of {batch_size}.")
-        value = _numbers(shape, dtype, generator)
-        if match["name"]:
-            kwargs[match["name"]] = value
+    for given in onnx_inputs_of(texts) or ():
+        value = _numbers(given.shape(batch_size), getattr(torch, given.dtype or "float32"), generator)
+        if given.name:
+            kwargs[given.name] = value
         else:
             args.append(value)
     return (*args, kwargs) if kwargs else tuple(args)
+
+
+def onnx_inputs_of(texts: tuple[str, ...]) -> list[operators.InputShape] | None:
+    """Return the shapes of the inputs of an ONNX file, which says how many dimensions each has; None without any.
+
+    Raises
+    ------
+    InvalidValueError
+        If a text is of another form.
+    """
+    return [operators.InputShape.parse(text) for text in texts] or None
 
 
 def _numbers(shape: tuple[int, ...], dtype: torch.dtype, generator: torch.Generator) -> torch.Tensor:

@@ -9,7 +9,7 @@ import click
 
 import nni_latency.graphs as graphs
 import nni_latency.operators as operators
-from nni_latency.cli._model import inputs_option, make_inputs
+from nni_latency.cli._model import inputs_option, onnx_inputs_of
 from nni_latency.cli._option import option
 
 #: What stands for the predictor that ships.
@@ -43,5 +43,4 @@ class OnnxOptions:
 
     def read(self, path: Path) -> operators.Graph:
         """Read the graph of a file."""
-        inputs = make_inputs(self.inputs, self.batch_size or 1) if self.inputs else None
-        return graphs.graph_of(path, inputs, self.batch_size)
+        return graphs.graph_of(path, onnx_inputs_of(self.inputs), self.batch_size)

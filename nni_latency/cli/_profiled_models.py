@@ -7,11 +7,11 @@ import sys
 from collections.abc import Iterator, Sequence
 
 import nni_latency.graphs as graphs
+import nni_latency.operators as operators
 import nni_latency.profiling as profiling
 from nni_latency.cli._model import load_class, make_inputs, make_network, names_a_class
 from nni_latency.cli._supervision import user_code
 from nni_latency.errors import InvalidValueError, UnknownNameError
-from nni_latency.units import whole_number
 
 #: Input of torchvision's networks, without the batch.
 _PICTURE = "3,224,224"
@@ -80,9 +80,10 @@ def _unknown(name: str, vision: Sequence[str]) -> str:
 
 def _picture(inputs: tuple[str, ...]) -> tuple[int, ...]:
     (text, *rest) = inputs or (_PICTURE,)
-    sizes = tuple(size for size in map(whole_number, text.split(",")) if size)
-    if rest or len(sizes) != len(text.split(",")):
+    given = operators.InputShape.parse(text)
+    shape = given.shape(1, rank=4)
+    if rest or given.name or given.dtype or len(shape) != 4 or shape[0] != 1:
         raise InvalidValueError(
             f"A network of torchvision takes one picture, such as {_PICTURE}. Got {', '.join(inputs)!r}."
         )
-    return sizes
+    return shape[1:]

@@ -8,7 +8,7 @@ from typing import Any
 import nni_latency.query as query
 import nni_latency.spaces as spaces
 from nni_latency.cli._asked import NetworkOptions, random_inputs, sample_of
-from nni_latency.cli._model import load_class, make_inputs, make_network, names_a_class, send_by_value
+from nni_latency.cli._model import load_class, make_inputs, make_network, names_a_class, onnx_inputs_of, send_by_value
 from nni_latency.cli._space_options import SpaceOptions
 from nni_latency.errors import InvalidValueError
 
@@ -41,8 +41,7 @@ def question_of(
         )
     if network.kwargs:
         raise InvalidValueError("--kwargs is for a class of your own, such as net.py:Net.")
-    inputs = make_inputs(network.inputs, batch_size or 1) if network.inputs else None
-    return query.Question.of(model, inputs, batch_size)
+    return query.Question.of(model, onnx_inputs_of(network.inputs), batch_size)
 
 
 def _of_space(

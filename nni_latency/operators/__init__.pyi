@@ -7,11 +7,11 @@ from ._features import Features, given_shapes, learned_shapes
 from ._fusing import chained, divide, fuse
 from ._fusion_rules import FusionRule, FusionRules, FusionTimes
 from ._graph_key import graph_key
-from ._inputs import Inputs, freeze_inputs, freeze_shapes
+from ._inputs import Inputs, InputShape, freeze_inputs, freeze_shapes
 from ._joining import beside_onnx, consumed_onnx, fed_onnx, join_onnx
 from ._layouts import layout_changes
 from ._onnx import read_onnx, trace_onnx
-from ._onnx_model import load_onnx
+from ._onnx_inputs import load_onnx
 from ._onnx_weights import OnnxBuild, onnx_inputs, onnx_network, without_weights
 from ._op_key import OP_KEY, parse_op_keys
 from ._op_spec import LARGEST_TENSOR, AttributeValue, OpSpec
@@ -33,6 +33,7 @@ __all__ = [
     "FusionRules",
     "FusionTimes",
     "Graph",
+    "InputShape",
     "Inputs",
     "Learned",
     "OnnxBuild",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,7 +11,14 @@ from typing import Any
 import torch
 
 from nni_latency.errors import InvalidValueError
+from nni_latency.operators._op_spec import LARGEST_TENSOR
 from nni_latency.operators._tensors import tensors_in
+from nni_latency.units import whole_number
+
+#: What stands for the batch in a written shape.
+_BATCH = "N"
+
+_WRITTEN = re.compile(r"(?:(?P<name>[^=]+)=)?(?P<sizes>[\dN]+(?:\s*,\s*[\dN]+)*)?(?::(?P<dtype>\w+))?")
 
 
 @dataclass(frozen=True)
@@ -23,6 +32,72 @@ class Inputs:
     def tensors(self) -> tuple[torch.Tensor, ...]:
         """All tensors, in order."""
         return tuple(tensors_in([self.args, dict(self.kwargs)]))
+
+
+@dataclass(frozen=True)
+class InputShape:
+    """The shape of an input as a person writes it: with the batch, or without it. Immutable.
+
+    Parameters
+    ----------
+    sizes : tuple of int or None
+        None stands for the batch. Without it the batch comes first, unless the network is known to take as many
+        dimensions as there are sizes.
+    name : str, default=""
+        Of the input; those without a name are in the order of the network.
+    dtype : str, default=""
+        Element type, as torch names it; without one that of the network where it is known, or float32.
+
+    Examples
+    --------
+    >>> InputShape.parse("words=16:int64").shape(8)
+    (8, 16)
+    >>> InputShape.parse("2,N,128").shape(8), InputShape.parse("2,1,128").shape(8, rank=3)
+    ((2, 8, 128), (2, 1, 128))
+    """
+
+    sizes: tuple[int | None, ...]
+    name: str = ""
+    dtype: str = ""
+
+    @classmethod
+    def parse(cls, text: str) -> InputShape:
+        """Read a text such as ``3,224,224``, ``words=16:int64``, ``state=2,N,128`` or ``rate=:int64``.
+
+        Raises
+        ------
+        InvalidValueError
+            If it is of another form.
+        """
+        match = _WRITTEN.fullmatch(text.strip())
+        parts = [part.strip() for part in ((match and match["sizes"]) or "").split(",") if part.strip()]
+        sizes = tuple(None if part == _BATCH else whole_number(part) or 0 for part in parts)
+        dtype = (match and match["dtype"]) or ""
+        if not text.strip() or match is None or 0 in sizes or (dtype and not _is_dtype(dtype)):
+            raise InvalidValueError(
+                "An input must be sizes >= 1 separated by commas, such as 3,224,224 or with the batch 1,3,224,224, "
+                "optionally with a name before and an element type after them, such as words=16:int64; N stands for "
+                f"the batch where it is not the first, such as state=2,N,128. Got {text[:60]!r}."
+            )
+        return cls(sizes, match["name"] or "", dtype)
+
+    def shape(self, batch_size: int, rank: int | None = None) -> tuple[int, ...]:
+        """Return all sizes; ``rank`` is how many dimensions the network takes, where that is known.
+
+        Raises
+        ------
+        InvalidValueError
+            If that are more than 2^40 numbers.
+        """
+        sizes = self.sizes if self.is_whole(rank) else (None, *self.sizes)
+        shape = tuple(batch_size if size is None else size for size in sizes)
+        if math.prod(shape) > LARGEST_TENSOR:
+            raise InvalidValueError(f"An input must have at most 2^40 numbers. Got {'x'.join(map(str, shape))}.")
+        return shape
+
+    def is_whole(self, rank: int | None = None) -> bool:
+        """Whether the sizes are all those of an input with ``rank`` dimensions."""
+        return None in self.sizes or len(self.sizes) == rank
 
 
 def freeze_inputs(example_inputs: Any, device: str | None = "meta") -> Inputs:
@@ -61,6 +136,10 @@ def freeze_inputs(example_inputs: Any, device: str | None = "meta") -> Inputs:
 def freeze_shapes(example_inputs: Any) -> tuple[torch.Tensor, ...]:
     """Turn example inputs into a tuple of meta tensors of the same shapes and dtypes."""
     return freeze_inputs(example_inputs).tensors
+
+
+def _is_dtype(name: str) -> bool:
+    return isinstance(getattr(torch, name, None), torch.dtype)
 
 
 def _is_input(item: Any) -> bool:

@@ -13,9 +13,9 @@ from nni_latency.operators._feature_table import supported_kinds
 from nni_latency.operators._onnx_attributes import details_of
 from nni_latency.operators._onnx_frames import Node
 from nni_latency.operators._onnx_inference import STANDARD, Value
-from nni_latency.operators._onnx_inputs import check_inputs
+from nni_latency.operators._onnx_inputs import check_inputs, load_onnx
 from nni_latency.operators._onnx_kinds import PLAIN, transposed
-from nni_latency.operators._onnx_model import load_onnx, ordered
+from nni_latency.operators._onnx_model import ordered
 from nni_latency.operators._onnx_tensors import leave_out_weights
 from nni_latency.operators._onnx_walk import Walk
 from nni_latency.operators._op_spec import OpSpec, Shape

@@ -1,4 +1,4 @@
-"""ONNX files as models that can be looked at: sizes of inputs fixed, nodes in order."""
+"""ONNX files as models that can be looked at, with their nodes in order."""
 
 from __future__ import annotations
 
@@ -9,9 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from nni_latency.errors import InvalidValueError, first_line, listed
-from nni_latency.imports import require
-from nni_latency.operators._inputs import freeze_inputs
-from nni_latency.operators._onnx_inputs import fix_inputs
 from nni_latency.operators._onnx_tensors import shape_in_file
 from nni_latency.operators._op_spec import LARGEST_TENSOR
 
@@ -19,19 +16,14 @@ from nni_latency.operators._op_spec import LARGEST_TENSOR
 _MOST_BYTES, _MOST_NODES = 2**31, 100_000
 
 
-def load_onnx(path: str | Path, batch_size: int | None = None, example_inputs: Any = None) -> Any:
-    """Load an ONNX file with the sizes of its inputs fixed; weights in other files are not opened.
-
-    Returns
-    -------
-    onnx.ModelProto
+def open_onnx(onnx: Any, path: str | Path) -> Any:
+    """Load an ONNX file as it is; weights in other files are not opened.
 
     Raises
     ------
-    MissingDependencyError, InvalidValueError
-        As for `nni_latency.operators.read_onnx`.
+    InvalidValueError
+        If it cannot be read, is too large, or is of a version to come.
     """
-    onnx = require("onnx", "Reading ONNX", "onnx")
     try:
         size = Path(path).stat().st_size
         if size > _MOST_BYTES:
@@ -49,7 +41,6 @@ def load_onnx(path: str | Path, batch_size: int | None = None, example_inputs: A
             f"{str(path)!r} is not an ONNX file that can be read: {first_line(error).rstrip('.')}."
         ) from error
     _check(onnx, model, path)
-    fix_inputs(model, batch_size, None if example_inputs is None else freeze_inputs(example_inputs))
     return model
 
 

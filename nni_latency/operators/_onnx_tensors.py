@@ -26,7 +26,7 @@ class TensorType:
 
 
 def shape_in_file(item: Any) -> Shape:
-    """Return the sizes of a tensor, 0 for those that are open; some files write -1 for these."""
+    """Return the sizes of a tensor; those that are open, which older files of PaddlePaddle write as -1, are 0."""
     return tuple(max(0, size.dim_value) for size in item.type.tensor_type.shape.dim)
 
 

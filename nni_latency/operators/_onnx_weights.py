@@ -17,8 +17,7 @@ from nni_latency.errors import InvalidValueError
 from nni_latency.imports import require
 from nni_latency.operators._export import OnnxNetwork
 from nni_latency.operators._inputs import Inputs
-from nni_latency.operators._onnx_inputs import fed_inputs, written
-from nni_latency.operators._onnx_model import load_onnx
+from nni_latency.operators._onnx_inputs import fed_inputs, load_onnx, written
 from nni_latency.operators._onnx_tensors import fractional, lacks_values, leave_out_weights, shape_in_file
 
 

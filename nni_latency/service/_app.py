@@ -21,6 +21,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from nni_latency.database import DatabaseStore, count_stored
 from nni_latency.errors import InvalidValueError, LatencyError, MissingEntryError
+from nni_latency.operators import InputShape
 from nni_latency.query import Answer, Question
 from nni_latency.service._jobs import Job
 from nni_latency.service._keys import ApiKey, ApiKeys, Role
@@ -50,7 +51,6 @@ from nni_latency.service._requests import (
     takes,
 )
 from nni_latency.service._service import LatencyService
-from nni_latency.units import whole_number
 
 #: What a browser on the same machine calls it.
 _LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]")
@@ -61,7 +61,9 @@ _INTERVAL, _LONGEST = 0.25, 3600.0
 #: Content types of requests; no other site can make a browser send these without being asked first.
 _JSON, _ONNX = "application/json", "application/octet-stream"
 
-_INPUTS = Query(default=None, alias="input", description="shape of an input with the batch, such as 1,3,224,224")
+_INPUTS = Query(
+    default=None, alias="input", description="shape of an input: 1,3,224,224, words=16:int64, state=2,N,128"
+)
 
 #: Content type of server-sent events.
 _EVENTS = "text/event-stream"
@@ -166,7 +168,7 @@ class _Interface:
             """Read an ONNX file (the body), and return its key."""
             content = await self._body(request, _ONNX)
             self._charge_upload(caller)
-            shapes = [_shape(text) for text in inputs] if inputs else None
+            shapes = [InputShape.parse(text) for text in inputs] if inputs else None
             found = await run_in_threadpool(service.read, content, name, shapes, batch_size)
             return JSONResponse(service.describe(found))
 
@@ -397,13 +399,6 @@ async def _told(job: Job) -> AsyncIterator[str]:
             return
         await asyncio.sleep(_INTERVAL)
         waited += _INTERVAL
-
-
-def _shape(text: str) -> list[int]:
-    sizes = [whole_number(size) or 0 for size in text.split(",")]
-    if not all(0 < size < 2**40 for size in sizes) or len(sizes) > 20:
-        raise InvalidValueError(f"An 'input' must be a shape with the batch, such as 1,3,224,224. Got {text[:60]!r}.")
-    return sizes
 
 
 def _client(caller: _Caller) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 from nni_latency.datasets import GraphDocument
 from nni_latency.errors import InvalidValueError, LatencyError, MeasurementError
 from nni_latency.measurement import CandidateError, WorkerProcess
-from nni_latency.operators import Graph, Inputs
+from nni_latency.operators import Graph, Inputs, InputShape
 from nni_latency.query import Question
 from nni_latency.service._limits import ServiceLimits
 from nni_latency.service._reading import Reading, empty
@@ -39,7 +39,7 @@ class OnnxReader:
         for _ in range(processes):
             self._idle.put(None)
 
-    def read(self, content: bytes, name: str, shapes: list[list[int]] | None = None, batch: int | None = None) -> Any:
+    def read(self, content: bytes, name: str, shapes: list[InputShape] | None = None, batch: int | None = None) -> Any:
         """Return the `Question` of a file.
 
         Parameters
@@ -48,8 +48,8 @@ class OnnxReader:
             The file.
         name : str
             What it is called in messages.
-        shapes : list of list of int, optional
-            Shapes of its inputs with the batch, where the file leaves sizes open.
+        shapes : list of InputShape, optional
+            Shapes of its inputs, where the file leaves sizes open.
         batch : int, optional
             First dimension of its inputs.
 

@@ -11,7 +11,7 @@ from nni_latency.datasets import GraphDocument
 from nni_latency.errors import InvalidValueError, LatencyError, listed
 from nni_latency.graphs import light_onnx
 from nni_latency.imports import require
-from nni_latency.operators import Graph, count_operators, load_onnx, onnx_inputs, read_onnx
+from nni_latency.operators import Graph, InputShape, count_operators, load_onnx, onnx_inputs, read_onnx
 from nni_latency.query import as_file
 
 #: Where the weights of a file are said to be that has none.
@@ -33,14 +33,13 @@ class Reading:
         return
 
     def read(
-        self, content: bytes, name: str, shapes: list[list[int]] | None, batch: int | None
+        self, content: bytes, name: str, shapes: list[InputShape] | None, batch: int | None
     ) -> tuple[bytes, str, str]:
         """Return the file without weights, its graph and its inputs as JSON."""
         try:
-            given = None if shapes is None else [empty(shape, "float32") for shape in shapes]
             with as_file(content, name) as path:
-                self._check(load_onnx(path, batch, given), name)
-                light = light_onnx(path, given, batch)
+                self._check(load_onnx(path, batch, shapes), name)
+                light = light_onnx(path, shapes, batch)
             with as_file(light, name) as path:
                 graph, inputs = read_onnx(path), onnx_inputs(path)
             self._check_sizes(graph, name)

@@ -16,7 +16,7 @@ from nni_latency.database import DatabaseStore, PlatformDrift, platform_drift
 from nni_latency.errors import InvalidValueError, LatencyError, MissingEntryError
 from nni_latency.graphs import GraphPredictor
 from nni_latency.measurement import Progress
-from nni_latency.operators import OP_KEY, count_graph, features_of, parse_op_keys
+from nni_latency.operators import OP_KEY, InputShape, count_graph, features_of, parse_op_keys
 from nni_latency.query import Answer, LatencyQuery, Measure, Question, current_versions, evolve, load_version
 from nni_latency.service._jobs import Job, JobQueue
 from nni_latency.service._limits import ServiceLimits
@@ -72,7 +72,7 @@ class LatencyService:
         self.reader.close()
 
     def read(
-        self, content: bytes, name: str, shapes: list[list[int]] | None = None, batch: int | None = None
+        self, content: bytes, name: str, shapes: list[InputShape] | None = None, batch: int | None = None
     ) -> Question:
         """Read a network, and remember it for questions that name its key alone.
 

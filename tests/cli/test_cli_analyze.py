@@ -93,7 +93,7 @@ def test_built_in_networks_have_a_name(run):
         (["--file", "net.py", "--model", "Net", "--input", "3,9,9", "--kwargs", "{"], "JSON"),
         (["--file", "net.py", "--model", "NotANetwork", "--input", "3,9,9"], "must make a torch.nn.Module"),
         (["--file", "net.py", "--model", "Net", "--input", "4,9,9"], "do not fit Net"),
-        (["--file", "net.py", "--model", "Net", "--input", "three"], "must be sizes separated by commas"),
+        (["--file", "net.py", "--model", "Net", "--input", "three"], "must be sizes >= 1 separated by commas"),
         (["--file", "net.py", "--model", "Net"], "--input 3,224,224"),
         (["--file", "net.txt", "--model", "Net", "--input", "3,9,9"], "--file must be a Python file"),
         (["--model", "resnet9000"], "Unknown network 'resnet9000'. There is: fbnet-a"),
@@ -113,6 +113,8 @@ def test_an_onnx_file_is_taken_apart(run, fails):
     node = onnx.helper.make_node("Relu", ["x"], ["y"])
     onnx.save(onnx.helper.make_model(onnx.helper.make_graph([node], "g", [value], [out])), "net.onnx")
     assert json.loads(run("analyze", "--model", "net.onnx", "--batch", 3, "--json").stdout)["flops"] == 12
-    assert "has the shape 1x4. Got 1x3x4" in fails("analyze", "--model", "net.onnx", "--input", "3,4")
+    assert "has the shape 1x4: it takes 2 sizes or, without the batch, 1. Got 1x3x4x5" in fails(
+        "analyze", "--model", "net.onnx", "--input", "3,4,5"
+    )
     assert "omit --file and --kwargs" in fails("analyze", "--model", "net.onnx", "--kwargs", "{}", "--file", "x.py")
     assert "Cannot read the ONNX file" in fails("analyze", "--model", "none.onnx")

@@ -196,8 +196,8 @@ def test_table_is_asked_for_the_operators_of_a_class(run, tables):
         (["net.py:ready", "--input", "3"], "must be a class or a function that makes a network. Got 'Net', an object"),
         (["beside.py:double", "--kwargs", '{"x": 1}', "--input", "3"], "must make a torch.nn.Module. Got int"),
         (["net.py:make"], "The network needs the shape of its input"),
-        (["net.py:make", "--input", "3,x"], "An --input must be sizes separated by commas"),
-        (["net.py:make", "--input", "3:nonsense"], "An --input must be sizes separated by commas"),
+        (["net.py:make", "--input", "3,x"], "An input must be sizes >= 1 separated by commas"),
+        (["net.py:make", "--input", "3:nonsense"], "An input must be sizes >= 1 separated by commas"),
         (["net.py:make", "--input", "4,8,8"], "The example inputs of shape (1, 4, 8, 8) do not fit Net"),
         (["net.py:Broken", "--input", "4"], "do not fit Broken: 'Tensor' object has no attribute 'nonsense'"),
         (

@@ -168,5 +168,5 @@ def test_estimate_takes_onnx_files_with_open_sizes(run, fails, operators):
     (row,) = json.loads(run(*command, "--input", "3,8,8", "--batch", 2).stdout)["layers"]
     assert row["operator"].startswith("relu()@2x3x8x8")
     assert "Give the shapes of its inputs" in fails(*command)
-    assert "has the shape ?x3x?x?. Got 1x4x8x8" in fails(*command, "--input", "4,8,8")
-    assert "The inputs of the file are x. Got y" in fails(*command, "--input", "y=3,8,8")
+    assert "has the shape ?x3x?x?, in which the file fixes 3. Got 1x4x8x8" in fails(*command, "--input", "4,8,8")
+    assert "The inputs of 'net.onnx' are x. Got y" in fails(*command, "--input", "y=3,8,8")
