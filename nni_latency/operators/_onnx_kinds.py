@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from nni_latency.operators._onnx_inference import STANDARD, Inference, Value
+from nni_latency.operators._onnx_inference import STANDARD, Inference
+from nni_latency.operators._onnx_values import Value
 from nni_latency.operators._op_spec import Shape
 
 #: Nodes that compute nothing, or look at memory in another way.

@@ -12,9 +12,10 @@ import numpy as np
 from nni_latency.errors import InvalidValueError, first_line, listed
 from nni_latency.operators._onnx_attributes import attributes_of, check_attributes
 from nni_latency.operators._onnx_frames import REMARKS, Branch, Describe, Frame, Node, count_of, truth_of
-from nni_latency.operators._onnx_inference import STANDARD, Inference, Value, without_data
+from nni_latency.operators._onnx_inference import STANDARD, Inference
 from nni_latency.operators._onnx_kinds import IDLE, equivalent, holds_weights, is_described, runtime_hints
 from nni_latency.operators._onnx_model import name_of
+from nni_latency.operators._onnx_values import Value, without_data
 from nni_latency.operators._trace import TracedOperator
 
 #: Operators that a network runs at most, and nodes that are visited for them.
