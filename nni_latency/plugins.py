@@ -14,6 +14,7 @@ What the package itself brings is registered through the same hooks.
 from __future__ import annotations
 
 import functools
+import inspect
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -23,6 +24,10 @@ from typing import Any
 
 import pluggy
 
+import nni_latency.estimators as estimators
+import nni_latency.kernels as kernels
+import nni_latency.measurement as measurement
+import nni_latency.measurement.runtimes as runtimes
 from nni_latency.errors import LatencyError, PluginError, UnknownNameError
 
 GROUP = "nni_latency"
@@ -70,29 +75,79 @@ class HookSpecs:
         """Register kernels: ``register(name, factory)``, ``factory() -> KernelType``."""
 
 
+#: What a factory must make, by the kind of what is registered: how it is called, and its class. Classes are looked up
+#: late, so that a list of plugins imports none of them. A space is checked where NNI is known.
+_MADE: Mapping[str, tuple[str, Callable[[], type[Any]]]] = {
+    "estimator": ("an Estimator", lambda: estimators.Estimator),
+    "runtime": ("a Runtime", lambda: runtimes.Runtime),
+    "meter": ("a Meter", lambda: measurement.Meter),
+    "kernel": ("a KernelType", lambda: kernels.KernelType),
+}
+
+
 @dataclass(frozen=True)
 class Registration:
-    """One registered thing and the plugin that brought it."""
+    """One registered thing and the plugin that brought it.
+
+    Parameters
+    ----------
+    name : str
+        Under which it is registered.
+    factory : callable
+        Makes it.
+    owner : str
+        Name of the plugin.
+    kind : {"estimator", "runtime", "meter", "space", "kernel"}
+        What it makes.
+    """
 
     name: str
     factory: Callable[..., Any]
     owner: str
+    kind: str
 
     def make(self, *arguments: Any, **options: Any) -> Any:
-        """Call the factory.
+        """Call the factory, and check what it makes.
 
         Raises
         ------
         PluginError
-            If it fails with anything but an error of this package; the message names the plugin.
+            If it fails with anything but an error of this package, or makes something else than it must; the message
+            names the plugin.
         """
         try:
-            return self.factory(*arguments, **options)
+            made = self.factory(*arguments, **options)
         except LatencyError:
             raise
         except Exception as error:  # a stranger's plugin may raise anything
             raise PluginError(
                 f"The plugin {self.owner!r} failed to make {self.name!r}: {type(error).__name__}: {error}"
+            ) from error
+        if self.kind not in _MADE:
+            return made
+        what, base = _MADE[self.kind]
+        if not isinstance(made, base()):
+            raise self.makes_no(what, made)
+        return made.adopt(self.owner, self.name)
+
+    def makes_no(self, what: str, made: object) -> PluginError:
+        """Return the error of a factory that made something else."""
+        return PluginError(f"The plugin {self.owner!r} must make {what} for {self.name!r}. Got {type(made).__name__}.")
+
+    def parameters(self) -> Mapping[str, inspect.Parameter]:
+        """Return what the factory takes, by name.
+
+        Raises
+        ------
+        PluginError
+            If that cannot be found out, as of some classes that are written in C.
+        """
+        try:
+            return inspect.signature(self.factory).parameters
+        except (TypeError, ValueError) as error:
+            raise PluginError(
+                f"The plugin {self.owner!r} registers {self.name!r} with a factory whose parameters cannot be found "
+                f"out: {error}. Register a function."
             ) from error
 
 
@@ -210,7 +265,7 @@ def collect(entry_points: list[metadata.EntryPoint]) -> Registry:
         mine, error = _call_hooks(manager, point.name, manager.get_plugin(point.name))
         for hook, registrations in mine.items():
             for registration in registrations:
-                _add(found[hook], hook, registration)
+                _add(found[hook], registration)
         registered = tuple(item.name for registrations in mine.values() for item in registrations)
         infos.append(_info(point, tuple(mine), registered, error))
     kinds = {hook.removeprefix("register_"): MappingProxyType(items) for hook, items in found.items()}
@@ -252,10 +307,7 @@ def _call_hooks(
     implemented = {caller.name for caller in manager.get_hookcallers(plugin) or ()}
     mine: dict[str, list[Registration]] = {hook: [] for hook in _HOOKS if hook in implemented}
     for hook, registrations in mine.items():
-
-        def register(key: str, factory: Callable[..., Any], _to: list[Registration] = registrations) -> None:
-            _to.append(Registration(key, factory, name))
-
+        register = _Registering(name, hook.removeprefix("register_").removesuffix("s"), registrations)
         try:
             manager.subset_hook_caller(hook, remove_plugins=others)(register=register)
         except Exception as error:  # a stranger's plugin may raise anything; the rest must still work
@@ -263,12 +315,34 @@ def _call_hooks(
     return mine, None
 
 
-def _add(found: dict[str, Registration], hook: str, new: Registration) -> None:
+@dataclass(frozen=True)
+class _Registering:
+    """What a hook is called with: `register(name, factory)`."""
+
+    owner: str
+    kind: str
+    registrations: list[Registration]
+
+    def __call__(self, name: str, factory: Callable[..., Any]) -> None:
+        if not isinstance(name, str) or not name or set(name) & set(":/\\ \n") or name.endswith(".json"):
+            raise PluginError(
+                f"the name of {_article(self.kind)} must be a text that does not look like a path and has no ':' or "
+                f"' ', as in register('mine', factory). Got {name!r}"
+            )
+        if not callable(factory):
+            raise PluginError(f"the factory of {name!r} must be something to call. Got {type(factory).__name__}")
+        self.registrations.append(Registration(name, factory, self.owner, self.kind))
+
+
+def _article(kind: str) -> str:
+    return f"{'an' if kind[0] in 'aeiou' else 'a'} {kind}"
+
+
+def _add(found: dict[str, Registration], new: Registration) -> None:
     old = found.get(new.name)
     if old is not None:
-        kind = hook.removeprefix("register_").removesuffix("s")
         raise PluginError(
-            f"Two plugins register the {kind} {new.name!r}: {old.owner!r} and {new.owner!r}. "
+            f"Two plugins register the {new.kind} {new.name!r}: {old.owner!r} and {new.owner!r}. "
             "Uninstall one of them, or load only the plugins that NNI_LATENCY_PLUGINS names."
         )
     found[new.name] = new

@@ -37,7 +37,9 @@ def _plugins(monkeypatch):
         "odd": lambda argument: 3,
         "half.json": lambda argument: TableEstimator(_TABLE),
     }
-    registry = Registry(estimators={name: Registration(name, factory, "mine") for name, factory in factories.items()})
+    registry = Registry(
+        estimators={name: Registration(name, factory, "mine", "estimator") for name, factory in factories.items()}
+    )
     monkeypatch.setattr(nni_latency.loading, "load_registry", lambda: registry)
 
 

@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib
+import re
 import sys
 from importlib import metadata
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+import torch
+from torch import nn
 
 from nni_latency import builtin_plugin
-from nni_latency.errors import PluginError, UnknownNameError
+from nni_latency.errors import MissingEntryError, PluginError, UnknownNameError
+from nni_latency.estimators import Estimate, LayerEstimator, NetworkEstimator
+from nni_latency.kernels import Domain, KernelType
+from nni_latency.loading import load_estimator, load_kernel_types, load_meter, load_runtime
+from nni_latency.measurement import LocalBench, Meter, Protocol, Subject
+from nni_latency.platforms import Platform
 from nni_latency.plugins import GROUP, SEPARATE, collect, hookimpl, installed_entry_points, load_registry
-from nni_latency.testing import check_plugin
+from nni_latency.spaces import FBNetSpace, make_space
+from nni_latency.tables import measure_plan_of
+from nni_latency.testing import FakeRuntime, check_plugin
 
 _ROOT = Path(__file__).parents[1]
 
@@ -183,3 +195,267 @@ def test_registry_is_loaded_once():
 def test_registry_can_not_be_changed():
     with pytest.raises(TypeError, match=r"does not support item assignment"):
         load_registry().estimators["mine"] = None  # type: ignore[index]
+
+
+# What crosses a hook ----------------------------------------------------------------------------------------------
+
+_PLATFORM = Platform("board", "torch", "fp32", 1)
+
+
+class _Bare(NetworkEstimator):
+    """An estimator that is right, but for what a test takes away from it."""
+
+    metric = "latency"
+    platform = _PLATFORM
+
+    def __init__(self, answer=None):
+        self.answer = answer
+
+    def estimate(self, model, example_inputs=None):
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+
+class _Operators(LayerEstimator):
+    metric = "latency"
+    platform = _PLATFORM
+
+    def estimate_op(self, op):
+        return 0.5
+
+
+def _changed(base, **attributes):
+    """Make a class that has other attributes than its base, as a plugin defines one."""
+    return type(base.__name__, (base,), {"__module__": __name__, **attributes})
+
+
+def _without(base, name):
+    def missing(self):
+        raise AttributeError(name)
+
+    return _changed(base, **{name: property(missing)})
+
+
+@pytest.fixture
+def registered(plugin, monkeypatch):
+    """Register one factory by a plugin of the name ``theirs``, and make that the registry of the package."""
+
+    def make(kind, factory):
+        def hook(register):
+            register("it", factory)
+
+        registry = collect([_BUILTIN, plugin("theirs", **{f"register_{kind}s": hook})])
+        for place in ("loading", "spaces._finding", "cli._measuring_options"):
+            monkeypatch.setattr(importlib.import_module(f"nni_latency.{place}"), "load_registry", lambda: registry)
+        return registry
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("name", "factory", "message"),
+    [
+        (3, dict, r"the name of an estimator must be a text .*Got 3$"),
+        (None, dict, r"the name of an estimator must be a text .*Got None$"),
+        ("", dict, r"the name of an estimator must be a text .*Got ''$"),
+        ("a:b", dict, r"the name of an estimator must be a text .*Got 'a:b'$"),
+        ("a", 3, r"the factory of 'a' must be something to call\. Got int$"),
+    ],
+)
+def test_registering_what_is_no_name_or_factory_breaks_that_plugin_alone(plugin, name, factory, message):
+    odd = plugin("odd", register_estimators=lambda register: register(name, factory))
+    registry = collect([odd, plugin("good", register_estimators=_estimators("b"))])
+    assert list(registry.estimators) == ["b"]
+    assert re.search(message, registry.plugins[0].error)
+
+
+@pytest.mark.parametrize(
+    ("kind", "made"), [("estimator", "an Estimator"), ("runtime", "a Runtime"), ("meter", "a Meter"), ("kernel", "a K")]
+)
+def test_factory_that_makes_something_else_is_named_for_every_kind(registered, kind, made):
+    registration = registered(kind, lambda *arguments, **options: 0.5).find(kind, "it")
+    with pytest.raises(PluginError, match=rf"^The plugin 'theirs' must make {made}.* for 'it'\. Got float\.$"):
+        registration.make()
+
+
+def test_factory_without_a_signature_is_named(registered):
+    registered("meter", iter)
+    with pytest.raises(PluginError, match=r"The plugin 'theirs' registers 'it' with a factory whose parameters"):
+        load_meter("it:5")
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        (_without(_Bare, "metric"), r"attribute 'metric': one of latency, .*Got none"),
+        (_without(_Bare, "platform"), r"attribute 'platform': a nni_latency\.Platform\. Got none"),
+        (_changed(_Bare, metric="speed"), r"attribute 'metric': one of latency, .*Got 'speed' \(str\)"),
+        (_changed(_Bare, metric=["latency"]), r"attribute 'metric': .*Got list"),
+        (_changed(_Bare, platform="board.torch.fp32.t1"), r"a nni_latency\.Platform\. Got 'board\.torch\.fp32\.t1'"),
+        (_changed(_Bare, platform=property(lambda self: {}["a"])), r"failed in 'platform': KeyError: 'a'"),
+        (_changed(_Bare, batch=0), r"attribute 'batch': a whole number of 1 or more\. Got 0"),
+        (_changed(_Operators, by="line"), r"attribute 'by': one of .*Got 'line'"),
+        (_changed(_Operators, calibration="1"), r"attribute 'calibration': a number above 0\. Got '1'"),
+    ],
+)
+def test_estimator_of_a_plugin_with_a_wrong_attribute_is_named(registered, kind, message):
+    registered("estimator", lambda argument: kind())
+    with pytest.raises(PluginError, match=rf"^The estimator 'it' of the plugin 'theirs' .*{message}"):
+        load_estimator("it")
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (0.5, r"must return an Estimate from 'estimate'\. Got 0\.5 \(float\)\."),
+        (None, r"must return an Estimate from 'estimate'\. Got None\."),
+        (KeyError("conv"), r"failed in 'estimate': KeyError: 'conv'"),
+        (ValueError("no such shape"), r"failed in 'estimate': ValueError: no such shape"),
+        (RuntimeError(), r"failed in 'estimate': RuntimeError"),
+    ],
+)
+def test_estimator_of_a_plugin_with_a_wrong_answer_is_named(registered, answer, message):
+    registered("estimator", lambda argument: _Bare(answer))
+    with pytest.raises(PluginError, match=rf"^The estimator 'it' of the plugin 'theirs' {message}"):
+        load_estimator("it").estimate(nn.Identity(), torch.zeros(1))
+
+
+def test_estimator_of_a_plugin_is_named_for_its_operators_and_for_many_networks(registered):
+    registered("estimator", lambda argument: _Operators())
+    with pytest.raises(PluginError, match=r"'theirs' must return an Estimate from 'estimate_op'\. Got 0\.5"):
+        load_estimator("it").estimate(nn.Sequential(nn.ReLU()), torch.zeros(1, 3))
+    whole = _changed(_Bare, estimate_all=lambda self, networks: 0.5)
+    registered("estimator", lambda argument: whole())
+    with pytest.raises(PluginError, match=r"'theirs' must return a list of Estimate from 'estimate_all'"):
+        load_estimator("it").estimate_all([])
+
+
+def test_estimator_that_is_right_or_refuses_by_an_error_of_the_package_speaks_for_itself(registered):
+    estimate = Estimate(1.0, 0.5, 2.0)
+    registered("estimator", lambda argument: _Bare(MissingEntryError("Not measured.") if argument else estimate))
+    assert load_estimator("it").estimate(None) is estimate
+    with pytest.raises(MissingEntryError, match=r"^Not measured\.$"):
+        load_estimator("it:1").estimate(None)
+
+
+def test_estimator_that_no_plugin_made_raises_what_it_raises():
+    with pytest.raises(KeyError, match="conv"):
+        load_estimator(_Bare(KeyError("conv"))).estimate(None)
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        (_changed(FakeRuntime, name=""), r"attribute 'name': a text that is not empty\. Got ''"),
+        (_changed(FakeRuntime, platform="board"), r"attribute 'platform': a nni_latency\.Platform\. Got 'board'"),
+        (_changed(FakeRuntime, clock=3), r"attribute 'clock': a clock with .*Got 3"),
+        (_changed(FakeRuntime, sees_calls="yes"), r"attribute 'sees_calls': True or False\. Got 'yes'"),
+        (_changed(FakeRuntime, least_runs=0), r"attribute 'least_runs': a whole number of 1 or more\. Got 0"),
+    ],
+)
+def test_runtime_of_a_plugin_with_a_wrong_attribute_is_named(registered, kind, message):
+    registered("runtime", lambda device, **options: kind(lambda op: 0.5))
+    with pytest.raises(PluginError, match=rf"^The runtime 'it' of the plugin 'theirs' must have the {message}"):
+        load_runtime("it")
+
+
+def _fails(*arguments):
+    raise KeyError("driver")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"session": lambda self: 3}, r"must return a context manager from 'session'\. Got 3"),
+        ({"session": _fails}, r"failed in 'session': KeyError: 'driver'"),
+        ({"session": lambda self: _broken_session()}, r"failed in 'session': ZeroDivisionError: inside"),
+        ({"prepare": lambda self, subject, inputs: 3}, r"must return something to call from 'prepare'\. Got 3"),
+        ({"reference": lambda self: 3}, r"must return a pair of something to call and what it takes from 'reference'"),
+        ({"fallbacks": lambda self, stage, value: ["cpu"]}, r"must return a tuple of Fallback from 'fallbacks'"),
+        ({"fallbacks": _fails}, r"failed in 'fallbacks': KeyError: 'driver'"),
+        ({"time_calls": lambda self, stage, value: [None]}, r"must return a list of times \[s\] from 'time_calls'"),
+    ],
+)
+def test_runtime_of_a_plugin_with_a_wrong_answer_is_named(registered, changes, message):
+    kind = _changed(FakeRuntime, **changes)
+    registered("runtime", lambda device, **options: kind(lambda op: 0.5))
+    subject = Subject("relu", nn.ReLU, (1, 3))
+    protocol = Protocol(n_warmup=1, n_run=1)
+    with (
+        pytest.raises(PluginError, match=rf"^The runtime 'it' of the plugin 'theirs' {message}"),
+        LocalBench(load_runtime("it"), protocol, calls=True) as bench,
+    ):
+        bench.admit(subject)
+        bench.visit([subject.key])
+
+
+@contextlib.contextmanager
+def _broken_session():
+    raise ZeroDivisionError("inside")
+    yield
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"metric": "heat"}, r"must have the attribute 'metric': one of latency, .*Got 'heat'"),
+        ({"resolution": "fine"}, r"must have the attribute 'resolution': a number of 0 or more\. Got 'fine'"),
+        ({"period": -1.0}, r"must have the attribute 'period': a number of 0 or more\. Got -1\.0"),
+        ({"stop": lambda self: "5 J"}, r"must return a number from 'stop'\. Got '5 J'"),
+        ({"stop": _fails}, r"failed in 'stop': KeyError: 'driver'"),
+        ({"start": _fails}, r"failed in 'start': KeyError: 'driver'"),
+        ({"observations": lambda self: 3}, r"must return a mapping from 'observations'\. Got 3"),
+        ({"session": _fails}, r"failed in 'session': KeyError: 'driver'"),
+    ],
+)
+def test_meter_of_a_plugin_that_is_wrong_is_named(registered, changes, message):
+    usual = {"metric": "energy", "resolution": 0.0, "start": lambda self: None, "stop": lambda self: 1.0}
+    kind = _changed(Meter, **{**usual, **changes})
+    registered("meter", lambda device: kind())
+    subject = Subject("relu", nn.ReLU, (1, 3))
+    with (
+        pytest.raises(PluginError, match=rf"^The meter 'it' of the plugin 'theirs' {message}"),
+        LocalBench(FakeRuntime(lambda op: 0.5), Protocol(n_warmup=1, n_run=1), meters=[load_meter("it")]) as bench,
+    ):
+        bench.admit(subject)
+        bench.visit([subject.key])
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"name": "other"}, r"must be a KernelType of the name 'it'\. Got 'other'"),
+        ({"domains": {"CIN": 3}}, r"must be a mapping of names to Domain"),
+        ({"build": 3}, r"must be a function\. Got 3"),
+        ({"build": lambda sizes: 3}, r"must return a module from 'build'\. Got 3"),
+        ({"build": _fails}, r"failed in 'build': KeyError: 'driver'"),
+        ({"input_shapes": lambda sizes: 3}, r"must return shapes of the inputs, .* from 'input_shapes'\. Got 3"),
+        ({"operators": lambda shapes, sizes: [3]}, r"must return a tuple of OpSpec from 'operators'\. Got list"),
+    ],
+)
+def test_kernel_of_a_plugin_that_is_wrong_is_named(registered, changes, message):
+    usual = {
+        "name": "it",
+        "domains": {"CIN": Domain(1, 8)},
+        "input_shapes": lambda sizes: [(1, sizes["CIN"])],
+        "build": lambda sizes: nn.ReLU(),
+    }
+    registered("kernel", lambda: KernelType(**{**usual, **changes}))
+    with pytest.raises(PluginError, match=rf"kernel 'it' of the plugin 'theirs' {message}"):
+        load_kernel_types()["it"].snap({})
+
+
+def test_space_of_a_plugin_that_is_wrong_is_named(registered):
+    registered("space", lambda **arguments: nn.ReLU())
+    with pytest.raises(PluginError, match=r"^The plugin 'theirs' must make an NNI model space for 'it'\. Got ReLU\.$"):
+        make_space("it")
+    for plan, message in (
+        (lambda batch_size: 3, r"must return a MeasurePlan from 'measure_plan'\. Got 3"),
+        (_fails, r"failed in 'measure_plan': KeyError: 'driver'"),
+    ):
+        space = FBNetSpace(depth=0.25)
+        space.measure_plan = plan
+        registered("space", lambda _made=space, **arguments: _made)
+        with pytest.raises(PluginError, match=rf"^The space 'it' of the plugin 'theirs' {message}"):
+            measure_plan_of(make_space("it"))

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import inspect
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -18,7 +16,7 @@ import nni_latency.tables as tables
 from nni_latency.cli._option import ASSIGNMENT, DURATION, option
 from nni_latency.errors import InvalidValueError
 from nni_latency.platforms import PRECISIONS, Platform
-from nni_latency.plugins import load_registry
+from nni_latency.plugins import Registration, load_registry
 
 _device_option = partial(option, "Device: cpu, cuda or cuda:N.", default="cpu")
 _runtime_options = partial(
@@ -146,15 +144,15 @@ def make_runtime(options: PlatformOptions) -> runtimes.Runtime:
     given = dict(options.runtime_options)
     if options.allocator != "kept":
         given["allocator"] = options.allocator
-    _check_options(options.runtime, registration.factory, given)
+    _check_options(registration, given)
     made: runtimes.Runtime = registration.make(
         options.device, threads=options.threads, precision=options.precision, **given
     )
     return made
 
 
-def _check_options(runtime: str, factory: Callable[..., Any], given: dict[str, Any]) -> None:
-    parameters = inspect.signature(factory).parameters
+def _check_options(registration: Registration, given: dict[str, Any]) -> None:
+    runtime, factory, parameters = registration.name, registration.factory, registration.parameters()
     fixed = {"device", "threads", "precision", *(factory.keywords if isinstance(factory, partial) else ())}
     known = {
         name: parameter.default

@@ -7,6 +7,7 @@ from typing import Any
 
 import nni_latency.query as query
 import nni_latency.spaces as spaces
+import nni_latency.tables as tables
 from nni_latency.cli._asked import NetworkOptions, random_inputs, sample_of
 from nni_latency.cli._model import load_class, make_inputs, make_network, names_a_class, onnx_inputs_of, send_by_value
 from nni_latency.cli._space_options import SpaceOptions
@@ -57,7 +58,7 @@ def _of_space(
         send_by_value(made)
         inputs = spaces.example_inputs_of(space, batch_size or 1, asked.input_size)
         return query.Question.of_module(made, random_inputs(inputs))
-    plan: Any = space.measure_plan(batch_size or 1)
+    plan: Any = tables.measure_plan_of(space, batch_size or 1)
     made = plan.network_of(spaces.parse_architecture(architecture, plan))()
     import torch
 

@@ -88,8 +88,7 @@ def _source(estimator: estimators.Estimator, searched: Searched) -> tables.Netwo
     """Return the space as a source of networks; its reference networks are those of the estimator's table."""
     space = searched.make()
     if hasattr(space, "measure_plan"):
-        plan: tables.MeasurePlan = space.measure_plan(searched.input_shape[0])
-        return plan
+        return tables.measure_plan_of(space, searched.input_shape[0])
     known: tuple[Mapping[str, Any], ...] = ()
     if isinstance(estimator, estimators.OperatorTableEstimator) and estimator.table.space.name == searched.name:
         known = tuple(spaces.check_sample(space, network.sample) for network in estimator.table.networks)

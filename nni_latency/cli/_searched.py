@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -134,4 +133,4 @@ def _parameters(name: str) -> tuple[str, ...]:
     """Return the names of a space's arguments."""
     if name in spaces.HUB_SPACES or ":" in name:
         return spaces.parameters_of(name)
-    return tuple(inspect.signature(load_registry().find("space", name).factory).parameters)
+    return tuple(load_registry().find("space", name).parameters())

@@ -189,8 +189,7 @@ def plan_for(space: Any, name: str, batch_size: int) -> tables.MeasurePlan:
         raise InvalidValueError(
             f"The space {name!r} has no measure plan, that is, no fixed layers with a few candidates each."
         )
-    plan: tables.MeasurePlan = space.measure_plan(batch_size)
-    return plan
+    return tables.measure_plan_of(space, batch_size)
 
 
 def table_name(plan: tables.MeasurePlan, platform: Platform, metric: str = "latency") -> str:

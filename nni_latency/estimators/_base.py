@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar, get_args
 
 import nni_latency.operators as operators
 from nni_latency.costs import Cost
 from nni_latency.errors import InvalidValueError
+from nni_latency.hook_checks import COUNT, FLAG, Check, Guard, Pluggable, is_number
 from nni_latency.operators import By, OpSpec, TracedOperator
 from nni_latency.platforms import Platform
 from nni_latency.tables import MeasurePlan, Residency
-from nni_latency.units import combination_of
+from nni_latency.units import METRICS, combination_of
 
 
 @dataclass(frozen=True)
@@ -46,11 +47,37 @@ class Estimate(Cost):
         return cls(value, low, high, tuple(name for part in parts for name in part.missing))
 
 
-class Estimator(ABC):
+def _is_estimate(answer: Any) -> bool:
+    return (
+        isinstance(answer, Estimate)
+        and all(is_number(number) for number in (answer.value, answer.low))
+        and isinstance(answer.missing, tuple)
+    )
+
+
+_ESTIMATE: Check = ("an Estimate", _is_estimate)
+
+
+class Estimator(Pluggable, ABC):
     """Estimates the cost of networks on one platform, for one metric.
 
     Safe to use from several threads. `estimate` changes neither the estimator nor the model.
     """
+
+    _kind = "estimator"
+    _guards: ClassVar[Mapping[str, Guard]] = {
+        "estimate": Guard(_ESTIMATE),
+        "estimate_all": Guard(
+            ("a list of Estimate", lambda answer: isinstance(answer, list) and all(map(_is_estimate, answer)))
+        ),
+        "settled": Guard(("an Estimator", lambda answer: isinstance(answer, Estimator))),
+    }
+    _attributes: ClassVar[Mapping[str, Check]] = {
+        "metric": (f"one of {', '.join(METRICS)}", lambda value: isinstance(value, str) and value in METRICS),
+        "platform": ("a nni_latency.Platform", lambda value: isinstance(value, Platform)),
+        "reads_onnx": FLAG,
+        "batch": COUNT,
+    }
 
     metric: str
     platform: Platform
@@ -100,6 +127,20 @@ class Estimator(ABC):
 
 class LayerEstimator(Estimator):
     """Layer-based: the network's cost is made of its operators' costs, for most metrics as their calibrated sum."""
+
+    _guards: ClassVar[Mapping[str, Guard]] = {
+        **Estimator._guards,
+        "estimate_op": Guard(_ESTIMATE),
+        "estimate_choice": Guard(_ESTIMATE),
+        "total": Guard(_ESTIMATE),
+        "check_plan": Guard(),
+    }
+    _attributes: ClassVar[Mapping[str, Check]] = {
+        **Estimator._attributes,
+        "by": (f"one of {', '.join(get_args(By))}", lambda value: value in get_args(By)),
+        "calibration": ("a number above 0", lambda value: is_number(value, least=0) and value > 0),
+        "network_error": ("a number of 0 or more", lambda value: is_number(value, least=0)),
+    }
 
     #: What counts as one operator; see `nni_latency.operators.trace`.
     by: By = "module"

@@ -15,7 +15,7 @@ from nni_latency.estimators._additive import AdditiveCost
 from nni_latency.estimators._base import Estimator
 from nni_latency.estimators._scores import Scores, score
 from nni_latency.operators import features_of
-from nni_latency.tables import MeasurePlan, PlanLayer, solve_entries
+from nni_latency.tables import MeasurePlan, PlanLayer, measure_plan_of, solve_entries
 from nni_latency.units import combination_of, format_percent, with_article
 
 #: Networks asked for, where nobody says how many: two for each number that is solved for, within these bounds.
@@ -158,7 +158,7 @@ def _networks_of(space: Any, example_inputs: Any) -> _Networks:
     if example_inputs is None and hasattr(space, "example_inputs"):
         example_inputs = space.example_inputs()
     choices = {label: [str(value) for value in values] for label, values in options.items()}
-    plan = space.measure_plan(1) if hasattr(space, "measure_plan") else None
+    plan = measure_plan_of(space) if hasattr(space, "measure_plan") else None
     if plan is not None and {layer.name: list(layer.candidates) for layer in plan.searched} == choices:
         # A plan makes the layers of one network alone; freezing copies the space.
         return _of_plan(plan, example_inputs)

@@ -93,10 +93,7 @@ class _LayerMeasuring(MeasuringEstimator, LayerEstimator):
 
     def _check_runtime(self) -> None:
         if not self._runtime.sees_calls:
-            raise MeasurementError(
-                f"The runtime {self._runtime.name!r} compiles whole networks and has no operators to time one by one. "
-                "Measure with 'torch', or whole networks with the estimator 'network'."
-            )
+            raise self._runtime.sees_no_calls("Measure with 'torch', or whole networks with the estimator 'network'.")
 
     def _measure_alone(self, op: OpSpec) -> CachedCost:
         self._check_runtime()

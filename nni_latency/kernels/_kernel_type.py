@@ -5,14 +5,15 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
-from nni_latency.errors import InvalidValueError
+from nni_latency.errors import InvalidValueError, PluginError
+from nni_latency.hook_checks import Check, PluginCall, plugin_origin
 from nni_latency.kernels._kernel import Kernel
 from nni_latency.kernels._layers import Shapes, Sizes, build_chain, chain_operators
 from nni_latency.operators import Features, OpSpec, capture_operators, count_operators
@@ -61,6 +62,24 @@ class Domain:
             return int(generator.choice(self.usual))
         least = max(1, self.low)
         return self.snap(least * (self.high / least) ** generator.random())
+
+
+def _are_shapes(answer: Any) -> bool:
+    return isinstance(answer, (list, tuple)) and all(
+        isinstance(shape, (list, tuple)) and all(isinstance(size, int) and size > 0 for size in shape)
+        for shape in answer
+    )
+
+
+#: What the functions of a type must return.
+_ANSWERS: Mapping[str, Check] = {
+    "input_shapes": ("shapes of the inputs, each a tuple of whole numbers", _are_shapes),
+    "build": ("a module", lambda answer: isinstance(answer, nn.Module)),
+    "operators": (
+        "a tuple of OpSpec",
+        lambda answer: isinstance(answer, tuple) and all(isinstance(item, OpSpec) for item in answer),
+    ),
+}
 
 
 @dataclass(frozen=True)
@@ -113,6 +132,34 @@ class KernelType:
             raise InvalidValueError(f"The kernel type {self.name!r} must have either 'build' or 'layers'.")
         if not self.group:
             object.__setattr__(self, "group", self.name)
+
+    def adopt(self, owner: str, name: str) -> KernelType:
+        """Return the type that a plugin made with its functions guarded: their errors name the plugin.
+
+        Parameters
+        ----------
+        owner, name : str
+            The plugin, and what it registered.
+
+        Raises
+        ------
+        PluginError
+            If it has another name, its sizes are no `Domain`, or its functions cannot be called.
+        """
+        origin = plugin_origin("kernel", owner, name)
+        if self.name != name:
+            raise PluginError(f"The {origin} must be a KernelType of the name {name!r}. Got {self.name!r}.")
+        sizes = self.domains
+        if not isinstance(sizes, Mapping) or not all(isinstance(domain, Domain) for domain in sizes.values()):
+            raise PluginError(f"The 'domains' of the {origin} must be a mapping of names to Domain. Got {sizes!r}.")
+        functions = {name: function for name in _ANSWERS if (function := getattr(self, name)) is not None}
+        for name, function in functions.items():
+            if not callable(function):
+                raise PluginError(f"The {name!r} of the {origin} must be a function. Got {function!r}.")
+        guarded: dict[str, Any] = {
+            name: PluginCall(origin, name, function, _ANSWERS[name]) for name, function in functions.items()
+        }
+        return replace(self, **guarded)
 
     def module(self, kernel: Kernel) -> nn.Module:
         """Build the module of a kernel, with random weights."""

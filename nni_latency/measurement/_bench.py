@@ -149,6 +149,7 @@ class LocalBench(Bench):
             opening.enter_context(self.runtime.session())
             for meter in self.meters:
                 opening.enter_context(meter.session())
+                meter.check_opened()
             self._reference, self._reference_input = self.runtime.reference()
             # Not before, so that a runtime that fails here leaves no session open.
             self._open = opening.pop_all()

@@ -6,9 +6,11 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from typing import ClassVar
 
 from nni_latency.errors import MeasurementError
-from nni_latency.units import format_seconds
+from nni_latency.hook_checks import COUNT, Check, Guard, Pluggable, is_number, is_text
+from nni_latency.units import METRICS, format_seconds
 
 
 class WindowLostError(MeasurementError):
@@ -38,13 +40,36 @@ class CoarseMeterError(MeasurementError):
         return found
 
 
-class Meter(ABC):
+_NOT_NEGATIVE: Check = ("a number of 0 or more", lambda value: is_number(value, least=0))
+
+
+class Meter(Pluggable, ABC):
     """Reads what runs cost in its metric. Not thread-safe; it lives in the process that measures.
 
     A bench reads it over a window of repeated runs, because most meters are updated less often than a network runs.
     Errors of the device surface as `MeasurementError`. A meter reaches worker processes by cloudpickle: what cannot be
     sent is opened in `session`, where `period` and `resolution` may be found as well.
     """
+
+    _kind = "meter"
+    _guards: ClassVar[Mapping[str, Guard]] = {
+        "session": Guard(("a context manager", lambda answer: hasattr(answer, "__enter__")), opens=True),
+        "start": Guard(),
+        "stop": Guard(("a number", is_number)),
+        "idle": Guard(_NOT_NEGATIVE),
+        "observations": Guard(("a mapping", lambda answer: isinstance(answer, Mapping))),
+        "runs": Guard(COUNT),
+    }
+    _attributes: ClassVar[Mapping[str, Check]] = {
+        "metric": (f"one of {', '.join(METRICS)}", lambda value: isinstance(value, str) and value in METRICS),
+        "description": ("a text that is not empty", is_text),
+        "assumption": ("a text", lambda value: isinstance(value, str)),
+        "least_steps": COUNT,
+    }
+    #: Those that may be known in a session alone.
+    _opened_attributes: ClassVar[Mapping[str, Check]] = dict.fromkeys(
+        ("resolution", "period", "settling"), _NOT_NEGATIVE
+    )
 
     #: What it reads, such as ``energy``, in the metric's SI unit.
     metric: str
@@ -72,6 +97,11 @@ class Meter(ABC):
     def session(self) -> AbstractContextManager[None]:
         """Open the device for as long as a bench is open; nothing by default."""
         return nullcontext()
+
+    def check_opened(self) -> None:
+        """Raise `PluginError` if a plugin's meter does not know in its session what has to be known of it there."""
+        if self._origin:
+            self.check_attributes(which=self._opened_attributes)
 
     @abstractmethod
     def start(self) -> None:

@@ -51,7 +51,7 @@ class OperatorProfiler:
     InvalidValueError
         If there is no model, two have one name, or the target is outside (0, 1].
     MeasurementError
-        If the runtime compiles whole networks.
+        If the runtime cannot time operators one by one.
     """
 
     def __init__(
@@ -329,10 +329,7 @@ class OperatorProfiler:
 def check_profiles(runtime: Runtime) -> None:
     """Raise `MeasurementError` if a runtime has no operators that could be timed inside a network."""
     if not runtime.sees_calls:
-        raise MeasurementError(
-            f"The runtime {runtime.name!r} compiles whole networks, so their operators cannot be timed inside them. "
-            "Profile operators with the runtime torch or torch-nhwc."
-        )
+        raise runtime.sees_no_calls("Profile operators with the runtime torch or torch-nhwc.")
 
 
 def profile_operators(

@@ -9,6 +9,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from nni_latency.errors import InvalidValueError, LatencyError
+from nni_latency.hook_checks import set_origin
 from nni_latency.imports import import_place, quiet_nni
 from nni_latency.plugins import load_registry
 from nni_latency.spaces._hub import HUB_SPACES, hub_class, hub_name
@@ -38,6 +39,8 @@ def make_space(name: str, arguments: Mapping[str, Any] | None = None) -> Any:
     ------
     UnknownNameError
         If no space is registered under the name.
+    PluginError
+        If its plugin fails, or makes no model space.
     InvalidValueError
         If there is no such class, it is no model space, or it does not take the arguments.
 
@@ -47,11 +50,7 @@ def make_space(name: str, arguments: Mapping[str, Any] | None = None) -> Any:
     'fbnet'
     """
     reference = SpaceReference(name, arguments or {})
-    space = (
-        _instantiate(space_class(name), reference.arguments, name)
-        if ":" in name
-        else load_registry().find("space", name).make(**reference.arguments)
-    )
+    space = _instantiate(space_class(name), reference.arguments, name) if ":" in name else _registered(name, reference)
     _REFERENCES[space] = reference
     return space
 
@@ -146,6 +145,15 @@ def reference_of(space: Any) -> SpaceReference:
         # The factory of a plugin has arguments of its own.
         return asked
     return SpaceReference(name, space.args)
+
+
+def _registered(name: str, reference: SpaceReference) -> Any:
+    registration = load_registry().find("space", name)
+    space = registration.make(**reference.arguments)
+    if not isinstance(space, ModelSpace):
+        raise registration.makes_no("an NNI model space", space)
+    set_origin(space, "space", registration.owner, name)
+    return space
 
 
 def _instantiate(kind: type[Any], arguments: Mapping[str, Any], name: str) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 from nni_latency.errors import InvalidValueError, MismatchError
 from nni_latency.operators import freeze_shapes
 from nni_latency.spaces._varying import TooManyChoicesError, as_key
-from nni_latency.tables import MeasurePlan
+from nni_latency.tables import MeasurePlan, measure_plan_of
 
 
 def plan_of(space: Any, example_inputs: Any = None) -> MeasurePlan | None:
@@ -29,10 +29,9 @@ def plan_of(space: Any, example_inputs: Any = None) -> MeasurePlan | None:
     if not hasattr(space, "measure_plan"):
         return None
     if example_inputs is None:
-        plan: MeasurePlan = space.measure_plan(1)
-        return plan
+        return measure_plan_of(space)
     shape = tuple(freeze_shapes(example_inputs)[0].shape)
-    plan = space.measure_plan(shape[0])
+    plan = measure_plan_of(space, shape[0])
     if shape != plan.input_shape:
         raise MismatchError(f"The example inputs have shape {shape}, the space is made for {plan.input_shape}.")
     return plan

@@ -27,6 +27,7 @@ from ._plan import (
     PlanLayer,
     Selection,
     SpaceReference,
+    measure_plan_of,
     network_plan,
 )
 from ._reading import read_table
@@ -97,6 +98,7 @@ __all__ = [
     "fold_calibration",
     "locate",
     "measure_networks",
+    "measure_plan_of",
     "merge_tables",
     "metered_table",
     "named_operators",

@@ -15,7 +15,7 @@ from nni_latency.platforms import Platform
 from nni_latency.tables._document import TABLE, TableDocument
 from nni_latency.tables._entry import Entry
 from nni_latency.tables._header import SpaceTable
-from nni_latency.tables._plan import OPERATORS, MeasurePlan, SpaceReference
+from nni_latency.tables._plan import OPERATORS, SpaceReference, measure_plan_of
 from nni_latency.tables._samples import NEGLIGIBLE
 from nni_latency.tables._table_layer import TableLayer
 from nni_latency.units import METRIC_UNITS, METRICS, cost_row
@@ -239,7 +239,7 @@ _Ops = Mapping[str, Mapping[str, OpSpec]]
 def _outline(space: Any, batch_size: int) -> tuple[dict[str, Any], list[TableLayer], _Ops]:
     """Return space and input shape, the layers without entries, and their operators, however the space was given."""
     if hasattr(space, "measure_plan"):
-        plan: MeasurePlan = space.measure_plan(batch_size)
+        plan = measure_plan_of(space, batch_size)
         header = {"space": plan.space, "input_shape": plan.input_shape}
         return header, [TableLayer.of_plan(layer) for layer in plan.layers], plan.ops
     if hasattr(space, "simplify"):

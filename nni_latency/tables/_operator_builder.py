@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Unpack
 
-from nni_latency.errors import InvalidValueError, MeasurementError
+from nni_latency.errors import InvalidValueError
 from nni_latency.measurement import NetworkCalls, NetworkSchedule, Protocol, Record, StoredCampaign, Subject
 from nni_latency.measurement.runtimes import Runtime
 from nni_latency.operators import OpSpec, parse_op_keys
@@ -120,9 +120,8 @@ def network_subject(plan: OperatorPlan, index: int) -> Subject:
 def check_sees_calls(runtime: Runtime) -> None:
     """Raise `MeasurementError` if a runtime has no operators that could be timed inside a network."""
     if not runtime.sees_calls:
-        raise MeasurementError(
-            f"The runtime {runtime.name!r} compiles whole networks, so their operators cannot be timed inside them. "
-            "Tables of spaces without layers of their own need the runtime torch or torch-nhwc."
+        raise runtime.sees_no_calls(
+            "Tables of spaces without layers of their own need one that can, such as torch or torch-nhwc."
         )
 
 

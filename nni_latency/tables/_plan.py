@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Any, Protocol
 
 from nni_latency.errors import InvalidValueError, UnknownNameError
+from nni_latency.hook_checks import PluginCall, origin_of
 from nni_latency.measurement import compose
 from nni_latency.operators import OpSpec, features_of
 
@@ -277,3 +278,23 @@ def network_plan(plan: NetworkSource, selections: Mapping[str, Mapping[str, Any]
         for name, selection in selections.items()
     }
     return MeasurePlan(plan.space, plan.input_shape, (PlanLayer("network", candidates),))
+
+
+def measure_plan_of(space: Any, batch_size: int = 1) -> MeasurePlan:
+    """Return the measure plan of a space that has one.
+
+    Parameters
+    ----------
+    space : ModelSpace
+        With a method ``measure_plan(batch_size)``.
+    batch_size : int, default=1
+        Inputs at once.
+
+    Raises
+    ------
+    PluginError
+        If the method fails, or returns something else; the message names the space and its plugin.
+    """
+    check = ("a MeasurePlan", lambda answer: isinstance(answer, MeasurePlan))
+    plan: MeasurePlan = PluginCall(origin_of(space, "space"), "measure_plan", space.measure_plan, check)(batch_size)
+    return plan

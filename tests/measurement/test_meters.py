@@ -41,6 +41,7 @@ from nni_latency.measurement.meters import (
     update_period,
 )
 from nni_latency.measurement.meters._csv import _PATTERN, columns_of
+from nni_latency.plugins import Registration
 from nni_latency.tables import candidate_subjects
 from nni_latency.testing import FakeMeter, FakeRuntime, check_meter, fake_plan
 
@@ -206,7 +207,7 @@ def test_load_meter_knows_names_and_defaults():
 
 
 def test_load_meter_refuses_what_is_no_meter(monkeypatch):
-    registration = SimpleNamespace(factory=lambda device: 5, owner="odd", make=lambda device: 5)
+    registration = Registration("five", lambda device: 5, "odd", "meter")
     monkeypatch.setattr(
         "nni_latency.loading.load_registry", lambda: SimpleNamespace(find=lambda kind, name: registration)
     )

@@ -11,7 +11,7 @@ from nni_latency.errors import InvalidValueError
 from nni_latency.estimators.transfer._cell import CellEncoding, is_cell
 from nni_latency.estimators.transfer._encoding import Encoding
 from nni_latency.estimators.transfer._layers import LayeredSpace, LayerEncoding
-from nni_latency.tables import LookupTable, MeasurePlan, SpaceReference
+from nni_latency.tables import LookupTable, MeasurePlan, SpaceReference, measure_plan_of
 
 #: Name of the space of cells that needs no object.
 CELLS = "nasbench201"
@@ -45,7 +45,7 @@ def encoding_of(space: Any, architectures: Any = None) -> Encoding:
     if isinstance(space, MeasurePlan):
         return LayerEncoding(LayeredSpace.of_plan(space))
     if hasattr(space, "measure_plan"):
-        return LayerEncoding(LayeredSpace.of_plan(space.measure_plan(1)))
+        return LayerEncoding(LayeredSpace.of_plan(measure_plan_of(space)))
     if hasattr(space, "simplify"):
         choices = {label: list(mutable.values) for label, mutable in space.simplify().items()}
         return _of_choices(choices, SpaceReference.of_class(type(space)))

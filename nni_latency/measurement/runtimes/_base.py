@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from nni_latency.errors import MeasurementError
+from nni_latency.hook_checks import COUNT, FLAG, Check, Guard, Pluggable, is_number, is_text
 from nni_latency.measurement._chain import Clock, Stage
 from nni_latency.measurement._fallback import Fallback
 from nni_latency.measurement._isolation import Benches, LocalBenches
@@ -21,12 +22,70 @@ if TYPE_CHECKING:
     from nni_latency.operators import Inputs
 
 
-class Runtime(ABC):
+def _is_pair(answer: Any) -> bool:
+    return isinstance(answer, tuple) and len(answer) == 2 and callable(answer[0])
+
+
+def _are_times(answer: Any) -> bool:
+    return isinstance(answer, (list, tuple)) and all(is_number(seconds) for seconds in answer)
+
+
+def _are_kernels(answer: Any) -> bool:
+    return answer is None or (
+        isinstance(answer, list)
+        and all(isinstance(item, tuple) and len(item) == 2 and is_text(item[0]) for item in answer)
+    )
+
+
+_STAGE: Check = ("something to call", callable)
+_PAIR: Check = ("a pair of something to call and what it takes", _is_pair)
+
+
+class Runtime(Pluggable, ABC):
     """What executes a model: prepares modules and inputs, and says what time it is.
 
     Not thread-safe: one session at a time in a process. Modules given to `load` may be moved and changed.
     Errors of the device surface as `MeasurementError`.
     """
+
+    _kind = "runtime"
+    # A subject that cannot be prepared or run is reported by its own name, whatever was raised.
+    _guards: ClassVar[Mapping[str, Guard]] = {
+        "session": Guard(("a context manager", lambda answer: hasattr(answer, "__enter__")), opens=True),
+        "prepare": Guard(_STAGE, may_raise=True),
+        "inputs": Guard(may_raise=True),
+        "time_calls": Guard(("a list of times [s]", _are_times), may_raise=True),
+        "join": Guard(_STAGE, may_raise=True),
+        "beside": Guard(_PAIR, may_raise=True),
+        "divide": Guard(
+            ("a list of lists of times [s]", lambda answer: isinstance(answer, list) and all(map(_are_times, answer))),
+            may_raise=True,
+        ),
+        "reference": Guard(_PAIR),
+        "fused_operators": Guard(("None or a list of (kernel, operators)", _are_kernels), may_raise=True),
+        "layout_changes": Guard(
+            ("None or a whole number", lambda answer: answer is None or isinstance(answer, int)), may_raise=True
+        ),
+        "fallbacks": Guard(
+            (
+                "a tuple of Fallback",
+                lambda answer: isinstance(answer, tuple) and all(isinstance(item, Fallback) for item in answer),
+            )
+        ),
+        "benches": Guard(("a Benches", lambda answer: isinstance(answer, Benches))),
+        "stand_in": Guard(("a Runtime or None", lambda answer: answer is None or isinstance(answer, Runtime))),
+        "conditions": Guard(("a Conditions", lambda answer: isinstance(answer, Conditions))),
+    }
+    _attributes: ClassVar[Mapping[str, Check]] = {
+        "name": ("a text that is not empty", is_text),
+        "platform": ("a nni_latency.Platform", lambda value: isinstance(value, Platform)),
+        "clock": (
+            "a clock with 'resolution', 'mark' and 'intervals'",
+            lambda value: all(hasattr(value, name) for name in ("resolution", "mark", "intervals")),
+        ),
+        "least_runs": COUNT,
+        **dict.fromkeys(("supports_layer_timing", "portable", "divides", "sees_calls", "takes_onnx"), FLAG),
+    }
 
     #: Its name in platform ids, such as ``torch``.
     name: str
@@ -95,9 +154,13 @@ class Runtime(ABC):
         MeasurementError
             If the runtime does not call operators one by one.
         """
-        raise MeasurementError(
-            f"The runtime {self.name!r} compiles whole networks and has no operators to time one by one. "
-            "Measure with 'torch', or whole networks."
+        raise self.sees_no_calls("Measure with 'torch', or whole networks.")
+
+    def sees_no_calls(self, remedy: str) -> MeasurementError:
+        """Return the error of a runtime whose `sees_calls` is False where operators are timed one by one."""
+        return MeasurementError(
+            f"The runtime {self.name!r} cannot time the operators of a network one by one (its 'sees_calls' is False). "
+            f"{remedy}"
         )
 
     def join(self, stages: Sequence[Stage], value: Any) -> Stage:

@@ -1,0 +1,230 @@
+"""What plugins make and answer is checked where it enters the package, and errors name the plugin."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import math
+import numbers
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, TypeVar
+
+from nni_latency.errors import LatencyError, PluginError, reason_of
+
+#: What a value must be, and whether it is.
+Check = tuple[str, Callable[[Any], bool]]
+
+_PACKAGE = __name__.partition(".")[0]
+
+Self = TypeVar("Self", bound="Pluggable")
+
+
+@contextlib.contextmanager
+def naming(origin: str, where: str) -> Iterator[None]:
+    """Turn whatever a plugin's code raises into a `PluginError` that names it; errors of this package pass.
+
+    Parameters
+    ----------
+    origin : str
+        What failed, such as ``estimator 'scaled' of the plugin 'mine'``.
+    where : str
+        What was called.
+    """
+    try:
+        yield
+    except LatencyError:
+        raise
+    except Exception as error:  # a plugin of others may raise anything
+        raise PluginError(f"The {origin} failed in {where!r}: {reason_of(error)}") from error
+
+
+def check_answer(origin: str, where: str, answer: Any, check: Check | None) -> Any:
+    """Return what a plugin's code returned.
+
+    Raises
+    ------
+    PluginError
+        If it is something else than was expected.
+    """
+    if check is not None and not check[1](answer):
+        raise PluginError(f"The {origin} must return {check[0]} from {where!r}. Got {_described(answer)}.")
+    return answer
+
+
+def plugin_origin(kind: str, owner: str, name: str) -> str:
+    """Say what a plugin brought, as it stands in messages."""
+    return f"{kind} {name!r} of the plugin {owner!r}"
+
+
+def set_origin(made: Any, kind: str, owner: str, name: str) -> None:
+    """Remember whose an object is, for `origin_of`."""
+    # Frozen dataclasses may implement an interface.
+    object.__setattr__(made, "_origin", plugin_origin(kind, owner, name))
+
+
+def origin_of(made: Any, kind: str) -> str:
+    """Return what an object is and which plugin made it; without a plugin, its class."""
+    return getattr(made, "_origin", "") or f"{kind} {type(made).__name__!r}"
+
+
+@dataclass(frozen=True)
+class PluginCall:
+    """A function of a plugin, whose answer is checked. Immutable; it can be sent to worker processes.
+
+    Parameters
+    ----------
+    origin, where : str
+        As for `naming`.
+    function : callable
+        The plugin's own.
+    check : (str, callable) or None
+        What its answer must be.
+    """
+
+    origin: str
+    where: str
+    function: Callable[..., Any]
+    check: Check | None = None
+
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        """Call the function.
+
+        Raises
+        ------
+        PluginError
+            If it fails with anything but an error of this package, or returns something else than was expected.
+        """
+        with naming(self.origin, self.where):
+            answer = self.function(*arguments, **options)
+        return check_answer(self.origin, self.where, answer, self.check)
+
+
+@dataclass(frozen=True)
+class Guard:
+    """How a method that plugins override is checked. Immutable.
+
+    Parameters
+    ----------
+    check : (str, callable) or None
+        What it must return.
+    may_raise : bool, default=False
+        Whether any exception is an answer, too, as of a runtime that cannot take a network.
+    opens : bool, default=False
+        Whether it returns a context manager, which is guarded while it is entered.
+    """
+
+    check: Check | None = None
+    may_raise: bool = False
+    opens: bool = False
+
+
+class Pluggable:
+    """Base of the interfaces that plugins implement.
+
+    A subclass outside of this package has its methods guarded: for an object that a plugin's factory made, what they
+    return is checked and what they raise names the plugin. Objects that were not made by a plugin are left alone.
+    """
+
+    #: What it is called in messages.
+    _kind: ClassVar[str]
+    #: Methods that plugins override.
+    _guards: ClassVar[Mapping[str, Guard]] = {}
+    #: Attributes that it must have.
+    _attributes: ClassVar[Mapping[str, Check]] = {}
+
+    #: What it is and who made it, where that is a plugin.
+    _origin: str = ""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if cls.__module__.partition(".")[0] == _PACKAGE:
+            return
+        for name in cls._guards.keys() & vars(cls).keys():
+            function = vars(cls)[name]
+            if callable(function):
+                setattr(cls, name, _guarded(function, name, cls._guards[name]))
+
+    def adopt(self: Self, owner: str, name: str) -> Self:
+        """Check what the factory of a plugin made, and remember whose it is.
+
+        Parameters
+        ----------
+        owner, name : str
+            The plugin, and what it registered.
+
+        Raises
+        ------
+        PluginError
+            If an attribute is missing or of another kind than it must be.
+        """
+        self.check_attributes(plugin_origin(self._kind, owner, name))
+        if not self._origin:
+            set_origin(self, self._kind, owner, name)
+        return self
+
+    def check_attributes(self, origin: str = "", which: Mapping[str, Check] | None = None) -> None:
+        """Raise `PluginError` unless every attribute is what it must be."""
+        origin = origin or self._origin
+        for name, (expected, good) in (self._attributes if which is None else which).items():
+            with naming(origin, name):
+                missing = not hasattr(self, name)
+                value = None if missing else getattr(self, name)
+            if missing or not good(value):
+                got = "none" if missing else _described(value)
+                raise PluginError(f"The {origin} must have the attribute {name!r}: {expected}. Got {got}.")
+
+
+def is_text(value: Any) -> bool:
+    """Whether a value is a text that is not empty."""
+    return isinstance(value, str) and bool(value)
+
+
+def is_number(value: Any, *, least: float = -math.inf) -> bool:
+    """Whether a value is a finite number, and not below `least`.
+
+    >>> is_number(0.5), is_number("0.5"), is_number(True), is_number(-1, least=0)
+    (True, False, False, False)
+    """
+    if isinstance(value, bool) or not isinstance(value, (int, float, numbers.Real)):
+        return False
+    return math.isfinite(value) and float(value) >= least
+
+
+#: A flag.
+FLAG: Check = ("True or False", lambda value: isinstance(value, bool))
+
+#: A number of things.
+COUNT: Check = (
+    "a whole number of 1 or more",
+    lambda value: isinstance(value, int) and not isinstance(value, bool) and value >= 1,
+)
+
+
+def _guarded(function: Callable[..., Any], name: str, guard: Guard) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def call(self: Pluggable, *arguments: Any, **options: Any) -> Any:
+        origin = self._origin
+        if not origin:
+            return function(self, *arguments, **options)
+        if guard.may_raise:
+            return check_answer(origin, name, function(self, *arguments, **options), guard.check)
+        answer = PluginCall(origin, name, function, guard.check)(self, *arguments, **options)
+        return _entered(origin, name, answer) if guard.opens else answer
+
+    return call
+
+
+@contextlib.contextmanager
+def _entered(origin: str, where: str, session: Any) -> Iterator[Any]:
+    with contextlib.ExitStack() as stack:
+        with naming(origin, where):
+            value = stack.enter_context(session)
+        yield value
+
+
+def _described(value: Any) -> str:
+    """Say what a value is: itself where it is short, and its type."""
+    kind = "None" if value is None else type(value).__name__
+    short = isinstance(value, (str, int, float)) and len(repr(value)) <= 80
+    return f"{value!r} ({kind})" if short else kind
