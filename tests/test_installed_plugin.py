@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -13,6 +14,9 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
+
+from nni_latency import LookupTable, TableEstimator
+from nni_latency.spaces import FBNetSpace
 
 _PLUGINS = ("nni_latency_roofline", "nni_latency_fx", "nni_latency_cpu_energy", "nni_latency_ghost")
 _FOLDER = Path(__file__).parents[1] / "plugins"
@@ -43,32 +47,37 @@ def installed(tmp_path_factory):
     for source in sources:
         ignored = shutil.ignore_patterns("build", "*.egg-info", "__pycache__")
         shutil.copytree(_FOLDER / source.name, source, ignore=ignored)
+    _install(target, *sources)
+    return target
+
+
+def _install(target, *sources):
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps", "--no-build-isolation"]
     subprocess.run([*command, "--target", str(target), *map(str, sources)], check=True, capture_output=True)
-    return target
+
+
+def _run(code, folders, cwd, plugins=None):
+    """Return what code prints as JSON, in a process that sees the plugins of some folders."""
+    environment = {name: value for name, value in os.environ.items() if name != "NNI_LATENCY_PLUGINS"}
+    environment["PYTHONPATH"] = os.pathsep.join(map(str, folders))
+    if plugins is not None:
+        environment["NNI_LATENCY_PLUGINS"] = plugins
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)],
+        env=environment,
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
 
 
 @pytest.fixture
 def run(installed, tmp_path):
     """Run code in a process that sees the installed plugin, and whatever else a test lays beside it."""
-
-    def run_code(code, *, plugins=None):
-        environment = {name: value for name, value in os.environ.items() if name != "NNI_LATENCY_PLUGINS"}
-        environment["PYTHONPATH"] = os.pathsep.join([str(installed), str(tmp_path)])
-        if plugins is not None:
-            environment["NNI_LATENCY_PLUGINS"] = plugins
-        done = subprocess.run(
-            [sys.executable, "-c", textwrap.dedent(code)],
-            env=environment,
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
-        return json.loads(done.stdout)
-
-    return run_code
+    return lambda code, **options: _run(code, [installed, tmp_path], tmp_path, **options)
 
 
 @pytest.fixture
@@ -226,6 +235,56 @@ def test_installed_kernel_is_measured_and_predicted(run):
     assert seconds == pytest.approx(7e-6, rel=0.1)
     assert count == 10
     assert kinds == ["conv2d", "batch_norm", "relu", "conv2d", "batch_norm", "relu", "cat"]
+
+
+def _documented(caption):
+    """Return the code of the page on plugins that has a caption; without one, the first that has none."""
+    page = (_FOLDER.parent / "docs" / "plugins.rst").read_text()
+    option = rf"\n +:caption: {re.escape(caption)}" if caption else ""
+    block = re.search(rf"\.\. code-block:: \w+{option}\n\n((?:(?: {{3}}.*)?\n)+)", page)
+    assert block, caption
+    return textwrap.dedent(block[1])
+
+
+@pytest.fixture(scope="module")
+def documented(tmp_path_factory):
+    """Install the example of the page on plugins as it stands there, and lay a table of FBNet beside it."""
+    folder = tmp_path_factory.mktemp("documented")
+    source, target = folder / "source", folder / "target"
+    source.mkdir()
+    for name in ("nni_latency_scaled.py", "setup.cfg", "pyproject.toml"):
+        (source / name).write_text(_documented(name))
+    _install(target, source)
+    space = FBNetSpace(num_classes=4, input_size=16, width=0.5, depth=0.25)
+    latencies = {layer.name: dict.fromkeys(layer.candidates, 0.001) for layer in space.measure_plan().searched}
+    table = LookupTable.from_latencies(space, latencies)
+    table.save(target / "table.json")
+    return target, table
+
+
+def test_documented_plugin_installs_and_works_as_it_stands_in_the_page(documented, tmp_path):
+    folder, table = documented
+    (tmp_path / "table.json").write_text((folder / "table.json").read_text())
+    code = """
+    import json
+    import sys
+    import nni_latency_scaled
+    from nni_latency.plugins import load_registry
+
+    registered = {item.name: [item.distribution, item.error] for item in load_registry().plugins}
+    quick = not {"torch", "nni"} & set(sys.modules)
+    from nni_latency.testing import check_plugin
+
+    check_plugin(nni_latency_scaled)
+    exec(compile(open("used.py").read(), "used.py", "exec"))
+    found = load_estimator("scaled:1.8:table.json")
+    print(json.dumps([registered["scaled"], quick, found.predict([[0] * len(found.table.searched)]).tolist()]))
+    """
+    (tmp_path / "used.py").write_text(_documented(""))
+    registered, quick, predicted = _run(code, [folder], tmp_path)
+    assert registered == ["nni_latency_scaled", None]
+    assert quick, "a list of plugins imports no torch"
+    assert predicted == pytest.approx(1.8 * TableEstimator(table).predict([[0] * len(table.searched)]))
 
 
 @pytest.mark.parametrize("name", ["nni_latency_fx", "nni_latency_cpu_energy", "nni_latency_ghost"])
