@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
+import statistics
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from nni_latency.combinations import INVERSE, LARGEST, SUM, Combination
@@ -224,3 +225,61 @@ def cost_row(cost: Cost | None, metric: str) -> dict[str, float | None]:
     unit = "_s" if metric == "latency" else ""
     numbers = (None, None, None) if cost is None else (cost.value, cost.low, cost.high)
     return dict(zip((f"{metric}{unit}", f"low{unit}", f"high{unit}"), numbers, strict=True))
+
+
+#: Units that the numbers of one column may have, the smallest first, by their SI unit; "" is that of counts.
+_COLUMN_UNITS: dict[str, tuple[tuple[float, str], ...]] = {
+    "s": ((1e-6, "us"), (1e-3, "ms"), (1.0, "s"), (60.0, "min"), (3600.0, "h")),
+    "J": ((1e-6, "uJ"), (1e-3, "mJ"), (1.0, "J"), (1e3, "kJ")),
+    "W": ((1e-3, "mW"), (1.0, "W"), (1e3, "kW")),
+    "byte": ((1.0, "byte"), (1e3, "kB"), (1e6, "MB"), (1e9, "GB")),
+    "1/s": ((1.0, "1/s"), (1e3, "k/s")),
+    "1": ((1.0, ""),),
+    "": ((1.0, ""), (1e3, "k"), (1e6, "M"), (1e9, "G"), (1e12, "T")),
+}
+
+#: Counts below it are printed to the last digit.
+_WHOLE = 100_000
+
+
+def format_column(values: Sequence[float], unit: str = "") -> tuple[list[str], str]:
+    """Format numbers that stand below each other: all in one unit, with as many digits after the point.
+
+    Parameters
+    ----------
+    values : sequence of float
+        The numbers, in the SI unit.
+    unit : str
+        The SI unit, such as ``s``; empty for counts.
+
+    Returns
+    -------
+    texts : list of str
+        The numbers without a unit. The median has three digits; what would be rounded to zero is ``<`` the last digit.
+    unit : str
+        The unit of all of them.
+
+    Examples
+    --------
+    >>> format_column([0.0278, 0.0123, 2.5e-06], "s")
+    (['27.8', '12.3', '<0.1'], 'ms')
+    >>> format_column([12, 1234]), format_column([3_000_000, 25_000_000])
+    ((['12', '1234'], ''), (['3.0', '25.0'], 'M'))
+    """
+    sizes = [abs(value) for value in values if value and math.isfinite(value)]
+    if not sizes or (not unit and max(sizes) < _WHOLE and all(size == int(size) for size in sizes)):
+        return [f"{value:.0f}" if math.isfinite(value) else "unknown" for value in values], _COLUMN_UNITS[unit][0][1]
+    middle = float(f"{statistics.median(sizes):.3g}")
+    units = _COLUMN_UNITS[unit]
+    factor, name = next((item for item in reversed(units) if middle >= item[0]), units[0])
+    digits = min(3, max(0, 2 - math.floor(math.log10(middle / factor))))
+    return [_fixed(value / factor, digits) for value in values], name
+
+
+def _fixed(value: float, digits: int) -> str:
+    if not math.isfinite(value):
+        return "unknown"
+    least: float = 10.0**-digits
+    if value and abs(value) <= least / 2:
+        return f"{'-' if value < 0 else ''}<{least:.{digits}f}"
+    return f"{value:.{digits}f}"

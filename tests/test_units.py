@@ -12,6 +12,7 @@ from nni_latency.errors import InvalidValueError
 from nni_latency.units import (
     METRIC_UNITS,
     check_metric,
+    format_column,
     format_count,
     format_metric,
     format_percent,
@@ -119,3 +120,32 @@ def test_parse_duration_refuses_what_is_no_positive_time(text):
 def test_parse_duration_scales_with_the_unit(number):
     assert parse_duration(f"{number}min") == pytest.approx(60 * parse_duration(f"{number}s"))
     assert parse_duration(f"{number}s") == pytest.approx(1000 * parse_duration(f"{number}ms"))
+
+
+@pytest.mark.parametrize(
+    ("values", "unit", "texts"),
+    [
+        ([0.000401, 0.00152, 0.0278], "s", (["0.40", "1.52", "27.80"], "ms")),
+        ([0.000401, 0.00152, 4.87e-06], "s", (["401", "1520", "5"], "us")),
+        ([5400, 7200.0, 86400.0], "s", (["1.50", "2.00", "24.00"], "h")),
+        ([3e-9, 2e-9], "s", (["0.003", "0.002"], "us")),
+        ([0.02, 0.0], "s", (["20.0", "0.0"], "ms")),
+        ([0.25, math.inf, -0.5], "J", (["250", "unknown", "-500"], "mJ")),
+        ([500, 12_345], "", (["500", "12345"], "")),
+        ([500, 250_000, 2_500_000], "", (["<1", "250", "2500"], "k")),
+        ([0.9996, 0.9996], "s", (["1.00", "1.00"], "s")),
+        ([1.5], "1", (["1.50"], "")),
+        ([], "s", ([], "us")),
+    ],
+)
+def test_numbers_of_a_column_have_one_unit(values, unit, texts):
+    assert format_column(values, unit) == texts
+
+
+@given(st.lists(st.floats(1e-6, 1e5), min_size=1, max_size=9))
+def test_numbers_of_a_column_are_what_they_were(values):
+    texts, unit = format_column(values, "s")
+    factor = {**_UNITS, "min": 60.0, "h": 3600.0}[unit]
+    for value, text in zip(values, texts, strict=True):
+        last = 10.0 ** -len(text.partition(".")[2])
+        assert float(text.removeprefix("<")) * factor == pytest.approx(value, abs=1.0001 * last * factor)

@@ -166,8 +166,8 @@ def _report(analysed: analysis.ModelAnalysis, top: int) -> Report:
     columns = [
         Column("block", "name"),
         Column("kind", "kind"),
-        *(Column(header, key, format_count) for header, key in counts.items()),
-        *([Column("latency", "latency_s", format_seconds)] if timed else []),
+        *(Column(header, key, metric="count") for header, key in counts.items()),
+        *([Column("latency", "latency_s", metric="latency")] if timed else []),
         Column("share", "share", format_percent),
     ]
     features = analysed.features

@@ -57,7 +57,7 @@ def command(models: tuple[Path, ...], predictor: PredictorOptions, network: Onnx
         )
     columns = [
         Column("platform", "platform"),
-        *(Column(path.name, str(path), format_seconds) for path in models),
+        *(Column(path.name, str(path), metric="latency") for path in models),
         Column("fastest", "fastest"),
         Column("by a factor of", "factor", "{:.2f}".format),
         Column("sure", "sure", lambda sure: "yes" if sure else "no"),

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
+import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
@@ -22,6 +24,9 @@ from nni_latency.units import format_count
 
 #: Width of what is no screen: tables take what they need.
 _ENDLESS = 10_000
+
+#: Letters that names keep before their values.
+_NAMES = 24
 
 
 class _SafeConsole(Console):
@@ -74,7 +79,8 @@ def platform_facts(platform: Platform, *, wide: bool) -> dict[str, str]:
 def pairs_table(title: str, pairs: Mapping[str, Any]) -> Table:
     """Return names and values for a person."""
     table = Table(title=escape(title), title_justify="left", show_header=False, box=None, padding=(0, 2, 0, 0))
-    table.add_column(no_wrap=True)
+    longest = max(map(cell_len, pairs), default=0)
+    table.add_column(overflow="fold", min_width=min(longest, _NAMES))
     table.add_column(overflow="fold")
     for name, value in pairs.items():
         table.add_row(escape(name), escape(str(value)))
@@ -95,6 +101,17 @@ def doubts(table: tables.LookupTable) -> list[str]:
             "Give a larger --budget, or measure on a quieter machine."
         )
     return [*lines, *table.remarks]
+
+
+def print_sentence(console: Console, text: str, *, indent: int = 0) -> None:
+    """Print plain text; on a screen it is folded between words, and a path is left whole."""
+    width = console.width
+    if width < _ENDLESS:
+        wrap = textwrap.TextWrapper(
+            width, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False
+        )
+        text = "\n".join(map(wrap.fill, text.split("\n")))
+    console.print(escape(text))
 
 
 def print_lines(console: Console, lines: Iterable[str]) -> None:

@@ -19,7 +19,7 @@ from nni_latency.cli._outputs import OutputDatabase, OutputFile, WritingCommand
 from nni_latency.cli._report import Column, Grid, Report, ReportingCommand, print_report
 from nni_latency.errors import InvalidValueError, LatencyError, UnknownNameError
 from nni_latency.files import replacing
-from nni_latency.units import format_count, format_seconds, number_of, parse_duration
+from nni_latency.units import format_count, number_of, parse_duration
 
 _SQLITE = b"SQLite format 3\0"
 
@@ -104,11 +104,12 @@ def info(location: str) -> None:
         found = database.summarise(opened)
         size = opened.size
         name = opened.name
-    counts = ("campaigns", "subjects", "records", "samples", "failures")
-    columns = [_PLATFORM, _KIND, *(Column(name, name, format_count) for name in counts)]
-    columns += [Column("first", "first", _date), Column("last", "last", _date)]
+    # With all that JSON holds, a row would not fit a narrow screen.
+    counts = ("campaigns", "records", "samples", "failures")
+    columns = [_PLATFORM, _KIND, *(Column(name, name, metric="count") for name in counts)]
+    columns.append(Column("last", "last", lambda seconds: _date(seconds).partition(" ")[0]))
     rows = [asdict(item) for item in found]
-    grid = Grid(rows, columns, keys=2, nothing="Nothing has been measured yet.")
+    grid = Grid(rows, columns, nothing="Nothing has been measured yet.")
     content = {"database": name, "size": size, "kinds": rows}
     print_report(Report(grid, content, before=[f"{name}: {size / 2**20:.1f} MiB"]))
 
@@ -125,8 +126,8 @@ def query(location: str, wanted: _QueryOptions) -> None:
         )
         rows = [asdict(item) for item in found]
     columns = [Column("campaign", "campaign"), Column("subject", "subject"), _PLATFORM, _KIND]
-    columns += [Column("records", "records", format_count), Column("latency", "latency", format_seconds), _LAST]
-    print_report(Report(Grid(rows, columns, keys=2, most=_SHOWN, nothing="Nothing was found.")))
+    columns += [Column("records", "records", metric="count"), Column("latency", "latency", metric="latency"), _LAST]
+    print_report(Report(Grid(rows, columns, most=_SHOWN, nothing="Nothing was found.")))
 
 
 @command.command("export", cls=WritingCommand)
@@ -253,7 +254,7 @@ def _report(source: str, copied: database.Copied) -> None:
 def _list_stale(stale: Sequence[database.StaleCampaign]) -> None:
     rows = [asdict(item) for item in stale]
     columns = [Column("campaign", "identifier"), _PLATFORM, _KIND]
-    columns += [Column("records", "n_records", format_count), Column("samples", "n_samples", format_count)]
+    columns += [Column("records", "n_records", metric="count"), Column("samples", "n_samples", metric="count")]
     columns.append(Column("last", "written", _date))
     total = f"{number_of(len(stale), 'campaign')} with {format_count(sum(item.n_samples for item in stale))} samples."
     grid = Grid(rows, columns, most=_SHOWN, nothing="No campaign meets the conditions.")

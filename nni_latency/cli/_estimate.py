@@ -79,11 +79,12 @@ def _report(answer: Answer, estimator: estimators.Estimator, top: int | None) ->
     if top is not None and report_format() != "table":
         rows = sorted(rows, key=lambda row: row["share"], reverse=True)[:top]
     cost = partial(format_metric, metric=answer.metric)
+    has_constant = any(CONSTANT in row for row in rows)
     columns = [
         Column("layer", "name"),
         *([Column(answer.column, answer.column)] if any(row.what for row in answer.rows) else []),
-        Column(answer.metric, value, cost),
-        *([Column("at constant power", CONSTANT, cost)] if any(CONSTANT in row for row in rows) else []),
+        Column(answer.metric, value, metric=answer.metric),
+        *([Column("at constant power", CONSTANT, metric=answer.metric)] if has_constant else []),
         Column("share", "share", format_percent),
     ]
     total, features = answer.total, answer.features

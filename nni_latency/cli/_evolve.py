@@ -20,7 +20,7 @@ from nni_latency.cli._option import grouped, option, output_option
 from nni_latency.cli._report import Column, Grid, Report, ReportingCommand, print_report
 from nni_latency.errors import InvalidValueError, UnknownNameError
 from nni_latency.files import write_atomically
-from nni_latency.units import format_count, format_percent, format_seconds
+from nni_latency.units import format_percent, format_seconds
 
 
 @dataclass(frozen=True)
@@ -158,8 +158,8 @@ _COLUMNS = [
     Column("version", "number", str),
     Column("answers", "current"),
     Column("fitted", "at", _date),
-    Column("learned from", "n_networks", format_count),
-    Column("held out", "n_held_out", format_count),
+    Column("learned from", "n_networks", metric="count"),
+    Column("held out", "n_held_out", metric="count"),
     Column("error", "error", format_percent, absent="-"),
     Column("version before", "before", format_percent, absent="-"),
 ]

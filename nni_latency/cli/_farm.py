@@ -18,7 +18,7 @@ from nni_latency.cli._measuring_options import PlatformOptions, make_runtime
 from nni_latency.cli._option import DURATION, grouped
 from nni_latency.cli._report import Column, Grid, Report, ReportingCommand, print_report
 from nni_latency.errors import LatencyError
-from nni_latency.units import format_count, format_percent, format_seconds
+from nni_latency.units import format_percent
 
 
 @click.group("farm")
@@ -140,23 +140,24 @@ def status(address: str, security: SecurityOptions) -> None:
         Column("worker", "name"),
         Column("platform", "platform"),
         Column("state", "state"),
-        Column("campaigns", "benches", format_count),
-        Column("jobs", "jobs", format_count),
-        Column("joined", "joined", _ago),
-        Column("checked", "checked", _ago),
+        Column("campaigns", "benches", metric="count"),
+        Column("jobs", "jobs", metric="count"),
+        Column("joined, ago", "since_joined", metric="duration"),
+        Column("checked, ago", "since_checked", metric="duration"),
         Column("slower", "slower", _share),
     ]
     fitters = client.fitters()
     reasons = [f"{row['name']} is in quarantine: {row['reason']}" for row in rows if row["reason"]]
     nothing = f"No workers. Start one on each machine: nni-latency farm join {client.address}"
-    grid = Grid(rows, columns, f"Workers of {client.address}", nothing=nothing)
+    shown = [{**row, "since_joined": _ago(row["joined"]), "since_checked": _ago(row["checked"])} for row in rows]
+    grid = Grid(shown, columns, f"Workers of {client.address}", nothing=nothing)
     content: dict[str, Any] = {"farm": str(client.address), "workers": rows, "fitters": fitters}
     fitting = [f"Workers that fit predictors: {', '.join(fitters)}"] if fitters else []
-    print_report(Report(grid, content, after=[*reasons, *fitting]))
+    print_report(Report(grid, content, rows, after=[*reasons, *fitting]))
 
 
-def _ago(moment: float) -> str:
-    return f"{format_seconds(max(1.0, round(time.time() - moment)))} ago"
+def _ago(moment: float) -> int:
+    return max(1, round(time.time() - moment))
 
 
 def _share(factor: float) -> str:

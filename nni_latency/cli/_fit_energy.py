@@ -181,7 +181,7 @@ def _report(rows: list[dict[str, Any]], facts: dict[str, energy.DeviceFacts], af
         *(f"{name}: {_told(item)}" for name, item in facts.items()),
         *after,
     ]
-    return Report(Grid(rows, columns, "Operators that were held out", keys=3), content, after=lines)
+    return Report(Grid(rows, columns, "Operators that were held out"), content, after=lines)
 
 
 def _told(facts: energy.DeviceFacts) -> str:

@@ -28,9 +28,9 @@ def fusion_report(rules: operators.FusionRules, *, after: tuple[str, ...] = ()) 
     columns = [
         Column("operators", "operators"),
         Column("verdict", "verdict"),
-        Column("before", "before", _time),
-        Column("last", "last", _time),
-        Column("together", "together", _time),
+        Column("before", "before", metric="latency"),
+        Column("last", "last", metric="latency"),
+        Column("together", "together", metric="latency"),
         Column("saved", "share", format_percent),
         Column("+-", "margin", format_percent),
         *([Column("source", "source")] if any(rule.source for rule in rules.rules) else []),
@@ -110,10 +110,6 @@ def _rule_row(rule: operators.FusionRule) -> dict[str, Any]:
         "margin": times and times.margin,
         "source": rule.source,
     }
-
-
-def _time(seconds: float) -> str:
-    return format_seconds(seconds) if seconds > 0 else "none"
 
 
 def _doubts(rules: operators.FusionRules) -> list[str]:

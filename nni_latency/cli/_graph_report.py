@@ -10,7 +10,7 @@ import numpy as np
 import nni_latency.graphs as graphs
 from nni_latency.cli._report import Column, Grid, Report
 from nni_latency.errors import listed
-from nni_latency.units import format_count, format_percent
+from nni_latency.units import format_percent
 
 
 def graph_report(found: graphs.GraphPredictor, after: Sequence[str] = ()) -> Report:
@@ -46,7 +46,7 @@ def _row(found: graphs.GraphPredictor, number: int) -> dict[str, Any]:
 
 _COLUMNS = [
     Column("platform", "platform"),
-    Column("networks", "networks", format_count),
+    Column("networks", "networks", metric="count"),
     Column("error, held out", "mape", format_percent),
     Column("within 10 %", "within10", format_percent),
     Column("interval: factor", "interval_factor", "{:.2f}".format),

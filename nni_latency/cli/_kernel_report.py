@@ -8,21 +8,21 @@ from typing import Any
 
 import nni_latency.kernels as kernels
 from nni_latency.cli._report import Column, Grid, Pairs, Report
-from nni_latency.units import format_count, format_percent, format_seconds
+from nni_latency.units import format_percent, format_seconds
 
 #: Kernels that take as long are scored by themselves, too: of shorter ones, whole microseconds are a large share [s].
 _LONG = 30e-6
 
 
-def kernel_report(found: kernels.KernelPredictors, before: Sequence[Pairs] = (), after: Sequence[str] = ()) -> Report:
+def kernel_report(found: kernels.KernelPredictors, after: Sequence[str | Pairs] = ()) -> Report:
     """Report on kernel predictors: how well each group is predicted that a model had not seen.
 
     Parameters
     ----------
     found : KernelPredictors
         The predictors.
-    before, after : sequence
-        What is said above and below.
+    after : sequence
+        What is said below.
     """
     rows = [
         {
@@ -37,9 +37,9 @@ def kernel_report(found: kernels.KernelPredictors, before: Sequence[Pairs] = (),
     ]
     columns = [
         Column("group", "group"),
-        Column("kernels", "n", format_count),
+        Column("kernels", "n", metric="count"),
         Column("model", "model"),
-        Column("RMSE", "rmse", format_seconds),
+        Column("RMSE", "rmse", metric="latency"),
         Column("RMSPE", "rmspe", format_percent),
         Column("within 5 %", "within5", format_percent),
         Column("within 10 %", "within10", format_percent),
@@ -57,7 +57,7 @@ def kernel_report(found: kernels.KernelPredictors, before: Sequence[Pairs] = (),
     lines = [*_conclusions(found, overall), *_test_lines(tested, long), *after]
     nothing = "There are no predictors: no kernel could be measured."
     grid = Grid(rows, columns, f"Kernels of {found.platform.id}", nothing=nothing)
-    return Report(grid, content, before=before, after=lines)
+    return Report(grid, content, after=lines)
 
 
 def _conclusions(found: kernels.KernelPredictors, overall: kernels.KernelScores | None) -> list[str]:

@@ -315,6 +315,6 @@ def _report(measured: Sequence[datasets.PlatformLatencies], out: Path) -> Report
         Column("cannot run", "failed", str),
         Column("with node times", "with_nodes", str),
         Column("repeatability", "repeatability", format_percent, absent="?"),
-        Column("time", "duration", format_seconds),
+        Column("time", "duration", metric="duration"),
     ]
-    return Report(Grid(rows, columns, "Networks measured", keys=2), {"platforms": rows}, after=[f"Wrote {out}"])
+    return Report(Grid(rows, columns, "Networks measured"), {"platforms": rows}, after=[f"Wrote {out}"])

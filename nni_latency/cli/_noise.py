@@ -11,7 +11,10 @@ _PREFIX = "nni_latency.noise."
 
 def noise_options() -> list[click.Option]:
     """Make both options; what they say holds for the whole command line."""
-    texts = {"quiet": "Print no progress and no remarks.", "verbose": "Cut no list short; show where an error arose."}
+    texts = {
+        "quiet": "Print no progress and no remarks.",
+        "verbose": "Cut no list short, show all facts, and where an error arose.",
+    }
     return [
         click.Option([f"--{name}"], is_flag=True, expose_value=False, help=text, callback=_note)
         for name, text in texts.items()

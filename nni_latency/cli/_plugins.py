@@ -23,7 +23,7 @@ def command() -> None:
         for plugin in registry.plugins
         if plugin.error
     ]
-    grid = Grid(_registrations(registry), columns, keys=2)
+    grid = Grid(_registrations(registry), columns)
     print_report(Report(grid, [asdict(plugin) for plugin in registry.plugins], after=broken))
 
 

@@ -16,7 +16,7 @@ from nni_latency.cli._predictor_options import OnnxOptions, PredictorOptions
 from nni_latency.cli._report import Column, Grid, Report, ReportingCommand, print_report
 from nni_latency.errors import InvalidValueError, UnknownNameError, listed
 from nni_latency.platforms import Platform, ids_named
-from nni_latency.units import format_count, format_percent, format_seconds
+from nni_latency.units import format_count, format_percent
 
 #: Operators that --explain lists.
 _LISTED = 15
@@ -150,15 +150,15 @@ def _costliest(known: graphs.GraphPredictor, graph: operators.Graph, platform: s
 
 _PLATFORMS = [
     Column("platform", "platform"),
-    Column("latency", "latency_s", format_seconds),
-    Column("from", "low_s", format_seconds),
-    Column("to", "high_s", format_seconds),
-    Column("measured networks", "networks", format_count),
+    Column("latency", "latency_s", metric="latency"),
+    Column("from", "low_s", metric="latency"),
+    Column("to", "high_s", metric="latency"),
+    Column("measured networks", "networks", metric="count"),
 ]
 
 _OPERATORS = [
     Column("operator", "name"),
     Column("what", "operator"),
-    Column("latency", "latency_s", format_seconds),
+    Column("latency", "latency_s", metric="latency"),
     Column("share", "share", format_percent),
 ]

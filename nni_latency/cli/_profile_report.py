@@ -10,7 +10,7 @@ from typing import Any, Literal
 import nni_latency.profiling as profiling
 from nni_latency.cli._report import Column, Grid, Report
 from nni_latency.errors import listed
-from nni_latency.units import format_metric, format_percent, format_seconds
+from nni_latency.units import format_metric, format_percent
 
 By = Literal["kind", "model", "operator"]
 
@@ -42,20 +42,23 @@ def profile_report(profiles: Sequence[profiling.OperatorProfile], by: By, after:
     rows = [{**_head(item), **row} for item in profiles for row in make(item)]
     models = [{**_head(item), **row} for item in profiles for row in _model_rows(item)]
     lead = [Column("platform", "platform")] if several else []
-    grid = Grid(
-        rows, [*lead, *_columns(by, metered=metered)], _TITLES[by], keys=len(lead) + 1, most=_MOST * len(profiles)
-    )
-    whole = Grid(
-        models, [*lead, *_model_columns(energy=energy, metered=metered)], "Models, and sums of operators over them", 1
-    )
+    grid = Grid(rows, [*lead, *_columns(by, metered=metered)], _TITLES[by], most=_MOST * len(profiles))
+    whole = [Grid(models, [*lead, *_model_columns("latency", energy=energy and not metered)], _MODELS["latency"])]
+    if metered:
+        whole.append(Grid(models, [*lead, *_model_columns("energy")], _MODELS["energy"]))
     lines = [line for item in profiles for line in _conclusions(item, several=several)]
     significant = {item.platform.id: list(item.significant) for item in profiles}
     content = {"models": models, _NAMES[by]: rows, "significant": significant}
-    return Report(grid, content, before=[whole], after=[*lines, *after])
+    return Report(grid, content, before=whole, after=[*lines, *after])
 
 
 #: What the rows are called in JSON.
 _NAMES = {"kind": "kinds", "model": "parts", "operator": "operators"}
+
+_MODELS = {
+    "latency": "Time of models, and sums of operators over it",
+    "energy": "Energy of models, and sums of operators over it",
+}
 
 _TITLES = {
     "kind": "Kinds of operators, over all models",
@@ -90,15 +93,16 @@ def _model_rows(profile: profiling.OperatorProfile) -> list[dict[str, Any]]:
     ]
 
 
-def _model_columns(*, energy: bool, metered: bool) -> list[Column]:
-    found = [Column("model", "model"), Column("latency", "latency_s", format_seconds)]
+def _model_columns(metric: str, *, energy: bool = True) -> list[Column]:
+    """Return the columns of models by time, with the energy where it is only assumed, or by energy."""
+    found = [Column("model", "model")]
+    if metric == "latency":
+        found.append(Column("latency", "latency_s", metric="latency"))
     if energy:
-        found += [Column("energy", "energy", _joules, absent="-")]
-    for metric, noun in (("latency", "time"), ("energy", "energy")) if metered else (("latency", "time"),):
-        found += [Column(f"{noun} attributed", f"{metric}_attributed", format_percent)]
-        for way, header in (("memory", "alone, memory"), ("reused", "alone, reused"), ("context", "in context")):
-            name = f"{noun}, {header}" if metered else header
-            found.append(Column(name, f"{metric}_{way}", format_percent, absent="-"))
+        found.append(Column("energy", "energy", absent="-", metric="energy"))
+    found.append(Column("attributed", f"{metric}_attributed", format_percent))
+    for way, header in (("memory", "alone, memory"), ("reused", "alone, reused"), ("context", "in context")):
+        found.append(Column(header, f"{metric}_{way}", format_percent, absent="-"))
     return found
 
 
@@ -170,10 +174,10 @@ def _columns(by: By, *, metered: bool) -> list[Column]:
         return [Column("kind", "kind"), Column("counts", "significant", mark), *shares, *most, *counts]
     if by == "model":
         first = [Column("model", "model"), Column("kind", "kind"), Column("counts", "significant", mark)]
-        return [*first, Column("latency", "latency_s", format_seconds), *shares, Column("runs", "runs", str)]
-    alone = [Column(f"alone, {way}", f"{way}_s", format_seconds, absent="-") for way in ("memory", "reused")]
-    power = [Column("power", "power", _watts, absent="-")] if metered else []
-    inside = [Column("runs", "runs", str), Column("in context", "latency_s", format_seconds)]
+        return [*first, Column("latency", "latency_s", metric="latency"), *shares, Column("runs", "runs", str)]
+    alone = [Column(f"alone, {way}", f"{way}_s", absent="-", metric="latency") for way in ("memory", "reused")]
+    power = [Column("power", "power", absent="-", metric="power")] if metered else []
+    inside = [Column("runs", "runs", str), Column("in context", "latency_s", metric="latency")]
     return [Column("operator", "operator"), *inside, *alone, *power, Column("share", "share", format_percent)]
 
 

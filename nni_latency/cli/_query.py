@@ -277,8 +277,9 @@ def _lines(answer: query.Answer) -> list[str]:
 
 _COLUMNS = [
     Column("platform", "platform"),
-    Column("latency", "value", format_seconds),
-    Column("interval", "interval"),
+    Column("latency", "value", metric="latency"),
+    Column("from", "low", metric="latency"),
+    Column("to", "high", metric="latency"),
     Column("source", "source"),
-    Column("age", "age", format_seconds, absent="-"),
+    Column("age", "age", absent="-", metric="duration"),
 ]

@@ -5,28 +5,26 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import click
-from rich.cells import cell_len
-from rich.markup import escape
-from rich.table import Table
 
-from nni_latency.cli._console import pairs_table, results
+from nni_latency.cli._console import pairs_table, print_sentence, results
+from nni_latency.cli._layout import fits, table_of
 from nni_latency.cli._noise import is_verbose
 from nni_latency.cli._outputs import WritingCommand
 from nni_latency.cli._printable import printable
-from nni_latency.units import format_percent
+from nni_latency.units import METRIC_UNITS, format_column, format_percent
 
 _FORMAT = "nni_latency.format"
 
 #: A row: plain values in SI units, by the names that JSON and CSV have for them.
 Row = Mapping[str, Any]
 
-#: Letters that a column of text keeps where the screen is narrow.
-_NARROW = 14
+#: What every column has a unit of its own for, with the SI unit.
+_OWN_UNITS = {"duration": "s", "count": ""}
 
 #: Different values side by side, at most.
 _SIDE_BY_SIDE = 16
@@ -43,15 +41,25 @@ class Column:
     key : str
         Which value of a row it shows.
     show : callable, optional
-        Makes a text of the value; by default it is a text, to the left, which is folded where the screen is narrow.
+        Makes a text of the value. Without it and without `metric` the value is a text, to the left, which is folded
+        where the screen is narrow.
     absent : str
         What is shown of a value that is None.
+    metric : str
+        A metric, ``duration`` or ``count``: all values are shown in one unit, which stands in the header. Columns of
+        one metric share it; every column of durations or counts has its own.
     """
 
     header: str
     key: str
     show: Callable[[Any], str] | None = None
     absent: str = ""
+    metric: str = ""
+
+    @property
+    def is_text(self) -> bool:
+        """Whether the values are texts."""
+        return self.show is None and not self.metric
 
     def cell(self, row: Row) -> str:
         """Return the text of a row."""
@@ -70,11 +78,9 @@ class Grid:
     rows : sequence of mapping
         All of them, in order.
     columns : sequence of Column
-        What is shown. The first `keys` are shown again where a table is too wide and is divided.
+        What is shown.
     title : str
         What stands above.
-    keys : int, default=1
-        Columns that tell the rows apart.
     most : int, optional
         Rows that are shown; all with ``--verbose``.
     by : str
@@ -88,39 +94,67 @@ class Grid:
     rows: Sequence[Row]
     columns: Sequence[Column]
     title: str = ""
-    keys: int = 1
     most: int | None = None
     by: str = ""
     across: bool = False
     nothing: str = ""
 
     def cells(self) -> list[list[str]]:
-        """Return the texts of the rows that are shown, and a last one that counts the others."""
+        """Return the headers, the texts of the rows that are shown, and a last one that counts the others."""
         rows = sorted(self.rows, key=lambda row: -row[self.by]) if self.by else list(self.rows)
-        most = None if is_verbose() else self.most
-        cells = [[column.cell(row) for column in self.columns] for row in rows[:most]]
-        rest = rows[len(cells) :]
+        shown = rows[: None if is_verbose() else self.most]
+        headers = [column.header for column in self.columns]
+        cells = [[column.cell(row) for column in self.columns] for row in shown]
+        for places in self._alike():
+            known = [
+                (line, place, row[self.columns[place].key])
+                for line, row in zip(cells, shown, strict=True)
+                for place in places
+                if row.get(self.columns[place].key) is not None
+            ]
+            metric = self.columns[places[0]].metric
+            unit = _OWN_UNITS.get(metric, METRIC_UNITS.get(metric, ""))
+            texts, unit = format_column([value for _, _, value in known], unit)
+            for (line, place, _), text in zip(known, texts, strict=True):
+                line[place] = text
+            for place in places:
+                headers[place] += f" [{unit}]" if unit else ""
+        rest = rows[len(shown) :]
         if rest:
             last = [f"and {len(rest)} more", *("" for _ in self.columns[1:])]
             for place, column in enumerate(self.columns):
                 if column.key == self.by:
                     last[place] = format_percent(sum(row[self.by] for row in rest))
             cells.append(last)
-        return cells
+        return [headers, *cells]
 
-    def beside(self) -> Grid:
-        """Return the grid with the values of its second column side by side, where that was asked and they are few."""
+    def _alike(self) -> list[list[int]]:
+        """Return the places of the columns that share a unit."""
+        groups: dict[str, list[int]] = {}
+        for place, column in enumerate(self.columns):
+            if column.metric:
+                alone = column.metric in _OWN_UNITS
+                groups.setdefault(f"{column.metric} {place}" if alone else column.metric, []).append(place)
+        return list(groups.values())
+
+    def beside(self, width: int) -> Grid:
+        """Return the grid with the values of its second column side by side, where that was asked and there is room."""
         if not self.across:
             return self
         first, second, third = self.columns
         names = list(dict.fromkeys(row[second.key] for row in self.rows))
-        if len(names) > _SIDE_BY_SIDE:
-            return self
+        (header, *_), *cells = replace(self, columns=[third], most=None).cells()
         rows: dict[Any, dict[str, Any]] = {}
-        for row in self.rows:
-            rows.setdefault(row[first.key], {first.key: row[first.key]})[f"={row[second.key]}"] = third.cell(row)
+        for row, (text,) in zip(self.rows, cells, strict=True):
+            rows.setdefault(row[first.key], {first.key: row[first.key]})[f"={row[second.key]}"] = text
         columns = [first, *(Column(str(name), f"={name}", str) for name in names)]
-        return Grid(list(rows.values()), columns, self.title)
+        made = Grid(list(rows.values()), columns, header if third.metric else self.title)
+        return made if len(names) <= _SIDE_BY_SIDE and fits(made.cells(), made.texts, width) else self
+
+    @property
+    def texts(self) -> list[bool]:
+        """Which columns hold texts."""
+        return [column.is_text for column in self.columns]
 
 
 @dataclass(frozen=True)
@@ -202,14 +236,14 @@ def print_part(part: str | Pairs | Grid) -> None:
     """Print a line, or a table, for a person."""
     console = results()
     if isinstance(part, str):
-        console.print(escape(part))
+        print_sentence(console, part)
     elif isinstance(part, Pairs):
         console.print(pairs_table(part.title, part.values))
     elif part.rows:
-        for table in _tables(part.beside(), console.width):
-            console.print(table)
+        grid = part.beside(console.width)
+        console.print(table_of(grid.cells(), grid.texts, grid.title, console.width))
     elif part.nothing:
-        console.print(escape(part.nothing))
+        print_sentence(console, part.nothing)
 
 
 def _csv(rows: Sequence[Row]) -> str:
@@ -224,71 +258,3 @@ def _csv(rows: Sequence[Row]) -> str:
 
 def _plain(value: Any) -> Any:
     return value if value is None or isinstance(value, (str, int, float)) else json.dumps(value)
-
-
-def _tables(grid: Grid, width: int) -> Iterator[Table]:
-    """Make the table of a grid: first headers are folded, then texts, and then it is divided by columns."""
-    cells = grid.cells()
-    headers = [column.header for column in grid.columns]
-    whole = [_longest(texts) for texts in zip(headers, *cells, strict=True)]
-    if _total(whole) <= width:
-        yield _table(grid, headers, cells, whole, range(len(headers)))
-        return
-    headers = [header.replace(" ", "\n") for header in headers]
-    whole = [_longest(texts) for texts in zip(headers, *cells, strict=True)]
-    least = [
-        min(size, max(_NARROW, _longest([header]))) if column.show is None else size
-        for column, header, size in zip(grid.columns, headers, whole, strict=True)
-    ]
-    for title, places in zip(_titles(grid.title), _divided(least, grid.keys, width), strict=False):
-        yield _table(grid, headers, cells, least, places, title)
-
-
-def _titles(title: str) -> Iterator[str]:
-    yield title
-    while True:
-        yield f"{title}, continued" if title else "continued"
-
-
-def _divided(least: Sequence[int], keys: int, width: int) -> Iterator[list[int]]:
-    """Divide columns into tables that fit, each with the columns that tell the rows apart."""
-    first = list(range(keys))
-    places = list(first)
-    for place in range(keys, len(least)):
-        if len(places) > keys and _total([least[item] for item in (*places, place)]) > width:
-            yield places
-            places = list(first)
-        places.append(place)
-    yield places
-
-
-def _total(sizes: Sequence[int]) -> int:
-    """Return how wide a table is: every column has a border and two blanks."""
-    return sum(sizes) + 3 * len(sizes) + 1
-
-
-def _longest(texts: Sequence[str]) -> int:
-    return max(cell_len(line) for text in texts for line in (text.splitlines() or [""]))
-
-
-def _table(
-    grid: Grid,
-    headers: Sequence[str],
-    cells: Sequence[Sequence[str]],
-    least: Sequence[int],
-    places: Sequence[int],
-    title: str | None = None,
-) -> Table:
-    table = Table(padding=(0, 1), title=escape(grid.title if title is None else title), title_justify="left")
-    for place in places:
-        text = grid.columns[place].show is None
-        table.add_column(
-            escape(headers[place]),
-            justify="left" if text else "right",
-            overflow="fold",
-            no_wrap=not text,
-            min_width=least[place] if text else None,
-        )
-    for row in cells:
-        table.add_row(*(escape(row[place]) for place in places))
-    return table

@@ -71,7 +71,7 @@ def _report_kernels(found: kernels.KernelPredictors, _: Path | None) -> Report:
     facts = {"kernels": f"{len(found.kernels)} measured, {len(found.failures)} could not be"}
     if found.campaign is not None:
         facts["campaign"] = found.campaign
-    return kernel_report(found, table_pairs(found, facts, "Kernel predictors"), found.remarks)
+    return kernel_report(found, [*table_pairs(found, facts, "Kernel predictors"), *found.remarks])
 
 
 _TABLE = SavedFile(

@@ -9,15 +9,13 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
-from rich.markup import escape
-
 import nni_latency.energy as energy
 import nni_latency.estimators as estimators
 import nni_latency.nas as nas
 import nni_latency.plots as plots
 import nni_latency.spaces as spaces
 import nni_latency.validation as validation
-from nni_latency.cli._console import results
+from nni_latency.cli._console import print_sentence, results
 from nni_latency.cli._constant_power import at_constant_power, constant_power_content
 from nni_latency.cli._report import Column, Grid, print_part
 from nni_latency.cli._search_addends import Addend
@@ -197,15 +195,15 @@ def print_found(found: Found, out: Path) -> None:
     columns = [
         Column("layer" if is_additive else "block", "layer"),
         Column("choice" if is_additive else "operators", "choice"),
-        Column(metric, "cost", partial(format_metric, metric=metric)),
+        Column(metric, "cost", metric=metric),
         Column("share", "share", format_percent),
     ]
     print_part(Grid(rows, columns))
     console = results()
     for line in (*_predicted(found), *_measured(found)):
-        console.print(line, markup=False)
-    console.print(f"accuracy   {format_percent(result.accuracy)} on held-out images")
-    console.print(f"Wrote {escape(', '.join(str(out / name) for name in FILES))}")
+        print_sentence(console, line, indent=11)
+    print_sentence(console, f"accuracy   {format_percent(result.accuracy)} on held-out images")
+    print_sentence(console, f"Wrote {', '.join(str(out / name) for name in FILES)}")
 
 
 def _predicted(found: Found) -> list[str]:

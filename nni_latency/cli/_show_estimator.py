@@ -10,7 +10,7 @@ import nni_latency.estimators as estimators
 from nni_latency.cli._acts_formula import acts_formula
 from nni_latency.cli._report import Column, Grid, Report
 from nni_latency.errors import listed
-from nni_latency.units import format_count, format_metric, format_percent, format_seconds
+from nni_latency.units import format_percent
 
 
 def estimator_report(estimator: estimators.Estimator, after: Sequence[str] = ()) -> Report:
@@ -40,11 +40,11 @@ def portable_report(model: energy.PortableModel) -> Report:
     rows = [{"device": name, **asdict(facts)} for name, facts in model.devices_.items()]
     columns = [
         Column("device", "device"),
-        Column("FLOP/s", "flops", format_count),
-        Column("byte/s", "bandwidth", format_count),
-        Column("at rest", "rest", lambda watts: format_metric(watts, "power")),
-        Column("most", "power", lambda watts: format_metric(watts, "power")),
-        Column("shortest operator", "launch", format_seconds),
+        Column("FLOP/s", "flops", metric="count"),
+        Column("byte/s", "bandwidth", metric="count"),
+        Column("at rest", "rest", metric="power"),
+        Column("most", "power", metric="power"),
+        Column("shortest operator", "launch", metric="latency"),
     ]
     lines = [f"It has seen these groups of operators: {listed(model.groups_, most=None)}."]
     if model.bounds_:

@@ -13,7 +13,7 @@ from nni_latency.cli._console import named
 from nni_latency.cli._report import Column, Grid, Report
 from nni_latency.cli._table_facts import table_pairs
 from nni_latency.errors import listed
-from nni_latency.units import format_count, format_percent, format_seconds, number_of
+from nni_latency.units import format_percent, format_seconds, number_of
 
 
 def points_report(found: micro_benchmarks.BenchmarkPoints) -> Report:
@@ -39,8 +39,8 @@ def points_report(found: micro_benchmarks.BenchmarkPoints) -> Report:
     columns = [
         Column("block", "block"),
         Column("batch sizes", "batches"),
-        Column("fastest", "fastest", format_seconds),
-        Column("slowest", "slowest", format_seconds),
+        Column("fastest", "fastest", metric="latency"),
+        Column("slowest", "slowest", metric="latency"),
     ]
     rows = [
         {
@@ -60,8 +60,8 @@ def points_report(found: micro_benchmarks.BenchmarkPoints) -> Report:
         "rounds": f"{found.rounds} in {format_seconds(found.duration)}" if found.rounds else "numbers from elsewhere",
     }
     ends = [f"{block} ends before {reason}" for block, reason in found.failures.items()]
-    before = table_pairs(found, facts, "Benchmark points")
-    return Report(Grid(shown, columns), content, rows, before=before, after=[*ends, *found.remarks])
+    below = table_pairs(found, facts, "Benchmark points")
+    return Report(Grid(shown, columns), content, rows, after=[*below, *ends, *found.remarks])
 
 
 def networks_report(found: datasets.NetworkSet) -> Report:
@@ -80,8 +80,8 @@ def networks_report(found: datasets.NetworkSet) -> Report:
         Column("platform", "platform"),
         Column("batch size", "batch_size", str),
         Column("networks", "networks", str),
-        Column("fastest", "fastest_s", format_seconds),
-        Column("slowest", "slowest_s", format_seconds),
+        Column("fastest", "fastest_s", metric="latency"),
+        Column("slowest", "slowest_s", metric="latency"),
         Column("repeatability", "repeatability", format_percent),
     ]
     failures = {platform: dict(reasons) for platform, reasons in found.failures.items() if reasons}
@@ -92,7 +92,7 @@ def networks_report(found: datasets.NetworkSet) -> Report:
         *(f"{platform} cannot run {named(reasons)}." for platform, reasons in failures.items()),
     ]
     content = {"platforms": rows, "families": list(found.families), "failures": failures}
-    return Report(Grid(rows, columns, "Latencies of networks", keys=2), content, after=lines)
+    return Report(Grid(rows, columns, "Latencies of networks"), content, after=lines)
 
 
 def _networks_row(platform: str, batch: int, entries: list[datasets.NetworkEntry]) -> dict[str, Any]:
@@ -126,8 +126,8 @@ def prior_report(found: kernels.Prior) -> Report:
     ]
     columns = [
         Column("group", "group"),
-        Column("configurations", "configurations", format_count),
-        Column("kernels", "kernels", format_count),
+        Column("configurations", "configurations", metric="count"),
+        Column("kernels", "kernels", metric="count"),
         Column("the commonest", "commonest"),
     ]
     return Report(Grid(rows, columns, "Kernels of known networks", nothing="It holds no kernels."), {"groups": rows})

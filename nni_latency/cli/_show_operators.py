@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from functools import partial
 from typing import Any
 
 import nni_latency.estimators as estimators
@@ -34,8 +33,7 @@ def operator_report(table: tables.OperatorTable, known: dict[str, str]) -> Repor
         _costliest(table, rows),
         {**_facts(table), "entries": rows},
         rows,
-        before=[*table_pairs(table, {**_summary(table), **known}), _families(table)],
-        after=operator_doubts(table),
+        after=[_families(table), *table_pairs(table, {**_summary(table), **known}), *operator_doubts(table)],
     )
 
 
@@ -78,12 +76,11 @@ def _families(table: tables.OperatorTable) -> Grid:
         values = [entry.value for entry in entries]
         off = spreads[name][1] if name in spreads else None
         rows.append({"family": name, "n": len(entries), "low": min(values), "high": max(values), "off": off})
-    cost = partial(format_metric, metric=table.metric)
     columns = [
         Column("family", "family"),
         Column("operators", "n", str),
-        Column("fastest", "low", cost),
-        Column("slowest", "high", cost),
+        Column("fastest", "low", metric=table.metric),
+        Column("slowest", "high", metric=table.metric),
         Column("predicted from the others", "off", lambda off: f"off by {format_percent(off)}", "-"),
     ]
     return Grid(rows, columns, "Families of operators")
@@ -91,15 +88,12 @@ def _families(table: tables.OperatorTable) -> Grid:
 
 def _costliest(table: tables.OperatorTable, rows: list[dict[str, Any]]) -> Grid:
     value, low, high = cost_row(None, table.metric)
-    cost = partial(format_metric, metric=table.metric)
-    shown = [
-        {**row, "name": row["names"] or row["operator"], "interval": f"{cost(row[low])} to {cost(row[high])}"}
-        for row in sorted(rows, key=lambda row: -row[value])
-    ]
+    shown = [{**row, "name": row["names"] or row["operator"]} for row in sorted(rows, key=lambda row: -row[value])]
     columns = [
         Column("operator", "name"),
-        Column(table.metric, value, cost),
-        Column("interval", "interval", str),
+        Column(table.metric, value, metric=table.metric),
+        Column("from", low, metric=table.metric),
+        Column("to", high, metric=table.metric),
         Column("networks", "n_networks", str),
     ]
     return Grid(shown, columns, "The costliest operators", most=_LISTED)

@@ -7,11 +7,11 @@ import nni_latency.tables as tables
 from nni_latency.cli._console import doubts
 from nni_latency.cli._report import Column, Grid, Pairs, Report
 from nni_latency.cli._table_facts import header_facts, header_summary, table_pairs
-from nni_latency.units import METRICS, cost_row, format_metric
+from nni_latency.units import METRIC_UNITS, cost_row, format_column, format_metric
 
 
 def table_report(table: tables.LookupTable, known: dict[str, str]) -> Report:
-    """Report on a lookup table: platform, protocol, layers by candidates, doubts.
+    """Report on a lookup table: layers by candidates, what it holds for, doubts.
 
     Parameters
     ----------
@@ -20,21 +20,22 @@ def table_report(table: tables.LookupTable, known: dict[str, str]) -> Report:
     known : dict
         Further facts about it.
     """
-    factor, unit = METRICS[table.metric].shown
     value, rows = next(iter(cost_row(None, table.metric))), table.rows()
     columns = [
         Column("layer", "layer"),
         Column("candidate", "choice"),
-        Column("cost", value, lambda cost: f"{cost * factor:.3g}", "missing"),
+        Column(table.metric, value, absent="missing", metric=table.metric),
     ]
     searched = [row for row in rows if row["searched"]]
-    fixed = {layer.name: _fixed(table, layer) for layer in table.layers if not layer.searched}
     return Report(
-        Grid(searched, columns, f"{table.metric} [{unit}]", across=True),
+        Grid(searched, columns, table.metric, across=True),
         {**_facts(table), "entries": rows},
         rows,
-        before=table_pairs(table, {**_summary(table), **known}),
-        after=[*([Pairs("Fixed layers", fixed)] if fixed else []), *doubts(table)],
+        after=[
+            *_fixed(table),
+            *table_pairs(table, {**_summary(table), **known}),
+            *doubts(table),
+        ],
     )
 
 
@@ -46,9 +47,17 @@ def _summary(table: tables.LookupTable) -> dict[str, str]:
     return summary
 
 
-def _fixed(table: tables.LookupTable, layer: tables.TableLayer) -> str:
-    costs = (f"{choice} {format_metric(entry.value, table.metric)}" for choice, entry in layer.entries.items())
-    return f"{', '.join(costs)} (default {layer.default})"
+def _fixed(table: tables.LookupTable) -> list[Pairs]:
+    """Return the costs of the layers that are no choice, in one unit."""
+    layers = [layer for layer in table.layers if not layer.searched]
+    costs = [entry.value for layer in layers for entry in layer.entries.values()]
+    texts, unit = format_column(costs, METRIC_UNITS[table.metric])
+    shown = iter(texts)
+    values = {
+        layer.name: f"{', '.join(f'{choice} {next(shown)}' for choice in layer.entries)} (default {layer.default})"
+        for layer in layers
+    }
+    return [Pairs(f"Fixed layers [{unit}]", values)] if layers else []
 
 
 def _facts(table: tables.LookupTable) -> dict[str, object]:

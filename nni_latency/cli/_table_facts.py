@@ -9,6 +9,7 @@ import nni_latency.measurement as measurement
 import nni_latency.tables as tables
 import nni_latency.validation as validation
 from nni_latency.cli._console import platform_facts, results
+from nni_latency.cli._noise import is_verbose
 from nni_latency.cli._report import Pairs
 from nni_latency.units import METRIC_UNITS, format_metric, format_percent, format_seconds
 
@@ -57,11 +58,13 @@ def header_summary(table: tables.LookupTable | tables.OperatorTable) -> dict[str
 
 
 def table_pairs(table: tables.TableHeader, summary: dict[str, str], title: str = "Table") -> list[Pairs]:
-    """Return what stands above the entries of a table, or of other measurements: platform, protocol, facts."""
-    pairs = [Pairs("Platform", platform_facts(table.platform, wide=results().width >= _WIDE))]
-    if table.protocol is not None:
-        pairs.append(Pairs("Protocol", table.protocol.as_dict()))
-    return [*pairs, Pairs(title, summary)]
+    """Return what stands below the entries of a table, or of other measurements; all facts only with ``--verbose``."""
+    pairs = [Pairs(title, {"platform": table.platform.id, **summary})]
+    if is_verbose():
+        pairs.append(Pairs("Platform", platform_facts(table.platform, wide=results().width >= _WIDE)))
+        if table.protocol is not None:
+            pairs.append(Pairs("Protocol", table.protocol.as_dict()))
+    return pairs
 
 
 def validation_summary(path: Path | None) -> dict[str, str]:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 
 import nni_latency.validation as validation
 from nni_latency.cli._report import Column, Grid, Report
-from nni_latency.units import format_metric, format_percent
+from nni_latency.units import format_percent
 
 #: Networks of which the error is shown.
 _WORST = 6
@@ -23,11 +22,10 @@ def validation_report(found: validation.Validation, after: Sequence[str] = ()) -
     after : sequence of str
         What is said below.
     """
-    cost = partial(format_metric, metric=found.metric)
     columns = [
         Column("network", "network"),
-        Column("predicted", "predicted", cost),
-        Column("measured", "measured", cost),
+        Column("predicted", "predicted", metric=found.metric),
+        Column("measured", "measured", metric=found.metric),
         Column("error", "error", "{:+.1%}".format),
         Column("split-half difference", "halves", "{:.1%}".format),
     ]

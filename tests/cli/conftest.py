@@ -7,10 +7,11 @@ import inspect
 import pytest
 import sklearn.datasets
 from click.testing import CliRunner
+from narrow import check_narrow
 from sklearn.utils import Bunch
 from tiny import TINY, TINY_OPTIONS, make_table
 
-from nni_latency.cli import main
+from nni_latency.cli import _report, _search_report, main
 from nni_latency.cli._report import Grid
 from nni_latency.platforms import current_platform
 from nni_latency.spaces import FBNetSpace
@@ -37,16 +38,22 @@ def _own_folder(tmp_path, monkeypatch):
 
 @pytest.fixture(autouse=True)
 def _filled_columns(request, monkeypatch):
-    """Fail where a printed table has a column whose value no row has. The slow tests print the same tables."""
+    """Fail where a printed table has a column whose value no row has, or is more than one table on a narrow screen.
+
+    The slow tests print the same tables.
+    """
     if request.node.get_closest_marker("slow") is None:
-        cells = Grid.cells
+        printed = _report.print_part
 
-        def checked(grid):
-            known = {key for row in grid.rows for key in row}
-            assert not grid.rows or known.issuperset(column.key for column in grid.columns), (grid.title, known)
-            return cells(grid)
+        def checked(part):
+            if isinstance(part, Grid) and part.rows:
+                known = {key for row in part.rows for key in row}
+                assert known.issuperset(column.key for column in part.columns), (part.title, known)
+                check_narrow(part)
+            printed(part)
 
-        monkeypatch.setattr(Grid, "cells", checked)
+        monkeypatch.setattr(_report, "print_part", checked)
+        monkeypatch.setattr(_search_report, "print_part", checked)
 
 
 @pytest.fixture(scope="session")

@@ -102,7 +102,7 @@ def test_query_selects_by_platform_kind_subject_and_time(run, path):
     since = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(NOW + 1))
     assert [line["records"] for line in _lines(run, path, "--since", since)] == [1]
     assert _lines(run, path, "--since", "7d") == []
-    assert "1.50 ms" in run("database", "--database", path, "query", "--subject", "net").stdout
+    assert "latency [ms] " in run("database", "--database", path, "query", "--subject", "net").stdout
     assert "Nothing was found." in run("database", "--database", path, "query", "--subject", "%").stdout
 
 

@@ -71,7 +71,7 @@ def test_a_table_of_energy_is_built_shown_and_validated(run, _invented, tmp_path
     assert "operators in 4 networks, 3 rounds" in built.stdout
     assert "a constant power of 2 W, which is an assumption" in built.stderr
     assert OperatorTable.load(out).metric == "energy"
-    assert " uJ" in run("show", out).stdout
+    assert "energy [uJ]" in run("show", out).stdout
 
 
 def test_a_table_says_what_it_rests_on(run, table):

@@ -12,7 +12,9 @@ from pathlib import Path
 import click
 import pytest
 from click.testing import CliRunner
+from narrow import check_lines, printed
 
+from nni_latency.cli._layout import fits, table_of
 from nni_latency.cli._noise import is_quiet, is_verbose
 from nni_latency.cli._report import Column, Grid, Pairs, Report, ReportingCommand, print_report
 from nni_latency.operators import parse_op_keys
@@ -65,6 +67,43 @@ def test_table_keeps_headers_and_first_column_at_any_width(columns):
     if columns in (None, 200):
         assert "a_long_name_of_layer_3" in shown
         assert shown.count("A title") == 1
+
+
+def test_the_values_of_a_column_have_one_unit():
+    rows = [{"name": "a", "low": 2e-6, "high": 0.002, "n": 7, "age": 90.0}, {"name": "b", "low": 0.001, "n": 12}]
+    columns = [
+        Column("name", "name"),
+        Column("from", "low", metric="latency"),
+        Column("to", "high", metric="latency", absent="-"),
+        Column("runs", "n", metric="count"),
+        Column("age", "age", metric="duration"),
+    ]
+    lines = [line.strip("┃│").split() for line in _print(Report(Grid(rows, columns))).splitlines()]
+    header = " ".join(lines[1]).replace("┃", "|")
+    assert header == "name | from [ms] | to [ms] | runs | age [min]"
+    assert [" ".join(line).replace("│", "|") for line in lines[3:5]] == [
+        "a | <0.01 | 2.00 | 7 | 1.50",
+        "b | 1.00 | | 12 |",
+    ]
+
+
+def test_what_does_not_fit_as_columns_is_a_list_and_never_two_tables():
+    headers = ["layer", *(f"latency_{number}" for number in range(12))]
+    cells = [headers, *([f"layer{row}", *["0.123456"] * 12] for row in range(3))]
+    texts = [True, *[False] * 12]
+    assert not fits(cells, texts, 80)
+    shown = printed(table_of(cells, texts, "A title", 80), 80)
+    assert [shown.count(text) for text in ("A title", "latency_3", "layer1")] == [1, 3, 1]
+    check_lines(shown, 80)
+
+
+def test_sentences_are_folded_between_words_and_paths_are_whole():
+    path = "/a/folder" * 12
+    shown = _print(
+        Report(Grid([], COLUMNS[:1]), after=[f"Wrote {path} and more words than there is room for"]), columns=40
+    )
+    assert path in shown
+    check_lines(shown, 40)
 
 
 def test_a_pipe_is_as_wide_as_needed():

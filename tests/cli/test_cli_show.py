@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from measured_graphs import fitted
+from narrow import WIDTHS, check_lines
 from PIL import Image
 from torch import nn
 
@@ -38,7 +39,7 @@ _NO_LONGER_WRITTEN = {"nni_latency.operator_memo"}
 
 #: What lies in a file of the tests, with something that a person looks for in it.
 _KEPT = {
-    "nni_latency.lookup_table": ("lookup_table_2.json", "Platform"),
+    "nni_latency.lookup_table": ("lookup_table_2.json", "latency [us]"),
     "nni_latency.operator_table": ("operator_table_1.json", "Families of operators"),
     "nni_latency.validation": ("validation_1.json", "within 10 %"),
     "nni_latency.benchmark_points": ("benchmark_points_1.json", "batch sizes"),
@@ -131,12 +132,29 @@ def test_every_kind_of_file_is_known():
 
 
 @pytest.mark.parametrize("name", [*_KEPT, *_WRITTEN])
-def test_every_kind_of_file_is_shown(run, files, name):
+def test_every_kind_of_file_is_shown(run, files, name, monkeypatch):
     expected = {**_KEPT, **_WRITTEN}[name][1]
     assert format_of(files[name]) == name
     assert expected in run("show", files[name]).stdout
+    for width in WIDTHS:
+        monkeypatch.setenv("COLUMNS", str(width))
+        check_lines(run("show", files[name], "--verbose").stdout, width)
     assert json.loads(run("show", files[name], "--json").stdout)
     assert run("show", files[name], "--format", "csv").stdout.strip()
+
+
+@pytest.mark.parametrize(
+    ("name", "title"),
+    [("nni_latency.lookup_table", "latency [us]"), ("nni_latency.operator_table", "The costliest operators")],
+)
+def test_a_table_begins_with_its_latencies(run, files, name, title):
+    shown, everything = (run("show", files[name], *more).stdout for more in ((), ("--verbose",)))
+    assert shown.startswith(title)
+    assert shown.index("Table") > shown.index("layer" if "lookup" in name else "Families of operators")
+    assert "Protocol" not in shown
+    assert "device_kind" not in shown
+    assert everything.startswith(title)
+    assert everything.index("Platform") < everything.index("Protocol")
 
 
 @pytest.mark.parametrize("name", [*_KEPT, *_WRITTEN])

@@ -16,6 +16,7 @@ import torch
 from click.testing import CliRunner
 from documented import ROOT, commands
 from measured_graphs import fitted, save_nodes, write_measured
+from narrow import check_lines
 
 from nni_latency.cli import main
 from nni_latency.cli._outputs import OutputFile
@@ -207,7 +208,10 @@ def test_commands_that_measure_nothing_run(run, files, monkeypatch, tmp_path, wo
             written = Path(context.params.get(item.name) or by_default[0])
             if written.is_file():
                 written.unlink()
-    run(*words)
+    monkeypatch.setenv("COLUMNS", "80")
+    printed = run(*words).stdout
+    if not {"--help", "-h"} & set(words):
+        check_lines(printed, 80)
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
