@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
 import sys
-import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -14,6 +15,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 from rich.segment import Segment
 from rich.table import Table
+from rich.text import Text
 
 import nni_latency.tables as tables
 from nni_latency.cli._noise import is_quiet, is_verbose
@@ -30,7 +32,10 @@ _NAMES = 24
 
 
 class _SafeConsole(Console):
-    """A console that prints the text of files as text and wraps no lines; only rich itself controls the terminal."""
+    """A console that prints the text of files as text, and paths whole; only rich itself controls the terminal."""
+
+    #: Whether sentences are folded between words.
+    folds = False
 
     def render(self, *args: Any, **options: Any) -> Iterator[Segment]:
         for segment in super().render(*args, **options):
@@ -39,6 +44,11 @@ class _SafeConsole(Console):
     def print(self, *objects: Any, **options: Any) -> None:
         if all(isinstance(item, str) for item in objects):
             options.setdefault("soft_wrap", True)
+            if self.folds:
+                has_markup = options.pop("markup", True)
+                objects = tuple(
+                    _folded(Text.from_markup(item) if has_markup else Text(item), self.width) for item in objects
+                )
         super().print(*objects, **options)
 
     def on_broken_pipe(self) -> None:
@@ -49,12 +59,26 @@ class _SafeConsole(Console):
 def results() -> Console:
     """Return the console for results; in a file or a pipe it is as wide as needed."""
     is_screen = sys.stdout.isatty() or "COLUMNS" in os.environ
-    return _SafeConsole(highlight=False, width=None if is_screen else _ENDLESS)
+    console = _SafeConsole(highlight=False, width=None if is_screen else _ENDLESS)
+    console.folds = is_screen
+    return console
 
 
 def remarks() -> Console:
     """Return the console for progress and remarks."""
     return _SafeConsole(stderr=True, highlight=False, quiet=is_quiet())
+
+
+@contextlib.contextmanager
+def loading_remark(text: str) -> Iterator[None]:
+    """Say at once that a command loads what takes seconds: as a line, on a screen one that is gone afterwards."""
+    console = remarks()
+    if console.is_terminal and not console.quiet:
+        with console.status(text):
+            yield
+        return
+    console.print(text, markup=False)
+    yield
 
 
 def progress(console: Console) -> Progress:
@@ -103,17 +127,6 @@ def doubts(table: tables.LookupTable) -> list[str]:
     return [*lines, *table.remarks]
 
 
-def print_sentence(console: Console, text: str, *, indent: int = 0) -> None:
-    """Print plain text; on a screen it is folded between words, and a path is left whole."""
-    width = console.width
-    if width < _ENDLESS:
-        wrap = textwrap.TextWrapper(
-            width, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False
-        )
-        text = "\n".join(map(wrap.fill, text.split("\n")))
-    console.print(escape(text))
-
-
 def print_lines(console: Console, lines: Iterable[str]) -> None:
     """Print plain text, a line each."""
     for line in lines:
@@ -129,6 +142,21 @@ def print_names(console: Console, what: str, names: Sequence[str]) -> None:
     """Say how many there are of something, and name a few; nothing where there is none."""
     if names:
         console.print(escape(f"{len(names)} {what}: {named(names)}"))
+
+
+def _folded(text: Text, width: int) -> Text:
+    """Fold a text between words; a word that is wider than the screen, such as a path, is left whole."""
+    lines: list[Text] = []
+    for line in text.split("\n", allow_blank=True):
+        begin, breaks = 0, []
+        for word in re.finditer(r"\S+", line.plain):
+            if cell_len(line.plain[begin : word.end()]) > width and line.plain[begin : word.start()].strip():
+                begin = word.start()
+                breaks.append(begin)
+        lines += line.divide(breaks)
+    for line in lines:
+        line.rstrip()
+    return Text("\n").join(lines)
 
 
 def _plain(name: str, value: Any) -> str:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import math
+import time
 from types import TracebackType
 
 import click
+import rich.progress
 
 import nni_latency.measurement as measurement
 import nni_latency.measurement.runtimes as runtimes
@@ -16,6 +18,35 @@ from nni_latency.cli._measuring_options import StoreOptions
 from nni_latency.cli._supervision import INTERRUPTED
 from nni_latency.errors import MeasurementError
 from nni_latency.units import format_seconds, number_of
+
+
+class Part:
+    """A line of a progress bar, with the time left by how long its part has taken so far.
+
+    Parameters
+    ----------
+    bar : Progress
+        The bar.
+    name : str
+        What is done.
+    is_next : bool
+        Whether it is shown before it begins.
+    """
+
+    def __init__(self, bar: rich.progress.Progress, name: str, *, is_next: bool) -> None:
+        self._bar = bar
+        self._task = bar.add_task(name, total=1.0, left="", start=False, visible=is_next)
+        self._first: tuple[float, float] | None = None
+
+    def __call__(self, share: float) -> None:
+        """Move to the share that is done; what was done when it began took no time."""
+        now = time.monotonic()
+        if self._first is None:
+            self._first = (now, share)
+            self._bar.start_task(self._task)
+        begin, done = self._first
+        left = (now - begin) * (1 - share) / (share - done) if share > done else 0.0
+        self._bar.update(self._task, visible=True, completed=share, left=f"{format_seconds(left)} left" if left else "")
 
 
 class Measuring:

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from nni_latency.cli._console import pairs_table, print_sentence, results
+from nni_latency.cli._console import pairs_table, results
 from nni_latency.cli._layout import fits, table_of
 from nni_latency.cli._noise import is_verbose
 from nni_latency.cli._outputs import WritingCommand
@@ -236,14 +236,14 @@ def print_part(part: str | Pairs | Grid) -> None:
     """Print a line, or a table, for a person."""
     console = results()
     if isinstance(part, str):
-        print_sentence(console, part)
+        console.print(part, markup=False)
     elif isinstance(part, Pairs):
         console.print(pairs_table(part.title, part.values))
     elif part.rows:
         grid = part.beside(console.width)
         console.print(table_of(grid.cells(), grid.texts, grid.title, console.width))
     elif part.nothing:
-        print_sentence(console, part.nothing)
+        console.print(part.nothing, markup=False)
 
 
 def _csv(rows: Sequence[Row]) -> str:

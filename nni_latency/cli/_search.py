@@ -14,13 +14,13 @@ import nni_latency.measurement as measurement
 import nni_latency.nas as nas
 import nni_latency.tables as tables
 import nni_latency.validation as validation
-from nni_latency.cli._console import named, print_lines, progress, remarks
+from nni_latency.cli._console import loading_remark, named, print_lines, progress, remarks
 from nni_latency.cli._estimator_options import EstimatorOptions
 from nni_latency.cli._measuring_options import MeterOptions, StoreOptions
 from nni_latency.cli._model import UserCodeOptions
 from nni_latency.cli._option import grouped
 from nni_latency.cli._outputs import WritingCommand, outputs
-from nni_latency.cli._progress import Measuring
+from nni_latency.cli._progress import Measuring, Part
 from nni_latency.cli._search_addends import Addend, addends_of, measure_addends, measured_metrics
 from nni_latency.cli._search_measure import measure_found, runtime_of
 from nni_latency.cli._search_options import FOLDER, SearchOptions
@@ -30,7 +30,7 @@ from nni_latency.cli._searched import Searched, choose_strategy, searched_space
 from nni_latency.cli._space_options import SPACE_OF_TABLE, SpaceOptions
 from nni_latency.cli._supervision import user_code
 from nni_latency.errors import FileFormatError, InvalidValueError, LatencyError, MeasurementError, MismatchError
-from nni_latency.units import METRICS, format_metric, format_percent, format_seconds
+from nni_latency.units import METRICS, format_metric, format_percent
 
 #: Options that decide what a search finds, beside those of the space and the estimator.
 _LEARNING = (
@@ -59,28 +59,29 @@ def command(
     Any space will do: fbnet, those of NNI's hub, and your own as package.module:Class. fbnet, darts, gumbel-darts,
     proxyless and enas train one supernet; evolution and random train a network in each of --trials trials.
     """
-    import torch
+    with loading_remark("Loading PyTorch, NNI, the space and the data set"):
+        import torch
 
-    made = estimator.load()
-    _check_target(made.metric, options)
-    unmeasured = _check_measuring(made, estimator.device, metered) if options.measure else ""
-    settings = options.settings
-    with user_code(f"The code of the data set {options.dataset!r}", 0.0):
-        dataset = nas.load_dataset(options.dataset, options.data_folder, seed=options.seed)
-    with user_code(f"The code of the space {space.name!r}", code.timeout if ":" in space.name else 0.0):
-        searched = searched_space(made, space, estimator.batch_size, dataset)
-        if len(searched.input_shape) == 4:
-            dataset = dataset.with_channels(searched.input_shape[1])
-        nas.check_images(searched.make(), dataset.few(2), dataset.num_classes)
-    torch.manual_seed(settings.seed)
-    network = searched.make()
-    aim = _aim(made, network, searched, options)
-    plane = trade_off.plane(aim.profiler, searched)
-    name = choose_strategy(options.strategy, searched, aim.profiler.cost, dataset)
-    strategy = nas.make_strategy(name, aim)
-    checkpoint = _checkpoint(
-        options, estimator=estimator.latency_estimator, searched=searched, strategy=name, aim=aim, dataset=dataset
-    )
+        made = estimator.load()
+        _check_target(made.metric, options)
+        unmeasured = _check_measuring(made, estimator.device, metered) if options.measure else ""
+        settings = options.settings
+        with user_code(f"The code of the data set {options.dataset!r}", 0.0):
+            dataset = nas.load_dataset(options.dataset, options.data_folder, seed=options.seed)
+        with user_code(f"The code of the space {space.name!r}", code.timeout if ":" in space.name else 0.0):
+            searched = searched_space(made, space, estimator.batch_size, dataset)
+            if len(searched.input_shape) == 4:
+                dataset = dataset.with_channels(searched.input_shape[1])
+            nas.check_images(searched.make(), dataset.few(2), dataset.num_classes)
+        torch.manual_seed(settings.seed)
+        network = searched.make()
+        aim = _aim(made, network, searched, options)
+        plane = trade_off.plane(aim.profiler, searched)
+        name = choose_strategy(options.strategy, searched, aim.profiler.cost, dataset)
+        strategy = nas.make_strategy(name, aim)
+        checkpoint = _checkpoint(
+            options, estimator=estimator.latency_estimator, searched=searched, strategy=name, aim=aim, dataset=dataset
+        )
     _announce(network, searched, dataset, name, aim, options)
     print_lines(remarks(), [unmeasured] if unmeasured else [])
     outputs().empty(options.out, FOLDER)
@@ -218,25 +219,17 @@ def _run(
     one_shot: bool,
 ) -> nas.SearchResult:
     console = remarks()
-    steps = settings.epochs if one_shot else aim.trials
+    is_over = checkpoint.state is not None and checkpoint.state.sample is not None
     with progress(console) as bar:
-        before = 0 if checkpoint.state is None or not one_shot else len(checkpoint.state.history)
-        search = bar.add_task("searching", total=steps, completed=before, left="")
-        final = bar.add_task("final training", total=max(1, settings.final_epochs), left="", start=False)
 
         def on_step(step: nas.Epoch | nas.Trial) -> None:
-            left = (steps - step.index - 1) * step.duration
-            bar.update(search, advance=1, left=f"{format_seconds(left)} left" if left else "")
             console.print(_told(step, aim.profiler.cost.metric))
-
-        def on_final_epoch(index: int) -> None:
-            bar.start_task(final)
-            bar.update(final, completed=index + 1)
 
         how: dict[str, Any] = {
             "profiler": aim.profiler,
             "checkpoint": checkpoint,
-            "on_final_epoch": on_final_epoch,
+            "on_batch": Part(bar, "searching", is_next=not is_over),
+            "on_final_batch": Part(bar, "final training", is_next=is_over),
         }
         if one_shot:
             return nas.run_search(

@@ -15,7 +15,7 @@ import nni_latency.nas as nas
 import nni_latency.plots as plots
 import nni_latency.spaces as spaces
 import nni_latency.validation as validation
-from nni_latency.cli._console import print_sentence, results
+from nni_latency.cli._console import results
 from nni_latency.cli._constant_power import at_constant_power, constant_power_content
 from nni_latency.cli._report import Column, Grid, print_part
 from nni_latency.cli._search_addends import Addend
@@ -201,9 +201,9 @@ def print_found(found: Found, out: Path) -> None:
     print_part(Grid(rows, columns))
     console = results()
     for line in (*_predicted(found), *_measured(found)):
-        print_sentence(console, line, indent=11)
-    print_sentence(console, f"accuracy   {format_percent(result.accuracy)} on held-out images")
-    print_sentence(console, f"Wrote {', '.join(str(out / name) for name in FILES)}")
+        console.print(line, markup=False)
+    console.print(f"accuracy   {format_percent(result.accuracy)} on held-out images")
+    console.print(f"Wrote {', '.join(str(out / name) for name in FILES)}", markup=False)
 
 
 def _predicted(found: Found) -> list[str]:

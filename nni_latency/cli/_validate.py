@@ -15,7 +15,7 @@ import nni_latency.plots as plots
 import nni_latency.spaces as spaces
 import nni_latency.tables as tables
 import nni_latency.validation as validation
-from nni_latency.cli._console import print_lines, remarks
+from nni_latency.cli._console import loading_remark, print_lines, remarks
 from nni_latency.cli._estimator_options import missing_option
 from nni_latency.cli._farm_options import FarmOptions
 from nni_latency.cli._measuring_options import DeviceOptions, EndingOptions, MeterOptions, StoreOptions
@@ -70,18 +70,19 @@ def command(
 
     An interrupted run can be resumed: run the same command again.
     """
-    made = loading.load_estimator(estimator, missing=wanted.missing)
-    plan = _source(made, asked, wanted.batch_size)
-    platform = device.of(made.platform)
-    runtime = where.runtime_like(made.platform, platform)
     name = Path(estimator).name.removesuffix(".json").replace(":", "-") or "estimator"
     out = wanted.out or outputs().claim(Path(f"{name}.validation.json"))
     plot = wanted.plot or outputs().claim(out.with_suffix(".png"))
-    networks = validation.draw_networks(plan, wanted.networks, seed=wanted.seed)
-    # Before measuring, so that a mismatch is reported at once.
-    predicted = validation.predict_networks(made, plan, networks, runtime.platform)
-    if wanted.normalise:
-        predicted |= validation.predict_references(made, plan, tables.reference_networks(plan, networks))
+    with loading_remark("Loading PyTorch, the estimator and the networks"):
+        made = loading.load_estimator(estimator, missing=wanted.missing)
+        plan = _source(made, asked, wanted.batch_size)
+        platform = device.of(made.platform)
+        runtime = where.runtime_like(made.platform, platform)
+        networks = validation.draw_networks(plan, wanted.networks, seed=wanted.seed)
+        # Before measuring, so that a mismatch is reported at once.
+        predicted = validation.predict_networks(made, plan, networks, runtime.platform)
+        if wanted.normalise:
+            predicted |= validation.predict_references(made, plan, tables.reference_networks(plan, networks))
     meters = where.meters(metered, made.metric, platform.device, runtime)
     protocol = metered.protocol(ending.protocol(platform.threads))
     title = str(plan.space) if isinstance(plan, tables.MeasurePlan) else plan.space.name

@@ -28,9 +28,12 @@ from nni_latency.nas._profiler import LatencyProfiler
 from nni_latency.nas._settings import SearchSettings
 from nni_latency.nas._strategies import check_images
 from nni_latency.nas._training import (
+    OnBatch,
+    Work,
     accuracy,
     bare_trainer,
     batch_statistics,
+    forward_batches,
     loader_of,
     quiet_lightning,
     train_found,
@@ -134,6 +137,8 @@ def run_search(
     checkpoint: Checkpoint | None = None,
     on_epoch: Callable[[Epoch], None] = lambda epoch: None,
     on_final_epoch: Callable[[int], None] = lambda index: None,
+    on_batch: OnBatch = lambda share: None,
+    on_final_batch: OnBatch = lambda share: None,
 ) -> SearchResult:
     """Search a network with a one-shot strategy in an NNI experiment and train it.
 
@@ -163,6 +168,8 @@ def run_search(
         what it would have found without an interruption.
     on_epoch, on_final_epoch : callable, optional
         Called after every epoch of the search, and of the final training.
+    on_batch, on_final_batch : callable, optional
+        Called after every batch with the share of the search, or of the final training, that is done.
 
     Returns
     -------
@@ -189,7 +196,7 @@ def run_search(
         _interruptible(),
         tempfile.TemporaryDirectory(prefix="nni-latency-") as folder,
     ):
-        recorder = _Recorder(dataset, settings, profiler, on_epoch, checkpoint)
+        recorder = _Recorder(dataset, settings, profiler, on_epoch, checkpoint, on_batch)
         for_weights, for_architecture = split(dataset.train, settings.seed)
         evaluator = Classification(
             # A table of FBNet is one of a number of classes, which may be more than those of the data set.
@@ -215,8 +222,9 @@ def run_search(
                 experiment.stop()
             network = freeze_trained(space, sample)
         accuracy = train_found(
-            network, dataset, settings, on_final_epoch, checkpoint=checkpoint, sample=sample, history=recorder.history
-        )
+            network, dataset, settings, on_final_epoch,
+            checkpoint=checkpoint, sample=sample, history=recorder.history, on_batch=on_final_batch,
+        )  # fmt: skip
     costs = strategy.profiler if isinstance(strategy, FBNet) else profiler
     assert costs is not None, "the experiment has initialised the strategy"
     return SearchResult(sample, network, costs.profile(sample), accuracy, tuple(recorder.history))
@@ -263,7 +271,9 @@ class _Recorder(Callback):
         profiler: LatencyProfiler | None,
         on_epoch: Callable[[Epoch], None],
         checkpoint: Checkpoint | None,
+        on_batch: OnBatch,
     ) -> None:
+        self._on_batch = on_batch
         self._checkpoint = checkpoint
         self._before = None if checkpoint is None else checkpoint.state
         self.history = steps_of(self._before, Epoch)
@@ -288,6 +298,11 @@ class _Recorder(Callback):
             self._before = None
         self._begin = time.perf_counter()
         self._losses: list[float] = []
+        epochs, done = self._settings.epochs, trainer.current_epoch
+        valid = forward_batches(self._dataset.valid, self._settings.batch_size)
+        self._work = Work(
+            int(trainer.num_training_batches), valid, lambda share: self._on_batch((done + share) / epochs)
+        )
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -295,17 +310,21 @@ class _Recorder(Callback):
         # What judges architectures alone has no loss of weights.
         if outputs:
             self._losses.append(float(outputs["loss"]))
+        self._work.trained(batch_idx + 1)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: Any) -> None:
         drawn: list[dict[str, Any]] = []
         has_mask = hasattr(pl_module, "mask")
+
+        def before_batch() -> None:
+            if has_mask:
+                pl_module.mask.resample()
+            else:
+                drawn.append(pl_module.resample())
+            self._work.judged()
+
         with batch_statistics(pl_module.model):
-            reached = accuracy(
-                pl_module.model,
-                self._dataset.valid,
-                self._settings.batch_size,
-                pl_module.mask.resample if has_mask else lambda: drawn.append(pl_module.resample()),
-            )
+            reached = accuracy(pl_module.model, self._dataset.valid, self._settings.batch_size, before_batch)
         epoch = Epoch(
             trainer.current_epoch,
             sum(self._losses) / max(1, len(self._losses)),

@@ -18,12 +18,53 @@ from nni_latency.nas._datasets import Dataset
 from nni_latency.nas._nni import DataLoader
 from nni_latency.nas._settings import SearchSettings
 
+#: What is called after every batch, with the share of the work that is done.
+OnBatch = Callable[[float], None]
 
-def accuracy_of(network: nn.Module, images: Any, batch_size: int = 64) -> float:
+#: What a batch takes that is only judged, in batches that are learned from: those go back as well, twice as much.
+_FORWARD = 1 / 3
+
+
+class Work:
+    """How much of a training is done.
+
+    Parameters
+    ----------
+    train, valid : int
+        Batches that are learned from, and batches that are judged after them.
+    on_batch : callable
+        Called after every batch, with the share that is done.
+    """
+
+    def __init__(self, train: int, valid: int, on_batch: OnBatch) -> None:
+        self._total, self._on_batch = train + valid * _FORWARD, on_batch
+        self._done = 0.0
+
+    def trained(self, batches: int) -> None:
+        """Note how many batches have been learned from."""
+        self._tell(batches)
+
+    def judged(self) -> None:
+        """Note one more batch that was judged."""
+        self._tell(self._done + _FORWARD)
+
+    def _tell(self, done: float) -> None:
+        self._done = done
+        self._on_batch(min(1.0, done / max(1.0, self._total)))
+
+
+def forward_batches(images: Any, batch_size: int) -> int:
+    """Return in how many batches images are judged."""
+    return math.ceil(len(images) / batch_size)
+
+
+def accuracy_of(
+    network: nn.Module, images: Any, batch_size: int = 64, before_batch: Callable[[], object] = lambda: None
+) -> float:
     """Return the share of the images that a network classifies correctly, in evaluation mode."""
     was_training = network.training
     network.eval()
-    share = accuracy(network, images, batch_size)
+    share = accuracy(network, images, batch_size, before_batch)
     network.train(was_training)
     return share
 
@@ -69,10 +110,11 @@ def train_found(
     checkpoint: Checkpoint | None,
     sample: dict[str, Any],
     history: Sequence[Any],
+    on_batch: OnBatch,
 ) -> float:
     """Let the network found learn on, from where a checkpoint left it, and return its accuracy."""
     if checkpoint is None:
-        return train_on(network, dataset, settings, on_final_epoch)
+        return train_on(network, dataset, settings, on_final_epoch, on_batch=on_batch)
     steps = tuple(map(asdict, history))
 
     def save(done: int, *optimizers: torch.optim.Optimizer) -> None:
@@ -81,8 +123,8 @@ def train_found(
     state = checkpoint.state
     if state is None or state.sample is None:
         save(0)
-        return train_on(network, dataset, settings, on_final_epoch, save=save)
-    return train_on(network, dataset, settings, on_final_epoch, save=save, state=state)
+        state = None
+    return train_on(network, dataset, settings, on_final_epoch, save=save, state=state, on_batch=on_batch)
 
 
 def train_on(
@@ -93,6 +135,7 @@ def train_on(
     *,
     save: Callable[[int, torch.optim.Optimizer], None] = lambda done, optimizer: None,
     state: SearchState | None = None,
+    on_batch: OnBatch = lambda share: None,
 ) -> float:
     """Let a network learn on, and return its accuracy on the held-out images."""
     network.requires_grad_(True)
@@ -102,6 +145,7 @@ def train_on(
     if state is not None:
         put_back(state.tensors, network, [optimizer])
     steps = settings.final_epochs * len(loader)
+    work = Work(steps, forward_batches(dataset.valid, settings.batch_size), on_batch)
     network.train()
     for index in range(0 if state is None else state.done, settings.final_epochs):
         for step, (inputs, classes) in enumerate(loader, index * len(loader)):
@@ -110,9 +154,10 @@ def train_on(
             optimizer.zero_grad()
             nn.functional.cross_entropy(network(inputs.to(device)), classes.to(device)).backward()
             optimizer.step()
+            work.trained(step + 1)
         save(index + 1, optimizer)
         on_final_epoch(index)
-    return accuracy_of(network, dataset.valid, settings.batch_size)
+    return accuracy_of(network, dataset.valid, settings.batch_size, work.judged)
 
 
 def loader_of(images: Any, settings: SearchSettings) -> Any:

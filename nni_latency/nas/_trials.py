@@ -20,7 +20,7 @@ from nni_latency.nas._filter import sample_of
 from nni_latency.nas._profiler import LatencyProfiler
 from nni_latency.nas._search import SearchResult, Trial, steps_of
 from nni_latency.nas._settings import SearchSettings
-from nni_latency.nas._training import quiet_lightning, train_found, train_on
+from nni_latency.nas._training import OnBatch, quiet_lightning, train_found, train_on
 from nni_latency.platforms import torch_threads
 from nni_latency.spaces import check_sample, network_of
 
@@ -36,6 +36,8 @@ def run_trials(
     checkpoint: Checkpoint | None = None,
     on_trial: Callable[[Trial], None] = lambda trial: None,
     on_final_epoch: Callable[[int], None] = lambda index: None,
+    on_batch: OnBatch = lambda share: None,
+    on_final_batch: OnBatch = lambda share: None,
 ) -> SearchResult:
     """Search a network with a multi-trial strategy in an NNI experiment and train it.
 
@@ -62,6 +64,8 @@ def run_trials(
         again, and those that were trained are not trained again; its seed must therefore be set.
     on_trial, on_final_epoch : callable, optional
         Called after every trial, and every epoch of the final training.
+    on_batch, on_final_batch : callable, optional
+        Called after every batch with the share of the search, or of the final training, that is done.
 
     Returns
     -------
@@ -76,7 +80,7 @@ def run_trials(
     LatencyError
         Whatever a trial raises: it ends the search.
     """
-    judge = _Judge(space, dataset, profiler, settings, on_trial, checkpoint)
+    judge = _Judge(space, dataset, profiler, settings, on_trial, checkpoint, lambda share: on_batch(share / trials))
     torch.manual_seed(settings.seed)
     with (
         quiet_lightning(),
@@ -93,7 +97,7 @@ def run_trials(
         torch.manual_seed(settings.seed)
         accuracy = train_found(
             network, dataset, settings, on_final_epoch,
-            checkpoint=checkpoint, sample=found.sample, history=judge.history,
+            checkpoint=checkpoint, sample=found.sample, history=judge.history, on_batch=on_final_batch,
         )  # fmt: skip
     return SearchResult(found.sample, network, found.latency, accuracy, tuple(judge.history))
 
@@ -123,6 +127,7 @@ class _Judge:
         settings: SearchSettings,
         on_trial: Callable[[Trial], None],
         checkpoint: Checkpoint | None,
+        on_batch: OnBatch,
     ) -> None:
         learned, held_out = split(dataset.train, settings.seed)
         before = None if checkpoint is None else checkpoint.state
@@ -139,6 +144,8 @@ class _Judge:
         self._profiler = profiler
         self._settings = replace(settings, final_epochs=settings.epochs)
         self._on_trial = on_trial
+        #: Called with the trials that are done, the part of the running one included.
+        self._on_batch = on_batch
 
     def __call__(self, model: Any) -> None:
         """Judge the network of the running trial."""
@@ -165,7 +172,11 @@ class _Judge:
         # So that a network learns the same whichever was tried before.
         torch.manual_seed(self._settings.seed)
         network = network_of(self._space, sample).anew()
-        accuracy = train_on(network, self._dataset, self._settings, lambda index: None)
+
+        def on_batch(share: float) -> None:
+            self._on_batch(len(self.history) + share)
+
+        accuracy = train_on(network, self._dataset, self._settings, lambda index: None, on_batch=on_batch)
         latency = self._profiler.profile(sample)
         trial = Trial(len(self.history), accuracy, latency, time.perf_counter() - begin, sample)
         self.history.append(trial)

@@ -271,4 +271,5 @@ def test_measurement_that_fails_is_told_in_a_sentence(run, machine, monkeypatch)
 
     monkeypatch.setattr("nni_latency.tables.measure_networks", broken)
     result = run("validate", machine.table, code=2)
-    assert result.stderr == "Error: The clock stands still.\n"
+    assert result.stderr.endswith("\nError: The clock stands still.\n")
+    assert result.stderr.count("\n") == 2

@@ -50,12 +50,17 @@ def found(pictures, table):
     found = {}
     for name, share in (("tight", 0.15), ("loose", 0.95)):
         torch.manual_seed(0)
-        space, epochs, final = _space(), [], []
+        space, epochs, final, batches, last = _space(), [], [], [], []
         low, high = _range(table)
         target = low + share * (high - low)
         strategy = FBNet(table, target=target, arc_learning_rate=0.1)
-        result = run_search(space, pictures, strategy, SETTINGS, on_epoch=epochs.append, on_final_epoch=final.append)
-        found[name] = SimpleNamespace(result=result, target=target, epochs=epochs, final=final)
+        result = run_search(
+            space, pictures, strategy, SETTINGS,
+            on_epoch=epochs.append, on_final_epoch=final.append, on_batch=batches.append, on_final_batch=last.append,
+        )  # fmt: skip
+        found[name] = SimpleNamespace(
+            result=result, target=target, epochs=epochs, final=final, batches=batches, last=last
+        )
     return found
 
 
@@ -75,6 +80,14 @@ def test_tight_target_finds_a_network_that_measures_faster_than_a_loose_one(foun
             for name, stage in stages.items():
                 samples[name] += time_chain([stage], inputs, runtime.clock)
     assert statistics.median(samples["tight"]) < statistics.median(samples["loose"])
+
+
+def test_every_batch_moves_on(found):
+    for shares, epochs in ((found["tight"].batches, 2), (found["tight"].last, 1)):
+        assert len(shares) > 2 * epochs
+        assert shares == sorted(set(shares))
+        assert shares[0] < 1 / epochs
+        assert shares[-1] == pytest.approx(1)
 
 
 def test_sample_is_one_that_a_fresh_space_freezes(found):

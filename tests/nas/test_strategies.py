@@ -145,6 +145,16 @@ def test_another_seed_tries_other_networks(searched, pictures):
     assert [trial.sample for trial in first.history] != [trial.sample for trial in second.history]
 
 
+def test_every_batch_of_a_trial_moves_on(pictures):
+    aim, shares, last = _aim(Layers()), [], []
+    how = {"profiler": aim.profiler, "trials": 3, "on_batch": shares.append, "on_final_batch": last.append}
+    run_trials(Layers(), pictures, make_strategy("random", aim), SETTINGS, **how)
+    for found, least in ((shares, 6), (last, 2)):
+        assert len(found) >= least
+        assert found == sorted(set(found))
+        assert found[-1] == pytest.approx(1)
+
+
 def test_error_of_a_trial_ends_the_search(pictures):
     aim = _aim(Layers())
     narrow = dataclasses.replace(pictures, train=TensorDataset(torch.zeros(20, 5, 8, 8), torch.zeros(20).long()))

@@ -1,0 +1,51 @@
+"""What a command says while it works: that it loads, and how long its parts still take."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+
+import pytest
+from rich.console import Console
+
+from nni_latency.cli import _progress
+from nni_latency.cli._console import progress
+from nni_latency.cli._progress import Part
+from nni_latency.tables import shipped_tables
+
+#: Runs a command in a process that has none of the packages which take seconds to import.
+_LIGHT = """
+import sys
+for name in ("torch", "nni", "pytorch_lightning", "sklearn", "scipy", "onnx"):
+    sys.modules[name] = None
+from nni_latency.cli import main
+main(sys.argv[1:])
+"""
+
+
+@pytest.mark.parametrize("command", [["validate"], ["search", "--target-ms", "8", "--latency-estimator"]])
+def test_commands_that_take_long_say_so_before_they_import_anything(command):
+    table = next(iter(shipped_tables()))
+    words = [sys.executable, "-c", _LIGHT, *command, table]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.stderr.startswith("Loading PyTorch,")
+
+
+def test_the_time_left_is_that_of_the_pace_so_far(monkeypatch):
+    now = 100.0
+    monkeypatch.setattr(_progress.time, "monotonic", lambda: now)
+    with progress(Console(file=io.StringIO())) as bar:
+        part = Part(bar, "searching", is_next=False)
+        (task,) = bar.tasks
+        assert not task.visible
+        # The search goes on from the middle.
+        part(0.5)
+        assert (task.visible, task.fields["left"]) == (True, "")
+        now = 110.0
+        part(0.6)
+        assert task.completed == 0.6
+        assert task.fields["left"] == "40 s left"
+        now = 150.0
+        part(1.0)
+        assert task.fields["left"] == ""
