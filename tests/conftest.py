@@ -44,7 +44,7 @@ def _isolate(monkeypatch: pytest.MonkeyPatch, home: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(home / "cache"))
     monkeypatch.setenv("XDG_DATA_HOME", str(home / "data"))
     monkeypatch.setenv("NNI_LATENCY_PLUGINS", "")
-    for variable in ("NNI_LATENCY_CACHE", "NNI_LATENCY_DATABASE"):
+    for variable in ("NNI_LATENCY_CACHE", "NNI_LATENCY_DATABASE", "COLUMNS"):
         monkeypatch.delenv(variable, raising=False)
     if "nni.tools.nnictl.config_utils" in sys.modules:
         # NNI asks for the home once, and reads the list of all experiments of a user ten times for every new one.

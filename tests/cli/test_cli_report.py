@@ -159,7 +159,7 @@ def test_what_cannot_be_written_is_told_and_a_closed_pipe_is_not():
         )
     assert done.returncode == 2
     assert done.stderr == "Error: The output cannot be written: No space left on device.\n"
-    command = f'{sys.executable} -c "{shown}" plugins | true'
+    command = f'"{sys.executable}" -c "{shown}" plugins | true'
     done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False)
     assert done.stderr == ""
 
