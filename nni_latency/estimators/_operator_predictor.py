@@ -196,8 +196,8 @@ def describe(op: OpSpec) -> dict[str, float]:
         if isinstance(value, str):
             if name not in ("calls", "weights", "learned"):
                 found[f"{name}={value}"] = 1.0
-        elif name != "out":
-            found[name] = abs(float(size_of_attribute(value)))
+        elif name != "out" and math.isfinite(number := float(size_of_attribute(value))):
+            found[name] = abs(number)
     return found
 
 

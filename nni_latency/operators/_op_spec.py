@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,6 +15,9 @@ _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 
 AttributeValue = bool | int | float | str | tuple[int, ...]
 Shape = tuple[int, ...]
+
+#: Numbers that files hold as texts.
+_INFINITE = {str(value): value for value in (math.inf, -math.inf)}
 
 #: Numbers that a tensor has at most: a terabyte of bytes.
 LARGEST_TENSOR = 2**40
@@ -55,9 +59,13 @@ class OpSpec:
 
     @classmethod
     def of(cls, kind: str, input_shapes: Any, *, dtype: str = "float32", **attributes: Any) -> OpSpec:
-        """Make a spec from plain lists and keywords; lists become tuples, attributes are sorted."""
+        """Make a spec from plain lists and keywords; lists become tuples, attributes are sorted.
+
+        The texts ``inf`` and ``-inf`` become numbers, as `as_dict` writes these; NaN becomes a text, since it equals
+        nothing, not even itself.
+        """
         shapes = tuple(tuple(int(size) for size in shape) for shape in input_shapes)
-        plain = {name: tuple(value) if isinstance(value, list) else value for name, value in attributes.items()}
+        plain = {name: _comparable(value) for name, value in attributes.items()}
         return cls(kind, shapes, tuple(sorted(plain.items())), dtype)
 
     def __getitem__(self, name: str) -> Any:
@@ -76,17 +84,30 @@ class OpSpec:
         return f"{self.kind}({attributes})@{shapes}:{self.dtype}"
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain values, for a file; `OpSpec.of` takes them back."""
+        """Return plain values, for a file; `OpSpec.of` takes them back. Infinite numbers are texts for JSON."""
         return {
             "kind": self.kind,
             "input_shapes": self.input_shapes,
-            "attributes": dict(self.attributes),
+            "attributes": {
+                name: str(value) if isinstance(value, float) and math.isinf(value) else value
+                for name, value in self.attributes
+            },
             "dtype": self.dtype,
         }
 
     def replace(self, **attributes: AttributeValue) -> OpSpec:
         """Return the same operator with some attributes changed."""
-        return OpSpec(self.kind, self.input_shapes, tuple(sorted({**self._lookup, **attributes}.items())), self.dtype)
+        changed = {name: _comparable(value) for name, value in attributes.items()}
+        return OpSpec(self.kind, self.input_shapes, tuple(sorted({**self._lookup, **changed}.items())), self.dtype)
+
+
+def _comparable(value: Any) -> Any:
+    """Return an attribute in the form that equals what `OpSpec.as_dict` wrote of it."""
+    if isinstance(value, list):
+        return tuple(value)
+    if isinstance(value, float) and math.isnan(value):
+        return str(value)
+    return _INFINITE.get(value, value) if isinstance(value, str) else value
 
 
 def _plain(value: AttributeValue) -> str:

@@ -92,6 +92,7 @@ def test_nothing_of_the_weights_is_in_a_question():
     [
         ("relu()@1x8x4x4:float32", "operator"),
         (OpSpec.of("linear", [(1, 4)], out_features=2, bias=True), "operator"),
+        ("clamp(max=inf,min=0)@1x8x4x4:float32", "operator"),
         ("relu_block(CIN=64,HW=56)", "kernel"),
     ],
 )

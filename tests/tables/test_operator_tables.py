@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from nni_latency.errors import FileFormatError, InvalidValueError, MeasurementError
+from nni_latency.estimators import OperatorTableEstimator
 from nni_latency.measurement import MemoryStore, Protocol, Record, operator_times
 from nni_latency.operators import OpSpec, trace
 from nni_latency.platforms import Platform
@@ -167,6 +168,15 @@ def test_a_table_survives_its_file(table, tmp_path):
     assert read_table(path) == table
     lookup = LookupTable.from_latencies({"a": ["x"]}, {"a": {"x": 1e-3}})
     assert read_table(lookup.save(tmp_path / "lookup.json")).layers == lookup.layers
+
+
+def test_a_table_of_infinite_attributes_survives_its_file(table, tmp_path):
+    masked = OpSpec.of("masked_fill", [(1, 8), (1, 8)], value=-math.inf)
+    known = replace(table, entries=(*table.entries, OperatorEntry(1e-3, 1e-3, 1e-3, masked)))
+    assert OperatorTable.load(known.save(tmp_path / "saved.json")) == known
+    estimator = OperatorTableEstimator(known)
+    assert estimator.estimate_op(masked).value == pytest.approx(1e-3)
+    assert 0 < estimator.estimate_op(OpSpec.of("masked_fill", [(1, 9), (1, 9)], value=-math.inf)).value < math.inf
 
 
 @pytest.mark.parametrize(
