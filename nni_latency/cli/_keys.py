@@ -30,9 +30,8 @@ def command() -> None:
 )
 def add(file: Path, name: str, role: Literal["read", "measure", "admin"]) -> None:
     """Add a key of NAME to FILE, which is made if it does not exist, and print the key."""
-    keys = service.ApiKeys.load(file) if file.exists() else service.ApiKeys([])
-    text = keys.add(name, role)
-    keys.save(file)
+    with service.ApiKeys.changing(file, create=True) as keys:
+        text = keys.add(name, role)
     remarks().print(f"The key of {escape(name)} is shown once. A service that runs takes it after a restart.")
     results().print(text)
 
@@ -49,9 +48,8 @@ def list_(file: Path) -> None:
 @click.argument("name")
 def remove(file: Path, name: str) -> None:
     """Remove the key of NAME from FILE."""
-    keys = service.ApiKeys.load(file)
-    keys.remove(name)
-    keys.save(file)
+    with service.ApiKeys.changing(file) as keys:
+        keys.remove(name)
     results().print(f"Removed the key of {escape(name)}. A service that runs knows it until a restart.")
 
 

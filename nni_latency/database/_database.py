@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,6 +30,19 @@ _UPGRADE_KEY = 0x6E6E695F6C6174
 
 #: Option of a connection to SQLite: how its transaction begins; None for what has to be done outside of any.
 _BEGIN = "nni_latency_begin"
+
+#: Held while connections are made, so that threads share them.
+_making = threading.Lock()
+
+
+def _forget_the_lock() -> None:
+    """Begin with a free lock in a forked process, whose parent's other threads do not go on there."""
+    global _making
+    _making = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_the_lock)
 
 #: By the beginning of SQLite's own names, what is wrong.
 _REASONS = {
@@ -178,7 +192,11 @@ class Database:
         """The connections of this process. Those that were inherited in a fork belong to the parent and stay alone."""
         engine = self._engines.get(os.getpid())
         if engine is None:
-            engine = self._engines[os.getpid()] = _make_engine(self._url)
+            with _making:
+                # Another thread may have been quicker.
+                engine = self._engines.get(os.getpid())
+                if engine is None:
+                    engine = self._engines[os.getpid()] = _make_engine(self._url)
         return engine
 
     def _prepare(self, create: bool) -> None:

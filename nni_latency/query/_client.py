@@ -157,61 +157,93 @@ class LatencyClient:
                 "within": within,
                 "questions": [_described(item) for item in part],
             }
-            results += self._request("POST", "/v1/queries", body)["results"]
+            found = self._part(self._request("POST", "/v1/queries", body), "results", list)
+            if len(found) != len(part):
+                raise self._not_understood(f"{len(found)} results for {len(part)} questions")
+            results += found
         return [self._result(item) for item in results]
 
     def known(self, key: str, platform: str) -> Answer | None:
         """Return what records know of a key; None if they know nothing."""
         words = urllib.parse.urlencode({"key": key, "platform": platform})
         try:
-            return Answer.of_content(self._request("GET", f"/v1/latency?{words}"))
+            return self._answer(self._request("GET", f"/v1/latency?{words}"))
         except MissingEntryError:
             return None
 
     def platforms(self, *, measured: bool = False) -> list[str]:
         """Return the ids of the platforms that the service knows, or of those alone on which it measures."""
-        return [item["id"] for item in self._pages("/v1/platforms") if item["measures"] or not measured]
+        return [
+            self._part(item, "id", str)
+            for item in self._pages("/v1/platforms")
+            if self._part(item, "measures", bool) or not measured
+        ]
 
     def health(self) -> dict[str, Any]:
         """Return what the service says of itself."""
-        found: dict[str, Any] = self._request("GET", "/health")
-        return found
+        return self._object(self._request("GET", "/health"))
 
     def job(self, identifier: str) -> dict[str, Any]:
         """Return how far a measurement is."""
-        found: dict[str, Any] = self._request("GET", f"/v1/jobs/{urllib.parse.quote(identifier, safe='')}")
-        return found
+        return self._object(self._request("GET", f"/v1/jobs/{urllib.parse.quote(identifier, safe='')}"))
 
-    def _result(self, item: dict[str, Any]) -> Answer | LatencyError:
-        if item.get("error"):
+    def _result(self, item: Any) -> Answer | LatencyError:
+        if self._object(item).get("error"):
             return MissingEntryError(str(item["error"]))
         try:
             return self._settled(item, True, lambda _share: None)
         except (MeasurementError, MissingEntryError) as error:
             return error
 
-    def _settled(self, found: dict[str, Any], wait: bool, on_progress: Callable[[float], None]) -> Answer:
-        if found.get("answer"):
-            return Answer.of_content(found["answer"])
-        job = found["job"]
+    def _settled(self, found: Any, wait: bool, on_progress: Callable[[float], None]) -> Answer:
+        if self._object(found).get("answer"):
+            return self._answer(found["answer"])
+        job = self._part(found, "job", dict)
+        identifier = self._part(job, "id", str)
         if not wait:
-            raise MissingEntryError(f"It is being measured by the job {job['id']!r}. Ask again later.")
+            raise MissingEntryError(f"It is being measured by the job {identifier!r}. Ask again later.")
         pause = 0.1
-        while job["state"] in ("queued", "running"):
-            on_progress(job["progress"])
+        while (state := self._part(job, "state", str)) in ("queued", "running"):
+            on_progress(self._part(job, "progress", (int, float)))
             time.sleep(pause)
             pause = min(2.0, 1.5 * pause)
-            job = self.job(job["id"])
-        if job["state"] != "done":
-            raise MeasurementError(job["error"] or f"The job was {job['state']}.")
-        return Answer.of_content(job["answer"])
+            job = self.job(identifier)
+        if state != "done":
+            raise MeasurementError(job.get("error") or f"The job was {state}.")
+        return self._answer(job.get("answer"))
+
+    def _object(self, content: Any) -> dict[str, Any]:
+        if not isinstance(content, dict):
+            raise self._not_understood(f"no object, but {type(content).__name__}")
+        return content
+
+    def _part(self, content: Any, name: str, kind: type | tuple[type, ...]) -> Any:
+        """Return a field of what the service answered, if it is there and of the kind that it must be."""
+        value = self._object(content).get(name)
+        if not isinstance(value, kind):
+            raise self._not_understood(f"no {name!r}" if value is None else f"{name!r} is {type(value).__name__}")
+        return value
+
+    def _answer(self, content: Any) -> Answer:
+        try:
+            return Answer.of_content(content)
+        except InvalidValueError as error:
+            raise self._not_understood(str(error)) from error
+
+    def _not_understood(self, what: str) -> ServiceError:
+        return ServiceError(
+            f"{self.url} is no service of nni_latency, or one of another version. Its answer cannot be read: "
+            f"{what.rstrip('.')}."
+        )
 
     def _pages(self, path: str) -> Iterator[Any]:
         offset: int | None = 0
         while offset is not None:
             page = self._request("GET", f"{path}?offset={offset}")
-            yield from page["items"]
-            offset = page["next"]
+            yield from self._part(page, "items", list)
+            offset = page.get("next")
+            if not isinstance(offset, int | None):
+                raise self._not_understood(f"'next' is {type(offset).__name__}")
 
     def _request(self, method: str, path: str, body: Any = None) -> Any:
         content = None if body is None else json.dumps(body).encode()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import hmac
 import json
@@ -24,6 +25,9 @@ Role = Literal["read", "measure", "admin"]
 _BYTES = 32
 
 _PREFIX = "nnil_"
+
+#: How long a change waits for those of other processes [s].
+_PATIENCE = 30.0
 
 
 class _KeyDocument(StrictDocument):
@@ -105,10 +109,43 @@ class ApiKeys:
     def save(self, path: str | Path) -> None:
         """Write a file of keys that nobody but its owner can read."""
         target = Path(path)
+        with reserved(target, "writing", wait=_PATIENCE):
+            self._write(target)
+
+    @classmethod
+    @contextlib.contextmanager
+    def changing(cls, path: str | Path, *, create: bool = False) -> Iterator[ApiKeys]:
+        """Change the keys of a file, which no other process reads and writes meanwhile.
+
+        Parameters
+        ----------
+        path : str or Path
+            The file.
+        create : bool, default=False
+            Whether it is made if it does not exist.
+
+        Yields
+        ------
+        ApiKeys
+            Its keys; written in the end, unless an exception is raised.
+
+        Raises
+        ------
+        BusyError
+            If other processes change it for half a minute.
+        FileFormatError
+            If it is no file of keys.
+        """
+        target = Path(path)
+        with reserved(target, "changing", wait=_PATIENCE):
+            keys = cls([]) if create and not target.exists() else cls.load(target)
+            yield keys
+            keys._write(target)
+
+    def _write(self, target: Path) -> None:
         content = {**_FORMAT.head, "keys": [vars(key) for key in self]}
-        with reserved(target, "writing"):
-            write_atomically(target, json.dumps(content, indent=2) + "\n")
-            target.chmod(0o600)
+        write_atomically(target, json.dumps(content, indent=2) + "\n")
+        target.chmod(0o600)
 
     def __iter__(self) -> Iterator[ApiKey]:
         """Iterate over the keys in the order in which they were added."""

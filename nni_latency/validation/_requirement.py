@@ -12,6 +12,9 @@ from nni_latency.errors import InvalidValueError, UnknownNameError
 _AT_LEAST = ("within5", "within10", "spearman")
 _AT_MOST = ("mape", "rmspe", "worst", "bias")
 
+#: Limits that scores can reach, where these have ends other than 0 and infinity.
+_REACHABLE = {"within5": (0.0, 1.0), "within10": (0.0, 1.0), "spearman": (-1.0, 1.0)}
+
 
 @dataclass(frozen=True)
 class Requirement:
@@ -36,12 +39,12 @@ class Requirement:
 
     @classmethod
     def parse(cls, text: str) -> Requirement:
-        """Read ``name=limit``.
+        """Read ``name=limit``, the limit as a ratio.
 
         Raises
         ------
         InvalidValueError
-            If it has another form.
+            If it has another form, or no score reaches the limit.
         UnknownNameError
             If there is no such score.
         """
@@ -56,6 +59,12 @@ class Requirement:
         if not math.isfinite(number):
             raise InvalidValueError(
                 f"A requirement must be a score and its limit, such as within10=0.95. Got {text!r}."
+            )
+        least, most = _REACHABLE.get(name, (0.0, math.inf))
+        if not least <= number <= most:
+            raise InvalidValueError(
+                f"The limit of {name} must be from {least:g} to {most:g}, as a ratio: 95 % is written 0.95. "
+                f"Got {text!r}."
             )
         return cls(name, number)
 

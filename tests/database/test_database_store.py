@@ -7,6 +7,8 @@ import multiprocessing
 import os
 import sqlite3
 import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from campaigns import KEYS, fill, make_header, make_record, run_in_processes, start
@@ -14,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import event, text
 
-from nni_latency.database import DatabaseStore, DatabaseWarning, default_location, open_store
+from nni_latency.database import DatabaseStore, DatabaseWarning, _database, default_location, open_store
 from nni_latency.errors import BusyError, FileFormatError, InvalidValueError, OutputError
 from nni_latency.measurement import MemoryStore, Record, Subject
 from nni_latency.platforms import Platform
@@ -314,3 +316,28 @@ def test_open_store_takes_the_default_the_variable_and_memory(tmp_path, monkeypa
     fill(open_store(), make_header(), 1)
     assert (tmp_path / "deep" / "named.sqlite").exists()
     assert repr(open_store(str(tmp_path / "deep" / "named.sqlite"))).endswith("named.sqlite')")
+
+
+def test_threads_that_begin_at_once_share_the_connections_of_one_database(tmp_path, monkeypatch):
+    """Making connections takes long enough here that every thread would find none."""
+    made, real = [], _database._make_engine
+
+    def slow(url):
+        time.sleep(0.05)
+        made.append(real(url))
+        return made[-1]
+
+    database = DatabaseStore(str(tmp_path / "m.sqlite")).database
+    database.close()
+    database._engines.clear()
+    monkeypatch.setattr(_database, "_make_engine", slow)
+    barrier = threading.Barrier(8)
+
+    def begin(_number):
+        barrier.wait()
+        return database._engine
+
+    with ThreadPoolExecutor(8) as pool:
+        engines = list(pool.map(begin, range(8)))
+    assert [len(made), len(set(map(id, engines)))] == [1, 1]
+    database.close()

@@ -36,6 +36,13 @@ def test_requirement_of_another_form_is_refused(text):
         Requirement.parse(text)
 
 
+@pytest.mark.parametrize("text", ["within10=95", "within5=1.01", "within10=-1", "spearman=2", "mape=-0.1", "worst=-1"])
+def test_requirement_that_no_score_reaches_is_refused(text):
+    name = text.partition("=")[0]
+    with pytest.raises(InvalidValueError, match=rf"The limit of {name} must be from .*95 % is written 0\.95\. Got"):
+        Requirement.parse(text)
+
+
 @pytest.mark.parametrize("text", ["within20=0.9", "=0.9", "n=3", "MAPE=0.1"])
 def test_requirement_of_an_unknown_score_is_refused(text):
     with pytest.raises(UnknownNameError, match=r"Unknown score '.*'\. There is: within5, within10, spearman, mape"):

@@ -1,0 +1,92 @@
+"""What the client says of a service that answers something else than it must."""
+
+from __future__ import annotations
+
+import contextlib
+import http.server
+import json
+import threading
+
+import pytest
+
+from nni_latency.operators import OpSpec
+from nni_latency.query import LatencyClient, ServiceError
+
+_KEY = OpSpec.of("relu", [(1, 3)]).op_key
+_PLATFORM = "board.torch.fp32.t1"
+
+
+@contextlib.contextmanager
+def _answering(content):
+    """Run a server that answers every request with the same JSON; yield a client of it."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            body = json.dumps(content).encode()
+            self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        do_POST = do_GET  # noqa: N815
+
+        def log_message(self, *arguments):
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    client = LatencyClient(f"http://127.0.0.1:{server.server_port}")
+    try:
+        yield client
+    finally:
+        client.close()
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+_CALLS = {
+    "known": lambda client: client.known(_KEY, _PLATFORM),
+    "query": lambda client: client.query(_KEY, _PLATFORM),
+    "query_all": lambda client: client.query_all([_KEY], _PLATFORM),
+    "platforms": lambda client: client.platforms(),
+}
+
+
+@pytest.mark.parametrize("call", list(_CALLS))
+@pytest.mark.parametrize("content", [{}, [], None, 3, "text", {"results": 3, "items": 3, "answer": {}, "job": []}])
+def test_client_says_that_an_answer_is_not_that_of_a_service(call, content):
+    with _answering(content) as client, pytest.raises(ServiceError, match=r"is no service of nni_latency, or one of"):
+        _CALLS[call](client)
+
+
+@pytest.mark.parametrize(
+    ("content", "lacking"),
+    [
+        ({"results": []}, "0 results for 1 questions"),
+        ({"results": [{}]}, "no 'job'"),
+        ({"results": [3]}, "no object, but int"),
+        ({"results": [{"job": {}}]}, "no 'id'"),
+        ({"results": [{"job": {"id": "a"}}]}, "no 'state'"),
+        ({"results": [{"job": {"id": "a", "state": "queued"}}]}, "no 'progress'"),
+        ({"results": [{"job": {"id": "a", "state": "done"}}]}, "An answer must be an object"),
+        ({"results": [{"answer": {"value": "fast"}}]}, "An answer must be an object"),
+    ],
+)
+def test_client_names_what_an_answer_lacks(content, lacking):
+    with _answering(content) as client, pytest.raises(ServiceError, match=lacking):
+        client.query_all([_KEY], _PLATFORM)
+
+
+@pytest.mark.parametrize("content", [{"items": [{}]}, {"items": [3]}, {"items": [], "next": "far"}])
+def test_client_reads_no_list_that_is_none(content):
+    with _answering(content) as client, pytest.raises(ServiceError, match="Its answer cannot be read"):
+        client.platforms()
+
+
+@pytest.mark.parametrize("call", ["health", "job"])
+def test_client_takes_an_object_alone(call):
+    with _answering([]) as client, pytest.raises(ServiceError, match="no object, but list"):
+        client.health() if call == "health" else client.job("a")
