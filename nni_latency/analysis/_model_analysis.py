@@ -15,7 +15,7 @@ from nni_latency.analysis._suggestions import BlockNumbers, suggest
 from nni_latency.errors import InvalidValueError
 from nni_latency.estimators import ActsEstimator, Estimate, Estimator, LayerEstimator
 from nni_latency.notebook import Drawn, bar_chart
-from nni_latency.operators import Features, InputShape, OpSpec, count_operators
+from nni_latency.operators import Features, InputShape, OpSpec, count_operators, initialised
 from nni_latency.units import format_count, format_metric, format_percent
 
 
@@ -117,9 +117,10 @@ class ModelAnalysis(Drawn):
         if inputs is None and (input_shape is not None or isinstance(model, nn.Module)):
             inputs = _inputs(input_shape, batch_size, is_file=not isinstance(model, nn.Module))
         if isinstance(model, nn.Module):
-            parts = split_into_blocks(model, inputs, depth)
+            ready = initialised(model, inputs)
+            parts = split_into_blocks(ready, inputs, depth)
             self.latency = None if estimator is None else estimator.estimate(model, inputs)
-            self.params = sum(parameter.numel() for parameter in model.parameters())
+            self.params = sum(parameter.numel() for parameter in ready.parameters())
         else:
             parts = split_onnx(model, batch_size, inputs)
             ops = [op for part in parts for op in part.ops]

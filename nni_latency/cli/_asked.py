@@ -84,13 +84,13 @@ class Answer:
     rows : list of Row
         Its layers or operators in order; none where the estimator knows whole networks alone.
     features : Features
-        Multiply-adds and others of all operators that can be counted.
+        Multiply-adds and others of all operators.
     metric : str
         What is told.
     column : str
         What `Row.what` is: a choice or an operator.
     uncounted : tuple of str
-        Kinds of operators that `features` leaves out.
+        Kinds of operators of which `features` has what their shapes say alone.
     """
 
     total: estimators.Estimate
@@ -136,8 +136,8 @@ def ask(estimator: estimators.Estimator, question: Question) -> Answer:
             "Say what to estimate: a class such as net.py:Net with --input 3,224,224, or a space with --architecture."
         )
     if question.space.space == tables.OPERATORS:
-        total, layers, features = estimate_operators(estimator, architecture)
-        return Answer(total, _rows(layers), features, estimator.metric)
+        total, layers, counted = estimate_operators(estimator, architecture)
+        return Answer(total, _rows(layers), counted.features, estimator.metric, uncounted=counted.uncounted)
     return _ask_space(estimator, architecture, question)
 
 
@@ -195,7 +195,7 @@ def random_inputs(inputs: Any) -> Any:
 
 
 def _ask_plan(estimator: estimators.Estimator, plan: tables.MeasurePlan, selection: dict[str, str]) -> Answer:
-    features = sum(map(operators.features_of, plan.ops_of(selection)), operators.Features())
+    counted = operators.count_operators(plan.ops_of(selection))
     if isinstance(estimator, estimators.MeasuringEstimator):
         return _measure_plan(estimator, plan, selection)
     layers = (
@@ -204,7 +204,7 @@ def _ask_plan(estimator: estimators.Estimator, plan: tables.MeasurePlan, selecti
         else []
     )
     total = estimators.estimate_selection(estimator, plan, selection)
-    return Answer(total, _rows(layers), features, estimator.metric)
+    return Answer(total, _rows(layers), counted.features, estimator.metric, uncounted=counted.uncounted)
 
 
 def _measure_plan(

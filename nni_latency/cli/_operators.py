@@ -25,7 +25,7 @@ _NAME = re.compile(
 
 def estimate_operators(
     estimator: estimators.Estimator, text: str
-) -> tuple[estimators.Estimate, list[estimators.LayerShare], operators.Features]:
+) -> tuple[estimators.Estimate, list[estimators.LayerShare], operators.Counted]:
     """Estimate a network by its operators, each named as in the table or by its key.
 
     Parameters
@@ -46,17 +46,20 @@ def estimate_operators(
     if not isinstance(estimator, estimators.LayerEstimator):
         raise InvalidValueError(f"{estimator!r} knows whole networks, not operators. Name an estimator by layers.")
     entries = _entries(estimator)
-    parts, work = [], operators.Features()
+    parts: list[tuple[str, str, estimators.Estimate]] = []
+    ops: list[operators.OpSpec] = []
     for name in _names(text):
         entry = entries.get(name)
         if entry is not None:
-            estimate, features = estimators.Estimate.of(entry), entry.features
+            op, estimate = entry.op, estimators.Estimate.of(entry)
         else:
             op = _operator(name, estimator)
-            estimate, features = estimator.estimate_op(op), operators.features_of(op)
+            estimate = estimator.estimate_op(op)
         parts.append((name, "", estimate))
-        work += features or operators.Features()
-    return estimator.total(part for _, _, part in parts), estimators.layer_shares(estimator, parts), work
+        if op is not None:
+            ops.append(op)
+    total, counted = estimator.total(part for _, _, part in parts), operators.count_operators(ops)
+    return total, estimators.layer_shares(estimator, parts), counted
 
 
 def _names(text: str) -> list[str]:

@@ -5,15 +5,17 @@ from __future__ import annotations
 import ast
 import csv
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
+from torch import nn
 
 from nni_latency.errors import FileFormatError
-from nni_latency.operators import OpSpec
+from nni_latency.operators import OpSpec, capture_operators
 
 #: Columns that are read.
 _COLUMNS = ("operator", "input_shape", "latency_s", "energy_mj")
@@ -68,7 +70,7 @@ class MeasuredNetworkEnergy:
 def read_operators(path: str | Path) -> list[MeasuredOperator]:
     """Read operators that ml-operator-profiling measured, or whoever writes the same columns.
 
-    ``operator`` is the ``repr`` of a torch module and ``input_shape`` that of its input; nothing of it is run. What was
+    ``operator`` is the ``repr`` of a torch module and ``input_shape`` that of its input; no code of it is run. What was
     measured several times comes once, with the medians.
 
     Parameters
@@ -85,7 +87,7 @@ def read_operators(path: str | Path) -> list[MeasuredOperator]:
     for line, row in _rows(path):
         try:
             op = _operator(row["operator"], _shape(row["input_shape"]))
-        except (ValueError, SyntaxError, TypeError, KeyError, IndexError) as error:
+        except (ValueError, SyntaxError, TypeError, LookupError, RuntimeError) as error:
             raise FileFormatError(
                 f"{path}, line {line}: {row['operator']!r} on {row['input_shape']!r} is no operator of torch: {error}"
             ) from error
@@ -149,11 +151,23 @@ def _operator(text: str, shape: Shape) -> OpSpec:
     if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Name)):
         raise ValueError("it is no call")
     name = call.func.id
-    values = [ast.literal_eval(item) for item in call.args]
+    values = [_literal(item) for item in call.args]
     given = {item.arg or "": _literal(item.value) for item in call.keywords}
-    if name in _MAKERS:
-        return _MAKERS[name](shape, values, given)
+    kind: Any = getattr(nn, name, None)
+    if isinstance(kind, type) and issubclass(kind, nn.Module):
+        return _traced(kind, values, given, shape)
+    # A module of another package, such as torchvision's StochasticDepth.
     return OpSpec.of(_snake(name), [shape], **{key: value for key, value in given.items() if value is not None})
+
+
+def _traced(kind: type[nn.Module], values: list[Any], given: dict[str, Any], shape: Shape) -> OpSpec:
+    """Let torch itself say what one of its modules makes of an input; nothing is computed."""
+    with torch.device("meta"):
+        module = kind(*values, **given)
+        found = capture_operators(module, torch.empty(shape))
+    if len(found) != 1:
+        raise ValueError(f"{kind.__name__} is not one operator")
+    return found[0][1]
 
 
 def _literal(node: ast.expr) -> Any:
@@ -170,62 +184,3 @@ def _snake(name: str) -> str:
     if name.isupper() or name in ("SiLU", "ReLU", "ReLU6"):
         return name.lower()
     return "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name).lstrip("_")
-
-
-def _one(value: Any) -> Any:
-    """Return one number for equal ones, as traces do."""
-    return value[0] if isinstance(value, tuple) and len(set(value)) == 1 else value
-
-
-def _convolution(shape: Shape, values: list[Any], given: dict[str, Any]) -> OpSpec:
-    kernel, stride = _one(given["kernel_size"]), _one(given["stride"])
-    attributes = {"bias": given.get("bias", True), "groups": given.get("groups", 1), "kernel_size": kernel}
-    sizes = given["kernel_size"]
-    padding = given.get("padding", (0, 0))
-    if padding != tuple(size // 2 for size in sizes):
-        attributes["padding"] = _one(padding)
-    return OpSpec.of("conv2d", [shape], **attributes, out_channels=values[1], stride=stride)
-
-
-def _linear(shape: Shape, values: list[Any], given: dict[str, Any]) -> OpSpec:
-    return OpSpec.of("linear", [shape], bias=given.get("bias", True), out_features=given["out_features"])
-
-
-def _average(shape: Shape, values: list[Any], given: dict[str, Any]) -> OpSpec:
-    return _pool("avg_pool2d", shape, given)
-
-
-def _maximum(shape: Shape, values: list[Any], given: dict[str, Any]) -> OpSpec:
-    return _pool("max_pool2d", shape, given)
-
-
-def _layer_norm(shape: Shape, values: list[Any], given: dict[str, Any]) -> OpSpec:
-    return OpSpec.of("layer_norm", [shape], normalized_shape=_one(values[0]))
-
-
-def _pool(kind: str, shape: Shape, given: dict[str, Any]) -> OpSpec:
-    kernel, stride, padding = given["kernel_size"], given.get("stride"), given.get("padding", 0)
-    stride = kernel if stride is None else stride
-    out = shape[:2] + tuple((size + 2 * padding - kernel) // stride + 1 for size in shape[2:])
-    extra = {"padding": padding} if padding else {}
-    return OpSpec.of(kind, [shape], kernel_size=kernel, out=out, stride=stride, **extra)
-
-
-def _adaptive(shape: Shape, values: list[Any], given: dict[str, Any]) -> OpSpec:
-    size = given["output_size"]
-    sizes = size if isinstance(size, tuple) else (size, size)
-    return OpSpec.of("adaptive_avg_pool2d", [shape], out=shape[:2] + sizes, output_size=_one(size))
-
-
-_MAKERS: dict[str, Callable[[Shape, list[Any], dict[str, Any]], OpSpec]] = {
-    "Conv2d": _convolution,
-    "Linear": _linear,
-    "AvgPool2d": _average,
-    "MaxPool2d": _maximum,
-    "LayerNorm": _layer_norm,
-    "GELU": lambda shape, values, given: OpSpec.of("gelu", [shape]),
-    "AdaptiveAvgPool2d": _adaptive,
-    "BatchNorm2d": lambda shape, values, given: OpSpec.of("batch_norm", [shape]),
-    "ReLU": lambda shape, values, given: OpSpec.of("relu", [shape], **given),
-    "StochasticDepth": lambda shape, values, given: OpSpec.of("stochastic_depth", [shape], p=given["p"], out=shape),
-}

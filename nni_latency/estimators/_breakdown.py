@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nni_latency.errors import InvalidValueError, UnknownNameError
+from nni_latency.errors import InvalidValueError
 from nni_latency.estimators._base import Estimate, Estimator, LayerEstimator
 from nni_latency.estimators._layer_share import layer_shares
 from nni_latency.estimators._measuring import MeasuringEstimator
-from nni_latency.operators import By, Features, OpSpec, TracedOperator, features_of, onnx_inputs, trace, trace_onnx
+from nni_latency.operators import By, Features, OpSpec, TracedOperator, count_operators, onnx_inputs, trace, trace_onnx
 
 
 @dataclass(frozen=True)
@@ -46,9 +46,9 @@ class Breakdown:
     operators : tuple of OperatorShare
         In order of execution; none where the estimator knows whole networks alone.
     features : Features
-        Counts over all operators whose kinds are known.
+        Counts over all operators.
     uncounted : tuple of str
-        Kinds of operators that `features` leaves out.
+        Kinds of operators of which `features` has what their shapes say alone: elements and bytes.
     """
 
     total: Estimate
@@ -105,7 +105,8 @@ def break_down(
         traced = _of_onnx(estimator, model, example_inputs, batch_size)
     else:
         traced = trace(model, example_inputs, by).operators
-    features, uncounted = _count([item.op for item in traced])
+    counted = count_operators(item.op for item in traced)
+    features, uncounted = counted.features, counted.uncounted
     if not isinstance(estimator, LayerEstimator):
         return Breakdown(estimator.estimate(model, example_inputs), (), features, uncounted)
     if isinstance(estimator, MeasuringEstimator):
@@ -125,15 +126,3 @@ def _of_onnx(
     if not (isinstance(estimator, (MeasuringEstimator, LayerEstimator)) or estimator.reads_onnx):
         raise InvalidValueError(f"{estimator!r} takes networks of torch, and no ONNX files such as {str(path)!r}.")
     return trace_onnx(path, batch_size, example_inputs).operators
-
-
-def _count(ops: list[OpSpec]) -> tuple[Features, tuple[str, ...]]:
-    """Add up the features of operators, and list the kinds that have none."""
-    total = Features()
-    unknown: dict[str, None] = {}
-    for op in ops:
-        try:
-            total += features_of(op)
-        except UnknownNameError:
-            unknown[op.kind] = None
-    return total, tuple(unknown)

@@ -6,8 +6,7 @@ import math
 from collections.abc import Iterable
 from typing import TypeVar
 
-from nni_latency.errors import UnknownNameError
-from nni_latency.operators import OpSpec, features_of
+from nni_latency.operators import OpSpec, work_of
 from nni_latency.tables import Entry, OperatorEntry
 
 AnyEntry = TypeVar("AnyEntry", Entry, OperatorEntry)
@@ -21,10 +20,7 @@ def nearest_entry(op: OpSpec | None, entries: Iterable[AnyEntry]) -> AnyEntry | 
     alike = [entry for entry in entries if entry.op is not None and entry.features is not None]
     if op is None or not alike:
         return None
-    try:
-        wanted = features_of(op)
-    except UnknownNameError:
-        return None
+    wanted = work_of(op)[0]
 
     def distance(entry: AnyEntry) -> tuple[bool, float]:
         have = entry.features

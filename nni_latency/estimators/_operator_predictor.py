@@ -78,6 +78,18 @@ class OperatorPredictor:
             return None
         return family.predict(op)
 
+    def guess(self, op: OpSpec) -> Cost | None:
+        """Guess an operator of a kind of which none was measured, by what it computes and moves.
+
+        The interval is as wide as the plain model of all kinds is off on what was measured. None if nothing was.
+        """
+        if not self.ops:
+            return None
+        value = float((_terms([op]) @ self._shared_weights).item())
+        off = np.abs(np.log(np.array(self.costs)) - np.log(_terms(self.ops) @ self._shared_weights))
+        reach = math.exp(max(_WIDTH * _UNSURE, float(np.quantile(off, 0.95))))
+        return Cost(value, value / reach, value * reach)
+
     @cached_property
     def spreads(self) -> dict[str, tuple[int, float]]:
         """By family, how many operators it has, and the median of how far each is off if it is left out, as a ratio."""

@@ -77,7 +77,7 @@ class OperatorTableEstimator(LayerEstimator):
         Raises
         ------
         MissingEntryError
-            If it has no entry and is not to be predicted, or no operator of its kind was measured.
+            If it has no entry and must not be predicted, or the table has no operator that is known.
         """
         entry = self.table.by_key.get(op.op_key)
         if entry is not None:
@@ -105,10 +105,13 @@ class OperatorTableEstimator(LayerEstimator):
             near = nearest_entry(op, self.table.entries)
             if near is not None:
                 return Estimate.of(near, (op.op_key,))
+        guessed = None if found is not None else self.predictor.guess(op)
+        if guessed is not None:
+            return Estimate.of(guessed, (f"guessed by its size: {op.op_key}",))
         if found is None:
             kinds = sorted({entry.op.kind for entry in self.table.entries})
             raise MissingEntryError(
-                f"The table has no operator of the kind {op.kind!r} from which {op.op_key} could be predicted. "
+                f"The table has no operator of a known kind from which {op.op_key} could be predicted. "
                 f"It has: {', '.join(kinds)}."
             )
         return Estimate.of(found, (f"predicted: {op.op_key}",))

@@ -52,15 +52,17 @@ class PredictedRest(LayerEstimator):
         Raises
         ------
         MissingEntryError
-            If no operator of its kind was met.
+            If no operator was met in a network.
         """
         if op in self.known:
             return self.known[op]
         found = self._predictor.predict(op)
-        if found is None:
-            kinds = ", ".join(sorted({item.kind for item in self.known}))
-            raise MissingEntryError(f"No operator of the kind {op.kind!r} was met in a network. Met were: {kinds}.")
-        return Estimate.of(found, (f"predicted: {op.op_key}",))
+        if found is not None:
+            return Estimate.of(found, (f"predicted: {op.op_key}",))
+        guessed = self._predictor.guess(op)
+        if guessed is None:
+            raise MissingEntryError(f"No operator was met from which {op.op_key} could be predicted.")
+        return Estimate.of(guessed, (f"guessed by its size: {op.op_key}",))
 
     @cached_property
     def _predictor(self) -> OperatorPredictor:

@@ -9,13 +9,25 @@ from pathlib import Path
 from typing import Any
 
 from nni_latency.errors import InvalidValueError, LatencyError, reason_of
-from nni_latency.operators import Graph, Inputs, export_onnx, freeze_inputs, load_onnx, read_onnx, without_weights
+from nni_latency.operators import (
+    Graph,
+    Inputs,
+    export_onnx,
+    freeze_inputs,
+    initialised,
+    load_onnx,
+    read_onnx,
+    trace,
+    without_weights,
+)
 
 _EXPORTING = threading.Lock()
 
 
 def graph_of(model: Any, example_inputs: Any = None, batch_size: int | None = None) -> Graph:
     """Return the graph of a module, an ONNX file, or a graph, in the form in which ONNX files have it.
+
+    A module with an operator that has no counterpart in ONNX keeps the calls of torch functions that it makes.
 
     Raises
     ------
@@ -26,10 +38,24 @@ def graph_of(model: Any, example_inputs: Any = None, batch_size: int | None = No
         return model
     if isinstance(model, (str, Path)):
         return read_onnx(model, batch_size, example_inputs)
+    try:
+        light = light_onnx(model, example_inputs)
+    except InvalidValueError as error:
+        return _traced(model, example_inputs, error)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "network.onnx"
-        path.write_bytes(light_onnx(model, example_inputs))
+        path.write_bytes(light)
         return read_onnx(path)
+
+
+def _traced(model: Any, example_inputs: Any, error: InvalidValueError) -> Graph:
+    """Trace a module that cannot be exported; if it cannot be traced either, raise why it cannot be exported."""
+    if example_inputs is None:
+        raise error
+    try:
+        return trace(model, example_inputs, by="graph")
+    except InvalidValueError:
+        raise error from None
 
 
 def light_onnx(model: Any, example_inputs: Any = None, batch_size: int | None = None) -> bytes:
@@ -65,10 +91,11 @@ def _exported(model: Any, inputs: Inputs) -> Any:
     """Export a module without its weights."""
     if inputs.kwargs:
         raise InvalidValueError("A module that is exported to ONNX takes its inputs one by one. Got inputs by name.")
+    ready = initialised(model, inputs)
     try:
         # The exporter belongs to the process, and the network stays as it is.
         with _EXPORTING:
-            return without_weights(export_onnx(copy.deepcopy(model).eval(), inputs.tensors).model)
+            return without_weights(export_onnx(copy.deepcopy(ready).eval(), inputs.tensors).model)
     except LatencyError:
         raise
     except Exception as error:  # the forward pass of a network may raise anything

@@ -60,7 +60,7 @@ class Subject:
         Parameters
         ----------
         module : nn.Module
-            The network, with values in all of its weights.
+            The network, with values in all of its weights; lazy modules are initialised in a copy.
         inputs : tuple of int, or Tensor, sequence or dict
             Shape of its one input, batch first; or tensors as for `nni_latency.operators.trace`.
         key : str, default="network"
@@ -73,13 +73,19 @@ class Subject:
         InvalidValueError
             If weights have no values, so that it cannot be run.
         """
+        import torch
+
+        from nni_latency.operators import initialised
+
+        frozen = _frozen(inputs)
+        module = initialised(module, torch.zeros(frozen) if isinstance(frozen, tuple) else frozen)
         weights = [name for name, weight in (*module.named_parameters(), *module.named_buffers()) if weight.is_meta]
         if weights:
             raise InvalidValueError(
                 f"{type(module).__name__} cannot be measured: {weights[0]!r} has no values (it is on torch's device "
                 "'meta'). Move the network to the CPU with 'to_empty' and fill it."
             )
-        return cls(key, partial(copy.deepcopy, module), _frozen(inputs), **options)
+        return cls(key, partial(copy.deepcopy, module), frozen, **options)
 
     @property
     def record(self) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 from ._calls import describe_call
 from ._composites import parts_of
 from ._export import OnnxNetwork, export_onnx
-from ._families import family_of, form_of, group_of, size_of_attribute, work_of
-from ._feature_table import Counted, count_graph, count_operators, features_of, supported_kinds
+from ._families import family_of, form_of, group_of, size_of_attribute
+from ._feature_table import Counted, count_graph, count_operators, features_of, supported_kinds, work_of
 from ._features import Features, given_shapes, learned_shapes
 from ._fusing import chained, divide, fuse
 from ._fusion_rules import FusionRule, FusionRules, FusionTimes
@@ -10,6 +10,7 @@ from ._graph_key import graph_key
 from ._inputs import Inputs, InputShape, freeze_inputs, freeze_shapes
 from ._joining import beside_onnx, consumed_onnx, fed_onnx, join_onnx
 from ._layouts import layout_changes
+from ._lazy import initialised
 from ._onnx import read_onnx, trace_onnx
 from ._onnx_inputs import load_onnx
 from ._onnx_weights import OnnxBuild, onnx_inputs, onnx_network, without_weights
@@ -62,6 +63,7 @@ __all__ = [
     "given_shapes",
     "graph_key",
     "group_of",
+    "initialised",
     "is_parameter",
     "join_onnx",
     "layout_changes",

@@ -195,4 +195,7 @@ def _value(value: Any) -> Any:
     """Turn an argument into what an `OpSpec` holds."""
     if isinstance(value, (list, tuple)) and all(isinstance(item, int) for item in value):
         return one_if_square(tuple(map(int, value))) if value else "none"
-    return value if isinstance(value, (bool, int, float, str)) else re.sub(r"\s+", "", str(value))
+    if isinstance(value, (bool, int, float, str)):
+        return value
+    # Where an object lies in memory is no part of what is computed.
+    return re.sub(r" at 0x[0-9a-f]+|\s+", "", str(value))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from nni_latency.operators._tensors import (
     is_parameter,
     learned_attribute,
     memory_of,
+    packed_weights,
     tensors_in,
 )
 
@@ -107,7 +109,12 @@ def describe_call(
     outputs = list(tensors_in(result))
     if not outputs or name == "__get__":
         return None
+    # What names a kind is part of the operator's key.
+    name = re.sub(r"[\s()@]+", "_", name)
     plain = name.strip("_")
+    packed = packed_weights([args, kwargs])
+    if packed:
+        return _quantised(plain, args, kwargs, outputs, packed)
     inputs = list(tensors_in([args, kwargs]))
     if plain in VIEWS or name in VIEWS:
         same = not inputs or memory_of(inputs[0]) == memory_of(outputs[0])
@@ -115,8 +122,10 @@ def describe_call(
     if plain in IDLE:
         return None
     if plain in _DESCRIBED:
-        op = _DESCRIBED[plain](plain, args, dict(kwargs))
-        return op.replace(**learned_attribute([args[0] if args else kwargs["input"]], learned))
+        # A function of another library may have the name of one of torch and other arguments.
+        with contextlib.suppress(AttributeError, LookupError, TypeError, ValueError):
+            op = _DESCRIBED[plain](plain, args, dict(kwargs))
+            return op.replace(**learned_attribute([args[0] if args else kwargs["input"]], learned))
     if plain in _ARITHMETIC:
         return _arithmetic(_ARITHMETIC[plain], name, inputs, learned)
     return _generic(plain, name, args, dict(kwargs), outputs, learned)
@@ -161,6 +170,21 @@ def _generic(
     if [tuple(tensor.shape) for tensor in outputs] != [tuple(shape) for shape in shapes[:1]]:
         attributes["out"] = tuple(outputs[0].shape)
     return OpSpec.of(kind, shapes, dtype=dtype_of(data or outputs), **attributes)
+
+
+def _quantised(
+    plain: str,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    outputs: list[torch.Tensor],
+    packed: Sequence[torch.Tensor],
+) -> OpSpec:
+    """Describe a layer whose weights torch has packed for whole numbers; scales and offsets do not decide its cost."""
+    kind = plain if plain.startswith("quantized") else f"quantized_{plain}"
+    data = list(tensors_in([args, kwargs]))
+    weights = "+".join("x".join(map(str, tensor.shape)) for tensor in packed)
+    shapes, out = [tensor.shape for tensor in data], tuple(outputs[0].shape)
+    return OpSpec.of(kind, shapes, dtype=dtype_of(data or outputs), out=out, weights=weights)
 
 
 def _bound(names: tuple[str, ...], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:

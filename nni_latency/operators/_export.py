@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import tempfile
 import warnings
@@ -18,6 +19,7 @@ from torch.overrides import TorchFunctionMode
 from nni_latency.errors import InvalidValueError, first_line
 from nni_latency.imports import require
 from nni_latency.operators._onnx_inputs import fed_inputs
+from nni_latency.operators._tensors import tensors_in
 
 #: The version of ONNX's operators that is exported.
 OPSET = 17
@@ -213,13 +215,52 @@ def export_onnx(module: nn.Module, tensors: Sequence[torch.Tensor]) -> OnnxNetwo
         warnings.simplefilter("ignore")
         path = Path(folder) / "network.onnx"
         try:
-            with scopes:
+            with scopes, _of_tensors_alone(module), _without_log():
                 torch.onnx.export(module, tuple(tensors), path, dynamo=False, opset_version=OPSET, input_names=names)
         except torch.onnx.errors.OnnxExporterError as error:
             raise InvalidValueError(
                 f"{type(module).__name__} has no counterpart in ONNX: {first_line(error).rstrip('.')}."
             ) from error
         return OnnxNetwork(onnx.load(path), scopes.n_calls)
+
+
+@contextlib.contextmanager
+def _of_tensors_alone(module: nn.Module) -> Iterator[None]:
+    """Let a network take the tensors that it is given, and return tensors alone, for as long as it is exported.
+
+    The exporter would pass the default of every other argument by position, which a forward pass that takes some by
+    name alone, or is wrapped in one that sets them, refuses; and it refuses results that are no tensors, such as the
+    cache of a language model.
+    """
+    forward = module.forward
+    own = "forward" in vars(module)
+
+    def plain(*tensors: torch.Tensor) -> Any:
+        result = forward(*tensors)
+        return tuple(tensors_in(result)) or result
+
+    if isinstance(module, torch.jit.ScriptModule):
+        yield
+        return
+    module.forward = plain
+    try:
+        yield
+    finally:
+        if own:
+            module.forward = forward
+        else:
+            del module.forward
+
+
+@contextlib.contextmanager
+def _without_log() -> Iterator[None]:
+    """Keep the exporter from printing the whole network where it fails, whatever its own setting says."""
+    log = torch._C._jit_onnx_log
+    torch._C._jit_onnx_log = lambda *_: None
+    try:
+        yield
+    finally:
+        torch._C._jit_onnx_log = log
 
 
 class _CallScopes(TorchFunctionMode):

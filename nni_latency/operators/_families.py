@@ -1,12 +1,9 @@
-"""Families of operators: which of them run through the same code, and what each of them computes and moves."""
+"""Families of operators: which of them run through the same code."""
 
 from __future__ import annotations
 
 import math
 
-from nni_latency.errors import UnknownNameError
-from nni_latency.operators._feature_table import features_of
-from nni_latency.operators._features import Features
 from nni_latency.operators._op_spec import OpSpec
 
 _GROUPS = {
@@ -62,30 +59,6 @@ def group_of(op: OpSpec) -> str:
             return "reduction"
         return "max pooling" if op.kind.startswith("max") else "average pooling"
     return _GROUP_OF.get(op.kind, "elementwise")
-
-
-def work_of(op: OpSpec) -> tuple[Features, bool]:
-    """Count the work of an operator.
-
-    Returns
-    -------
-    features : Features
-        What it computes and moves. Of an operator that cannot be counted, the elements read and written alone, as its
-        shapes say.
-    counted : bool
-        Whether its kind has a feature function that understands it.
-
-    Examples
-    --------
-    >>> features, counted = work_of(OpSpec.of("mystery", [(2, 3), (4,)], out=(5, 6)))
-    >>> features.inputs, features.outputs, counted
-    (10, 30, False)
-    """
-    try:
-        return features_of(op), True
-    except (UnknownNameError, LookupError, TypeError, ValueError, ArithmeticError):
-        inputs, out = sum(math.prod(shape) for shape in op.input_shapes), op.get("out")
-        return Features(inputs=inputs, outputs=inputs if out is None else int(size_of_attribute(out))), False
 
 
 def size_of_attribute(value: object) -> float:

@@ -16,7 +16,7 @@ from nni_latency.errors import InvalidValueError
 from nni_latency.operators._op_spec import OpSpec, Shape
 
 _BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2, "int64": 8, "int32": 4, "int16": 2, "int8": 1}
-_BYTES |= {"uint8": 1, "bool": 1}
+_BYTES |= {"uint8": 1, "bool": 1, "qint8": 1, "quint8": 1, "complex64": 8, "complex128": 16}
 
 _SHAPE = re.compile(r"(\d{1,18}(x\d{1,18})*)?")
 

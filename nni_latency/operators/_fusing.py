@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from graphlib import TopologicalSorter
 
-from nni_latency.operators._families import work_of
+from nni_latency.operators._feature_table import work_of
 from nni_latency.operators._fusion_rules import FusionRule, FusionRules, reads_whole
 from nni_latency.operators._op_spec import OpSpec
 from nni_latency.operators._trace import Trace, TracedOperator

@@ -133,6 +133,14 @@ def freeze_inputs(example_inputs: Any, device: str | None = "meta") -> Inputs:
     return Inputs(tuple(_move(item, device) for item in args), {k: _move(v, device) for k, v in kwargs.items()})
 
 
+def with_zeros(inputs: Inputs) -> Inputs:
+    """Return inputs with values: zeros where a tensor is on torch's device ``meta``; the same ones if none is."""
+    if not any(tensor.is_meta for tensor in inputs.tensors):
+        return inputs
+    kwargs = {name: _filled(item) for name, item in inputs.kwargs.items()}
+    return Inputs(tuple(map(_filled, inputs.args)), kwargs)
+
+
 def freeze_shapes(example_inputs: Any) -> tuple[torch.Tensor, ...]:
     """Turn example inputs into a tuple of meta tensors of the same shapes and dtypes."""
     return freeze_inputs(example_inputs).tensors
@@ -146,6 +154,12 @@ def _is_input(item: Any) -> bool:
     if isinstance(item, (tuple, list)):
         return bool(item) and all(map(_is_input, item))
     return isinstance(item, torch.Tensor)
+
+
+def _filled(item: Any) -> Any:
+    if isinstance(item, (tuple, list)):
+        return type(item)(map(_filled, item))
+    return torch.zeros_like(item, device="cpu") if item.is_meta else item
 
 
 def _move(item: Any, device: str | None) -> Any:

@@ -50,7 +50,7 @@ _BY_OPERATIONS: dict[int, tuple[str, ...]] = {
     ),
     2: (
         *("hardtanh", "relu6", "leaky_relu", "prelu", "rrelu", "tanhshrink", "softshrink", "clamp", "clip"),
-        "dequantizelinear",
+        *("dequantizelinear", "quantize_per_tensor", "quantize_per_channel", "dequantize"),
     ),
     3: ("softplus", "softsign", "lerp", "addcmul", "addcdiv", "logit", "quantizelinear", "rotary_embedding"),
     4: ("elu", "sigmoid", "hardsigmoid", "log_sigmoid", "logsigmoid"),

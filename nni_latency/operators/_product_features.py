@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 
-from nni_latency.errors import UnknownNameError
 from nni_latency.operators._features import (
     FeatureFunction,
     Features,
@@ -61,17 +60,22 @@ def _einsum(op: OpSpec) -> Features:
     equation = re.sub(r"\s", "", str(argument_of(op, "equation", 0, "")))
     factors = equation.partition("->")[0].split(",")
     shapes = [*op.input_shapes, *weights_of(op)]
-    if "." in equation or [*map(len, factors)] != [*map(len, shapes)]:
-        raise UnknownNameError(f"The einsum {equation!r} of shapes {shapes} cannot be counted.")
-    sizes = {
-        index: size
-        for factor, shape in zip(factors, shapes, strict=True)
-        for index, size in zip(factor, shape, strict=True)
-    }
+    sizes: dict[object, int] = {}
+    for factor, shape in zip(factors, shapes, strict=True):
+        for index, size in zip(_indices(factor, len(shape)), shape, strict=True):
+            # What is broadcast has the size 1 in one factor.
+            sizes[index] = max(size, sizes.get(index, 1))
     steps, outputs = math.prod(sizes.values()), outputs_of(op)
     if len(factors) == 1:
         return make_features(op, outputs, other_flops=steps - outputs)
     return make_features(op, outputs, macs=(len(factors) - 1) * steps)
+
+
+def _indices(factor: str, dimensions: int) -> list[object]:
+    """Name the dimensions of a factor; those that an ellipsis stands for are numbered from the last one."""
+    before, dots, after = factor.partition("...")
+    rest = range(dimensions - len(before) - len(after), 0, -1) if dots else ()
+    return [*before, *rest, *after]
 
 
 def _attention(op: OpSpec) -> Features:
@@ -93,6 +97,18 @@ def _recurrent(op: OpSpec) -> Features:
     rows = math.prod(out_shape_of(op)[:-1])
     macs = rows * sum(math.prod(shape) for shape in matrices)
     return make_features(op, outputs_of(op), macs=macs, other_flops=rows * (biases + each * units))
+
+
+def _quantised(op: OpSpec) -> Features:
+    """Count a layer whose weights are packed: every output takes a multiply-add for each weight that it sees."""
+    outputs, (weight, *bias) = outputs_of(op), weights_of(op)
+    return make_features(
+        op,
+        outputs,
+        macs=outputs * math.prod(weight[1:]),
+        other_flops=outputs * len(bias),
+        convolution="conv" in op.kind,
+    )
 
 
 def _spectrum(op: OpSpec) -> Features:
@@ -129,6 +145,11 @@ PRODUCTS: dict[str, FeatureFunction] = {
     "einsum": _einsum,
     "scaled_dot_product_attention": _attention,
     **dict.fromkeys(_RECURRENT, _recurrent),
+    **{
+        f"quantized_{layer}{way}": _quantised
+        for layer in ("linear", "conv1d", "conv2d", "conv3d")
+        for way in ("", "_relu", "_dynamic", "_relu_dynamic")
+    },
     "stft": _spectrum,
     "dft": _transform,
     **dict.fromkeys(("embedding", "embedding_bag"), _embedding),

@@ -24,6 +24,18 @@ def tensors_in(value: Any) -> Iterator[torch.Tensor]:
             yield from tensors_in(item)
 
 
+def packed_weights(value: Any) -> list[torch.Tensor]:
+    """Return the weights and biases that torch has packed into objects for quantised layers, in order."""
+    if isinstance(value, torch.ScriptObject):
+        try:
+            return list(tensors_in(value.unpack()))  # type: ignore[attr-defined]
+        except (AttributeError, RuntimeError):
+            return []
+    if isinstance(value, Mapping):
+        value = tuple(value.values())
+    return [found for item in value for found in packed_weights(item)] if isinstance(value, (list, tuple)) else []
+
+
 def memory_of(tensor: torch.Tensor) -> int:
     """Return a number that is equal for tensors that share memory."""
     return int(tensor.untyped_storage()._cdata)

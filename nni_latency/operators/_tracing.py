@@ -15,7 +15,8 @@ from torch.overrides import TorchFunctionMode
 
 from nni_latency.errors import InvalidValueError, first_line
 from nni_latency.operators._calls import describe_call
-from nni_latency.operators._inputs import Inputs, freeze_inputs
+from nni_latency.operators._inputs import Inputs, freeze_inputs, with_zeros
+from nni_latency.operators._lazy import check_not_scripted, has_lazy_weights, without_values
 from nni_latency.operators._op_spec import OpSpec
 from nni_latency.operators._tensors import Learned, dtype_of, is_parameter, memory_of, shares_memory_of, tensors_in
 from nni_latency.operators._trace import By, Trace, TracedOperator, TracingWarning
@@ -38,7 +39,7 @@ def trace(model: nn.Module, example_inputs: Any, by: By = "module") -> Trace:
     Parameters
     ----------
     model : nn.Module
-        The network; it is copied, not changed.
+        The network; it is copied, not changed. Lazy modules of the copy are initialised by a first run.
     example_inputs : Tensor, tuple or dict
         What the forward pass takes: a tensor; a tuple of positional inputs, whose last item may be a dictionary of
         keyword inputs; or such a dictionary alone. Only shapes and dtypes matter.
@@ -58,7 +59,7 @@ def trace(model: nn.Module, example_inputs: Any, by: By = "module") -> Trace:
     Raises
     ------
     InvalidValueError
-        If the inputs do not fit the network.
+        If the inputs do not fit the network, or it was compiled by ``torch.jit.script``.
 
     References
     ----------
@@ -111,13 +112,13 @@ def _trace_ways(model: nn.Module, example_inputs: Any, ways: Sequence[By]) -> li
         if by not in ("module", "graph"):
             raise InvalidValueError(f"The 'by' of a trace must be 'module' or 'graph'. Got {by!r}.")
     inputs = freeze_inputs(example_inputs)
+    check_not_scripted(model)
     found, error = _on_meta(model, inputs, ways)
     if error is None:
         return found
-    real = freeze_inputs(example_inputs, device=None)
-    if any(tensor.is_meta for tensor in (*real.tensors, *model.parameters())):
+    if any(parameter.is_meta for parameter in model.parameters()):
         raise _misfit(model, inputs, error) from error
-    return [_on_data(model, real, error)] * len(ways)
+    return [_on_data(model, example_inputs, error)] * len(ways)
 
 
 def _on_meta(model: nn.Module, inputs: Inputs, ways: Sequence[By]) -> tuple[list[Trace], Exception | None]:
@@ -130,7 +131,7 @@ def _on_meta(model: nn.Module, inputs: Inputs, ways: Sequence[By]) -> tuple[list
     for made_on in (contextlib.nullcontext(), torch.device("meta")):
         try:
             with made_on:
-                return _run(copy.deepcopy(model).to("meta").eval(), inputs, ways), None
+                return _run(without_values(copy.deepcopy(model)).eval(), inputs, ways), None
         except Exception as error:  # user code may raise anything
             first = first or error
     return [], first
@@ -157,15 +158,18 @@ def capture_operators(model: nn.Module, example_inputs: Any, by: By = "module") 
     return [(item.name, item.op) for item in trace(model, example_inputs, by).operators]
 
 
-def _on_data(model: nn.Module, inputs: Inputs, reason: Exception) -> Trace:
-    """Trace on real data, which a network needs whose control flow depends on them."""
+def _on_data(model: nn.Module, example_inputs: Any, reason: Exception) -> Trace:
+    """Trace on real data, which a network needs whose control flow depends on them; inputs without data become 0."""
+    given = freeze_inputs(example_inputs, device=None)
+    inputs = with_zeros(given)
     try:
         (found,) = _run(copy.deepcopy(model).eval(), inputs, ("module",))
     except Exception as error:  # it fits neither way
         raise _misfit(model, inputs, error) from error
+    used = "the example inputs" if inputs is given else "zeros"
     warnings.warn(
-        f"{type(model).__name__} cannot be traced without data ({first_line(reason)}). It was run on the example "
-        "inputs and traced by modules; its control flow depends on the data, and other data may run other operators.",
+        f"{type(model).__name__} cannot be traced without data ({first_line(reason).rstrip('.')}). It was run on "
+        f"{used} and traced by modules; its control flow depends on the data, and other data may run other operators.",
         TracingWarning,
         stacklevel=5,
     )
@@ -190,6 +194,10 @@ def run_traced(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], 
 def _run_traced(
     model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], ways: Sequence[By]
 ) -> tuple[list[Trace], Any]:
+    if has_lazy_weights(model):
+        # A first run gives them their shapes.
+        with torch.no_grad():
+            model(*args, **kwargs)
     given = [tensor for tensor in tensors_in([args, kwargs]) if is_parameter(tensor)]
     recorder = _Recorder(ways, shares_memory_of([*model.parameters(), *given]))
     handles = [handle for name, module in model.named_modules() for handle in recorder.follow(name, module)]

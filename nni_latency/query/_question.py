@@ -11,7 +11,7 @@ from typing import Any
 import nni_latency.loading as loading
 from nni_latency.datasets import GraphDocument
 from nni_latency.errors import InvalidValueError, UnknownNameError
-from nni_latency.graphs import light_onnx
+from nni_latency.graphs import graph_of, light_onnx
 from nni_latency.kernels import Kernel
 from nni_latency.measurement import Build, Kind, Subject
 from nni_latency.micro_benchmarks import inputs_of
@@ -162,7 +162,11 @@ class Question:
                 f"Got {type(module).__name__}."
             )
         name = type(module).__name__
-        asked = cls.of_light(light_onnx(module, example_inputs), name)
+        try:
+            asked = cls.of_light(light_onnx(module, example_inputs), name)
+        except InvalidValueError:
+            # Without a form in ONNX it can still be predicted, and measured here, by the calls that it makes.
+            asked = cls.of_graph(graph_of(module, example_inputs), b"", None, name)
         subject = Subject.of_module(module, example_inputs)
         found = replace(asked, build=subject.build, inputs=subject.inputs)
         return replace(found, source=module, example_inputs=example_inputs)

@@ -96,7 +96,7 @@ def example_inputs_of(space: Any, batch_size: int = 1, input_size: int | None = 
     Returns
     -------
     Tensor of shape (batch_size, 3, input_size, input_size)
-        Zeros. A space's own method may return another shape.
+        Zeros. A space's own method may return another shape, whose batch and channels stay.
 
     Raises
     ------
@@ -107,6 +107,12 @@ def example_inputs_of(space: Any, batch_size: int = 1, input_size: int | None = 
         inputs: torch.Tensor = space.example_inputs(batch_size)
         if input_size in (None, inputs.shape[-1]):
             return inputs
+        if inputs.dim() != 4:
+            raise InvalidValueError(
+                f"An input image size is for spaces that take images. The example input of {type(space).__name__} has "
+                f"the shape {tuple(inputs.shape)}. Leave the size out."
+            )
+        return inputs.new_zeros(*inputs.shape[:2], input_size, input_size)
     reference = reference_of(space)
     if input_size is None:
         if reference.name not in HUB_SPACES:

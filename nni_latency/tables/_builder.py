@@ -72,15 +72,13 @@ def build_table(
     OutputError
         If the table or a record cannot be written.
     InvalidValueError
-        If there is a table already and `overwrite` is false.
+        If there is a table already and `overwrite` is false, or the attributes of an operator do not fit its kind.
     BusyError
         If another process builds this table.
     MismatchError
         If runtime and protocol differ in threads.
     MeasurementError
         If no candidate of a layer can be run, or the clock does not work.
-    UnknownNameError
-        If the features of an operator cannot be counted.
     """
     if metric not in ("latency", "throughput", *METERED):
         raise InvalidValueError(
@@ -88,7 +86,7 @@ def build_table(
         )
     for layer in plan.layers:
         for candidate in layer.candidates.values():
-            # A kind of operator that cannot be counted is told now, and not after all the measuring.
+            # What does not fit its kind is reported now, and not after all the measuring.
             features_of(candidate.op)
     measuring = Measuring(runtime, protocol, **how)
     check_metered(metric, measuring.meters)

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nni_latency.costs import Cost
-from nni_latency.errors import InvalidValueError, UnknownNameError
-from nni_latency.operators import Features, OpSpec, features_of
+from nni_latency.errors import InvalidValueError
+from nni_latency.operators import Features, OpSpec, work_of
 from nni_latency.tables._operator_samples import Place
 
 #: How often entries and factors are found from each other.
@@ -70,10 +70,8 @@ class OperatorEntry(Cost):
     @property
     def features(self) -> Features | None:
         """Features of the operator; None for a kind that cannot be counted."""
-        try:
-            return features_of(self.op)
-        except UnknownNameError:
-            return None
+        features, counted = work_of(self.op)
+        return features if counted else None
 
 
 def operator_entries(ops: Mapping[str, OpSpec], places: Sequence[Place]) -> dict[str, OperatorEntry]:

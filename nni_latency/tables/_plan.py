@@ -8,10 +8,10 @@ from functools import cached_property, lru_cache, partial
 from types import MappingProxyType
 from typing import Any, Protocol
 
-from nni_latency.errors import InvalidValueError, UnknownNameError
+from nni_latency.errors import InvalidValueError
 from nni_latency.hook_checks import PluginCall, origin_of
 from nni_latency.measurement import compose
-from nni_latency.operators import OpSpec, features_of
+from nni_latency.operators import OpSpec, work_of
 
 #: Name of the space of a table that is keyed by operators and belongs to the layers of no space.
 OPERATORS = "operators"
@@ -254,16 +254,13 @@ def _heavier(index: int, layer: PlanLayer) -> str:
 
 
 def _by_work(layer: PlanLayer) -> list[str]:
-    """Return the candidates, those that compute least first; as they stand where that cannot be counted."""
-    try:
-        return sorted(layer.candidates, key=lambda name: _work(layer.candidates[name].op))
-    except UnknownNameError:
-        return list(layer.candidates)
+    """Return the candidates, those that compute least first."""
+    return sorted(layer.candidates, key=lambda name: _work(layer.candidates[name].op))
 
 
 @lru_cache(maxsize=4096)
 def _work(op: OpSpec) -> tuple[int, int]:
-    features = features_of(op)
+    features, _ = work_of(op)
     return features.macs, features.memory
 
 

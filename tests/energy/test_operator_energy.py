@@ -30,7 +30,7 @@ from nni_latency.energy import (
 )
 from nni_latency.errors import FileFormatError, InvalidValueError
 from nni_latency.loading import load_estimator
-from nni_latency.operators import OpSpec, trace, work_of
+from nni_latency.operators import OpSpec, features_of, trace, work_of
 
 PUBLISHED = Path(__file__).parents[3] / "shared" / "data" / "gpu-operators"
 
@@ -371,3 +371,28 @@ def test_published_operators_add_up_to_published_networks():
         errors.append([total.seconds / network.seconds - 1, total.joules / network.joules - 1])
     time, energy = np.abs(errors).mean(axis=0)
     assert max(time, energy) < 0.05
+
+
+@pytest.mark.parametrize(
+    ("text", "out"),
+    [
+        ("MaxPool2d(kernel_size=3, stride=2, padding=0, dilation=1, ceil_mode=True)", 16 * 28 * 28),
+        ("MaxPool2d(kernel_size=(3, 2), stride=(2, 2), padding=0)", 16 * 27 * 28),
+        ("AvgPool2d(kernel_size=3, stride=1, padding=1)", 16 * 56 * 56),
+        ("Conv2d(16, 8, kernel_size=(3, 3), stride=(1, 1), padding=(1, 1), dilation=(2, 2))", 8 * 54 * 54),
+        ("Conv2d(16, 8, kernel_size=(3, 3), stride=(1, 1), padding=same)", 8 * 56 * 56),
+        ("ConvTranspose2d(16, 8, kernel_size=(2, 2), stride=(2, 2))", 8 * 112 * 112),
+    ],
+)
+def test_operators_of_a_file_have_the_output_that_torch_gives_them(tmp_path, text, out):
+    path = tmp_path / "operators.csv"
+    path.write_text(f'operator,input_shape,latency_s,energy_mj\n"{text}","(1, 16, 56, 56)",0.001,5\n')
+    (found,) = read_operators(path)
+    assert features_of(found.op).outputs == out
+
+
+def test_module_that_does_not_take_its_arguments_is_named(tmp_path):
+    path = tmp_path / "operators.csv"
+    path.write_text('operator,input_shape,latency_s,energy_mj\n"Conv2d(3, 4)","(1, 3, 8, 8)",0.001,5\n')
+    with pytest.raises(FileFormatError, match=r"line 2: 'Conv2d\(3, 4\)' on .* is no operator of torch"):
+        read_operators(path)

@@ -7,10 +7,13 @@ import inspect
 
 import numpy as np
 import pytest
+import torch
 from acts_points import draw_blocks, noisy, time_of
+from torch import nn
 from whole_network import WholeNetwork
 
 from nni_latency import load_estimator
+from nni_latency.errors import MissingEntryError
 from nni_latency.estimators import (
     ActsEstimator,
     Estimate,
@@ -164,3 +167,23 @@ def _concrete(kind):
 def test_every_built_in_estimator_is_held_to_the_contract():
     public = {kind.__name__ for kind in _concrete(Estimator) if not kind.__name__.startswith("_")}
     assert public == {type(_made(name)).__name__ for name in _ESTIMATORS}
+
+
+class _Strange(nn.Module):
+    """Has operators of kinds that no estimator knows, one of them without an input."""
+
+    def forward(self, inputs):
+        turn = inputs.mean((2, 3))[:, None, :].expand(-1, 2, -1)
+        grid = torch.nn.functional.affine_grid(turn, list(inputs.shape), align_corners=False)
+        return torch.special.erfcx(grid).sum() + torch.hamming_window(8, device=inputs.device)
+
+
+@pytest.mark.parametrize("name", _ESTIMATORS)
+def test_operators_of_unknown_kinds_are_costed_or_missing(name):
+    """What an estimator cannot guess, because it knows the candidates of a space alone, it says to be missing."""
+    try:
+        answer = _made(name).estimate(_Strange(), torch.zeros(1, 3, 8, 8))
+    except MissingEntryError:
+        assert name in ("table", "transfer", "ensemble", "network ensemble")
+    else:
+        assert 0 < answer.low <= answer.value <= answer.high < float("inf")

@@ -99,7 +99,10 @@ def test_a_kind_that_was_never_seen_is_not_predicted(predictor):
 
 
 def test_strange_operators_are_described_by_their_shapes():
-    assert work_of(OpSpec.of("mystery", [(2, 3), (4,)], out=(5, 6))) == (Features(inputs=10, outputs=30), False)
+    assert work_of(OpSpec.of("mystery", [(2, 3), (4,)], out=(5, 6))) == (
+        Features(memory=160, inputs=10, outputs=30),
+        False,
+    )
     ops = [OpSpec.of("mystery", [(2, 2**k)], mode="up", factor=2.0, sizes=(2, 3)) for k in range(4)]
     strange = OperatorPredictor(ops, [1e-6 * (k + 1) for k in range(4)])
     known, other = (strange.predict(OpSpec.of("mystery", [(2, 6)], mode=mode)) for mode in ("up", "down"))
@@ -152,7 +155,12 @@ def test_measured_operators_have_their_entries_and_others_are_named(network, tmp
     assert (larger.high - larger.low) / larger.value > (whole.high - whole.low) / whole.value
 
 
-def test_a_kind_without_entries_is_an_error_that_names_it(network):
+def test_a_kind_without_entries_is_guessed_by_its_size_and_named(network):
     estimator = OperatorTableEstimator(table_of(network))
-    with pytest.raises(MissingEntryError, match=r"no operator of the kind 'tanh'.*It has: adaptive_avg_pool2d, conv2d"):
-        estimator.estimate(nn.Tanh(), torch.zeros(1, 4))
+    small, large = (estimator.estimate_op(OpSpec.of("affine_grid", [(1, 2, 3)], out=(1, k, k, 2))) for k in (8, 800))
+    assert small.missing == ("guessed by its size: affine_grid(out=1x8x8x2)@1x2x3:float32",)
+    assert large.value > 10 * small.value
+    assert large.high / large.low > 4
+    strict = OperatorTableEstimator(table_of(network), missing="error")
+    with pytest.raises(MissingEntryError, match=r"no entry for the operator tanh\(\)@1x4"):
+        strict.estimate(nn.Tanh(), torch.zeros(1, 4))

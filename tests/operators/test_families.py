@@ -41,10 +41,24 @@ def test_work_of_a_known_kind_is_its_features():
     assert work_of(_conv()) == (features_of(_conv()), True)
 
 
-@pytest.mark.parametrize("op", [OpSpec.of("mystery", [(2, 3), (4,)]), OpSpec.of("conv2d", [(2, 5)])])
-def test_work_of_what_cannot_be_counted_is_what_its_shapes_say(op):
-    assert work_of(op) == (Features(inputs=10, outputs=10), False)
+@pytest.mark.parametrize(
+    ("op", "inputs", "outputs", "memory"),
+    [
+        (OpSpec.of("mystery", [(2, 3), (4,)]), 10, 6, 64),
+        (OpSpec.of("mystery", [(2, 3)], out=(5, 6), dtype="float16"), 6, 30, 72),
+        (OpSpec.of("mystery", [], out=7, dtype="complex64"), 0, 7, 56),
+        (OpSpec.of("mystery", [(2, 3)], out="strange", weights="none"), 6, 6, 48),
+        (OpSpec.of("conv2d", [(2, 5)]), 10, 10, 80),
+        (OpSpec.of("einsum", [(2, 3)], equation="ij,jk->ik"), 6, 6, 48),
+        (OpSpec.of("conv_block", [(2, 5)]), 10, 10, 80),
+    ],
+    ids=lambda item: item.kind if isinstance(item, OpSpec) else str(item),
+)
+def test_work_of_what_cannot_be_counted_is_what_its_shapes_say(op, inputs, outputs, memory):
+    assert work_of(op) == (Features(memory=memory, inputs=inputs, outputs=outputs), False)
 
 
-def test_work_of_an_unknown_kind_knows_its_output():
-    assert work_of(OpSpec.of("mystery", [(2, 3)], out=(5, 6))) == (Features(inputs=6, outputs=30), False)
+def test_work_of_a_block_counts_the_parts_that_are_known():
+    parts = [_conv(), OpSpec.of("mystery", [(1, 8, 9, 9)])]
+    block = OpSpec.of("block", [(1, 8, 9, 9)], calls=" ".join(part.op_key for part in parts))
+    assert work_of(block) == (work_of(parts[0])[0] + work_of(parts[1])[0], False)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from nni_latency.errors import UnknownNameError
+from nni_latency.errors import InvalidValueError
 from nni_latency.operators import Features, OpSpec, capture_operators, features_of
 from nni_latency.spaces._fbnet_blocks import ClassificationHead, ConvBlock, InvertedResidual, Skip
 
@@ -132,9 +132,16 @@ def test_features_add_up():
     assert Features(1, 2, 3, 4, 5, 6) + Features(10, 20, 30, 40, 50, 60) == Features(11, 22, 33, 44, 55, 66)
 
 
-def test_features_of_an_unknown_kind_are_never_zero():
-    with pytest.raises(UnknownNameError, match=r"Unknown operator kind 'strange'. There is: .* and [0-9]+ more"):
-        features_of(OpSpec.of("strange", [(1, 2)]))
+def test_features_of_an_unknown_kind_are_what_its_shapes_say():
+    assert features_of(OpSpec.of("strange", [(1, 2)], out=3)) == Features(memory=20, inputs=2, outputs=3)
+
+
+@pytest.mark.parametrize(
+    "op", [OpSpec.of("conv2d", [(1, 3, 8, 8)]), OpSpec.of("conv_block", [(1, 3, 8, 8)])], ids=lambda op: op.kind
+)
+def test_attributes_that_a_known_kind_lacks_are_named(op):
+    with pytest.raises(InvalidValueError, match=rf"attributes of {op.kind}\(\).* do not fit its kind: KeyError: '\w+'"):
+        features_of(op)
 
 
 def _with_batch(op: OpSpec, batch: int) -> OpSpec:

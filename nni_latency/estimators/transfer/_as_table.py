@@ -162,5 +162,5 @@ def _entries(
 
 def _rough_share(op: OpSpec) -> float:
     """Return a rough share of the cost: multiply-adds and bytes in the proportion of usual devices."""
-    features, counted = work_of(op)
-    return features.macs / 20 + features.memory / 10 + 1e3 if counted else 1.0
+    features, _ = work_of(op)
+    return features.macs / 20 + features.memory / 10 + 1e3

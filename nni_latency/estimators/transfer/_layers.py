@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nni_latency.errors import UnknownNameError
 from nni_latency.estimators.transfer._encoding import Encoding, one_hot
-from nni_latency.operators import OpSpec, features_of, form_of, parts_of
+from nni_latency.operators import OpSpec, form_of, parts_of, work_of
 from nni_latency.tables import LookupTable, MeasurePlan, SpaceReference
 
 #: What may make an operator slow, each with its columns among `_amounts`; what one device is short of, another has.
@@ -168,13 +167,9 @@ class LayerEncoding(Encoding):
     @cached_property
     def _amounts(self) -> NDArray[np.float64] | None:
         """Amounts of every candidate by column, each a multiple of its mean; None where operators are not known."""
-        try:
-            rows = [_amounts(op) for layer in self.space.searched for op in layer.ops or (None,)]
-        except UnknownNameError:
-            return None
         if any(layer.ops is None for layer in self.space.searched):
             return None
-        stacked = np.array(rows)
+        stacked = np.array([_amounts(op) for layer in self.space.searched for op in layer.ops or (None,)])
         scaled: NDArray[np.float64] = stacked / np.maximum(stacked.mean(axis=0), 1e-300)
         return scaled
 
@@ -183,7 +178,7 @@ def _amounts(op: OpSpec | None) -> list[float]:
     """Count what may cost time: dense, depthwise and grouped multiply-adds, traffic, parameters, operators run."""
     row = [0.0] * 10
     for part in [] if op is None else parts_of(op):
-        found = features_of(part)
+        found, _ = work_of(part)
         if part.kind == "identity":
             continue
         row[_WORK_COLUMNS.get(form_of(part) or "", 0)] += found.macs

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import math
 
-from nni_latency.errors import InvalidValueError, UnknownNameError
+from nni_latency.errors import InvalidValueError
 from nni_latency.estimators import Estimate, LayerEstimator
-from nni_latency.operators import Features, OpSpec, features_of
+from nni_latency.operators import OpSpec, work_of
 from nni_latency.platforms import Platform
 
 #: No operator takes less, not even one that does nothing: costs must be positive to be compared by their ratios [s].
 SHORTEST = 1e-9
-
-_BYTES = {"float64": 8, "bfloat16": 2, "float16": 2, "int8": 1}
 
 
 class RooflineEstimator(LayerEstimator):
@@ -67,18 +65,13 @@ class RooflineEstimator(LayerEstimator):
         Parameters
         ----------
         op : OpSpec
-            Any operator. One whose features cannot be counted is costed as if it copied its inputs, and named in
+            Any operator. One whose work cannot be counted is costed by the bytes that it reads and writes, and named in
             `missing`.
         """
-        missing: tuple[str, ...] = ()
-        try:
-            features = features_of(op)
-        except UnknownNameError:
-            copied = 2 * sum(math.prod(shape) for shape in op.input_shapes)
-            features, missing = Features(memory=_BYTES.get(op.dtype, 4) * copied), (op.op_key,)
+        features, counted = work_of(op)
         work = max(features.flops / self.peak, features.memory / self.bandwidth)
         seconds = max(work + self.overhead, SHORTEST)
-        return Estimate(seconds, seconds, seconds, missing)
+        return Estimate(seconds, seconds, seconds, () if counted else (op.op_key,))
 
 
 def parse_roofline(argument: str) -> RooflineEstimator:
