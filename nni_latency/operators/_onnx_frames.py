@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from nni_latency.operators._families import work_of
+from nni_latency.operators._feature_table import work_of
 from nni_latency.operators._onnx_values import Value
 from nni_latency.operators._op_spec import OpSpec
 from nni_latency.operators._trace import TracedOperator
