@@ -20,6 +20,9 @@ from nni_latency.operators._op_spec import LARGEST_TENSOR, OpSpec, Shape
 #: First sizes with which a batch is looked for: primes, which products of other sizes rarely are.
 _PROBES = (7, 11, 13, 17, 19, 23)
 
+#: Nodes that take a sequence step by step.
+_RECURRENT = frozenset(("RNN", "GRU", "LSTM", "DynamicQuantizeLSTM"))
+
 
 def load_onnx(path: str | Path, batch_size: int | None = None, example_inputs: Any = None) -> Any:
     """Load an ONNX file with the sizes of its inputs fixed; weights in other files are not opened.
@@ -89,6 +92,8 @@ class _Fixing:
         self._onnx, self._model, self._path, self._batch_size = onnx, model, path, batch_size
         self._inputs = fed_inputs(model.graph)
         self._sizes: dict[str, int] = {}
+        self._steps: set[int] = set()
+        self._results: set[Shape] = set()
 
     def fix(self, example_inputs: Any) -> None:
         """Fix what the file leaves open by what is given; then the batch, if one is asked for.
@@ -264,7 +269,7 @@ class _Fixing:
             The inputs that have the batch, and why it is none; nothing if it is one.
         """
         before, shapes = self._outputs(), {item.name: shape_in_file(item) for item in free}
-        sizes = {own, *(size for shape in before for size in shape)}
+        sizes = {own, *self._steps, *(size for shape in (*before, *self._results) for size in shape)}
         probe = next((size for size in _PROBES if size not in sizes), max(sizes) + 1)
         try:
             self._set_places(batched, probe)
@@ -279,6 +284,10 @@ class _Fixing:
                 after = self._outputs()
         except InvalidValueError as error:
             return batched, f"with {probe} in its place, {_lowered(str(error).rstrip('.'))}"
+        if probe in self._steps:
+            return batched, "a recurrent layer takes its steps along it"
+        if any(shape.count(probe) > 1 for shape in self._results):
+            return batched, "a node compares all of it with all of it, as in a sequence"
         is_first = any(new[:1] == (probe,) for new in after)
         is_kept = all(
             old == new or [old[place] for place in _grown(old, new)] == [own]
@@ -298,9 +307,18 @@ class _Fixing:
         _forget_shapes(self._model.graph)
 
     def _outputs(self) -> tuple[Shape, ...]:
-        """Return the shapes that the network returns."""
+        """Return the shapes that the network returns; note those inside, and how many steps recurrent layers take."""
         graph = self._model.graph
-        walk = Walk(self._onnx, self._model, _describe, self._path)
+        self._steps, self._results = set(), set()
+
+        def describe(node: Node) -> tuple[OpSpec, tuple[tuple[str, str], ...]]:
+            if node.kind in _RECURRENT and node.inputs and node.inputs[0] is not None:
+                layout = node.attributes.get("layout", 0)
+                self._steps.update(node.inputs[0].shape[layout : layout + 1])
+            self._results.update(item.shape for item in node.outputs)
+            return _describe(node)
+
+        walk = Walk(self._onnx, self._model, describe, self._path)
         return tuple(item.shape for item in walk.run(graph, ordered(graph, self._path))[1])
 
 

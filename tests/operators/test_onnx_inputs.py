@@ -75,6 +75,33 @@ def test_a_first_size_that_is_no_batch_is_not_set(tmp_path, kind, sizes, out, we
         read_onnx(path, 3)
 
 
+def test_the_steps_of_a_sequence_are_no_batch(tmp_path):
+    sequence = _lstm(tmp_path / "lstm.onnx", 20, 3)
+    with pytest.raises(InvalidValueError, match=r"is 20, and it is not a batch .* a recurrent layer takes its steps"):
+        read_onnx(sequence, 8)
+    nodes = [
+        helper.make_node("Transpose", ["x"], ["t"], perm=[1, 0]),
+        helper.make_node("MatMul", ["x", "t"], ["pairs"]),
+        helper.make_node("MatMul", ["pairs", "x"], ["y"]),
+    ]
+    attention = save(tmp_path / "attention.onnx", nodes, [value("x", 6, 8)], [value("y", 6, 8)])
+    with pytest.raises(InvalidValueError, match=r"is 6, and it is not a batch .* a node compares all of it"):
+        read_onnx(attention, 4)
+    # Seven steps, which are also the first number that is tried for a batch, of rows that are one.
+    nodes = [
+        helper.make_node("Transpose", ["x"], ["steps"], perm=[1, 0, 2]),
+        helper.make_node("LSTM", ["steps", "w", "r"], ["", "last"], hidden_size=4),
+        helper.make_node("Squeeze", ["last", "first"], ["y"]),
+    ]
+    weights = [
+        constant("w", np.zeros((1, 16, 8))),
+        constant("r", np.zeros((1, 16, 4))),
+        constant("first", [0], "int64"),
+    ]
+    path = save(tmp_path / "rows.onnx", nodes, [value("x", 3, 7, 8)], [value("y", 3, 4)], weights)
+    assert read_onnx(path, 5).inputs == ((5, 7, 8),)
+
+
 def test_every_input_with_the_batch_gets_it_and_a_state_in_its_place(tmp_path):
     both = save(
         tmp_path / "add.onnx",
