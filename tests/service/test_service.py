@@ -86,6 +86,12 @@ def test_sizes_that_a_file_leaves_open_are_given(url):
     assert "are open" in refused["error"]
     status, found = _call(f"{url}/v1/networks?input=1,3,8,8", "POST", content, "application/octet-stream")
     assert (status, found["key"]) == (200, Question.of(onnx_bytes()).key)
+    named = "input=input0%3D3,8,8:float32&batch_size=2"
+    status, found = _call(f"{url}/v1/networks?{named}", "POST", content, "application/octet-stream")
+    assert (status, found["key"]) == (200, Question.of(onnx_bytes(), batch_size=2).key)
+    status, refused = _call(f"{url}/v1/networks?input=input0%3D1,4,8,8", "POST", content, "application/octet-stream")
+    assert status == 422
+    assert "The input 'input0' of 'network.onnx' has the shape ?x3x?x?" in refused["error"]
 
 
 def test_many_questions_are_one_request(url):
