@@ -15,7 +15,16 @@ from nni_latency.analysis._suggestions import BlockNumbers, suggest
 from nni_latency.errors import InvalidValueError
 from nni_latency.estimators import ActsEstimator, Estimate, Estimator, LayerEstimator
 from nni_latency.notebook import Drawn, bar_chart
-from nni_latency.operators import Features, InputShape, OpSpec, count_operators, initialised
+from nni_latency.operators import (
+    Features,
+    InputShape,
+    OpSpec,
+    count_operators,
+    initialised,
+    precision_remarks,
+    read_onnx,
+    require_operators,
+)
 from nni_latency.units import format_count, format_metric, format_percent
 
 
@@ -88,11 +97,13 @@ class ModelAnalysis(Drawn):
         Of the whole network.
     uncounted : tuple of str
         Kinds of operators that the features leave out.
+    remarks : tuple of str
+        What had to be assumed of the network.
 
     Raises
     ------
     InvalidValueError
-        If the input does not fit the network, or a number is outside its range.
+        If the input does not fit the network, nothing in it takes time, or a number is outside its range.
 
     Examples
     --------
@@ -117,15 +128,21 @@ class ModelAnalysis(Drawn):
         if inputs is None and (input_shape is not None or isinstance(model, nn.Module)):
             inputs = _inputs(input_shape, batch_size, is_file=not isinstance(model, nn.Module))
         if isinstance(model, nn.Module):
+            assumed: tuple[str, ...] = ()
             ready = initialised(model, inputs)
             parts = split_into_blocks(ready, inputs, depth)
             self.latency = None if estimator is None else estimator.estimate(model, inputs)
             self.params = sum(parameter.numel() for parameter in ready.parameters())
         else:
-            parts = split_onnx(model, batch_size, inputs)
+            graph = read_onnx(model, batch_size, inputs)
+            assumed, parts = graph.remarks, split_onnx(graph)
             ops = [op for part in parts for op in part.ops]
             self.latency = _cost(estimator, ops) if isinstance(estimator, LayerEstimator) else None
             self.params = sum(part.params for part in parts)
+        require_operators(parts, type(model).__name__ if isinstance(model, nn.Module) else str(model))
+        self.remarks = assumed
+        if estimator is not None:
+            self.remarks += precision_remarks((op for part in parts for op in part.ops), estimator.platform.precision)
         counted = count_operators(op for part in parts for op in part.ops)
         self.features, self.uncounted = counted.features, counted.uncounted
         self.blocks = tuple(_analyse(parts, estimator, self.features))

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 from torch import nn
 
 from nni_latency.errors import InvalidValueError
-from nni_latency.operators import OpSpec, TracedOperator, count_operators, parts_of, read_onnx, trace
+from nni_latency.operators import Graph, OpSpec, TracedOperator, count_operators, parts_of, trace
 
 #: Modules that only hold others, and so are never a block while there are modules with parts of their own in them.
 _CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
@@ -87,18 +85,10 @@ def split_into_blocks(model: nn.Module, example_inputs: object, depth: int | Non
     ]
 
 
-def split_onnx(path: str | Path, batch_size: int | None = None, example_inputs: Any = None) -> list[BlockOperators]:
-    """Take an ONNX file apart: every convolution or product begins a block, which the nodes behind it belong to.
-
-    Raises
-    ------
-    MissingDependencyError
-        If the package ``onnx`` is not installed.
-    InvalidValueError
-        If the file cannot be read, or its shapes cannot be inferred.
-    """
+def split_onnx(graph: Graph) -> list[BlockOperators]:
+    """Take the graph of an ONNX file apart: every convolution or product begins a block, with the nodes behind it."""
     blocks: list[list[TracedOperator]] = []
-    for item in read_onnx(path, batch_size, example_inputs).operators:
+    for item in graph.operators:
         if not blocks or item.op.kind.startswith(_BEGINNINGS):
             blocks.append([])
         blocks[-1].append(item)

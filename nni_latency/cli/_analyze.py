@@ -15,7 +15,7 @@ from rich.markup import escape
 import nni_latency.analysis as analysis
 import nni_latency.loading as loading
 import nni_latency.spaces as spaces
-from nni_latency.cli._console import named, remarks
+from nni_latency.cli._console import named, remarks, sentence
 from nni_latency.cli._estimator_options import ESTIMATOR
 from nni_latency.cli._model import (
     UserCodeOptions,
@@ -86,6 +86,8 @@ def command(asked: _NetworkOptions, wanted: _AnalysisOptions, code: UserCodeOpti
     print_report(_report(analysed, wanted.top))
     if analysed.uncounted:
         remarks().print(f"Not counted: {escape(named(analysed.uncounted))}")
+    for remark in analysed.remarks:
+        remarks().print(escape(sentence(remark)))
 
 
 def _inputs(asked: _NetworkOptions) -> Any:
@@ -142,6 +144,7 @@ def _content(analysed: analysis.ModelAnalysis, rows: list[dict[str, Any]]) -> di
         "high_s": latency and latency.high,
         "platform": analysed.estimator and analysed.estimator.platform.id,
         "uncounted": list(analysed.uncounted),
+        "remarks": list(analysed.remarks),
         "blocks": rows,
         "suggestions": analysed.suggestions,
     }

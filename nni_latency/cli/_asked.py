@@ -91,6 +91,8 @@ class Answer:
         What `Row.what` is: a choice or an operator.
     uncounted : tuple of str
         Kinds of operators of which `features` has what their shapes say alone.
+    remarks : tuple of str
+        What had to be assumed of the network.
     """
 
     total: estimators.Estimate
@@ -99,6 +101,7 @@ class Answer:
     metric: str
     column: str = "choice"
     uncounted: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
 
 
 def ask(estimator: estimators.Estimator, question: Question) -> Answer:
@@ -153,7 +156,7 @@ def _break_down(
 ) -> Answer:
     found = estimators.break_down(estimator, network, inputs, batch_size=batch_size)
     rows = [Row(item.name, item.op.op_key, item.estimate, item.share) for item in found.operators]
-    return Answer(found.total, rows, found.features, estimator.metric, "operator", found.uncounted)
+    return Answer(found.total, rows, found.features, estimator.metric, "operator", found.uncounted, found.remarks)
 
 
 def _ask_space(estimator: estimators.Estimator, architecture: str, question: Question) -> Answer:
@@ -220,7 +223,7 @@ def _measure_plan(
     for row in found.rows:
         place, dot, rest = row.name.partition(".")
         rows.append(Row(f"{names.get(place, place)}{dot}{rest}", row.what, row.estimate, row.share))
-    return Answer(found.total, rows, found.features, found.metric, found.column, found.uncounted)
+    return Answer(found.total, rows, found.features, found.metric, found.column, found.uncounted, found.remarks)
 
 
 def _rows(layers: list[estimators.LayerShare]) -> list[Row]:

@@ -133,6 +133,11 @@ def print_lines(console: Console, lines: Iterable[str]) -> None:
         console.print(escape(line))
 
 
+def sentence(remark: str) -> str:
+    """Make a sentence of a remark without a full stop."""
+    return f"{remark[:1].upper()}{remark[1:]}."
+
+
 def named(names: Iterable[object]) -> str:
     """Name a few things, or with ``--verbose`` all."""
     return listed(names, most=None if is_verbose() else LISTED)

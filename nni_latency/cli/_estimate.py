@@ -14,7 +14,7 @@ from rich.markup import escape
 
 import nni_latency.estimators as estimators
 from nni_latency.cli._asked import Answer, NetworkOptions, Question, Row, ask
-from nni_latency.cli._console import named, remarks
+from nni_latency.cli._console import named, remarks, sentence
 from nni_latency.cli._constant_power import CONSTANT, at_constant_power, constant_power_content
 from nni_latency.cli._estimator_options import EstimatorOptions
 from nni_latency.cli._model import UserCodeOptions
@@ -102,6 +102,7 @@ def _report(answer: Answer, estimator: estimators.Estimator, top: int | None) ->
         "uncounted": list(answer.uncounted),
         "platform": {"id": estimator.platform.id, "facts": dict(estimator.platform.facts)},
         "missing": list(total.missing),
+        "remarks": list(answer.remarks),
         "layers": rows,
     }
     return Report(Grid(rows, columns, most=top or _ROWS, by="share"), content, after=lines)
@@ -114,7 +115,9 @@ def _row(row: Row, column: str, value: str) -> dict[str, Any]:
 
 
 def _print_doubts(answer: Answer, estimator: estimators.Estimator) -> None:
-    names = list(dict.fromkeys(answer.total.missing))
+    for remark in answer.remarks:
+        remarks().print(escape(sentence(remark)))
+    names = [name for name in dict.fromkeys(answer.total.missing) if name not in answer.remarks]
     if names:
         how = ", taken from the nearest entry or left out:" if isinstance(estimator, estimators.TableEstimator) else ","
         remarks().print(escape(f"Not in the estimator as asked{how} {named(names)}"))

@@ -23,7 +23,7 @@ from nni_latency.cli._question import question_of
 from nni_latency.cli._report import Column, Grid, Report, ReportingCommand, print_report
 from nni_latency.cli._space_options import SpaceOptions
 from nni_latency.cli._supervision import user_code
-from nni_latency.errors import InvalidValueError, LatencyError, MissingEntryError, UnknownNameError
+from nni_latency.errors import InvalidValueError, LatencyError, MissingEntryError, UnknownNameError, listed
 from nni_latency.platforms import Platform, ids_named
 from nni_latency.units import format_percent, format_seconds, parse_share
 
@@ -112,7 +112,7 @@ def _ask(
     question: query.Question, asked: _AskOptions, known: _KnownOptions, machine: _MachineOptions
 ) -> list[query.Answer]:
     store = database.open_store(known.database)
-    runtime = _runtime_here(asked.platform, machine)
+    runtime, reason = _runtime_here(asked.platform, machine)
     engine = query.LatencyQuery(
         store,
         machines=query.LocalMachines([runtime] if runtime is not None else []),
@@ -122,7 +122,7 @@ def _ask(
     try:
         if asked.platform is None:
             return _ask_everywhere(engine, question)
-        platform = _platform_of(asked.platform, runtime, engine)
+        platform = _platform_of(asked.platform, runtime, engine, reason)
         with _measuring(platform) as on_progress:
             return [
                 engine.ask(
@@ -179,10 +179,10 @@ def _ask_everywhere(engine: query.LatencyQuery, question: query.Question) -> lis
     return sorted(found, key=lambda answer: answer.value)
 
 
-def _runtime_here(name: str | None, machine: _MachineOptions) -> Any:
-    """Return the runtime of this machine that a platform stands for; None if it is elsewhere."""
+def _runtime_here(name: str | None, machine: _MachineOptions) -> tuple[Any, str]:
+    """Return the runtime of this machine that a platform stands for; None and the reason if it is elsewhere."""
     if name is None:
-        return None
+        return None, ""
     id_ = name if name.count(".") == 3 else None
     source, threads = name, machine.threads
     if id_ is not None:
@@ -190,16 +190,24 @@ def _runtime_here(name: str | None, machine: _MachineOptions) -> Any:
         source, threads = f"{wanted.runtime}:{wanted.precision}", wanted.threads
     try:
         runtime = loading.load_runtime(source, machine.device, threads=threads)
-    except (UnknownNameError, InvalidValueError):
-        return None
-    return runtime if id_ in (None, runtime.platform.id) else None
+    except (UnknownNameError, InvalidValueError) as error:
+        return None, str(error)
+    return (runtime, "") if id_ in (None, runtime.platform.id) else (None, "")
 
 
-def _platform_of(name: str, runtime: Any, engine: query.LatencyQuery) -> str:
+def _platform_of(name: str, runtime: Any, engine: query.LatencyQuery, reason: str) -> str:
+    """Return the id of a platform; ``reason`` is why no runtime of this machine has this name."""
     if runtime is not None:
         found: str = runtime.platform.id
         return found
-    return _fitting(name, engine.platforms())
+    ids = engine.platforms()
+    fitting = ids_named(name, ids)
+    if len(fitting) > 1 and name.partition(":")[0] in {Platform.parse(item).runtime for item in ids}:
+        raise UnknownNameError(
+            f"{name!r} cannot be measured on this machine: {reason} Name the platform whose prediction or record you "
+            f"want: {listed(fitting)}."
+        )
+    return _fitting(name, ids)
 
 
 def _fitting(name: str, ids: list[str], preferred: Sequence[str] = ()) -> str:

@@ -10,7 +10,18 @@ from nni_latency.errors import InvalidValueError
 from nni_latency.estimators._base import Estimate, Estimator, LayerEstimator
 from nni_latency.estimators._layer_share import layer_shares
 from nni_latency.estimators._measuring import MeasuringEstimator
-from nni_latency.operators import By, Features, OpSpec, TracedOperator, count_operators, onnx_inputs, trace, trace_onnx
+from nni_latency.operators import (
+    By,
+    Features,
+    Graph,
+    OpSpec,
+    count_graph,
+    onnx_inputs,
+    precision_remarks,
+    require_operators,
+    trace,
+    trace_onnx,
+)
 
 
 @dataclass(frozen=True)
@@ -49,12 +60,15 @@ class Breakdown:
         Counts over all operators.
     uncounted : tuple of str
         Kinds of operators of which `features` has what their shapes say alone: elements and bytes.
+    remarks : tuple of str
+        What had to be assumed of the network.
     """
 
     total: Estimate
     operators: tuple[OperatorShare, ...]
     features: Features
     uncounted: tuple[str, ...]
+    remarks: tuple[str, ...] = ()
 
     @property
     def costliest(self) -> list[OperatorShare]:
@@ -81,7 +95,7 @@ def break_down(
     Raises
     ------
     InvalidValueError
-        If model and inputs do not fit each other.
+        If model and inputs do not fit each other, or nothing in the model takes time.
     MissingEntryError
         If the estimator knows too little to answer.
     MeasurementError
@@ -102,13 +116,17 @@ def break_down(
     if isinstance(model, (str, Path)):
         if isinstance(estimator, MeasuringEstimator) or estimator.reads_onnx:
             example_inputs = list(onnx_inputs(model, batch_size, example_inputs).args)
-        traced = _of_onnx(estimator, model, example_inputs, batch_size)
+        graph = _of_onnx(estimator, model, example_inputs, batch_size)
     else:
-        traced = trace(model, example_inputs, by).operators
-    counted = count_operators(item.op for item in traced)
+        graph = trace(model, example_inputs, by)
+    traced = graph.operators
+    require_operators(traced, str(model) if isinstance(model, (str, Path)) else type(model).__name__)
+    precision = precision_remarks([item.op for item in traced], estimator.platform.precision)
+    remarks = (*graph.remarks, *precision)
+    counted = count_graph(graph)
     features, uncounted = counted.features, counted.uncounted
     if not isinstance(estimator, LayerEstimator):
-        return Breakdown(estimator.estimate(model, example_inputs), (), features, uncounted)
+        return Breakdown(estimator.estimate(model, example_inputs), (), features, uncounted, remarks)
     if isinstance(estimator, MeasuringEstimator):
         estimator.measure([(model, example_inputs)])
     costs = estimator._estimate_traced(traced)
@@ -117,12 +135,10 @@ def break_down(
         OperatorShare(item.name, item.op, share.estimate, share.share)
         for item, share in zip(traced, shares, strict=True)
     )
-    return Breakdown(estimator.total(costs), operators, features, uncounted)
+    return Breakdown(estimator.total(costs), operators, features, uncounted, remarks)
 
 
-def _of_onnx(
-    estimator: Estimator, path: str | Path, example_inputs: Any, batch_size: int | None
-) -> tuple[TracedOperator, ...]:
+def _of_onnx(estimator: Estimator, path: str | Path, example_inputs: Any, batch_size: int | None) -> Graph:
     if not (isinstance(estimator, (MeasuringEstimator, LayerEstimator)) or estimator.reads_onnx):
         raise InvalidValueError(f"{estimator!r} takes networks of torch, and no ONNX files such as {str(path)!r}.")
-    return trace_onnx(path, batch_size, example_inputs).operators
+    return trace_onnx(path, batch_size, example_inputs)

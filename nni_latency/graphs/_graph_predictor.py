@@ -25,7 +25,7 @@ from nni_latency.graphs._measured_network import MeasuredNetwork, check_networks
 from nni_latency.graphs._operator_cost import OperatorCost
 from nni_latency.graphs._operator_trees import describe
 from nni_latency.graphs._parameters import Parametrized
-from nni_latency.operators import Graph
+from nni_latency.operators import Graph, precision_remarks, require_operators
 from nni_latency.platforms import Platform
 
 Array = NDArray[np.float64]
@@ -217,9 +217,10 @@ class GraphPredictor(Parametrized):
         """Predict the latency of a network on every platform, by the id of the platform.
 
         An interval is wider where operators cost that it has never learned from, or something of the network had to be
-        assumed; `missing` names both.
+        assumed, or is in another precision than the platform; `missing` names all of it.
         """
         self._check_fitted()
+        require_operators(graph.operators, "The network")
         encoded = encode_graph(graph)
         values = self.predict_all([encoded])[0]
         unseen = [item.op.kind not in self.kinds_ for item in graph.operators]
@@ -228,13 +229,16 @@ class GraphPredictor(Parametrized):
             for kind in dict.fromkeys(item.op.kind for item, new in zip(graph.operators, unseen, strict=True) if new)
         )
         shares = self._costs(encoded, values)[unseen].sum(0) / values if any(unseen) else np.zeros(len(values))
-        is_doubtful = any(unseen) or bool(graph.remarks)
         named += graph.remarks
+        ops = [item.op for item in graph.operators]
+        told = {item: precision_remarks(ops, item) for item in {platform.precision for platform in self.platforms_}}
         found = {}
         for number, platform in enumerate(self.platforms_):
+            missing = (*named, *told[platform.precision])
+            is_doubtful = any(unseen) or bool(missing)
             factor = math.exp(self.spreads_[number] + _UNSEEN * float(shares[number] + 0.1 * is_doubtful))
             value = float(values[number])
-            found[platform.id] = Estimate(value, value / factor, value * factor, named)
+            found[platform.id] = Estimate(value, value / factor, value * factor, missing)
         return found
 
     def guess(self, graph: Graph, platform: Platform) -> Estimate:
@@ -266,11 +270,13 @@ class GraphPredictor(Parametrized):
                 f"A platform that was not measured is guessed from three known ones or more. {len(self.platforms_)} "
                 "are known."
             )
+        require_operators(graph.operators, "The network")
         guess = unmeasured.Unmeasured.of(platform, self.platforms_)
         value = float(guess.latencies(predicting.predict_terms(self.members_, [encode_graph(graph)]))[0])
         factor = math.exp(self.unmeasured_spread_)
         near = self.platforms_[guess.nearest].id
         doubts = [f"not measured on {platform.id}: guessed from {near}"]
+        doubts += precision_remarks([item.op for item in graph.operators], platform.precision)
         doubts += [f"no known platform has the fact {name}: it does not count" for name in guess.idle]
         return Estimate(value, value / factor, value * factor, tuple(doubts))
 
@@ -282,6 +288,7 @@ class GraphPredictor(Parametrized):
         list of OperatorCost
             In the order of the graph.
         """
+        require_operators(graph.operators, "The network")
         number = self._number(platform)
         encoded = encode_graph(graph)
         values = self.predict_all([encoded])[0]

@@ -17,6 +17,7 @@ from nni_latency.operators import (
     initialised,
     load_onnx,
     read_onnx,
+    require_operators,
     trace,
     without_weights,
 )
@@ -32,12 +33,14 @@ def graph_of(model: Any, example_inputs: Any = None, batch_size: int | None = No
     Raises
     ------
     InvalidValueError
-        If it cannot be read or exported.
+        If it cannot be read or exported, or nothing in it takes time.
     """
     if isinstance(model, Graph):
         return model
     if isinstance(model, (str, Path)):
-        return read_onnx(model, batch_size, example_inputs)
+        found = read_onnx(model, batch_size, example_inputs)
+        require_operators(found.operators, str(model))
+        return found
     try:
         light = light_onnx(model, example_inputs)
     except InvalidValueError as error:
@@ -45,7 +48,9 @@ def graph_of(model: Any, example_inputs: Any = None, batch_size: int | None = No
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "network.onnx"
         path.write_bytes(light)
-        return read_onnx(path)
+        found = read_onnx(path)
+    require_operators(found.operators, type(model).__name__)
+    return found
 
 
 def _traced(model: Any, example_inputs: Any, error: InvalidValueError) -> Graph:

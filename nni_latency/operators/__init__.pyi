@@ -1,3 +1,4 @@
+from ._answerable import precision_remarks, require_operators
 from ._calls import describe_call
 from ._composites import parts_of
 from ._export import OnnxNetwork, export_onnx
@@ -73,7 +74,9 @@ __all__ = [
     "onnx_network",
     "parse_op_keys",
     "parts_of",
+    "precision_remarks",
     "read_onnx",
+    "require_operators",
     "run_traced",
     "shares_memory_of",
     "shuffle_channels",

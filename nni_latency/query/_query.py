@@ -11,7 +11,7 @@ from nni_latency.estimators import Estimate, Estimator, LayerEstimator
 from nni_latency.graphs import GraphPredictor
 from nni_latency.kernels import Kernel, KernelPredictors
 from nni_latency.measurement import Benches, Campaign, CampaignHeader, NetworkSchedule, Progress, Protocol, Store
-from nni_latency.operators import OpSpec
+from nni_latency.operators import OpSpec, precision_remarks
 from nni_latency.platforms import Platform
 from nni_latency.query._answer import Answer, Measure, check_measure
 from nni_latency.query._machines import LocalMachines, Machines
@@ -179,6 +179,7 @@ class LatencyQuery:
                     # A file of a stranger may say anything of its operators.
                     continue
                 if estimate is not None and estimate.value > 0:
+                    estimate = _with_precision(estimate, question, platform)
                     return Answer.of_estimate(
                         estimate, key=question.key, platform=platform, predictor=name, version=_version()
                     )
@@ -259,6 +260,13 @@ def _estimate(predictor: Predictor, question: Question, platform: str) -> Estima
         return None
     estimator: Estimator = predictor
     return estimator.estimate(question.source, question.example_inputs)
+
+
+def _with_precision(estimate: Estimate, question: Question, platform: str) -> Estimate:
+    """Say if the network is in another precision than the platform."""
+    assert question.graph is not None, question
+    told = precision_remarks((item.op for item in question.graph.operators), Platform.parse(platform).precision)
+    return replace(estimate, missing=(*estimate.missing, *told))
 
 
 def _version() -> str:

@@ -28,6 +28,7 @@ from nni_latency.operators import (
     onnx_network,
     parse_op_keys,
     read_onnx,
+    require_operators,
 )
 from nni_latency.query._as_file import as_file
 
@@ -147,8 +148,7 @@ class Question:
     @classmethod
     def of_graph(cls, graph: Graph, light: bytes, inputs: Any, name: str) -> Question:
         """Make a question of a network that was read before."""
-        if not graph.operators:
-            raise InvalidValueError(f"{name!r} has no operators: nothing in it takes time.")
+        require_operators(graph.operators, name)
         return cls(graph_key(graph), "network", name, graph, partial(_built, light, name), inputs, light)
 
     @classmethod
