@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sized
 
 from nni_latency.errors import InvalidValueError
-from nni_latency.operators._families import work_of
+from nni_latency.operators._feature_table import work_of
 from nni_latency.operators._op_spec import OpSpec
 
 #: Precisions of platforms, by the element types of networks.
