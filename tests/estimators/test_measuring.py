@@ -210,7 +210,9 @@ def test_inputs_that_do_not_fit_are_refused(kind, inputs):
 def test_runtime_that_compiles_is_refused_by_layers(kind):
     estimator, runtime = _make(kind)
     runtime.sees_calls = False
-    with pytest.raises(MeasurementError, match=r"has no operators to time one by one.*estimator 'network'"):
+    with pytest.raises(
+        MeasurementError, match=r"cannot time the operators of a network one by one.*estimator 'network'"
+    ):
         estimator.estimate(nn.ReLU(), PICTURES)
 
 
