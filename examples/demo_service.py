@@ -16,9 +16,10 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import nni_latency_service.query as query
+
 # What is in them is loaded when it is used, so Ctrl-C is heard meanwhile.
 import nni_latency.graphs as graphs
-import nni_latency.query as query
 from nni_latency.errors import LatencyError
 from nni_latency.units import format_seconds
 

@@ -11,7 +11,6 @@ import nni_latency.kernels as kernels
 import nni_latency.loading as loading
 import nni_latency.measurement.meters as meters
 import nni_latency.measurement.runtimes as runtimes
-import nni_latency.query as query
 import nni_latency.spaces as spaces
 import nni_latency.tables as tables
 import nni_latency.validation as validation
@@ -25,7 +24,6 @@ def register_estimators(register: Register) -> None:
 
     ``kernels:PREDICTORS,RULES`` adds up kernels, ``energy:MODEL,DEVICE`` predicted operators, and
     ``graph-network:PREDICTOR,PLATFORM`` predicts whole networks.
-    ``service:URL#PLATFORM`` asks a service.
     ``fallback:TABLE,ESTIMATOR`` and ``ensemble:ESTIMATOR,ESTIMATOR`` combine others,
     ``weighted:WEIGHT*TABLE,WEIGHT*TABLE`` adds up tables of several metrics.
     ``table`` also takes the name of a table that ships; ``module``, ``graph`` and ``network`` take a device, ``cpu`` if
@@ -39,7 +37,6 @@ def register_estimators(register: Register) -> None:
     register("fallback", loading.load_fallback)
     register("ensemble", _load_ensemble)
     register("weighted", loading.load_weighted)
-    register("service", _remote)
     register("module", partial(_measuring, "ModuleEstimator"))
     register("graph", partial(_measuring, "GraphEstimator"))
     register("network", partial(_measuring, "MeasuredNetworkEstimator"))
@@ -111,10 +108,6 @@ def _validation_of(name: str) -> Path | None:
 
 def _read_acts(argument: str) -> Any:
     return estimators.ActsEstimator.load(argument)
-
-
-def _remote(argument: str) -> Any:
-    return query.RemoteEstimator.of(argument)
 
 
 def _measuring(kind: str, device: str) -> Any:

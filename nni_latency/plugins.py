@@ -20,8 +20,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib import metadata
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Protocol
 
+import click
 import pluggy
 
 import nni_latency.estimators as estimators
@@ -29,6 +30,7 @@ import nni_latency.kernels as kernels
 import nni_latency.measurement as measurement
 import nni_latency.measurement.runtimes as runtimes
 from nni_latency.errors import LatencyError, PluginError, UnknownNameError
+from nni_latency.hook_checks import Pluggable
 
 GROUP = "nni_latency"
 
@@ -38,6 +40,7 @@ hookimpl = pluggy.HookimplMarker(GROUP)
 #: What plugins of this project register that are installed apart, by kind and name: the folder in ``plugins/``.
 SEPARATE = {
     ("estimator", "roofline"): "nni_latency_roofline",
+    ("estimator", "service"): "nni_latency_service",
     ("kernel", "ghost_module"): "nni_latency_ghost",
     ("meter", "cpu-energy"): "nni_latency_cpu_energy",
     ("runtime", "litert"): "nni_latency_litert",
@@ -49,6 +52,25 @@ SEPARATE = {
 
 #: Called with a name and a factory.
 Register = Callable[[str, Callable[..., Any]], None]
+
+
+class RegisterCommand(Protocol):
+    """Called with a name and a command, or what makes it."""
+
+    def __call__(self, name: str, factory: Callable[..., Any], *, runs_networks: bool = False) -> None:
+        """Register a command.
+
+        Parameters
+        ----------
+        name : str
+            Under which it is called.
+        factory : click.Command or callable
+            The command, or what makes it without arguments. The first line of its docstring is shown by ``--help``,
+            which does not call it.
+        runs_networks : bool, default=False
+            Whether it runs networks of the user. Such a command runs in a process that is watched, so that a network
+            that crashes or never returns ends with one sentence.
+        """
 
 
 class HookSpecs:
@@ -74,6 +96,10 @@ class HookSpecs:
     def register_kernels(self, register: Register) -> None:
         """Register kernels: ``register(name, factory)``, ``factory() -> KernelType``."""
 
+    @hookspec
+    def register_commands(self, register: RegisterCommand) -> None:
+        """Register commands of ``nni-latency``: ``register(name, factory)``, ``factory() -> click.Command``."""
+
 
 #: What a factory must make, by the kind of what is registered: how it is called, and its class. Classes are looked up
 #: late, so that a list of plugins imports none of them. A space is checked where NNI is known.
@@ -82,6 +108,7 @@ _MADE: Mapping[str, tuple[str, Callable[[], type[Any]]]] = {
     "runtime": ("a Runtime", lambda: runtimes.Runtime),
     "meter": ("a Meter", lambda: measurement.Meter),
     "kernel": ("a KernelType", lambda: kernels.KernelType),
+    "command": ("a click.Command", lambda: click.Command),
 }
 
 
@@ -97,14 +124,24 @@ class Registration:
         Makes it.
     owner : str
         Name of the plugin.
-    kind : {"estimator", "runtime", "meter", "space", "kernel"}
+    kind : {"estimator", "runtime", "meter", "space", "kernel", "command"}
         What it makes.
+    runs_networks : bool
+        Of a command: whether it runs networks of the user.
     """
 
     name: str
     factory: Callable[..., Any]
     owner: str
     kind: str
+    runs_networks: bool = False
+
+    @property
+    def summary(self) -> str:
+        """What the factory does, as the first line of its docstring says; for a command, its own short help."""
+        if isinstance(self.factory, click.Command):
+            return self.factory.get_short_help_str(limit=100)
+        return (inspect.getdoc(self.factory) or "").partition("\n")[0]
 
     def make(self, *arguments: Any, **options: Any) -> Any:
         """Call the factory, and check what it makes.
@@ -116,7 +153,9 @@ class Registration:
             names the plugin.
         """
         try:
-            made = self.factory(*arguments, **options)
+            # A command is itself callable, and calling it would run it.
+            is_made = isinstance(self.factory, click.Command)
+            made = self.factory if is_made else self.factory(*arguments, **options)
         except LatencyError:
             raise
         except Exception as error:  # a stranger's plugin may raise anything
@@ -128,7 +167,7 @@ class Registration:
         what, base = _MADE[self.kind]
         if not isinstance(made, base()):
             raise self.makes_no(what, made)
-        return made.adopt(self.owner, self.name)
+        return made.adopt(self.owner, self.name) if isinstance(made, Pluggable) else made
 
     def makes_no(self, what: str, made: object) -> PluginError:
         """Return the error of a factory that made something else."""
@@ -169,7 +208,7 @@ class Registry:
 
     Parameters
     ----------
-    estimators, runtimes, meters, spaces, kernels : mapping of str to Registration
+    estimators, runtimes, meters, spaces, kernels, commands : mapping of str to Registration
         By name.
     plugins : tuple of PluginInfo
         Who registered it, broken plugins included.
@@ -180,6 +219,7 @@ class Registry:
     meters: Mapping[str, Registration] = field(default_factory=dict)
     spaces: Mapping[str, Registration] = field(default_factory=dict)
     kernels: Mapping[str, Registration] = field(default_factory=dict)
+    commands: Mapping[str, Registration] = field(default_factory=dict)
     plugins: tuple[PluginInfo, ...] = ()
 
     def find(self, kind: str, name: str) -> Registration:
@@ -201,7 +241,14 @@ class Registry:
         raise UnknownNameError(f"{error} Plugins that did not load: {'; '.join(broken)}.") if broken else error
 
 
-_HOOKS = ("register_estimators", "register_runtimes", "register_meters", "register_spaces", "register_kernels")
+_HOOKS = (
+    "register_estimators",
+    "register_runtimes",
+    "register_meters",
+    "register_spaces",
+    "register_kernels",
+    "register_commands",
+)
 
 
 def make_manager(
@@ -317,13 +364,13 @@ def _call_hooks(
 
 @dataclass(frozen=True)
 class _Registering:
-    """What a hook is called with: `register(name, factory)`."""
+    """What a hook is called with: `register(name, factory)`; commands also take ``runs_networks``."""
 
     owner: str
     kind: str
     registrations: list[Registration]
 
-    def __call__(self, name: str, factory: Callable[..., Any]) -> None:
+    def __call__(self, name: str, factory: Callable[..., Any], **options: bool) -> None:
         if not isinstance(name, str) or not name or set(name) & set(":/\\ \n") or name.endswith(".json"):
             raise PluginError(
                 f"the name of {_article(self.kind)} must be a text that does not look like a path and has no ':' or "
@@ -331,7 +378,9 @@ class _Registering:
             )
         if not callable(factory):
             raise PluginError(f"the factory of {name!r} must be something to call. Got {type(factory).__name__}")
-        self.registrations.append(Registration(name, factory, self.owner, self.kind))
+        if options and self.kind != "command":
+            raise PluginError(f"register() takes the options {', '.join(options)} for commands only. Omit them.")
+        self.registrations.append(Registration(name, factory, self.owner, self.kind, **options))
 
 
 def _article(kind: str) -> str:

@@ -39,11 +39,11 @@ def pytest_collection_finish() -> None:
 
 
 def _isolate(monkeypatch: pytest.MonkeyPatch, home: Path) -> None:
-    """Give tests an empty home directory and the built-in plugins alone."""
+    """Give tests an empty home directory, and the plugins that add commands, where they are installed, alone."""
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.setenv("XDG_CACHE_HOME", str(home / "cache"))
     monkeypatch.setenv("XDG_DATA_HOME", str(home / "data"))
-    monkeypatch.setenv("NNI_LATENCY_PLUGINS", "")
+    monkeypatch.setenv("NNI_LATENCY_PLUGINS", "service")
     for variable in ("NNI_LATENCY_CACHE", "NNI_LATENCY_DATABASE", "COLUMNS"):
         monkeypatch.delenv(variable, raising=False)
     if "nni.tools.nnictl.config_utils" in sys.modules:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import threading
 
 import torch
+from nni_latency_service.query import LocalMachines
 from torch import nn
 
 from nni_latency.errors import MeasurementError
 from nni_latency.operators import OnnxNetwork, export_onnx
 from nni_latency.platforms import Platform
-from nni_latency.query import LocalMachines
 from nni_latency.testing import FakeRuntime
 
 HERE = Platform("fake-device", "fake", facts={"runtime.version": "7"})

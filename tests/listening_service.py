@@ -7,8 +7,7 @@ import threading
 import time
 
 import uvicorn
-
-from nni_latency.service import make_app
+from nni_latency_service import make_app
 
 
 @contextlib.contextmanager

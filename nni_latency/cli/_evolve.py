@@ -12,8 +12,8 @@ import click
 
 import nni_latency.database as database
 import nni_latency.graphs as graphs
+import nni_latency.learning as learn
 import nni_latency.plots as plots
-import nni_latency.query as query
 from nni_latency.cli._console import progress, remarks
 from nni_latency.cli._farm_options import FitFarmOptions
 from nni_latency.cli._option import grouped, option, output_option
@@ -91,7 +91,7 @@ def command(learning: _EvolveOptions, instead: _InsteadOptions, files: _FileOpti
 
 def _versions(store: database.DatabaseStore, name: str) -> list[database.PredictorVersion]:
     """Return the versions of the predictor of networks and of those of kernels, by predictor, the oldest first."""
-    found = [item for item in database.predictor_versions(store.database) if query.is_named(item.name, name)]
+    found = [item for item in database.predictor_versions(store.database) if learn.is_named(item.name, name)]
     return sorted(found, key=lambda item: (item.name, item.number))
 
 
@@ -137,7 +137,7 @@ def _learn(store: database.DatabaseStore, learning: _EvolveOptions) -> list[str]
 
     make = partial(graphs.GraphPredictor, epochs=learning.epochs)
     try:
-        found = query.evolve(store, name=learning.name, at_least=learning.at_least, make=make, watch=watch)
+        found = learn.evolve(store, name=learning.name, at_least=learning.at_least, make=make, watch=watch)
     finally:
         if begun:
             bar.stop()

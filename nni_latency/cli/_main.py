@@ -13,6 +13,7 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
+from nni_latency.cli._added import added_commands
 from nni_latency.cli._noise import is_verbose, noise_options
 from nni_latency.cli._printable import printable
 from nni_latency.cli._supervision import INTERRUPTED
@@ -39,7 +40,6 @@ COMMANDS: dict[str, str] = {
     "analyze": "nni_latency.cli._analyze",
     "profile-operators": "nni_latency.cli._profile_operators",
     "families": "nni_latency.cli._families",
-    "query": "nni_latency.cli._query",
     "predict": "nni_latency.cli._predict",
     "compare": "nni_latency.cli._compare",
     "measure-networks": "nni_latency.cli._measure_networks",
@@ -48,8 +48,6 @@ COMMANDS: dict[str, str] = {
     "database": "nni_latency.cli._database",
     "farm": "nni_latency.cli._farm",
     "evolve": "nni_latency.cli._evolve",
-    "serve": "nni_latency.cli._serve",
-    "keys": "nni_latency.cli._keys",
     "plugins": "nni_latency.cli._plugins",
 }
 
@@ -73,7 +71,6 @@ _SUMMARIES = {
     "analyze": "Analyze a network: work, memory traffic and cost of every block.",
     "profile-operators": "Measure which kinds of operators take the time and energy of several models.",
     "families": "List families of networks, and write random members as ONNX files.",
-    "query": "Ask for a latency: from a record, a measurement or a prediction.",
     "predict": "Predict the latency of an ONNX file on every known platform.",
     "compare": "Compare the predicted latencies of ONNX files.",
     "measure-networks": "Measure many networks on several platforms: a data set of latencies.",
@@ -82,9 +79,7 @@ _SUMMARIES = {
     "database": "Inspect, share and clean up the database of measurements.",
     "farm": "Measure on several machines: start a scheduler, join it, see how it is doing.",
     "evolve": "Learn from what the database has got to know since the last time.",
-    "serve": "Serve latencies over HTTP: known, measured or predicted.",
-    "keys": "Manage the API keys of a service.",
-    "plugins": "List registered estimators, runtimes, meters, spaces and kernels.",
+    "plugins": "List registered estimators, runtimes, meters, spaces, kernels and commands.",
 }
 
 
@@ -111,8 +106,8 @@ class LazyGroup(click.Group):
             sys.exit(Failure.exit_code)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the names of the commands, in order."""
-        return list(COMMANDS)
+        """Return the names of the commands, in order, those of plugins last."""
+        return [*COMMANDS, *added_commands(COMMANDS).commands]
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -120,26 +115,39 @@ class LazyGroup(click.Group):
         """Find the command that is called; of one that there is not, name the one that is most like it."""
         name = args[0]
         if name not in COMMANDS and not name.startswith("-"):
-            close = difflib.get_close_matches(name[:100], COMMANDS, 1)
-            hint = f" Did you mean {close[0]!r}?" if close else ""
-            raise click.UsageError(f"No such command {printable(repr(name))}.{hint}", ctx)
+            added = added_commands(COMMANDS)
+            if name not in added.commands:
+                close = difflib.get_close_matches(name[:100], [*COMMANDS, *added.commands], 1)
+                hint = f" Did you mean {close[0]!r}?" if close else ""
+                problems = "".join(f" {problem}" for problem in added.problems)
+                raise click.UsageError(f"No such command {printable(repr(name))}.{hint}{printable(problems)}", ctx)
         return super().resolve_command(ctx, args)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import a command."""
-        if cmd_name not in COMMANDS:
-            return None
-        command: click.Command = importlib.import_module(COMMANDS[cmd_name]).command
-        return command
+        if cmd_name in COMMANDS:
+            command: click.Command = importlib.import_module(COMMANDS[cmd_name]).command
+            return command
+        added = added_commands(COMMANDS).commands.get(cmd_name)
+        return None if added is None else added.make()
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands without importing any."""
         with formatter.section("Commands"):
             formatter.write_dl(list(_SUMMARIES.items()))
+        added = added_commands(COMMANDS)
+        if added.commands:
+            with formatter.section("Commands of plugins"):
+                formatter.write_dl([(name, item.summary) for name, item in added.commands.items()])
+        for problem in added.problems:
+            formatter.write_paragraph()
+            formatter.write_text(printable(problem))
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Return the commands and options that begin with what was typed, without importing any command."""
-        names = [CompletionItem(name, help=text) for name, text in _SUMMARIES.items() if name.startswith(incomplete)]
+        added = {name: item.summary for name, item in added_commands(COMMANDS).commands.items()}
+        known = {**_SUMMARIES, **added}
+        names = [CompletionItem(name, help=text) for name, text in known.items() if name.startswith(incomplete)]
         return [*names, *click.Command.shell_complete(self, ctx, incomplete)]
 
     def invoke(self, ctx: click.Context) -> Any:

@@ -19,13 +19,11 @@ import nni_latency.loading as loading
 import nni_latency.micro_benchmarks as micro_benchmarks
 import nni_latency.plots as plots
 import nni_latency.profiling as profiling
-import nni_latency.service as service
 import nni_latency.tables as tables
 import nni_latency.validation as validation
 from nni_latency.cli._fusion_report import fusion_report
 from nni_latency.cli._graph_report import graph_report
 from nni_latency.cli._kernel_report import kernel_report
-from nni_latency.cli._keys import keys_report
 from nni_latency.cli._profile_report import profile_report
 from nni_latency.cli._report import Report
 from nni_latency.cli._search_document import SEARCH
@@ -158,9 +156,6 @@ SAVED_FILES: Mapping[str, SavedFile] = MappingProxyType(
             lambda path: SEARCH.load(path, lambda summary: summary),
             lambda found, _: search_report(found),
             undrawn="The picture of a search lies beside it, as search.png.",
-        ),
-        "nni_latency.api_keys": SavedFile(
-            "a file of API keys", lambda path: service.ApiKeys.load(path), lambda found, _: keys_report(found)
         ),
     }
 )

@@ -16,8 +16,10 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-#: Commands that run the networks of the user.
-COMMANDS = frozenset({"estimate", "analyze", "profile-operators", "query", "search"})
+from nni_latency.cli._added import runs_networks
+
+#: Built-in commands that run networks of the user.
+COMMANDS = frozenset({"estimate", "analyze", "profile-operators", "search"})
 
 #: The variable with the number of the pipe to the process that watches.
 _PIPE = "NNI_LATENCY_SUPERVISOR"
@@ -39,10 +41,10 @@ def is_needed(arguments: Sequence[str]) -> bool:
     """Whether a command line is to be run in a process of its own."""
     command = next((item for item in arguments if not item.startswith("-")), None)
     return (
-        command in COMMANDS
-        and sys.platform != "win32"
+        sys.platform != "win32"
         and _PIPE not in os.environ
         and not {"-h", "--help"} & set(arguments)
+        and (command in COMMANDS or runs_networks(command))
     )
 
 

@@ -18,7 +18,7 @@ from nni_latency.database import (
 )
 from nni_latency.errors import InvalidValueError, UnknownNameError
 from nni_latency.graphs import GraphPredictor
-from nni_latency.query._lessons import (
+from nni_latency.learning._lessons import (
     EVOLVING,
     Example,
     Learned,

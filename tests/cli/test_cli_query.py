@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 
+import nni_latency_service.commands._query as query_command
 import pytest
 from fake_machines import HERE, machines, onnx_bytes
 from measured_graphs import FAST, fitted
+from nni_latency_service.query import LatencyQuery
 from tiny import TINY_OPTIONS
 
-import nni_latency.cli._query as query_command
 from nni_latency.database import DatabaseStore
-from nni_latency.query import LatencyQuery
 
 pytest.importorskip("onnx", reason="the package onnx is not installed")
 

@@ -10,10 +10,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from nni_latency_service.query import LatencyClient
+from nni_latency_service import ApiKeys
 
 from nni_latency.database import DatabaseStore, PredictorVersion, add_predictor
-from nni_latency.query import LatencyClient
-from nni_latency.service import ApiKeys
 
 pytest.importorskip("onnx", reason="the package onnx is not installed")
 

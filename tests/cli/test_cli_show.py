@@ -12,6 +12,7 @@ import pytest
 import torch
 from measured_graphs import fitted
 from narrow import WIDTHS, check_lines
+from nni_latency_service import ApiKeys
 from PIL import Image
 from torch import nn
 
@@ -29,7 +30,6 @@ from nni_latency.measurement import MemoryStore
 from nni_latency.operators import FusionRule, FusionRules, FusionTimes, OpSpec
 from nni_latency.platforms import Platform
 from nni_latency.profiling import PROFILE_PROTOCOL, own_model, profile_operators
-from nni_latency.service import ApiKeys
 from nni_latency.testing import FakeMeter, FakeRuntime
 
 _DATA = Path(__file__).parents[1] / "tables" / "data"

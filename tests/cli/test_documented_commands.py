@@ -17,6 +17,7 @@ from click.testing import CliRunner
 from documented import ROOT, commands
 from measured_graphs import fitted, save_nodes, write_measured
 from narrow import check_lines
+from nni_latency_service import ApiKeys
 
 from nni_latency.cli import main
 from nni_latency.cli._outputs import OutputFile
@@ -27,7 +28,6 @@ from nni_latency.micro_benchmarks import BLOCKS, draw_blocks, run_benchmarks
 from nni_latency.operators import FusionRule, FusionRules, features_of
 from nni_latency.platforms import Platform
 from nni_latency.profiling import own_model, profile_operators
-from nni_latency.service import ApiKeys
 from nni_latency.tables import shipped_tables
 from nni_latency.testing import FakeMeter, FakeRuntime
 

@@ -7,6 +7,16 @@ from functools import partial
 
 import pytest
 from measured_graphs import FAST, latency, measured
+from nni_latency_service.query import (
+    LatencyQuery,
+    Question,
+    evolve,
+    is_held_out,
+    known_networks,
+    lessons,
+    load_current,
+    load_version,
+)
 from sqlalchemy import text
 
 from nni_latency.database import DatabaseStore, latest_platforms, predictor_versions, take_predictor
@@ -26,16 +36,6 @@ from nni_latency.measurement import CampaignHeader, Protocol, Record, Subject
 from nni_latency.operators import graph_key, work_of
 from nni_latency.platforms import Platform
 from nni_latency.plots import draw_evolution
-from nni_latency.query import (
-    LatencyQuery,
-    Question,
-    evolve,
-    is_held_out,
-    known_networks,
-    lessons,
-    load_current,
-    load_version,
-)
 from nni_latency.testing import FakeRuntime
 
 _SMALL = partial(GraphPredictor, hidden=8, epochs=2, n_folds=2, n_members=1)

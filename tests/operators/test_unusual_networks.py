@@ -8,6 +8,7 @@ import inspect
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812 - everybody calls it so
+from nni_latency_service.query import Question
 from torch import nn
 
 from nni_latency.analysis import ModelAnalysis
@@ -25,7 +26,6 @@ from nni_latency.operators import (
     initialised,
     trace,
 )
-from nni_latency.query import Question
 from nni_latency.testing import FakeRuntime
 
 # Torch is about to drop what networks of users still have.

@@ -8,9 +8,9 @@ import json
 import threading
 
 import pytest
+from nni_latency_service.query import LatencyClient, ServiceError
 
 from nni_latency.operators import OpSpec
-from nni_latency.query import LatencyClient, ServiceError
 
 _KEY = OpSpec.of("relu", [(1, 3)]).op_key
 _PLATFORM = "board.torch.fp32.t1"

@@ -13,10 +13,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from listening_service import listening
 from measured_graphs import FAST
+from nni_latency_service.query import LatencyQuery
+from nni_latency_service import LatencyService, ServiceLimits
 
 from nni_latency.measurement import MemoryStore
-from nni_latency.query import LatencyQuery
-from nni_latency.service import LatencyService, ServiceLimits
 
 #: How many files are sent: in the fast suite and in the slow one.
 FEW, MANY = 300, 5000

@@ -6,13 +6,13 @@ import subprocess
 import sys
 
 import pytest
+from nni_latency_service import ApiKeys
 
 from nni_latency.errors import FileFormatError, InvalidValueError
-from nni_latency.service import ApiKeys
 
 _ADD = """
 import sys
-from nni_latency.service import ApiKeys
+from nni_latency_service import ApiKeys
 
 print("ready", flush=True)
 sys.stdin.readline()

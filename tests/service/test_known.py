@@ -6,10 +6,10 @@ import asyncio
 import threading
 
 import pytest
+from nni_latency_service.query import Answer
+from nni_latency_service._known import KnownAnswers
 
 from nni_latency.errors import OutputError
-from nni_latency.query import Answer
-from nni_latency.service._known import KnownAnswers
 
 
 def _answer(key, platform):

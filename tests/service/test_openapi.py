@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from fake_machines import machines
 from listening_service import listening
+from nni_latency_service.query import LatencyQuery
+from nni_latency_service import LatencyService, ServiceLimits
 
 from nni_latency.database import DatabaseStore
-from nni_latency.query import LatencyQuery
-from nni_latency.service import LatencyService, ServiceLimits
 
 #: Requests of every operation, of each kind that schemathesis makes.
 EXAMPLES = 20

@@ -10,12 +10,12 @@ import pytest
 from fake_machines import HERE, machines, onnx_bytes
 from listening_service import listening
 from measured_graphs import FAST, SLOW
+from nni_latency_service.query import LatencyQuery, LocalMachines
+from nni_latency_service import LatencyService
 
 from nni_latency.database import DatabaseStore, PredictorVersion, add_predictor
 from nni_latency.farm import WorkerState
 from nni_latency.measurement import CampaignHeader, Protocol, Record, Subject
-from nni_latency.query import LatencyQuery, LocalMachines
-from nni_latency.service import LatencyService
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 

@@ -10,6 +10,7 @@ from fake_machines import HERE, OnnxFake, machines, network, onnx_bytes
 from hypothesis import given
 from hypothesis import strategies as st
 from measured_graphs import FAST, fitted
+from nni_latency_service.query import AllMachines, Answer, LatencyQuery, LocalMachines, Question
 
 from nni_latency.database import DatabaseStore, open_store
 from nni_latency.errors import (
@@ -23,7 +24,6 @@ from nni_latency.estimators import Estimate, NetworkEstimator
 from nni_latency.measurement import MemoryStore
 from nni_latency.operators import OpSpec, graph_key, read_onnx
 from nni_latency.platforms import Platform
-from nni_latency.query import AllMachines, Answer, LatencyQuery, LocalMachines, Question
 from nni_latency.spaces import FBNetSpace, network_of
 
 onnx = pytest.importorskip("onnx", reason="the package onnx is not installed")

@@ -9,14 +9,14 @@ from functools import partial
 
 import pytest
 from farms import FarmOfDevices, wait_until
+from nni_latency_service.query import FarmMachines, LatencyQuery, Question
+from nni_latency_service import LatencyService
 
 import nni_latency.farm as farm
 from nni_latency.database import DatabaseStore
 from nni_latency.errors import BusyError, FarmError, MissingEntryError
 from nni_latency.measurement import IsolatedBench, Limits, Protocol
 from nni_latency.measurement.runtimes import TorchEager
-from nni_latency.query import FarmMachines, LatencyQuery, Question
-from nni_latency.service import LatencyService
 from nni_latency.testing import FakeDevice, FarmOfProcesses
 
 _PLATFORM = "device.fake.fp32.t1"
@@ -54,7 +54,7 @@ def _address(processes):
 
 @pytest.mark.slow
 def test_a_farm_that_is_lost_is_found_again_and_what_is_known_is_answered(tmp_path, store, monkeypatch):
-    monkeypatch.setattr("nni_latency.query._machines._INTERVAL", 0.1)
+    monkeypatch.setattr("nni_latency_service.query._machines._INTERVAL", 0.1)
     with FarmOfProcesses(tmp_path) as first:
         first.join("worker", partial(FakeDevice, "device"))
         with first.client() as client:

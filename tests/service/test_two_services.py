@@ -8,10 +8,10 @@ import sys
 import threading
 
 import pytest
+from nni_latency_service.query import LatencyClient
 
 from nni_latency.database import DatabaseStore
 from nni_latency.loading import load_runtime
-from nni_latency.query import LatencyClient
 
 pytestmark = pytest.mark.slow
 

@@ -22,15 +22,14 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from nni_latency.database import DatabaseStore, count_stored
 from nni_latency.errors import InvalidValueError, LatencyError, MissingEntryError
 from nni_latency.operators import InputShape
-from nni_latency.query import Answer, Question
-from nni_latency.service._jobs import Job
-from nni_latency.service._keys import ApiKey, ApiKeys, Role
-from nni_latency.service._known import KnownAnswers
-from nni_latency.service._limits import RateLimiter
-from nni_latency.service._lists import OFFSET, page_limit, page_of, register_lists
-from nni_latency.service._metrics import ServiceMetrics
-from nni_latency.service._page import register_page
-from nni_latency.service._refusals import (
+from nni_latency_service._jobs import Job
+from nni_latency_service._keys import ApiKey, ApiKeys, Role
+from nni_latency_service._known import KnownAnswers
+from nni_latency_service._limits import RateLimiter
+from nni_latency_service._lists import OFFSET, page_limit, page_of, register_lists
+from nni_latency_service._metrics import ServiceMetrics
+from nni_latency_service._page import register_page
+from nni_latency_service._refusals import (
     REFUSALS,
     RefusedError,
     internal_error,
@@ -39,7 +38,7 @@ from nni_latency.service._refusals import (
     sentence_of,
     too_many,
 )
-from nni_latency.service._requests import (
+from nni_latency_service._requests import (
     FILE,
     Asked,
     BulkRequest,
@@ -50,7 +49,8 @@ from nni_latency.service._requests import (
     body_of,
     takes,
 )
-from nni_latency.service._service import LatencyService
+from nni_latency_service._service import LatencyService
+from nni_latency_service.query import Answer, Question
 
 #: What a browser on the same machine calls it.
 _LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]")

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from nni_latency.errors import BusyError, InvalidValueError, LatencyError, UnknownNameError
 from nni_latency.measurement import Progress
-from nni_latency.query import Answer
+from nni_latency_service.query import Answer
 
 State = Literal["queued", "running", "done", "failed", "cancelled"]
 

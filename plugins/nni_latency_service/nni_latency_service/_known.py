@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import anyio.to_thread
 
-from nni_latency.query import Answer
+from nni_latency_service.query import Answer
 
 #: Questions that are answered together at most.
 _MOST = 64

@@ -9,7 +9,7 @@ from fastapi import FastAPI, Query
 from fastapi.responses import JSONResponse, Response
 
 from nni_latency.database import DatabaseStore, list_known, predictor_versions
-from nni_latency.service._service import LatencyService
+from nni_latency_service._service import LatencyService
 
 #: The parameter that says where a page begins.
 OFFSET = Query(default=0, ge=0)

@@ -14,9 +14,9 @@ from nni_latency.datasets import GraphDocument
 from nni_latency.errors import InvalidValueError, LatencyError, MeasurementError
 from nni_latency.measurement import CandidateError, WorkerProcess
 from nni_latency.operators import Graph, Inputs, InputShape
-from nni_latency.query import Question
-from nni_latency.service._limits import ServiceLimits
-from nni_latency.service._reading import Reading, empty
+from nni_latency_service._limits import ServiceLimits
+from nni_latency_service._reading import Reading, empty
+from nni_latency_service.query import Question
 
 
 class OnnxReader:

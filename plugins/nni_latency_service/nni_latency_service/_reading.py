@@ -12,7 +12,7 @@ from nni_latency.errors import InvalidValueError, LatencyError, listed
 from nni_latency.graphs import light_onnx
 from nni_latency.imports import require
 from nni_latency.operators import Graph, InputShape, count_operators, load_onnx, onnx_inputs, read_onnx
-from nni_latency.query import as_file
+from nni_latency_service.query import as_file
 
 #: Where the weights of a file are said to be that has none.
 _LEFT_OUT = "weights-left-out"

@@ -11,9 +11,9 @@ from typing import Any
 
 from nni_latency.errors import InvalidValueError, OutputError
 from nni_latency.imports import require
-from nni_latency.service._app import make_app
-from nni_latency.service._keys import ApiKeys
-from nni_latency.service._service import LatencyService
+from nni_latency_service._app import make_app
+from nni_latency_service._keys import ApiKeys
+from nni_latency_service._service import LatencyService
 
 
 def check_binding(host: str, keys: ApiKeys | None) -> None:

@@ -15,13 +15,14 @@ from typing import Any
 from nni_latency.database import DatabaseStore, PlatformDrift, platform_drift
 from nni_latency.errors import InvalidValueError, LatencyError, MissingEntryError
 from nni_latency.graphs import GraphPredictor
+from nni_latency.learning import current_versions, evolve, load_version
 from nni_latency.measurement import Progress
 from nni_latency.operators import OP_KEY, InputShape, count_graph, features_of, parse_op_keys
-from nni_latency.query import Answer, LatencyQuery, Measure, Question, current_versions, evolve, load_version
-from nni_latency.service._jobs import Job, JobQueue
-from nni_latency.service._limits import ServiceLimits
-from nni_latency.service._reader import OnnxReader
 from nni_latency.units import whole_number
+from nni_latency_service._jobs import Job, JobQueue
+from nni_latency_service._limits import ServiceLimits
+from nni_latency_service._reader import OnnxReader
+from nni_latency_service.query import Answer, LatencyQuery, Measure, Question
 
 _LOG = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from typing import Literal
 import click
 from rich.markup import escape
 
-import nni_latency.service as service
+import nni_latency_service as service
 from nni_latency.cli._console import remarks, results
 from nni_latency.cli._report import Column, Grid, Report, ReportingCommand, print_report
 

@@ -13,19 +13,19 @@ import click
 import nni_latency.database as database
 import nni_latency.loading as loading
 import nni_latency.measurement as measurement
-import nni_latency.query as query
+import nni_latency_service.query as query
 from nni_latency.cli._asked import NetworkOptions
 from nni_latency.cli._console import progress, remarks
 from nni_latency.cli._model import UserCodeOptions
 from nni_latency.cli._option import DURATION, grouped, option, parsed
 from nni_latency.cli._predictor_options import PRETRAINED, load_predictor
-from nni_latency.cli._question import question_of
 from nni_latency.cli._report import Column, Grid, Report, ReportingCommand, print_report
 from nni_latency.cli._space_options import SpaceOptions
 from nni_latency.cli._supervision import user_code
 from nni_latency.errors import InvalidValueError, LatencyError, MissingEntryError, UnknownNameError, listed
 from nni_latency.platforms import Platform, ids_named
 from nni_latency.units import format_percent, format_seconds, parse_share
+from nni_latency_service.commands._question import question_of
 
 SHARE = parsed("percent", parse_share)
 

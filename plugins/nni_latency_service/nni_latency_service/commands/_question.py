@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import nni_latency.query as query
 import nni_latency.spaces as spaces
 import nni_latency.tables as tables
+import nni_latency_service.query as query
 from nni_latency.cli._asked import NetworkOptions, random_inputs, sample_of
 from nni_latency.cli._model import load_class, make_inputs, make_network, names_a_class, onnx_inputs_of, send_by_value
 from nni_latency.cli._space_options import SpaceOptions

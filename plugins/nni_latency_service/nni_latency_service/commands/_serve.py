@@ -13,15 +13,15 @@ import click
 import nni_latency.database as database
 import nni_latency.farm as farm
 import nni_latency.loading as loading
-import nni_latency.query as query
-import nni_latency.service as service
+import nni_latency_service as service
+import nni_latency_service.query as query
 from nni_latency.cli._console import remarks, results
 from nni_latency.cli._farm_options import security_of_environment
 from nni_latency.cli._measure_networks import NAMES
 from nni_latency.cli._option import DURATION, grouped, option
-from nni_latency.cli._query import load_predictors
 from nni_latency.errors import InvalidValueError
 from nni_latency.measurement import Limits
+from nni_latency_service.commands._query import load_predictors
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from nni_latency.errors import InvalidValueError, LatencyError, MeasurementError, MissingEntryError
-from nni_latency.query._answer import Answer, Measure, check_measure
-from nni_latency.query._question import Question
+from nni_latency_service.query._answer import Answer, Measure, check_measure
+from nni_latency_service.query._question import Question
 
 #: The variable with the key of a service, where none is given.
 KEY_VARIABLE = "NNI_LATENCY_API_KEY"

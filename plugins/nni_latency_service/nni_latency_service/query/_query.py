@@ -13,9 +13,9 @@ from nni_latency.kernels import Kernel, KernelPredictors
 from nni_latency.measurement import Benches, Campaign, CampaignHeader, NetworkSchedule, Progress, Protocol, Store
 from nni_latency.operators import OpSpec, precision_remarks
 from nni_latency.platforms import Platform
-from nni_latency.query._answer import Answer, Measure, check_measure
-from nni_latency.query._machines import LocalMachines, Machines
-from nni_latency.query._question import Question
+from nni_latency_service.query._answer import Answer, Measure, check_measure
+from nni_latency_service.query._machines import LocalMachines, Machines
+from nni_latency_service.query._question import Question
 
 #: How a query measures without being told: two processes, at most sixteen visits of three runs each.
 QUERY_PROTOCOL = Protocol(n_warmup=1, n_run=3, rounds=16, time_budget=20.0, processes=2)

@@ -30,7 +30,7 @@ from nni_latency.operators import (
     read_onnx,
     require_operators,
 )
-from nni_latency.query._as_file import as_file
+from nni_latency_service.query._as_file import as_file
 
 #: What the key of a network looks like.
 GRAPH_KEY = re.compile(r"[0-9a-f]{32}")

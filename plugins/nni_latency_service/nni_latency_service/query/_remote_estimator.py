@@ -10,9 +10,9 @@ from nni_latency.errors import InvalidValueError, LatencyError
 from nni_latency.estimators import Estimate, NetworkEstimator
 from nni_latency.operators import OpSpec
 from nni_latency.platforms import Platform
-from nni_latency.query._answer import Answer, Measure, check_measure
-from nni_latency.query._client import LatencyClient
-from nni_latency.query._question import Question
+from nni_latency_service.query._answer import Answer, Measure, check_measure
+from nni_latency_service.query._client import LatencyClient
+from nni_latency_service.query._question import Question
 
 
 class RemoteEstimator(NetworkEstimator):

@@ -1,0 +1,43 @@
+"""What the entry point names: the hooks of this plugin."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import nni_latency_service.commands as commands
+import nni_latency_service.query as query
+from nni_latency import hookimpl
+from nni_latency.plugins import Register, RegisterCommand
+
+
+@hookimpl
+def register_estimators(register: Register) -> None:
+    """Register the estimator ``service:URL#PLATFORM``, which asks a service."""
+    register("service", _remote)
+
+
+@hookimpl
+def register_commands(register: RegisterCommand) -> None:
+    """Register the commands that ask for a latency, run a service and manage its keys."""
+    register("query", _query, runs_networks=True)
+    register("serve", _serve)
+    register("keys", _keys)
+
+
+def _remote(argument: str) -> Any:
+    return query.RemoteEstimator.of(argument)
+
+
+def _query() -> Any:
+    """Ask for a latency: from a record, a measurement or a prediction."""
+    return commands.query
+
+
+def _serve() -> Any:
+    """Serve latencies over HTTP: known, measured or predicted."""
+    return commands.serve
+
+
+def _keys() -> Any:
+    """Manage the API keys of a service."""
+    return commands.keys
