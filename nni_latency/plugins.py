@@ -30,7 +30,6 @@ import nni_latency.kernels as kernels
 import nni_latency.measurement as measurement
 import nni_latency.measurement.runtimes as runtimes
 from nni_latency.errors import LatencyError, PluginError, UnknownNameError
-from nni_latency.hook_checks import Pluggable
 
 GROUP = "nni_latency"
 
@@ -167,7 +166,7 @@ class Registration:
         what, base = _MADE[self.kind]
         if not isinstance(made, base()):
             raise self.makes_no(what, made)
-        return made.adopt(self.owner, self.name) if isinstance(made, Pluggable) else made
+        return made if self.kind == "command" else made.adopt(self.owner, self.name)
 
     def makes_no(self, what: str, made: object) -> PluginError:
         """Return the error of a factory that made something else."""

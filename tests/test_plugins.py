@@ -69,7 +69,7 @@ def test_builtin_plugin_registers_what_the_package_brings():
     assert "fbnet" in registry.spaces
 
 
-@pytest.mark.parametrize("kind", ["estimator", "runtime", "meter", "space", "kernel"])
+@pytest.mark.parametrize("kind", ["estimator", "runtime", "meter", "space", "kernel", "command"])
 def test_every_hook_registers_its_kind(plugin, kind):
     def register_one(register):
         register("one", dict)
@@ -246,7 +246,7 @@ def registered(plugin, monkeypatch):
             register("it", factory)
 
         registry = collect([_BUILTIN, plugin("theirs", **{f"register_{kind}s": hook})])
-        for place in ("loading", "spaces._finding", "cli._measuring_options"):
+        for place in ("cli._added", "loading", "spaces._finding", "cli._measuring_options"):
             monkeypatch.setattr(importlib.import_module(f"nni_latency.{place}"), "load_registry", lambda: registry)
         return registry
 
@@ -271,7 +271,14 @@ def test_registering_what_is_no_name_or_factory_breaks_that_plugin_alone(plugin,
 
 
 @pytest.mark.parametrize(
-    ("kind", "made"), [("estimator", "an Estimator"), ("runtime", "a Runtime"), ("meter", "a Meter"), ("kernel", "a K")]
+    ("kind", "made"),
+    [
+        ("estimator", "an Estimator"),
+        ("runtime", "a Runtime"),
+        ("meter", "a Meter"),
+        ("kernel", "a K"),
+        ("command", r"a click\.Command"),
+    ],
 )
 def test_factory_that_makes_something_else_is_named_for_every_kind(registered, kind, made):
     registration = registered(kind, lambda *arguments, **options: 0.5).find(kind, "it")

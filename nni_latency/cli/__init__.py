@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 
 from nni_latency.cli import _supervision
-from nni_latency.cli._main import main
+from nni_latency.cli._main import COMMANDS, main
 
-__all__ = ["main", "run"]
+__all__ = ["COMMANDS", "main", "run"]
 
 
 def run() -> None:

@@ -15,7 +15,7 @@ _KINDS = ("estimators", "runtimes", "meters", "spaces", "kernels", "commands")
 
 @click.command("plugins", cls=ReportingCommand)
 def command() -> None:
-    """List registered estimators, runtimes, meters, spaces, kernels and commands, each with its plugin and distribution."""
+    """List registered estimators, runtimes, meters, spaces, kernels and commands, with plugins and distributions."""
     registry = load_registry()
     columns = [Column(name, name) for name in ("kind", "name", "plugin", "distribution")]
     broken = [

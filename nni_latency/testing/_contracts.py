@@ -16,13 +16,14 @@ from typing import Any
 import torch
 from torch import nn
 
+from nni_latency.cli import COMMANDS
 from nni_latency.errors import InvalidValueError, LatencyError
 from nni_latency.estimators import Estimate, Estimator, LayerEstimator
 from nni_latency.measurement import Fallback, Stage, Subject, time_chain
 from nni_latency.measurement.runtimes import Runtime
 from nni_latency.operators import capture_operators
 from nni_latency.platforms import Platform
-from nni_latency.plugins import GROUP, collect
+from nni_latency.plugins import GROUP, Registration, collect
 from nni_latency.units import check_metric
 
 
@@ -132,6 +133,21 @@ def check_plugin(module: ModuleType) -> None:
             collect([builtin, point])
         except LatencyError as error:
             raise AssertionError(str(error)) from error
+    for name, registration in registry.commands.items():
+        _check_command(name, registration)
+
+
+def _check_command(name: str, registration: Registration) -> None:
+    """Check that a command can be made, has a name that is free and says in the list of commands what it does."""
+    expect(name not in COMMANDS, f"{name!r} is a command of nni-latency already. Choose another name.")
+    expect(
+        bool(registration.summary),
+        f"The factory of the command {name!r} has no docstring. Its first line is what 'nni-latency --help' shows.",
+    )
+    try:
+        registration.make()
+    except LatencyError as error:
+        raise AssertionError(str(error)) from error
 
 
 def _check_kernels(kernels: object) -> None:

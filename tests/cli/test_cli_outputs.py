@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
-
 import click
 import pytest
 
-from nni_latency.cli._main import COMMANDS
+from nni_latency.cli import main
 from nni_latency.cli._outputs import OutputFile, OutputFolder
 
 
@@ -21,8 +19,9 @@ def _commands():
         else:
             yield words, command
 
-    for name, module in COMMANDS.items():
-        yield from walk([name], importlib.import_module(module).command)
+    context = click.Context(main)
+    for name in main.list_commands(context):
+        yield from walk([name], main.get_command(context, name))
 
 
 _COMMANDS = list(_commands())

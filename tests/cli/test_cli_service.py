@@ -10,8 +10,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from nni_latency_service.query import LatencyClient
 from nni_latency_service import ApiKeys
+from nni_latency_service.query import LatencyClient
 
 from nni_latency.database import DatabaseStore, PredictorVersion, add_predictor
 

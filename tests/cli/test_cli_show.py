@@ -12,7 +12,6 @@ import pytest
 import torch
 from measured_graphs import fitted
 from narrow import WIDTHS, check_lines
-from nni_latency_service import ApiKeys
 from PIL import Image
 from torch import nn
 
@@ -86,13 +85,6 @@ def _write_kernels(path):
     ).save(path)
 
 
-def _write_keys(path):
-    keys = ApiKeys([])
-    keys.add("alice", "measure")
-    keys.save(path)
-    return path
-
-
 def _write_rules(path):
     rule = FusionRule(("conv2d", "relu"), True, times=FusionTimes(4e-4, 1e-4, 4e-4, 0.1))
     return save_rules(FusionRules(Platform("cpu", "onnxruntime"), (rule,)), path)
@@ -104,7 +96,6 @@ _WRITTEN = {
     "nni_latency.kernels": (_write_kernels, "relu"),
     "nni_latency.operator_profile": (_write_profile, "linear"),
     "nni_latency.search": (_write_search, "40 mJ"),
-    "nni_latency.api_keys": (_write_keys, "alice"),
     "nni_latency.fusion": (_write_rules, "one kernel"),
     "nni_latency.kernel_prior": (lambda path: shipped_prior().save(path), "conv_bn"),
     "nni_latency.graph_predictor": (lambda path: fitted(5).save(path), "device-fast"),

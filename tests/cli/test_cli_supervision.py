@@ -123,12 +123,13 @@ def test_only_commands_that_run_networks_are_watched(monkeypatch):
     assert _supervision.is_needed(["estimate", "net.py:Net"])
     assert not _supervision.is_needed(["show", "table.json"])
     assert not _supervision.is_needed(["search", "--help"])
+    assert not _supervision.is_needed(["no-such-command"])
     monkeypatch.setenv(_supervision._PIPE, "5")
     assert not _supervision.is_needed(["estimate", "net.py:Net"])
 
 
 def test_a_command_that_is_watched_goes_by_its_own_name():
-    command = [sys.executable, "-m", "nni_latency", "query", "--no-such-option"]
+    command = [sys.executable, "-m", "nni_latency", "analyze", "--no-such-option"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2
-    assert done.stderr.startswith("Usage: nni-latency query ")
+    assert done.stderr.startswith("Usage: nni-latency analyze ")

@@ -6,12 +6,12 @@ import contextlib
 from dataclasses import replace
 
 import pytest
-from nni_latency.learning import known_networks
 
 from nni_latency.database import DatabaseStore
 from nni_latency.datasets import NetworkFile, family_files, given_files, measure_networks
 from nni_latency.errors import InvalidValueError
 from nni_latency.graphs import find_families, members_in_turn
+from nni_latency.learning import known_networks
 from nni_latency.measurement import MemoryStore, Protocol
 from nni_latency.operators import trace
 from nni_latency.testing import FakeRuntime

@@ -7,16 +7,6 @@ from functools import partial
 
 import pytest
 from measured_graphs import FAST, latency, measured
-from nni_latency_service.query import (
-    LatencyQuery,
-    Question,
-    evolve,
-    is_held_out,
-    known_networks,
-    lessons,
-    load_current,
-    load_version,
-)
 from sqlalchemy import text
 
 from nni_latency.database import DatabaseStore, latest_platforms, predictor_versions, take_predictor
@@ -24,13 +14,19 @@ from nni_latency.datasets import GraphDocument
 from nni_latency.errors import InvalidValueError, UnknownNameError
 from nni_latency.graphs import GraphPredictor
 from nni_latency.kernels import (
-    Kernel,
     KernelPredictors,
     Sampling,
     build_predictors,
     find_types,
-    kernel_types,
     read_kernels,
+)
+from nni_latency.learning import (
+    evolve,
+    is_held_out,
+    known_networks,
+    lessons,
+    load_current,
+    load_version,
 )
 from nni_latency.measurement import CampaignHeader, Protocol, Record, Subject
 from nni_latency.operators import graph_key, work_of
@@ -228,21 +224,6 @@ def test_another_state_of_a_platform_is_a_new_beginning(store, tmp_path):
     assert second.version.is_current
     assert second.version.n_networks == first.n_networks
     assert load_current(store, first.name).platform == updated
-
-
-@pytest.mark.slow
-def test_a_kernel_is_answered_by_what_has_learned_kernels(store, tmp_path):
-    _measure_kernels(store, tmp_path)
-    name = evolve(store, at_least=10)[1].name
-    kernel = Kernel.of("add_relu", HW=28, CIN=72)
-    query = LatencyQuery(store, predictors={name: load_current(store, name)})
-    answer = query.ask(kernel, _BOARD.id, measure="never")
-    assert (answer.source, answer.predictor) == ("prediction", name)
-    expected = load_current(store, name).estimate(kernel)
-    assert answer.value == pytest.approx(expected.value)
-    ops = Question.of(kernel).graph
-    assert query.predict(replace(Question.of(kernel), kind="network", graph=ops), _BOARD.id) is None
-    assert kernel_types()["add_relu"].group == "add"
 
 
 def test_a_platform_without_kernels_is_named(store):

@@ -6,8 +6,8 @@ import pytest
 from fake_machines import machines
 from listening_service import listening
 from measured_graphs import fitted
-from nni_latency_service.query import LatencyQuery
 from nni_latency_service import LatencyService
+from nni_latency_service.query import LatencyQuery
 
 from nni_latency.database import DatabaseStore
 

@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from listening_service import listening
 from measured_graphs import FAST
-from nni_latency_service.query import LatencyQuery
 from nni_latency_service import LatencyService, ServiceLimits
+from nni_latency_service.query import LatencyQuery
 
 from nni_latency.measurement import MemoryStore
 

@@ -6,8 +6,8 @@ import asyncio
 import threading
 
 import pytest
-from nni_latency_service.query import Answer
 from nni_latency_service._known import KnownAnswers
+from nni_latency_service.query import Answer
 
 from nni_latency.errors import OutputError
 

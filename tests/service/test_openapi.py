@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from fake_machines import machines
 from listening_service import listening
-from nni_latency_service.query import LatencyQuery
 from nni_latency_service import LatencyService, ServiceLimits
+from nni_latency_service.query import LatencyQuery
 
 from nni_latency.database import DatabaseStore
 

@@ -10,8 +10,8 @@ import pytest
 from fake_machines import HERE, machines, onnx_bytes
 from listening_service import listening
 from measured_graphs import FAST, SLOW
-from nni_latency_service.query import LatencyQuery, LocalMachines
 from nni_latency_service import LatencyService
+from nni_latency_service.query import LatencyQuery, LocalMachines
 
 from nni_latency.database import DatabaseStore, PredictorVersion, add_predictor
 from nni_latency.farm import WorkerState

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 
 import pytest
 import torch
@@ -21,6 +22,7 @@ from nni_latency.errors import (
     UnknownNameError,
 )
 from nni_latency.estimators import Estimate, NetworkEstimator
+from nni_latency.kernels import Kernel, KernelPredictor, KernelPredictors, MeasuredKernel
 from nni_latency.measurement import MemoryStore
 from nni_latency.operators import OpSpec, graph_key, read_onnx
 from nni_latency.platforms import Platform
@@ -280,3 +282,16 @@ def test_answers_come_out_as_they_went_in(value, source, missing, at):
 def test_open_store_in_memory_answers_too():
     query = LatencyQuery(open_store("memory"), machines=machines()[0])
     assert [query.ask(onnx_bytes(), HERE.id).source for _ in range(2)] == ["measurement", "record"]
+
+
+def test_a_kernel_is_answered_by_what_has_learned_kernels(store):
+    kernels = [Kernel.of("relu_block", HW=8, CIN=count) for count in range(4, 64, 4)]
+    measured = tuple(MeasuredKernel(1e-8 * item["CIN"], 0.0, 1e-8 * item["CIN"], item) for item in kernels)
+    learned = KernelPredictor(candidates=("process",)).fit(kernels, [item.value for item in measured])
+    predictors = KernelPredictors(predictors={"relu": learned}, kernels=measured, platform=HERE)
+    query, kernel = LatencyQuery(store, predictors={"mine": predictors}), Kernel.of("relu_block", HW=8, CIN=30)
+    answer = query.ask(kernel, HERE.id, measure="never")
+    assert (answer.source, answer.predictor) == ("prediction", "mine")
+    assert answer.value == pytest.approx(predictors.estimate(kernel).value)
+    asked = Question.of(kernel)
+    assert query.predict(replace(asked, kind="network"), HERE.id) is None

@@ -16,8 +16,15 @@ import pytest
 from fake_machines import HERE, OnnxFake, machines, network, onnx_bytes
 from listening_service import listening
 from measured_graphs import FAST, SLOW
-from nni_latency_service.query import LatencyClient, LatencyQuery, LocalMachines, Question, RemoteEstimator, ServiceError
 from nni_latency_service import ApiKeys, JobQueue, LatencyService, RateLimiter, ServiceLimits, check_binding, serve
+from nni_latency_service.query import (
+    LatencyClient,
+    LatencyQuery,
+    LocalMachines,
+    Question,
+    RemoteEstimator,
+    ServiceError,
+)
 
 from nni_latency.database import DatabaseStore, PredictorVersion, add_predictor, take_predictor
 from nni_latency.errors import BusyError, InvalidValueError, MeasurementError, MissingEntryError, OutputError

@@ -9,8 +9,8 @@ from functools import partial
 
 import pytest
 from farms import FarmOfDevices, wait_until
-from nni_latency_service.query import FarmMachines, LatencyQuery, Question
 from nni_latency_service import LatencyService
+from nni_latency_service.query import FarmMachines, LatencyQuery, Question
 
 import nni_latency.farm as farm
 from nni_latency.database import DatabaseStore

@@ -8,6 +8,7 @@ import math
 import sys
 from types import ModuleType
 
+import click
 import pytest
 import torch
 from torch import nn
@@ -254,3 +255,44 @@ def test_check_plugin_finds_a_hook_that_raises(make_plugin):
 
     with pytest.raises(AssertionError, match=r"does not load: register_estimators: ZeroDivisionError: on purpose"):
         check_plugin(make_plugin(register_estimators=register_estimators))
+
+
+def _adding(name, factory):
+    @hookimpl
+    def register_commands(register):
+        register(name, factory)
+
+    return register_commands
+
+
+def _hello():
+    """Say hello."""
+    return click.Command("hello")
+
+
+def _says_nothing():
+    return click.Command("hello")
+
+
+def _no_command():
+    """Say nothing."""
+    return print
+
+
+@pytest.mark.parametrize("factory", [_hello, click.Group("hello", help="Say hello.")])
+def test_check_plugin_accepts_commands(make_plugin, factory):
+    check_plugin(make_plugin(register_commands=_adding("hello", factory)))
+
+
+@pytest.mark.parametrize(
+    ("name", "factory", "message"),
+    [
+        ("show", _hello, r"'show' is a command of nni-latency already"),
+        ("hello", _says_nothing, r"The factory of the command 'hello' has no docstring"),
+        ("hello", _no_command, r"must make a click\.Command for 'hello'\. Got builtin_function_or_method"),
+        ("say hello", _hello, r"name of a command must be a text .*Got 'say hello'"),
+    ],
+)
+def test_check_plugin_finds_a_broken_command(make_plugin, name, factory, message):
+    with pytest.raises(AssertionError, match=message):
+        check_plugin(make_plugin(register_commands=_adding(name, factory)))

@@ -30,14 +30,14 @@ def _remote(argument: str) -> Any:
 
 def _query() -> Any:
     """Ask for a latency: from a record, a measurement or a prediction."""
-    return commands.query
+    return commands.query_command
 
 
 def _serve() -> Any:
     """Serve latencies over HTTP: known, measured or predicted."""
-    return commands.serve
+    return commands.serve_command
 
 
 def _keys() -> Any:
     """Manage the API keys of a service."""
-    return commands.keys
+    return commands.keys_command

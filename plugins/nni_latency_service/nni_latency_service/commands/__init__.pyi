@@ -1,11 +1,10 @@
-from ._keys import command as keys
-from ._query import command as query
-from ._query import load_predictors
-from ._serve import command as serve
+from ._keys import keys_command
+from ._query import load_predictors, query_command
+from ._serve import serve_command
 
 __all__ = [
-    "keys",
+    "keys_command",
     "load_predictors",
-    "query",
-    "serve",
+    "query_command",
+    "serve_command",
 ]

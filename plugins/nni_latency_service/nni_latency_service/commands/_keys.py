@@ -14,11 +14,11 @@ from nni_latency.cli._report import Column, Grid, Report, ReportingCommand, prin
 
 
 @click.group("keys")
-def command() -> None:
+def keys_command() -> None:
     """Manage the API keys of a service. A key is shown once; the file holds its digest."""
 
 
-@command.command("add")
+@keys_command.command("add")
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
 @click.argument("name")
 @click.option(
@@ -36,14 +36,14 @@ def add(file: Path, name: str, role: Literal["read", "measure", "admin"]) -> Non
     results().print(text)
 
 
-@command.command("list", cls=ReportingCommand)
+@keys_command.command("list", cls=ReportingCommand)
 @click.argument("file", type=click.Path(path_type=Path))
 def list_(file: Path) -> None:
     """List the keys of FILE: names and roles."""
     print_report(keys_report(service.ApiKeys.load(file)))
 
 
-@command.command("remove")
+@keys_command.command("remove")
 @click.argument("file", type=click.Path(path_type=Path))
 @click.argument("name")
 def remove(file: Path, name: str) -> None:

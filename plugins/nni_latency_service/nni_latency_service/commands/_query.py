@@ -82,7 +82,7 @@ class _MachineOptions:
 @click.command("query", cls=ReportingCommand)
 @click.argument("model", required=False)
 @grouped()
-def command(
+def query_command(
     model: str | None,
     asked: _AskOptions,
     known: _KnownOptions,

@@ -94,7 +94,7 @@ class _LimitOptions:
 
 @click.command("serve")
 @grouped()
-def command(address: _AddressOptions, answers: _AnswerOptions, limits: _LimitOptions) -> None:
+def serve_command(address: _AddressOptions, answers: _AnswerOptions, limits: _LimitOptions) -> None:
     """Serve latencies over HTTP: known, measured or predicted.
 
     The description of the interface is at /openapi.json, figures for Prometheus are at /metrics. Ctrl-C ends it.
