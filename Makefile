@@ -13,7 +13,9 @@ VENV := .venv
 LOWEST := .venv-lowest
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
-NAMED_IN := setup.cfg pyproject.toml constraints.txt
+# Plugins whose commands are tested and documented with those of the package.
+COMMANDS_OF := plugins/nni_latency_service
+NAMED_IN := setup.cfg pyproject.toml constraints.txt $(COMMANDS_OF:%=%/setup.cfg)
 PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile
 # Passed on to pytest or to the demo, as in: make test ARGS="-k table"
 ARGS ?=
@@ -78,7 +80,8 @@ venv: $(VENV)/.installed ## Make .venv and install the package in it
 converter: $(CONVERTER)/.installed ## Make .venv-litert, which converts networks for LiteRT in the slow tests (2 GB)
 
 clean: ## Remove everything that was made, .venv included
-	@rm -rf $(VENV) $(LOWEST) $(CONVERTER) demo report-gpu build dist docs/_build docs/generated *.egg-info
+	@rm -rf $(VENV) $(LOWEST) $(CONVERTER) demo report-gpu build dist docs/_build docs/generated
+	@rm -rf *.egg-info plugins/*/*.egg-info plugins/*/build
 	@rm -rf .benchmarks .hypothesis
 	@rm -rf .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	@find . -name __pycache__ -not -path './.git/*' -prune -exec rm -rf {} +
@@ -101,6 +104,7 @@ $(VENV)/.installed: $(NAMED_IN) | $(BIN)/pip
 $(VENV)/.installed-test: $(NAMED_IN) | $(BIN)/pip
 	@echo "Installing nni_latency and what its tests need in $(VENV) (a few minutes the first time)"
 	@$(INSTALL) -e '.[test]' $(DEPLOYED) $(CONFORMANCE)
+	@$(INSTALL) --no-deps $(COMMANDS_OF:%=-e ./%)
 	@touch $@ $(VENV)/.installed
 
 # The runtimes of its workers are plugins; what they stand on comes with the tests.
@@ -110,7 +114,7 @@ $(VENV)/.installed-demo-service: $(VENV)/.installed-test
 
 $(VENV)/.installed-docs: $(NAMED_IN) | $(BIN)/pip
 	@echo "Installing nni_latency and what its documentation needs in $(VENV) (a few minutes the first time)"
-	@$(INSTALL) -e '.[docs]'
+	@$(INSTALL) -e '.[docs]' $(COMMANDS_OF:%=-e ./%)
 	@touch $@ $(VENV)/.installed
 
 $(LOWEST)/.installed-test: setup.cfg pyproject.toml constraints-lowest.txt | $(LOWEST)/bin/pip

@@ -46,6 +46,22 @@ def test_lowest_versions_are_those_that_setup_allows():
         assert Version(lowest[requirement.name.lower()]) == Version(allowed_from), requirement
 
 
+#: Plugins that are distributions with rooms, and whose tests run with those of the package.
+_PLUGINS = ("nni_latency_service",)
+
+
+@pytest.mark.parametrize("name", _PLUGINS)
+def test_plugin_lists_every_package_and_its_requirements_come_with_the_tests(name):
+    folder = ROOT / "plugins" / name
+    parser = configparser.ConfigParser()
+    parser.read(folder / "setup.cfg", encoding="utf-8")
+    found = {".".join(path.parent.relative_to(folder).parts) for path in folder.rglob("__init__.py")}
+    assert set(parser["options"]["packages"].split()) == found
+    setup = _setup()
+    brought = f"{setup['options']['install_requires']}\n{setup['options.extras_require']['test']}".splitlines()
+    assert set(parser["options"]["install_requires"].split()) - set(brought) == {"nni_latency>=0.1"}
+
+
 #: Runs the command line with what the plain install brings, and with nothing else that is installed here.
 _PLAINLY = """
 import json, sys

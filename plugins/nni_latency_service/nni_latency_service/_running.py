@@ -7,10 +7,10 @@ import ipaddress
 import logging
 import socket
 from collections.abc import Callable, Sequence
-from typing import Any
+
+import uvicorn
 
 from nni_latency.errors import InvalidValueError, OutputError
-from nni_latency.imports import require
 from nni_latency_service._app import make_app
 from nni_latency_service._keys import ApiKeys
 from nni_latency_service._service import LatencyService
@@ -70,11 +70,8 @@ def serve(
         If other machines would reach it without keys.
     OutputError
         If it cannot listen there.
-    MissingDependencyError
-        If uvicorn is not installed.
     """
     check_binding(host, keys)
-    uvicorn: Any = require("uvicorn", "The service", "nni_latency[service]")
     app = make_app(service, keys if keys is not None and len(keys) else None, hosts)
     listening = _listen(host, port)
     name = f"[{host}]" if ":" in host else host
