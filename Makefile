@@ -14,7 +14,7 @@ LOWEST := .venv-lowest
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 # Plugins whose commands are tested and documented with those of the package.
-COMMANDS_OF := plugins/nni_latency_service
+COMMANDS_OF := plugins/nni_latency_farm plugins/nni_latency_service
 NAMED_IN := setup.cfg pyproject.toml constraints.txt $(COMMANDS_OF:%=%/setup.cfg)
 PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile
 # Passed on to pytest or to the demo, as in: make test ARGS="-k table"

@@ -59,7 +59,7 @@ def _run(folder: Path, options: argparse.Namespace, processes: _Processes) -> No
         said = processes.start(f"The worker {number}", words, "measures for", core)
         platforms.append(said.split()[-1].rstrip("."))
         print(said)
-    words = ["serve", "--database", str(folder / "demo.sqlite"), "--farm", farm, "--port", options.port]
+    words = ["serve", "--database", str(folder / "demo.sqlite"), "--remote", f"farm:{farm}", "--port", options.port]
     url = processes.start("The service", [*words, "--budget", options.budget], "Serving on").split()[-1]
     print(f"The service with its page is at {url}")
     _ask(query.LatencyClient(url), folder / "resnet18.onnx", platforms)

@@ -27,13 +27,14 @@ from typing import Any
 
 import click
 import matplotlib.pyplot as plt
+import nni_latency_farm as farm
 from distributed.scheduler import heartbeat_interval
+from nni_latency_farm.testing import FarmOfProcesses
 from torch import nn
 
-import nni_latency.farm as farm
 from nni_latency.measurement import Protocol, Stage, Subject
 from nni_latency.platforms import Platform
-from nni_latency.testing import FakeDevice, FarmOfProcesses
+from nni_latency.testing import FakeDevice
 
 #: Workers that are measured, and how long their jobs are [s].
 MEASURED = (1, 2, 4, 8)

@@ -27,12 +27,13 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
+from nni_latency_farm.testing import FarmOfProcesses
 from torch import nn, zeros
 
 from nni_latency.database import DatabaseStore
 from nni_latency.measurement import Stage, Subject
 from nni_latency.operators import OnnxNetwork, export_onnx
-from nni_latency.testing import FakeDevice, FarmOfProcesses
+from nni_latency.testing import FakeDevice
 from nni_latency.units import format_seconds
 
 #: Boards, and workers of each.
@@ -91,7 +92,8 @@ def _run(folder: Path, options: argparse.Namespace) -> list[str]:
             farm.join(worker, partial(Board, board), references=())
         with farm.client() as client:
             farm.wait_for(len(boards), client)
-        words = ["serve", "--database", location, "--farm", farm.address, "--port", "0", "--max-queue", "500"]
+        words = ["serve", "--database", location, "--port", "0", "--max-queue", "500"]
+        words += ["--remote", f"farm:{farm.address}"]
         command = [sys.executable, "-m", "nni_latency", *words]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as service:
             try:

@@ -69,8 +69,8 @@ class MeasurementError(LatencyError, RuntimeError):
     """Raised when a measurement cannot be taken or gave no usable number."""
 
 
-class FarmError(LatencyError, RuntimeError):
-    """Raised when a farm cannot be reached or joined, does not trust this side, or has no worker that measures."""
+class RemoteError(LatencyError, RuntimeError):
+    """Raised when other machines cannot be reached or joined, do not trust this side, or none of them measures."""
 
 
 def first_line(error: BaseException) -> str:

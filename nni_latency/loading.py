@@ -371,6 +371,34 @@ def load_meter(source: measurement.Meter | str, device: str = "cpu") -> measurem
     return made
 
 
+def load_remote(source: str, on_wait: Callable[[str], None] = lambda _sentence: None) -> measurement.Remote:
+    """Reach other machines that measure or fit.
+
+    Parameters
+    ----------
+    source : str
+        The name of what reaches them and their address, such as ``farm:tcp://127.0.0.1:8786``.
+    on_wait : callable, optional
+        Called with a sentence when a machine is waited for.
+
+    Raises
+    ------
+    InvalidValueError
+        If it is not of this form.
+    UnknownNameError
+        If no plugin registers the name.
+    RemoteError
+        If nobody answers at the address.
+    """
+    name, _, address = source.partition(":")
+    if not (name and address):
+        raise InvalidValueError(
+            f"Other machines are given as NAME:ADDRESS, such as farm:tcp://127.0.0.1:8786. Got {source!r}."
+        )
+    made: measurement.Remote = load_registry().find("remote", name).make(address, on_wait)
+    return made
+
+
 def _file_of(source: str | os.PathLike[str]) -> Path | None:
     """Return the file that the source means: one that exists, a shipped table, or what looks like a path."""
     text = os.fspath(source)

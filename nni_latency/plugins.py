@@ -42,6 +42,7 @@ SEPARATE = {
     ("estimator", "service"): "nni_latency_service",
     ("kernel", "ghost_module"): "nni_latency_ghost",
     ("meter", "cpu-energy"): "nni_latency_cpu_energy",
+    ("remote", "farm"): "nni_latency_farm",
     ("runtime", "litert"): "nni_latency_litert",
     ("runtime", "ncnn"): "nni_latency_ncnn",
     ("runtime", "onnxruntime"): "nni_latency_onnxruntime",
@@ -96,6 +97,10 @@ class HookSpecs:
         """Register kernels: ``register(name, factory)``, ``factory() -> KernelType``."""
 
     @hookspec
+    def register_remotes(self, register: Register) -> None:
+        """Register remote machines: ``register(name, factory)``, ``factory(address, on_wait) -> Remote``."""
+
+    @hookspec
     def register_commands(self, register: RegisterCommand) -> None:
         """Register commands of ``nni-latency``: ``register(name, factory)``, ``factory() -> click.Command``."""
 
@@ -107,6 +112,7 @@ _MADE: Mapping[str, tuple[str, Callable[[], type[Any]]]] = {
     "runtime": ("a Runtime", lambda: runtimes.Runtime),
     "meter": ("a Meter", lambda: measurement.Meter),
     "kernel": ("a KernelType", lambda: kernels.KernelType),
+    "remote": ("a Remote", lambda: measurement.Remote),
     "command": ("a click.Command", lambda: click.Command),
 }
 
@@ -123,7 +129,7 @@ class Registration:
         Makes it.
     owner : str
         Name of the plugin.
-    kind : {"estimator", "runtime", "meter", "space", "kernel", "command"}
+    kind : {"estimator", "runtime", "meter", "space", "kernel", "remote", "command"}
         What it makes.
     runs_networks : bool
         Of a command: whether it runs networks of the user.
@@ -207,7 +213,7 @@ class Registry:
 
     Parameters
     ----------
-    estimators, runtimes, meters, spaces, kernels, commands : mapping of str to Registration
+    estimators, runtimes, meters, spaces, kernels, remotes, commands : mapping of str to Registration
         By name.
     plugins : tuple of PluginInfo
         Who registered it, broken plugins included.
@@ -218,6 +224,7 @@ class Registry:
     meters: Mapping[str, Registration] = field(default_factory=dict)
     spaces: Mapping[str, Registration] = field(default_factory=dict)
     kernels: Mapping[str, Registration] = field(default_factory=dict)
+    remotes: Mapping[str, Registration] = field(default_factory=dict)
     commands: Mapping[str, Registration] = field(default_factory=dict)
     plugins: tuple[PluginInfo, ...] = ()
 
@@ -246,6 +253,7 @@ _HOOKS = (
     "register_meters",
     "register_spaces",
     "register_kernels",
+    "register_remotes",
     "register_commands",
 )
 

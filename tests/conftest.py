@@ -43,7 +43,7 @@ def _isolate(monkeypatch: pytest.MonkeyPatch, home: Path) -> None:
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.setenv("XDG_CACHE_HOME", str(home / "cache"))
     monkeypatch.setenv("XDG_DATA_HOME", str(home / "data"))
-    monkeypatch.setenv("NNI_LATENCY_PLUGINS", "service")
+    monkeypatch.setenv("NNI_LATENCY_PLUGINS", "farm,service")
     for variable in ("NNI_LATENCY_CACHE", "NNI_LATENCY_DATABASE", "COLUMNS"):
         monkeypatch.delenv(variable, raising=False)
     if "nni.tools.nnictl.config_utils" in sys.modules:

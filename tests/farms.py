@@ -9,7 +9,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import nni_latency.farm as farm
+import nni_latency_farm as farm
+
 from nni_latency.errors import MeasurementError
 from nni_latency.measurement import Meter
 from nni_latency.measurement.runtimes import Runtime

@@ -47,7 +47,7 @@ def test_lowest_versions_are_those_that_setup_allows():
 
 
 #: Plugins that are distributions with rooms, and whose tests run with those of the package.
-_PLUGINS = ("nni_latency_service",)
+_PLUGINS = ("nni_latency_farm", "nni_latency_service")
 
 
 @pytest.mark.parametrize("name", _PLUGINS)

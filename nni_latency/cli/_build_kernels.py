@@ -15,12 +15,12 @@ import nni_latency.measurement as measurement
 import nni_latency.plots as plots
 import nni_latency.validation as validation
 from nni_latency.cli._console import named, remarks
-from nni_latency.cli._farm_options import FarmOptions
 from nni_latency.cli._kernel_report import kernel_report
 from nni_latency.cli._measuring_options import PlatformOptions, StoreOptions
 from nni_latency.cli._option import DURATION, grouped, option, output_option, parsed
 from nni_latency.cli._output_options import OutputOptions
 from nni_latency.cli._progress import Measuring
+from nni_latency.cli._remote_options import RemoteOptions
 from nni_latency.cli._report import ReportingCommand, print_report
 from nni_latency.units import format_percent
 
@@ -120,7 +120,7 @@ def command(
     ending: _EndOptions,
     output: OutputOptions,
     store: StoreOptions,
-    where: FarmOptions,
+    where: RemoteOptions,
 ) -> None:
     """Measure kernels on this device and learn to predict them.
 

@@ -14,12 +14,12 @@ from nni_latency.cli._build_estimated import build_estimated
 from nni_latency.cli._build_operators import build_operator_tables
 from nni_latency.cli._build_options import TableJob, TableOptions, VisitOptions
 from nni_latency.cli._console import doubts, print_lines, remarks, results
-from nni_latency.cli._farm_options import FarmOptions
 from nni_latency.cli._measuring_options import MeterOptions, PlatformOptions, StoreOptions
 from nni_latency.cli._option import grouped
 from nni_latency.cli._output_options import OutputOptions
 from nni_latency.cli._outputs import WritingCommand
 from nni_latency.cli._progress import Measuring
+from nni_latency.cli._remote_options import RemoteOptions
 from nni_latency.cli._space_options import SpaceOptions, plan_for, table_name
 from nni_latency.errors import InvalidValueError
 from nni_latency.units import COUNTED_METRICS, format_percent, format_seconds
@@ -41,7 +41,7 @@ def command(
     metered: MeterOptions,
     output: OutputOptions,
     store: StoreOptions,
-    where: FarmOptions,
+    where: RemoteOptions,
 ) -> None:
     """Measure the candidates of a space on this device and write a lookup table.
 

@@ -15,8 +15,8 @@ import nni_latency.graphs as graphs
 import nni_latency.learning as learn
 import nni_latency.plots as plots
 from nni_latency.cli._console import progress, remarks
-from nni_latency.cli._farm_options import FitFarmOptions
 from nni_latency.cli._option import grouped, option, output_option
+from nni_latency.cli._remote_options import FitRemoteOptions
 from nni_latency.cli._report import Column, Grid, Report, ReportingCommand, print_report
 from nni_latency.errors import InvalidValueError, UnknownNameError
 from nni_latency.files import write_atomically
@@ -60,7 +60,7 @@ class _FileOptions:
 
 @click.command("evolve", cls=ReportingCommand)
 @grouped()
-def command(learning: _EvolveOptions, instead: _InsteadOptions, files: _FileOptions, where: FitFarmOptions) -> None:
+def command(learning: _EvolveOptions, instead: _InsteadOptions, files: _FileOptions, where: FitRemoteOptions) -> None:
     """Learn from what the database has got to know since the last time.
 
     One predictor learns networks; others learn kernels, one for each platform on which kernels were measured. A new

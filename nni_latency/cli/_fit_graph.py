@@ -12,11 +12,11 @@ import click
 import nni_latency.datasets as datasets
 import nni_latency.graphs as graphs
 from nni_latency.cli._console import progress, remarks
-from nni_latency.cli._farm_options import FitFarmOptions
 from nni_latency.cli._graph_report import graph_report
 from nni_latency.cli._option import grouped, option
 from nni_latency.cli._output_options import OutputOptions
 from nni_latency.cli._predictor_options import PRETRAINED, load_predictor
+from nni_latency.cli._remote_options import FitRemoteOptions
 from nni_latency.cli._report import ReportingCommand, print_report
 from nni_latency.errors import InvalidValueError, listed
 from nni_latency.platforms import Platform
@@ -49,14 +49,14 @@ class _GraphOptions:
 
 @click.command("graph", cls=ReportingCommand)
 @grouped(out={"help": "File of the predictor.  [default: graph.safetensors]"})
-def fit_graph(fit: _GraphOptions, output: OutputOptions, where: FitFarmOptions) -> None:
+def fit_graph(fit: _GraphOptions, output: OutputOptions, where: FitRemoteOptions) -> None:
     """Fit a predictor of whole networks to measured ones, for all of their platforms at once.
 
     With --from, one platform is added to a predictor, from a few networks; 'nni-latency families suggest' says which
     to measure.
     """
-    if fit.jobs is not None and where.farm is not None:
-        raise InvalidValueError("--jobs is for this machine, and --farm for others. Omit one of them.")
+    if fit.jobs is not None and where.remote is not None:
+        raise InvalidValueError("--jobs is for this machine, and --remote for others. Omit one of them.")
     out = output.path("graph.safetensors")
     networks = _of_platform([item for folder in fit.data for item in datasets.measured_networks(folder)], fit)
     with where.fitting(), progress(remarks()) as bar:

@@ -46,7 +46,6 @@ COMMANDS: dict[str, str] = {
     "transfer": "nni_latency.cli._transfer",
     "adapt": "nni_latency.cli._adapt",
     "database": "nni_latency.cli._database",
-    "farm": "nni_latency.cli._farm",
     "evolve": "nni_latency.cli._evolve",
     "plugins": "nni_latency.cli._plugins",
 }
@@ -77,9 +76,8 @@ _SUMMARIES = {
     "transfer": "Learn the latencies of a new device from a few networks and known devices.",
     "adapt": "Make a table of this device from a few measurements and tables of other devices.",
     "database": "Inspect, share and clean up the database of measurements.",
-    "farm": "Measure on several machines: start a scheduler, join it, see how it is doing.",
     "evolve": "Learn from what the database has got to know since the last time.",
-    "plugins": "List registered estimators, runtimes, meters, spaces, kernels and commands.",
+    "plugins": "List what plugins registered, such as runtimes and estimators.",
 }
 
 

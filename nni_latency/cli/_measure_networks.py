@@ -18,11 +18,11 @@ import nni_latency.measurement as measurement
 import nni_latency.measurement.runtimes as runtimes
 import nni_latency.platforms as platforms
 from nni_latency.cli._console import named, progress, remarks
-from nni_latency.cli._farm_options import FarmOptions
 from nni_latency.cli._measuring_options import PlatformOptions, StoreOptions
 from nni_latency.cli._option import BATCH_SIZES, DURATION, grouped, option, parsed
 from nni_latency.cli._output_options import OutputOptions
 from nni_latency.cli._progress import Measuring
+from nni_latency.cli._remote_options import RemoteOptions
 from nni_latency.cli._report import Column, Grid, Report, ReportingCommand, print_report
 from nni_latency.cli._supervision import INTERRUPTED
 from nni_latency.errors import InvalidValueError, MeasurementError
@@ -80,15 +80,15 @@ class _PlatformsOptions:
     device: str = option("Device: cpu, cuda or cuda:N.", default="cpu")
     threads: int = option("Number of CPU threads.", type=click.IntRange(1), default=1)
 
-    def make(self, where: FarmOptions) -> list[runtimes.Runtime]:
+    def make(self, where: RemoteOptions) -> list[runtimes.Runtime]:
         """Make the runtimes, all of them before anything is measured."""
         return [self._make(text, where) for text in self.platforms]
 
-    def speeds(self, where: FarmOptions) -> Mapping[str, float]:
-        """Measure what the device computes and moves; a device of a farm is not here."""
-        return platforms.measure_speeds(self.device, self.threads) if where.farm is None else {}
+    def speeds(self, where: RemoteOptions) -> Mapping[str, float]:
+        """Measure what the device computes and moves; other machines are not measured."""
+        return platforms.measure_speeds(self.device, self.threads) if where.remote is None else {}
 
-    def _make(self, text: str, where: FarmOptions) -> runtimes.Runtime:
+    def _make(self, text: str, where: RemoteOptions) -> runtimes.Runtime:
         runtime, precision = loading.split_runtime(text)
         return where.runtime(PlatformOptions(self.device, runtime, (), precision, self.threads, "kept"))
 
@@ -122,7 +122,7 @@ def command(
     ending: _EndOptions,
     output: OutputOptions,
     store: StoreOptions,
-    farm: FarmOptions,
+    remote: RemoteOptions,
 ) -> None:
     """Measure many networks on several platforms, and write a data set of latencies.
 
@@ -132,10 +132,10 @@ def command(
 
     An interrupted run can be resumed: run the same command again.
     """
-    made = where.make(farm)
+    made = where.make(remote)
     out = output.path()
     networks = _prepare(files, wanted)
-    speeds = where.speeds(farm)
+    speeds = where.speeds(remote)
     steps = [_Step(runtime, size, networks, speeds) for runtime in made for size in wanted.batch_sizes]
     _measure(steps, ending, store)
     measured = [step.found for step in steps if step.found is not None]

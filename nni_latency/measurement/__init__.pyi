@@ -13,6 +13,7 @@ from ._network_schedule import NetworkSchedule, is_narrow
 from ._packing import pack_subject, unpack_subject
 from ._protocol import Protocol
 from ._record import Failure, Record, Visit
+from ._remote import Remote, WorkerState
 from ._rounds import balanced_round, light_network
 from ._schedule import Progress, Schedule
 from ._store import BEING_MEASURED, CampaignHeader, CampaignLog, KnownLatency, MemoryStore, Store, StoredCampaign
@@ -53,6 +54,7 @@ __all__ = [
     "Progress",
     "Protocol",
     "Record",
+    "Remote",
     "Schedule",
     "Stage",
     "Store",
@@ -64,6 +66,7 @@ __all__ = [
     "WindowLostError",
     "WorkerDiedError",
     "WorkerProcess",
+    "WorkerState",
     "activation_memory",
     "attribute",
     "balanced_round",

@@ -2,7 +2,6 @@ from ._clock import FakeClock
 from ._contracts import check_estimator, check_plugin, check_runtime
 from ._device import FakeDevice
 from ._engine_contracts import check_bench, check_meter, check_schedule
-from ._farm import FarmOfProcesses
 from ._meter import FakeMeter
 from ._runtime import FakeModule, FakeRuntime, fake_plan
 from ._store_contract import check_store
@@ -13,7 +12,6 @@ __all__ = [
     "FakeMeter",
     "FakeModule",
     "FakeRuntime",
-    "FarmOfProcesses",
     "check_bench",
     "check_estimator",
     "check_meter",

@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 from farms import FarmOfDevices
+from nni_latency_farm.testing import FarmOfProcesses
 from torch import nn
 
 from nni_latency.measurement import Bench, Protocol, Subject
-from nni_latency.testing import FakeDevice, FarmOfProcesses
+from nni_latency.testing import FakeDevice
 
 _ROUND = [Subject(f"linear {size}", partial(nn.Linear, size, 4), (1, size)) for size in range(1, 33)]
 _ASKED = [((subject.key,), False) for subject in _ROUND]

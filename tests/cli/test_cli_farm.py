@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 from farms import wait_until
 from measured_graphs import write_measured
+from nni_latency_farm.testing import FarmOfProcesses
 from tiny import TINY, TINY_OPTIONS
 
 from nni_latency.measurement import MemoryStore
@@ -23,7 +24,7 @@ from nni_latency.measurement.meters import ConstantMeter
 from nni_latency.platforms import affinity
 from nni_latency.spaces import FBNetSpace
 from nni_latency.tables import LookupTable, build_table
-from nni_latency.testing import FakeDevice, FarmOfProcesses
+from nni_latency.testing import FakeDevice
 
 QUICK = ("--rounds", 3, "--budget", "60s", "--half-width", 0)
 
@@ -72,13 +73,23 @@ def test_status_fits_a_narrow_terminal(run, farm, monkeypatch):
 
 @pytest.mark.slow
 def test_a_table_is_built_and_validated_on_a_farm(run, farm):
-    run("build-lut", *TINY_OPTIONS, "--runtime", "fake", "--farm", farm.address, "--out", "table.json", *QUICK)
+    run(
+        "build-lut",
+        *TINY_OPTIONS,
+        "--runtime",
+        "fake",
+        "--remote",
+        f"farm:{farm.address}",
+        "--out",
+        "table.json",
+        *QUICK,
+    )
     table = LookupTable.load("table.json")
     plan = FBNetSpace(**TINY).measure_plan()
     here = build_table(plan, FakeDevice("pi"), table.protocol, "here.json", store=MemoryStore())
     assert table.platform.id == "pi.fake.fp32.t1"
     assert [layer.entries for layer in table.layers] == [layer.entries for layer in here.layers]
-    shown = run("validate", "table.json", "--networks", 3, "--farm", farm.address, *QUICK[:4])
+    shown = run("validate", "table.json", "--networks", 3, "--remote", f"farm:{farm.address}", *QUICK[:4])
     assert "predicted against measured" in shown.stdout
 
 
@@ -86,18 +97,18 @@ def test_a_table_is_built_and_validated_on_a_farm(run, farm):
 @pytest.mark.parametrize(("words", "meter"), [([], "constant:7"), (["--meter", "constant:5"], "constant:5")])
 def test_energy_is_read_by_the_workers(run, farm, words, meter):
     asked = [*TINY_OPTIONS, "--runtime", "fake", "--metric", "energy", *words]
-    run("build-lut", *asked, "--farm", farm.address, "--out", "energy.json", *QUICK)
+    run("build-lut", *asked, "--remote", f"farm:{farm.address}", "--out", "energy.json", *QUICK)
     table = LookupTable.load("energy.json")
     assert table.metric == "energy"
     assert table.conditions["before"]["meter"] == meter
-    shown = run("validate", "energy.json", "--networks", 3, *words, "--farm", farm.address, *QUICK[:4])
+    shown = run("validate", "energy.json", "--networks", 3, *words, "--remote", f"farm:{farm.address}", *QUICK[:4])
     assert "predicted against measured" in shown.stdout
 
 
 @pytest.mark.slow
 def test_kernels_are_learned_on_a_farm(run, farm):
     words = ("--kernels", "add_relu", "--init-sample-num", 10, "--iteration", 0, "--out", "kernels.json")
-    run("build-kernels", *words, "--farm", f"{farm.address}#mac.fake.fp32.t2")
+    run("build-kernels", *words, "--remote", f"farm:{farm.address}#mac.fake.fp32.t2")
     assert json.loads(Path("kernels.json").read_text("utf-8"))["platform"]["device"] == "mac"
 
 
@@ -106,13 +117,13 @@ def test_a_predictor_is_fitted_on_a_farm_as_it_is_here(run, farm, tmp_path):
     pytest.importorskip("onnx", reason="the package onnx is not installed")
     words = ["fit", "graph", "--data", write_measured(tmp_path / "set"), "--epochs", 2, "--members", 2]
     run(*words, "--out", "here.safetensors")
-    run(*words, "--out", "there.safetensors", "--farm", farm.address)
+    run(*words, "--out", "there.safetensors", "--remote", f"farm:{farm.address}")
     assert Path("there.safetensors").read_bytes() == Path("here.safetensors").read_bytes()
 
 
 @pytest.mark.slow
 def test_the_environment_names_the_farm(run, farm, monkeypatch):
-    monkeypatch.setenv("NNI_LATENCY_FARM", farm.address)
+    monkeypatch.setenv("NNI_LATENCY_REMOTE", f"farm:{farm.address}")
     words = ("--kernels", "add_relu", "--init-sample-num", 10, "--iteration", 0, "--out", "kernels.json")
     assert "pi.fake.fp32.t1" in run("build-kernels", "--runtime", "fake", *words).stderr
 
@@ -122,15 +133,18 @@ def test_the_environment_names_the_farm(run, farm, monkeypatch):
     [
         (
             [],
-            "No worker of the farm measures with the runtime 'torch' in fp32 on 1 thread. It has: mac.fake.fp32.t2, ",
+            "measures with the runtime 'torch' in fp32 on 1 thread. Available: mac.fake.fp32.t2, pi",
         ),
-        (["--runtime", "fake", "--threads", "2"], "The farm has several platforms of this kind: mac.fake.fp32.t2, pi."),
-        (["--runtime", "fake", "--device", "cuda"], "--device is said when a machine joins the farm. Omit it here."),
-        (["--runtime-option", "x=1"], "--runtime-option is said when a machine joins the farm."),
+        (
+            ["--runtime", "fake", "--threads", "2"],
+            " has several platforms of this kind: mac.fake.fp32.t2, pi.fake.fp32.t2. Name one: --remote farm:tcp://",
+        ),
+        (["--runtime", "fake", "--device", "cuda"], "--device is set where the other machines start. Omit it here."),
+        (["--runtime-option", "x=1"], "--runtime-option is set where the other machines start."),
     ],
 )
 def test_what_the_farm_does_not_have_is_said(fails, farm, options, said):
-    assert said in fails("build-lut", *TINY_OPTIONS, "--farm", farm.address, *options)
+    assert said in fails("build-lut", *TINY_OPTIONS, "--remote", f"farm:{farm.address}", *options)
 
 
 @pytest.mark.parametrize(
@@ -139,7 +153,7 @@ def test_what_the_farm_does_not_have_is_said(fails, farm, options, said):
         (
             "#pi.fake.fp32.t1",
             ["--threads", "2"],
-            "--threads 2 contradicts --farm, whose platform pi.fake.fp32.t1 has",
+            "--threads 2 contradicts --remote, whose platform pi.fake.fp32.t1 has",
         ),
         ("#nas.fake.fp32.t1", [], "Unknown platform of the farm 'nas.fake.fp32.t1'"),
         ("#mac.fake.fp32.t2", ["--metric", "energy"], "The workers of mac.fake.fp32.t2 read no energy."),
@@ -149,7 +163,7 @@ def test_what_the_farm_does_not_have_is_said(fails, farm, options, said):
     ],
 )
 def test_a_platform_that_is_named_wrongly_is_said(fails, farm, place, options, said):
-    assert said in fails("build-lut", *TINY_OPTIONS, "--farm", f"{farm.address}{place}", *options)
+    assert said in fails("build-lut", *TINY_OPTIONS, "--remote", f"farm:{farm.address}{place}", *options)
 
 
 @pytest.mark.parametrize(
@@ -193,7 +207,16 @@ def test_a_farm_runs_from_start_to_ctrl_c(tmp_path):
     worker, told = begin("farm", "join", address, "--name", "worker")
     try:
         wait_until(lambda: "measures for" in told.read_text())
-        words = ["build-lut", *TINY_OPTIONS, "--farm", address, "--out", str(tmp_path / "t.json"), "--budget", "20s"]
+        words = [
+            "build-lut",
+            *TINY_OPTIONS,
+            "--remote",
+            f"farm:{address}",
+            "--out",
+            str(tmp_path / "t.json"),
+            "--budget",
+            "20s",
+        ]
         done = subprocess.run([*program, *words, "--rounds", "3"], capture_output=True, text=True, env=environment)
         assert done.returncode == 0, done.stderr
         assert LookupTable.load(tmp_path / "t.json").coverage == 1

@@ -39,10 +39,12 @@ def test_keys_are_added_listed_and_removed(run, fails, tmp_path):
         (["--platforms", "nope"], "Unknown runtime 'nope'"),
         (["--database", "mysql://x"], "A database must be a file"),
         (["--port", "99999"], "99999"),
-        (["--farm", "127.0.0.1:1"], "No farm answers at tcp://127.0.0.1:1: Connection refused."),
-        (["--farm", "http://x"], "The address of a farm must be a host and a port"),
-        (["--farm", "8.8.8.8"], "A farm on 8.8.8.8 can be reached from other machines"),
-        (["--farm", "127.0.0.1:1#a.b.c.t1"], "A service measures on all platforms of a farm."),
+        (["--remote", "farm:127.0.0.1:1"], "No farm answers at tcp://127.0.0.1:1: Connection refused."),
+        (["--remote", "farm:http://x"], "The address of a farm must be a host and a port"),
+        (["--remote", "farm:8.8.8.8"], "A farm on 8.8.8.8 can be reached from other machines"),
+        (["--remote", "farm:127.0.0.1:1#a.b.c.t1"], "Give --remote farm:127.0.0.1:1 alone."),
+        (["--remote", "none:x"], "Unknown remote 'none'"),
+        (["--remote", "x"], "Other machines are given as NAME:ADDRESS"),
     ],
 )
 def test_what_is_wrong_is_one_sentence(fails, words, sentence):
@@ -97,7 +99,7 @@ def test_too_little_to_learn_from_is_said(run, fails, tmp_path):
     [
         (["--save", "a.bin"], "Unknown predictor with a version 'evolving'. There is: none."),
         (["--name", "evolving:board"], "Unknown platform with kernels 'board'. There is: none."),
-        (["--farm", "127.0.0.1:1"], "No farm answers at tcp://127.0.0.1:1: Connection refused."),
+        (["--remote", "farm:127.0.0.1:1"], "No farm answers at tcp://127.0.0.1:1: Connection refused."),
         (["--farm", "127.0.0.1:1#a.b.fp32.t1"], "Fits belong to no platform. Give --farm its address alone."),
         (["--database", "memory"], "Versions are kept in a database."),
     ],

@@ -9,8 +9,7 @@ import subprocess
 import warnings
 
 import pytest
-
-from nni_latency.testing import FarmOfProcesses
+from nni_latency_farm.testing import FarmOfProcesses
 
 
 @pytest.fixture(autouse=True)

@@ -9,12 +9,13 @@ import threading
 import time
 from functools import partial
 
+import nni_latency_farm as farm
 import pytest
 from farms import DriftingDevice, SilentDevice, wait_until
+from nni_latency_farm.testing import FarmOfProcesses
 from torch import nn
 
-import nni_latency.farm as farm
-from nni_latency.errors import FarmError, MismatchError, UnknownNameError
+from nni_latency.errors import MismatchError, RemoteError, UnknownNameError
 from nni_latency.measurement import (
     Campaign,
     CampaignHeader,
@@ -28,7 +29,7 @@ from nni_latency.measurement import (
 )
 from nni_latency.measurement.runtimes import TorchEager
 from nni_latency.platforms import Platform
-from nni_latency.testing import FakeDevice, FarmOfProcesses, check_bench, check_schedule
+from nni_latency.testing import FakeDevice, check_bench, check_schedule
 
 _PROTOCOL = Protocol(n_warmup=0, rounds=4, time_budget=1e9, max_measure_execution_time=1e9, half_width=0.0)
 
@@ -166,7 +167,9 @@ def test_a_worker_that_drifts_is_quarantined_and_comes_back(processes, tmp_path)
         processes.wait_for(1, client, "quarantined")
         (state,) = client.workers()
         assert state.reason == "Its reference networks take 50.0 % longer than they did."
-        with pytest.raises(FarmError, match=r"No worker measures for device\.fake\.fp32\.t1\. worker is in quarantine"):
+        with pytest.raises(
+            RemoteError, match=r"No worker measures for device\.fake\.fp32\.t1\. worker is in quarantine"
+        ):
             client.benches("device.fake.fp32.t1").conditions()
         slow.unlink()
         processes.wait_for(1, client)
@@ -235,18 +238,18 @@ def test_a_client_says_that_the_farm_is_gone(processes):
         benches = client.benches("device.fake.fp32.t1")
         processes.scheduler.kill()
         processes.scheduler.join()
-        with pytest.raises(FarmError, match=r"does not answer any more\. What was measured is kept"):
+        with pytest.raises(RemoteError, match=r"does not answer any more\. What was measured is kept"):
             measured(benches)
 
 
 def test_nobody_answers():
-    with pytest.raises(FarmError, match=r"No farm answers at tcp://127\.0\.0\.1:1: Connection refused\."):
+    with pytest.raises(RemoteError, match=r"No farm answers at tcp://127\.0\.0\.1:1: Connection refused\."):
         farm.Farm("127.0.0.1:1", timeout=1)
 
 
 def test_a_port_that_is_taken_is_told(processes):
     port = farm.FarmAddress.parse(processes.address).port
-    with pytest.raises(FarmError, match=f"A farm cannot listen on port {port} of 127.0.0.1"):
+    with pytest.raises(RemoteError, match=f"A farm cannot listen on port {port} of 127.0.0.1"):
         farm.serve("127.0.0.1", port)
 
 

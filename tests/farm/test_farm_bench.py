@@ -9,10 +9,10 @@ import pytest
 from farms import FarmOfDevices
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from nni_latency_farm import BenchPlace, Device, Job
 from torch import nn
 
 from nni_latency.errors import MeasurementError
-from nni_latency.farm import BenchPlace, Device, Job
 from nni_latency.measurement import (
     Campaign,
     CampaignHeader,
@@ -185,7 +185,7 @@ def test_a_subject_that_fails_is_named_by_the_worker():
 
 
 def test_meters_of_this_machine_are_refused():
-    from nni_latency.farm import FarmRuntime
+    from nni_latency_farm import FarmRuntime
 
     made = farm_of(1)
     runtime = FarmRuntime(made, made.devices["worker-0"].announcement())
@@ -197,7 +197,7 @@ def test_meters_of_this_machine_are_refused():
 
 def _metered(**meters):
     """Return a farm of one device with meters that read its clock, and its runtime as clients see it."""
-    from nni_latency.farm import FarmRuntime
+    from nni_latency_farm import FarmRuntime
 
     made, device = FarmOfDevices(), FakeDevice()
     made.join("worker", device, {name: FakeMeter(device.clock, watts) for name, watts in meters.items()})
@@ -249,7 +249,7 @@ def test_a_worker_that_lacks_a_meter_says_so():
 
 
 def test_reference_networks_tell_the_speed_of_a_device():
-    from nni_latency.farm import reference_subjects
+    from nni_latency_farm import reference_subjects
 
     slow, fast = (Device(FakeDevice(speed=speed), "device", reference_subjects()).check() for speed in (1.0, 4.0))
     assert set(slow) == {"reference operator", "dense", "depthwise", "matrices"}

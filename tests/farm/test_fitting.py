@@ -11,9 +11,9 @@ import pytest
 from farms import wait_until
 from joblib import Parallel, delayed
 from measured_graphs import FAST, measured
+from nni_latency_farm import join, join_fits, owning
 
-from nni_latency.errors import BusyError, FarmError, InvalidValueError
-from nni_latency.farm import join, join_fits, owning
+from nni_latency.errors import BusyError, InvalidValueError, RemoteError
 from nni_latency.graphs import GraphPredictor
 from nni_latency.platforms import affinity
 from nni_latency.testing import FakeDevice
@@ -75,7 +75,7 @@ def _fail():
 
 @pytest.mark.slow
 def test_a_worker_that_dies_while_it_fits_is_said(processes, fitters):
-    with pytest.raises(FarmError, match="A worker of the farm died or left while it fitted"), fitters.fitting():
+    with pytest.raises(RemoteError, match="A worker of the farm died or left while it fitted"), fitters.fitting():
         jobs = Parallel(return_as="generator")(delayed(time.sleep)(30) for _ in range(2))
         time.sleep(1.0)
         processes.kill("fits")
@@ -84,7 +84,7 @@ def test_a_worker_that_dies_while_it_fits_is_said(processes, fitters):
 
 @pytest.mark.slow
 def test_a_worker_that_fits_ends_with_ctrl_c(processes, fitters):
-    with pytest.raises(FarmError, match="died or left"), fitters.fitting():
+    with pytest.raises(RemoteError, match="died or left"), fitters.fitting():
         jobs = Parallel(return_as="generator")(delayed(time.sleep)(3600) for _ in range(1))
         time.sleep(1.0)
         assert processes.interrupt("fits") == 0
@@ -97,7 +97,7 @@ def test_a_farm_without_such_a_worker_says_so(processes):
     processes.join("measures", partial(FakeDevice, "device"))
     with processes.client() as client:
         processes.wait_for(1, client)
-        with pytest.raises(FarmError, match=r"The farm has no worker that fits\. Start one"), client.fitting():
+        with pytest.raises(RemoteError, match=r"The farm has no worker that fits\. Start one"), client.fitting():
             pass
 
 

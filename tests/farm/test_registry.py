@@ -7,8 +7,8 @@ from collections import Counter
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, rule
+from nni_latency_farm import Announcement, Registry, Traits, platform_key
 
-from nni_latency.farm import Announcement, Registry, Traits, platform_key
 from nni_latency.platforms import Platform
 
 HERE, THERE = Platform("here"), Platform("there")

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import time
 
+import nni_latency_farm as farm
 import pytest
+from nni_latency_farm.testing import FarmOfProcesses
 
-import nni_latency.farm as farm
-from nni_latency.errors import FarmError, InvalidValueError
-from nni_latency.testing import FarmOfProcesses
+from nni_latency.errors import InvalidValueError, RemoteError
 
 
 @pytest.mark.parametrize(
@@ -25,11 +25,9 @@ def test_addresses_are_read(text, expected):
     assert str(farm.FarmAddress.parse(text)) == expected
 
 
-def test_an_address_may_name_a_platform():
-    assert farm.FarmAddress.parse("tcp://localhost:1#pi.torch.fp32.t4").platform == "pi.torch.fp32.t4"
-
-
-@pytest.mark.parametrize("text", ["", "http://x:1", "tcp://", "tcp://x:y", "tcp://x:99999", "x:1/y", "tcp://u@x:1"])
+@pytest.mark.parametrize(
+    "text", ["", "http://x:1", "tcp://", "tcp://x:y", "tcp://x:99999", "x:1/y", "tcp://u@x:1", "x:1#pi"]
+)
 def test_what_is_no_address_is_refused(text):
     with pytest.raises(InvalidValueError, match="The address of a farm must be a host and a port"):
         farm.FarmAddress.parse(text)
@@ -38,19 +36,19 @@ def test_what_is_no_address_is_refused(text):
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "8.8.8.8"])
 def test_a_farm_that_others_reach_needs_certificate_and_token(host, make_token):
     for security in (farm.FarmSecurity(), farm.FarmSecurity(token_file=make_token())):
-        with pytest.raises(FarmError, match="who reaches it can run code there: give a TLS certificate"):
+        with pytest.raises(RemoteError, match="who reaches it can run code there: give a TLS certificate"):
             farm.serve(host, 0, security)
-    with pytest.raises(FarmError, match="can be reached from other machines"):
+    with pytest.raises(RemoteError, match="can be reached from other machines"):
         farm.Farm("8.8.8.8:1")
 
 
 def test_a_certificate_alone_is_not_enough(make_certificate):
-    with pytest.raises(FarmError, match="and a token"):
+    with pytest.raises(RemoteError, match="and a token"):
         farm.serve("0.0.0.0", 0, farm.FarmSecurity(*make_certificate("alone")))
 
 
 def test_an_address_with_tls_needs_a_certificate():
-    with pytest.raises(FarmError, match="needs a TLS certificate and its key"):
+    with pytest.raises(RemoteError, match="needs a TLS certificate and its key"):
         farm.Farm("tls://127.0.0.1:1")
 
 
@@ -62,23 +60,23 @@ def test_certificate_and_key_belong_together(tmp_path):
 def test_files_that_are_no_certificates_are_refused(tmp_path):
     for name in ("farm.crt", "farm.key"):
         (tmp_path / name).write_text("nothing")
-    with pytest.raises(FarmError, match="are no TLS certificate and its key in PEM"):
+    with pytest.raises(RemoteError, match="are no TLS certificate and its key in PEM"):
         farm.Farm("tls://127.0.0.1:1", farm.FarmSecurity(tmp_path / "farm.crt", tmp_path / "farm.key"))
-    with pytest.raises(FarmError, match="Cannot read"):
+    with pytest.raises(RemoteError, match="Cannot read"):
         farm.Farm("tls://127.0.0.1:1", farm.FarmSecurity(tmp_path / "no.crt", tmp_path / "no.key"))
 
 
 def test_a_token_that_others_can_read_is_refused(make_token):
     path = make_token()
     path.chmod(0o644)
-    with pytest.raises(FarmError, match=r"can be used by others\. Run: chmod 600"):
+    with pytest.raises(RemoteError, match=r"can be used by others\. Run: chmod 600"):
         farm.FarmSecurity(token_file=path).token()
 
 
 def test_a_short_token_is_refused(make_token):
-    with pytest.raises(FarmError, match="has 6 characters, and 16 are the fewest"):
+    with pytest.raises(RemoteError, match="has 6 characters, and 16 are the fewest"):
         farm.FarmSecurity(token_file=make_token(text="secret")).token()
-    with pytest.raises(FarmError, match="Cannot read the token file"):
+    with pytest.raises(RemoteError, match="Cannot read the token file"):
         farm.FarmSecurity(token_file=make_token().with_name("none")).token()
 
 
@@ -93,7 +91,7 @@ def test_a_farm_with_token_lets_in_who_has_it_and_nobody_else(tmp_path, make_tok
             with client.benches(found.platform).open(farm_protocol()) as bench:
                 assert bench is not None
         for wrong in (None, farm.FarmSecurity(token_file=make_token("other.token"))):
-            with pytest.raises(FarmError, match="it does not trust this side"):
+            with pytest.raises(RemoteError, match="it does not trust this side"):
                 farm.Farm(processes.address, wrong, timeout=3)
 
 
@@ -137,7 +135,7 @@ def test_tls_lets_in_who_has_the_certificate_and_nobody_else(tmp_path, make_toke
             assert client.workers()[0].address.startswith("tls://")
         wrong = farm.FarmSecurity(*make_certificate("another"), token_file=token)
         for security in (wrong, farm.FarmSecurity(token_file=token)):
-            with pytest.raises(FarmError):
+            with pytest.raises(RemoteError):
                 farm.Farm(processes.address, security, timeout=3)
 
 

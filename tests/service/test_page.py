@@ -14,8 +14,7 @@ from nni_latency_service import LatencyService
 from nni_latency_service.query import LatencyQuery, LocalMachines
 
 from nni_latency.database import DatabaseStore, PredictorVersion, add_predictor
-from nni_latency.farm import WorkerState
-from nni_latency.measurement import CampaignHeader, Protocol, Record, Subject
+from nni_latency.measurement import CampaignHeader, Protocol, Record, Subject, WorkerState
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 

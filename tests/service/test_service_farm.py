@@ -7,17 +7,18 @@ import time
 import warnings
 from functools import partial
 
+import nni_latency_farm as farm
 import pytest
 from farms import FarmOfDevices, wait_until
+from nni_latency_farm.testing import FarmOfProcesses
 from nni_latency_service import LatencyService
-from nni_latency_service.query import FarmMachines, LatencyQuery, Question
+from nni_latency_service.query import LatencyQuery, Question, RemoteMachines
 
-import nni_latency.farm as farm
 from nni_latency.database import DatabaseStore
-from nni_latency.errors import BusyError, FarmError, MissingEntryError
+from nni_latency.errors import BusyError, MissingEntryError, RemoteError
 from nni_latency.measurement import IsolatedBench, Limits, Protocol
 from nni_latency.measurement.runtimes import TorchEager
-from nni_latency.testing import FakeDevice, FarmOfProcesses
+from nni_latency.testing import FakeDevice
 
 _PLATFORM = "device.fake.fp32.t1"
 
@@ -59,7 +60,7 @@ def test_a_farm_that_is_lost_is_found_again_and_what_is_known_is_answered(tmp_pa
         first.join("worker", partial(FakeDevice, "device"))
         with first.client() as client:
             first.wait_for(1, client)
-        machines = FarmMachines(partial(farm.Farm, first.address))
+        machines = RemoteMachines(partial(farm.Farm, first.address))
         service = LatencyService(LatencyQuery(store, machines=machines))
         assert [_ask(service, "relu()@1x8:float32").source for _ in range(2)] == ["measurement", "record"]
         first.scheduler.kill()
@@ -70,7 +71,7 @@ def test_a_farm_that_is_lost_is_found_again_and_what_is_known_is_answered(tmp_pa
         assert time.monotonic() - begin < 5
         with pytest.raises(MissingEntryError, match=r"Nothing measures on this platform"):
             _ask(service, "tanh()@1x8:float32")
-        with pytest.raises(FarmError, match=r"It is looked for until it is back"):
+        with pytest.raises(RemoteError, match=r"They are asked again until they do"):
             machines.benches(_PLATFORM)
         with FarmOfProcesses(tmp_path, port=_address(first).port):
             # The worker looks for the farm, too.
@@ -85,7 +86,7 @@ def test_a_service_that_is_stopped_does_not_wait_for_a_worker(tmp_path, store):
         processes.join("worker", partial(FakeDevice, "device", pace=20.0))
         with processes.client() as client:
             processes.wait_for(1, client)
-        service = LatencyService(LatencyQuery(store, machines=FarmMachines(partial(farm.Farm, processes.address))))
+        service = LatencyService(LatencyQuery(store, machines=RemoteMachines(partial(farm.Farm, processes.address))))
         job = service.ask(Question.of("relu()@1x8:float32"), _PLATFORM, "always", 0.1, "me", may_measure=True)
         wait_until(lambda: job.state == "running")
         processes.kill("worker")

@@ -1,4 +1,4 @@
-from ._announcement import Announcement, Traits, WorkerState
+from ._announcement import Announcement, Traits
 from ._bench import FarmBench, FarmBenches, JobRunner, LostError
 from ._device import Device
 from ._farm import Farm, FarmPlatform
@@ -9,7 +9,7 @@ from ._references import reference_subjects
 from ._registry import TOLERANCE, Registry, platform_key
 from ._runtime import FarmRuntime
 from ._scheduler import FarmPlugin, serve
-from ._security import PORT, FarmAddress, FarmSecurity, is_local
+from ._security import PORT, VARIABLES, FarmAddress, FarmSecurity, is_local
 from ._worker import CHECK_EVERY, join, join_fits, owning
 
 __all__ = [
@@ -18,6 +18,7 @@ __all__ = [
     "PORT",
     "SLICE",
     "TOLERANCE",
+    "VARIABLES",
     "Announcement",
     "Answer",
     "BenchPlace",
@@ -37,7 +38,6 @@ __all__ = [
     "LostError",
     "Registry",
     "Traits",
-    "WorkerState",
     "is_local",
     "join",
     "join_fits",

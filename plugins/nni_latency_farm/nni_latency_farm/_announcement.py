@@ -1,17 +1,14 @@
-"""What a worker says of itself, and what a farm says of its workers: plain values."""
+"""What a worker says of itself when it joins: plain values."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 from nni_latency.measurement import Meter
 from nni_latency.measurement.runtimes import Runtime
 from nni_latency.platforms import Platform
-
-#: ``ready`` workers get work. ``quarantined`` ones get none until their reference networks agree again.
-State = Literal["ready", "quarantined"]
 
 
 @dataclass(frozen=True)
@@ -117,49 +114,3 @@ class Announcement:
             cls.of(inner) if inner else None,
             content["meters"],
         )
-
-
-@dataclass(frozen=True)
-class WorkerState:
-    """How a worker of a farm is doing. Immutable.
-
-    Parameters
-    ----------
-    name : str
-        What people call it.
-    address : str
-        Where it listens.
-    platform : str
-        Id of its platform.
-    state : {"ready", "quarantined"}
-        Whether it gets work.
-    reason : str
-        Why it gets none; empty if it does.
-    benches : int
-        Campaigns that are measured on it at this moment.
-    jobs : int
-        Slices of campaigns that it has measured.
-    joined : float
-        When it joined [s since 1970, UTC].
-    checked : float
-        When its reference networks were timed last [s since 1970, UTC].
-    references : mapping of str to float
-        What they took then [s], by name.
-    slower : float
-        By what factor they took longer than at best.
-    conditions : mapping
-        What the machine was like when it joined.
-    """
-
-    name: str
-    address: str
-    platform: str
-    state: State
-    reason: str = ""
-    benches: int = 0
-    jobs: int = 0
-    joined: float = 0.0
-    checked: float = 0.0
-    references: Mapping[str, float] = field(default_factory=dict)
-    slower: float = 1.0
-    conditions: Mapping[str, Any] = field(default_factory=dict)

@@ -9,10 +9,6 @@ from types import TracebackType
 from typing import Protocol as Interface
 
 from nni_latency.errors import LatencyError, MeasurementError
-from nni_latency.farm._announcement import Announcement
-from nni_latency.farm._job import Answer, BenchPlace, Job
-from nni_latency.farm._meter import FarmMeter
-from nni_latency.farm._registry import platform_key
 from nni_latency.measurement import (
     Bench,
     Benches,
@@ -27,6 +23,10 @@ from nni_latency.measurement import (
 )
 from nni_latency.operators import OnnxBuild
 from nni_latency.platforms import Conditions, Platform
+from nni_latency_farm._announcement import Announcement
+from nni_latency_farm._job import Answer, BenchPlace, Job
+from nni_latency_farm._meter import FarmMeter
+from nni_latency_farm._registry import platform_key
 
 #: So many workers may die while they measure one network alone; then it is blamed. Those that die with a network among
 #: others tell nothing about it, and a few die by chance.
@@ -126,7 +126,7 @@ class FarmBench(Bench):
     place : BenchPlace
         Its name, and how networks are timed on it.
     key : str
-        Of the platform, as `nni_latency.farm.platform_key` says.
+        Of the platform, as `nni_latency_farm.platform_key` says.
     """
 
     def __init__(self, farm: JobRunner, place: BenchPlace, key: str) -> None:
@@ -234,7 +234,7 @@ class FarmBench(Bench):
         ------
         WorkerDiedError
             If workers died whenever they did it.
-        FarmError
+        RemoteError
             If no worker is there.
         """
         job = Job(self._place, task, tuple(asked))  # type: ignore[arg-type]

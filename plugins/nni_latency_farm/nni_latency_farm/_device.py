@@ -9,8 +9,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from nni_latency.errors import LatencyError, MeasurementError
-from nni_latency.farm._announcement import Announcement
-from nni_latency.farm._job import Answer, BenchPlace, Job
 from nni_latency.measurement import (
     Bench,
     Benches,
@@ -23,6 +21,8 @@ from nni_latency.measurement import (
     unpack_subject,
 )
 from nni_latency.measurement.runtimes import Runtime
+from nni_latency_farm._announcement import Announcement
+from nni_latency_farm._job import Answer, BenchPlace, Job
 
 #: Benches that stay open at most: the one that was used longest ago is closed first.
 _MOST_BENCHES = 4

@@ -9,25 +9,23 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError
 from dataclasses import dataclass, replace
-from types import TracebackType
 from typing import Any
 
 from joblib import parallel_config
 
-from nni_latency.errors import FarmError, MismatchError, UnknownNameError
-from nni_latency.farm._announcement import Announcement, Traits, WorkerState
-from nni_latency.farm._bench import FarmBenches, LostError
-from nni_latency.farm._fitting import FitBackend
-from nni_latency.farm._job import Answer, BenchPlace, Job
-from nni_latency.farm._registry import platform_key
-from nni_latency.farm._runtime import FarmRuntime
-from nni_latency.farm._scheduler import JOB
-from nni_latency.farm._security import FarmAddress, FarmSecurity
-from nni_latency.farm._transport import check_versions, dask_security, distributed, quiet, settings
-from nni_latency.farm._worker import no_answer, run_job
-from nni_latency.measurement import Benches, Limits
-from nni_latency.measurement.runtimes import Runtime
+from nni_latency.errors import MismatchError, RemoteError, UnknownNameError
+from nni_latency.measurement import Benches, Limits, Meter, Remote, WorkerState
 from nni_latency.platforms import Platform
+from nni_latency_farm._announcement import Announcement, Traits
+from nni_latency_farm._bench import FarmBenches, LostError
+from nni_latency_farm._fitting import FitBackend
+from nni_latency_farm._job import Answer, BenchPlace, Job
+from nni_latency_farm._registry import platform_key
+from nni_latency_farm._runtime import FarmRuntime
+from nni_latency_farm._scheduler import JOB
+from nni_latency_farm._security import FarmAddress, FarmSecurity
+from nni_latency_farm._transport import check_versions, dask_security, distributed, quiet, settings
+from nni_latency_farm._worker import no_answer, run_job
 
 #: How long a farm may take to answer [s].
 TIMEOUT = 15.0
@@ -65,7 +63,7 @@ def _platform_of(workers: Sequence[tuple[WorkerState, Announcement]]) -> FarmPla
     return FarmPlatform(first.platform, first.traits, states, replace(first, meters=shared))
 
 
-class Farm:
+class Farm(Remote):
     """The client of a running farm. A context manager; safe in several threads.
 
     Parameters
@@ -83,7 +81,7 @@ class Farm:
 
     Raises
     ------
-    FarmError
+    RemoteError
         If nobody answers at the address, or refuses the token or the certificate.
 
     Examples
@@ -104,6 +102,8 @@ class Farm:
     ) -> None:
         security = security or FarmSecurity()
         self.address = FarmAddress.parse(address).secured(security)
+        self.description = f"farm {self.address}"
+        self.advice = f"Start a worker on each machine: nni-latency farm join {self.address}"
         self.patience, self._on_wait = patience, on_wait
         quiet()
         trusted = dask_security(security)
@@ -119,7 +119,7 @@ class Farm:
             opening.callback(self._client.close, timeout=2)
             versions = self._call("farm_versions")
             if versions is None:
-                raise FarmError(f"{self.address} is a scheduler of Dask, and not that of a farm.")
+                raise RemoteError(f"{self.address} is a scheduler of Dask, and not that of a farm.")
             check_versions(versions, self.address)
             self._open = opening.pop_all()
 
@@ -128,7 +128,7 @@ class Farm:
 
         Raises
         ------
-        FarmError
+        RemoteError
             If the farm does not answer.
         """
         groups: dict[str, list[tuple[WorkerState, Announcement]]] = {}
@@ -191,19 +191,27 @@ class Farm:
         """
         return FarmBenches(self, self.find(platform).announcement, limits=limits)
 
-    def runtime(self, platform: Platform | str) -> Runtime:
+    def runtimes(self) -> list[FarmRuntime]:
+        """Return the runtimes of all platforms of the farm, as `runtime` does; raises as `platforms`."""
+        return [FarmRuntime(self, item.announcement) for item in self.platforms()]
+
+    def runtime(self, platform: Platform | str) -> FarmRuntime:
         """Return the runtime of a platform of the farm, for everything that takes one: builders, estimators.
 
         Its benches are those of `benches`; nothing of it runs in this process. Raises as `find` does.
         """
         return FarmRuntime(self, self.find(platform).announcement)
 
+    def meter(self, platform: Platform | str, name: str = "") -> Meter:
+        """Return what stands for a meter of the workers of a platform; raises as `find` and `FarmRuntime.meter`."""
+        return self.runtime(platform).meter(name)
+
     def fitters(self) -> list[str]:
         """Return the names of the workers that fit predictors.
 
         Raises
         ------
-        FarmError
+        RemoteError
             If the farm does not answer.
         """
         return list(self._call("farm_fitters"))
@@ -214,7 +222,7 @@ class Farm:
 
         Raises
         ------
-        FarmError
+        RemoteError
             If there is no such worker, or one dies or leaves while it fits.
 
         Examples
@@ -224,7 +232,7 @@ class Farm:
         """
         workers = self.fitters()
         if not workers:
-            raise FarmError(
+            raise RemoteError(
                 f"The farm has no worker that fits. Start one on a machine that measures nothing: nni-latency farm fit "
                 f"{self.address}"
             )
@@ -232,14 +240,16 @@ class Farm:
             with parallel_config(backend=FitBackend(self._client, len(workers)), n_jobs=len(workers)):
                 yield
         except (distributed.KilledWorker, CancelledError, distributed.scheduler.NoValidWorkerError) as error:
-            raise FarmError("A worker of the farm died or left while it fitted. Run the same command again.") from error
+            raise RemoteError(
+                "A worker of the farm died or left while it fitted. Run the same command again."
+            ) from error
 
     def place(self, bench: str, key: str) -> str:
         """Return the address of the worker that does the next job of a bench, and wait for one if need be.
 
         Raises
         ------
-        FarmError
+        RemoteError
             If there is none for as long as `patience`.
         """
         end = time.monotonic() + self.patience
@@ -249,7 +259,7 @@ class Farm:
             if found["address"] is not None:
                 return str(found["address"])
             if time.monotonic() >= end:
-                raise FarmError(f"No worker measures for {key.rpartition('-')[0]}. {found['why']}")
+                raise RemoteError(f"No worker measures for {key.rpartition('-')[0]}. {found['why']}")
             if not has_told:
                 self._on_wait(f"Waiting for a worker of {key.rpartition('-')[0]}. {found['why']}")
                 has_told = True
@@ -261,7 +271,7 @@ class Farm:
         ------
         LostError
             If the worker died or left meanwhile.
-        FarmError
+        RemoteError
             If the farm does not answer any more.
         """
         future = self._submit(job, address, key)
@@ -290,7 +300,7 @@ class Farm:
 
     def release(self, bench: str) -> None:
         """Say that a bench is not used any more."""
-        with contextlib.suppress(FarmError):
+        with contextlib.suppress(RemoteError):
             self._call("farm_release", bench=bench)
 
     def _call(self, what: str, **arguments: Any) -> Any:
@@ -299,8 +309,8 @@ class Farm:
         except (OSError, RuntimeError, TimeoutError) as error:
             raise self._gone() from error
 
-    def _gone(self) -> FarmError:
-        return FarmError(
+    def _gone(self) -> RemoteError:
+        return RemoteError(
             f"The farm at {self.address} does not answer any more. What was measured is kept: run the same command "
             "again when it is back."
         )
@@ -308,13 +318,3 @@ class Farm:
     def close(self) -> None:
         """Leave the farm."""
         self._open.close()
-
-    def __enter__(self) -> Farm:
-        """Return itself."""
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Leave the farm."""
-        self.close()

@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 from statistics import median
 
 from nni_latency.errors import listed
-from nni_latency.farm._announcement import Announcement, WorkerState
+from nni_latency.measurement import WorkerState
 from nni_latency.platforms import Platform
 from nni_latency.units import format_percent
+from nni_latency_farm._announcement import Announcement
 
 #: Reference networks that take longer by more than this share are another speed.
 TOLERANCE = 0.25
@@ -62,7 +63,7 @@ class Registry:
 
     Examples
     --------
-    >>> from nni_latency.farm import Traits
+    >>> from nni_latency_farm import Traits
     >>> platform = Platform("raspberry-pi-4")
     >>> registry = Registry()
     >>> for number in range(2):

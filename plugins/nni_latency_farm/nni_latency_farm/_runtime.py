@@ -7,12 +7,12 @@ from contextlib import AbstractContextManager
 from typing import Any, NoReturn
 
 from nni_latency.errors import MeasurementError, listed
-from nni_latency.farm._announcement import Announcement
-from nni_latency.farm._bench import FarmBenches, JobRunner
-from nni_latency.farm._meter import FarmMeter
 from nni_latency.measurement import Benches, Clock, Limits, Meter, Stage, Subject
 from nni_latency.measurement.runtimes import Runtime
 from nni_latency.platforms import Conditions, Platform
+from nni_latency_farm._announcement import Announcement
+from nni_latency_farm._bench import FarmBenches, JobRunner
+from nni_latency_farm._meter import FarmMeter
 
 
 class FarmRuntime(Runtime):

@@ -9,11 +9,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any
 
-from nni_latency.errors import FarmError
-from nni_latency.farm._announcement import Announcement
-from nni_latency.farm._registry import TOLERANCE, Registry
-from nni_latency.farm._security import PORT, FarmSecurity
-from nni_latency.farm._transport import SCHEDULER_SETTINGS, dask_security, distributed, quiet, settings, versions
+from nni_latency.errors import RemoteError
+from nni_latency_farm._announcement import Announcement
+from nni_latency_farm._registry import TOLERANCE, Registry
+from nni_latency_farm._security import PORT, FarmSecurity
+from nni_latency_farm._transport import SCHEDULER_SETTINGS, dask_security, distributed, quiet, settings, versions
 
 #: How the keys of jobs begin.
 JOB = "nni-latency-job"
@@ -160,7 +160,7 @@ def serve(
 
     Raises
     ------
-    FarmError
+    RemoteError
         If others could reach it without a certificate and a token, or the port is taken.
     """
     security = security or FarmSecurity()
@@ -191,7 +191,7 @@ async def _serve(
     try:
         await scheduler
     except (OSError, RuntimeError, TimeoutError) as error:
-        raise FarmError(f"A farm cannot listen on port {port} of {host}: {_innermost(error)}.") from error
+        raise RemoteError(f"A farm cannot listen on port {port} of {host}: {_innermost(error)}.") from error
     try:
         plugin = FarmPlugin(registry, tell)
         scheduler.add_plugin(plugin)

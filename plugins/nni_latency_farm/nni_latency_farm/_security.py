@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import os
 import socket
 import stat
 import sys
@@ -10,7 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from nni_latency.errors import FarmError, InvalidValueError
+from nni_latency.errors import InvalidValueError, RemoteError
+
+#: Variables by which clients of a farm that can be reached from other machines are trusted.
+VARIABLES = tuple(f"NNI_LATENCY_FARM_{name}" for name in ("TOKEN_FILE", "TLS_CERT", "TLS_KEY", "TLS_CA"))
 
 #: The port of a scheduler.
 PORT = 8786
@@ -52,6 +56,22 @@ class FarmSecurity:
         if (self.cert is None) != (self.key is None) or (self.ca is not None and self.cert is None):
             raise InvalidValueError("TLS needs a certificate and its private key: give both, or neither.")
 
+    @classmethod
+    def of_environment(cls) -> FarmSecurity:
+        """Make one of the files that variables of the environment name.
+
+        Raises
+        ------
+        InvalidValueError
+            If there is a certificate without a key, or the other way round.
+        """
+        token, cert, key, ca = (Path(os.environ[name]) if os.environ.get(name) else None for name in VARIABLES)
+        if (cert is None) != (key is None):
+            raise InvalidValueError(
+                f"TLS needs a certificate and its private key: set {VARIABLES[1]} and {VARIABLES[2]}."
+            )
+        return cls(cert, key, ca, token)
+
     @property
     def encrypts(self) -> bool:
         """Whether there is a certificate."""
@@ -72,7 +92,7 @@ class FarmSecurity:
 
         Raises
         ------
-        FarmError
+        RemoteError
             If the file cannot be read, others can read it, or the token is too short.
         """
         path = self.token_file
@@ -81,30 +101,30 @@ class FarmSecurity:
         try:
             mode, token = path.stat().st_mode, path.read_bytes().strip()
         except OSError as error:
-            raise FarmError(f"Cannot read the token file {str(path)!r}: {error.strerror or error}.") from error
+            raise RemoteError(f"Cannot read the token file {str(path)!r}: {error.strerror or error}.") from error
         if sys.platform != "win32" and mode & (stat.S_IRWXG | stat.S_IRWXO):
-            raise FarmError(f"The token file {str(path)!r} can be used by others. Run: chmod 600 {path}")
+            raise RemoteError(f"The token file {str(path)!r} can be used by others. Run: chmod 600 {path}")
         if len(token) < _SHORTEST_TOKEN:
-            raise FarmError(
+            raise RemoteError(
                 f"The token in {str(path)!r} has {len(token)} characters, and {_SHORTEST_TOKEN} are the fewest. "
                 f"Make one with: openssl rand -hex 32 > {path}"
             )
         return token
 
     def check_files(self) -> None:
-        """Raise `FarmError` if a certificate, a key or the token cannot be read."""
+        """Raise `RemoteError` if a certificate, a key or the token cannot be read."""
         self.token()
         for path in (self.cert, self.key, self.ca):
             if path is not None:
                 try:
                     path.read_bytes()
                 except OSError as error:
-                    raise FarmError(f"Cannot read {str(path)!r}: {error.strerror or error}.") from error
+                    raise RemoteError(f"Cannot read {str(path)!r}: {error.strerror or error}.") from error
 
     def check_host(self, host: str) -> None:
-        """Raise `FarmError` unless whoever reaches a host is kept out, or nobody but this machine does."""
+        """Raise `RemoteError` unless whoever reaches a host is kept out, or nobody but this machine does."""
         if not self.protects and not is_local(host):
-            raise FarmError(
+            raise RemoteError(
                 f"A farm on {host} can be reached from other machines, and who reaches it can run code there: give a "
                 "TLS certificate, its key and a token, or stay on 127.0.0.1."
             )
@@ -127,7 +147,7 @@ def is_local(host: str) -> bool:
 
 @dataclass(frozen=True)
 class FarmAddress:
-    """Where a scheduler listens, and which platform is meant where there are several. Immutable.
+    """Where a scheduler listens. Immutable.
 
     Parameters
     ----------
@@ -137,13 +157,9 @@ class FarmAddress:
         Its port.
     encrypted : bool
         Whether its address begins with ``tls``.
-    platform : str
-        Id of a platform; empty for any.
 
     Examples
     --------
-    >>> FarmAddress.parse("tls://farm.example.org#epyc-7763.torch.fp32.t1").platform
-    'epyc-7763.torch.fp32.t1'
     >>> str(FarmAddress.parse("localhost:9000"))
     'tcp://localhost:9000'
     """
@@ -151,7 +167,6 @@ class FarmAddress:
     host: str
     port: int = PORT
     encrypted: bool = False
-    platform: str = ""
 
     def __str__(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
@@ -172,15 +187,16 @@ class FarmAddress:
             port = parts.port or PORT
         except ValueError:
             parts, port = urlsplit(""), PORT
-        if scheme not in ("", "tcp", "tls") or not parts.hostname or parts.path or parts.query or "@" in parts.netloc:
+        surplus = parts.path or parts.query or parts.fragment or "@" in parts.netloc
+        if scheme not in ("", "tcp", "tls") or not parts.hostname or surplus:
             raise InvalidValueError(
                 "The address of a farm must be a host and a port, such as tcp://127.0.0.1:8786 or "
                 f"tls://farm.example.org:8786. Got {text!r}."
             )
-        return cls(parts.hostname, port, scheme == "tls", parts.fragment)
+        return cls(parts.hostname, port, scheme == "tls")
 
     def reach(self, timeout: float = 5.0) -> None:
-        """Raise `FarmError` if nobody listens there: told at once, where Dask would try for long.
+        """Raise `RemoteError` if nobody listens there: told at once, where Dask would try for long.
 
         Parameters
         ----------
@@ -190,7 +206,7 @@ class FarmAddress:
         try:
             socket.create_connection((self.host, self.port), timeout).close()
         except OSError as error:
-            raise FarmError(
+            raise RemoteError(
                 f"No farm answers at {self}: {error.strerror or error}. Check the address, and that 'nni-latency farm "
                 "start' runs there."
             ) from error
@@ -200,10 +216,10 @@ class FarmAddress:
 
         Raises
         ------
-        FarmError
+        RemoteError
             If the certificate is lacking, or what is sent would be open to others on the way.
         """
         if self.encrypted and not security.encrypts:
-            raise FarmError(f"{self} needs a TLS certificate and its key.")
+            raise RemoteError(f"{self} needs a TLS certificate and its key.")
         security.check_host(self.host)
-        return FarmAddress(self.host, self.port, security.encrypts, self.platform)
+        return FarmAddress(self.host, self.port, security.encrypts)

@@ -13,12 +13,12 @@ from collections.abc import Mapping
 from importlib import metadata
 from typing import Any
 
-from nni_latency.errors import FarmError
-from nni_latency.farm._security import FarmSecurity
+from nni_latency.errors import RemoteError
 from nni_latency.imports import require
+from nni_latency_farm._security import FarmSecurity
 
 #: What the commands of a farm install.
-EXTRA = "nni_latency[farm]"
+EXTRA = "nni_latency_farm"
 
 distributed = require("distributed", "A farm", EXTRA)
 _tcp = require("distributed.comm.tcp", "A farm", EXTRA)
@@ -70,10 +70,10 @@ def versions() -> dict[str, str]:
 
 
 def check_versions(theirs: Mapping[str, str], address: object) -> None:
-    """Raise `FarmError` unless a farm has the versions of this side."""
+    """Raise `RemoteError` unless a farm has the versions of this side."""
     for name, mine in versions().items():
         if theirs.get(name) != mine:
-            raise FarmError(
+            raise RemoteError(
                 f"The farm at {address} runs {name} {theirs.get(name, '?')}, and this side {mine}. Install the same "
                 "version on both sides."
             )
@@ -107,7 +107,7 @@ def dask_security(security: FarmSecurity) -> Any:
 
     Raises
     ------
-    FarmError
+    RemoteError
         If the token, the certificate or the key cannot be read or used.
     """
     token = security.token()
@@ -120,7 +120,7 @@ def dask_security(security: FarmSecurity) -> Any:
         try:
             made.get_connection_args("client")
         except (OSError, ssl.SSLError) as error:
-            raise FarmError(
+            raise RemoteError(
                 f"{str(security.cert)!r} and {str(security.key)!r} are no TLS certificate and its key in PEM: {error}."
             ) from error
     else:

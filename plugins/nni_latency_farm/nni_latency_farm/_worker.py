@@ -11,19 +11,19 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from nni_latency.errors import FarmError, InvalidValueError, LatencyError
-from nni_latency.farm._device import Device
-from nni_latency.farm._fitting import FITS
-from nni_latency.farm._job import Answer, Job
-from nni_latency.farm._references import reference_subjects
-from nni_latency.farm._registry import platform_key
-from nni_latency.farm._scheduler import Tell, stopping
-from nni_latency.farm._security import FarmAddress, FarmSecurity
-from nni_latency.farm._transport import check_versions, dask_security, distributed, quiet, settings
+from nni_latency.errors import InvalidValueError, LatencyError, RemoteError
 from nni_latency.files import cache_folder, locked
 from nni_latency.measurement import Meter, Subject
 from nni_latency.measurement.runtimes import Runtime
 from nni_latency.platforms import affinity
+from nni_latency_farm._device import Device
+from nni_latency_farm._fitting import FITS
+from nni_latency_farm._job import Answer, Job
+from nni_latency_farm._references import reference_subjects
+from nni_latency_farm._registry import platform_key
+from nni_latency_farm._scheduler import Tell, stopping
+from nni_latency_farm._security import FarmAddress, FarmSecurity
+from nni_latency_farm._transport import check_versions, dask_security, distributed, quiet, settings
 
 #: How often the reference networks are timed [s], and how often in quarantine.
 CHECK_EVERY = 300.0
@@ -88,7 +88,7 @@ def join(
         If another worker owns the device.
     InvalidValueError
         If the runtime has more threads than there are processors.
-    FarmError
+    RemoteError
         If nobody answers at the address, or refuses the token or the certificate.
     LatencyError
         If the reference networks cannot be run.
@@ -136,7 +136,7 @@ def join_fits(
     ------
     BusyError
         If another worker owns one of the processors.
-    FarmError
+    RemoteError
         If nobody answers at the address, or refuses the token or the certificate.
     """
     security = security or FarmSecurity()
@@ -197,7 +197,7 @@ class _Joined(ABC):
                 has_joined = True
             except _StoppedError:
                 return
-            except FarmError:
+            except RemoteError:
                 if not has_joined:
                     raise
             finally:
@@ -329,9 +329,9 @@ async def _nothing() -> None:
     """Check nothing."""
 
 
-def no_answer(address: FarmAddress) -> FarmError:
+def no_answer(address: FarmAddress) -> RemoteError:
     """Return what is said where a farm cannot be reached."""
-    return FarmError(
+    return RemoteError(
         f"What listens at {address} is no farm, or it does not trust this side. Check that 'nni-latency farm start' "
         "runs there, and that certificate and token are the same on both sides."
     )

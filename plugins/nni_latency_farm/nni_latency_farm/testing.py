@@ -12,11 +12,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-import nni_latency.farm as farm
-from nni_latency.errors import FarmError
+import nni_latency_farm as farm
+from nni_latency.errors import RemoteError
 from nni_latency.files import CACHE_VARIABLE
 from nni_latency.measurement.runtimes import Runtime
-from nni_latency.testing._device import FakeDevice
+from nni_latency.testing import FakeDevice
 
 #: Longest time for anything to happen [s].
 PATIENCE = 60.0
@@ -45,7 +45,7 @@ class FarmOfProcesses:
 
     Raises
     ------
-    FarmError
+    RemoteError
         If the scheduler does not start.
 
     Examples
@@ -64,7 +64,7 @@ class FarmOfProcesses:
         # no seconds on imports when it takes its first network.
         self._processes = multiprocessing.get_context("forkserver")
         self._processes.set_forkserver_preload(
-            ["torch._dynamo", "distributed", "nni_latency.farm._worker", "nni_latency.operators", __name__]
+            ["torch._dynamo", "distributed", "nni_latency_farm._worker", "nni_latency.operators", __name__]
         )
         mine, its = self._processes.Pipe()
         self.scheduler = self._processes.Process(target=_serve, args=(its, self.said, security, port), daemon=True)
@@ -76,7 +76,7 @@ class FarmOfProcesses:
             self.address = ""
         if not self.address:
             self.close()
-            raise FarmError("The scheduler of the farm did not start.")
+            raise RemoteError("The scheduler of the farm did not start.")
 
     def join(self, name: str, make: Callable[[], Runtime] = FakeDevice, **options: Any) -> None:
         """Start a worker, which joins while this process goes on.
@@ -88,7 +88,7 @@ class FarmOfProcesses:
         make : callable, default=FakeDevice
             Makes its runtime in its process.
         **options
-            Of `nni_latency.farm.join`.
+            Of `nni_latency_farm.join`.
         """
         options = {"device": name, "name": name, "security": self.security, **options}
         arguments = (self.address, make, self._folder, self.said, options)
@@ -129,7 +129,7 @@ class FarmOfProcesses:
         return int(process.exitcode)
 
     def client(self, **options: Any) -> farm.Farm:
-        """Return a new client, with options of `nni_latency.farm.Farm`."""
+        """Return a new client, with options of `nni_latency_farm.Farm`."""
         return farm.Farm(self.address, self.security, **options)
 
     def close(self) -> None:

@@ -4,29 +4,49 @@ from __future__ import annotations
 
 import platform as machine
 import time
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import click
 
-import nni_latency.farm as farm
 import nni_latency.loading as loading
 import nni_latency.measurement as measurement
+import nni_latency_farm as farm
 from nni_latency.cli._console import remarks
-from nni_latency.cli._farm_options import SecurityOptions, open_farm
 from nni_latency.cli._measuring_options import PlatformOptions, make_runtime
-from nni_latency.cli._option import DURATION, grouped
+from nni_latency.cli._option import DURATION, grouped, option
 from nni_latency.cli._report import Column, Grid, Report, ReportingCommand, print_report
-from nni_latency.errors import LatencyError
+from nni_latency.errors import InvalidValueError, LatencyError
 from nni_latency.units import format_percent
+
+_TOKEN, _CERT, _KEY, _CA = farm.VARIABLES
+
+
+@dataclass(frozen=True)
+class SecurityOptions:
+    """Who may speak to a farm."""
+
+    token_file: Path | None = option("File of the secret that all machines of the farm have.", envvar=_TOKEN)
+    tls_cert: Path | None = option("File of the TLS certificate, in PEM.", envvar=_CERT)
+    tls_key: Path | None = option("File of its private key.", envvar=_KEY)
+    tls_ca: Path | None = option(
+        "File of the certificate that signed all others.  [default: the certificate itself]", envvar=_CA
+    )
+
+    def made(self) -> farm.FarmSecurity:
+        """Return them as the library takes them."""
+        if (self.tls_cert is None) != (self.tls_key is None):
+            raise InvalidValueError("TLS needs a certificate and its private key: give --tls-cert and --tls-key.")
+        return farm.FarmSecurity(self.tls_cert, self.tls_key, self.tls_ca, self.token_file)
 
 
 @click.group("farm")
-def command() -> None:
+def farm_command() -> None:
     """Measure on several machines: run a scheduler, join it as a worker, see how it is doing."""
 
 
-@command.command("start")
+@farm_command.command("start")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option(
     "--port", type=click.IntRange(0, 65535), default=8786, show_default=True, help="Port; 0 for any that is free."
@@ -54,7 +74,7 @@ def _say_address(address: str) -> None:
     remarks().print("Ctrl-C stops it.")
 
 
-@command.command("join")
+@farm_command.command("join")
 @click.argument("address", metavar="URL")
 @click.option("--name", help="Name of this worker.  [default: that of the machine]")
 @click.option("--host", metavar="ADDRESS", help="Address to listen on.  [default: all, or 127.0.0.1 if the farm does]")
@@ -114,7 +134,7 @@ def _meters(names: tuple[str, ...], device: str) -> dict[str, measurement.Meter]
     return found
 
 
-@command.command("fit")
+@farm_command.command("fit")
 @click.argument("address", metavar="URL")
 @click.option("--name", help="Name of this worker.  [default: that of the machine]")
 @click.option("--host", metavar="ADDRESS", help="Address to listen on.  [default: all, or 127.0.0.1 if the farm does]")
@@ -129,12 +149,12 @@ def fit(address: str, name: str | None, host: str | None, security: SecurityOpti
     _tell("Left the farm.")
 
 
-@command.command("status", cls=ReportingCommand)
+@farm_command.command("status", cls=ReportingCommand)
 @click.argument("address", metavar="URL")
 @grouped()
 def status(address: str, security: SecurityOptions) -> None:
     """List the workers of a farm."""
-    client = open_farm(address, security.made())
+    client = click.get_current_context().with_resource(farm.Farm(address, security.made()))
     rows = [asdict(worker) for worker in client.workers()]
     columns = [
         Column("worker", "name"),

@@ -11,14 +11,13 @@ from typing import Any
 import click
 
 import nni_latency.database as database
-import nni_latency.farm as farm
 import nni_latency.loading as loading
 import nni_latency_service as service
 import nni_latency_service.query as query
 from nni_latency.cli._console import remarks, results
-from nni_latency.cli._farm_options import security_of_environment
 from nni_latency.cli._measure_networks import NAMES
 from nni_latency.cli._option import DURATION, grouped, option
+from nni_latency.cli._remote_options import REMOTE_VARIABLE
 from nni_latency.errors import InvalidValueError
 from nni_latency.measurement import Limits
 from nni_latency_service.commands._query import load_predictors
@@ -57,10 +56,10 @@ class _AnswerOptions:
         type=NAMES,
     )
     threads: int = option("Number of CPU threads of a runtime.", type=click.IntRange(1), default=1)
-    farm: str | None = option(
-        "Farm whose workers measure, too; its certificate and token are those of the environment.  [default: none]",
-        metavar="URL",
-        envvar="NNI_LATENCY_FARM",
+    remote: str | None = option(
+        "Other machines that measure, too, such as farm:tcp://HOST:8786.  [default: none]",
+        metavar="NAME:ADDRESS",
+        envvar=REMOTE_VARIABLE,
     )
     budget: float = option("Maximum time spent measuring a network.", type=DURATION, default="20s")
     every: float | None = option(
@@ -128,20 +127,23 @@ def _query(store: Any, answers: _AnswerOptions, limits: service.ServiceLimits) -
 def _machines(answers: _AnswerOptions, limits: Limits) -> query.Machines:
     runtimes = [loading.load_runtime(name, threads=answers.threads) for name in answers.platforms or ()]
     here = query.LocalMachines(runtimes, limits)
-    if answers.farm is None:
+    if answers.remote is None:
         return here
-    if farm.FarmAddress.parse(answers.farm).platform:
-        raise InvalidValueError("A service measures on all platforms of a farm. Give --farm its address alone.")
-    there = query.FarmMachines(partial(farm.Farm, answers.farm, security_of_environment()), limits)
+    address, named, _ = answers.remote.partition("#")
+    if named:
+        raise InvalidValueError(
+            f"A service measures on all platforms of other machines. Give --remote {address} alone."
+        )
+    there = query.RemoteMachines(partial(loading.load_remote, address), limits)
     return query.AllMachines([here, there])
 
 
 def _announce(answers: _AnswerOptions) -> Any:
     def announce(url: str) -> None:
         results().print(f"Serving on {url}", markup=False)
-        if not (answers.platforms or answers.farm):
+        if not (answers.platforms or answers.remote):
             remarks().print(
-                "Nothing is measured here: name runtimes of this machine with --platforms, or a farm with --farm."
+                "Nothing is measured: name runtimes of this machine with --platforms, or other machines with --remote."
             )
 
     return announce

@@ -1,7 +1,7 @@
 from ._answer import Answer, Measure
 from ._as_file import as_file
 from ._client import KEY_VARIABLE, LatencyClient, ServiceError
-from ._machines import AllMachines, FarmMachines, LocalMachines, Machines
+from ._machines import AllMachines, LocalMachines, Machines, RemoteMachines
 from ._query import QUERY_PROTOCOL, LatencyQuery
 from ._question import Question
 from ._remote_estimator import RemoteEstimator
@@ -11,7 +11,6 @@ __all__ = [
     "QUERY_PROTOCOL",
     "AllMachines",
     "Answer",
-    "FarmMachines",
     "LatencyClient",
     "LatencyQuery",
     "LocalMachines",
@@ -19,6 +18,7 @@ __all__ = [
     "Measure",
     "Question",
     "RemoteEstimator",
+    "RemoteMachines",
     "ServiceError",
     "as_file",
 ]

@@ -1,21 +1,20 @@
-"""Machines that measure for a query: this one, or those of a farm."""
+"""Machines that measure for a query: this one, or others."""
 
 from __future__ import annotations
 
 import logging
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
-from nni_latency.errors import FarmError, LatencyError, UnknownNameError
-from nni_latency.farm import WorkerState
-from nni_latency.measurement import Benches, Limits, LocalBenches
+from nni_latency.errors import LatencyError, RemoteError, UnknownNameError
+from nni_latency.measurement import Benches, Limits, LocalBenches, Remote, WorkerState
 from nni_latency.measurement.runtimes import Runtime
 from nni_latency.platforms import Platform
 
 _LOG = logging.getLogger(__name__)
 
-#: How often a farm is asked for its platforms [s].
+#: How often other machines are asked for their platforms [s].
 _INTERVAL = 2.0
 
 
@@ -74,15 +73,15 @@ class LocalMachines:
         """Nothing waits here."""
 
 
-class FarmMachines:
-    """The machines of a farm. A farm that is lost measures nothing; it is looked for until it is back.
+class RemoteMachines:
+    """Other machines. While they do not answer, nothing is measured there; they are asked again until they do.
 
     Parameters
     ----------
     connect : callable
-        Makes the client of the farm, a `nni_latency.farm.Farm`.
+        Reaches them.
     limits : Limits, optional
-        What a process of a worker may use that measures, for networks of somebody else.
+        What a process there may use that measures, for networks of somebody else.
 
     Raises
     ------
@@ -90,18 +89,18 @@ class FarmMachines:
         As `connect` does the first time.
     """
 
-    def __init__(self, connect: Callable[[], Any], limits: Limits | None = None) -> None:
+    def __init__(self, connect: Callable[[], Remote], limits: Limits | None = None) -> None:
         self._connect, self._limits = connect, limits
-        self._farm: Any = connect()
+        self._remote: Remote | None = connect()
         self._platforms: tuple[Platform, ...] = ()
         self._workers: tuple[WorkerState, ...] = ()
         self._closed = threading.Event()
         self._looking = threading.Lock()
         self._look()
-        threading.Thread(target=self._watch, name="nni-latency-farm", daemon=True).start()
+        threading.Thread(target=self._watch, name="nni-latency-remote", daemon=True).start()
 
     def platforms(self) -> Sequence[Platform]:
-        """Return the platforms with a worker that is ready, as of a few seconds ago."""
+        """Return the platforms with a machine that is ready, as of a few seconds ago."""
         return self._platforms
 
     def benches(self, platform: str) -> Benches:
@@ -110,27 +109,26 @@ class FarmMachines:
         Raises
         ------
         UnknownNameError
-            If no worker has announced it.
-        FarmError
-            If the farm does not answer.
+            If none of them has it.
+        RemoteError
+            If they do not answer.
         """
-        farm = self._farm
-        if farm is None:
-            raise FarmError("The farm does not answer. It is looked for until it is back.")
+        remote = self._remote
+        if remote is None:
+            raise RemoteError("The other machines do not answer. They are asked again until they do.")
         try:
-            found: Benches = farm.benches(platform, self._limits)
+            return remote.runtime(platform).benches(limits=self._limits)
         except UnknownNameError:
-            # Its last worker has gone since the farm was asked.
+            # The last machine has gone since they were asked.
             self._look()
             raise
-        return found
 
     def workers(self) -> Sequence[WorkerState]:
-        """Return how the workers are doing, as of a few seconds ago."""
+        """Return how the machines are doing, as of a few seconds ago."""
         return self._workers
 
     def close(self) -> None:
-        """Leave the farm; what is measured there fails."""
+        """Leave them; what is measured there fails."""
         self._closed.set()
         self._leave()
 
@@ -139,34 +137,36 @@ class FarmMachines:
             self._look()
 
     def _look(self) -> None:
-        """Ask the farm for its platforms; one that does not answer is left, and joined again the next time."""
+        """Ask for platforms; machines that do not answer are left, and reached again the next time."""
         with self._looking:
-            self._ask_farm()
+            self._ask()
 
-    def _ask_farm(self) -> None:
+    def _ask(self) -> None:
         try:
-            if self._farm is None:
-                self._farm = self._connect()
-                _LOG.warning("The farm is back.")
-            found = self._farm.platforms()
+            if self._remote is None:
+                self._remote = self._connect()
+                _LOG.warning("The other machines answer again.")
+            found, workers = self._remote.runtimes(), self._remote.workers()
         except LatencyError as error:
-            if self._farm is not None and not self._closed.is_set():
+            if self._remote is not None and not self._closed.is_set():
                 _LOG.warning("%s", error)
             self._leave()
             return
         if self._closed.is_set():
             self._leave()
             return
-        self._workers = tuple(worker for item in found for worker in item.workers)
+        known = {worker.platform for worker in workers}
+        ready = {worker.platform for worker in workers if worker.state == "ready"}
+        self._workers = tuple(workers)
         self._platforms = tuple(
-            item.platform for item in found if any(worker.state == "ready" for worker in item.workers)
+            item.platform for item in found if item.platform.id in ready or item.platform.id not in known
         )
 
     def _leave(self) -> None:
-        farm, self._farm = self._farm, None
+        remote, self._remote = self._remote, None
         self._platforms = self._workers = ()
-        if farm is not None:
-            farm.close()
+        if remote is not None:
+            remote.close()
 
 
 class AllMachines:
