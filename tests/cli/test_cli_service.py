@@ -100,7 +100,7 @@ def test_too_little_to_learn_from_is_said(run, fails, tmp_path):
         (["--save", "a.bin"], "Unknown predictor with a version 'evolving'. There is: none."),
         (["--name", "evolving:board"], "Unknown platform with kernels 'board'. There is: none."),
         (["--remote", "farm:127.0.0.1:1"], "No farm answers at tcp://127.0.0.1:1: Connection refused."),
-        (["--farm", "127.0.0.1:1#a.b.fp32.t1"], "Fits belong to no platform. Give --farm its address alone."),
+        (["--remote", "farm:127.0.0.1:1#a.b.fp32.t1"], "Give --remote farm:127.0.0.1:1 alone."),
         (["--database", "memory"], "Versions are kept in a database."),
     ],
 )
