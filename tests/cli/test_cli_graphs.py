@@ -44,8 +44,8 @@ def test_a_platform_is_added(run, folder, predictor, net):
 
 
 def test_fits_are_on_this_machine_or_on_others(fails, folder):
-    words = ["fit", "graph", "--data", folder, "--farm", "127.0.0.1:1"]
-    assert "--jobs is for this machine, and --farm for others" in fails(*words, "--jobs", 2)
+    words = ["fit", "graph", "--data", folder, "--remote", "farm:127.0.0.1:1"]
+    assert "--jobs is for this machine, and --remote for others" in fails(*words, "--jobs", 2)
     assert "No farm answers at tcp://127.0.0.1:1: Connection refused." in fails(*words)
 
 
