@@ -30,9 +30,13 @@ def test_require_says_what_to_install():
 _SLOW = {"torch", "nni", "sklearn", "scipy.stats", "scipy.optimize", "matplotlib", "sqlalchemy", "pandas"}
 _SLOW |= {"onnxruntime", "pytorch_lightning", "torch._dynamo", "torchvision"}
 
+_ROOT = Path(nni_latency.__file__).parents[1]
+
+#: The rooms of the package, and those of its plugins.
 _ROOMS = [
-    ".".join(path.parent.relative_to(Path(nni_latency.__file__).parents[1]).parts)
-    for path in sorted(Path(nni_latency.__file__).parent.rglob("__init__.pyi"))
+    ".".join(path.parent.relative_to(folder).parts)
+    for folder in (_ROOT, _ROOT / "plugins" / "nni_latency_farm", _ROOT / "plugins" / "nni_latency_service")
+    for path in sorted(folder.glob("nni_latency*/**/__init__.pyi"))
 ]
 
 

@@ -8,7 +8,17 @@ from pathlib import Path
 
 import nni_latency
 
-_FOLDER = Path(nni_latency.__file__).parent
+_ROOT = Path(nni_latency.__file__).parents[1]
+
+#: The modules of the package, of the farm and of the service.
+_FILES = [
+    path
+    for folder in ("nni_latency", "plugins/nni_latency_farm", "plugins/nni_latency_service")
+    for path in (_ROOT / folder).rglob("*.py")
+]
+
+#: Folders of commands.
+_COMMANDS = {"cli", "commands"}
 
 #: An option, unless it is one of another program's that the text names.
 _OPTION = re.compile(r"(?<![\w-])--[a-z]")
@@ -17,8 +27,8 @@ _PROGRAMS = ("pip install", "nvidia-smi", "cpupower", "taskset", "--governor")
 
 def test_no_message_outside_of_the_command_line_advises_its_options():
     found = []
-    for path in _FOLDER.rglob("*.py"):
-        if "cli" in path.relative_to(_FOLDER).parts:
+    for path in _FILES:
+        if _COMMANDS & set(path.relative_to(_ROOT).parts):
             continue
         tree = ast.parse(path.read_text(encoding="utf-8"))
         documented = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
@@ -33,5 +43,5 @@ def test_no_message_outside_of_the_command_line_advises_its_options():
 def test_no_message_puts_an_article_before_a_metric_of_any_name():
     """An energy, a latency: `nni_latency.units.with_article` knows."""
     wrong = re.compile(r"\b[Aa]n? \{[a-z_.]*metric\}")
-    files = {path.name: path.read_text(encoding="utf-8") for path in _FOLDER.rglob("*.py")}
+    files = {path.name: path.read_text(encoding="utf-8") for path in _FILES}
     assert [name for name, text in files.items() if wrong.search(text)] == []

@@ -142,7 +142,7 @@ def _check_command(name: str, registration: Registration) -> None:
     expect(name not in COMMANDS, f"{name!r} is a command of nni-latency already. Choose another name.")
     expect(
         bool(registration.summary),
-        f"The factory of the command {name!r} has no docstring. Its first line is what 'nni-latency --help' shows.",
+        f"The factory of the command {name!r} has no docstring. Its first line describes the command in the help.",
     )
     try:
         registration.make()
