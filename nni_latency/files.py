@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from nni_latency.errors import BusyError, LatencyError, OutputError
+from nni_latency.errors import BusyError, FileFormatError, InvalidValueError, LatencyError, OutputError, reason_of
 
 if sys.platform == "win32":
     import msvcrt
@@ -22,8 +22,80 @@ else:
 #: Names the folder of the cache, where it is not the user's own.
 CACHE_VARIABLE = "NNI_LATENCY_CACHE"
 
+#: Letters of what a parser says of a file at most.
+_LONGEST_REASON = 300
+
 #: How often a lock is tried again while it is waited for [s].
 _PATIENCE = 0.05
+
+
+@contextlib.contextmanager
+def readable(path: str | Path, what: str, error: type[LatencyError] = FileFormatError) -> Iterator[None]:
+    """Turn whatever a parser raises about a file into one sentence that names the file.
+
+    Errors of this package pass: they are sentences already.
+
+    Parameters
+    ----------
+    path : str or Path
+        The file, as it was named.
+    what : str
+        What it should be, with an article.
+    error : type of LatencyError, default=FileFormatError
+        What is raised.
+
+    Raises
+    ------
+    LatencyError
+        Of that type, if anything inside fails.
+
+    Examples
+    --------
+    >>> with readable("table.json", "a lookup table"):
+    ...     {}["entries"]
+    Traceback (most recent call last):
+    ...
+    nni_latency.errors.FileFormatError: Cannot read 'table.json' as a lookup table: KeyError: 'entries'.
+    """
+    try:
+        yield
+    except LatencyError:
+        raise
+    except OSError as cause:
+        raise error(f"Cannot read {str(path)!r}: {cause.strerror or cause}.") from cause
+    except Exception as cause:  # parsers raise anything about a damaged file
+        reason = reason_of(cause)[:_LONGEST_REASON].rstrip(".")
+        raise error(f"Cannot read {str(path)!r} as {what}: {reason}.") from cause
+
+
+@contextlib.contextmanager
+def naming(path: str | Path) -> Iterator[None]:
+    """Name a file in what is said of a value that came from it.
+
+    Parameters
+    ----------
+    path : str or Path
+        The file, as it was named.
+
+    Raises
+    ------
+    InvalidValueError
+        The one that is raised inside, with the file in front unless it names it.
+
+    Examples
+    --------
+    >>> with naming("sample.json"):
+    ...     raise InvalidValueError("There is no choice for 'layer1'.")
+    Traceback (most recent call last):
+    ...
+    nni_latency.errors.InvalidValueError: In 'sample.json': There is no choice for 'layer1'.
+    """
+    try:
+        yield
+    except InvalidValueError as error:
+        if str(path) in str(error):
+            raise
+        raise InvalidValueError(f"In {str(path)!r}: {error}") from error
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:

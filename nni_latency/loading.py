@@ -16,6 +16,7 @@ import nni_latency.kernels as kernels
 import nni_latency.measurement as measurement
 import nni_latency.tables as tables
 from nni_latency.errors import InvalidValueError, UnknownNameError
+from nni_latency.files import readable
 from nni_latency.measurement.runtimes import Runtime
 from nni_latency.platforms import PRECISIONS
 from nni_latency.plugins import load_registry
@@ -67,7 +68,8 @@ def load_estimator(source: EstimatorSource, *, missing: estimators.Missing = "er
     path = _file_of(source)
     if path is not None:
         load = _LOADERS.get(documents.format_of(path))
-        return load(str(path)) if load else estimators.read_estimator(path, missing=missing).settled()
+        with readable(path, "an estimator"):
+            return load(str(path)) if load else estimators.read_estimator(path, missing=missing).settled()
     return _from_plugin(str(source), missing)
 
 
@@ -87,7 +89,11 @@ def load_saved(
         Whatever `load_estimator` raises.
     """
     path = _file_of(source)
-    found = load_estimator(source) if path is None else estimators.read_saved(tables.find_table(path))
+    if path is None:
+        found = load_estimator(source)
+    else:
+        with readable(path, "a table or an estimator"):
+            found = estimators.read_saved(tables.find_table(path))
     return (
         found.table if isinstance(found, (estimators.TableEstimator, estimators.OperatorTableEstimator)) else found
     ), path

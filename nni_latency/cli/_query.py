@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 import nni_latency.database as database
+import nni_latency.documents as documents
 import nni_latency.loading as loading
 import nni_latency.measurement as measurement
 import nni_latency.query as query
@@ -26,6 +27,9 @@ from nni_latency.cli._supervision import user_code
 from nni_latency.errors import InvalidValueError, LatencyError, MissingEntryError, UnknownNameError, listed
 from nni_latency.platforms import Platform, ids_named
 from nni_latency.units import format_percent, format_seconds, parse_share
+
+#: What a predictor of all platforms says that it is.
+_GRAPH_PREDICTOR = "nni_latency.graph_predictor"
 
 SHARE = parsed("percent", parse_share)
 
@@ -257,7 +261,7 @@ def load_predictors(names: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _load_predictor(name: str) -> Any:
-    if name == PRETRAINED or name.endswith(".safetensors"):
+    if name == PRETRAINED or documents.format_of(name) == _GRAPH_PREDICTOR:
         return load_predictor(name)
     return loading.load_estimator(name)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -22,6 +21,7 @@ from nni_latency.cli._search_addends import Addend
 from nni_latency.cli._search_document import SEARCH
 from nni_latency.cli._search_options import FILES, SearchOptions
 from nni_latency.cli._searched import Searched
+from nni_latency.documents import json_text
 from nni_latency.files import write_atomically
 from nni_latency.units import METRIC_UNITS, format_metric, format_percent, number_of
 
@@ -110,14 +110,14 @@ def write_network(result: nas.SearchResult, out: Path) -> None:
     """Write the sample and the weights."""
     from safetensors.torch import save
 
-    write_atomically(out / "result.json", json.dumps(result.sample, indent=1) + "\n")
+    write_atomically(out / "result.json", json_text(result.sample, indent=1) + "\n")
     state = {name: tensor.contiguous().cpu() for name, tensor in result.network.state_dict().items()}
     write_atomically(out / "weights.safetensors", save(state))
 
 
 def write_record(found: Found, out: Path) -> None:
     """Write all that was asked, found and measured."""
-    write_atomically(out / "search.json", json.dumps(search_content(found), indent=1) + "\n")
+    write_atomically(out / "search.json", json_text(search_content(found), indent=1) + "\n")
 
 
 def write_picture(found: Found, out: Path) -> None:

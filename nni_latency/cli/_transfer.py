@@ -20,7 +20,7 @@ from nni_latency.cli._option import grouped, option, output_option
 from nni_latency.cli._outputs import WritingCommand
 from nni_latency.cli._space_options import SpaceOptions
 from nni_latency.errors import InvalidValueError
-from nni_latency.files import write_atomically
+from nni_latency.files import naming, write_atomically
 from nni_latency.platforms import Platform
 from nni_latency.units import format_percent, format_seconds, whole_number
 
@@ -76,12 +76,15 @@ def command(asked: SpaceOptions, files: _FileOptions, fit: _FitOptions, written:
     """
     networks = transfer.read_columns(files.architectures)
     encoding = _encoding(asked)
-    indices = encoding.indices(transfer.architectures_of(networks, encoding.labels))
+    with naming(files.architectures):
+        indices = encoding.indices(transfer.architectures_of(networks, encoding.labels))
     rows = _fit_rows(fit.fit_rows, len(indices))
     platform = Platform.parse(fit.platform) if fit.platform else None
     estimator = estimators.TransferEstimator(
         encoding, platform=platform, check_units=files.check_units, random_state=fit.seed
-    ).fit_sources(indices[rows], _sources(files, networks, rows))
+    )
+    with naming(files.sources):
+        estimator.fit_sources(indices[rows], _sources(files, networks, rows))
     if files.target is None:
         picks = rows[estimator.suggest(fit.samples)]
         write_atomically(written.out, _csv(_listing(networks, picks)))

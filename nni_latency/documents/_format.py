@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import re
 import zipfile
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from nni_latency.errors import FileFormatError, LatencyError
-from nni_latency.files import write_atomically
+from nni_latency.files import readable, write_atomically
 
 Content = dict[str, Any]
 Made = TypeVar("Made")
@@ -95,9 +95,10 @@ class DocumentFormat:
         FileFormatError
             If the file is absent, truncated, altered, of another kind or of a newer version.
         """
-        content = self.read(Path(path))
-        with self.valid(str(path)):
-            return make(self.parse(content))
+        with readable(path, self.what):
+            content = self.read(Path(path))
+            with self.valid(str(path)):
+                return make(self.parse(content))
 
     def parse(self, content: Content) -> Any:
         """Bring the content of a file up to date, step by step, and check it."""
@@ -210,8 +211,9 @@ def format_of(path: str | Path) -> str:
     A file of tensors says it in its metadata, an archive in its first file.
     """
     try:
-        found = _FORMAT.search(_text(Path(path)).decode(errors="replace"))
-    except (OSError, ValueError, NotImplementedError, RuntimeError, zipfile.BadZipFile, zlib.error):
+        with readable(path, "a file of this package"):
+            found = _FORMAT.search(_text(Path(path)).decode(errors="replace"))
+    except FileFormatError:
         return ""
     return found["name"] if found else ""
 
@@ -250,3 +252,31 @@ def render(fields: Mapping[str, Any], lists: Mapping[str, Iterable[str]] | None 
         inner = ",\n  ".join(items)
         lines.append(f'"{name}": [\n  {inner}\n ]' if inner else f'"{name}": []')
     return "{\n " + ",\n ".join(lines) + "\n}\n"
+
+
+def json_text(content: Any, indent: int | None = None) -> str:
+    """Write anything as JSON: numbers that are not finite, which JSON does not have, become null.
+
+    Parameters
+    ----------
+    content : object
+        What JSON can hold, apart from such numbers.
+    indent : int, optional
+        Spaces before what lies inside; without it everything is one line.
+
+    Examples
+    --------
+    >>> json_text({"error": math.inf, "costs": (1.0, 2.0)})
+    '{"error": null, "costs": [1.0, 2.0]}'
+    """
+    return json.dumps(_finite(content), indent=indent, allow_nan=False)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {name: _finite(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    return value

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from nni_latency.errors import InvalidValueError, listed
+from nni_latency.files import readable
 from nni_latency.imports import require
 from nni_latency.operators._inputs import InputShape, freeze_inputs
 from nni_latency.operators._onnx_frames import Node
@@ -37,8 +38,9 @@ def load_onnx(path: str | Path, batch_size: int | None = None, example_inputs: A
         As for `nni_latency.operators.read_onnx`.
     """
     onnx = require("onnx", "Reading ONNX", "onnx")
-    model = open_onnx(onnx, path)
-    _Fixing(onnx, model, str(path), batch_size).fix(example_inputs)
+    with readable(path, "an ONNX file", InvalidValueError):
+        model = open_onnx(onnx, path)
+        _Fixing(onnx, model, str(path), batch_size).fix(example_inputs)
     return model
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
-import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from nni_latency.database import DatabaseStore, count_stored
+from nni_latency.documents import json_text
 from nni_latency.errors import InvalidValueError, LatencyError, MissingEntryError
 from nni_latency.operators import InputShape
 from nni_latency.query import Answer, Question
@@ -393,7 +393,7 @@ async def _told(job: Job) -> AsyncIterator[str]:
     while waited < _LONGEST:
         version, over = job.version, job.is_over
         if version != told:
-            yield f"event: {'end' if over else 'progress'}\ndata: {json.dumps(job.content())}\n\n"
+            yield f"event: {'end' if over else 'progress'}\ndata: {json_text(job.content())}\n\n"
             told = version
         if over:
             return

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from nni_latency.errors import InvalidValueError, listed
+from nni_latency.files import naming, readable
 from nni_latency.spaces._fbnet_geometry import PUBLISHED_NETWORKS
 from nni_latency.tables import MeasurePlan
 from nni_latency.units import whole_number
@@ -43,7 +44,8 @@ def parse_architecture(text: str, plan: MeasurePlan) -> dict[str, str]:
     if text.lower() in PUBLISHED_NETWORKS:
         return _published(text.lower(), plan)
     if Path(text).is_file():
-        return _saved(Path(text), plan)
+        with naming(text), readable(text, "a saved sample", InvalidValueError):
+            return _saved(Path(text), plan)
     parts = [part.strip() for part in text.split(",")]
     if len(parts) != len(plan.searched):
         raise InvalidValueError(
@@ -106,10 +108,7 @@ def _published(name: str, plan: MeasurePlan) -> dict[str, str]:
 
 
 def _saved(path: Path, plan: MeasurePlan) -> dict[str, str]:
-    try:
-        sample = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise InvalidValueError(f"The saved sample {str(path)!r} is not whole JSON: {error}.") from error
+    sample = json.loads(path.read_text(encoding="utf-8"))
     if not isinstance(sample, dict):
         raise InvalidValueError(
             f"The saved sample {str(path)!r} must be an object of labels and choices. Got {type(sample).__name__}."

@@ -58,15 +58,21 @@ def _filled_columns(request, monkeypatch):
 
 
 @pytest.fixture(scope="session")
-def run():
+def invoke():
+    """Run a command in this process, however it ends."""
+    return lambda arguments: CliRunner(**_APART).invoke(main, [str(argument) for argument in arguments])
+
+
+@pytest.fixture(scope="session")
+def run(invoke):
     """Run a command in this process."""
 
-    def invoke(*arguments, code=0):
-        result = CliRunner(**_APART).invoke(main, [str(argument) for argument in arguments])
+    def checked(*arguments, code=0):
+        result = invoke(arguments)
         assert result.exit_code == code, (result.output, result.exception)
         return result
 
-    return invoke
+    return checked
 
 
 @pytest.fixture

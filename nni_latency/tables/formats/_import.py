@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from nni_latency.errors import InvalidValueError, listed
-from nni_latency.files import write_atomically
+from nni_latency.files import naming, readable, write_atomically
 from nni_latency.platforms import Platform
 from nni_latency.tables._arithmetic import fold_calibration
 from nni_latency.tables._entry import Entry
@@ -106,23 +106,24 @@ def import_table(
     if invalid not in ("error", "leave-out"):
         raise InvalidValueError(f"The 'invalid' of import_table must be 'error' or 'leave-out'. Got {invalid!r}.")
     source = Path(path)
-    data = read_bytes(source)
-    kind = find_format(file_format) if file_format is not None else recognise_format(data, str(source))
-    sheet = read_sheet(data, kind, str(source))
-    unit = _unit(sheet, kind, unit, metric)
-    matching = match_sheet(sheet, plan, choices=choices, batch_size=batch_size)
-    good, bad = _costs(matching, power_of(unit, metric), zero=METRIC_UNITS[metric] == "byte")
-    _check_invalid(bad, good, invalid, source)
-    header: dict[str, Any] = {
-        "space": matching.space,
-        "platform": platform or Platform("unknown", "unknown"),
-        "input_shape": matching.input_shape,
-        "metric": metric,
-        "remarks": (f"Imported from {source.name}, format {kind.name}, unit {unit}.",),
-    }
-    table = _operators(good, header) if plan is None and sheet.keyed else _lookup_table(matching, good, header)
-    if check_unit:
-        _check_unit(table, source, unit)
+    with naming(source), readable(source, "a table of another project"):
+        data = read_bytes(source)
+        kind = find_format(file_format) if file_format is not None else recognise_format(data, str(source))
+        sheet = read_sheet(data, kind, str(source))
+        unit = _unit(sheet, kind, unit, metric)
+        matching = match_sheet(sheet, plan, choices=choices, batch_size=batch_size)
+        good, bad = _costs(matching, power_of(unit, metric), zero=METRIC_UNITS[metric] == "byte")
+        _check_invalid(bad, good, invalid, source)
+        header: dict[str, Any] = {
+            "space": matching.space,
+            "platform": platform or Platform("unknown", "unknown"),
+            "input_shape": matching.input_shape,
+            "metric": metric,
+            "remarks": (f"Imported from {source.name}, format {kind.name}, unit {unit}.",),
+        }
+        table = _operators(good, header) if plan is None and sheet.keyed else _lookup_table(matching, good, header)
+        if check_unit:
+            _check_unit(table, source, unit)
     return Imported(table, kind.name, unit, matching.unmatched, tuple(bad))
 
 
