@@ -12,7 +12,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from nni_latency.errors import BusyError, FileFormatError, InvalidValueError, LatencyError, OutputError, reason_of
+from nni_latency.errors import (
+    BusyError,
+    FileFormatError,
+    InvalidValueError,
+    LatencyError,
+    MismatchError,
+    OutputError,
+    reason_of,
+)
 
 if sys.platform == "win32":
     import msvcrt
@@ -79,8 +87,8 @@ def naming(path: str | Path) -> Iterator[None]:
 
     Raises
     ------
-    InvalidValueError
-        The one that is raised inside, with the file in front unless it names it.
+    InvalidValueError, MismatchError, FileFormatError
+        What is raised inside, with the file in front unless it is named.
 
     Examples
     --------
@@ -92,10 +100,10 @@ def naming(path: str | Path) -> Iterator[None]:
     """
     try:
         yield
-    except InvalidValueError as error:
+    except (InvalidValueError, MismatchError, FileFormatError) as error:
         if str(path) in str(error):
             raise
-        raise InvalidValueError(f"In {str(path)!r}: {error}") from error
+        raise type(error)(f"In {str(path)!r}: {error}") from error
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:

@@ -33,6 +33,9 @@ Array = NDArray[np.float64]
 #: By how much an interval widens for every share of the cost that falls to kinds never seen, as a logarithm.
 _UNSEEN = math.log(3)
 
+#: Logarithms of latencies that no predictor gives unless it is damaged.
+_LARGEST_LOGARITHM = 100
+
 
 class GraphPredictor(Parametrized):
     """Predicts latencies of networks from their operators and who reads whose result, on all platforms at once.
@@ -386,7 +389,13 @@ class GraphPredictor(Parametrized):
     def _predict(self, graphs: Sequence[EncodedGraph], trees: PlatformTrees) -> Array:
         """Predict latencies [s], (n_graphs, n_platforms), by the graph networks and some of the trees."""
         logarithms = np.log(predicting.predict_members(self.members_, graphs)).mean(axis=0)
-        return np.exp(with_trees(logarithms, trees, graphs))
+        logarithms = with_trees(logarithms, trees, graphs)
+        if not (np.abs(logarithms) < _LARGEST_LOGARITHM).all():
+            raise InvalidValueError(
+                "The graph predictor gives no finite latency of this network. Its weights may be damaged: fit it again "
+                "with 'nni-latency fit graph'."
+            )
+        return np.exp(logarithms)
 
     @property
     def _settings(self) -> Settings:

@@ -5,6 +5,7 @@ To repeat what a failure names, set ``MUTATION_SEED``; more or fewer mutations a
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import os
@@ -12,6 +13,7 @@ import random
 import signal
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import onnx
@@ -35,11 +37,12 @@ from torch import nn
 from written_files import write_files
 
 from nni_latency.database import DatabaseStore, DatabaseWarning
+from nni_latency.errors import LatencyError
 from nni_latency.measurement import CampaignHeader, Failure, Protocol, Record, Subject
 from nni_latency.operators import export_onnx
 from nni_latency.platforms import Platform
 from nni_latency.spaces import FBNetSpace
-from nni_latency.tables.formats import FORMATS, export_table
+from nni_latency.tables.formats import FORMATS, export_table, import_table
 
 _SEED = int(os.environ.get("MUTATION_SEED", "0"))
 
@@ -179,7 +182,26 @@ def _onnx_commands(folder):
 
 
 def _imports(name):
-    return [["import", "FILE", *TINY_OPTIONS, "--unit", "ms", *more, *_OUT] for more in ([], ["--format", name])]
+    # The command makes the space anew every time, which takes most of a second.
+    return [
+        ["import", "FILE", "--space", "none", "--unit", "ms", *_OUT],
+        ["import", "FILE", "--space", "none", "--unit", "ms", "--format", name, *_OUT],
+        ["library", lambda path: import_table(path, _plan(), unit="ms", file_format=name)],
+    ]
+
+
+@functools.cache
+def _plan():
+    return FBNetSpace(**TINY).measure_plan()
+
+
+def _call(function, path):
+    """Call a function that a command calls; return what the command would end with."""
+    try:
+        function(path)
+    except LatencyError as error:
+        return SimpleNamespace(exception=None, exit_code=2, stderr=f"Error: {error}\n")
+    return SimpleNamespace(exception=None, exit_code=0)
 
 
 def _show(*more):
@@ -274,7 +296,10 @@ def _fault(invoke, command, path):
         with warnings.catch_warnings():
             # Rows that make no sense are told, and the others are read.
             warnings.simplefilter("ignore", DatabaseWarning)
-            done = invoke([str(path) if part == "FILE" else str(part) for part in command])
+            if command[0] == "library":
+                done = _call(command[1], path)
+            else:
+                done = invoke([str(path) if part == "FILE" else str(part) for part in command])
     except _Hang:
         return f"takes more than {_LONGEST} s"
     finally:
@@ -290,7 +315,7 @@ def _fault(invoke, command, path):
     sentence = done.stderr.rpartition("\nError: ")[2].removeprefix("Error: ")
     if done.exit_code != 2 or "Traceback" in done.stderr or sentence.count("\n") != 1:
         return f"ends with {done.exit_code}: {done.stderr}"
-    named = {Path(part).name for part in command if isinstance(part, Path) or Path(part).suffix} | {path.name}
+    named = {part for part in command if isinstance(part, str) and Path(part).suffix} | {path.name}
     return None if any(name in sentence for name in named) else f"names no file: {sentence}"
 
 
