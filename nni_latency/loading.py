@@ -16,7 +16,7 @@ import nni_latency.kernels as kernels
 import nni_latency.measurement as measurement
 import nni_latency.tables as tables
 from nni_latency.errors import InvalidValueError, UnknownNameError
-from nni_latency.files import readable
+from nni_latency.files import naming, readable
 from nni_latency.measurement.runtimes import Runtime
 from nni_latency.platforms import PRECISIONS
 from nni_latency.plugins import load_registry
@@ -68,7 +68,7 @@ def load_estimator(source: EstimatorSource, *, missing: estimators.Missing = "er
     path = _file_of(source)
     if path is not None:
         load = _LOADERS.get(documents.format_of(path))
-        with readable(path, "an estimator"):
+        with naming(path), readable(path, "an estimator"):
             return load(str(path)) if load else estimators.read_estimator(path, missing=missing).settled()
     return _from_plugin(str(source), missing)
 
@@ -92,7 +92,7 @@ def load_saved(
     if path is None:
         found = load_estimator(source)
     else:
-        with readable(path, "a table or an estimator"):
+        with naming(path), readable(path, "a table or an estimator"):
             found = estimators.read_saved(tables.find_table(path))
     return (
         found.table if isinstance(found, (estimators.TableEstimator, estimators.OperatorTableEstimator)) else found

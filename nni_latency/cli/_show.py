@@ -19,7 +19,7 @@ from nni_latency.cli._report import ReportingCommand, print_report
 from nni_latency.cli._saved_files import SAVED_FILES, SavedFile, kind_of
 from nni_latency.cli._show_fusion import DividedNetworkOptions, show_network
 from nni_latency.errors import InvalidValueError
-from nni_latency.files import readable
+from nni_latency.files import naming, readable
 
 
 @click.command("show", cls=ReportingCommand)
@@ -53,8 +53,10 @@ def _shipped(name: str) -> Path | None:
 def _load(file: str, path: Path | None) -> tuple[Any, SavedFile]:
     kind = None if path is None else SAVED_FILES.get(documents.format_of(path))
     if path is not None and kind is not None:
-        with readable(path, kind.what):
-            return kind.load(path), kind
+        with naming(path), readable(path, kind.what):
+            found = kind.load(path)
+        # An earlier version of a table of candidates may hold operators.
+        return found, kind_of(found) if isinstance(found, (tables.LookupTable, tables.OperatorTable)) else kind
     # An estimator of a plugin, or nothing that is known: then this says what is wrong.
     found, _ = loading.load_saved(file)
     return found, kind_of(found)

@@ -88,7 +88,7 @@ def fails(run):
         assert isinstance(result.exception, SystemExit)
         assert result.stdout == ""
         assert "Traceback" not in result.stderr
-        before, _, sentence = result.stderr.rpartition("Error: ")
+        before, sentence = re.fullmatch(r"(?ms)(.*?)^Error: (.*)", result.stderr).groups()
         assert not before or before.startswith("Usage: ") or re.fullmatch(r"Loading PyTorch,[^\n]*\n", before)
         assert sentence.count("\n") == 1
         return sentence.rstrip("\n")
