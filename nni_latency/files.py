@@ -18,6 +18,7 @@ from nni_latency.errors import (
     InvalidValueError,
     LatencyError,
     MismatchError,
+    MissingEntryError,
     OutputError,
     reason_of,
 )
@@ -87,7 +88,7 @@ def naming(path: str | Path) -> Iterator[None]:
 
     Raises
     ------
-    InvalidValueError, MismatchError, FileFormatError
+    InvalidValueError, MismatchError, MissingEntryError, FileFormatError
         What is raised inside, with the file in front unless it is named.
 
     Examples
@@ -100,7 +101,7 @@ def naming(path: str | Path) -> Iterator[None]:
     """
     try:
         yield
-    except (InvalidValueError, MismatchError, FileFormatError) as error:
+    except (InvalidValueError, MismatchError, MissingEntryError, FileFormatError) as error:
         if str(path) in str(error):
             raise
         raise type(error)(f"In {str(path)!r}: {error}") from error

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 import statistics
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -269,7 +270,8 @@ def format_column(values: Sequence[float], unit: str = "") -> tuple[list[str], s
     sizes = [abs(value) for value in values if value and math.isfinite(value)]
     if not sizes or (not unit and max(sizes) < _WHOLE and all(size == int(size) for size in sizes)):
         return [f"{value:.0f}" if math.isfinite(value) else "unknown" for value in values], _COLUMN_UNITS[unit][0][1]
-    middle = float(f"{statistics.median(sizes):.3g}")
+    # The mean of the two in the middle may be too large for a number.
+    middle = min(float(f"{statistics.median(sizes):.3g}"), sys.float_info.max)
     units = _COLUMN_UNITS[unit]
     factor, name = next((item for item in reversed(units) if middle >= item[0]), units[0])
     digits = min(3, max(0, 2 - math.floor(math.log10(middle / factor))))
