@@ -89,6 +89,7 @@ def load_saved(
         Whatever `load_estimator` raises.
     """
     path = _file_of(source)
+    found: tables.LookupTable | tables.OperatorTable | estimators.Estimator
     if path is None:
         found = load_estimator(source)
     else:
