@@ -21,7 +21,7 @@ from nni_latency.cli._option import grouped, option, output_option
 from nni_latency.cli._output_options import OutputOptions
 from nni_latency.cli._outputs import WritingCommand
 from nni_latency.cli._progress import Measuring
-from nni_latency.cli._space_options import check_trusted, plan_for, table_name
+from nni_latency.cli._space_options import name_space, plan_for, table_name
 from nni_latency.errors import InvalidValueError, MeasurementError, MismatchError
 from nni_latency.units import format_percent, format_seconds
 
@@ -100,9 +100,9 @@ def _tables(names: list[str]) -> dict[str, tables.LookupTable]:
 
 
 def _plan(table: tables.LookupTable, asked: str | None) -> tables.MeasurePlan:
-    check_trusted(table.space.name, asked)
-    arguments = {name: value for name, value in table.space.arguments.items() if value is not None}
-    plan = plan_for(spaces.make_space(table.space.name, arguments), table.space.name, table.batch_size)
+    name = name_space(table, asked)
+    arguments = {key: value for key, value in table.space.arguments.items() if value is not None}
+    plan = plan_for(spaces.make_space(name, arguments), name, table.batch_size)
     differences = table.space.differences(plan.space)
     if differences:
         raise MismatchError(f"The space of the table cannot be made as it was: {'; '.join(differences)}.")

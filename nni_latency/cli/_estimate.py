@@ -92,13 +92,17 @@ def _report(answer: Answer, estimator: estimators.Estimator, top: int | None) ->
     lines = [
         f"{answer.metric} {cost(total.value)} ({cost(total.low)} to {cost(total.high)}) on {estimator.platform.id}",
         *at_constant_power(total, estimator),
-        f"{format_count(features.macs)} multiply-adds, {format_count(features.params)} parameters{uncounted}",
+        *(
+            [f"{format_count(features.macs)} multiply-adds, {format_count(features.params)} parameters{uncounted}"]
+            if features
+            else []
+        ),
     ]
     content = {
         **cost_row(total, answer.metric),
         **constant_power_content(total),
-        "macs": features.macs,
-        "params": features.params,
+        "macs": features and features.macs,
+        "params": features and features.params,
         "uncounted": list(answer.uncounted),
         "platform": {"id": estimator.platform.id, "facts": dict(estimator.platform.facts)},
         "missing": list(total.missing),

@@ -64,11 +64,10 @@ def searched_space(
     if hasattr(space, "measure_plan"):
         return Searched(name, arguments, plan_for(space, name, chosen.batch_size).input_shape)
     size = chosen.input_size
-    if name not in spaces.HUB_SPACES and not hasattr(space, "example_inputs"):
+    if chosen.input_shape is None and not spaces.knows_inputs(space):
         channels, *sides = dataset.image_shape
         return Searched(name, arguments, (chosen.batch_size, channels, *([size, size] if size else sides)))
-    inputs = spaces.example_inputs_of(space, chosen.batch_size, size)
-    return Searched(name, arguments, tuple(inputs.shape))
+    return Searched(name, arguments, tuple(chosen.example_inputs(space).shape))
 
 
 def choose_strategy(asked: str | None, searched: Searched, cost: Any, dataset: nas.Dataset) -> str:

@@ -18,7 +18,7 @@ import nni_latency.validation as validation
 from nni_latency.cli._console import loading_remark, print_lines, remarks
 from nni_latency.cli._estimator_options import missing_option
 from nni_latency.cli._farm_options import FarmOptions
-from nni_latency.cli._measuring_options import DeviceOptions, EndingOptions, MeterOptions, StoreOptions
+from nni_latency.cli._measuring_options import DeviceOptions, EndingOptions, MeterOptions, StoreOptions, check_known
 from nni_latency.cli._option import grouped, option, output_option, parsed
 from nni_latency.cli._outputs import outputs
 from nni_latency.cli._progress import Measuring
@@ -76,6 +76,7 @@ def command(
     with loading_remark("Loading PyTorch, the estimator and the networks"):
         made = loading.load_estimator(estimator, missing=wanted.missing)
         plan = _source(made, asked, wanted.batch_size)
+        check_known(made.platform)
         platform = device.of(made.platform)
         runtime = where.runtime_like(made.platform, platform)
         networks = validation.draw_networks(plan, wanted.networks, seed=wanted.seed)
@@ -105,13 +106,13 @@ def _source(
     space = chosen.make()
     if isinstance(estimator, estimators.OperatorTableEstimator) and estimator.table.space.name != tables.OPERATORS:
         table = estimator.table
-        if chosen.name != table.space.name:
+        if not spaces.is_space(table.space, space):
             raise MismatchError(f"The table belongs to the space {table.space.name!r}, not to {chosen.name!r}.")
         seen = tuple(spaces.check_sample(space, network.sample) for network in table.networks)
         return spaces.SampledSpace(space, table.input_shape, seen)
     if hasattr(space, "measure_plan"):
         return plan_for(space, chosen.name, chosen.batch_size)
-    return spaces.SampledSpace.of(space, chosen.batch_size, chosen.input_size)
+    return spaces.SampledSpace(space, tuple(chosen.example_inputs(space).shape))
 
 
 def _check(scores: estimators.Scores, requirements: tuple[validation.Requirement, ...]) -> None:

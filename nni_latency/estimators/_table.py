@@ -17,13 +17,10 @@ from nni_latency.estimators._layer_share import LayerShare, layer_shares
 from nni_latency.estimators._nearest import nearest_entry
 from nni_latency.operators import OpSpec
 from nni_latency.platforms import Platform
-from nni_latency.tables import Entry, LookupTable, MeasurePlan, TableLayer, weigh_tables
+from nni_latency.tables import HEAD_ONLY, Entry, LookupTable, MeasurePlan, TableLayer, weigh_tables
 from nni_latency.units import combination_of
 
 Missing = Literal["error", "nearest"]
-
-#: An argument of a space that changes the head alone, so that a table for other classes still ranks networks.
-_HEAD_ONLY = ("num_classes", "head_channels")
 
 
 class TableEstimator(LayerEstimator):
@@ -147,6 +144,11 @@ class TableEstimator(LayerEstimator):
 
     def estimate_op(self, op: OpSpec) -> Estimate:
         """Return the mean cost of the entries with this operator; it may stand in several layers."""
+        if not self._by_op:
+            raise MissingEntryError(
+                "The table was made by hand, of costs alone: it answers for networks of its space by their choices, "
+                f"and knows no operators, such as {op.op_key}."
+            )
         entries = self._by_op.get(op.op_key)
         if entries:
             return Estimate.of(Entry.mean(entries))
@@ -249,7 +251,7 @@ class TableEstimator(LayerEstimator):
     def check_plan(self, plan: MeasurePlan) -> None:
         """Raise `MismatchError` if the table belongs to another space, input size or batch size than the plan."""
         self.table.check_batch_size(plan.batch_size)
-        differences = self.table.space.differences(plan.space, ignore=_HEAD_ONLY)
+        differences = self.table.space.differences(plan.space, ignore=HEAD_ONLY)
         if differences:
             raise MismatchError(
                 f"The table belongs to another space than asked ({'; '.join(differences)}): "

@@ -31,7 +31,7 @@ from nni_latency.spaces import (
     operators_of_space,
     plan_of,
 )
-from nni_latency.tables import SpaceReference
+from nni_latency.tables import HEAD_ONLY, UNKNOWN_SPACE, SpaceReference
 
 #: Networks that an estimator measures which measures on demand; the operators of all others are predicted.
 N_NETWORKS = 12
@@ -111,10 +111,16 @@ def _by_value(cost: AdditiveCost, choices: dict[str, list[Any]]) -> AdditiveCost
 
 
 def _check_table(estimator: TableEstimator, space: Any, example_inputs: Any) -> None:
-    """Raise `MismatchError` if a table made by hand belongs to another class of spaces, or another batch size."""
+    """Raise `MismatchError` if a table made by hand belongs to another space, batch size or, where known, input."""
     table = estimator.table
-    asked = SpaceReference.of_class(type(space))
-    if table.space.name not in ("unknown", asked.name):
-        raise MismatchError(f"The table belongs to another space than asked: {table.space} against {asked}.")
-    if example_inputs is not None:
-        table.check_batch_size(freeze_shapes(example_inputs)[0].shape[0])
+    if table.space.name != UNKNOWN_SPACE:
+        asked = SpaceReference.of_class(type(space), space.args)
+        same = replace(asked, name=table.space.name) if table.space.is_of(type(space)) else asked
+        if table.space.differences(same, ignore=HEAD_ONLY):
+            raise MismatchError(f"The table belongs to another space than asked: {table.space} against {asked}.")
+    if example_inputs is None:
+        return
+    shape = tuple(freeze_shapes(example_inputs)[0].shape)
+    table.check_batch_size(shape[0])
+    if len(table.input_shape) > 1 and shape != table.input_shape:
+        raise MismatchError(f"The table belongs to inputs of {table.input_shape}, not of {shape}.")

@@ -19,7 +19,9 @@ from ._operator_plan import OperatorPlan, PlannedNetwork
 from ._operator_samples import OperatorSamples
 from ._operator_table import UNKNOWN, MeasuredNetwork, OperatorTable, named_operators
 from ._plan import (
+    HEAD_ONLY,
     OPERATORS,
+    UNKNOWN_SPACE,
     ArgumentValue,
     MeasurePlan,
     NetworkSource,
@@ -42,9 +44,11 @@ from ._weighing import WEIGHTED, weigh_tables
 
 __all__ = [
     "CONFLICTS",
+    "HEAD_ONLY",
     "METERED",
     "OPERATORS",
     "UNKNOWN",
+    "UNKNOWN_SPACE",
     "WEIGHTED",
     "ArgumentValue",
     "BatchSchedule",
