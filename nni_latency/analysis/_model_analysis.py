@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from nni_latency.analysis._partition import BlockOperators, split_into_blocks, split_onnx
+from nni_latency.analysis._partition import BlockOperators, count_params, split_into_blocks, split_onnx
 from nni_latency.analysis._suggestions import BlockNumbers, suggest
 from nni_latency.errors import InvalidValueError
 from nni_latency.estimators import ActsEstimator, Estimate, Estimator, LayerEstimator
@@ -132,7 +132,7 @@ class ModelAnalysis(Drawn):
             ready = initialised(model, inputs)
             parts = split_into_blocks(ready, inputs, depth)
             self.latency = None if estimator is None else estimator.estimate(model, inputs)
-            self.params = sum(parameter.numel() for parameter in ready.parameters())
+            self.params = count_params(ready, set())
         else:
             graph = read_onnx(model, batch_size, inputs)
             assumed, parts = graph.remarks, split_onnx(graph)
