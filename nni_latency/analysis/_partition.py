@@ -185,5 +185,5 @@ def _unpacked(value: torch.ScriptObject) -> list[torch.Tensor]:
     found = packed_weights(value)
     if not found:
         with contextlib.suppress(AttributeError, RuntimeError):
-            found = packed_weights(value.__getstate__())  # type: ignore[attr-defined]
+            found = packed_weights(value.__getstate__())
     return found
