@@ -67,8 +67,8 @@ def command(
     known = _tables([*adapt.sources, *more])
     plan = _plan(next(iter(known.values())), adapt.space)
     runtime = make_runtime(platform)
-    out = output.path(table_name(plan, runtime.platform))
     estimator = estimators.TransferEstimator(plan, platform=runtime.platform, random_state=adapt.seed)
+    out = output.path(table_name(plan, runtime.platform, estimator.metric))
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", estimators.FewSourcesWarning)
         estimator.fit_tables(known)

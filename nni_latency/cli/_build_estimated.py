@@ -48,7 +48,8 @@ def build_estimated(space: Any, source: str, job: TableJob) -> None:
             made = estimators.estimate_table(estimator, plan)
         else:
             operators = plan_operators(space, batch_size, job)
-            out = job.output.path(operator_table_name(job.asked.name, operators.input_shape, estimator.platform))
+            name = operator_table_name(job.asked.name, operators.input_shape, estimator.platform, metric)
+            out = job.output.path(name)
             made = estimators.estimate_operator_table(estimator, operators)
         made.save(out)
         _report(made, out)

@@ -252,7 +252,7 @@ def plan_for(space: Any, name: str, batch_size: int) -> tables.MeasurePlan:
     return tables.measure_plan_of(space, batch_size)
 
 
-def table_name(plan: tables.MeasurePlan, platform: Platform, metric: str = "latency") -> str:
+def table_name(plan: tables.MeasurePlan, platform: Platform, metric: str) -> str:
     """Name a table's file after its space, platform, and metric if it is not latency.
 
     Only arguments that differ from the space's usual ones are spelt out.
@@ -263,13 +263,13 @@ def table_name(plan: tables.MeasurePlan, platform: Platform, metric: str = "late
     return _file_name("-".join(parts), plan.input_shape, platform, metric)
 
 
-def operator_table_name(space: str, shape: tuple[int, ...], platform: Platform, metric: str = "latency") -> str:
+def operator_table_name(space: str, shape: tuple[int, ...], platform: Platform, metric: str) -> str:
     """Name the file of a table of operators after its space, input, platform, and metric if it is not latency.
 
     Examples
     --------
-    >>> operator_table_name("folder/space.py:Mine", (2, 3, 16, 16), Platform("cpu", "torch"))
-    'space-Mine-16x16-b2.cpu.torch.fp32.t1.json'
+    >>> operator_table_name("folder/space.py:Mine", (2, 3, 16, 16), Platform("cpu", "torch"), "energy")
+    'space-Mine-16x16-b2.cpu.torch.fp32.t1.energy.json'
     """
     place, _, class_name = space.rpartition(":")
     place = Path(place).stem if place.endswith(".py") else place
@@ -277,6 +277,6 @@ def operator_table_name(space: str, shape: tuple[int, ...], platform: Platform, 
     return _file_name(stem, shape, platform, metric)
 
 
-def _file_name(stem: str, shape: tuple[int, ...], platform: Platform, metric: str = "latency") -> str:
+def _file_name(stem: str, shape: tuple[int, ...], platform: Platform, metric: str) -> str:
     size = "x".join(map(str, shape[2:] or shape))
     return f"{stem}-{size}-b{shape[0]}.{platform.id}{'' if metric == 'latency' else f'.{metric}'}.json"
