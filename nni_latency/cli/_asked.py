@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import nni_latency.estimators as estimators
@@ -25,6 +24,7 @@ from nni_latency.cli._operators import estimate_operators
 from nni_latency.cli._option import JSON_OBJECT, option
 from nni_latency.cli._space_options import CLASSES, ChosenSpace, SpaceOptions, choose_space, plan_for
 from nni_latency.errors import InvalidValueError
+from nni_latency.files import is_file
 
 if TYPE_CHECKING:
     from torch import nn
@@ -188,7 +188,7 @@ def _ask_table(
 def sample_of(space: Any, name: str, text: str) -> Mapping[str, Any]:
     """Read a sample: a file, or JSON itself."""
     if not text.lstrip().startswith("{"):
-        if len(text) > 1000 or not Path(text).is_file():
+        if not is_file(text):
             raise InvalidValueError(
                 f"An architecture of {name!r} must be the file of a saved sample, or a JSON object of labels and "
                 f"choices. Got {text[:60]!r}."

@@ -13,6 +13,7 @@ import nni_latency.operators as operators
 import nni_latency.tables as tables
 import nni_latency.tables.formats as formats
 from nni_latency.errors import InvalidValueError, MissingEntryError
+from nni_latency.files import is_file
 
 #: Longest file of operators [byte].
 _LARGEST = 2**20
@@ -63,7 +64,7 @@ def estimate_operators(
 
 
 def _names(text: str) -> list[str]:
-    if _is_file(text):
+    if is_file(text):
         try:
             with Path(text).open(encoding="utf-8") as file:
                 text = file.read(_LARGEST)
@@ -87,14 +88,6 @@ def _json_list(text: str) -> list[str]:
     if not all(isinstance(name, str) for name in names):
         raise InvalidValueError(f"A list of operator keys must hold texts. Got {text[:60]!r}.")
     return [str(name) for name in names]
-
-
-def _is_file(text: str) -> bool:
-    try:
-        return Path(text).is_file()
-    except OSError:
-        # A list of keys is too long for the name of a file.
-        return False
 
 
 def _entries(estimator: estimators.Estimator) -> Mapping[str, tables.Entry | tables.OperatorEntry]:

@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 import nni_latency.database as database
+import nni_latency.graphs as graphs
 import nni_latency.loading as loading
 import nni_latency.measurement as measurement
 import nni_latency.query as query
@@ -18,11 +19,12 @@ from nni_latency.cli._asked import NetworkOptions
 from nni_latency.cli._console import progress, remarks
 from nni_latency.cli._model import UserCodeOptions
 from nni_latency.cli._option import DURATION, grouped, option, parsed
-from nni_latency.cli._predictor_options import PRETRAINED, load_predictor
+from nni_latency.cli._predictor_options import load_predictor
 from nni_latency.cli._question import question_of
 from nni_latency.cli._report import Column, Grid, Report, ReportingCommand, print_report
 from nni_latency.cli._space_options import SpaceOptions
 from nni_latency.cli._supervision import user_code
+from nni_latency.documents import format_of
 from nni_latency.errors import InvalidValueError, LatencyError, MissingEntryError, UnknownNameError, listed
 from nni_latency.platforms import Platform, ids_named
 from nni_latency.units import format_percent, format_seconds, parse_share
@@ -56,8 +58,8 @@ class _KnownOptions:
         envvar=database.DATABASE_VARIABLE,
     )
     predictor: tuple[str, ...] = option(
-        f"Predictor: a file of 'nni-latency fit graph', {PRETRAINED}, or an estimator; repeat for several, the first "
-        f"that knows the platform is asked.  [default: {PRETRAINED}, where one ships]",
+        f"Predictor: a file of 'nni-latency fit graph', {graphs.PRETRAINED}, or an estimator; repeat for several, the "
+        f"first that knows the platform is asked.  [default: {graphs.PRETRAINED}, where one ships]",
         "--predictor",
         multiple=True,
     )
@@ -250,16 +252,16 @@ def load_predictors(names: tuple[str, ...]) -> dict[str, Any]:
     """Load predictors by their names; without any, the one that ships, where one does."""
     if not names:
         try:
-            return {PRETRAINED: load_predictor(PRETRAINED)}
+            return {graphs.PRETRAINED: load_predictor(graphs.PRETRAINED)}
         except LatencyError:
             return {}
     return {name: _load_predictor(name) for name in names}
 
 
 def _load_predictor(name: str) -> Any:
-    if name == PRETRAINED or name.endswith(".safetensors"):
-        return load_predictor(name)
-    return loading.load_estimator(name)
+    path = loading.file_of(name)
+    is_graphs = path is not None and (path.suffix == ".safetensors" or format_of(path) == "nni_latency.graph_predictor")
+    return load_predictor(name) if is_graphs else loading.load_estimator(name)
 
 
 def _report(question: query.Question, answers: list[query.Answer]) -> Report:

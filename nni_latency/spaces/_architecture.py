@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from nni_latency.errors import InvalidValueError, listed
+from nni_latency.files import is_file
 from nni_latency.spaces._fbnet_geometry import PUBLISHED_NETWORKS
 from nni_latency.tables import MeasurePlan
 from nni_latency.units import whole_number
@@ -42,7 +43,7 @@ def parse_architecture(text: str, plan: MeasurePlan) -> dict[str, str]:
     """
     if text.lower() in PUBLISHED_NETWORKS:
         return _published(text.lower(), plan)
-    if Path(text).is_file():
+    if is_file(text):
         return _saved(Path(text), plan)
     parts = [part.strip() for part in text.split(",")]
     if len(parts) != len(plan.searched):

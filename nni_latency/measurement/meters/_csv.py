@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from nni_latency.errors import FileFormatError, InvalidValueError, MeasurementError
+from nni_latency.files import is_file
 from nni_latency.measurement.meters._sampled import SampledMeter
 from nni_latency.units import format_seconds
 
@@ -83,7 +84,7 @@ class CsvMeter(SampledMeter):
         #: By how much the meter's clock is ahead of this machine's [s], once that is known.
         self.offset_ = offset or 0.0
         self._aligned = -math.inf
-        if not self.path.is_file():
+        if not is_file(self.path):
             raise InvalidValueError(
                 "The meter 'csv' follows the file that the program of a power meter writes, as in csv:power.csv. There "
                 f"is no file {str(path)!r}."
