@@ -117,7 +117,8 @@ def write_network(result: nas.SearchResult, out: Path) -> None:
 
 def write_record(found: Found, out: Path) -> None:
     """Write all that was asked, found and measured."""
-    write_atomically(out / "search.json", json.dumps(search_content(found), indent=1) + "\n")
+    content = search_content(found)
+    SEARCH.save(out / "search.json", content, {"history": map(json.dumps, content.pop("history"))})
 
 
 def write_picture(found: Found, out: Path) -> None:
@@ -144,7 +145,6 @@ def search_content(found: Found) -> dict[str, Any]:
     result, options, aim, network = found.result, found.options, found.aim, found.network
     metric = aim.profiler.cost.metric
     return {
-        **SEARCH.head,
         "space": found.searched.name,
         "space_arguments": dict(found.searched.arguments),
         "input_shape": found.searched.input_shape,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -26,7 +25,6 @@ from nni_latency.cli._report import ReportingCommand, print_report
 from nni_latency.cli._space_options import SPACE_OF_TABLE, SpaceOptions, choose_space, plan_for
 from nni_latency.cli._validation_report import validation_report
 from nni_latency.errors import MismatchError
-from nni_latency.files import write_atomically
 
 
 @dataclass(frozen=True)
@@ -90,7 +88,7 @@ def command(
     with Measuring(f"{len(networks)} networks of {title}", runtime, store, meters) as measuring:
         measured = tables.measure_networks(plan, networks, runtime, protocol, metric=made.metric, **measuring.how)
     found = validation.validate(made, plan, measured, normalise=wanted.normalise, predicted=predicted)
-    write_atomically(out, json.dumps(validation.validation_content(found), indent=1) + "\n")
+    validation.save_validation(found, out)
     plots.draw_validation(found, plot)
     print_report(validation_report(found, [f"Wrote {out} and {plot}"]))
     print_lines(remarks(), (f"Could not be run: {name}: {reason}" for name, reason in found.failures.items()))

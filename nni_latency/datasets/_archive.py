@@ -146,14 +146,20 @@ def write_archive(
 
     Raises
     ------
+    InvalidValueError
+        If something of it would not be read again.
     OutputError
         If it cannot be written.
     """
+    content = {**NETWORKS.head, **header}
+    with NETWORKS.writable(str(path)):
+        NETWORKS.check_content(content)
     with (
+        NETWORKS.writable(str(path)),
         replacing(Path(path)) as temporary,
         zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as zipped,
     ):
-        _add(zipped, HEADER, json.dumps({**NETWORKS.head, **header}, allow_nan=False))
+        _add(zipped, HEADER, json.dumps(content, allow_nan=False))
         _add(zipped, CARD, card)
         for run, by_network in parts.items():
             rows = {

@@ -5,7 +5,7 @@ from ._comparison import TableComparison, compare_tables
 from ._document import table_schema
 from ._energy import metered_table, network_powers
 from ._entry import Entry
-from ._header import CostDocument, CountedDocument, HeaderDocument, TableHeader, counts_content
+from ._header import CostDocument, CountedDocument, HeaderDocument, SpaceDocument, TableHeader, counts_content
 from ._known_costs import CachedCost, KnownCosts
 from ._layer_schedule import LayerSchedule, candidate_subjects
 from ._lookup_table import LookupTable
@@ -80,6 +80,7 @@ __all__ = [
     "Residency",
     "Selection",
     "Solution",
+    "SpaceDocument",
     "SpaceReference",
     "StoreSource",
     "TableComparison",

@@ -29,7 +29,7 @@ from nni_latency.measurement import (
 from nni_latency.measurement.runtimes import Runtime
 from nni_latency.platforms import Conditions, remarks_on
 from nni_latency.tables._header import TableHeader
-from nni_latency.tables._plan import SpaceReference, plain_arguments
+from nni_latency.tables._plan import SpaceReference
 from nni_latency.units import format_percent
 
 #: Where records are kept: a store, the URL or file of one, or None for the user's own.
@@ -220,7 +220,7 @@ def new_file(out: str | Path, *, overwrite: bool) -> Iterator[Path]:
 def space_content(space: SpaceReference, input_shape: tuple[int, ...], what: Any) -> dict[str, Any]:
     """Say what a campaign measures of a space, as plain values."""
     return {
-        "space": {"name": space.name, "arguments": plain_arguments(space)},
+        "space": space.as_dict(),
         "input_shape": list(input_shape),
         "what": what,
     }

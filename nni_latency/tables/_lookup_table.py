@@ -95,15 +95,16 @@ class LookupTable(SpaceTable):
         Raises
         ------
         InvalidValueError
-            If a cost is not a positive, finite number, an input shape is none or another than that of the space's plan,
-            or the space was made with arguments that a file cannot hold; its labels with their choices can be given in
-            place of such a space.
+            If a cost is not a positive, finite number; a layer has no choices or two of the same name; an input shape
+            is invalid or differs from that of the space's plan; or the space was made with arguments that a file cannot
+            hold (its labels with their choices can be given in place of such a space).
         UnknownNameError
             If the space has no such layer or choice.
         """
         header, empty, ops = _outline(space, batch_size, input_shape)
         layers = {layer.name: layer for layer in empty}
-        for name, given in latencies.items():
+        for label, given in latencies.items():
+            name = str(label)
             if name not in layers:
                 raise UnknownNameError.of("layer", name, list(layers))
             for choice in given:
@@ -163,7 +164,7 @@ class LookupTable(SpaceTable):
     def coverage(self) -> float:
         """Share of the candidates that have an entry."""
         total = sum(len(layer.choices) for layer in self.layers)
-        return sum(len(layer.entries) for layer in self.layers) / total
+        return sum(len(layer.entries) for layer in self.layers) / total if total else 0.0
 
     @property
     def missing(self) -> tuple[tuple[str, str], ...]:
@@ -263,7 +264,7 @@ def _outline(space: Any, batch_size: int, asked: Sequence[int] | None) -> tuple[
         )
     if not labels:
         raise InvalidValueError(f"The space {reference} has no choices: there is nothing to search.")
-    layers = [TableLayer(name, tuple(map(str, values)), {}) for name, values in labels.items()]
+    layers = [TableLayer(name, _hand_choices(str(name), values), {}) for name, values in labels.items()]
     if shape is None:
         example = space.example_inputs(batch_size) if hasattr(space, "example_inputs") else None
         shape = tuple(getattr(example, "shape", (batch_size,)))
@@ -283,9 +284,25 @@ def _checked_shape(shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(shape)
 
 
+def _hand_choices(layer: str, values: Any) -> tuple[str, ...]:
+    choices = tuple(map(str, values))
+    if not choices:
+        raise InvalidValueError(f"The layer {layer!r} has no choices. Name its choices, or leave it out.")
+    double = next((choice for choice in choices if choices.count(choice) > 1), None)
+    if double is not None:
+        raise InvalidValueError(
+            f"The layer {layer!r} has two choices that are both called {double!r} in a table. Rename one of them."
+        )
+    return choices
+
+
 def _hand_entries(layer: str, given: Mapping[Any, float], ops: Mapping[str, OpSpec]) -> dict[str, Entry]:
     entries = {}
     for choice, cost in given.items():
+        if str(choice) in entries:
+            raise InvalidValueError(
+                f"The layer {layer!r} has two costs of the choice {str(choice)!r}. Keep one of them."
+            )
         try:
             entries[str(choice)] = Entry(float(cost), float(cost), float(cost), op=ops.get(str(choice)))
         except (TypeError, ValueError) as error:

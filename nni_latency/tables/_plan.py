@@ -94,6 +94,10 @@ class SpaceReference:
         arguments = ", ".join(f"{name}={value}" for name, value in self.arguments.items())
         return f"{self.name}({arguments})"
 
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain values, as a file holds them: lists in place of tuples."""
+        return {"name": self.name, "arguments": {name: _listed(value) for name, value in self.arguments.items()}}
+
     def differences(self, other: SpaceReference, *, ignore: Sequence[str] = ()) -> list[str]:
         """Say in words what differs; arguments that only one side gives are compared too."""
         found = [] if self.name == other.name else [f"{self.name} against {other.name}"]
@@ -108,11 +112,6 @@ def _file_of(kind: type) -> Path | None:
     """Return the file of a class; None for one of a notebook."""
     file = getattr(sys.modules.get(kind.__module__), "__file__", None)
     return Path(file).resolve() if file else None
-
-
-def plain_arguments(space: SpaceReference) -> dict[str, Any]:
-    """Return the arguments of a space as JSON holds them: lists in place of tuples."""
-    return {name: _listed(value) for name, value in space.arguments.items()}
 
 
 def _listed(value: ArgumentValue) -> Any:

@@ -25,10 +25,9 @@ from nni_latency.estimators.transfer._layers import EncodedLayer, LayeredSpace, 
 from nni_latency.estimators.transfer._population import Population
 from nni_latency.operators import OpSpec
 from nni_latency.platforms import Platform
-from nni_latency.tables import SpaceReference
+from nni_latency.tables import SpaceDocument
 
 Settings = tuple[float, bool, int]
-Scalar = bool | int | float | str | None
 
 
 @dataclass(frozen=True)
@@ -67,10 +66,8 @@ class _Layer(StrictDocument):
     default: str | None = None
 
 
-class _Space(StrictDocument):
+class _Space(SpaceDocument):
     kind: Literal["layers", "cell"]
-    name: str
-    arguments: dict[str, Scalar] = Field(default_factory=dict)
     input_shape: list[int]
     layers: Annotated[list[_Layer], Field(min_length=1)]
 
@@ -209,8 +206,7 @@ def _space_content(encoding: Encoding) -> dict[str, Any]:
         space, kind = LayeredSpace.of_choices(encoding.choices), "cell"
     return {
         "kind": kind,
-        "name": space.reference.name,
-        "arguments": dict(space.reference.arguments),
+        **space.reference.as_dict(),
         "input_shape": list(space.input_shape),
         "layers": [
             {
@@ -232,8 +228,7 @@ def _encoding(document: _Space) -> Encoding:
         EncodedLayer(layer.name, tuple(layer.choices), _ops(layer), layer.searched, layer.default)
         for layer in document.layers
     )
-    reference = SpaceReference(document.name, document.arguments)
-    return LayerEncoding(LayeredSpace(reference, tuple(document.input_shape), layers))
+    return LayerEncoding(LayeredSpace(document.to_space(), tuple(document.input_shape), layers))
 
 
 def _ops(layer: _Layer) -> tuple[OpSpec, ...] | None:
