@@ -264,7 +264,7 @@ def _outline(space: Any, batch_size: int, asked: Sequence[int] | None) -> tuple[
         )
     if not labels:
         raise InvalidValueError(f"The space {reference} has no choices: there is nothing to search.")
-    layers = [TableLayer(name, _hand_choices(str(name), values), {}) for name, values in labels.items()]
+    layers = [TableLayer(str(name), _hand_choices(str(name), values), {}) for name, values in labels.items()]
     if shape is None:
         example = space.example_inputs(batch_size) if hasattr(space, "example_inputs") else None
         shape = tuple(getattr(example, "shape", (batch_size,)))
