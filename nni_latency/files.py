@@ -119,7 +119,7 @@ def split_sources(text: str, most: int = -1) -> list[str]:
     >>> split_sources("a.json, 2*b.json,c"), split_sources("a.json,b,c", 2)
     (['a.json', '2*b.json', 'c'], ['a.json', 'b,c'])
     """
-    parts, found = text.split(","), []
+    parts, found = text.split(","), list[str]()
     while parts and len(found) != most - 1:
         lengths = range(len(parts), 1, -1)
         taken = next((length for length in lengths if _names_file(",".join(parts[:length]))), 1)

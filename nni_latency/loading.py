@@ -91,8 +91,9 @@ def load_saved(
     path = file_of(source)
     if path is None or documents.format_of(path) in _LOADERS:
         found = load_estimator(source)
-        is_table = isinstance(found, (estimators.TableEstimator, estimators.OperatorTableEstimator))
-        return (found.table if is_table else found), path
+        if isinstance(found, (estimators.TableEstimator, estimators.OperatorTableEstimator)):
+            return found.table, path
+        return found, path
     return estimators.read_saved(tables.find_table(path)), path
 
 

@@ -169,8 +169,8 @@ def write_archive(
             _add(zipped, _parts_member(run), json.dumps(rows, allow_nan=False))
         for key, graph in graphs.items():
             _add(zipped, f"graphs/{key}.json", GraphDocument.of(graph).model_dump_json(exclude_defaults=True))
-        for name, content in onnx.items():
-            _add(zipped, onnx_member(name), content)
+        for name, file in onnx.items():
+            _add(zipped, onnx_member(name), file)
     return Path(path)
 
 
