@@ -25,7 +25,7 @@ from nni_latency.operators import (
     read_onnx,
     require_operators,
 )
-from nni_latency.units import format_count, format_metric, format_percent
+from nni_latency.units import format_count, format_metric, format_percent, number_of
 
 
 @dataclass(frozen=True)
@@ -151,7 +151,7 @@ class ModelAnalysis(Drawn):
         cost = f"{format_count(self.features.flops)} FLOPs"
         if self.latency is not None and self.estimator is not None:
             cost += f", {format_metric(self.latency.value, self.estimator.metric)} on {self.estimator.platform.id}"
-        return f"ModelAnalysis({len(self.blocks)} blocks, {format_count(self.params)} parameters, {cost})"
+        return f"ModelAnalysis({number_of(len(self.blocks), 'block')}, {format_count(self.params)} parameters, {cost})"
 
     def _repr_html_(self) -> str:
         return bar_chart(

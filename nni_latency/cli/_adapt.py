@@ -23,7 +23,7 @@ from nni_latency.cli._outputs import WritingCommand
 from nni_latency.cli._progress import Measuring
 from nni_latency.cli._space_options import name_space, plan_for, table_name
 from nni_latency.errors import InvalidValueError, MeasurementError, MismatchError
-from nni_latency.units import format_percent, format_seconds
+from nni_latency.units import format_percent, format_seconds, number_of
 
 #: Random networks among which those to measure are chosen.
 _POOL = 2000
@@ -76,7 +76,7 @@ def command(
         remarks().print(escape(str(warning.message)))
     protocol = ending.protocol(platform.threads, adapt.seed)
     networks = _networks(estimator, plan, adapt.samples, adapt.seed)
-    with Measuring(f"{len(networks)} networks of {plan.space}", runtime, store) as measuring:
+    with Measuring(f"{number_of(len(networks), 'network')} of {plan.space}", runtime, store) as measuring:
         measured = tables.measure_networks(plan, networks, runtime, protocol, **measuring.how)
     table = _fit(estimator, measured, protocol)
     tables.write_table(table, out, overwrite=output.overwrite)
@@ -150,8 +150,9 @@ def _report(
     entries = [entry for layer in table.searched for entry in layer.entries.values()]
     seen = sum(entry.n_samples > 0 for entry in entries)
     console.print(
-        f"{len(measured.networks)} networks in {format_seconds(measured.duration)}; {seen} of {len(entries)} "
-        "entries occur in one of them, the others are inferred from known devices; measurement noise "
+        f"{number_of(len(measured.networks), 'network')} in {format_seconds(measured.duration)}; {seen} of "
+        f"{number_of(len(entries), 'entry', 'entries')} in one of them, the others inferred from known devices; "
+        "measurement noise "
         f"{format_percent(estimator.noise_)}",
     )
     for remark in table.remarks:

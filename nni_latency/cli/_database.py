@@ -139,7 +139,7 @@ def export(location: str, out: Path, wanted: _FilterOptions) -> None:
     with _opened(location) as opened:
         wanted.check(opened)
         n_samples = database.export_samples(opened, out, platform=wanted.platform, kind=wanted.kind)
-    results().print(f"Wrote {escape(str(out))}: {n_samples} samples")
+    results().print(f"Wrote {escape(str(out))}: {number_of(n_samples, 'sample')}")
 
 
 @command.command("import", cls=WritingCommand)

@@ -14,6 +14,7 @@ from nni_latency.cli._option import grouped
 from nni_latency.cli._output_options import OutputOptions
 from nni_latency.cli._outputs import WritingCommand
 from nni_latency.errors import InvalidValueError
+from nni_latency.units import number_of
 
 
 @click.command("export", cls=WritingCommand)
@@ -52,4 +53,6 @@ def _export_networks(path: str, unit: str | None, output: OutputOptions) -> None
         )
     networks = datasets.load_networks(path)
     datasets.export_nnlqp(networks, out.parent)
-    results().print(f"Wrote {escape(str(out))}, {len(networks)} latencies, and the ONNX files beside it")
+    results().print(
+        f"Wrote {escape(str(out))}, {number_of(len(networks), 'latency', 'latencies')}, and the ONNX files beside it"
+    )

@@ -20,6 +20,7 @@ from nni_latency.cli._output_options import OutputOptions
 from nni_latency.cli._report import ReportingCommand, print_report
 from nni_latency.errors import InvalidValueError, UnknownNameError, listed
 from nni_latency.platforms import ids_named
+from nni_latency.units import number_of
 
 
 @dataclass(frozen=True)
@@ -101,9 +102,10 @@ def _networks(fit: _KernelOptions) -> list[datasets.NetworkEntry]:
     ids = known_ids if fit.platform is None else ids_named(fit.platform, known_ids)
     if len(ids) != 1:
         have = listed(known_ids) or "no network of one input"
+        several = f"--platform {fit.platform} names {number_of(len(ids), 'platform')} of the data, which has {have}."
         raise InvalidValueError(
             f"Kernels are learned on one platform. Name one with --platform; the data has {have}."
             if fit.platform is None
-            else f"--platform {fit.platform} names {len(ids)} platforms of the data, which has {have}. Name one."
+            else f"{several} Name one."
         )
     return list({item.name: item for item in entries if item.platform.id == ids[0]}.values())

@@ -230,7 +230,7 @@ def _measured(found: Found) -> list[str]:
         return [f"measured   no: {measured}"]
     cost = partial(format_metric, metric=found.aim.profiler.cost.metric)
     is_table = isinstance(found.aim.profiler.estimator, estimators.TableEstimator | estimators.OperatorTableEstimator)
-    error = f"prediction {network.error:+.1%}".replace("%", " %")
+    error = f"prediction {format_percent(network.error, signed=True)}"
     at_speed = f"{cost(network.measured)} ({cost(network.low)} to {cost(network.high)}), {error}"
     whose = "table" if is_table else "estimator"
     if network.measured <= found.options.target:
@@ -284,4 +284,4 @@ def _layers(found: Found, cost: estimators.AdditiveCost) -> list[tuple[str, str,
         if isinstance(estimator, estimators.TableEstimator)
         else 0
     )
-    return [*searched, ("rest", f"{fixed} fixed layers" if fixed else "fixed", factor * cost.constant)]
+    return [*searched, ("rest", f"{number_of(fixed, 'fixed layer')}" if fixed else "fixed", factor * cost.constant)]

@@ -25,6 +25,7 @@ from nni_latency.cli._report import ReportingCommand, print_report
 from nni_latency.cli._space_options import SPACE_OF_TABLE, SpaceOptions, choose_space, plan_for
 from nni_latency.cli._validation_report import validation_report
 from nni_latency.errors import MismatchError
+from nni_latency.units import number_of
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,7 @@ def command(
     meters = where.meters(metered, made.metric, platform.device, runtime)
     protocol = metered.protocol(ending.protocol(platform.threads))
     title = str(plan.space) if isinstance(plan, tables.MeasurePlan) else plan.space.name
-    with Measuring(f"{len(networks)} networks of {title}", runtime, store, meters) as measuring:
+    with Measuring(f"{number_of(len(networks), 'network')} of {title}", runtime, store, meters) as measuring:
         measured = tables.measure_networks(plan, networks, runtime, protocol, metric=made.metric, **measuring.how)
     found = validation.validate(made, plan, measured, normalise=wanted.normalise, predicted=predicted)
     validation.save_validation(found, out)

@@ -18,7 +18,7 @@ from nni_latency.estimators._nearest import nearest_entry
 from nni_latency.operators import OpSpec
 from nni_latency.platforms import Platform
 from nni_latency.tables import HEAD_ONLY, Entry, LookupTable, MeasurePlan, TableLayer, weigh_tables
-from nni_latency.units import combination_of
+from nni_latency.units import combination_of, number_of
 
 Missing = Literal["error", "nearest"]
 
@@ -286,7 +286,9 @@ class TableEstimator(LayerEstimator):
     def _from_indices(self, indices: Sequence[int]) -> dict[str, str]:
         layers = self.table.searched
         if len(indices) != len(layers):
-            raise InvalidValueError(f"An architecture of this table has {len(layers)} layers. Got {len(indices)}.")
+            raise InvalidValueError(
+                f"An architecture of this table has {number_of(len(layers), 'layer')}. Got {len(indices)}."
+            )
         for layer, index in zip(layers, indices, strict=True):
             if not 0 <= int(index) < len(layer.choices):
                 raise InvalidValueError(
@@ -346,8 +348,8 @@ class TableEstimator(LayerEstimator):
         names = [f"{layer.name}:{choice}" for layer in self.table.searched for choice in layer.missing]
         if self.missing == "error" and names:
             raise MissingEntryError(
-                f"The table lacks {len(names)} candidates: {listed(names)}. "
-                "Measure them, or take the nearest entry with missing='nearest'."
+                f"The table lacks {number_of(len(names), 'candidate')}: {listed(names)}. Measure them, or take the "
+                "nearest entry with missing='nearest'."
             )
 
     def placed(self, place: int, op: OpSpec, count: int) -> Estimate | None:

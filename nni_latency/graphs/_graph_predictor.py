@@ -27,6 +27,7 @@ from nni_latency.graphs._operator_trees import describe
 from nni_latency.graphs._parameters import Parametrized
 from nni_latency.operators import Graph, precision_remarks, require_operators
 from nni_latency.platforms import Platform
+from nni_latency.units import number_of
 
 Array = NDArray[np.float64]
 
@@ -158,7 +159,8 @@ class GraphPredictor(Parametrized):
         unmeasured.check_facts(data.platforms)
         if len(data.examples.graphs) < 2 * self.n_folds:
             raise InvalidValueError(
-                f"A graph predictor needs at least {2 * self.n_folds} networks. Got {len(data.examples.graphs)}."
+                f"A graph predictor needs at least {number_of(2 * self.n_folds, 'network')}. Got "
+                f"{len(data.examples.graphs)}."
             )
         total = self.epochs * (self.n_folds + self.n_members)
         done = 0

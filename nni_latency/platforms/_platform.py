@@ -11,6 +11,7 @@ from typing import Any
 from nni_latency.errors import InvalidValueError, MismatchError
 from nni_latency.platforms._devices import resolve_device
 from nni_latency.platforms._facts import FACTS, FactValue, collect_facts
+from nni_latency.units import number_of
 
 PRECISIONS = ("fp32", "bf16", "fp16", "int8")
 
@@ -69,7 +70,7 @@ class Platform:
         object.__setattr__(self, "facts", MappingProxyType(dict(self.facts)))
 
     def __repr__(self) -> str:
-        return f"Platform({self.id!r}, {len(self.facts)} facts)"
+        return f"Platform({self.id!r}, {number_of(len(self.facts), 'fact')})"
 
     def __reduce__(self) -> tuple[type[Platform], tuple[object, ...]]:
         """Pickle the facts as a plain dictionary: a read-only view cannot be."""

@@ -18,7 +18,7 @@ from nni_latency.tables._header import SpaceTable
 from nni_latency.tables._plan import OPERATORS, UNKNOWN_SPACE, SpaceReference, measure_plan_of
 from nni_latency.tables._samples import NEGLIGIBLE
 from nni_latency.tables._table_layer import TableLayer
-from nni_latency.units import METRIC_UNITS, METRICS, cost_row
+from nni_latency.units import METRIC_UNITS, METRICS, cost_row, number_of
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -116,7 +116,8 @@ class LookupTable(SpaceTable):
 
     def __repr__(self) -> str:
         entries = sum(len(layer.entries) for layer in self.layers)
-        return f"LookupTable({self.described}, {entries} entries of {len(self.layers)} layers)"
+        counted = f"{number_of(entries, 'entry', 'entries')} of {number_of(len(self.layers), 'layer')}"
+        return f"LookupTable({self.described}, {counted})"
 
     def _repr_html_(self) -> str:
         factor, unit = METRICS[self.metric].shown

@@ -24,7 +24,7 @@ from nni_latency.estimators import (
 from nni_latency.notebook import Drawn
 from nni_latency.platforms import Platform, check_same_platform
 from nni_latency.tables import MeasurePlan, NetworkMeasurements, NetworkSource, NetworkTimes
-from nni_latency.units import format_percent
+from nni_latency.units import format_percent, number_of
 
 #: What is measured of whole networks.
 MEASURED = ("latency", "energy", "power")
@@ -123,8 +123,8 @@ class Validation(Drawn):
 
     def __repr__(self) -> str:
         return (
-            f"Validation({self.estimator}, {len(self.results)} networks on {self.platform.id}: "
-            f"MAPE {format_percent(self.scores.mape)}, Spearman {self.scores.spearman:.3f})"
+            f"Validation({self.estimator}, {number_of(len(self.results), 'network')} on {self.platform.id}: MAPE "
+            f"{format_percent(self.scores.mape)}, Spearman {self.scores.spearman:.3f})"
         )
 
     @cached_property

@@ -38,7 +38,7 @@ def operators():
 def test_a_table_is_imported_shown_estimated_and_exported(run, text):
     shown = run("import", text, *TINY_OPTIONS, "--unit", "us", "--platform", "pixel-3", "--out", "t.json")
     assert "format text, unit us; 63 entries of fbnet" in shown.stdout
-    assert "2 candidates have no entry: stem:conv, head:1504" in shown.stderr
+    assert "2 candidates without an entry: stem:conv, head:1504" in shown.stderr
     table = LookupTable.load("t.json")
     assert table.platform.id == "pixel-3.unknown.fp32.t1"
     assert table.entry("layer1", "k3_e1_g2").value == 201.5e-6
@@ -78,9 +78,9 @@ def test_operators_that_a_table_lacks_are_named(run, fails, operators):
 def test_every_unmatched_row_is_named(run, fails, text):
     Path("t.csv").write_text("layer,choice,latency_ms\nlayer0,skip,1\nlayer9,skip,2\nlayer1,k9,3\n")
     shown = run("import", "t.csv", *TINY_OPTIONS, "--out", "t.json")
-    assert "2 rows belong to no candidate of the space: line 3 (layer9, skip), line 4 (layer1, k9)" in shown.stderr
+    assert "2 rows without a candidate in the space: line 3 (layer9, skip), line 4 (layer1, k9)" in shown.stderr
     complaint = fails("import", "t.csv", *TINY_OPTIONS, "--strict", "--out", "strict.json")
-    assert "2 rows belong to no candidate" in complaint
+    assert "2 rows without a candidate" in complaint
     assert not Path("strict.json").exists()
 
 
@@ -89,7 +89,7 @@ def test_costs_that_are_none_are_left_out_on_request(run, fails):
     assert "layer1:skip = -2 (line 3)" in fails("import", "t.csv", *TINY_OPTIONS, "--out", "t.json")
     assert not Path("t.json").exists()
     shown = run("import", "t.csv", *TINY_OPTIONS, "--invalid", "leave-out", "--out", "t.json")
-    assert "1 costs are not positive numbers and were left out: layer1:skip = -2 (line 3)" in shown.stderr
+    assert "1 cost left out as not positive: layer1:skip = -2 (line 3)" in shown.stderr
 
 
 def test_export_says_what_it_leaves_out(run, tables):

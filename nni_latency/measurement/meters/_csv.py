@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike
 from nni_latency.errors import FileFormatError, InvalidValueError, MeasurementError
 from nni_latency.files import is_file
 from nni_latency.measurement.meters._sampled import SampledMeter
-from nni_latency.units import format_seconds
+from nni_latency.units import format_seconds, number_of
 
 #: Columns of time and power by their beginnings, and what a power is multiplied by to be in watts.
 _TIMES = ("time", "date", "t_s", "seconds")
@@ -188,8 +188,8 @@ class CsvMeter(SampledMeter):
             time.sleep(self.every)
         if len(readings) < len(_PATTERN):
             raise MeasurementError(
-                f"{self.path} got {len(readings)} lines in {format_seconds(time.time() - begin)}: its program has "
-                "ended, or writes too seldom."
+                f"{self.path} got {number_of(len(readings), 'line')} in {format_seconds(time.time() - begin)}: its "
+                "program has ended, or writes too seldom."
             )
         return clock_offset([moment for moment, _ in readings], [watts for _, watts in readings], begin)
 
