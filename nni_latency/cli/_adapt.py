@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +14,7 @@ import nni_latency.loading as loading
 import nni_latency.measurement as measurement
 import nni_latency.spaces as spaces
 import nni_latency.tables as tables
-from nni_latency.cli._console import remarks, results
+from nni_latency.cli._console import print_lines, remarks, results
 from nni_latency.cli._measuring_options import EndingOptions, PlatformOptions, StoreOptions, make_runtime
 from nni_latency.cli._option import grouped, option, output_option
 from nni_latency.cli._output_options import OutputOptions
@@ -69,11 +68,7 @@ def command(
     runtime = make_runtime(platform)
     estimator = estimators.TransferEstimator(plan, platform=runtime.platform, random_state=adapt.seed)
     out = output.path(table_name(plan, runtime.platform, estimator.metric))
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", estimators.FewSourcesWarning)
-        estimator.fit_tables(known)
-    for warning in caught:
-        remarks().print(escape(str(warning.message)))
+    estimator.fit_tables(known)
     protocol = ending.protocol(platform.threads, adapt.seed)
     networks = _networks(estimator, plan, adapt.samples, adapt.seed)
     with Measuring(f"{number_of(len(networks), 'network')} of {plan.space}", runtime, store) as measuring:
@@ -155,7 +150,6 @@ def _report(
         "measurement noise "
         f"{format_percent(estimator.noise_)}",
     )
-    for remark in table.remarks:
-        console.print(escape(remark))
+    print_lines(console, table.remarks)
     for name, reason in measured.failures.items():
         remarks().print(f"Could not be run: {escape(name)}: {escape(reason)}")

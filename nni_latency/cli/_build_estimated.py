@@ -12,7 +12,7 @@ import nni_latency.loading as loading
 import nni_latency.tables as tables
 from nni_latency.cli._build_operators import plan_operators
 from nni_latency.cli._build_options import TableJob
-from nni_latency.cli._console import remarks, results
+from nni_latency.cli._console import print_lines, remarks, results
 from nni_latency.cli._space_options import operator_table_name, plan_for, table_name
 from nni_latency.errors import InvalidValueError
 from nni_latency.units import format_percent, number_of
@@ -63,5 +63,4 @@ def _report(table: tables.LookupTable | tables.OperatorTable, out: Path) -> None
         share = format_percent(table.coverage)
         what = f"{number_of(len(table.entries), 'operator')}, {share} of those of other networks among them"
     results().print(f"Wrote {escape(str(out))}: {what}, estimated for {table.platform.id}")
-    for remark in table.remarks[1:]:
-        remarks().print(escape(remark))
+    print_lines(remarks(), table.remarks[1:])

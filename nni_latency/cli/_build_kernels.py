@@ -14,7 +14,7 @@ import nni_latency.loading as loading
 import nni_latency.measurement as measurement
 import nni_latency.plots as plots
 import nni_latency.validation as validation
-from nni_latency.cli._console import named, remarks
+from nni_latency.cli._console import named, print_lines, remarks
 from nni_latency.cli._farm_options import FarmOptions
 from nni_latency.cli._kernel_report import kernel_report
 from nni_latency.cli._measuring_options import PlatformOptions, StoreOptions
@@ -176,8 +176,7 @@ def _print_remarks(found: kernels.KernelPredictors) -> None:
     if found.failures:
         first = next(iter(found.failures.values()))
         remarks().print(escape(f"Could not be measured: {named(found.failures)}. The first one: {first}"))
-    for remark in found.remarks:
-        remarks().print(escape(remark))
+    print_lines(remarks(), found.remarks)
 
 
 def _check(found: kernels.KernelPredictors, requirements: tuple[validation.Requirement, ...]) -> None:

@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 import nni_latency.tables as tables
-from nni_latency.cli._noise import is_quiet, is_verbose
+from nni_latency.cli._noise import is_new, is_quiet, is_verbose
 from nni_latency.cli._printable import printable
 from nni_latency.errors import LISTED, listed
 from nni_latency.platforms import FACTS, Platform
@@ -128,8 +128,8 @@ def doubts(table: tables.LookupTable) -> list[str]:
 
 
 def print_lines(console: Console, lines: Iterable[str]) -> None:
-    """Print plain text, a line each."""
-    for line in lines:
+    """Print plain text, a line each; a command prints no line twice."""
+    for line in filter(is_new, lines):
         console.print(escape(line))
 
 

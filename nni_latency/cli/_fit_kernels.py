@@ -12,7 +12,7 @@ import nni_latency.datasets as datasets
 import nni_latency.kernels as kernels
 import nni_latency.loading as loading
 import nni_latency.plots as plots
-from nni_latency.cli._console import progress, remarks
+from nni_latency.cli._console import print_lines, progress, remarks
 from nni_latency.cli._kernel_report import kernel_report
 from nni_latency.cli._measure_networks import NAMES
 from nni_latency.cli._option import grouped, option, output_option
@@ -84,8 +84,7 @@ class _Watch:
 
 def _report(found: kernels.KernelPredictors, wrote: list[Path]) -> None:
     print_report(kernel_report(found, after=[f"Wrote {' and '.join(map(str, wrote))}"]))
-    for remark in found.remarks:
-        remarks().print(remark, markup=False)
+    print_lines(remarks(), found.remarks)
 
 
 def _networks(fit: _KernelOptions) -> list[datasets.NetworkEntry]:

@@ -10,7 +10,7 @@ from rich.markup import escape
 
 import nni_latency.measurement as measurement
 import nni_latency.micro_benchmarks as micro_benchmarks
-from nni_latency.cli._console import remarks, results
+from nni_latency.cli._console import print_lines, remarks, results
 from nni_latency.cli._measuring_options import EndingOptions, PlatformOptions, StoreOptions, make_runtime
 from nni_latency.cli._option import DURATION, grouped, option
 from nni_latency.cli._output_options import OutputOptions
@@ -78,5 +78,4 @@ def _report(points: micro_benchmarks.BenchmarkPoints, out: Path) -> None:
     )
     for block, reason in points.failures.items():
         remarks().print(f"{escape(block)} ends before {escape(reason)}")
-    for remark in points.remarks:
-        remarks().print(escape(remark))
+    print_lines(remarks(), points.remarks)

@@ -16,7 +16,7 @@ import nni_latency.loading as loading
 import nni_latency.measurement as measurement
 import nni_latency.query as query
 from nni_latency.cli._asked import NetworkOptions
-from nni_latency.cli._console import progress, remarks
+from nni_latency.cli._console import progress, remarks, sentence
 from nni_latency.cli._model import UserCodeOptions
 from nni_latency.cli._option import DURATION, grouped, option, parsed
 from nni_latency.cli._predictor_options import load_predictor
@@ -266,10 +266,14 @@ def _load_predictor(name: str) -> Any:
 
 def _report(question: query.Question, answers: list[query.Answer]) -> Report:
     rows = [{**answer.content(), "age": answer.age, "interval": _interval(answer)} for answer in answers]
-    lines = [f"{answer.platform}: {line}" for answer in answers for line in _lines(answer)]
+    places: dict[str, list[str]] = {}
+    for answer in answers:
+        for line in _lines(answer):
+            places.setdefault(line, []).append(answer.platform)
+    lines = [line if len(found) == len(answers) > 1 else f"{listed(found)}: {line}" for line, found in places.items()]
     grid = Grid(rows, _COLUMNS, question.name or question.key)
     content = {"key": question.key, "kind": question.kind, "name": question.name, "answers": rows}
-    return Report(grid, content, after=[*dict.fromkeys(lines), f"key: {question.key}"])
+    return Report(grid, content, after=[*lines, f"key: {question.key}"])
 
 
 def _interval(answer: query.Answer) -> str:
@@ -281,8 +285,11 @@ def _lines(answer: query.Answer) -> list[str]:
     if answer.repeatability is not None:
         versions = f"repeatability {format_percent(answer.repeatability)}, {versions}"
     by = f"predicted by {answer.predictor}" if answer.source == "prediction" else f"campaign {answer.campaign}"
-    missing = [f"Not known to the predictor: {', '.join(answer.missing)}."] if answer.missing else []
-    return [f"{by}, {versions}" if versions else by, *missing, *answer.remarks]
+    # What is missing is named by its key, or is told in words.
+    names = [item for item in answer.missing if " " not in item.partition("(")[0]]
+    told = [sentence(item) for item in answer.missing if item not in names]
+    unknown = [f"Not known to the predictor: {', '.join(names)}."] if names else []
+    return [f"{by}, {versions}" if versions else by, *unknown, *told, *answer.remarks]
 
 
 _COLUMNS = [

@@ -226,10 +226,8 @@ class GraphPredictor(Parametrized):
         encoded = encode_graph(graph)
         values = self.predict_all([encoded])[0]
         unseen = [item.op.kind not in self.kinds_ for item in graph.operators]
-        named = tuple(
-            f"operators never learned from: {kind}"
-            for kind in dict.fromkeys(item.op.kind for item, new in zip(graph.operators, unseen, strict=True) if new)
-        )
+        new = dict.fromkeys(item.op.kind for item, is_new in zip(graph.operators, unseen, strict=True) if is_new)
+        named = (f"operators never learned from: {', '.join(new)}",) if new else ()
         shares = self._costs(encoded, values)[unseen].sum(0) / values if any(unseen) else np.zeros(len(values))
         named += graph.remarks
         ops = [item.op for item in graph.operators]

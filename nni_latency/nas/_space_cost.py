@@ -6,7 +6,7 @@ import warnings
 from dataclasses import replace
 from typing import Any
 
-from nni_latency.errors import InvalidValueError, MismatchError, listed
+from nni_latency.errors import InvalidValueError, MismatchError, TargetWarning, listed
 from nni_latency.estimators import (
     AdditiveCost,
     Distillation,
@@ -32,6 +32,7 @@ from nni_latency.spaces import (
     plan_of,
 )
 from nni_latency.tables import HEAD_ONLY, UNKNOWN_SPACE, SpaceReference
+from nni_latency.units import format_metric, with_article
 
 #: Networks that an estimator measures which measures on demand; the operators of all others are predicted.
 N_NETWORKS = 12
@@ -73,6 +74,30 @@ def cost_of_space(
             "Give a lookup table of the space, or a space that has a measure plan."
         )
     return _by_value(cost, choices_of(space))
+
+
+def warn_of_loose_limit(cost: SpaceCost, limit: float | None) -> None:
+    """Warn if no network of a space costs more than a limit, which then has no effect on a search.
+
+    Where networks are only known one by one, the limit must be twice what the costliest of some of them costs.
+
+    Parameters
+    ----------
+    cost : AdditiveCost, GroupedCost or FrozenCost
+        Of the space.
+    limit : float or None
+        In the SI unit of the metric; None is none.
+    """
+    if limit is None:
+        return
+    low, high = cost.range
+    if limit >= high * (2 if isinstance(cost, FrozenCost) else 1):
+        warnings.warn(
+            f"The target excludes no network: {with_article(cost.metric)} in this space is "
+            f"{format_metric(low, cost.metric)} to {format_metric(high, cost.metric)}.",
+            TargetWarning,
+            stacklevel=3,
+        )
 
 
 def _by_operators(

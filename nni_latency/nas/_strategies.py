@@ -17,6 +17,7 @@ from nni_latency.nas._filter import LatencyFilter
 from nni_latency.nas._penalty import architecture_logits
 from nni_latency.nas._profiler import LatencyProfiler
 from nni_latency.nas._settings import DIFFERENTIABLE, STRATEGIES, is_one_shot
+from nni_latency.nas._space_cost import warn_of_loose_limit
 from nni_latency.nas._target import TargetPenalty, check_fill
 from nni_latency.nas._training import quiet_lightning
 from nni_latency.spaces import draw_samples, network_of
@@ -71,6 +72,7 @@ class SearchAim:
 
     def __post_init__(self) -> None:
         check_fill(self.fill, self.profiler.cost, self.limit)
+        warn_of_loose_limit(self.profiler.cost, self.limit)
 
     @property
     def filter(self) -> LatencyFilter:

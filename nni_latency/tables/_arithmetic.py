@@ -141,7 +141,7 @@ def merge_tables(tables: Sequence[LookupTable], *, conflict: Conflict = "error")
     if clashes and conflict == "error":
         raise InvalidValueError(
             f"The tables disagree about {number_of(len(clashes), 'entry', 'entries')}: "
-            f"{listed(clashes, separator='; ')}. Say which counts: 'conflict' is to be 'first', 'last' or 'mean'."
+            f"{listed(clashes, separator='; ')}. Say which counts with 'conflict': 'first', 'last' or 'mean'."
         )
     return replace(first, layers=layers, remarks=_merged_remarks(tables, clashes, conflict))
 

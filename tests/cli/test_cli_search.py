@@ -63,8 +63,9 @@ def test_result_is_a_sample_that_the_space_freezes_with_the_weights(searched):
 def test_a_table_of_more_classes_than_the_data_set_has_is_searched(run, tmp_path):
     """As `build-lut --space fbnet` makes it: for the thousand classes of ImageNet."""
     table = make_table(FBNetSpace(**{**TINY, "num_classes": 20})).save(tmp_path / "t.json")
-    words = ["search", "--latency-estimator", table, "--target-ms", 5, "--epochs", 1, "--final-epochs", 0]
-    run(*words, "--no-measure", "--out", tmp_path / "found")
+    words = ["search", "--latency-estimator", table, "--target-ms", 2000, "--epochs", 1, "--final-epochs", 0]
+    result = run(*words, "--no-measure", "--out", tmp_path / "found")
+    assert result.stderr.count("The target excludes no network: a latency in this space is ") == 1
     weights = load_file(tmp_path / "found" / "weights.safetensors").values()
     assert (20,) in {tuple(tensor.shape) for tensor in weights}
 

@@ -228,7 +228,7 @@ def _check_invalid(bad: list[str], good: dict[Place, Entry], invalid: Invalid, s
     if bad and (invalid == "error" or not good):
         raise InvalidValueError(
             f"The costs of {str(source)!r} must be positive numbers. Got {number_of(len(bad), 'other')}: "
-            f"{listed(bad)}. Mend them, or leave them out: 'invalid' is to be 'leave-out'."
+            f"{listed(bad)}. Correct them, or leave them out: invalid='leave-out'."
         )
 
 
