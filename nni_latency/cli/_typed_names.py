@@ -6,6 +6,9 @@ import re
 
 import click
 
+#: Parameters whose name belongs to an option that sets something else, and the name of their own option.
+_RENAMED = {"'batch_size' of a search": "'train_batch_size' of a search"}
+
 
 def as_typed(message: str, command: click.Command | None) -> str:
     """Return a message with the options of a command in place of the parameters that they set.
@@ -31,8 +34,10 @@ def as_typed(message: str, command: click.Command | None) -> str:
     flags = _flags_of(command)
     if not flags:
         return message
+    for parameter, renamed in _RENAMED.items():
+        message = message.replace(parameter, renamed)
     names = "|".join(map(re.escape, flags))
-    owner = r"(?: parameter)?(?: of (?:an? )?(?:[A-Z]\w+|[a-z]+(?:_[a-z]+)+)\b)?"
+    owner = r"(?: parameter)?(?: of (?:an? )?\w+(?= (?:must|is|takes)\b))?"
     message = re.sub(rf"\b(?:[Tt]he|[Aa]n?) '({names})'{owner}", lambda found: flags[found[1]], message)
     message = re.sub(rf"(?<=\bwith )'({names})'|'({names})'(?= must\b)", lambda found: flags[found[0][1:-1]], message)
     return re.sub(

@@ -86,10 +86,27 @@ def test_every_unmatched_row_is_named(run, fails, text):
 
 def test_costs_that_are_none_are_left_out_on_request(run, fails):
     Path("t.csv").write_text("layer,choice,latency_ms\nlayer0,skip,1\nlayer1,skip,-2\n")
-    assert "layer1:skip = -2 (line 3)" in fails("import", "t.csv", *TINY_OPTIONS, "--out", "t.json")
+    complaint = fails("import", "t.csv", *TINY_OPTIONS, "--out", "t.json")
+    assert "Got 1 other: layer1:skip = -2 (line 3). Correct them, or leave them out: --invalid leave-out." in complaint
     assert not Path("t.json").exists()
     shown = run("import", "t.csv", *TINY_OPTIONS, "--invalid", "leave-out", "--out", "t.json")
     assert "1 cost left out as not positive: layer1:skip = -2 (line 3)" in shown.stderr
+
+
+def test_errors_name_the_options_that_were_typed(run, fails, tables):
+    run("scale", tables["tiny"], "--factor", 2, "--out", "double.json")
+    complaint = fails("merge", tables["tiny"], "double.json", "--out", "merged.json")
+    assert "Say which counts with --conflict: 'first', 'last' or 'mean'." in complaint
+    assert "--factor must be a positive, finite number. Got 0.0" in fails(
+        "scale", tables["tiny"], "--factor", 0, "--out", "zero.json"
+    )
+    Path("t.json").write_text(json.dumps([[1, 2]]))
+    complaint = fails("import", "t.json", "--format", "lists", *TINY_OPTIONS, "--out", "out.json")
+    assert "does not say its unit. Give it as --unit; " in complaint
+    complaint = fails(
+        "estimate", "--architecture", "k3_e1,k3_e1,skip,skip,skip,skip,skip", "--latency-estimator", tables["holes"]
+    )
+    assert "or take the nearest entry with --missing nearest." in complaint
 
 
 def test_export_says_what_it_leaves_out(run, tables):
@@ -137,7 +154,7 @@ def test_a_fallback_and_an_ensemble_have_names(run, fails, tables):
     ("arguments", "complaint"),
     [
         (["import", "absent.txt", "--unit", "ms", "--out", "t.json"], "Cannot read 'absent.txt': No such file"),
-        (["import", "lut.txt", *TINY_OPTIONS, "--out", "t.json"], "does not say its unit. Give it as the 'unit'"),
+        (["import", "lut.txt", *TINY_OPTIONS, "--out", "t.json"], "does not say its unit. Give it as --unit"),
         (["import", "lut.txt", "--unit", "us", "--out", "t.json"], "has 7 layers of costs, the space searches 22"),
         (
             ["import", "lut.txt", "--unit", "J", *TINY_OPTIONS, "--out", "t.json"],

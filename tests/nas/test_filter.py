@@ -45,7 +45,7 @@ def test_filter_takes_models_as_a_middleware_hands_them_over(kind):
         partial(LatencyFilter, max=9.1e-3),
         partial(LatencyFilter, min=1e-3, max=9.1e-3),
         partial(TargetPenalty, target=2.0),
-        partial(LatencyPenalty, baseline=9e-3, nonlinear="positive"),
+        partial(LatencyPenalty, baseline=9.1e-3, nonlinear="positive"),
     ],
 )
 def test_what_excludes_no_network_warns_once_with_the_range(make):
