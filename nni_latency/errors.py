@@ -73,6 +73,14 @@ class FarmError(LatencyError, RuntimeError):
     """Raised when a farm cannot be reached or joined, does not trust this side, or has no worker that measures."""
 
 
+class LatencyWarning(UserWarning):
+    """Root of every warning of this package; the command line prints each once, as a remark."""
+
+
+class TargetWarning(LatencyWarning):
+    """Warns that a target is of no effect, as every network of the space meets it; the message gives the range."""
+
+
 def first_line(error: BaseException) -> str:
     """Return the first line of what another package says that is not blank, or the name of an error that says nothing.
 

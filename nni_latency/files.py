@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import stat
 import sys
 import tempfile
@@ -163,6 +164,55 @@ def replacing(path: Path) -> Iterator[Path]:
     finally:
         if temporary is not None:
             temporary.unlink(missing_ok=True)
+
+
+def is_file(path: str | os.PathLike[str]) -> bool:
+    r"""Whether there is a file of that name; no for what can be no name, such as a text that is too long or has a NUL.
+
+    Examples
+    --------
+    >>> is_file(__file__), is_file("1," * 9999), is_file("a\0b")
+    (True, False, False)
+    """
+    try:
+        return Path(path).is_file()
+    except (OSError, ValueError):
+        return False
+
+
+def split_sources(text: str, most: int = -1) -> list[str]:
+    """Split names that are separated by commas; a path that exists stays whole, whatever commas it has.
+
+    Parameters
+    ----------
+    text : str
+        Files and names. A file may follow the name of an estimator and a colon, or a weight and an asterisk.
+    most : int, default=-1
+        Parts at most, of which the last holds the rest; -1 for all.
+
+    Returns
+    -------
+    list of str
+        Without blanks around them.
+
+    Examples
+    --------
+    >>> split_sources("a.json, 2*b.json,c"), split_sources("a.json,b,c", 2)
+    (['a.json', '2*b.json', 'c'], ['a.json', 'b,c'])
+    """
+    parts, found = text.split(","), list[str]()
+    while parts and len(found) != most - 1:
+        lengths = range(len(parts), 1, -1)
+        taken = next((length for length in lengths if _names_file(",".join(parts[:length]))), 1)
+        found.append(",".join(parts[:taken]).strip())
+        parts = parts[taken:]
+    return [*found, ",".join(parts).strip()] if parts else found
+
+
+def _names_file(text: str) -> bool:
+    """Whether a text is a file, or one behind the name of an estimator or a weight."""
+    starts = [0, *(match.end() for match in re.finditer("[:*]", text.partition(",")[0]))]
+    return any(is_file(text[start:].strip()) for start in starts)
 
 
 def cache_folder() -> Path:

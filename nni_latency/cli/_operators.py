@@ -14,7 +14,7 @@ import nni_latency.operators as operators
 import nni_latency.tables as tables
 import nni_latency.tables.formats as formats
 from nni_latency.errors import InvalidValueError, MissingEntryError
-from nni_latency.files import naming, readable
+from nni_latency.files import is_file, naming, readable
 
 #: Longest file of operators [byte].
 _LARGEST = 2**20
@@ -50,7 +50,7 @@ def estimate_operators(
     entries = _entries(estimator)
     parts: list[tuple[str, str, estimators.Estimate]] = []
     ops: list[operators.OpSpec] = []
-    with naming(text) if _is_file(text) else contextlib.nullcontext():
+    with naming(text) if is_file(text) else contextlib.nullcontext():
         for name in _names(text):
             entry = entries.get(name)
             if entry is not None:
@@ -66,7 +66,7 @@ def estimate_operators(
 
 
 def _names(text: str) -> list[str]:
-    if _is_file(text):
+    if is_file(text):
         with readable(text, "a list of operator keys", InvalidValueError), Path(text).open(encoding="utf-8") as file:
             text = file.read(_LARGEST)
     names = _json_list(text) if text.lstrip().startswith("[") else _split(text)
@@ -87,14 +87,6 @@ def _json_list(text: str) -> list[str]:
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise InvalidValueError(f"A list of operator keys must hold texts. Got {text[:60]!r}.")
     return [str(name) for name in names]
-
-
-def _is_file(text: str) -> bool:
-    try:
-        return Path(text).is_file()
-    except OSError:
-        # A list of keys is too long for the name of a file.
-        return False
 
 
 def _entries(estimator: estimators.Estimator) -> Mapping[str, tables.Entry | tables.OperatorEntry]:

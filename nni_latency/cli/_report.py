@@ -228,8 +228,10 @@ def print_report(report: Report) -> None:
     elif how == "csv":
         click.echo(printable(_csv(rows)), nl=False)
     else:
-        for part in (*report.before, report.grid, *report.after):
-            print_part(part)
+        parts = [*report.before, report.grid, *report.after]
+        for place, part in enumerate(parts):
+            if not isinstance(part, str) or part not in parts[:place]:
+                print_part(part)
 
 
 def print_part(part: str | Pairs | Grid) -> None:

@@ -117,7 +117,8 @@ def write_network(result: nas.SearchResult, out: Path) -> None:
 
 def write_record(found: Found, out: Path) -> None:
     """Write all that was asked, found and measured."""
-    write_atomically(out / "search.json", json_text(search_content(found), indent=1) + "\n")
+    content = search_content(found)
+    SEARCH.save(out / "search.json", content, {"history": map(json_text, content.pop("history"))})
 
 
 def write_picture(found: Found, out: Path) -> None:
@@ -144,7 +145,6 @@ def search_content(found: Found) -> dict[str, Any]:
     result, options, aim, network = found.result, found.options, found.aim, found.network
     metric = aim.profiler.cost.metric
     return {
-        **SEARCH.head,
         "space": found.searched.name,
         "space_arguments": dict(found.searched.arguments),
         "input_shape": found.searched.input_shape,
@@ -230,7 +230,7 @@ def _measured(found: Found) -> list[str]:
         return [f"measured   no: {measured}"]
     cost = partial(format_metric, metric=found.aim.profiler.cost.metric)
     is_table = isinstance(found.aim.profiler.estimator, estimators.TableEstimator | estimators.OperatorTableEstimator)
-    error = f"prediction {network.error:+.1%}".replace("%", " %")
+    error = f"prediction {format_percent(network.error, signed=True)}"
     at_speed = f"{cost(network.measured)} ({cost(network.low)} to {cost(network.high)}), {error}"
     whose = "table" if is_table else "estimator"
     if network.measured <= found.options.target:
@@ -284,4 +284,4 @@ def _layers(found: Found, cost: estimators.AdditiveCost) -> list[tuple[str, str,
         if isinstance(estimator, estimators.TableEstimator)
         else 0
     )
-    return [*searched, ("rest", f"{fixed} fixed layers" if fixed else "fixed", factor * cost.constant)]
+    return [*searched, ("rest", f"{number_of(fixed, 'fixed layer')}" if fixed else "fixed", factor * cost.constant)]

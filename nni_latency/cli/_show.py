@@ -9,12 +9,10 @@ import click
 
 import nni_latency.documents as documents
 import nni_latency.fusion as fusion
-import nni_latency.graphs as graphs
 import nni_latency.loading as loading
 import nni_latency.tables as tables
 from nni_latency.cli._option import grouped
 from nni_latency.cli._outputs import OutputFile
-from nni_latency.cli._predictor_options import PRETRAINED
 from nni_latency.cli._report import ReportingCommand, print_report
 from nni_latency.cli._saved_files import SAVED_FILES, SavedFile, kind_of
 from nni_latency.cli._show_fusion import DividedNetworkOptions, show_network
@@ -33,7 +31,7 @@ def command(file: str, plot: Path | None, divided: DividedNetworkOptions) -> Non
     name of a registered estimator: of one that is no table, its kind, metric and platform are shown. A file of fusion
     rules is shown with its evidence, or, with --network, by the kernels that it makes of a network.
     """
-    path = Path(file) if Path(file).is_file() else _shipped(file)
+    path = loading.file_of(file)
     if divided.network is not None:
         divided.check_rules(repr(file), are_rules=documents.format_of(file) == fusion.FUSION.name)
         print_report(show_network(file, divided, plot))
@@ -44,10 +42,6 @@ def command(file: str, plot: Path | None, divided: DividedNetworkOptions) -> Non
             raise InvalidValueError(f"{file!r} is {kind.what}. {kind.undrawn}")
         kind.draw(found, plot)
     print_report(kind.report(found, path))
-
-
-def _shipped(name: str) -> Path | None:
-    return graphs.shipped_predictor() if name == PRETRAINED else tables.shipped_table(name)
 
 
 def _load(file: str, path: Path | None) -> tuple[Any, SavedFile]:

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from nni_latency.errors import FileFormatError, LatencyError
+from nni_latency.errors import FileFormatError, InvalidValueError, LatencyError
 from nni_latency.files import readable, write_atomically
 
 Content = dict[str, Any]
@@ -116,11 +116,35 @@ class DocumentFormat:
 
         Raises
         ------
+        InvalidValueError
+            If `load` would refuse the file.
         OutputError
             If it cannot be written.
         """
-        write_atomically(Path(path), render({**self.head, **fields}, lists))
+        with self.writable(str(path)):
+            text = render({**self.head, **fields}, lists)
+            self.check_content(json.loads(text))
+        write_atomically(Path(path), text)
         return Path(path)
+
+    def check_content(self, content: Any) -> None:
+        """Raise `ValueError` if the content of a file to be written is not what is read from one."""
+        json.dumps(content, ensure_ascii=False).encode()
+        self.model.model_validate(content)
+
+    @contextlib.contextmanager
+    def writable(self, origin: str) -> Iterator[None]:
+        """Turn whatever cannot stand in a file into one sentence, before the file is written.
+
+        Raises
+        ------
+        InvalidValueError
+            If what is done inside finds a value that a file cannot hold, or that would not be read from it.
+        """
+        try:
+            yield
+        except (TypeError, ValueError, RecursionError) as error:
+            raise InvalidValueError(f"The {self.noun} cannot be written to {origin!r}: {_reason(error)}") from error
 
     def read(self, path: Path) -> Content:
         """Read a file and check what it is.
@@ -173,7 +197,7 @@ class DocumentFormat:
         try:
             yield
         except ValidationError as error:
-            raise FileFormatError(f"The {self.noun} {origin!r} is not valid: {_short(explain(error))}") from error
+            raise FileFormatError(f"The {self.noun} {origin!r} is not valid: {_reason(error)}") from error
         except (LatencyError, TypeError, ValueError, LookupError, ArithmeticError) as error:
             raise FileFormatError(f"The {self.noun} {origin!r} is not valid: {_short(str(error))}") from error
 
@@ -195,6 +219,16 @@ class DocumentFormat:
 def _short(text: str) -> str:
     """Keep a message that repeats what a file holds readable, whatever that is."""
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
+
+
+def _reason(error: Exception) -> str:
+    """Say in one sentence what is wrong with a value."""
+    if isinstance(error, UnicodeEncodeError):
+        text = error.object[max(0, error.start - 10) : error.end + 10]
+        return f"a text has half of a character, which no file can hold. Got {text!r}."
+    if isinstance(error, ValidationError):
+        return _short(explain(error))
+    return f"{_short(str(error)).rstrip('.')}."
 
 
 def explain(error: ValidationError) -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from nni_latency.errors import FarmError, InvalidValueError
+from nni_latency.units import number_of
 
 #: The port of a scheduler.
 PORT = 8786
@@ -86,8 +87,8 @@ class FarmSecurity:
             raise FarmError(f"The token file {str(path)!r} can be used by others. Run: chmod 600 {path}")
         if len(token) < _SHORTEST_TOKEN:
             raise FarmError(
-                f"The token in {str(path)!r} has {len(token)} characters, and {_SHORTEST_TOKEN} are the fewest. "
-                f"Make one with: openssl rand -hex 32 > {path}"
+                f"The token in {str(path)!r} has {number_of(len(token), 'character')}, and {_SHORTEST_TOKEN} are the "
+                f"fewest. Make one with: openssl rand -hex 32 > {path}"
             )
         return token
 

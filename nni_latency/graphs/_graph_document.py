@@ -103,6 +103,8 @@ def write_predictor(predictor: GraphPredictor, path: Path) -> Path:
         "families": list(predictor.families_),
         "kinds": list(predictor.kinds_),
     }
+    with FORMAT.writable(str(path)):
+        FORMAT.check_content(content)
     tensors = {
         f"{number}/{name}": value.detach().contiguous().clone()
         for number, member in enumerate(predictor.members_)

@@ -27,6 +27,7 @@ from nni_latency.graphs._operator_trees import describe
 from nni_latency.graphs._parameters import Parametrized
 from nni_latency.operators import Graph, precision_remarks, require_operators
 from nni_latency.platforms import Platform
+from nni_latency.units import number_of
 
 Array = NDArray[np.float64]
 
@@ -161,7 +162,8 @@ class GraphPredictor(Parametrized):
         unmeasured.check_facts(data.platforms)
         if len(data.examples.graphs) < 2 * self.n_folds:
             raise InvalidValueError(
-                f"A graph predictor needs at least {2 * self.n_folds} networks. Got {len(data.examples.graphs)}."
+                f"A graph predictor needs at least {number_of(2 * self.n_folds, 'network')}. Got "
+                f"{len(data.examples.graphs)}."
             )
         total = self.epochs * (self.n_folds + self.n_members)
         done = 0
@@ -227,10 +229,8 @@ class GraphPredictor(Parametrized):
         encoded = encode_graph(graph)
         values = self.predict_all([encoded])[0]
         unseen = [item.op.kind not in self.kinds_ for item in graph.operators]
-        named = tuple(
-            f"operators never learned from: {kind}"
-            for kind in dict.fromkeys(item.op.kind for item, new in zip(graph.operators, unseen, strict=True) if new)
-        )
+        new = dict.fromkeys(item.op.kind for item, is_new in zip(graph.operators, unseen, strict=True) if is_new)
+        named = (f"operators never learned from: {', '.join(new)}",) if new else ()
         shares = self._costs(encoded, values)[unseen].sum(0) / values if any(unseen) else np.zeros(len(values))
         named += graph.remarks
         ops = [item.op for item in graph.operators]

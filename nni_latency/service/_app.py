@@ -51,6 +51,7 @@ from nni_latency.service._requests import (
     takes,
 )
 from nni_latency.service._service import LatencyService
+from nni_latency.units import number_of
 
 #: What a browser on the same machine calls it.
 _LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]")
@@ -184,7 +185,7 @@ class _Interface:
             asked = await self._model(request, BulkRequest)
             if len(asked.questions) > service.limits.bulk:
                 raise InvalidValueError(
-                    f"A request may ask {service.limits.bulk} questions. Got {len(asked.questions)}."
+                    f"A request may ask {number_of(service.limits.bulk, 'question')}. Got {len(asked.questions)}."
                 )
             wait = self._requests.wait(_client(caller), len(asked.questions))
             if wait:

@@ -22,7 +22,7 @@ from nni_latency.tables.formats._plausibility import implausible, odd_layers
 from nni_latency.tables.formats._registry import FORMATS, TableFormat, find_format, read_sheet, recognise_format
 from nni_latency.tables.formats._sheet import NORMAL, Row, Sheet
 from nni_latency.tables.formats._text import read_bytes
-from nni_latency.units import METRIC_UNITS
+from nni_latency.units import METRIC_UNITS, number_of
 
 Invalid = Literal["error", "leave-out"]
 
@@ -228,8 +228,8 @@ def _interval(row: Row, value: float, power: int) -> tuple[float, float]:
 def _check_invalid(bad: list[str], good: dict[Place, Entry], invalid: Invalid, source: Path) -> None:
     if bad and (invalid == "error" or not good):
         raise InvalidValueError(
-            f"{len(bad)} costs of {str(source)!r} are no positive numbers: {listed(bad)}. "
-            "Mend them, or leave them out: 'invalid' is to be 'leave-out'."
+            f"The costs of {str(source)!r} must be positive numbers. Got {number_of(len(bad), 'other')}: "
+            f"{listed(bad)}. Correct them, or leave them out: invalid='leave-out'."
         )
 
 
