@@ -11,7 +11,6 @@ JSON, go to the folder of --out; a table that is there already is not built agai
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import click
@@ -21,13 +20,12 @@ from rich.table import Table
 
 from nni_latency import Protocol, load_estimator
 from nni_latency.estimators import OperatorTableEstimator
-from nni_latency.files import write_atomically
 from nni_latency.loading import load_runtime
 from nni_latency.measurement.runtimes import Runtime
 from nni_latency.spaces import HUB_SPACES, SampledSpace, check_sample, make_space, operator_plan
 from nni_latency.tables import OperatorTable, build_operator_table, measure_networks
 from nni_latency.units import format_percent, format_seconds, parse_duration
-from nni_latency.validation import Validation, draw_networks, predict_networks, validate, validation_content
+from nni_latency.validation import Validation, draw_networks, predict_networks, save_validation, validate
 
 COLUMNS = ("space", "networks", "latency", "operators", "coverage", "MAPE", "bias", "within 10 %", "repeats within")
 
@@ -82,7 +80,7 @@ def hold(
             on_progress=lambda state: bar.update(task, completed=state.share),
         )
     found = validate(estimator, source, measured, predicted=predicted)
-    write_atomically(path, json.dumps(validation_content(found), indent=1) + "\n")
+    save_validation(found, path)
     return found
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import nni_latency.estimators as estimators
+import nni_latency.graphs as graphs
 import nni_latency.kernels as kernels
 import nni_latency.loading as loading
 import nni_latency.measurement.meters as meters
@@ -15,6 +16,7 @@ import nni_latency.spaces as spaces
 import nni_latency.tables as tables
 import nni_latency.validation as validation
 from nni_latency.errors import InvalidValueError, UnknownNameError
+from nni_latency.files import is_file, split_sources
 from nni_latency.plugins import Register, hookimpl
 
 
@@ -23,7 +25,7 @@ def register_estimators(register: Register) -> None:
     """Register the estimators that read files, ``table:FILE`` and ``acts:FILE``, and those that measure on demand.
 
     ``kernels:PREDICTORS,RULES`` adds up kernels, ``energy:MODEL,DEVICE`` predicted operators, and
-    ``graph-network:PREDICTOR,PLATFORM`` predicts whole networks.
+    ``graph-network:PREDICTOR,PLATFORM`` predicts whole networks; PREDICTOR may be ``pretrained``.
     ``fallback:TABLE,ESTIMATOR`` and ``ensemble:ESTIMATOR,ESTIMATOR`` combine others,
     ``weighted:WEIGHT*TABLE,WEIGHT*TABLE`` adds up tables of several metrics.
     ``table`` also takes the name of a table that ships; ``module``, ``graph`` and ``network`` take a device, ``cpu`` if
@@ -33,7 +35,7 @@ def register_estimators(register: Register) -> None:
     register("acts", _read_acts)
     register("kernels", loading.load_kernels)
     register("energy", loading.load_energy)
-    register("graph-network", loading.load_graph_network)
+    register("graph-network", _graph_network)
     register("fallback", loading.load_fallback)
     register("ensemble", _load_ensemble)
     register("weighted", loading.load_weighted)
@@ -84,7 +86,7 @@ def _read_table(argument: str) -> Any:
 
 def _load_ensemble(argument: str) -> Any:
     """Make an ensemble of estimators separated by commas; tables with a validation are weighed by it."""
-    names = [name.strip() for name in argument.split(",") if name.strip()]
+    names = [name for name in split_sources(argument) if name]
     members = [loading.load_estimator(name) for name in names]
     found = {name: validation.read_summary(path) for name in names if (path := _validation_of(name)) is not None}
     if found and len(found) < len(names):
@@ -103,11 +105,15 @@ def _validation_of(name: str) -> Path | None:
         path = tables.validation_path(tables.find_table(name.removeprefix("table:")))
     except UnknownNameError:
         return None
-    return path if path.is_file() else None
+    return path if is_file(path) else None
 
 
 def _read_acts(argument: str) -> Any:
-    return estimators.ActsEstimator.load(argument)
+    return estimators.ActsEstimator.load(loading.needed(argument, "acts:FILE"))
+
+
+def _graph_network(argument: str) -> Any:
+    return graphs.GraphNetworkEstimator.of(argument)
 
 
 def _measuring(kind: str, device: str) -> Any:

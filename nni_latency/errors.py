@@ -73,6 +73,14 @@ class RemoteError(LatencyError, RuntimeError):
     """Raised when other machines cannot be reached or joined, do not trust this side, or none of them measures."""
 
 
+class LatencyWarning(UserWarning):
+    """Root of every warning of this package; the command line prints each once, as a remark."""
+
+
+class TargetWarning(LatencyWarning):
+    """Warns that a target is of no effect, as every network of the space meets it; the message gives the range."""
+
+
 def first_line(error: BaseException) -> str:
     """Return the first line of what another package says that is not blank, or the name of an error that says nothing.
 

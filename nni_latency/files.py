@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import stat
 import sys
 import tempfile
@@ -12,7 +13,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from nni_latency.errors import BusyError, LatencyError, OutputError
+from nni_latency.errors import (
+    BusyError,
+    FileFormatError,
+    InvalidValueError,
+    LatencyError,
+    MismatchError,
+    MissingEntryError,
+    OutputError,
+    reason_of,
+)
 
 if sys.platform == "win32":
     import msvcrt
@@ -22,8 +32,80 @@ else:
 #: Names the folder of the cache, where it is not the user's own.
 CACHE_VARIABLE = "NNI_LATENCY_CACHE"
 
+#: Letters of what a parser says of a file at most.
+_LONGEST_REASON = 300
+
 #: How often a lock is tried again while it is waited for [s].
 _PATIENCE = 0.05
+
+
+@contextlib.contextmanager
+def readable(path: str | Path, what: str, error: type[LatencyError] = FileFormatError) -> Iterator[None]:
+    """Turn whatever a parser raises about a file into one sentence that names the file.
+
+    Errors of this package pass: they are sentences already.
+
+    Parameters
+    ----------
+    path : str or Path
+        The file, as it was named.
+    what : str
+        What it should be, with an article.
+    error : type of LatencyError, default=FileFormatError
+        What is raised.
+
+    Raises
+    ------
+    LatencyError
+        Of that type, if anything inside fails.
+
+    Examples
+    --------
+    >>> with readable("table.json", "a lookup table"):
+    ...     {}["entries"]
+    Traceback (most recent call last):
+    ...
+    nni_latency.errors.FileFormatError: Cannot read 'table.json' as a lookup table: KeyError: 'entries'.
+    """
+    try:
+        yield
+    except LatencyError:
+        raise
+    except OSError as cause:
+        raise error(f"Cannot read {str(path)!r}: {cause.strerror or cause}.") from cause
+    except Exception as cause:  # parsers raise anything about a damaged file
+        reason = reason_of(cause)[:_LONGEST_REASON].rstrip(".")
+        raise error(f"Cannot read {str(path)!r} as {what}: {reason}.") from cause
+
+
+@contextlib.contextmanager
+def naming(path: str | Path) -> Iterator[None]:
+    """Name a file in what is said of a value that came from it.
+
+    Parameters
+    ----------
+    path : str or Path
+        The file, as it was named.
+
+    Raises
+    ------
+    InvalidValueError, MismatchError, MissingEntryError, FileFormatError
+        What is raised inside, with the file in front unless it is named.
+
+    Examples
+    --------
+    >>> with naming("sample.json"):
+    ...     raise InvalidValueError("There is no choice for 'layer1'.")
+    Traceback (most recent call last):
+    ...
+    nni_latency.errors.InvalidValueError: In 'sample.json': There is no choice for 'layer1'.
+    """
+    try:
+        yield
+    except (InvalidValueError, MismatchError, MissingEntryError, FileFormatError) as error:
+        if str(path) in str(error):
+            raise
+        raise type(error)(f"In {str(path)!r}: {error}") from error
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
@@ -82,6 +164,55 @@ def replacing(path: Path) -> Iterator[Path]:
     finally:
         if temporary is not None:
             temporary.unlink(missing_ok=True)
+
+
+def is_file(path: str | os.PathLike[str]) -> bool:
+    r"""Whether there is a file of that name; no for what can be no name, such as a text that is too long or has a NUL.
+
+    Examples
+    --------
+    >>> is_file(__file__), is_file("1," * 9999), is_file("a\0b")
+    (True, False, False)
+    """
+    try:
+        return Path(path).is_file()
+    except (OSError, ValueError):
+        return False
+
+
+def split_sources(text: str, most: int = -1) -> list[str]:
+    """Split names that are separated by commas; a path that exists stays whole, whatever commas it has.
+
+    Parameters
+    ----------
+    text : str
+        Files and names. A file may follow the name of an estimator and a colon, or a weight and an asterisk.
+    most : int, default=-1
+        Parts at most, of which the last holds the rest; -1 for all.
+
+    Returns
+    -------
+    list of str
+        Without blanks around them.
+
+    Examples
+    --------
+    >>> split_sources("a.json, 2*b.json,c"), split_sources("a.json,b,c", 2)
+    (['a.json', '2*b.json', 'c'], ['a.json', 'b,c'])
+    """
+    parts, found = text.split(","), list[str]()
+    while parts and len(found) != most - 1:
+        lengths = range(len(parts), 1, -1)
+        taken = next((length for length in lengths if _names_file(",".join(parts[:length]))), 1)
+        found.append(",".join(parts[:taken]).strip())
+        parts = parts[taken:]
+    return [*found, ",".join(parts).strip()] if parts else found
+
+
+def _names_file(text: str) -> bool:
+    """Whether a text is a file, or one behind the name of an estimator or a weight."""
+    starts = [0, *(match.end() for match in re.finditer("[:*]", text.partition(",")[0]))]
+    return any(is_file(text[start:].strip()) for start in starts)
 
 
 def cache_folder() -> Path:

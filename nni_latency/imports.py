@@ -17,6 +17,9 @@ from nni_latency.errors import MissingDependencyError
 #: How the modules begin that were made of files; another process cannot import them by their names.
 FILE_PREFIX = "nni_latency_file_"
 
+#: Folders from which something was imported that a user named.
+_FOLDERS: set[str] = set()
+
 
 def require(module: str, purpose: str, install: str) -> ModuleType:
     """Import an optional package, or say in one sentence how to get it.
@@ -49,7 +52,8 @@ def import_place(place: str) -> ModuleType:
     """Import what a user names: a file, ``path/to/file.py``, or a module, ``package.module``. Importing runs it.
 
     A file gets a name of its own that begins with `FILE_PREFIX`, and is run again in a process only after it changed;
-    its folder is put on the path for what lies beside it. Modules are looked for in the current folder as well.
+    its folder is put on the path for what lies beside it, and before those of files that were imported earlier, whose
+    modules of the same names are not taken for its own. Modules are looked for in the current folder as well.
 
     Parameters
     ----------
@@ -94,8 +98,25 @@ def _import_file(full: Path) -> ModuleType:
 
 
 def _put_on_path(folder: Path) -> None:
-    if str(folder) not in sys.path:
-        sys.path.append(str(folder))
+    """Let what lies in a folder be imported, and not what lies in another such folder under the same name."""
+    own, others = str(folder), _FOLDERS - {str(folder)}
+    _FOLDERS.add(own)
+    names = {path.stem for path in folder.iterdir() if path.suffix == ".py" or path.is_dir()}
+    foreign = {name for name in names.intersection(sys.modules) if _folder_of(sys.modules[name]) in others}
+    for name in [name for name in sys.modules if name.partition(".")[0] in foreign]:
+        del sys.modules[name]
+    path = [entry for entry in sys.path if entry != own]
+    first = next((place for place, entry in enumerate(path) if entry in others), len(path))
+    if own not in sys.path[: first + 1]:
+        sys.path[:] = [*path[:first], own, *path[first:]]
+
+
+def _folder_of(module: ModuleType) -> str | None:
+    """Return the folder in which a module or package lies, as text."""
+    file = getattr(module, "__file__", None)
+    if file is None:
+        return None
+    return str(Path(file).parent.parent if hasattr(module, "__path__") else Path(file).parent)
 
 
 @contextlib.contextmanager

@@ -16,6 +16,7 @@ import nni_latency.kernels as kernels
 import nni_latency.measurement as measurement
 import nni_latency.tables as tables
 from nni_latency.errors import InvalidValueError, UnknownNameError
+from nni_latency.files import is_file, naming, readable, split_sources
 from nni_latency.measurement.runtimes import Runtime
 from nni_latency.platforms import PRECISIONS
 from nni_latency.plugins import load_registry
@@ -33,14 +34,15 @@ def load_estimator(source: EstimatorSource, *, missing: estimators.Missing = "er
     ----------
     source : Estimator, LookupTable, OperatorTable, str or path
         An estimator, which is returned as it is; a table; the path of a saved table or predictor; the name of
-        a table that ships with the package; or that of a registered plugin, ``"name"`` or ``"name:argument"``.
+        a table that ships with the package, or ``"pretrained"`` for the predictor that ships; or the name of a
+        registered plugin, ``"name"`` or ``"name:argument"``. A path that exists is a path, whatever it looks like.
     missing : {"error", "nearest"}, default="error"
         What a table does about candidates without an entry.
 
     Raises
     ------
     InvalidValueError
-        If the source is of another type.
+        If the source is of another type, or a file of several platforms, of which one must be named.
     UnknownNameError
         If it is neither a file nor the name of a shipped table or of a plugin.
     FileFormatError
@@ -64,10 +66,11 @@ def load_estimator(source: EstimatorSource, *, missing: estimators.Missing = "er
             "The 'latency_estimator' must be an Estimator, a LookupTable, the path of a saved one, or the name of a "
             f"plugin ('name' or 'name:argument'). Got {type(source).__name__}."
         )
-    path = _file_of(source)
+    path = file_of(source)
     if path is not None:
         load = _LOADERS.get(documents.format_of(path))
-        return load(str(path)) if load else estimators.read_estimator(path, missing=missing).settled()
+        with naming(path), readable(path, "an estimator"):
+            return load(os.fspath(source)) if load else estimators.read_estimator(path, missing=missing).settled()
     return _from_plugin(str(source), missing)
 
 
@@ -86,11 +89,14 @@ def load_saved(
     LatencyError
         Whatever `load_estimator` raises.
     """
-    path = _file_of(source)
-    found = load_estimator(source) if path is None else estimators.read_saved(tables.find_table(path))
-    return (
-        found.table if isinstance(found, (estimators.TableEstimator, estimators.OperatorTableEstimator)) else found
-    ), path
+    path = file_of(source)
+    if path is None or documents.format_of(path) in _LOADERS:
+        found = load_estimator(source)
+        if isinstance(found, (estimators.TableEstimator, estimators.OperatorTableEstimator)):
+            return found.table, path
+        return found, path
+    with naming(path), readable(path, "a table or an estimator"):
+        return estimators.read_saved(tables.find_table(path)), path
 
 
 def load_table(source: str | os.PathLike[str]) -> tables.LookupTable | tables.OperatorTable:
@@ -125,14 +131,14 @@ def load_fallback(argument: str) -> estimators.Estimator:
     LatencyError
         Whatever `load_estimator` raises for one of them.
     """
-    first, _, second = argument.partition(",")
+    first, second = _two_sources(argument)
     behind = second.removesuffix(ACROSS)
-    if not (first.strip() and behind.strip()):
+    if not (first and behind.strip()):
         raise InvalidValueError(
             "The estimator 'fallback' takes a table and what is asked where it lacks entries, as in "
             f"'fallback:table.json,roofline:100,20{ACROSS}'. Got {argument!r}."
         )
-    table, other = load_estimator(first.strip()), load_estimator(behind.strip())
+    table, other = load_estimator(first), load_estimator(behind.strip())
     if not isinstance(table, (estimators.TableEstimator, estimators.OperatorTableEstimator)):
         raise InvalidValueError(f"The first of a fallback must be a table. Got {table!r} for {first!r}.")
     return estimators.with_fallback(table, other, across_platforms=second.endswith(ACROSS))
@@ -155,7 +161,7 @@ def load_weighted(argument: str) -> estimators.Estimator:
         Whatever `load_table` and `nni_latency.tables.weigh_tables` raise.
     """
     weights, found = [], []
-    for part in argument.split(","):
+    for part in split_sources(argument):
         weight, star, source = part.partition("*")
         try:
             weights.append(float(weight))
@@ -189,10 +195,10 @@ def load_kernels(argument: str) -> estimators.Estimator:
     FileFormatError
         If a file cannot be read.
     """
-    first, _, second = (part.strip() for part in argument.partition(","))
+    first, second = _two_sources(needed(argument, "kernels:PREDICTORS"))
     costs = kernels.PredictedKernels(kernels.KernelPredictors.load(first, types=load_kernel_types()))
     rules = Path(second) if second else Path(first).with_name(f"fusion.{costs.platform.id}.json")
-    if not rules.is_file():
+    if not is_file(rules):
         runtime = costs.platform.runtime
         raise InvalidValueError(
             f"There is no file {str(rules)!r} with the rules by which {runtime} makes kernels. Find them out with "
@@ -218,7 +224,7 @@ def load_energy(argument: str) -> estimators.Estimator:
     FileFormatError
         If the file cannot be read.
     """
-    path, *parts = (part.strip() for part in argument.split(","))
+    path, *parts = split_sources(needed(argument, "energy:MODEL,DEVICE"))
     given = dict(part.partition("=")[::2] for part in parts if "=" in part)
     names, metric = [part for part in parts if part and "=" not in part], given.pop("metric", "energy")
     model = energy.PortableModel.load(path)
@@ -246,33 +252,23 @@ def _device_facts(given: Mapping[str, str]) -> energy.DeviceFacts:
         ) from error
 
 
-def load_graph_network(argument: str) -> estimators.Estimator:
-    """Make an estimator of ``PREDICTOR,PLATFORM``, the argument of ``graph-network``.
+def needed(argument: str, form: str) -> str:
+    """Return the argument of an estimator that does nothing without one; `InvalidValueError` where there is none."""
+    if not argument.strip():
+        raise InvalidValueError(f"The estimator {form.partition(':')[0]!r} needs to know which file. Write {form}.")
+    return argument
 
-    Parameters
-    ----------
-    argument : str
-        A file of ``nni-latency fit graph``, or ``pretrained`` for the one that ships; and the id of one of its
-        platforms, which may be left out where there is one alone.
 
-    Raises
-    ------
-    UnknownNameError
-        If the predictor does not know the platform.
-    FileFormatError
-        If the file cannot be read.
-    """
-    first, _, second = (part.strip() for part in argument.partition(","))
-    path = graphs.shipped_predictor() if first == "pretrained" else Path(first)
-    found: estimators.Estimator = graphs.GraphPredictor.load(path).estimator(second or None)
-    return found
+def _two_sources(argument: str) -> tuple[str, str]:
+    first, *rest = split_sources(argument, 2)
+    return first, "".join(rest)
 
 
 #: What makes an estimator of a file by its format, other than a table or what `nni_latency.estimators` reads.
 _LOADERS: Mapping[str, Callable[[str], estimators.Estimator]] = {
     "nni_latency.kernels": load_kernels,
     "nni_latency.energy": load_energy,
-    "nni_latency.graph_predictor": load_graph_network,
+    "nni_latency.graph_predictor": lambda argument: graphs.GraphNetworkEstimator.of(argument),
 }
 
 
@@ -399,14 +395,20 @@ def load_remote(source: str, on_wait: Callable[[str], None] = lambda _sentence: 
     return made
 
 
-def _file_of(source: str | os.PathLike[str]) -> Path | None:
-    """Return the file that the source means: one that exists, a shipped table, or what looks like a path."""
+def file_of(source: str | os.PathLike[str]) -> Path | None:
+    """Return the file that the source means: one that exists, one that ships, or what looks like a path.
+
+    Raises
+    ------
+    UnknownNameError
+        If it is ``pretrained``, and no predictor ships with this installation.
+    """
     text = os.fspath(source)
     name = text.partition(":")[0]
-    if Path(text).is_file():
+    if is_file(text):
         return Path(text)
-    shipped = tables.shipped_table(text)
-    looks_like_path = text.endswith(".json") or os.sep in name or not isinstance(source, str)
+    shipped = graphs.shipped_predictor() if text == graphs.PRETRAINED else tables.shipped_table(text)
+    looks_like_path = text.endswith((".json", ".safetensors")) or os.sep in name or not isinstance(source, str)
     return Path(text) if shipped is None and looks_like_path and name not in load_registry().estimators else shipped
 
 

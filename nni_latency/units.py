@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 import statistics
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -18,25 +19,38 @@ _SECONDS = {"ms": 1e-3, "s": 1.0, "sec": 1.0, "": 1.0, "min": 60.0, "m": 60.0, "
 
 
 def format_seconds(value: float) -> str:
-    """Format a time [s] with three significant digits and the unit a person expects.
+    """Format a time [s] with three significant digits and the unit a person expects; a minute or more in two units.
 
-    >>> format_seconds(0.01234), format_seconds(4.2e-05), format_seconds(95)
-    ('12.3 ms', '42.0 us', '1 min 35 s')
+    >>> format_seconds(0.01234), format_seconds(4.2e-05), format_seconds(3e-09)
+    ('12.3 ms', '42.0 us', '3.00 ns')
+    >>> format_seconds(95), format_seconds(86_400)
+    ('1 min 35 s', '24 h 00 min')
     """
     if not math.isfinite(value):
         return "unknown"
-    size = abs(value)
-    if size >= 60:
-        minutes, seconds = divmod(round(value), 60)
-        return f"{minutes} min {seconds:02d} s"
     # Rounded first, so that 999.6 us is 1.00 ms and not 1000 us.
-    value = float(f"{value:.3g}")
-    size = abs(value)
-    if size >= 1:
-        return f"{value:.3g} s"
-    if size >= 1e-3:
-        return f"{_three_digits(value * 1e3)} ms"
-    return f"{_three_digits(value * 1e6)} us"
+    rounded = float(f"{value:.3g}")
+    size = abs(rounded)
+    if size >= 60:
+        return f"{'-' if value < 0 else ''}{_long_time(abs(value))}"
+    if size >= 1 or size == 0:
+        return f"{rounded:.3g} s"
+    for factor, unit in ((1e3, "ms"), (1e6, "us"), (1e9, "ns")):
+        if size * factor >= 1:
+            return f"{_three_digits(rounded * factor)} {unit}"
+    return f"{rounded * 1e9:.3g} ns"
+
+
+def _long_time(value: float) -> str:
+    """Format a minute or more [s] in two units: the larger one holds what remains after rounding to the smaller one."""
+    seconds, minutes, hours = round(value), round(value / 60), round(value / 3600)
+    if seconds < 3600:
+        return f"{seconds // 60} min {seconds % 60:02d} s"
+    if minutes < 48 * 60:
+        return f"{minutes // 60} h {minutes % 60:02d} min"
+    if hours < 10_000 * 24:
+        return f"{hours // 24} d {hours % 24:02d} h"
+    return f"{value / 86_400:.3g} d"
 
 
 def format_count(value: float) -> str:
@@ -61,13 +75,13 @@ def number_of(count: float, noun: str, nouns: str = "") -> str:
     return f"{count:.15g} {noun if count == 1 else nouns or noun + 's'}"
 
 
-def format_percent(ratio: float) -> str:
-    """Format a ratio as a percentage with one digit after the point.
+def format_percent(ratio: float, *, signed: bool = False) -> str:
+    """Format a ratio as a percentage with one digit after the point; `signed` puts a plus before what is above 0.
 
-    >>> format_percent(0.0312)
-    '3.1 %'
+    >>> format_percent(0.0312), format_percent(0.0312, signed=True)
+    ('3.1 %', '+3.1 %')
     """
-    return f"{ratio * 100:.1f} %"
+    return f"{round(ratio * 100, 1) + 0.0:{'+' if signed else ''}.1f} %"
 
 
 def whole_number(text: str) -> int | None:
@@ -269,7 +283,8 @@ def format_column(values: Sequence[float], unit: str = "") -> tuple[list[str], s
     sizes = [abs(value) for value in values if value and math.isfinite(value)]
     if not sizes or (not unit and max(sizes) < _WHOLE and all(size == int(size) for size in sizes)):
         return [f"{value:.0f}" if math.isfinite(value) else "unknown" for value in values], _COLUMN_UNITS[unit][0][1]
-    middle = float(f"{statistics.median(sizes):.3g}")
+    # The mean of the two in the middle may be too large for a number.
+    middle = min(float(f"{statistics.median(sizes):.3g}"), sys.float_info.max)
     units = _COLUMN_UNITS[unit]
     factor, name = next((item for item in reversed(units) if middle >= item[0]), units[0])
     digits = min(3, max(0, 2 - math.floor(math.log10(middle / factor))))

@@ -97,6 +97,21 @@ def test_file_is_imported_with_what_lies_beside_it(tmp_path):
 
 
 @pytest.mark.usefixtures("_path")
+@pytest.mark.parametrize("as_package", [False, True], ids=["module", "package"])
+def test_files_of_two_folders_have_what_lies_beside_each(tmp_path, as_package):
+    found = []
+    for folder in (tmp_path / "one", tmp_path / "two"):
+        beside = folder / f"of_one_name_{as_package}" / "__init__.py"
+        beside = beside if as_package else beside.parent.with_suffix(".py")
+        beside.parent.mkdir(parents=True)
+        beside.write_text(f"value = {folder.name!r}\n")
+        (folder / "file.py").write_text(f"from of_one_name_{as_package} import value\n")
+        found.append(import_place(str(folder / "file.py")))
+    assert [module.value for module in found] == ["one", "two"]
+    assert import_place(str(tmp_path / "one" / "file.py")) is found[0]
+
+
+@pytest.mark.usefixtures("_path")
 def test_file_is_run_again_only_after_it_changed(tmp_path):
     path = tmp_path / "file.py"
     path.write_text("value = object()\n")

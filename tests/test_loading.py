@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import shutil
+
 import pytest
 
 import nni_latency.loading
+from nni_latency.energy import DeviceFacts, MeasuredOperator, PortableModel
 from nni_latency.errors import FileFormatError, InvalidValueError, MissingEntryError, PluginError, UnknownNameError
 from nni_latency.estimators import TableEstimator
-from nni_latency.loading import load_estimator
+from nni_latency.graphs import GraphPredictor, shipped_predictor
+from nni_latency.loading import load_estimator, load_saved, load_table
+from nni_latency.operators import OpSpec
 from nni_latency.plugins import Registration, Registry
-from nni_latency.tables import LookupTable
+from nni_latency.tables import LookupTable, shipped_tables
 
 _TABLE = LookupTable.from_latencies({"a": ["x", "y"]}, {"a": {"x": 1.0}})
+_WHOLE = LookupTable.from_latencies({"a": ["x", "y"]}, {"a": {"x": 1.0, "y": 3.0}})
 
 
 def _fail(argument):
@@ -131,3 +137,74 @@ def test_plugin_that_refuses_its_argument_speaks_for_itself(_plugins):
 def test_plugin_that_makes_something_else_is_named(_plugins):
     with pytest.raises(PluginError, match=r"'mine' must make an Estimator for 'odd'\. Got int"):
         load_estimator("odd")
+
+
+@pytest.fixture
+def commas(tmp_path, monkeypatch):
+    """Put tables with commas in their names into the current folder, and one whose name is the beginning of another."""
+    monkeypatch.chdir(tmp_path)
+    _TABLE.save("a,b.json")
+    _WHOLE.save("c, d,e.json")
+    _WHOLE.save("a")
+    return tmp_path
+
+
+@pytest.mark.parametrize("source", ["c, d,e.json", "table:c, d,e.json", "weighted:0.5*c, d,e.json,0.5*a"])
+def test_path_with_commas_is_a_path(commas, source):
+    assert load_estimator(source).estimate_sample({"a": "y"}).value == pytest.approx(3.0)
+
+
+@pytest.mark.parametrize("second", ["c, d,e.json", "table:c, d,e.json,across-platforms"])
+def test_both_files_of_a_fallback_may_have_commas(commas, second):
+    found = load_estimator(f"fallback:a,b.json,{second}")
+    assert (found.first.table, found.second.table) == (_TABLE, _WHOLE)
+
+
+def test_members_of_an_ensemble_may_have_commas(commas):
+    found = load_estimator("ensemble:table:c, d,e.json, a,b.json,a")
+    assert [member.table for member in found.members] == [_WHOLE, _TABLE, _WHOLE]
+
+
+def test_files_of_models_may_have_commas_in_their_names(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    ops = [MeasuredOperator(OpSpec.of("relu", [(1, 2**power)]), 1e-6 + 2**power * 1e-9, 1e-4) for power in range(8, 20)]
+    facts = {name: DeviceFacts(1e12, 8e9, 100.0, 20.0, 1e-6) for name in ("mine", "other")}
+    PortableModel(n_trees=3).fit(dict.fromkeys(facts, ops), facts).save("energy,1.json")
+    assert load_estimator("energy:energy,1.json,mine,metric=latency").metric == "latency"
+    with pytest.raises(InvalidValueError, match=r"energy:energy,1\.json,DEVICE\. It knows: mine, other"):
+        load_estimator("energy,1.json")
+    shutil.copy(shipped_predictor(), "graph,1.safetensors")
+    platform = "xeon-6-167-1.torch.fp32.t1"
+    assert load_estimator(f"graph-network:graph,1.safetensors,{platform}").platform.id == platform
+
+
+def test_predictor_that_ships_is_known_by_its_name_everywhere():
+    known = GraphPredictor.load(shipped_predictor()).platforms_
+    for name in ("pretrained", "graph-network", "graph-network:pretrained", "graph-network: ,"):
+        with pytest.raises(
+            InvalidValueError, match=rf"'pretrained' knows {len(known)} platforms.*pretrained,{known[0].id}"
+        ):
+            load_estimator(name)
+    named = f"graph-network:pretrained,{known[2].id}"
+    assert load_estimator(named).platform == known[2]
+    assert load_saved(named)[0].platform == known[2]
+    with pytest.raises(InvalidValueError, match=r"which is no table\. Name a table\."):
+        load_table(named)
+
+
+def test_table_that_ships_is_known_by_its_name_everywhere():
+    name, path = next(iter(shipped_tables().items()))
+    assert load_table(name) == load_table(path) == load_estimator(f"table:{name}").table
+    assert load_estimator(f"ensemble:{name},{path}").platform == load_estimator(name).platform
+
+
+@pytest.mark.parametrize("name", ["kernels", "energy", "acts"])
+def test_estimator_that_reads_a_file_needs_its_name(name):
+    with pytest.raises(InvalidValueError, match=rf"^The estimator '{name}' needs to know which file\. Write {name}:"):
+        load_estimator(name)
+
+
+@pytest.mark.parametrize("source", ["long" * 2000, "a\0b", "table:" + "long" * 2000, "fallback:a\0b,long"])
+def test_what_cannot_be_the_name_of_a_file_is_no_file(source):
+    with pytest.raises(UnknownNameError, match=r"(?s)[Tt]here is no file"):
+        load_estimator(source)

@@ -6,6 +6,8 @@ import ast
 import re
 from pathlib import Path
 
+import pytest
+
 import nni_latency
 
 _ROOT = Path(nni_latency.__file__).parents[1]
@@ -38,6 +40,20 @@ def test_no_message_outside_of_the_command_line_advises_its_options():
             if _OPTION.search(node.value) and not any(name in node.value for name in _PROGRAMS):
                 found.append(f"{path.name}:{node.lineno}: {node.value}")
     assert found == []
+
+
+@pytest.mark.parametrize(
+    ("wrong", "right"),
+    [
+        (r"\{len\([^{}]*\)\} (?:(?!run)[a-z]+ )?(?!(?:series|as)\b)[a-z]+s\b", "number_of"),
+        (r":[+.\d]*%\}|\} ?%(?![a-z(\"])", "format_percent"),
+    ],
+)
+def test_counted_things_and_percentages_have_one_form(wrong, right):
+    """One network, two networks; 4.1 %."""
+    files = {path: path.read_text(encoding="utf-8") for path in _FILES if path.name != "units.py"}
+    found = {path.name: match[0] for path, text in files.items() if (match := re.search(wrong, text))}
+    assert found == {}, f"Use {right} of nni_latency.units."
 
 
 def test_no_message_puts_an_article_before_a_metric_of_any_name():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 
 import pytest
 from hypothesis import given
@@ -20,7 +21,7 @@ from nni_latency.units import (
     parse_duration,
 )
 
-_UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
+_UNITS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
 
 
 @pytest.mark.parametrize(
@@ -28,12 +29,20 @@ _UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
     [
         (0.01234, "12.3 ms"),
         (4.2e-05, "42.0 us"),
-        (5e-08, "0.05 us"),
+        (5e-08, "50.0 ns"),
+        (3e-09, "3.00 ns"),
+        (2.5e-12, "0.0025 ns"),
         (1.0, "1 s"),
         (59.4, "59.4 s"),
         (95, "1 min 35 s"),
-        (3600, "60 min 00 s"),
-        (0.0, "0.00 us"),
+        (59.97, "1 min 00 s"),
+        (3599.7, "1 h 00 min"),
+        (86_400, "24 h 00 min"),
+        (172_799, "2 d 00 h"),
+        (1e6, "11 d 14 h"),
+        (4e29, "4.63e+24 d"),
+        (-95, "-1 min 35 s"),
+        (0.0, "0 s"),
         (-0.002, "-2.00 ms"),
     ],
 )
@@ -46,7 +55,24 @@ def test_format_seconds_calls_no_number_unknown(value):
     assert format_seconds(value) == "unknown"
 
 
-@given(st.floats(1e-5, 59.0))
+@given(st.sampled_from(sorted(METRIC_UNITS)), st.floats(0, 1e300, exclude_min=True))
+def test_what_is_above_zero_never_prints_as_zero(metric, value):
+    assert re.search("[1-9]", format_metric(value, metric).removesuffix("1/s"))
+    assert re.search("[1-9]", format_count(value))
+
+
+@given(st.floats(60, 1e8), st.floats(1, 1e8))
+def test_longer_times_print_as_longer_ones(seconds, more):
+    assert _seconds_in(format_seconds(seconds)) <= _seconds_in(format_seconds(seconds + more))
+    assert _seconds_in(format_seconds(seconds)) == pytest.approx(seconds, rel=0.011)
+
+
+def _seconds_in(text):
+    words = text.split()
+    return sum(float(number) * _UNITS[unit] for number, unit in zip(words[::2], words[1::2], strict=True))
+
+
+@given(st.floats(1e-9, 59.0))
 def test_format_seconds_keeps_three_digits(seconds):
     number, unit = format_seconds(seconds).split()
     assert float(number) * _UNITS[unit] == pytest.approx(seconds, rel=5.1e-3)

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from nni_latency.analysis._partition import BlockOperators, split_into_blocks, split_onnx
+from nni_latency.analysis._partition import BlockOperators, count_params, split_into_blocks, split_onnx
 from nni_latency.analysis._suggestions import BlockNumbers, suggest
 from nni_latency.errors import InvalidValueError
 from nni_latency.estimators import ActsEstimator, Estimate, Estimator, LayerEstimator
@@ -25,7 +25,7 @@ from nni_latency.operators import (
     read_onnx,
     require_operators,
 )
-from nni_latency.units import format_count, format_metric, format_percent
+from nni_latency.units import format_count, format_metric, format_percent, number_of
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ class ModelAnalysis(Drawn):
             ready = initialised(model, inputs)
             parts = split_into_blocks(ready, inputs, depth)
             self.latency = None if estimator is None else estimator.estimate(model, inputs)
-            self.params = sum(parameter.numel() for parameter in ready.parameters())
+            self.params = count_params(ready, set())
         else:
             graph = read_onnx(model, batch_size, inputs)
             assumed, parts = graph.remarks, split_onnx(graph)
@@ -151,7 +151,7 @@ class ModelAnalysis(Drawn):
         cost = f"{format_count(self.features.flops)} FLOPs"
         if self.latency is not None and self.estimator is not None:
             cost += f", {format_metric(self.latency.value, self.estimator.metric)} on {self.estimator.platform.id}"
-        return f"ModelAnalysis({len(self.blocks)} blocks, {format_count(self.params)} parameters, {cost})"
+        return f"ModelAnalysis({number_of(len(self.blocks), 'block')}, {format_count(self.params)} parameters, {cost})"
 
     def _repr_html_(self) -> str:
         return bar_chart(

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import nn
 
 from nni_latency.errors import InvalidValueError
-from nni_latency.operators import Graph, OpSpec, TracedOperator, count_operators, parts_of, trace
+from nni_latency.operators import Graph, OpSpec, TracedOperator, count_operators, packed_weights, parts_of, trace
 
 #: Modules that only hold others, and so are never a block while there are modules with parts of their own in them.
 _CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
@@ -161,9 +163,27 @@ def _params(modules: dict[str, nn.Module], name: str, roots: set[str], seen: set
     module = modules.get(name)
     if module is None:
         return 0
-    total = 0
-    for parameter in module.parameters(recurse=name in roots):
-        if id(parameter) not in seen:
-            seen.add(id(parameter))
-            total += parameter.numel()
-    return total
+    return count_params(module, seen, recurse=name in roots)
+
+
+def count_params(module: nn.Module, seen: set[int], *, recurse: bool = True) -> int:
+    """Count the parameters of a module that were not seen before, with those of quantised layers."""
+    parts = [*module.modules()] if recurse else [module]
+    found: dict[int, int] = {}
+    for part in parts:
+        found |= {id(parameter): parameter.numel() for parameter in part.parameters(recurse=False)}
+        for value in vars(part).values():
+            if isinstance(value, torch.ScriptObject):
+                found[id(value)] = sum(tensor.numel() for tensor in _unpacked(value))
+    new = found.keys() - seen
+    seen |= new
+    return sum(found[key] for key in new)
+
+
+def _unpacked(value: torch.ScriptObject) -> list[torch.Tensor]:
+    """Return the weights and biases in an object of torch; those of recurrent layers hold others."""
+    found = packed_weights(value)
+    if not found:
+        with contextlib.suppress(AttributeError, RuntimeError):
+            found = packed_weights(value.__getstate__())
+    return found

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,15 +14,15 @@ import nni_latency.loading as loading
 import nni_latency.measurement as measurement
 import nni_latency.spaces as spaces
 import nni_latency.tables as tables
-from nni_latency.cli._console import remarks, results
+from nni_latency.cli._console import print_lines, remarks, results
 from nni_latency.cli._measuring_options import EndingOptions, PlatformOptions, StoreOptions, make_runtime
 from nni_latency.cli._option import grouped, option, output_option
 from nni_latency.cli._output_options import OutputOptions
 from nni_latency.cli._outputs import WritingCommand
 from nni_latency.cli._progress import Measuring
-from nni_latency.cli._space_options import check_trusted, plan_for, table_name
+from nni_latency.cli._space_options import name_space, plan_for, table_name
 from nni_latency.errors import InvalidValueError, MeasurementError, MismatchError
-from nni_latency.units import format_percent, format_seconds
+from nni_latency.units import format_percent, format_seconds, number_of
 
 #: Random networks among which those to measure are chosen.
 _POOL = 2000
@@ -67,16 +66,12 @@ def command(
     known = _tables([*adapt.sources, *more])
     plan = _plan(next(iter(known.values())), adapt.space)
     runtime = make_runtime(platform)
-    out = output.path(table_name(plan, runtime.platform))
     estimator = estimators.TransferEstimator(plan, platform=runtime.platform, random_state=adapt.seed)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", estimators.FewSourcesWarning)
-        estimator.fit_tables(known)
-    for warning in caught:
-        remarks().print(escape(str(warning.message)))
+    out = output.path(table_name(plan, runtime.platform, estimator.metric))
+    estimator.fit_tables(known)
     protocol = ending.protocol(platform.threads, adapt.seed)
     networks = _networks(estimator, plan, adapt.samples, adapt.seed)
-    with Measuring(f"{len(networks)} networks of {plan.space}", runtime, store) as measuring:
+    with Measuring(f"{number_of(len(networks), 'network')} of {plan.space}", runtime, store) as measuring:
         measured = tables.measure_networks(plan, networks, runtime, protocol, **measuring.how)
     table = _fit(estimator, measured, protocol)
     tables.write_table(table, out, overwrite=output.overwrite)
@@ -100,9 +95,9 @@ def _tables(names: list[str]) -> dict[str, tables.LookupTable]:
 
 
 def _plan(table: tables.LookupTable, asked: str | None) -> tables.MeasurePlan:
-    check_trusted(table.space.name, asked)
-    arguments = {name: value for name, value in table.space.arguments.items() if value is not None}
-    plan = plan_for(spaces.make_space(table.space.name, arguments), table.space.name, table.batch_size)
+    name = name_space(table, asked)
+    arguments = {key: value for key, value in table.space.arguments.items() if value is not None}
+    plan = plan_for(spaces.make_space(name, arguments), name, table.batch_size)
     differences = table.space.differences(plan.space)
     if differences:
         raise MismatchError(f"The space of the table cannot be made as it was: {'; '.join(differences)}.")
@@ -150,11 +145,11 @@ def _report(
     entries = [entry for layer in table.searched for entry in layer.entries.values()]
     seen = sum(entry.n_samples > 0 for entry in entries)
     console.print(
-        f"{len(measured.networks)} networks in {format_seconds(measured.duration)}; {seen} of {len(entries)} "
-        "entries occur in one of them, the others are inferred from known devices; measurement noise "
+        f"{number_of(len(measured.networks), 'network')} in {format_seconds(measured.duration)}; {seen} of "
+        f"{number_of(len(entries), 'entry', 'entries')} in one of them, the others inferred from known devices; "
+        "measurement noise "
         f"{format_percent(estimator.noise_)}",
     )
-    for remark in table.remarks:
-        console.print(escape(remark))
+    print_lines(console, table.remarks)
     for name, reason in measured.failures.items():
         remarks().print(f"Could not be run: {escape(name)}: {escape(reason)}")

@@ -15,7 +15,7 @@ from rich.markup import escape
 import nni_latency.analysis as analysis
 import nni_latency.loading as loading
 import nni_latency.spaces as spaces
-from nni_latency.cli._console import named, remarks, sentence
+from nni_latency.cli._console import named, print_lines, remarks, sentence
 from nni_latency.cli._estimator_options import ESTIMATOR
 from nni_latency.cli._model import (
     UserCodeOptions,
@@ -86,8 +86,7 @@ def command(asked: _NetworkOptions, wanted: _AnalysisOptions, code: UserCodeOpti
     print_report(_report(analysed, wanted.top))
     if analysed.uncounted:
         remarks().print(f"Not counted: {escape(named(analysed.uncounted))}")
-    for remark in analysed.remarks:
-        remarks().print(escape(sentence(remark)))
+    print_lines(remarks(), map(sentence, analysed.remarks))
 
 
 def _inputs(asked: _NetworkOptions) -> Any:

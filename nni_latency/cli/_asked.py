@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import nni_latency.estimators as estimators
@@ -23,8 +22,9 @@ from nni_latency.cli._model import (
 )
 from nni_latency.cli._operators import estimate_operators
 from nni_latency.cli._option import JSON_OBJECT, option
-from nni_latency.cli._space_options import CLASSES, SpaceOptions, choose_space, plan_for
+from nni_latency.cli._space_options import CLASSES, ChosenSpace, SpaceOptions, choose_space, plan_for
 from nni_latency.errors import InvalidValueError
+from nni_latency.files import is_file
 
 if TYPE_CHECKING:
     from torch import nn
@@ -83,8 +83,8 @@ class Answer:
         Its cost.
     rows : list of Row
         Its layers or operators in order; none where the estimator knows whole networks alone.
-    features : Features
-        Multiply-adds and others of all operators.
+    features : Features or None
+        Multiply-adds and others of all operators; None where it is not known what the network takes.
     metric : str
         What is told.
     column : str
@@ -97,7 +97,7 @@ class Answer:
 
     total: estimators.Estimate
     rows: list[Row]
-    features: operators.Features
+    features: operators.Features | None
     metric: str
     column: str = "choice"
     uncounted: tuple[str, ...] = ()
@@ -164,18 +164,31 @@ def _ask_space(estimator: estimators.Estimator, architecture: str, question: Que
     space = chosen.make()
     if not hasattr(space, "measure_plan"):
         sample = sample_of(space, chosen.name, architecture)
+        if isinstance(estimator, estimators.TableEstimator):
+            return _ask_table(estimator, space, chosen, sample)
         network = spaces.network_of(space, sample)()
         send_by_value(network)
-        inputs = spaces.example_inputs_of(space, chosen.batch_size, chosen.input_size)
-        return _break_down(estimator, network, random_inputs(inputs))
+        return _break_down(estimator, network, random_inputs(chosen.example_inputs(space)))
     plan = plan_for(space, chosen.name, chosen.batch_size)
     return _ask_plan(estimator, plan, spaces.parse_architecture(architecture, plan))
+
+
+def _ask_table(
+    estimator: estimators.TableEstimator, space: Any, chosen: ChosenSpace, sample: Mapping[str, Any]
+) -> Answer:
+    """Look up the choices of a network; its work is counted as well where it is known what the space takes."""
+    total, layers = estimator.estimate_sample(sample), estimator.breakdown(sample)
+    if chosen.input_shape is None and not spaces.knows_inputs(space):
+        return Answer(total, _rows(layers), None, estimator.metric)
+    graph = operators.trace(spaces.network_of(space, sample)(), random_inputs(chosen.example_inputs(space)))
+    counted = operators.count_graph(graph)
+    return Answer(total, _rows(layers), counted.features, estimator.metric, "choice", counted.uncounted, graph.remarks)
 
 
 def sample_of(space: Any, name: str, text: str) -> Mapping[str, Any]:
     """Read a sample: a file, or JSON itself."""
     if not text.lstrip().startswith("{"):
-        if len(text) > 1000 or not Path(text).is_file():
+        if not is_file(text):
             raise InvalidValueError(
                 f"An architecture of {name!r} must be the file of a saved sample, or a JSON object of labels and "
                 f"choices. Got {text[:60]!r}."

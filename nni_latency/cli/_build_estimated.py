@@ -12,10 +12,10 @@ import nni_latency.loading as loading
 import nni_latency.tables as tables
 from nni_latency.cli._build_operators import plan_operators
 from nni_latency.cli._build_options import TableJob
-from nni_latency.cli._console import remarks, results
+from nni_latency.cli._console import print_lines, remarks, results
 from nni_latency.cli._space_options import operator_table_name, plan_for, table_name
 from nni_latency.errors import InvalidValueError
-from nni_latency.units import format_percent
+from nni_latency.units import format_percent, number_of
 
 
 def build_estimated(space: Any, source: str, job: TableJob) -> None:
@@ -48,7 +48,8 @@ def build_estimated(space: Any, source: str, job: TableJob) -> None:
             made = estimators.estimate_table(estimator, plan)
         else:
             operators = plan_operators(space, batch_size, job)
-            out = job.output.path(operator_table_name(job.asked.name, operators.input_shape, estimator.platform))
+            name = operator_table_name(job.asked.name, operators.input_shape, estimator.platform, metric)
+            out = job.output.path(name)
             made = estimators.estimate_operator_table(estimator, operators)
         made.save(out)
         _report(made, out)
@@ -57,9 +58,9 @@ def build_estimated(space: Any, source: str, job: TableJob) -> None:
 def _report(table: tables.LookupTable | tables.OperatorTable, out: Path) -> None:
     if isinstance(table, tables.LookupTable):
         entries = [entry for layer in table.layers for entry in layer.entries.values()]
-        what = f"{len(entries)} candidates of {len(table.layers)} layers"
+        what = f"{number_of(len(entries), 'candidate')} of {number_of(len(table.layers), 'layer')}"
     else:
-        what = f"{len(table.entries)} operators, {format_percent(table.coverage)} of those of other networks among them"
+        share = format_percent(table.coverage)
+        what = f"{number_of(len(table.entries), 'operator')}, {share} of those of other networks among them"
     results().print(f"Wrote {escape(str(out))}: {what}, estimated for {table.platform.id}")
-    for remark in table.remarks[1:]:
-        remarks().print(escape(remark))
+    print_lines(remarks(), table.remarks[1:])

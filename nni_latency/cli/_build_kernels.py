@@ -14,7 +14,7 @@ import nni_latency.loading as loading
 import nni_latency.measurement as measurement
 import nni_latency.plots as plots
 import nni_latency.validation as validation
-from nni_latency.cli._console import named, remarks
+from nni_latency.cli._console import named, print_lines, remarks
 from nni_latency.cli._kernel_report import kernel_report
 from nni_latency.cli._measuring_options import PlatformOptions, StoreOptions
 from nni_latency.cli._option import DURATION, grouped, option, output_option, parsed
@@ -22,7 +22,7 @@ from nni_latency.cli._output_options import OutputOptions
 from nni_latency.cli._progress import Measuring
 from nni_latency.cli._remote_options import RemoteOptions
 from nni_latency.cli._report import ReportingCommand, print_report
-from nni_latency.units import format_percent
+from nni_latency.units import format_percent, number_of
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,7 @@ def command(
     runtime = where.runtime(platform)
     out = output.path(f"{runtime.platform.id}.kernels.json")
     aim = kernels.Aim(ending.are_met, _tell)
-    with Measuring(f"{len(kinds)} kinds of kernels", runtime, store) as measuring:
+    with Measuring(f"{number_of(len(kinds), 'kind')} of kernels", runtime, store) as measuring:
         found = kernels.build_predictors(
             kinds,
             runtime,
@@ -161,7 +161,7 @@ def _tell(standing: kernels.Standing) -> None:
     """Say how good predictions are after an iteration."""
     scores = standing.scores
     remarks().print(
-        f"Iteration {standing.iteration}: {standing.kernels} kernels, each predicted by the others: "
+        f"Iteration {standing.iteration}: {number_of(standing.kernels, 'kernel')}, each predicted by the others: "
         f"{format_percent(scores.within5)} within 5 %, {format_percent(scores.within10)} within 10 %, "
         f"RMSPE {format_percent(scores.rmspe)}{_tested(standing.tested)}"
     )
@@ -176,8 +176,7 @@ def _print_remarks(found: kernels.KernelPredictors) -> None:
     if found.failures:
         first = next(iter(found.failures.values()))
         remarks().print(escape(f"Could not be measured: {named(found.failures)}. The first one: {first}"))
-    for remark in found.remarks:
-        remarks().print(escape(remark))
+    print_lines(remarks(), found.remarks)
 
 
 def _check(found: kernels.KernelPredictors, requirements: tuple[validation.Requirement, ...]) -> None:

@@ -22,7 +22,7 @@ from nni_latency.cli._progress import Measuring
 from nni_latency.cli._remote_options import RemoteOptions
 from nni_latency.cli._space_options import SpaceOptions, plan_for, table_name
 from nni_latency.errors import InvalidValueError
-from nni_latency.units import COUNTED_METRICS, format_percent, format_seconds
+from nni_latency.units import COUNTED_METRICS, format_percent, format_seconds, number_of
 
 _DEFAULTS = measurement.Protocol()
 
@@ -86,7 +86,9 @@ def _build(
     metric, overwrite = job.wanted.metric, job.output.overwrite
     if metric in COUNTED_METRICS:
         return tables.write_table(tables.count_table(plan, metric, runtime.platform), out, overwrite=overwrite)
-    with Measuring(f"{sum(plan.sizes)} candidates of {plan.space}", runtime, job.store, meters) as measuring:
+    with Measuring(
+        f"{number_of(sum(plan.sizes), 'candidate')} of {plan.space}", runtime, job.store, meters
+    ) as measuring:
         return tables.build_table(
             plan,
             runtime,
@@ -102,12 +104,15 @@ def _report(table: tables.LookupTable, out: Path) -> None:
     console = results()
     console.print(f"Wrote {escape(str(out))}")
     if table.protocol is None:
-        console.print(f"Computed the {table.metric} of {sum(len(layer.entries) for layer in table.layers)} candidates")
+        console.print(
+            f"Computed the {table.metric} of "
+            f"{number_of(sum(len(layer.entries) for layer in table.layers), 'candidate')}"
+        )
         return
     spreads = sorted(entry.half_width / entry.value for layer in table.layers for entry in layer.entries.values())
     console.print(
-        f"{table.rounds} rounds in {format_seconds(table.duration)}, coverage {format_percent(table.coverage)}, "
-        f"median half-width of the {format_percent(table.protocol.confidence)} intervals "
-        f"{format_percent(spreads[len(spreads) // 2])}"
+        f"{number_of(table.rounds, 'round')} in {format_seconds(table.duration)}, coverage "
+        f"{format_percent(table.coverage)}, median half-width of the {format_percent(table.protocol.confidence)} "
+        f"intervals {format_percent(spreads[len(spreads) // 2])}"
     )
     print_lines(remarks(), doubts(table))

@@ -15,7 +15,7 @@ from nni_latency.cli._build_options import TableJob
 from nni_latency.cli._console import print_lines, progress, remarks, results
 from nni_latency.cli._progress import Measuring
 from nni_latency.cli._space_options import operator_table_name
-from nni_latency.units import format_percent, format_seconds
+from nni_latency.units import format_percent, format_seconds, number_of
 
 
 def build_operator_tables(
@@ -69,7 +69,8 @@ def _build(
     job: TableJob,
     meters: tuple[measurement.Meter, ...],
 ) -> tables.OperatorTable:
-    what = f"{len(plan.networks)} networks of {job.asked.name} with {len(plan.ops)} different operators"
+    operators = number_of(len(plan.ops), "different operator")
+    what = f"{number_of(len(plan.networks), 'network')} of {job.asked.name} with {operators}"
     with Measuring(what, runtime, job.store, meters) as measuring:
         return tables.build_operator_table(
             plan,
@@ -101,9 +102,9 @@ def _report(table: tables.OperatorTable, out: Path) -> None:
     console.print(f"Wrote {escape(str(out))}")
     spreads = sorted(entry.half_width / entry.value for entry in table.entries)
     console.print(
-        f"{len(table.entries)} operators in {len(table.networks)} networks, {table.rounds} rounds in "
-        f"{format_seconds(table.duration)}; {format_percent(table.coverage)} of the operators of other networks are "
-        f"among them, the rest are predicted; median half-width of the intervals "
+        f"{number_of(len(table.entries), 'operator')} in {number_of(len(table.networks), 'network')}, "
+        f"{number_of(table.rounds, 'round')} in {format_seconds(table.duration)}; {format_percent(table.coverage)} of "
+        f"the operators of other networks are among them, the rest are predicted; median half-width of the intervals "
         f"{format_percent(spreads[len(spreads) // 2])}"
     )
     print_lines(remarks(), operator_doubts(table))

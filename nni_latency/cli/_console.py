@@ -18,11 +18,11 @@ from rich.table import Table
 from rich.text import Text
 
 import nni_latency.tables as tables
-from nni_latency.cli._noise import is_quiet, is_verbose
+from nni_latency.cli._noise import is_new, is_quiet, is_verbose
 from nni_latency.cli._printable import printable
 from nni_latency.errors import LISTED, listed
 from nni_latency.platforms import FACTS, Platform
-from nni_latency.units import format_count
+from nni_latency.units import format_count, number_of
 
 #: Width of what is no screen: tables take what they need.
 _ENDLESS = 10_000
@@ -121,15 +121,15 @@ def doubts(table: tables.LookupTable) -> list[str]:
     if table.unsettled:
         names = named(f"{layer}:{choice}" for layer, choice in table.unsettled)
         lines.append(
-            f"{len(table.unsettled)} entries did not settle within the budget: {names}. "
-            "Give a larger --budget, or measure on a quieter machine."
+            f"{number_of(len(table.unsettled), 'entry', 'entries')} did not settle within the budget: {names}. Give a "
+            "larger --budget, or measure on a quieter machine."
         )
     return [*lines, *table.remarks]
 
 
 def print_lines(console: Console, lines: Iterable[str]) -> None:
-    """Print plain text, a line each."""
-    for line in lines:
+    """Print plain text, a line each; a command prints no line twice."""
+    for line in filter(is_new, lines):
         console.print(escape(line))
 
 
@@ -143,10 +143,10 @@ def named(names: Iterable[object]) -> str:
     return listed(names, most=None if is_verbose() else LISTED)
 
 
-def print_names(console: Console, what: str, names: Sequence[str]) -> None:
-    """Say how many there are of something, and name a few; nothing where there is none."""
+def print_names(console: Console, noun: str, what: str, names: Sequence[str]) -> None:
+    """Say how many things there are of which something is true, and name a few; print nothing for none."""
     if names:
-        console.print(escape(f"{len(names)} {what}: {named(names)}"))
+        console.print(escape(f"{number_of(len(names), noun)} {what}: {named(names)}"))
 
 
 def _folded(text: Text, width: int) -> Text:

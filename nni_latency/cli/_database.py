@@ -18,7 +18,7 @@ from nni_latency.cli._option import DURATION, grouped, option, parsed
 from nni_latency.cli._outputs import OutputDatabase, OutputFile, WritingCommand
 from nni_latency.cli._report import Column, Grid, Report, ReportingCommand, print_report
 from nni_latency.errors import InvalidValueError, LatencyError, UnknownNameError
-from nni_latency.files import replacing
+from nni_latency.files import is_file, replacing
 from nni_latency.units import format_count, number_of, parse_duration
 
 _SQLITE = b"SQLite format 3\0"
@@ -139,7 +139,7 @@ def export(location: str, out: Path, wanted: _FilterOptions) -> None:
     with _opened(location) as opened:
         wanted.check(opened)
         n_samples = database.export_samples(opened, out, platform=wanted.platform, kind=wanted.kind)
-    results().print(f"Wrote {escape(str(out))}: {n_samples} samples")
+    results().print(f"Wrote {escape(str(out))}: {number_of(n_samples, 'sample')}")
 
 
 @command.command("import", cls=WritingCommand)
@@ -236,7 +236,7 @@ def _made(out: str) -> Iterator[database.Database]:
 
 def _take_over(source: str, target: database.Database) -> database.Copied:
     path = Path(source)
-    if "://" not in source and path.is_file():
+    if "://" not in source and is_file(path):
         with path.open("rb") as file:
             is_memo = file.read(len(_SQLITE)) != _SQLITE
         if is_memo:

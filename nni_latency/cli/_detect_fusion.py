@@ -15,6 +15,7 @@ from nni_latency.cli._option import DURATION, grouped, option
 from nni_latency.cli._output_options import OutputOptions
 from nni_latency.cli._progress import Measuring
 from nni_latency.cli._report import ReportingCommand, print_report
+from nni_latency.units import number_of
 
 if TYPE_CHECKING:
     from nni_latency.fusion import Probe
@@ -68,7 +69,9 @@ def command(platform: PlatformOptions, probes: _ProbeOptions, output: OutputOpti
     """
     runtime, tried = make_runtime(platform), probes.tried()
     out = output.path(f"fusion.{runtime.platform.id}.json")
-    with Measuring(f"{len(tried)} sequences of operators, apart and together", runtime, store) as measuring:
+    with Measuring(
+        f"{number_of(len(tried), 'sequence')} of operators, apart and together", runtime, store
+    ) as measuring:
         rules = fusion.detect_fusion(
             runtime,
             probes.protocol(platform.threads),

@@ -15,7 +15,7 @@ import nni_latency.tables as tables
 from nni_latency.cli._console import named, print_lines, remarks
 from nni_latency.cli._outputs import OutputFile
 from nni_latency.cli._report import Column, Grid, Pairs, Report, ReportingCommand, print_report
-from nni_latency.units import format_percent
+from nni_latency.units import format_percent, number_of
 
 
 @click.command("diff", cls=ReportingCommand)
@@ -64,7 +64,7 @@ def _rest(comparison: tables.TableComparison) -> Iterator[str]:
     for which, places in (("first", comparison.only_first), ("second", comparison.only_second)):
         if places:
             names = named(f"{layer}:{choice}" for layer, choice in places)
-            yield f"{len(places)} entries are only in the {which} table: {names}"
+            yield f"{number_of(len(places), 'entry', 'entries')} only in the {which} table: {names}"
 
 
 def _content(comparison: tables.TableComparison) -> dict[str, Any]:

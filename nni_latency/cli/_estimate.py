@@ -14,7 +14,7 @@ from rich.markup import escape
 
 import nni_latency.estimators as estimators
 from nni_latency.cli._asked import Answer, NetworkOptions, Question, Row, ask
-from nni_latency.cli._console import named, remarks, sentence
+from nni_latency.cli._console import named, print_lines, remarks, sentence
 from nni_latency.cli._constant_power import CONSTANT, at_constant_power, constant_power_content
 from nni_latency.cli._estimator_options import EstimatorOptions
 from nni_latency.cli._model import UserCodeOptions
@@ -92,13 +92,17 @@ def _report(answer: Answer, estimator: estimators.Estimator, top: int | None) ->
     lines = [
         f"{answer.metric} {cost(total.value)} ({cost(total.low)} to {cost(total.high)}) on {estimator.platform.id}",
         *at_constant_power(total, estimator),
-        f"{format_count(features.macs)} multiply-adds, {format_count(features.params)} parameters{uncounted}",
+        *(
+            [f"{format_count(features.macs)} multiply-adds, {format_count(features.params)} parameters{uncounted}"]
+            if features
+            else []
+        ),
     ]
     content = {
         **cost_row(total, answer.metric),
         **constant_power_content(total),
-        "macs": features.macs,
-        "params": features.params,
+        "macs": features and features.macs,
+        "params": features and features.params,
         "uncounted": list(answer.uncounted),
         "platform": {"id": estimator.platform.id, "facts": dict(estimator.platform.facts)},
         "missing": list(total.missing),
@@ -115,8 +119,7 @@ def _row(row: Row, column: str, value: str) -> dict[str, Any]:
 
 
 def _print_doubts(answer: Answer, estimator: estimators.Estimator) -> None:
-    for remark in answer.remarks:
-        remarks().print(escape(sentence(remark)))
+    print_lines(remarks(), map(sentence, answer.remarks))
     names = [name for name in dict.fromkeys(answer.total.missing) if name not in answer.remarks]
     if names:
         how = ", taken from the nearest entry or left out:" if isinstance(estimator, estimators.TableEstimator) else ","

@@ -9,11 +9,12 @@ import nni_latency.datasets as datasets
 import nni_latency.graphs as graphs
 import nni_latency.tables as tables
 import nni_latency.tables.formats as formats
-from nni_latency.cli._console import remarks, results
+from nni_latency.cli._console import print_lines, remarks, results
 from nni_latency.cli._option import grouped
 from nni_latency.cli._output_options import OutputOptions
 from nni_latency.cli._outputs import WritingCommand
 from nni_latency.errors import InvalidValueError
+from nni_latency.units import number_of
 
 
 @click.command("export", cls=WritingCommand)
@@ -36,8 +37,7 @@ def command(table: str, file_format: str, unit: str | None, output: OutputOption
         raise click.UsageError("Missing option '--unit': a table is written in the unit that it names, such as ms.")
     loaded = tables.read_table(tables.find_table(table))
     out = output.path()
-    for remark in formats.export_table(loaded, file_format, unit=unit, out=out):
-        remarks().print(escape(remark))
+    print_lines(remarks(), formats.export_table(loaded, file_format, unit=unit, out=out))
     results().print(f"Wrote {escape(str(out))}")
 
 
@@ -52,4 +52,6 @@ def _export_networks(path: str, unit: str | None, output: OutputOptions) -> None
         )
     networks = datasets.load_networks(path)
     datasets.export_nnlqp(networks, out.parent)
-    results().print(f"Wrote {escape(str(out))}, {len(networks)} latencies, and the ONNX files beside it")
+    results().print(
+        f"Wrote {escape(str(out))}, {number_of(len(networks), 'latency', 'latencies')}, and the ONNX files beside it"
+    )

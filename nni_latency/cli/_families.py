@@ -80,7 +80,7 @@ def generate(asked: _GenerateOptions) -> None:
             for number, _ in enumerate(files, 1):
                 left = (time.monotonic() - begin) / number * (total - number)
                 text = f"{format_seconds(left) if left else '0 s'} left"
-                bar.update(task, completed=number, description=f"{number} of {total} networks", left=text)
+                bar.update(task, completed=number, description=f"{number} of {number_of(total, 'network')}", left=text)
     except KeyboardInterrupt:
         remarks().print("Interrupted. Run the same command again to resume.")
         raise click.exceptions.Exit(INTERRUPTED) from None

@@ -18,7 +18,7 @@ from nni_latency.cli._option import grouped, option
 from nni_latency.cli._output_options import OutputOptions
 from nni_latency.cli._report import Column, Grid, Report, ReportingCommand, print_report
 from nni_latency.errors import InvalidValueError
-from nni_latency.units import format_count, format_percent, format_seconds
+from nni_latency.units import format_count, format_percent, format_seconds, number_of
 
 _PROFILE = "nni_latency.operator_profile"
 
@@ -116,8 +116,8 @@ def _read(data: Sequence[str]) -> tuple[dict[str, list[energy.MeasuredOperator]]
             raise InvalidValueError(f"Two files are of the device {name or own!r}. Name them apart: NAME={path}.")
         if len(operators) < _FEWEST:
             raise InvalidValueError(
-                f"{path!r} has {len(operators)} operators with time and energy; {_FEWEST} are needed, so that some can "
-                "be held out."
+                f"{path!r} has {number_of(len(operators), 'operator')} with time and energy; {_FEWEST} are needed, so "
+                "that some can be held out."
             )
         found[name or own] = operators
         if assumption is not None:

@@ -15,7 +15,7 @@ from nni_latency.cli._console import progress, remarks
 from nni_latency.cli._graph_report import graph_report
 from nni_latency.cli._option import grouped, option
 from nni_latency.cli._output_options import OutputOptions
-from nni_latency.cli._predictor_options import PRETRAINED, load_predictor
+from nni_latency.cli._predictor_options import load_predictor
 from nni_latency.cli._remote_options import FitRemoteOptions
 from nni_latency.cli._report import ReportingCommand, print_report
 from nni_latency.errors import InvalidValueError, listed
@@ -35,7 +35,8 @@ class _GraphOptions:
         type=click.Path(path_type=Path),
     )
     start: str | None = option(
-        f"Predictor whose knowledge of operators stays, and which gets one platform more: its file, or {PRETRAINED}.",
+        "Predictor whose knowledge of operators stays, and which gets one platform more: its file, or "
+        f"{graphs.PRETRAINED}.",
         "--from", metavar="FILE",
     )  # fmt: skip
     platform: str | None = option("Platform to learn.  [default: all of the data]", metavar="DEVICE|ID")

@@ -12,7 +12,7 @@ import nni_latency.datasets as datasets
 import nni_latency.kernels as kernels
 import nni_latency.loading as loading
 import nni_latency.plots as plots
-from nni_latency.cli._console import progress, remarks
+from nni_latency.cli._console import print_lines, progress, remarks
 from nni_latency.cli._kernel_report import kernel_report
 from nni_latency.cli._measure_networks import NAMES
 from nni_latency.cli._option import grouped, option, output_option
@@ -20,6 +20,7 @@ from nni_latency.cli._output_options import OutputOptions
 from nni_latency.cli._report import ReportingCommand, print_report
 from nni_latency.errors import InvalidValueError, UnknownNameError, listed
 from nni_latency.platforms import ids_named
+from nni_latency.units import number_of
 
 
 @dataclass(frozen=True)
@@ -83,8 +84,7 @@ class _Watch:
 
 def _report(found: kernels.KernelPredictors, wrote: list[Path]) -> None:
     print_report(kernel_report(found, after=[f"Wrote {' and '.join(map(str, wrote))}"]))
-    for remark in found.remarks:
-        remarks().print(remark, markup=False)
+    print_lines(remarks(), found.remarks)
 
 
 def _networks(fit: _KernelOptions) -> list[datasets.NetworkEntry]:
@@ -101,9 +101,10 @@ def _networks(fit: _KernelOptions) -> list[datasets.NetworkEntry]:
     ids = known_ids if fit.platform is None else ids_named(fit.platform, known_ids)
     if len(ids) != 1:
         have = listed(known_ids) or "no network of one input"
+        several = f"--platform {fit.platform} names {number_of(len(ids), 'platform')} of the data, which has {have}."
         raise InvalidValueError(
             f"Kernels are learned on one platform. Name one with --platform; the data has {have}."
             if fit.platform is None
-            else f"--platform {fit.platform} names {len(ids)} platforms of the data, which has {have}. Name one."
+            else f"{several} Name one."
         )
     return list({item.name: item for item in entries if item.platform.id == ids[0]}.values())

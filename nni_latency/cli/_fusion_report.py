@@ -8,7 +8,7 @@ import nni_latency.fusion as fusion
 import nni_latency.operators as operators
 from nni_latency.cli._report import Column, Grid, Pairs, Report
 from nni_latency.errors import listed
-from nni_latency.units import format_percent, format_seconds
+from nni_latency.units import format_percent, format_seconds, number_of
 
 #: Kernels of a network that are listed.
 _LISTED = 60
@@ -80,7 +80,8 @@ def kernels_report(network: operators.Trace, rules: operators.FusionRules) -> Re
         Column("operators", "operators"),
         Column("first", "first"),
     ]
-    summary = f"{len(network.operators)} operators make {len(kernels)} kernels on {rules.platform.id}"
+    made = f"{number_of(len(kernels), 'kernel')} on {rules.platform.id}"
+    summary = f"{made} from {number_of(len(network.operators), 'operator')}"
     return Report(Grid(rows, columns, most=_LISTED), after=[summary])
 
 

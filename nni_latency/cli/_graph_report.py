@@ -10,7 +10,7 @@ import numpy as np
 import nni_latency.graphs as graphs
 from nni_latency.cli._report import Column, Grid, Report
 from nni_latency.errors import listed
-from nni_latency.units import format_percent
+from nni_latency.units import format_percent, number_of
 
 
 def graph_report(found: graphs.GraphPredictor, after: Sequence[str] = ()) -> Report:
@@ -26,7 +26,7 @@ def graph_report(found: graphs.GraphPredictor, after: Sequence[str] = ()) -> Rep
     rows = [_row(found, number) for number in range(len(found.platforms_))]
     lines = [
         "Held out: families that a graph network has not seen; of a platform that was added later, networks.",
-        f"Learned from {len(found.families_)} families: {listed(found.families_, most=None)}.",
+        f"Learned from {number_of(len(found.families_), 'family', 'families')}: {listed(found.families_, most=None)}.",
         *after,
     ]
     return Report(Grid(rows, _COLUMNS), {"platforms": rows, "families": list(found.families_)}, after=lines)

@@ -20,7 +20,7 @@ from nni_latency.cli._outputs import WritingCommand
 from nni_latency.cli._space_options import SpaceOptions, plan_for
 from nni_latency.errors import InvalidValueError, listed
 from nni_latency.platforms import Platform
-from nni_latency.units import METRIC_UNITS, format_percent
+from nni_latency.units import METRIC_UNITS, format_percent, number_of
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,10 @@ def command(file: Path, source: _SourceOptions, asked: SpaceOptions, output: Out
     out = output.path()
     if source.file_format == graphs.NNLQP or (source.file_format is None and file.name == graphs.GROUND_TRUTH):
         written = datasets.import_nnlqp(file.parent, out)
-        results().print(f"Wrote {escape(str(out))}: {len(written)} latencies on {len(written.platforms)} platforms")
+        results().print(
+            f"Wrote {escape(str(out))}: {number_of(len(written), 'latency', 'latencies')} on "
+            f"{number_of(len(written.platforms), 'platform')}"
+        )
         return
     imported = formats.import_table(
         file,
@@ -74,7 +77,7 @@ def command(file: Path, source: _SourceOptions, asked: SpaceOptions, output: Out
     )
     if source.strict and imported.unmatched:
         raise InvalidValueError(
-            f"{len(imported.unmatched)} rows belong to no candidate of the space: "
+            f"{number_of(len(imported.unmatched), 'row')} without a candidate in the space: "
             f"{listed(imported.unmatched, separator='; ')}. Nothing was written."
         )
     imported.table.save(out)
@@ -94,11 +97,11 @@ def _report(imported: formats.Imported, source: Path) -> None:
     table = imported.table
     entries = len(list(table.places()))
     results().print(
-        f"{escape(source.name)}: format {imported.format}, unit {imported.unit}; {entries} entries of {table.space}, "
-        f"coverage {format_percent(table.coverage)}",
+        f"{escape(source.name)}: format {imported.format}, unit {imported.unit}; "
+        f"{number_of(entries, 'entry', 'entries')} of {table.space}, coverage {format_percent(table.coverage)}",
     )
     console = remarks()
-    print_names(console, "rows belong to no candidate of the space", imported.unmatched)
-    print_names(console, "costs are not positive numbers and were left out", imported.left_out)
+    print_names(console, "row", "without a candidate in the space", imported.unmatched)
+    print_names(console, "cost", "left out as not positive", imported.left_out)
     if isinstance(table, tables.LookupTable):
-        print_names(console, "candidates have no entry", [f"{layer}:{choice}" for layer, choice in table.missing])
+        print_names(console, "candidate", "without an entry", [f"{layer}:{choice}" for layer, choice in table.missing])

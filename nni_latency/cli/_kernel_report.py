@@ -8,7 +8,7 @@ from typing import Any
 
 import nni_latency.kernels as kernels
 from nni_latency.cli._report import Column, Grid, Pairs, Report
-from nni_latency.units import format_percent, format_seconds
+from nni_latency.units import format_percent, format_seconds, number_of
 
 #: Kernels that take as long are scored by themselves, too: of shorter ones, whole microseconds are a large share [s].
 _LONG = 30e-6
@@ -65,8 +65,8 @@ def _conclusions(found: kernels.KernelPredictors, overall: kernels.KernelScores 
         return []
     measured = f"; measured in {format_seconds(found.duration)}" if found.duration else ""
     return [
-        f"All together: {overall.n} kernels, RMSPE {format_percent(overall.rmspe)}, {format_percent(overall.within5)} "
-        f"within 5 %, {format_percent(overall.within10)} within 10 %{measured}.",
+        f"All together: {number_of(overall.n, 'kernel')}, RMSPE {format_percent(overall.rmspe)}, "
+        f"{format_percent(overall.within5)} within 5 %, {format_percent(overall.within10)} within 10 %{measured}.",
         "Scores are of kernels that a model had not seen.",
     ]
 
@@ -75,7 +75,7 @@ def _test_lines(scores: kernels.KernelScores | None, long: kernels.KernelScores 
     if scores is None:
         return []
     lines = [
-        f"Of {scores.n} kernels that were never learned from, {format_percent(scores.within5)} are within 5 % and "
+        f"Of {number_of(scores.n, 'kernel')} not learned from, {format_percent(scores.within5)} are within 5 % and "
         f"{format_percent(scores.within10)} within 10 %, RMSPE {format_percent(scores.rmspe)}."
     ]
     if long is not None and long.n < scores.n:

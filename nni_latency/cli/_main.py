@@ -14,9 +14,10 @@ import click
 from click.shell_completion import CompletionItem
 
 from nni_latency.cli._added import added_commands
-from nni_latency.cli._noise import is_verbose, noise_options
+from nni_latency.cli._noise import is_verbose, noise_options, warnings_as_remarks
 from nni_latency.cli._printable import printable
 from nni_latency.cli._supervision import INTERRUPTED
+from nni_latency.cli._typed_names import as_typed
 from nni_latency.errors import LatencyError
 
 #: Command to the module that holds it, in the order in which help lists them.
@@ -151,7 +152,8 @@ class LazyGroup(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         """Run a command."""
         try:
-            return super().invoke(ctx)
+            with warnings_as_remarks():
+                return super().invoke(ctx)
         except KeyboardInterrupt:
             click.echo("\nInterrupted.", err=True)
             raise click.exceptions.Exit(INTERRUPTED) from None
@@ -161,7 +163,8 @@ class LazyGroup(click.Group):
         except LatencyError as error:
             if is_verbose():
                 traceback.print_exc()
-            raise Failure(printable(str(error))) from error
+            called = self.get_command(ctx, ctx.invoked_subcommand or "")
+            raise Failure(printable(as_typed(str(error), called))) from error
 
 
 def _explain(error: OSError) -> str:

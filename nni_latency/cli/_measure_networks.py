@@ -26,7 +26,7 @@ from nni_latency.cli._remote_options import RemoteOptions
 from nni_latency.cli._report import Column, Grid, Report, ReportingCommand, print_report
 from nni_latency.cli._supervision import INTERRUPTED
 from nni_latency.errors import InvalidValueError, MeasurementError
-from nni_latency.units import format_percent, format_seconds, whole_number
+from nni_latency.units import format_percent, format_seconds, number_of, whole_number
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -179,7 +179,7 @@ class _Step:
         """Measure as long as the protocol says."""
         try:
             with Measuring(
-                f"{len(self.networks)} networks at batch size {self.size} ({what})", self.runtime, store
+                f"{number_of(len(self.networks), 'network')} at batch size {self.size} ({what})", self.runtime, store
             ) as bar:
                 self.found = datasets.measure_networks(
                     self.networks, self.runtime, protocol=protocol, facts=self.speeds, **bar.how
@@ -226,7 +226,7 @@ def _prepare(files: tuple[Path, ...], wanted: _NetworkOptions) -> list[datasets.
                 bar.update(
                     task,
                     completed=number,
-                    description=f"preparing {number} of {total} networks",
+                    description=f"preparing {number} of {number_of(total, 'network')}",
                     left=f"{format_seconds(left) if left else '0 s'} left",
                 )
     except KeyboardInterrupt:
@@ -281,7 +281,7 @@ def _remark(steps: Sequence[_Step], written: datasets.NetworkSet) -> None:
         if step.late:
             remarks().print(
                 escape(
-                    f"The budget was spent before {len(step.late)} networks were measured on {place}: "
+                    f"The budget was spent before measuring {number_of(len(step.late), 'network')} on {place}: "
                     f"{named(step.late)}. Run the same command with a larger one."
                 )
             )

@@ -14,7 +14,7 @@ import nni_latency.measurement as measurement
 import nni_latency.measurement.runtimes as runtimes
 import nni_latency.tables as tables
 from nni_latency.cli._option import ASSIGNMENT, DURATION, option
-from nni_latency.errors import InvalidValueError
+from nni_latency.errors import InvalidValueError, MismatchError
 from nni_latency.platforms import PRECISIONS, Platform
 from nni_latency.plugins import Registration, load_registry
 
@@ -60,6 +60,16 @@ class DeviceOptions:
             platform.precision,
             platform.threads,
             str(platform.facts.get("runtime.allocator", "kept")),
+        )
+
+
+def check_known(platform: Platform) -> None:
+    """Raise `MismatchError` if numbers do not say where they hold, as those of a table by hand may."""
+    if platform.runtime == "unknown":
+        raise MismatchError(
+            "The estimator does not say on which device and runtime its numbers hold, so nothing that is measured can "
+            "be compared with them. Make the table with a platform, as in LookupTable.from_latencies(..., "
+            "platform=nni_latency.platforms.current_platform())."
         )
 
 

@@ -16,6 +16,7 @@ from nni_latency.cli._option import grouped, option
 from nni_latency.cli._output_options import OutputOptions, write_result
 from nni_latency.cli._outputs import WritingCommand
 from nni_latency.errors import InvalidValueError
+from nni_latency.units import number_of
 
 
 @dataclass(frozen=True)
@@ -43,8 +44,8 @@ def command(names: tuple[str, ...], merge: _MergeOptions) -> None:
     if any(map(zipfile.is_zipfile, names)):
         sets = [datasets.load_networks(name) for name in names]
         found = datasets.merge_networks(sets, out, conflict=merge.conflict, align_speed=merge.align_speed)
-        noun = "platform" if len(found.platforms) == 1 else "platforms"
-        results().print(escape(f"Wrote {out}: {len(found)} latencies on {len(found.platforms)} {noun}"))
+        platforms = number_of(len(found.platforms), "platform")
+        results().print(escape(f"Wrote {out}: {number_of(len(found), 'latency', 'latencies')} on {platforms}"))
         return
     loaded = [tables.LookupTable.load(tables.find_table(name)) for name in names]
     if merge.align_speed:

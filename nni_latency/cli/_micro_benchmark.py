@@ -10,13 +10,13 @@ from rich.markup import escape
 
 import nni_latency.measurement as measurement
 import nni_latency.micro_benchmarks as micro_benchmarks
-from nni_latency.cli._console import remarks, results
+from nni_latency.cli._console import print_lines, remarks, results
 from nni_latency.cli._measuring_options import EndingOptions, PlatformOptions, StoreOptions, make_runtime
 from nni_latency.cli._option import DURATION, grouped, option
 from nni_latency.cli._output_options import OutputOptions
 from nni_latency.cli._outputs import WritingCommand
 from nni_latency.cli._progress import Measuring
-from nni_latency.units import format_percent, format_seconds
+from nni_latency.units import format_percent, format_seconds, number_of
 
 _DEFAULTS = measurement.Protocol()
 
@@ -58,7 +58,9 @@ def command(
     out = output.path(f"micro-benchmark.{runtime.platform.id}.json")
     # The feeder before every block makes each run as cold as the next, so no warm-up is needed.
     protocol = replace(ending.protocol(platform.threads, blocks.seed), n_warmup=0, timeout=blocks.timeout)
-    with Measuring(f"{len(micro_benchmarks.BLOCKS)} blocks at growing batch sizes", runtime, store) as measuring:
+    with Measuring(
+        f"{number_of(len(micro_benchmarks.BLOCKS), 'block')} at growing batch sizes", runtime, store
+    ) as measuring:
         points = micro_benchmarks.run_benchmarks(runtime, protocol, out, overwrite=output.overwrite, **measuring.how)
     _report(points, out)
 
@@ -69,11 +71,11 @@ def _report(points: micro_benchmarks.BenchmarkPoints, out: Path) -> None:
     spreads = sorted((point.high - point.low) / (2 * point.value) for point in points.points)
     low, high = min(points.latencies), max(points.latencies)
     console.print(
-        f"{len(points.points)} points of {len(set(points.blocks))} blocks, {format_seconds(low)} to "
-        f"{format_seconds(high)}; {points.rounds} rounds in {format_seconds(points.duration)}, median half-width of "
-        f"the intervals {format_percent(spreads[len(spreads) // 2])}"
+        f"{number_of(len(points.points), 'point')} of {number_of(len(set(points.blocks)), 'block')}, "
+        f"{format_seconds(low)} to {format_seconds(high)}; {number_of(points.rounds, 'round')} in "
+        f"{format_seconds(points.duration)}, median half-width of the intervals "
+        f"{format_percent(spreads[len(spreads) // 2])}"
     )
     for block, reason in points.failures.items():
         remarks().print(f"{escape(block)} ends before {escape(reason)}")
-    for remark in points.remarks:
-        remarks().print(escape(remark))
+    print_lines(remarks(), points.remarks)

@@ -1,10 +1,16 @@
-"""How much the commands say: the options ``--quiet`` and ``--verbose`` of the group and of every command."""
+"""How much the commands say: ``--quiet`` and ``--verbose`` of the group and of every command, no remark twice."""
 
 from __future__ import annotations
 
+import contextlib
+import warnings
+from collections.abc import Iterator
 from typing import Any
 
 import click
+
+from nni_latency.cli._printable import printable
+from nni_latency.errors import LatencyWarning
 
 _PREFIX = "nni_latency.noise."
 
@@ -29,6 +35,33 @@ def is_quiet() -> bool:
 def is_verbose() -> bool:
     """Whether everything is printed."""
     return _is("verbose")
+
+
+def is_new(remark: str) -> bool:
+    """Whether the command makes a remark for the first time; from now on it does not."""
+    context = click.get_current_context(silent=True)
+    made: set[str] = set() if context is None else context.meta.setdefault(f"{_PREFIX}remarks", set())
+    if remark in made:
+        return False
+    made.add(remark)
+    return True
+
+
+@contextlib.contextmanager
+def warnings_as_remarks() -> Iterator[None]:
+    """Print every warning of this package once, as a remark; other warnings as Python does."""
+
+    def show(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
+        if not issubclass(category, LatencyWarning):
+            by_python(message, category, *where, **more)
+        elif not is_quiet() and is_new(str(message)):
+            click.echo(printable(str(message)), err=True)
+
+    with warnings.catch_warnings():
+        by_python = warnings.showwarning
+        warnings.simplefilter("always", LatencyWarning)
+        warnings.showwarning = show
+        yield
 
 
 def _is(name: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections.abc import Mapping
@@ -13,6 +14,7 @@ import nni_latency.operators as operators
 import nni_latency.tables as tables
 import nni_latency.tables.formats as formats
 from nni_latency.errors import InvalidValueError, MissingEntryError
+from nni_latency.files import is_file, naming, readable
 
 #: Longest file of operators [byte].
 _LARGEST = 2**20
@@ -48,27 +50,25 @@ def estimate_operators(
     entries = _entries(estimator)
     parts: list[tuple[str, str, estimators.Estimate]] = []
     ops: list[operators.OpSpec] = []
-    for name in _names(text):
-        entry = entries.get(name)
-        if entry is not None:
-            op, estimate = entry.op, estimators.Estimate.of(entry)
-        else:
-            op = _operator(name, estimator)
-            estimate = estimator.estimate_op(op)
-        parts.append((name, "", estimate))
-        if op is not None:
-            ops.append(op)
+    with naming(text) if is_file(text) else contextlib.nullcontext():
+        for name in _names(text):
+            entry = entries.get(name)
+            if entry is not None:
+                op, estimate = entry.op, estimators.Estimate.of(entry)
+            else:
+                op = _operator(name, estimator)
+                estimate = estimator.estimate_op(op)
+            parts.append((name, "", estimate))
+            if op is not None:
+                ops.append(op)
     total, counted = estimator.total(part for _, _, part in parts), operators.count_operators(ops)
     return total, estimators.layer_shares(estimator, parts), counted
 
 
 def _names(text: str) -> list[str]:
-    if _is_file(text):
-        try:
-            with Path(text).open(encoding="utf-8") as file:
-                text = file.read(_LARGEST)
-        except (OSError, UnicodeDecodeError) as error:
-            raise InvalidValueError(f"The file {text!r} is no list of operator keys: {error}.") from error
+    if is_file(text):
+        with readable(text, "a list of operator keys", InvalidValueError), Path(text).open(encoding="utf-8") as file:
+            text = file.read(_LARGEST)
     names = _json_list(text) if text.lstrip().startswith("[") else _split(text)
     if not names:
         raise InvalidValueError("The architecture names no operator. Separate their keys by commas or blanks.")
@@ -84,17 +84,9 @@ def _json_list(text: str) -> list[str]:
         names: Any = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise InvalidValueError(f"The list of operator keys is not valid JSON: {error}. Got {text[:60]!r}.") from error
-    if not all(isinstance(name, str) for name in names):
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise InvalidValueError(f"A list of operator keys must hold texts. Got {text[:60]!r}.")
     return [str(name) for name in names]
-
-
-def _is_file(text: str) -> bool:
-    try:
-        return Path(text).is_file()
-    except OSError:
-        # A list of keys is too long for the name of a file.
-        return False
 
 
 def _entries(estimator: estimators.Estimator) -> Mapping[str, tables.Entry | tables.OperatorEntry]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.markup import escape
 
 import nni_latency.tables as tables
-from nni_latency.cli._console import remarks, results
+from nni_latency.cli._console import print_lines, remarks, results
 from nni_latency.cli._option import output_option
 from nni_latency.cli._outputs import outputs
 from nni_latency.units import format_percent
@@ -33,7 +33,5 @@ class OutputOptions:
 def write_result(table: tables.LookupTable | tables.OperatorTable, out: Path, *, known: tuple[str, ...] = ()) -> None:
     """Write a table made from others; print its remarks that were not `known` before."""
     table.save(out)
-    for remark in table.remarks:
-        if remark not in known:
-            remarks().print(escape(remark))
+    print_lines(remarks(), (remark for remark in table.remarks if remark not in known))
     results().print(f"Wrote {escape(str(out))}, coverage {format_percent(table.coverage)}")

@@ -12,16 +12,13 @@ import nni_latency.operators as operators
 from nni_latency.cli._model import inputs_option, onnx_inputs_of
 from nni_latency.cli._option import option
 
-#: What stands for the predictor that ships.
-PRETRAINED = "pretrained"
-
 
 @dataclass(frozen=True)
 class PredictorOptions:
     """The predictor that is asked."""
 
     predictor: str = option(
-        f"File of 'nni-latency fit graph', or {PRETRAINED} for the one that ships.", default=PRETRAINED
+        f"File of 'nni-latency fit graph', or {graphs.PRETRAINED} for the one that ships.", default=graphs.PRETRAINED
     )
 
     def load(self) -> graphs.GraphPredictor:
@@ -31,7 +28,7 @@ class PredictorOptions:
 
 def load_predictor(name: str) -> graphs.GraphPredictor:
     """Read a predictor from its file, or the one that ships."""
-    return graphs.GraphPredictor.load(graphs.shipped_predictor() if name == PRETRAINED else Path(name))
+    return graphs.GraphPredictor.load(graphs.find_predictor(name))
 
 
 @dataclass(frozen=True)

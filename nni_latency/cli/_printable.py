@@ -8,6 +8,8 @@ _UNPRINTABLE = dict.fromkeys(
         *(code for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"),
         *range(0x202A, 0x202F),
         *range(0x2066, 0x206A),
+        # Halves of characters, which JSON and names of files can hold and no terminal takes.
+        *range(0xD800, 0xE000),
     ),
     "\ufffd",
 )

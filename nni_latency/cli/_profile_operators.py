@@ -24,6 +24,7 @@ from nni_latency.cli._profiled_models import find_models
 from nni_latency.cli._progress import Measuring
 from nni_latency.cli._report import ReportingCommand, print_report
 from nni_latency.errors import InvalidValueError
+from nni_latency.units import number_of
 
 
 @dataclass(frozen=True)
@@ -141,7 +142,7 @@ def _made(
     with remarks().status("Tracing models") as status:
         for model in find_models(listed, asked.batch_size, asked.inputs, timeout):
             made.append(model)
-            status.update(f"Traced {len(made)} of {len(listed)} models")
+            status.update(f"Traced {len(made)} of {number_of(len(listed), 'model')}")
     return made
 
 
@@ -152,11 +153,11 @@ def _measure(
     meters: tuple[measurement.Meter, ...],
     campaign: profiling.CampaignFile | None,
 ) -> profiling.OperatorProfile:
-    what = f"{len(profiler.models)} models with all of their operators"
+    what = f"{number_of(len(profiler.models), 'model')} with all of their operators"
     with _Marking(what, runtime, store, meters, profiler, campaign) as measuring:
         profiler.measure_networks(**measuring.how)
     while wanted := profiler.wanted():
-        what = f"{len(wanted)} operators of {', '.join(profiler.significant)} alone"
+        what = f"{number_of(len(wanted), 'operator')} of {', '.join(profiler.significant)} alone"
         with _Marking(what, runtime, replace(store, fresh=False), meters, profiler, campaign) as measuring:
             if not profiler.measure_operators(**measuring.how):
                 break

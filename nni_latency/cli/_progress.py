@@ -102,7 +102,7 @@ class Measuring:
         """Move the bar."""
         self._has_measured = True
         left = format_seconds(state.remaining) if state.remaining > 0 else "0 s"
-        wide = f", {state.unsettled} intervals still wide" if state.unsettled else ""
+        wide = f", {number_of(state.unsettled, 'interval')} still wide" if state.unsettled else ""
         self._bar.update(
             self._task, completed=state.share, description=f"round {state.rounds}{wide}", left=f"at most {left} left"
         )

@@ -9,7 +9,7 @@ import nni_latency.tables as tables
 from nni_latency.cli._option import grouped
 from nni_latency.cli._output_options import OutputOptions, write_result
 from nni_latency.cli._outputs import WritingCommand
-from nni_latency.cli._space_options import check_trusted, plan_for
+from nni_latency.cli._space_options import name_space, plan_for
 
 
 @click.command("rebuild", cls=WritingCommand)
@@ -27,8 +27,7 @@ def command(table: str, database: str | None, space: str | None, output: OutputO
     loaded = tables.read_table(path)
 
     def plan() -> tables.MeasurePlan:
-        check_trusted(loaded.space.name, space)
-        made = spaces.make_space(loaded.space.name, dict(loaded.space.arguments))
-        return plan_for(made, loaded.space.name, loaded.batch_size)
+        name = name_space(loaded, space)
+        return plan_for(spaces.make_space(name, loaded.space.arguments), name, loaded.batch_size)
 
     write_result(tables.rebuild_table(loaded, plan, tables.as_store(database)), out, known=loaded.remarks)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,6 +15,7 @@ from nni_latency.cli._layout import fits, table_of
 from nni_latency.cli._noise import is_verbose
 from nni_latency.cli._outputs import WritingCommand
 from nni_latency.cli._printable import printable
+from nni_latency.documents import json_text
 from nni_latency.units import METRIC_UNITS, format_column, format_percent
 
 _FORMAT = "nni_latency.format"
@@ -224,12 +224,14 @@ def print_report(report: Report) -> None:
     rows = report.grid.rows if report.rows is None else report.rows
     if how == "json":
         content = list(rows) if report.content is None else report.content
-        click.echo(json.dumps(content, indent=1))
+        click.echo(json_text(content, indent=1))
     elif how == "csv":
         click.echo(printable(_csv(rows)), nl=False)
     else:
-        for part in (*report.before, report.grid, *report.after):
-            print_part(part)
+        parts = [*report.before, report.grid, *report.after]
+        for place, part in enumerate(parts):
+            if not isinstance(part, str) or part not in parts[:place]:
+                print_part(part)
 
 
 def print_part(part: str | Pairs | Grid) -> None:
@@ -257,4 +259,4 @@ def _csv(rows: Sequence[Row]) -> str:
 
 
 def _plain(value: Any) -> Any:
-    return value if value is None or isinstance(value, (str, int, float)) else json.dumps(value)
+    return value if value is None or isinstance(value, (str, int, float)) else json_text(value)

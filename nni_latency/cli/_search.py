@@ -30,7 +30,7 @@ from nni_latency.cli._searched import Searched, choose_strategy, searched_space
 from nni_latency.cli._space_options import SPACE_OF_TABLE, SpaceOptions
 from nni_latency.cli._supervision import user_code
 from nni_latency.errors import FileFormatError, InvalidValueError, LatencyError, MeasurementError, MismatchError
-from nni_latency.units import METRICS, format_metric, format_percent
+from nni_latency.units import METRICS, format_metric, format_percent, number_of
 
 #: Options that decide what a search finds, beside those of the space and the estimator.
 _LEARNING = (
@@ -197,9 +197,9 @@ def _announce(
         )
     choices = len(space.simplify())
     if hasattr(space, "geometry"):
-        what = f"width {space.geometry.width:g}, depth {space.geometry.depth:g}; {choices} layers"
+        what = f"width {space.geometry.width:g}, depth {space.geometry.depth:g}; {number_of(choices, 'layer')}"
     else:
-        what = f"{choices} choices, input {'x'.join(map(str, searched.input_shape))}"
+        what = f"{number_of(choices, 'choice')}, input {'x'.join(map(str, searched.input_shape))}"
     metric = aim.profiler.cost.metric
     target = f"{options.target_ms:g} ms" if options.target_ms else format_metric(options.target, metric)
     remarks().print(

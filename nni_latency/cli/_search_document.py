@@ -9,12 +9,21 @@ History of the format:
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from nni_latency.documents import DocumentFormat
 from nni_latency.units import METRIC_UNITS
+
+
+def _check_metric(metric: str) -> str:
+    if metric not in METRIC_UNITS:
+        raise ValueError(f"it must be one of {', '.join(METRIC_UNITS)}")
+    return metric
+
+
+_Metric = Annotated[str, AfterValidator(_check_metric)]
 
 
 class AddendDocument(BaseModel):
@@ -22,7 +31,7 @@ class AddendDocument(BaseModel):
 
     model_config = ConfigDict(strict=True, allow_inf_nan=False)
 
-    metric: str
+    metric: _Metric
     unit: str
     weight: float = Field(description="by what it is multiplied in the sum")
     predicted: float
@@ -44,7 +53,7 @@ class SearchDocument(BaseModel):
     seed: int | None = None
     estimator: str = Field(description="as it was named")
     platform: str
-    metric: str
+    metric: _Metric
     unit: str = Field(description="SI unit of the metric")
     dataset: str
     target: float = Field(description="maximum cost of the network")

@@ -12,6 +12,7 @@ import nni_latency.nas as nas
 import nni_latency.spaces as spaces
 import nni_latency.tables as tables
 import nni_latency.validation as validation
+from nni_latency.cli._measuring_options import check_known
 from nni_latency.cli._searched import Searched
 from nni_latency.errors import MeasurementError, MismatchError
 from nni_latency.platforms import Platform
@@ -27,10 +28,11 @@ def runtime_of(platform: Platform, device: str | None) -> runtimes.Runtime:
     Raises
     ------
     MismatchError
-        If this machine is another platform.
+        If this machine is another platform, or the estimator says none.
     LatencyError
         If there is no such runtime or device.
     """
+    check_known(platform)
     device = device or ("cuda" if platform.facts.get("device_kind") == "cuda" else "cpu")
     registration = load_registry().find("runtime", platform.runtime)
     runtime: runtimes.Runtime = registration.make(device, threads=platform.threads, precision=platform.precision)
@@ -90,7 +92,7 @@ def _source(estimator: estimators.Estimator, searched: Searched) -> tables.Netwo
     if hasattr(space, "measure_plan"):
         return tables.measure_plan_of(space, searched.input_shape[0])
     known: tuple[Mapping[str, Any], ...] = ()
-    if isinstance(estimator, estimators.OperatorTableEstimator) and estimator.table.space.name == searched.name:
+    if isinstance(estimator, estimators.OperatorTableEstimator) and spaces.is_space(estimator.table.space, space):
         known = tuple(spaces.check_sample(space, network.sample) for network in estimator.table.networks)
     return spaces.SampledSpace(space, searched.input_shape, known)
 

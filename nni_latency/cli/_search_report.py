@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -22,6 +21,7 @@ from nni_latency.cli._search_addends import Addend
 from nni_latency.cli._search_document import SEARCH
 from nni_latency.cli._search_options import FILES, SearchOptions
 from nni_latency.cli._searched import Searched
+from nni_latency.documents import json_text
 from nni_latency.files import write_atomically
 from nni_latency.units import METRIC_UNITS, format_metric, format_percent, number_of
 
@@ -110,14 +110,15 @@ def write_network(result: nas.SearchResult, out: Path) -> None:
     """Write the sample and the weights."""
     from safetensors.torch import save
 
-    write_atomically(out / "result.json", json.dumps(result.sample, indent=1) + "\n")
+    write_atomically(out / "result.json", json_text(result.sample, indent=1) + "\n")
     state = {name: tensor.contiguous().cpu() for name, tensor in result.network.state_dict().items()}
     write_atomically(out / "weights.safetensors", save(state))
 
 
 def write_record(found: Found, out: Path) -> None:
     """Write all that was asked, found and measured."""
-    write_atomically(out / "search.json", json.dumps(search_content(found), indent=1) + "\n")
+    content = search_content(found)
+    SEARCH.save(out / "search.json", content, {"history": map(json_text, content.pop("history"))})
 
 
 def write_picture(found: Found, out: Path) -> None:
@@ -144,7 +145,6 @@ def search_content(found: Found) -> dict[str, Any]:
     result, options, aim, network = found.result, found.options, found.aim, found.network
     metric = aim.profiler.cost.metric
     return {
-        **SEARCH.head,
         "space": found.searched.name,
         "space_arguments": dict(found.searched.arguments),
         "input_shape": found.searched.input_shape,
@@ -230,7 +230,7 @@ def _measured(found: Found) -> list[str]:
         return [f"measured   no: {measured}"]
     cost = partial(format_metric, metric=found.aim.profiler.cost.metric)
     is_table = isinstance(found.aim.profiler.estimator, estimators.TableEstimator | estimators.OperatorTableEstimator)
-    error = f"prediction {network.error:+.1%}".replace("%", " %")
+    error = f"prediction {format_percent(network.error, signed=True)}"
     at_speed = f"{cost(network.measured)} ({cost(network.low)} to {cost(network.high)}), {error}"
     whose = "table" if is_table else "estimator"
     if network.measured <= found.options.target:
@@ -284,4 +284,4 @@ def _layers(found: Found, cost: estimators.AdditiveCost) -> list[tuple[str, str,
         if isinstance(estimator, estimators.TableEstimator)
         else 0
     )
-    return [*searched, ("rest", f"{fixed} fixed layers" if fixed else "fixed", factor * cost.constant)]
+    return [*searched, ("rest", f"{number_of(fixed, 'fixed layer')}" if fixed else "fixed", factor * cost.constant)]

@@ -16,6 +16,7 @@ from nni_latency.cli._model import send_by_value
 from nni_latency.cli._space_options import CLASSES, SpaceOptions, choose_space, plan_for
 from nni_latency.errors import InvalidValueError, MismatchError
 from nni_latency.plugins import load_registry
+from nni_latency.units import number_of
 
 #: Strategies in the order in which one is looked for that can search a space.
 _PREFERRED = ("fbnet", "enas", "evolution")
@@ -64,11 +65,10 @@ def searched_space(
     if hasattr(space, "measure_plan"):
         return Searched(name, arguments, plan_for(space, name, chosen.batch_size).input_shape)
     size = chosen.input_size
-    if name not in spaces.HUB_SPACES and not hasattr(space, "example_inputs"):
+    if chosen.input_shape is None and not spaces.knows_inputs(space):
         channels, *sides = dataset.image_shape
         return Searched(name, arguments, (chosen.batch_size, channels, *([size, size] if size else sides)))
-    inputs = spaces.example_inputs_of(space, chosen.batch_size, size)
-    return Searched(name, arguments, tuple(inputs.shape))
+    return Searched(name, arguments, tuple(chosen.example_inputs(space).shape))
 
 
 def choose_strategy(asked: str | None, searched: Searched, cost: Any, dataset: nas.Dataset) -> str:
@@ -115,7 +115,10 @@ def _phrase(error: InvalidValueError) -> str:
 def _check_classes(asked: Mapping[str, Any], dataset: nas.Dataset) -> None:
     for name in CLASSES:
         if asked.get(name) not in (None, dataset.num_classes):
-            raise MismatchError(f"The data set {dataset.name} has {dataset.num_classes} classes, not {asked[name]}.")
+            raise MismatchError(
+                f"The data set {dataset.name} has {number_of(dataset.num_classes, 'class', 'classes')}, not "
+                f"{asked[name]}."
+            )
 
 
 def _for_data_set(name: str, arguments: Mapping[str, Any], dataset: nas.Dataset) -> dict[str, Any]:

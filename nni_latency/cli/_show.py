@@ -9,16 +9,15 @@ import click
 
 import nni_latency.documents as documents
 import nni_latency.fusion as fusion
-import nni_latency.graphs as graphs
 import nni_latency.loading as loading
 import nni_latency.tables as tables
 from nni_latency.cli._option import grouped
 from nni_latency.cli._outputs import OutputFile
-from nni_latency.cli._predictor_options import PRETRAINED
 from nni_latency.cli._report import ReportingCommand, print_report
 from nni_latency.cli._saved_files import SAVED_FILES, SavedFile, kind_of
 from nni_latency.cli._show_fusion import DividedNetworkOptions, show_network
 from nni_latency.errors import InvalidValueError
+from nni_latency.files import naming, readable
 
 
 @click.command("show", cls=ReportingCommand)
@@ -32,7 +31,7 @@ def command(file: str, plot: Path | None, divided: DividedNetworkOptions) -> Non
     name of a registered estimator: of one that is no table, its kind, metric and platform are shown. A file of fusion
     rules is shown with its evidence, or, with --network, by the kernels that it makes of a network.
     """
-    path = Path(file) if Path(file).is_file() else _shipped(file)
+    path = loading.file_of(file)
     if divided.network is not None:
         divided.check_rules(repr(file), are_rules=documents.format_of(file) == fusion.FUSION.name)
         print_report(show_network(file, divided, plot))
@@ -45,14 +44,13 @@ def command(file: str, plot: Path | None, divided: DividedNetworkOptions) -> Non
     print_report(kind.report(found, path))
 
 
-def _shipped(name: str) -> Path | None:
-    return graphs.shipped_predictor() if name == PRETRAINED else tables.shipped_table(name)
-
-
 def _load(file: str, path: Path | None) -> tuple[Any, SavedFile]:
     kind = None if path is None else SAVED_FILES.get(documents.format_of(path))
     if path is not None and kind is not None:
-        return kind.load(path), kind
+        with naming(path), readable(path, kind.what):
+            found = kind.load(path)
+        # An earlier version of a table of candidates may hold operators.
+        return found, kind_of(found) if isinstance(found, (tables.LookupTable, tables.OperatorTable)) else kind
     # An estimator of a plugin, or nothing that is known: then this says what is wrong.
     found, _ = loading.load_saved(file)
     return found, kind_of(found)

@@ -12,6 +12,9 @@ from nni_latency.cli._report import Column, Grid, Report
 from nni_latency.errors import listed
 from nni_latency.units import format_percent
 
+#: What the bounds of a portable model are of.
+_MEANT = {"latency": "time", "energy": "energy"}
+
 
 def estimator_report(estimator: estimators.Estimator, after: Sequence[str] = ()) -> Report:
     """Report on any estimator: what it is, its metric and its platform.
@@ -48,10 +51,8 @@ def portable_report(model: energy.PortableModel) -> Report:
     ]
     lines = [f"It has seen these groups of operators: {listed(model.groups_, most=None)}."]
     if model.bounds_:
-        latency, energy_ = (format_percent(model.bounds_[metric]) for metric in ("latency", "energy"))
-        lines.append(
-            f"Of the operators that were held out, nine of ten are within {latency} in time, {energy_} in energy."
-        )
+        within = (f"{format_percent(bound)} in {_MEANT[metric]}" for metric, bound in model.bounds_.items())
+        lines.append(f"Of the operators that were held out, nine of ten are within {', '.join(within)}.")
     content = {"devices": rows, "groups": list(model.groups_), "bounds": dict(model.bounds_)}
     nothing = "It does not say from which devices it learned: give the facts of a device with every estimate."
     return Report(Grid(rows, columns, "Devices that it learned from", nothing=nothing), content, after=lines)

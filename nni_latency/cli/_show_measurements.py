@@ -56,7 +56,7 @@ def points_report(found: micro_benchmarks.BenchmarkPoints) -> Report:
     ]
     content = {"platform": found.platform.id, "points": rows, "failures": dict(found.failures)}
     facts = {
-        "points": f"{len(found.points)} of {len(by_block)} blocks",
+        "points": f"{len(found.points)} of {number_of(len(by_block), 'block')}",
         "rounds": f"{found.rounds} in {format_seconds(found.duration)}" if found.rounds else "numbers from elsewhere",
     }
     ends = [f"{block} ends before {reason}" for block, reason in found.failures.items()]

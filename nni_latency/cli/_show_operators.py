@@ -12,7 +12,7 @@ import nni_latency.tables as tables
 from nni_latency.cli._build_operators import operator_doubts
 from nni_latency.cli._report import Column, Grid, Report
 from nni_latency.cli._table_facts import header_facts, header_summary, table_pairs
-from nni_latency.units import cost_row, format_metric, format_percent
+from nni_latency.units import cost_row, format_metric, format_percent, number_of
 
 #: Operators that are listed by name.
 _LISTED = 12
@@ -52,7 +52,7 @@ def _facts(table: tables.OperatorTable) -> dict[str, Any]:
 
 def _summary(table: tables.OperatorTable) -> dict[str, str]:
     summary = header_summary(table)
-    summary["operators"] = f"{len(table.entries)} in {len(table.networks)} networks"
+    summary["operators"] = f"{len(table.entries)} in {number_of(len(table.networks), 'network')}"
     summary["coverage"] += " of the operators of other networks; the rest is predicted"
     if table.networks:
         times = [network.value for network in table.networks]
@@ -60,7 +60,7 @@ def _summary(table: tables.OperatorTable) -> dict[str, str]:
         estimator = estimators.OperatorTableEstimator(table)
         errors = [estimator.of_sum(network.entries) / network.value - 1 for network in table.networks]
         summary["they add up"] = (
-            f"within {measurement.quantile([abs(error) for error in errors], 0.5):.1%} in half of them"
+            f"within {format_percent(measurement.quantile([abs(error) for error in errors], 0.5))} in half of them"
         )
     return summary
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import nni_latency.estimators as estimators
 import nni_latency.spaces as spaces
@@ -15,6 +16,9 @@ import nni_latency.tables as tables
 from nni_latency.cli._option import JSON_OBJECT, option
 from nni_latency.errors import InvalidValueError, MismatchError
 from nni_latency.platforms import Platform
+
+if TYPE_CHECKING:
+    import torch
 
 #: Names under which spaces take the number of their classes.
 CLASSES = ("num_classes", "num_labels")
@@ -92,16 +96,41 @@ class ChosenSpace:
         Input image size [pixels]; None leaves it to the space.
     batch_size : int
         Images per run.
+    input_shape : tuple of int or None
+        Shape of the input, batch first, where a table says it.
     """
 
     name: str
     arguments: dict[str, Any]
     input_size: int | None
     batch_size: int
+    input_shape: tuple[int, ...] | None = None
 
     def make(self) -> Any:
         """Make the space."""
         return spaces.make_space(self.name, self.arguments)
+
+    def example_inputs(self, space: Any) -> torch.Tensor:
+        """Return an input of the space's networks.
+
+        Raises
+        ------
+        MismatchError
+            If the space takes other inputs than the table is for.
+        InvalidValueError
+            If neither the table nor the space says what it takes.
+        """
+        import torch
+
+        if self.input_shape is not None and not hasattr(space, "example_inputs"):
+            return torch.zeros(self.input_shape)
+        inputs = spaces.example_inputs_of(space, self.batch_size, self.input_size)
+        if self.input_shape not in (None, tuple(inputs.shape)):
+            raise MismatchError(
+                f"The table is for inputs of the shape {self.input_shape}. Those of the space {self.name!r} have the "
+                f"shape {tuple(inputs.shape)}."
+            )
+        return inputs
 
 
 def choose_space(
@@ -124,20 +153,42 @@ def choose_space(
     ------
     MismatchError
         If the table belongs to another space, input size or batch size.
+    InvalidValueError
+        If the table does not say which space it belongs to, and the options do not either; or if it names a class, and
+        the options do not.
     """
     table = _table_of(estimator)
-    if table is None or (isinstance(table, tables.OperatorTable) and asked.space not in (None, table.space.name)):
+    if table is None or (isinstance(table, tables.OperatorTable) and not _is_asked(table.space, asked.space)):
         return ChosenSpace(asked.name, asked.arguments, asked.input_size, batch_size or 1)
     if batch_size is not None:
         table.check_batch_size(batch_size)
     if table.space.name == tables.OPERATORS:
         return ChosenSpace(asked.name, asked.arguments, asked.input_size, table.batch_size)
-    if asked.space not in (None, table.space.name):
-        raise MismatchError(f"The table belongs to the space {table.space.name!r}, not to {asked.space!r}.")
-    check_trusted(table.space.name, asked.space)
-    given = dataclasses.replace(asked, space=table.space.name).arguments
-    own = {**table.space.arguments, "input_size": table.input_shape[-1]}
-    wanted = {**given, **({"input_size": asked.input_size} if asked.input_size else {})}
+    name = name_space(table, asked.space)
+    given = dataclasses.replace(asked, space=name).arguments
+    # A table by hand may know the batch size alone.
+    size = table.input_shape[-1] if len(table.input_shape) == 4 else None
+    known = given if table.space.name == tables.UNKNOWN_SPACE else table.space.arguments
+    _check_arguments({**known, "input_size": size}, given, asked.input_size if size else None, ignore)
+    arguments = {**known, **{own: given[own] for own in ignore if own in given}}
+    shape = table.input_shape if len(table.input_shape) > 1 else None
+    return ChosenSpace(name, arguments, size or asked.input_size, table.batch_size, shape)
+
+
+def _is_asked(known: tables.SpaceReference, asked: str | None) -> bool:
+    """Whether the space of a table is the one that the user names; a class may be written in several ways."""
+    if asked in (None, known.name) or known.name == tables.UNKNOWN_SPACE:
+        return True
+    if ":" not in known.name or not (":" in asked or asked in spaces.HUB_SPACES):
+        return False
+    return known.is_of(spaces.class_of(asked))
+
+
+def _check_arguments(
+    own: Mapping[str, Any], given: Mapping[str, Any], input_size: int | None, ignore: tuple[str, ...]
+) -> None:
+    """Raise `MismatchError` unless the arguments that were given are those of a table."""
+    wanted = {**given, **({"input_size": input_size} if input_size else {})}
     wrong = [
         f"{name}={own.get(name)} in the table, {name}={value} requested"
         for name, value in wanted.items()
@@ -146,30 +197,39 @@ def choose_space(
     ]
     if wrong:
         raise MismatchError(f"The table does not match the options: {'; '.join(wrong)}.")
-    arguments = {**table.space.arguments, **{name: given[name] for name in ignore if name in given}}
-    return ChosenSpace(table.space.name, arguments, table.input_shape[-1], table.batch_size)
 
 
-def check_trusted(name: str, asked: str | None) -> None:
-    """Refuse a space that is code and that only a file names: a file from a stranger runs no code.
+def name_space(table: tables.LookupTable | tables.OperatorTable, asked: str | None) -> str:
+    """Return the name by which the space of a table is made. A file from a stranger runs no code.
 
     Parameters
     ----------
-    name : str
-        The space by a file.
+    table : LookupTable or OperatorTable
+        May name a class, which is code.
     asked : str or None
         The space that the user names.
 
     Raises
     ------
+    MismatchError
+        If the user names another space.
     InvalidValueError
-        If the space is a class and the user does not name it.
+        If the user names none, and the space is a class or the table does not say which.
     """
-    if ":" in name and asked != name:
+    known = table.space
+    if not _is_asked(known, asked):
+        raise MismatchError(f"The table belongs to the space {known.name!r}, not to {asked!r}.")
+    if asked is None and known.name == tables.UNKNOWN_SPACE:
         raise InvalidValueError(
-            f"The table names the class {name!r} as its space. Code is not run because a file names it: if you trust "
-            f"the class, name it yourself with --space {name}."
+            "The table was made of labels and choices, and does not say which space they belong to. Name it with "
+            "--space, such as --space my_space.py:MySpace."
         )
+    if asked is None and ":" in known.name:
+        raise InvalidValueError(
+            f"The table names the class {known.name!r} as its space. Code is not run because a file names it: if you "
+            f"trust the class, name it yourself with --space {known.name}."
+        )
+    return asked or known.name
 
 
 def _table_of(estimator: estimators.Estimator) -> tables.LookupTable | tables.OperatorTable | None:
@@ -192,7 +252,7 @@ def plan_for(space: Any, name: str, batch_size: int) -> tables.MeasurePlan:
     return tables.measure_plan_of(space, batch_size)
 
 
-def table_name(plan: tables.MeasurePlan, platform: Platform, metric: str = "latency") -> str:
+def table_name(plan: tables.MeasurePlan, platform: Platform, metric: str) -> str:
     """Name a table's file after its space, platform, and metric if it is not latency.
 
     Only arguments that differ from the space's usual ones are spelt out.
@@ -203,13 +263,13 @@ def table_name(plan: tables.MeasurePlan, platform: Platform, metric: str = "late
     return _file_name("-".join(parts), plan.input_shape, platform, metric)
 
 
-def operator_table_name(space: str, shape: tuple[int, ...], platform: Platform, metric: str = "latency") -> str:
+def operator_table_name(space: str, shape: tuple[int, ...], platform: Platform, metric: str) -> str:
     """Name the file of a table of operators after its space, input, platform, and metric if it is not latency.
 
     Examples
     --------
-    >>> operator_table_name("folder/space.py:Mine", (2, 3, 16, 16), Platform("cpu", "torch"))
-    'space-Mine-16x16-b2.cpu.torch.fp32.t1.json'
+    >>> operator_table_name("folder/space.py:Mine", (2, 3, 16, 16), Platform("cpu", "torch"), "energy")
+    'space-Mine-16x16-b2.cpu.torch.fp32.t1.energy.json'
     """
     place, _, class_name = space.rpartition(":")
     place = Path(place).stem if place.endswith(".py") else place
@@ -217,6 +277,6 @@ def operator_table_name(space: str, shape: tuple[int, ...], platform: Platform, 
     return _file_name(stem, shape, platform, metric)
 
 
-def _file_name(stem: str, shape: tuple[int, ...], platform: Platform, metric: str = "latency") -> str:
+def _file_name(stem: str, shape: tuple[int, ...], platform: Platform, metric: str) -> str:
     size = "x".join(map(str, shape[2:] or shape))
     return f"{stem}-{size}-b{shape[0]}.{platform.id}{'' if metric == 'latency' else f'.{metric}'}.json"

@@ -11,7 +11,7 @@ import nni_latency.validation as validation
 from nni_latency.cli._console import platform_facts, results
 from nni_latency.cli._noise import is_verbose
 from nni_latency.cli._report import Pairs
-from nni_latency.units import METRIC_UNITS, format_metric, format_percent, format_seconds
+from nni_latency.units import METRIC_UNITS, format_metric, format_percent, format_seconds, number_of
 
 #: From this width on the meaning of every fact is shown.
 _WIDE = 140
@@ -53,7 +53,10 @@ def header_summary(table: tables.LookupTable | tables.OperatorTable) -> dict[str
     if table.drift:
         middle = measurement.quantile(table.drift, 0.5)
         low, high = (measurement.quantile(table.drift, level) / middle - 1 for level in (0.05, 0.95))
-        summary["drift"] = f"{low:+.1%} to {high:+.1%} in nine of ten rounds, taken out"
+        summary["drift"] = (
+            f"{format_percent(low, signed=True)} to {format_percent(high, signed=True)} in nine of ten rounds, taken "
+            "out"
+        )
     return summary
 
 
@@ -75,6 +78,6 @@ def validation_summary(path: Path | None) -> dict[str, str]:
     summary = validation.read_summary(beside)
     scores, halves = summary.scores, summary.repeatability
     return {
-        "validation": f"{scores.n} networks: MAPE {format_percent(scores.mape)} (the measurement repeats within "
-        f"{format_percent(halves.mape)}), within 10 %: {format_percent(scores.within10)}"
+        "validation": f"{number_of(scores.n, 'network')}: MAPE {format_percent(scores.mape)} (the measurement repeats "
+        f"within {format_percent(halves.mape)}), within 10 %: {format_percent(scores.within10)}"
     }

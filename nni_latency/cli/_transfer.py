@@ -20,9 +20,9 @@ from nni_latency.cli._option import grouped, option, output_option
 from nni_latency.cli._outputs import WritingCommand
 from nni_latency.cli._space_options import SpaceOptions
 from nni_latency.errors import InvalidValueError
-from nni_latency.files import write_atomically
+from nni_latency.files import naming, write_atomically
 from nni_latency.platforms import Platform
-from nni_latency.units import format_percent, format_seconds, whole_number
+from nni_latency.units import format_percent, format_seconds, number_of, whole_number
 
 _ROWS = re.compile(r"(\d+)-(\d+)")
 
@@ -76,17 +76,20 @@ def command(asked: SpaceOptions, files: _FileOptions, fit: _FitOptions, written:
     """
     networks = transfer.read_columns(files.architectures)
     encoding = _encoding(asked)
-    indices = encoding.indices(transfer.architectures_of(networks, encoding.labels))
+    with naming(files.architectures):
+        indices = encoding.indices(transfer.architectures_of(networks, encoding.labels))
     rows = _fit_rows(fit.fit_rows, len(indices))
     platform = Platform.parse(fit.platform) if fit.platform else None
     estimator = estimators.TransferEstimator(
         encoding, platform=platform, check_units=files.check_units, random_state=fit.seed
-    ).fit_sources(indices[rows], _sources(files, networks, rows))
+    )
+    with naming(files.sources):
+        estimator.fit_sources(indices[rows], _sources(files, networks, rows))
     if files.target is None:
         picks = rows[estimator.suggest(fit.samples)]
         write_atomically(written.out, _csv(_listing(networks, picks)))
         results().print(
-            f"Measure these {len(picks)} networks and give their latencies with --target; wrote "
+            f"Measure these {number_of(len(picks), 'network')} and give their latencies with --target; wrote "
             f"{escape(str(written.out))}",
         )
         return
@@ -178,9 +181,9 @@ def _report(
 ) -> None:
     console = results()
     names = [networks.index[place] for place in picks]
-    console.print(f"Measured: {len(picks)} networks, {escape(', '.join(names))}")
+    console.print(f"Measured: {number_of(len(picks), 'network')}, {escape(', '.join(names))}")
     alike = sorted(estimator.similarity_.items(), key=lambda item: -item[1])[:3]
-    similar = ", ".join(f"{name} ({share:.0%})" for name, share in alike if share > 0.005)
+    similar = ", ".join(f"{name} ({format_percent(share)})" for name, share in alike if share > 0.005)
     console.print(f"Most similar: {escape(similar)}")
     console.print(f"Measurement noise: {format_percent(estimator.noise_)}")
     for place in estimator.suspects_:
@@ -193,8 +196,8 @@ def _report(
         values, low, high = estimator.predict_interval(indices[others])
         scores, truth = estimators.score(values, target[others]), target[others]
         console.print(
-            f"On {scores.n} other networks: Spearman {scores.spearman:.3f}, MAPE {format_percent(scores.mape)}, within "
-            f"10 % {format_percent(scores.within10)}, inside the interval "
+            f"On {number_of(scores.n, 'other network')}: Spearman {scores.spearman:.3f}, MAPE "
+            f"{format_percent(scores.mape)}, within 10 % {format_percent(scores.within10)}, inside the interval "
             f"{format_percent(float(np.mean((truth >= low) & (truth <= high))))}"
         )
 

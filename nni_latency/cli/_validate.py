@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -17,7 +16,7 @@ import nni_latency.tables as tables
 import nni_latency.validation as validation
 from nni_latency.cli._console import loading_remark, print_lines, remarks
 from nni_latency.cli._estimator_options import missing_option
-from nni_latency.cli._measuring_options import DeviceOptions, EndingOptions, MeterOptions, StoreOptions
+from nni_latency.cli._measuring_options import DeviceOptions, EndingOptions, MeterOptions, StoreOptions, check_known
 from nni_latency.cli._option import grouped, option, output_option, parsed
 from nni_latency.cli._outputs import outputs
 from nni_latency.cli._progress import Measuring
@@ -26,7 +25,7 @@ from nni_latency.cli._report import ReportingCommand, print_report
 from nni_latency.cli._space_options import SPACE_OF_TABLE, SpaceOptions, choose_space, plan_for
 from nni_latency.cli._validation_report import validation_report
 from nni_latency.errors import MismatchError
-from nni_latency.files import write_atomically
+from nni_latency.units import number_of
 
 
 @dataclass(frozen=True)
@@ -76,6 +75,7 @@ def command(
     with loading_remark("Loading PyTorch, the estimator and the networks"):
         made = loading.load_estimator(estimator, missing=wanted.missing)
         plan = _source(made, asked, wanted.batch_size)
+        check_known(made.platform)
         platform = device.of(made.platform)
         runtime = where.runtime_like(made.platform, platform)
         networks = validation.draw_networks(plan, wanted.networks, seed=wanted.seed)
@@ -86,10 +86,10 @@ def command(
     meters = where.meters(metered, made.metric, platform.device, runtime)
     protocol = metered.protocol(ending.protocol(platform.threads))
     title = str(plan.space) if isinstance(plan, tables.MeasurePlan) else plan.space.name
-    with Measuring(f"{len(networks)} networks of {title}", runtime, store, meters) as measuring:
+    with Measuring(f"{number_of(len(networks), 'network')} of {title}", runtime, store, meters) as measuring:
         measured = tables.measure_networks(plan, networks, runtime, protocol, metric=made.metric, **measuring.how)
     found = validation.validate(made, plan, measured, normalise=wanted.normalise, predicted=predicted)
-    write_atomically(out, json.dumps(validation.validation_content(found), indent=1) + "\n")
+    validation.save_validation(found, out)
     plots.draw_validation(found, plot)
     print_report(validation_report(found, [f"Wrote {out} and {plot}"]))
     print_lines(remarks(), (f"Could not be run: {name}: {reason}" for name, reason in found.failures.items()))
@@ -105,13 +105,13 @@ def _source(
     space = chosen.make()
     if isinstance(estimator, estimators.OperatorTableEstimator) and estimator.table.space.name != tables.OPERATORS:
         table = estimator.table
-        if chosen.name != table.space.name:
+        if not spaces.is_space(table.space, space):
             raise MismatchError(f"The table belongs to the space {table.space.name!r}, not to {chosen.name!r}.")
         seen = tuple(spaces.check_sample(space, network.sample) for network in table.networks)
         return spaces.SampledSpace(space, table.input_shape, seen)
     if hasattr(space, "measure_plan"):
         return plan_for(space, chosen.name, chosen.batch_size)
-    return spaces.SampledSpace.of(space, chosen.batch_size, chosen.input_size)
+    return spaces.SampledSpace(space, tuple(chosen.example_inputs(space).shape))
 
 
 def _check(scores: estimators.Scores, requirements: tuple[validation.Requirement, ...]) -> None:

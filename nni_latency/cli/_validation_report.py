@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import nni_latency.validation as validation
 from nni_latency.cli._report import Column, Grid, Report
@@ -26,8 +27,8 @@ def validation_report(found: validation.Validation, after: Sequence[str] = ()) -
         Column("network", "network"),
         Column("predicted", "predicted", metric=found.metric),
         Column("measured", "measured", metric=found.metric),
-        Column("error", "error", "{:+.1%}".format),
-        Column("split-half difference", "halves", "{:.1%}".format),
+        Column("error", "error", partial(format_percent, signed=True)),
+        Column("split-half difference", "halves", format_percent),
     ]
     rows = [
         {
@@ -43,8 +44,8 @@ def validation_report(found: validation.Validation, after: Sequence[str] = ()) -
     if abs(found.speed - 1) > 0.02:
         slower = "slower" if found.speed < 1 else "faster"
         lines.append(
-            f"The machine is {abs(1 / found.speed - 1):.1%} {slower} than the predictions say of the space's "
-            "reference networks; measured times are taken to the speed that the predictions stand for."
+            f"The machine is {format_percent(abs(1 / found.speed - 1))} {slower} than the predictions say of the "
+            "space's reference networks; measured times are taken to the speed that the predictions stand for."
         )
     worst = Grid(rows[:_WORST], columns, "Worst cases")
     return Report(worst, validation.validation_content(found), rows, after=[_scores(found), *lines, *after])
@@ -59,7 +60,5 @@ def _scores(found: validation.Validation) -> Grid:
         )
     ]
     percent = {"MAPE": "mape", "RMSPE": "rmspe", "bias": "bias", "within 5 %": "within5", "within 10 %": "within10"}
-    columns = [
-        Column(header, key, "{:+.1%}".format if key == "bias" else format_percent) for header, key in percent.items()
-    ]
+    columns = [Column(header, key, partial(format_percent, signed=key == "bias")) for header, key in percent.items()]
     return Grid(rows, [Column("", "name"), *columns, Column("Spearman", "spearman", "{:.4f}".format)])

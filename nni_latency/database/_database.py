@@ -16,8 +16,8 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from nni_latency.database._migration import check_ours, check_version, downgrade, upgrade, version_of
 from nni_latency.database._schema import VERSION
-from nni_latency.errors import BusyError, FileFormatError, InvalidValueError, LatencyError, OutputError
-from nni_latency.files import locked
+from nni_latency.errors import BusyError, FileFormatError, InvalidValueError, LatencyError, OutputError, first_line
+from nni_latency.files import locked, readable
 
 #: How long a write waits for the writes of other processes [s].
 _PATIENCE = 30.0
@@ -240,12 +240,13 @@ class Database:
     @contextlib.contextmanager
     def _explained(self, doing: str) -> Iterator[None]:
         """Turn the errors of a database into one sentence."""
-        try:
-            yield
-        except DBAPIError as error:
-            raise self._explain(error.orig, doing) from error
-        except SQLAlchemyError as error:
-            raise OutputError(f"Cannot {doing} the database {self.name!r}: {error}.") from error
+        with readable(self.name, "a database") if doing == "read" else contextlib.nullcontext():
+            try:
+                yield
+            except DBAPIError as error:
+                raise self._explain(error.orig, doing) from error
+            except SQLAlchemyError as error:
+                raise OutputError(f"Cannot {doing} the database {self.name!r}: {first_line(error)}.") from error
 
     def _explain(self, error: BaseException | None, doing: str) -> LatencyError:
         reason = (str(error).strip().splitlines() or ["unknown"])[0].rstrip(".")

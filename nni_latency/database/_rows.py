@@ -10,14 +10,14 @@ from typing import Any
 
 from sqlalchemy import Row
 
-from nni_latency.errors import InvalidValueError
+from nni_latency.errors import InvalidValueError, LatencyWarning
 from nni_latency.measurement import CampaignHeader, Failure, Protocol, Record
 from nni_latency.platforms import Platform
 
 _ENCODER = json.JSONEncoder(default=dict, allow_nan=False, separators=(",", ":"))
 
 
-class DatabaseWarning(UserWarning):
+class DatabaseWarning(LatencyWarning):
     """Warns that rows of a database make no sense and are left out, and which."""
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -240,6 +241,8 @@ def _incoming(connection: Connection, row: Any, complaints: Complaints) -> Incom
     found = read_subjects(connection, row.id, complaints)
     keys = {number: subject["key"] for number, subject in found.items()}
     names = ("identifier", "user", "host", "package_version", "begun", "written", "status")
+    if not all(isinstance(moment, (int, float)) and math.isfinite(moment) for moment in (row.begun, row.written)):
+        raise InvalidValueError("its dates are no numbers")
     return Incoming(
         header_of(row),
         Origin(**{name: getattr(row, name) for name in names}),

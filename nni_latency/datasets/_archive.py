@@ -146,14 +146,20 @@ def write_archive(
 
     Raises
     ------
+    InvalidValueError
+        If something of it would not be read again.
     OutputError
         If it cannot be written.
     """
+    content = {**NETWORKS.head, **header}
+    with NETWORKS.writable(str(path)):
+        NETWORKS.check_content(content)
     with (
+        NETWORKS.writable(str(path)),
         replacing(Path(path)) as temporary,
         zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as zipped,
     ):
-        _add(zipped, HEADER, json.dumps({**NETWORKS.head, **header}, allow_nan=False))
+        _add(zipped, HEADER, json.dumps(content, allow_nan=False))
         _add(zipped, CARD, card)
         for run, by_network in parts.items():
             rows = {
@@ -163,8 +169,8 @@ def write_archive(
             _add(zipped, _parts_member(run), json.dumps(rows, allow_nan=False))
         for key, graph in graphs.items():
             _add(zipped, f"graphs/{key}.json", GraphDocument.of(graph).model_dump_json(exclude_defaults=True))
-        for name, content in onnx.items():
-            _add(zipped, onnx_member(name), content)
+        for name, file in onnx.items():
+            _add(zipped, onnx_member(name), file)
     return Path(path)
 
 

@@ -61,13 +61,24 @@ class NetworkFile:
     @cached_property
     def weights(self) -> int:
         """How many numbers its weights are."""
-        graph = load_onnx(self.path, self.batch_size).graph
+        graph = load_onnx(self.path, self._asked).graph
         return sum(math.prod(tensor.dims) for tensor in graph.initializer)
 
     @cached_property
     def graph(self) -> Graph:
         """Its operators, and how they hang together; raises as `nni_latency.operators.read_onnx`."""
-        return read_onnx(self.path, self.batch_size)
+        return read_onnx(self.path, self._asked)
+
+    @cached_property
+    def _asked(self) -> int | None:
+        """Batch size that the file is set to; none for one input a run where the file fixes a size that is no batch."""
+        if self.batch_size != 1 or self.seed is not None:
+            return self.batch_size
+        try:
+            load_onnx(self.path, self.batch_size)
+        except InvalidValueError:
+            return None
+        return self.batch_size
 
     @cached_property
     def graph_key(self) -> str:
@@ -81,10 +92,10 @@ class NetworkFile:
         """
         build: Any
         if runtime.takes_onnx or self.seed is None:
-            build = OnnxBuild(str(self.path.absolute()), self.batch_size)
+            build = OnnxBuild(str(self.path.absolute()), self._asked)
         else:
             build = partial(families()[self.family].network, self.seed)
-        inputs = onnx_inputs(self.path, self.batch_size)
+        inputs = onnx_inputs(self.path, self._asked)
         specification = {
             "name": self.name,
             "family": self.family,

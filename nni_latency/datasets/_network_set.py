@@ -14,6 +14,7 @@ from nni_latency.errors import FileFormatError, InvalidValueError, listed
 from nni_latency.graphs import latency_conflicts
 from nni_latency.operators import Graph
 from nni_latency.platforms import Platform
+from nni_latency.units import number_of
 
 #: The data set that ships.
 SHIPPED = Path(__file__).with_name("networks.zip")
@@ -109,7 +110,8 @@ class NetworkSet(Sequence[NetworkEntry]):
 
     def __repr__(self) -> str:
         names = len({entry.name for entry in self})
-        return f"NetworkSet({len(self)} latencies of {names} networks on {len(self.platforms)} platforms)"
+        latencies, networks = number_of(len(self), "latency", "latencies"), number_of(names, "network")
+        return f"NetworkSet({latencies} of {networks} on {number_of(len(self.platforms), 'platform')})"
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -232,7 +234,8 @@ def _networks_of(archive: Archive, header: NetworksDocument) -> NetworkSet:
         if item.network >= len(header.networks) or item.run >= len(header.runs):
             raise FileFormatError(
                 f"The data set {str(archive.path)!r} is not valid: a latency is of network {item.network} in run "
-                f"{item.run}, and there are {len(header.networks)} networks and {len(header.runs)} runs."
+                f"{item.run}, and there are {number_of(len(header.networks), 'network')} and "
+                f"{number_of(len(header.runs), 'run')}."
             )
         entries.append(_entry(archive, header, item, platforms[item.run]))
     check_agreement(entries, str(archive.path))

@@ -1,4 +1,4 @@
-from ._format import DocumentFormat, explain, format_of, render
+from ._format import DocumentFormat, explain, format_of, json_text, render
 from ._parts import NamedPlatformDocument, OperatorDocument, PlatformDocument, Shape, StrictDocument
 
 __all__ = [
@@ -10,5 +10,6 @@ __all__ = [
     "StrictDocument",
     "explain",
     "format_of",
+    "json_text",
     "render",
 ]

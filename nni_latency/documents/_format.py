@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import re
 import zipfile
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from nni_latency.errors import FileFormatError, LatencyError
-from nni_latency.files import write_atomically
+from nni_latency.errors import FileFormatError, InvalidValueError, LatencyError
+from nni_latency.files import readable, write_atomically
 
 Content = dict[str, Any]
 Made = TypeVar("Made")
@@ -95,9 +95,10 @@ class DocumentFormat:
         FileFormatError
             If the file is absent, truncated, altered, of another kind or of a newer version.
         """
-        content = self.read(Path(path))
-        with self.valid(str(path)):
-            return make(self.parse(content))
+        with readable(path, self.what):
+            content = self.read(Path(path))
+            with self.valid(str(path)):
+                return make(self.parse(content))
 
     def parse(self, content: Content) -> Any:
         """Bring the content of a file up to date, step by step, and check it."""
@@ -115,11 +116,35 @@ class DocumentFormat:
 
         Raises
         ------
+        InvalidValueError
+            If `load` would refuse the file.
         OutputError
             If it cannot be written.
         """
-        write_atomically(Path(path), render({**self.head, **fields}, lists))
+        with self.writable(str(path)):
+            text = render({**self.head, **fields}, lists)
+            self.check_content(json.loads(text))
+        write_atomically(Path(path), text)
         return Path(path)
+
+    def check_content(self, content: Any) -> None:
+        """Raise `ValueError` if the content of a file to be written is not what is read from one."""
+        json.dumps(content, ensure_ascii=False).encode()
+        self.model.model_validate(content)
+
+    @contextlib.contextmanager
+    def writable(self, origin: str) -> Iterator[None]:
+        """Turn whatever cannot stand in a file into one sentence, before the file is written.
+
+        Raises
+        ------
+        InvalidValueError
+            If what is done inside finds a value that a file cannot hold, or that would not be read from it.
+        """
+        try:
+            yield
+        except (TypeError, ValueError, RecursionError) as error:
+            raise InvalidValueError(f"The {self.noun} cannot be written to {origin!r}: {_reason(error)}") from error
 
     def read(self, path: Path) -> Content:
         """Read a file and check what it is.
@@ -172,7 +197,7 @@ class DocumentFormat:
         try:
             yield
         except ValidationError as error:
-            raise FileFormatError(f"The {self.noun} {origin!r} is not valid: {_short(explain(error))}") from error
+            raise FileFormatError(f"The {self.noun} {origin!r} is not valid: {_reason(error)}") from error
         except (LatencyError, TypeError, ValueError, LookupError, ArithmeticError) as error:
             raise FileFormatError(f"The {self.noun} {origin!r} is not valid: {_short(str(error))}") from error
 
@@ -196,6 +221,16 @@ def _short(text: str) -> str:
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
 
 
+def _reason(error: Exception) -> str:
+    """Say in one sentence what is wrong with a value."""
+    if isinstance(error, UnicodeEncodeError):
+        text = error.object[max(0, error.start - 10) : error.end + 10]
+        return f"a text has half of a character, which no file can hold. Got {text!r}."
+    if isinstance(error, ValidationError):
+        return _short(explain(error))
+    return f"{_short(str(error)).rstrip('.')}."
+
+
 def explain(error: ValidationError) -> str:
     """Say what the first fault of a document is, where, what stands there, and how many more there are."""
     first, *others = error.errors()
@@ -210,8 +245,9 @@ def format_of(path: str | Path) -> str:
     A file of tensors says it in its metadata, an archive in its first file.
     """
     try:
-        found = _FORMAT.search(_text(Path(path)).decode(errors="replace"))
-    except (OSError, ValueError, NotImplementedError, RuntimeError, zipfile.BadZipFile, zlib.error):
+        with readable(path, "a file of this package"):
+            found = _FORMAT.search(_text(Path(path)).decode(errors="replace"))
+    except FileFormatError:
         return ""
     return found["name"] if found else ""
 
@@ -250,3 +286,31 @@ def render(fields: Mapping[str, Any], lists: Mapping[str, Iterable[str]] | None 
         inner = ",\n  ".join(items)
         lines.append(f'"{name}": [\n  {inner}\n ]' if inner else f'"{name}": []')
     return "{\n " + ",\n ".join(lines) + "\n}\n"
+
+
+def json_text(content: Any, indent: int | None = None) -> str:
+    """Write anything as JSON: numbers that are not finite, which JSON does not have, become null.
+
+    Parameters
+    ----------
+    content : object
+        What JSON can hold, apart from such numbers.
+    indent : int, optional
+        Spaces before what lies inside; without it everything is one line.
+
+    Examples
+    --------
+    >>> json_text({"error": math.inf, "costs": (1.0, 2.0)})
+    '{"error": null, "costs": [1.0, 2.0]}'
+    """
+    return json.dumps(_finite(content), indent=indent, allow_nan=False)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {name: _finite(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    return value

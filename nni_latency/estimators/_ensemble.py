@@ -17,7 +17,7 @@ from nni_latency.estimators._table import TableEstimator
 from nni_latency.operators import OpSpec
 from nni_latency.platforms import Platform, check_same_platform
 from nni_latency.tables import LookupTable, MeasurePlan, Residency
-from nni_latency.units import combination_of
+from nni_latency.units import combination_of, number_of
 
 #: Normal quantile of a two-sided interval of 95 %.
 _NORMAL = 1.96
@@ -305,7 +305,7 @@ def _normalised(weights: Sequence[float] | None, count: int) -> tuple[float, ...
     total = math.fsum(given)
     if len(given) != count or not all(weight >= 0 for weight in given) or not 0 < total < math.inf:
         raise InvalidValueError(
-            f"The 'weights' of an ensemble must be {count} numbers >= 0, one a member. Got {list(given)}."
+            f"The 'weights' of an ensemble must be {number_of(count, 'number')} >= 0, one a member. Got {list(given)}."
         )
     return tuple(weight / total for weight in given)
 
@@ -325,8 +325,8 @@ def _check_measured(measured: ArrayLike, count: int) -> NDArray[np.float64]:
     truth = np.asarray(measured, dtype=np.float64)
     if truth.shape != (count,) or count < _LEAST:
         raise InvalidValueError(
-            f"An ensemble is weighed by at least {_LEAST} networks, with one measurement each. "
-            f"Got {count} networks and measurements of shape {truth.shape}."
+            f"An ensemble is weighed by at least {_LEAST} networks, with one measurement each. Got "
+            f"{number_of(count, 'network')} and measurements of shape {truth.shape}."
         )
     wrong = [index for index, value in enumerate(truth.tolist()) if not (math.isfinite(value) and value > 0)]
     if wrong:

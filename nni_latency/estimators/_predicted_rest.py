@@ -11,6 +11,7 @@ from nni_latency.estimators._base import Estimate, LayerEstimator
 from nni_latency.estimators._operator_predictor import OperatorPredictor
 from nni_latency.operators import OpSpec
 from nni_latency.platforms import Platform
+from nni_latency.units import number_of
 
 
 class PredictedRest(LayerEstimator):
@@ -44,7 +45,7 @@ class PredictedRest(LayerEstimator):
             raise MissingEntryError("None of the operators was met in a network yet: measure some networks first.")
 
     def __repr__(self) -> str:
-        return f"PredictedRest({self.estimator!r}, {len(self.known)} operators)"
+        return f"PredictedRest({self.estimator!r}, {number_of(len(self.known), 'operator')})"
 
     def estimate_op(self, op: OpSpec) -> Estimate:
         """Return what was measured, or predict it.

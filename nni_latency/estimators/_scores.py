@@ -68,19 +68,23 @@ def score(predicted: ArrayLike, measured: ArrayLike) -> Scores:
     (0.0667, 0.33, 1.0, 1.0)
     """
     guesses, truth = check_pairs(predicted, measured)
-    errors = guesses / truth - 1
-    # What is 10 % off to the last bit counts as 10 % off.
-    sizes = np.abs(errors).round(12)
-    return Scores(
-        n=len(truth),
-        mape=float(sizes.mean()),
-        rmspe=float(np.sqrt((errors**2).mean())),
-        bias=float(errors.mean()),
-        within5=float((sizes <= 0.05).mean()),
-        within10=float((sizes <= 0.10).mean()),
-        spearman=float(scipy.stats.spearmanr(guesses, truth).statistic) if can_correlate(guesses, truth) else math.nan,
-        worst=float(sizes.max()),
-    )
+    # What is too large for a number is infinite.
+    with np.errstate(over="ignore", invalid="ignore"):
+        errors = guesses / truth - 1
+        # What is 10 % off to the last bit counts as 10 % off.
+        sizes = np.abs(errors).round(12)
+        return Scores(
+            n=len(truth),
+            mape=float(sizes.mean()),
+            rmspe=float(np.sqrt((errors**2).mean())),
+            bias=float(errors.mean()),
+            within5=float((sizes <= 0.05).mean()),
+            within10=float((sizes <= 0.10).mean()),
+            spearman=float(scipy.stats.spearmanr(guesses, truth).statistic)
+            if can_correlate(guesses, truth)
+            else math.nan,
+            worst=float(sizes.max()),
+        )
 
 
 def check_pairs(predicted: ArrayLike, measured: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

@@ -17,13 +17,10 @@ from nni_latency.estimators._layer_share import LayerShare, layer_shares
 from nni_latency.estimators._nearest import nearest_entry
 from nni_latency.operators import OpSpec
 from nni_latency.platforms import Platform
-from nni_latency.tables import Entry, LookupTable, MeasurePlan, TableLayer, weigh_tables
-from nni_latency.units import combination_of
+from nni_latency.tables import HEAD_ONLY, Entry, LookupTable, MeasurePlan, TableLayer, weigh_tables
+from nni_latency.units import combination_of, number_of
 
 Missing = Literal["error", "nearest"]
-
-#: An argument of a space that changes the head alone, so that a table for other classes still ranks networks.
-_HEAD_ONLY = ("num_classes", "head_channels")
 
 
 class TableEstimator(LayerEstimator):
@@ -147,6 +144,11 @@ class TableEstimator(LayerEstimator):
 
     def estimate_op(self, op: OpSpec) -> Estimate:
         """Return the mean cost of the entries with this operator; it may stand in several layers."""
+        if not self._by_op:
+            raise MissingEntryError(
+                "The table was made by hand, of costs alone: it answers for networks of its space by their choices, "
+                f"and knows no operators, such as {op.op_key}."
+            )
         entries = self._by_op.get(op.op_key)
         if entries:
             return Estimate.of(Entry.mean(entries))
@@ -249,7 +251,7 @@ class TableEstimator(LayerEstimator):
     def check_plan(self, plan: MeasurePlan) -> None:
         """Raise `MismatchError` if the table belongs to another space, input size or batch size than the plan."""
         self.table.check_batch_size(plan.batch_size)
-        differences = self.table.space.differences(plan.space, ignore=_HEAD_ONLY)
+        differences = self.table.space.differences(plan.space, ignore=HEAD_ONLY)
         if differences:
             raise MismatchError(
                 f"The table belongs to another space than asked ({'; '.join(differences)}): "
@@ -284,7 +286,9 @@ class TableEstimator(LayerEstimator):
     def _from_indices(self, indices: Sequence[int]) -> dict[str, str]:
         layers = self.table.searched
         if len(indices) != len(layers):
-            raise InvalidValueError(f"An architecture of this table has {len(layers)} layers. Got {len(indices)}.")
+            raise InvalidValueError(
+                f"An architecture of this table has {number_of(len(layers), 'layer')}. Got {len(indices)}."
+            )
         for layer, index in zip(layers, indices, strict=True):
             if not 0 <= int(index) < len(layer.choices):
                 raise InvalidValueError(
@@ -344,8 +348,8 @@ class TableEstimator(LayerEstimator):
         names = [f"{layer.name}:{choice}" for layer in self.table.searched for choice in layer.missing]
         if self.missing == "error" and names:
             raise MissingEntryError(
-                f"The table lacks {len(names)} candidates: {listed(names)}. "
-                "Measure them, or take the nearest entry with missing='nearest'."
+                f"The table lacks {number_of(len(names), 'candidate')}: {listed(names)}. Measure them, or take the "
+                "nearest entry with missing='nearest'."
             )
 
     def placed(self, place: int, op: OpSpec, count: int) -> Estimate | None:

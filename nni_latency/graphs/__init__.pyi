@@ -8,13 +8,14 @@ from ._mixed_networks import MIXED
 from ._network_latencies import GROUND_TRUTH, NNLQP, NetworkLatency, read_nnlqp, write_nnlqp
 from ._onnx_form import graph_of, light_onnx
 from ._operator_cost import OperatorCost
-from ._shipped import shipped_predictor
+from ._shipped import PRETRAINED, find_predictor, shipped_predictor
 from ._variation import Variation
 
 __all__ = [
     "GROUND_TRUTH",
     "MIXED",
     "NNLQP",
+    "PRETRAINED",
     "Family",
     "GraphNetworkEstimator",
     "GraphPredictor",
@@ -24,6 +25,7 @@ __all__ = [
     "Variation",
     "families",
     "find_families",
+    "find_predictor",
     "generate_onnx",
     "generated_files",
     "graph_of",

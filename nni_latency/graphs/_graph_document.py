@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import torch
@@ -34,6 +34,10 @@ if TYPE_CHECKING:
 Array = NDArray[np.float64]
 
 _KEY, _HELD_OUT, _LATENCIES, _TREES = "nni_latency", "held_out", "latencies", "trees"
+
+
+#: Half the width of an interval, as a logarithm; more than this is no number that anybody fitted.
+_Spread = Annotated[float, Field(ge=0, le=100)]
 
 
 class SettingsDocument(StrictDocument):
@@ -63,8 +67,8 @@ class GraphPredictorDocument(StrictDocument):
     description: list[str | int]
     platforms: list[PlatformDocument] = Field(min_length=1)
     epochs: int = Field(ge=0)
-    spreads: list[float]
-    unmeasured_spread: float | None
+    spreads: list[_Spread]
+    unmeasured_spread: _Spread | None
     counts: list[int]
     families: list[str]
     kinds: list[str]
@@ -99,6 +103,8 @@ def write_predictor(predictor: GraphPredictor, path: Path) -> Path:
         "families": list(predictor.families_),
         "kinds": list(predictor.kinds_),
     }
+    with FORMAT.writable(str(path)):
+        FORMAT.check_content(content)
     tensors = {
         f"{number}/{name}": value.detach().contiguous().clone()
         for number, member in enumerate(predictor.members_)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from nni_latency.errors import InvalidValueError, listed
 from nni_latency.estimators import Estimate, NetworkEstimator
+from nni_latency.files import split_sources
 from nni_latency.graphs._graph_predictor import GraphPredictor
 from nni_latency.graphs._onnx_form import graph_of
+from nni_latency.graphs._shipped import PRETRAINED, find_predictor
 from nni_latency.platforms import Platform
 
 
@@ -26,6 +29,37 @@ class GraphNetworkEstimator(NetworkEstimator):
 
     def __init__(self, predictor: GraphPredictor, platform: Platform) -> None:
         self.predictor, self.platform = predictor, platform
+
+    @classmethod
+    def of(cls, argument: str) -> GraphNetworkEstimator:
+        """Make it of ``PREDICTOR,PLATFORM``, the argument of ``graph-network``.
+
+        Parameters
+        ----------
+        argument : str
+            A file of ``nni-latency fit graph``, or ``pretrained`` for the one that ships, which is also what an empty
+            argument means; and the id of one of its platforms, which may be left out where there is one alone.
+
+        Raises
+        ------
+        InvalidValueError
+            If it knows several platforms, and none is named.
+        UnknownNameError
+            If the predictor does not know the platform.
+        FileFormatError
+            If the file cannot be read.
+        """
+        name, *rest = split_sources(argument, 2)
+        name, platform = name or PRETRAINED, "".join(rest)
+        predictor = GraphPredictor.load(find_predictor(name))
+        if not platform and len(predictor.platforms_) > 1:
+            ids = [item.id for item in predictor.platforms_]
+            raise InvalidValueError(
+                f"The graph predictor {name!r} knows {len(ids)} platforms. Name one of them, as in "
+                f"graph-network:{name},{ids[0]}. The others are: {listed(ids[1:])}."
+            )
+        made: GraphNetworkEstimator = predictor.estimator(platform or None)
+        return made
 
     def estimate(self, model: Any, example_inputs: Any = None) -> Estimate:
         """Estimate a network.

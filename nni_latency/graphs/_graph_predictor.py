@@ -27,11 +27,15 @@ from nni_latency.graphs._operator_trees import describe
 from nni_latency.graphs._parameters import Parametrized
 from nni_latency.operators import Graph, precision_remarks, require_operators
 from nni_latency.platforms import Platform
+from nni_latency.units import number_of
 
 Array = NDArray[np.float64]
 
 #: By how much an interval widens for every share of the cost that falls to kinds never seen, as a logarithm.
 _UNSEEN = math.log(3)
+
+#: Logarithms of latencies that no predictor gives unless it is damaged.
+_LARGEST_LOGARITHM = 100
 
 
 class GraphPredictor(Parametrized):
@@ -158,7 +162,8 @@ class GraphPredictor(Parametrized):
         unmeasured.check_facts(data.platforms)
         if len(data.examples.graphs) < 2 * self.n_folds:
             raise InvalidValueError(
-                f"A graph predictor needs at least {2 * self.n_folds} networks. Got {len(data.examples.graphs)}."
+                f"A graph predictor needs at least {number_of(2 * self.n_folds, 'network')}. Got "
+                f"{len(data.examples.graphs)}."
             )
         total = self.epochs * (self.n_folds + self.n_members)
         done = 0
@@ -224,10 +229,8 @@ class GraphPredictor(Parametrized):
         encoded = encode_graph(graph)
         values = self.predict_all([encoded])[0]
         unseen = [item.op.kind not in self.kinds_ for item in graph.operators]
-        named = tuple(
-            f"operators never learned from: {kind}"
-            for kind in dict.fromkeys(item.op.kind for item, new in zip(graph.operators, unseen, strict=True) if new)
-        )
+        new = dict.fromkeys(item.op.kind for item, is_new in zip(graph.operators, unseen, strict=True) if is_new)
+        named: tuple[str, ...] = (f"operators never learned from: {', '.join(new)}",) if new else ()
         shares = self._costs(encoded, values)[unseen].sum(0) / values if any(unseen) else np.zeros(len(values))
         named += graph.remarks
         ops = [item.op for item in graph.operators]
@@ -386,7 +389,13 @@ class GraphPredictor(Parametrized):
     def _predict(self, graphs: Sequence[EncodedGraph], trees: PlatformTrees) -> Array:
         """Predict latencies [s], (n_graphs, n_platforms), by the graph networks and some of the trees."""
         logarithms = np.log(predicting.predict_members(self.members_, graphs)).mean(axis=0)
-        return np.exp(with_trees(logarithms, trees, graphs))
+        logarithms = with_trees(logarithms, trees, graphs)
+        if not (np.abs(logarithms) < _LARGEST_LOGARITHM).all():
+            raise InvalidValueError(
+                "The graph predictor gives no finite latency of this network. Its weights may be damaged: fit it again "
+                "with 'nni-latency fit graph'."
+            )
+        return np.exp(logarithms)
 
     @property
     def _settings(self) -> Settings:

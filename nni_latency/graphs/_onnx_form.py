@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from nni_latency.errors import InvalidValueError, LatencyError, reason_of
+from nni_latency.files import readable
 from nni_latency.operators import (
     Graph,
     Inputs,
@@ -83,7 +84,8 @@ def light_onnx(model: Any, example_inputs: Any = None, batch_size: int | None = 
         If the package onnx is not installed.
     """
     if isinstance(model, (str, Path)):
-        light = without_weights(load_onnx(model, batch_size, example_inputs))
+        with readable(model, "an ONNX file", InvalidValueError):
+            light = without_weights(load_onnx(model, batch_size, example_inputs))
     elif example_inputs is None:
         raise InvalidValueError("A module needs 'example_inputs': costs depend on the shapes. Got None.")
     else:

@@ -5,6 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from nni_latency.errors import UnknownNameError
+from nni_latency.files import is_file
+
+#: Stands for the predictor that ships wherever a predictor is named.
+PRETRAINED = "pretrained"
 
 _FILE = Path(__file__).with_name("pretrained.safetensors")
 
@@ -22,3 +26,19 @@ def shipped_predictor() -> Path:
             "No predictor ships with this version. Fit one with 'nni-latency fit graph', and name its file."
         )
     return _FILE
+
+
+def find_predictor(name: str | Path) -> Path:
+    """Return the file of a graph predictor: the path itself, or that of the one that ships for `PRETRAINED`.
+
+    Raises
+    ------
+    UnknownNameError
+        If this installation has no predictor of that name.
+
+    Examples
+    --------
+    >>> find_predictor("pretrained") == shipped_predictor(), str(find_predictor("mine.safetensors"))
+    (True, 'mine.safetensors')
+    """
+    return shipped_predictor() if str(name) == PRETRAINED and not is_file(name) else Path(name)

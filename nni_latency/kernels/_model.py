@@ -17,6 +17,7 @@ from nni_latency.kernels._features import FeatureTable
 from nni_latency.kernels._kernel import Kernel
 from nni_latency.kernels._process import Process
 from nni_latency.kernels._trees import Trees
+from nni_latency.units import number_of
 
 Array = NDArray[np.float64]
 
@@ -91,9 +92,13 @@ class KernelModel:
         if trees is not None:
             trees.check(n_features)
         if process is not None and len(process.centre) != n_features:
-            raise InvalidValueError(f"The process has {len(process.centre)} features, the group {n_features}.")
+            raise InvalidValueError(
+                f"The process has {number_of(len(process.centre), 'feature')}, the group {n_features}."
+            )
         if base is not None and len(base) != table.terms([sample]).shape[1]:
-            raise InvalidValueError(f"The base has {len(base)} terms, the group {table.terms([sample]).shape[1]}.")
+            raise InvalidValueError(
+                f"The base has {number_of(len(base), 'term')}, the group {table.terms([sample]).shape[1]}."
+            )
         return cls(str(content["name"]), base, trees, process)
 
 

@@ -21,6 +21,7 @@ from nni_latency.kernels._kernel import Kernel
 from nni_latency.kernels._kernel_type import KernelType
 from nni_latency.kernels._layers import ACTIVATIONS
 from nni_latency.kernels._model import CANDIDATES, fit_model, held_out
+from nni_latency.units import number_of
 
 Array = NDArray[np.float64]
 
@@ -234,8 +235,8 @@ class KernelPredictor(RegressorMixin, BaseEstimator):
             )
         if len(kernels) < FEWEST_KERNELS or seconds.shape != (len(kernels),):
             raise InvalidValueError(
-                f"A KernelPredictor needs {FEWEST_KERNELS} kernels or more, and a latency for each. "
-                f"Got {len(kernels)} kernels and latencies of {seconds.shape}."
+                f"A KernelPredictor needs {FEWEST_KERNELS} kernels or more, and a latency for each. Got "
+                f"{number_of(len(kernels), 'kernel')} and latencies of {seconds.shape}."
             )
         if not (np.isfinite(seconds).all() and (seconds > 0).all()):
             raise InvalidValueError("The latencies of kernels must be positive and finite.")

@@ -27,6 +27,7 @@ from nni_latency.kernels._kernel_type import KernelType
 from nni_latency.kernels._model import KernelModel
 from nni_latency.kernels._predictor import KernelPredictor, KernelScores
 from nni_latency.tables import SpaceReference, TableHeader
+from nni_latency.units import number_of
 
 Array = NDArray[np.float64]
 
@@ -83,7 +84,8 @@ class KernelPredictors(TableHeader):
     failures: Mapping[str, str] = field(default_factory=dict)
 
     def __repr__(self) -> str:
-        return f"KernelPredictors({self.described}, {len(self.kernels)} kernels of {len(self.predictors)} groups)"
+        kernels, groups = number_of(len(self.kernels), "kernel"), number_of(len(self.predictors), "group")
+        return f"KernelPredictors({self.described}, {kernels} of {groups})"
 
     @property
     def kinds(self) -> tuple[str, ...]:

@@ -105,7 +105,10 @@ class Prior:
         groups = {
             group: {kernel.key: count for kernel, count in kernels.items()} for group, kernels in self.counts.items()
         }
-        write_atomically(Path(path), json.dumps({**PRIOR.head, "groups": groups}, indent=0) + "\n")
+        content = {**PRIOR.head, "groups": groups}
+        with PRIOR.writable(str(path)):
+            PRIOR.check_content(content)
+        write_atomically(Path(path), json.dumps(content, indent=0) + "\n")
         return Path(path)
 
     @classmethod

@@ -21,6 +21,7 @@ from nni_latency.kernels._sampling import Sampling
 from nni_latency.kernels._way import way_of_records
 from nni_latency.measurement import Protocol, StoredCampaign
 from nni_latency.platforms import Platform
+from nni_latency.units import number_of
 
 #: Kernels from which boosted trees learn anything worth their time.
 _ENOUGH_FOR_BOOSTING = 40
@@ -116,7 +117,7 @@ def learn_kernels(
     if not predictors:
         raise InvalidValueError(
             f"A predictor needs {FEWEST_KERNELS} kernels of a group. {records.platform.id} has {len(chosen)} in "
-            f"{len(by_group)} groups."
+            f"{number_of(len(by_group), 'group')}."
         )
     return KernelPredictors(
         predictors=predictors,

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from nni_latency.errors import InvalidValueError
+from nni_latency.units import number_of
 
 Array = NDArray[np.float64]
 
@@ -52,7 +53,9 @@ class Tree:
             if self.feature[node] >= 0 and not all(
                 node < child < count for child in (self.left[node], self.right[node])
             ):
-                raise InvalidValueError(f"The node {node} of a tree must have children behind it, among {count} nodes.")
+                raise InvalidValueError(
+                    f"The node {node} of a tree must have children behind it, among {number_of(count, 'node')}."
+                )
 
 
 @dataclass(frozen=True)

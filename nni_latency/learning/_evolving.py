@@ -30,6 +30,7 @@ from nni_latency.learning._lessons import (
     lessons,
     predictor_of,
 )
+from nni_latency.units import format_percent, number_of
 
 #: Examples that are held out at least before versions are compared.
 _FEWEST = 3
@@ -144,9 +145,12 @@ def _evolve(
         current = None
     new = len(learned) - (_learned_before(store, lesson.name) if current is not None else 0)
     if new < at_least:
-        return Evolution(lesson.name, f"{new} latencies are new, and {at_least} are needed for another version.")
+        return Evolution(
+            lesson.name,
+            f"The database has {number_of(new, 'new latency', 'new latencies')}, and another version needs {at_least}.",
+        )
     if len(held_out) < _FEWEST:
-        few = f"{len(held_out)} {lesson.things} are held out, and {_FEWEST} are needed to compare versions."
+        few = f"{number_of(len(held_out), lesson.thing)} held out, and {_FEWEST} are needed to compare versions."
         return Evolution(lesson.name, few)
     try:
         predictor = lesson.fit(learned, lambda done, total: watch(lesson.name, done, total))
@@ -175,7 +179,11 @@ def _compare(
     is_better = before is None or errors["all"] <= before
     if before is not None:
         errors["before"] = before
-    remark = "" if is_better else f"It was off by {errors['all']:.1%}, and the version before by {before:.1%}."
+    remark = (
+        ""
+        if before is None or is_better
+        else f"It was off by {format_percent(errors['all'])}, and the version before by {format_percent(before)}."
+    )
     version = PredictorVersion(
         lesson.name,
         0,
@@ -190,5 +198,5 @@ def _compare(
     )
     version = add_predictor(store.database, version, file_of(lesson, predictor))
     reason = "It answers from now on." if is_better else f"It was not taken: {remark}"
-    told = f"Version {version.number} has learned from {len(learned)} latencies. {reason}"
+    told = f"Version {version.number} has learned from {number_of(len(learned), 'latency', 'latencies')}. {reason}"
     return Evolution(lesson.name, told, version, before)

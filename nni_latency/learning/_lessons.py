@@ -53,14 +53,14 @@ class Lesson(ABC, Generic[Example, Learned]):
     ----------
     name : str
         Of the predictor.
-    things : str
-        What the examples are, for messages.
+    thing : str
+        What one example is, for messages.
     examples : sequence
         Everything there is to learn from, with a latency each.
     """
 
     name: str
-    things: str
+    thing: str
     examples: Sequence[Example]
 
     @abstractmethod
@@ -95,7 +95,7 @@ class GraphLesson(Lesson[MeasuredNetwork, GraphPredictor]):
     name: str = EVOLVING
     examples: Sequence[MeasuredNetwork] = ()
     make: Callable[[], GraphPredictor] = GraphPredictor
-    things: str = field(default="networks", init=False)
+    thing: str = field(default="network", init=False)
 
     def key(self, example: MeasuredNetwork) -> str:
         """Return the key of its graph."""
@@ -131,7 +131,7 @@ class KernelLesson(Lesson[MeasuredKernel, KernelPredictors]):
     name: str
     examples: Sequence[MeasuredKernel] = ()
     records: KernelRecords | None = None
-    things: str = field(default="kernels", init=False)
+    thing: str = field(default="kernel", init=False)
 
     def key(self, example: MeasuredKernel) -> str:
         """Return the key of the kernel."""

@@ -15,7 +15,7 @@ from nni_latency.measurement._schedule import Progress, Schedule
 from nni_latency.measurement._store import CampaignLog
 from nni_latency.measurement._subject import Chain, Subject, keys_of
 from nni_latency.measurement._trimming import windows_agree
-from nni_latency.units import format_seconds
+from nni_latency.units import format_seconds, number_of
 
 #: A warm-up ends when a round takes as long as the one before, within this share.
 _WARM = 0.05
@@ -125,8 +125,8 @@ class Campaign:
         self._unexplained += 1
         if self._unexplained >= _MAX_UNEXPLAINED_FAILURES:
             raise MeasurementError(
-                f"Networks failed {self._unexplained} times, though each of their candidates ran; the last one was "
-                f"{','.join(keys)}: {reason}."
+                f"Networks failed {number_of(self._unexplained, 'time')}, though each of their candidates ran; the "
+                f"last one was {','.join(keys)}: {reason}."
             )
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nni_latency.errors import listed
+from nni_latency.units import number_of
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ class Fallback:
         operators = tuple((str(kind), int(count)) for kind, count in content["operators"])
         made = cls(str(content["ran"]), operators, int(content["n_nodes"]))
         if not 0 < made.count <= made.n_nodes:
-            raise ValueError(f"{made.count} of {made.n_nodes} nodes cannot fall back")
+            raise ValueError(f"{made.count} of {number_of(made.n_nodes, 'node')} cannot fall back")
         return made
 
     @property
@@ -63,7 +64,7 @@ class Fallback:
         return {"ran": self.ran, "operators": [list(item) for item in self.operators], "n_nodes": self.n_nodes}
 
     def __str__(self) -> str:
-        return f"{self.count} of {self.n_nodes} nodes ran {self.ran}: {_named(self.operators)}"
+        return f"{self.count} of {number_of(self.n_nodes, 'node')} ran {self.ran}: {_named(self.operators)}"
 
 
 def fallbacks_of(nodes: Iterable[tuple[str, str]], asked: Iterable[str], ran: str = "in {}") -> tuple[Fallback, ...]:
@@ -126,8 +127,8 @@ def _summary(items: list[Fallback], n_networks: int) -> str:
     worst = max(items, key=lambda item: item.count / item.n_nodes)
     kinds = Counter(kind for item in items for kind, _ in item.operators)
     return (
-        f"In {len(items)} of {n_networks} networks, up to {worst.count} of {worst.n_nodes} nodes ran {worst.ran}: "
-        f"{listed([kind for kind, _ in _ordered(kinds)])}."
+        f"In {len(items)} of {number_of(n_networks, 'network')}, up to {worst.count} of "
+        f"{number_of(worst.n_nodes, 'node')} ran {worst.ran}: {listed([kind for kind, _ in _ordered(kinds)])}."
     )
 
 

@@ -14,6 +14,7 @@ from nni_latency.measurement._rounds import balanced_round
 from nni_latency.measurement._schedule import FEWEST_ROUNDS, Schedule
 from nni_latency.measurement._subject import Chain, Subject
 from nni_latency.measurement._trimming import fewest_samples
+from nni_latency.units import number_of
 
 
 class NetworkSchedule(Schedule):
@@ -134,7 +135,10 @@ class NetworkSchedule(Schedule):
         found = next((len(run) for run in record.parts if expected not in (None, len(run))), None)
         if found is None:
             return ""
-        return f"it made {found} calls when it ran and {expected} when it was traced: its control flow depends on data"
+        return (
+            f"it made {number_of(found, 'call')} when it ran and {expected} when it was traced: its control flow "
+            "depends on data"
+        )
 
     def _is_done(self, key: str) -> bool:
         """Whether a network is known well enough; worked out once a round."""

@@ -103,7 +103,9 @@ class Protocol:
     def check_threads(self, threads: int) -> None:
         """Raise `MismatchError` if a runtime computes with another number of threads."""
         if threads != self.threads:
-            raise MismatchError(f"The runtime computes with {threads} threads, the protocol says {self.threads}.")
+            raise MismatchError(
+                f"The 'threads' must agree: the runtime has {threads}, the protocol says {self.threads}."
+            )
 
     def as_dict(self) -> dict[str, Any]:
         """Return the fields as a plain dictionary."""

@@ -17,6 +17,7 @@ from nni_latency.micro_benchmarks._document import BLOCK_SET, POINTS, PointDocum
 from nni_latency.operators import Features, OpSpec, count_operators
 from nni_latency.platforms import check_same_platform
 from nni_latency.tables import SpaceReference, TableHeader, counts_content
+from nni_latency.units import number_of
 
 #: Fields of a point that stand in the file as they are.
 _PLAIN = ("block", "kind", "input_shape", "value", "low", "high", "n_samples")
@@ -78,7 +79,8 @@ class BenchmarkPoints(TableHeader):
     failures: Mapping[str, str] = field(default_factory=dict)
 
     def __repr__(self) -> str:
-        return f"BenchmarkPoints({self.described}, {len(self.points)} points of {len(set(self.blocks))} blocks)"
+        points, blocks = number_of(len(self.points), "point"), number_of(len(set(self.blocks)), "block")
+        return f"BenchmarkPoints({self.described}, {points} of {blocks})"
 
     @property
     def workloads(self) -> list[tuple[OpSpec, ...]]:

@@ -10,6 +10,7 @@ import torch
 from nni_latency.errors import InvalidValueError, UnreachableTargetError
 from nni_latency.nas import _nni
 from nni_latency.nas._controller import Controller
+from nni_latency.units import number_of
 
 #: Networks that are drawn at a time where a filter refuses some.
 _BATCH = 64
@@ -254,8 +255,8 @@ class ControllerModule(_nni.BaseOneShotLightningModule):
 
     def _give_up(self) -> UnreachableTargetError:
         return UnreachableTargetError(
-            f"None of {self._strategy.attempts} networks drawn passes the filter. Widen its range, or draw more often "
-            "with 'attempts'."
+            f"None of {number_of(self._strategy.attempts, 'network')} drawn passes the filter. Widen its range, or "
+            "draw more often with 'attempts'."
         )
 
     def _take(self, architecture: torch.Tensor) -> dict[str, Any]:

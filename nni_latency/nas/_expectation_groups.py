@@ -14,6 +14,7 @@ from torch import nn
 from nni_latency.errors import InvalidValueError
 from nni_latency.estimators import AdditiveCost, ChoiceCost
 from nni_latency.nas._expectation import ExpectedCost, check_labels, flat_softmax
+from nni_latency.units import number_of
 
 #: Most combinations of choices that a derived label may follow from.
 _MOST_COMBINATIONS = 1 << 16
@@ -96,8 +97,8 @@ class _Following:
         sizes = [len(values[label]) for label in item.labels]
         if math.prod(sizes) > _MOST_COMBINATIONS:
             raise InvalidValueError(
-                f"{', '.join(item.outputs[:3])} follow from {math.prod(sizes)} combinations of choices: too many for "
-                "an expected cost. Search by filters, or by penalties on samples."
+                f"{', '.join(item.outputs[:3])} follow from {number_of(math.prod(sizes), 'combination')} of choices: "
+                "too many for an expected cost. Search by filters, or by penalties on samples."
             )
         rows, outcomes = [], []
         for combination in itertools.product(*map(range, sizes)):

@@ -67,6 +67,11 @@ class FBNet(DARTS):
     UnreachableTargetError
         When the experiment starts, if no network of the space meets the target, or none uses that share of it.
 
+    Warns
+    -----
+    TargetWarning
+        When the experiment starts, if every network of the space meets the target.
+
     References
     ----------
     .. [1] B. Wu et al., "FBNet: Hardware-Aware Efficient ConvNet Design via Differentiable Neural Architecture

@@ -8,6 +8,7 @@ from typing import Any
 
 from nni_latency.errors import InvalidValueError, UnreachableTargetError
 from nni_latency.nas._nni import Profiler, RangeProfilerFilter
+from nni_latency.nas._space_cost import warn_of_loose_limit
 from nni_latency.units import format_metric, with_article
 
 
@@ -90,7 +91,7 @@ def _is_number(value: object) -> bool:
 
 
 def _check_range(profiler: Any, low: float | None, high: float | None) -> None:
-    """Raise `UnreachableTargetError` if a profiler that knows its range has nothing between the bounds."""
+    """Raise `UnreachableTargetError` if nothing is between the bounds, and warn if everything is, where it is known."""
     cost: Any = getattr(profiler, "cost", None)
     if cost is None or not hasattr(cost, "range"):
         return
@@ -105,3 +106,5 @@ def _check_range(profiler: Any, low: float | None, high: float | None) -> None:
             f"No network of the space has {with_article(cost.metric)} of {asked}. Reachable is "
             f"{format_metric(cheapest, cost.metric)} to {format_metric(costliest, cost.metric)}."
         )
+    if low is None or low <= cheapest:
+        warn_of_loose_limit(cost, high)

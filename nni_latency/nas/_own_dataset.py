@@ -15,6 +15,7 @@ from torch.utils.data import TensorDataset
 
 from nni_latency.errors import InvalidValueError, LatencyError, reason_of
 from nni_latency.imports import import_place
+from nni_latency.units import number_of
 
 #: Names of the arrays of a file: images and their classes.
 _NAMES = (("images", "labels"), ("x", "y"))
@@ -119,14 +120,14 @@ def pictures_of(images: Any, labels: Any, name: str) -> TensorDataset:
         )
     if classes.is_floating_point() or classes.shape != pictures.shape[:1] or int(classes.min()) < 0:
         raise InvalidValueError(
-            f"The labels of the data set {name!r} must be {len(pictures)} whole numbers from 0, one for each image. "
-            f"Got {tuple(classes.shape)} of {str(classes.dtype).removeprefix('torch.')}"
+            f"The labels of the data set {name!r} must be {number_of(len(pictures), 'whole number')} from 0, one for "
+            f"each image. Got {tuple(classes.shape)} of {str(classes.dtype).removeprefix('torch.')}"
             f"{f', from {classes.min()}' if classes.numel() else ''}."
         )
     if int(classes.max()) >= len(pictures):
         raise InvalidValueError(
             f"The labels of the data set {name!r} must be classes numbered from 0. Got {int(classes.max())} among "
-            f"{len(pictures)} images."
+            f"{number_of(len(pictures), 'image')}."
         )
     return TensorDataset(_normal(pictures, name), classes.long())
 

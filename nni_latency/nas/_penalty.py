@@ -14,6 +14,7 @@ from nni_latency.nas._depth import depth_logits, proxyless_depths
 from nni_latency.nas._expectation_groups import expected_cost
 from nni_latency.nas._nni import BaseSuperNetModule, Cell, ExpectationProfilerPenalty
 from nni_latency.nas._profiler import LatencyProfiler
+from nni_latency.nas._space_cost import warn_of_loose_limit
 
 
 class LatencyPenalty(ExpectationProfilerPenalty):
@@ -68,6 +69,7 @@ class LatencyPenalty(ExpectationProfilerPenalty):
         check_no_cells(profiler.space, type(self).__name__)
         if nonlinear == "positive":
             profiler.cost.check_target(baseline)
+            warn_of_loose_limit(profiler.cost, baseline)
         super().__init__(profiler, baseline, scale, nonlinear=nonlinear, aggregate=aggregate)
         self.expected = expected_cost(profiler.cost)
         self._alphas: list[torch.Tensor] | None = None

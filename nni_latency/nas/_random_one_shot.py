@@ -6,6 +6,7 @@ from typing import Any
 
 from nni_latency.errors import InvalidValueError, UnreachableTargetError
 from nni_latency.nas import _nni
+from nni_latency.units import number_of
 
 
 class RandomOneShot(_nni.RandomOneShot):
@@ -66,8 +67,8 @@ class ObedientSamplingModule(_nni.RandomSamplingLightningModule):
             if self.filter is None or self.filter(sample):
                 return sample
         raise UnreachableTargetError(
-            f"None of {self._sampling_patience} random paths passes the filter. Widen its range, or draw more often "
-            "with 'attempts'."
+            f"None of {number_of(self._sampling_patience, 'random path')} passes the filter. Widen its range, or draw "
+            "more often with 'attempts'."
         )
 
     def export(self) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 import torch
 
 from nni_latency.errors import InvalidValueError
+from nni_latency.files import is_file
 from nni_latency.loading import EstimatorSource, load_estimator
 from nni_latency.nas import _nni
 from nni_latency.nas._filter import sample_of
@@ -236,6 +237,6 @@ def _report(accuracy: float, found: Mapping[str, float], further: Mapping[str, f
 
 def _absolute(costs: Any) -> Any:
     """Return an existing file by its absolute path, and anything else as it is."""
-    if isinstance(costs, str | os.PathLike) and Path(costs).is_file():
+    if isinstance(costs, str | os.PathLike) and is_file(costs):
         return str(Path(costs).resolve())
     return costs

@@ -6,7 +6,7 @@ import warnings
 from dataclasses import replace
 from typing import Any
 
-from nni_latency.errors import InvalidValueError, MismatchError, listed
+from nni_latency.errors import InvalidValueError, MismatchError, TargetWarning, listed
 from nni_latency.estimators import (
     AdditiveCost,
     Distillation,
@@ -31,7 +31,8 @@ from nni_latency.spaces import (
     operators_of_space,
     plan_of,
 )
-from nni_latency.tables import SpaceReference
+from nni_latency.tables import HEAD_ONLY, UNKNOWN_SPACE, SpaceReference
+from nni_latency.units import format_metric, with_article
 
 #: Networks that an estimator measures which measures on demand; the operators of all others are predicted.
 N_NETWORKS = 12
@@ -75,6 +76,30 @@ def cost_of_space(
     return _by_value(cost, choices_of(space))
 
 
+def warn_of_loose_limit(cost: SpaceCost, limit: float | None) -> None:
+    """Warn if no network of a space costs more than a limit, which then has no effect on a search.
+
+    Where networks are only known one by one, the limit must be twice what the costliest of some of them costs.
+
+    Parameters
+    ----------
+    cost : AdditiveCost, GroupedCost or FrozenCost
+        Of the space.
+    limit : float or None
+        In the SI unit of the metric; None is none.
+    """
+    if limit is None:
+        return
+    low, high = cost.range
+    if limit >= high * (2 if isinstance(cost, FrozenCost) else 1):
+        warnings.warn(
+            f"The target excludes no network: {with_article(cost.metric)} in this space is "
+            f"{format_metric(low, cost.metric)} to {format_metric(high, cost.metric)}.",
+            TargetWarning,
+            stacklevel=3,
+        )
+
+
 def _by_operators(
     estimator: LayerEstimator, space: Any, example_inputs: Any, n_networks: int
 ) -> GroupedCost | FrozenCost:
@@ -111,10 +136,16 @@ def _by_value(cost: AdditiveCost, choices: dict[str, list[Any]]) -> AdditiveCost
 
 
 def _check_table(estimator: TableEstimator, space: Any, example_inputs: Any) -> None:
-    """Raise `MismatchError` if a table made by hand belongs to another class of spaces, or another batch size."""
+    """Raise `MismatchError` if a table made by hand belongs to another space, batch size or, where known, input."""
     table = estimator.table
-    asked = SpaceReference.of_class(type(space))
-    if table.space.name not in ("unknown", asked.name):
-        raise MismatchError(f"The table belongs to another space than asked: {table.space} against {asked}.")
-    if example_inputs is not None:
-        table.check_batch_size(freeze_shapes(example_inputs)[0].shape[0])
+    if table.space.name != UNKNOWN_SPACE:
+        asked = SpaceReference.of_class(type(space), space.args)
+        same = replace(asked, name=table.space.name) if table.space.is_of(type(space)) else asked
+        if table.space.differences(same, ignore=HEAD_ONLY):
+            raise MismatchError(f"The table belongs to another space than asked: {table.space} against {asked}.")
+    if example_inputs is None:
+        return
+    shape = tuple(freeze_shapes(example_inputs)[0].shape)
+    table.check_batch_size(shape[0])
+    if len(table.input_shape) > 1 and shape != table.input_shape:
+        raise MismatchError(f"The table belongs to inputs of {table.input_shape}, not of {shape}.")

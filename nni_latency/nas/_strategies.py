@@ -17,9 +17,11 @@ from nni_latency.nas._filter import LatencyFilter
 from nni_latency.nas._penalty import architecture_logits
 from nni_latency.nas._profiler import LatencyProfiler
 from nni_latency.nas._settings import DIFFERENTIABLE, STRATEGIES, is_one_shot
+from nni_latency.nas._space_cost import warn_of_loose_limit
 from nni_latency.nas._target import TargetPenalty, check_fill
 from nni_latency.nas._training import quiet_lightning
 from nni_latency.spaces import draw_samples, network_of
+from nni_latency.units import number_of
 
 #: Rewards between two steps of the controller: an epoch of a small data set has few.
 _REWARDS = 4
@@ -70,6 +72,7 @@ class SearchAim:
 
     def __post_init__(self) -> None:
         check_fill(self.fill, self.profiler.cost, self.limit)
+        warn_of_loose_limit(self.profiler.cost, self.limit)
 
     @property
     def filter(self) -> LatencyFilter:
@@ -230,7 +233,7 @@ def check_images(space: Any, images: torch.Tensor, num_classes: int) -> int:
         shape = f"a tensor of shape {tuple(found.shape)}" if isinstance(found, torch.Tensor) else type(found).__name__
         raise InvalidValueError(
             f"The networks of {type(space).__name__} must return a number for each of the data set's {num_classes} "
-            f"classes and each image. Got {shape} for {len(images)} images."
+            f"classes and each image. Got {shape} for {number_of(len(images), 'image')}."
         )
     return int(found.shape[1])
 

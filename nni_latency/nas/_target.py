@@ -10,6 +10,7 @@ from nni_latency.errors import InvalidValueError, UnreachableTargetError
 from nni_latency.estimators import AdditiveCost, GroupedCost
 from nni_latency.nas._penalty import LatencyPenalty
 from nni_latency.nas._profiler import LatencyProfiler
+from nni_latency.nas._space_cost import warn_of_loose_limit
 from nni_latency.units import format_metric, format_percent, with_article
 
 #: How much a violation presses at once, and how much of it the multipliers remember after every step.
@@ -68,6 +69,7 @@ class TargetPenalty(LatencyPenalty):
         super().__init__(profiler, target, weight)
         profiler.cost.check_target(target)
         check_fill(fill, profiler.cost, target)
+        warn_of_loose_limit(profiler.cost, target)
         self.fill = fill
         self.register_buffer("multipliers", torch.zeros(2))
 

@@ -19,7 +19,7 @@ from ._op_key import OP_KEY, parse_op_keys
 from ._op_spec import LARGEST_TENSOR, AttributeValue, OpSpec
 from ._rebuild import build_operator
 from ._shuffle import ChannelShuffle, shuffle_channels
-from ._tensors import Learned, is_parameter, shares_memory_of, tensors_in
+from ._tensors import Learned, is_parameter, packed_weights, shares_memory_of, tensors_in
 from ._trace import By, Graph, Trace, TracedOperator, TracingWarning
 from ._tracing import capture_operators, run_traced, trace, trace_both
 
@@ -72,6 +72,7 @@ __all__ = [
     "load_onnx",
     "onnx_inputs",
     "onnx_network",
+    "packed_weights",
     "parse_op_keys",
     "parts_of",
     "precision_remarks",

@@ -14,6 +14,7 @@ from typing import Any
 
 from nni_latency.errors import InvalidValueError
 from nni_latency.operators._op_spec import OpSpec, Shape
+from nni_latency.units import number_of
 
 _BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2, "int64": 8, "int32": 4, "int16": 2, "int8": 1}
 _BYTES |= {"uint8": 1, "bool": 1, "qint8": 1, "quint8": 1, "complex64": 8, "complex128": 16}
@@ -126,7 +127,7 @@ def learned_shapes(op: OpSpec) -> tuple[Shape | None, ...]:
     if len(places) != len(op.input_shapes) or not all(map(_SHAPE.fullmatch, places)):
         raise InvalidValueError(
             f"The attribute 'learned' of {op.op_key} must have the shape of a parameter, or nothing, for each of its "
-            f"{len(op.input_shapes)} inputs, with a '+' between them. Got {text!r}."
+            f"{number_of(len(op.input_shapes), 'input')}, with a '+' between them. Got {text!r}."
         )
     return tuple(tuple(map(int, place.split("x"))) if place else None for place in places)
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from nni_latency.errors import InvalidValueError
+from nni_latency.files import readable
 from nni_latency.imports import require
 from nni_latency.operators._onnx_attributes import details_of
 from nni_latency.operators._onnx_inputs import check_inputs, load_onnx
@@ -48,13 +50,14 @@ def read_onnx(path: str | Path, batch_size: int | None = None, example_inputs: A
     """
     onnx = require("onnx", "Reading ONNX", "onnx")
     model = load_onnx(path, batch_size, example_inputs)
-    check_inputs(model.graph, path)
-    nodes = ordered(model.graph, path)
-    leave_out_weights(onnx, model)
-    walk = Walk(onnx, model, lambda node: (describe_node(node), details_of(onnx, node.attributes)), str(path))
-    inputs, outputs = walk.run(model.graph, nodes)
-    returned, taken = (tuple(tensor.shape for tensor in some) for some in (outputs, inputs))
-    return Graph(tuple(walk.operators), len(nodes), returned, taken, walk.remarks)
+    with readable(path, "an ONNX file", InvalidValueError):
+        check_inputs(model.graph, path)
+        nodes = ordered(model.graph, path)
+        leave_out_weights(onnx, model)
+        walk = Walk(onnx, model, lambda node: (describe_node(node), details_of(onnx, node.attributes)), str(path))
+        inputs, outputs = walk.run(model.graph, nodes)
+        returned, taken = (tuple(tensor.shape for tensor in some) for some in (outputs, inputs))
+        return Graph(tuple(walk.operators), len(nodes), returned, taken, walk.remarks)
 
 
 #: The same, by an older name.

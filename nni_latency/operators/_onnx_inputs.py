@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from nni_latency.errors import InvalidValueError, listed
+from nni_latency.files import readable
 from nni_latency.imports import require
 from nni_latency.operators._inputs import InputShape, freeze_inputs
 from nni_latency.operators._onnx_frames import Node
@@ -16,6 +17,7 @@ from nni_latency.operators._onnx_model import open_onnx, ordered
 from nni_latency.operators._onnx_tensors import dtype_name, shape_in_file
 from nni_latency.operators._onnx_walk import Walk
 from nni_latency.operators._op_spec import LARGEST_TENSOR, OpSpec, Shape
+from nni_latency.units import number_of
 
 #: First sizes with which a batch is looked for: primes, which products of other sizes rarely are.
 _PROBES = (7, 11, 13, 17, 19, 23)
@@ -37,8 +39,9 @@ def load_onnx(path: str | Path, batch_size: int | None = None, example_inputs: A
         As for `nni_latency.operators.read_onnx`.
     """
     onnx = require("onnx", "Reading ONNX", "onnx")
-    model = open_onnx(onnx, path)
-    _Fixing(onnx, model, str(path), batch_size).fix(example_inputs)
+    with readable(path, "an ONNX file", InvalidValueError):
+        model = open_onnx(onnx, path)
+        _Fixing(onnx, model, str(path), batch_size).fix(example_inputs)
     return model
 
 
@@ -139,8 +142,8 @@ class _Fixing:
         free = [name for name in names if name not in kwargs]
         if unknown or len(args) > len(free):
             raise InvalidValueError(
-                f"The inputs of {self._path!r} are {listed(names) or 'none'}. "
-                f"Got {listed(unknown) or f'{len(args) + len(kwargs)} inputs'}."
+                f"The inputs of {self._path!r} are {listed(names) or 'none'}. Got "
+                f"{listed(unknown) or number_of(len(args) + len(kwargs), 'input')}."
             )
         return {**dict(zip(free, args, strict=False)), **kwargs}
 
@@ -164,8 +167,8 @@ class _Fixing:
         if _has_shape(item) and len(shape) != len(own):
             without = f" or, without the batch, {len(own) - 1}" if len(own) > 1 else ""
             raise InvalidValueError(
-                f"The input {item.name!r} of {self._path!r} has the shape {written(own)}: it takes {len(own)} sizes"
-                f"{without}. Got {written(shape)}."
+                f"The input {item.name!r} of {self._path!r} has the shape {written(own)}: it takes "
+                f"{number_of(len(own), 'size')}{without}. Got {written(shape)}."
             )
         fixed = [str(size) for size, new in zip(own, shape, strict=False) if size and size != new]
         if fixed:

@@ -11,6 +11,7 @@ from typing import Any
 from nni_latency.errors import InvalidValueError, first_line, listed
 from nni_latency.operators._onnx_tensors import shape_in_file
 from nni_latency.operators._op_spec import LARGEST_TENSOR
+from nni_latency.units import number_of
 
 #: Bytes of a file at most, which is what the format itself allows, and nodes of a network.
 _MOST_BYTES, _MOST_NODES = 2**31, 100_000
@@ -50,7 +51,9 @@ def _check(onnx: Any, model: Any, path: str | Path) -> None:
     if not nodes and not model.graph.output:
         raise InvalidValueError(f"{str(path)!r} is not an ONNX file that can be read: it holds no graph.")
     if nodes > _MOST_NODES:
-        raise InvalidValueError(f"{str(path)!r} has {nodes} nodes, and {_MOST_NODES} are the most that are read.")
+        raise InvalidValueError(
+            f"{str(path)!r} has {number_of(nodes, 'node')}, and {_MOST_NODES} are the most that are read."
+        )
     negative = [tensor.name for tensor in model.graph.initializer if any(size < 0 for size in tensor.dims)]
     if negative:
         raise InvalidValueError(f"{str(path)!r} has tensors with sizes below 0: {listed(negative)}.")

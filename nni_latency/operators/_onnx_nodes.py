@@ -13,6 +13,7 @@ from nni_latency.operators._onnx_inference import STANDARD
 from nni_latency.operators._onnx_kinds import PLAIN, transposed
 from nni_latency.operators._onnx_values import Value
 from nni_latency.operators._op_spec import OpSpec, Shape
+from nni_latency.units import number_of
 
 #: Kinds whose weights are parameters of a layer, and kinds whose weights are one of the numbers that they work on.
 _WEIGHTED = ("layer_norm", "group_norm", "instance_norm", "prelu", "rms_norm")
@@ -98,7 +99,7 @@ def _window(node: Node, dimensions: int) -> tuple[Shape, Shape]:
     ones = (1,) * dimensions
     found = tuple(tuple(node.attributes.get(name) or ones) for name in ("strides", "dilations"))
     if any(len(sizes) != dimensions for sizes in found):
-        raise ValueError(f"its strides and dilations must be {dimensions} numbers each")
+        raise ValueError(f"its strides and dilations must be {number_of(dimensions, 'number')} each")
     return found[0], found[1]
 
 
@@ -121,9 +122,12 @@ def _convolution(node: Node) -> OpSpec:
     data, weight, out = _needed(node, 0).shape, _needed(node, 1).shape, node.outputs[0].shape
     kernel, groups = weight[2:], int(node.attributes.get("group", 1))
     if len(data) != len(weight) or not kernel:
-        raise ValueError(f"it takes an input of {len(data)} dimensions and weights of {len(weight)}")
+        raise ValueError(f"it takes an input of {number_of(len(data), 'dimension')} and weights of {len(weight)}")
     if weight[1] * groups != data[1] or weight[0] % groups:
-        raise ValueError(f"its weights {weight} in {groups} groups do not fit an input with {data[1]} channels")
+        raise ValueError(
+            f"its weights {weight} in {number_of(groups, 'group')} do not fit an input with "
+            f"{number_of(data[1], 'channel')}"
+        )
     stride, dilation = _window(node, len(kernel))
     attributes: dict[str, Any] = {
         "out_channels": weight[0],
@@ -157,7 +161,7 @@ def _transposed_convolution(node: Node) -> OpSpec:
     data, weight, out = _needed(node, 0).shape, _needed(node, 1).shape, node.outputs[0].shape
     kernel, groups = weight[2:], int(node.attributes.get("group", 1))
     if len(data) != len(weight) or weight[0] != data[1] or weight[0] % groups:
-        raise ValueError(f"its weights {weight} in {groups} groups do not fit an input of shape {data}")
+        raise ValueError(f"its weights {weight} in {number_of(groups, 'group')} do not fit an input of shape {data}")
     stride, dilation = _window(node, len(kernel))
     extra = tuple(node.attributes.get("output_padding", (0,) * len(kernel)))
     # What the sizes of the output say: 'auto_pad' and 'output_shape' decide it in place of 'pads'.

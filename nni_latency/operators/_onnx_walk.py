@@ -21,6 +21,9 @@ from nni_latency.operators._trace import TracedOperator
 #: Operators that a network runs at most, and nodes that are visited for them.
 _MOST_OPERATORS, _MOST_VISITS = 100_000, 500_000
 
+#: Turns of a loop at most.
+_MOST_TURNS = 10_000
+
 #: Functions, branches and loops inside of each other at most.
 _DEEPEST = 50
 
@@ -315,6 +318,7 @@ class Walk:
             carried = results[:n_carried]
             stacked.append([item for item in results[n_carried:] if item])
             going, count = truth_of(again), count + 1
+            self._check_turns(count, frame.prefix + name)
             if going is None and most >= _ENDLESS:
                 is_open = True
                 break
@@ -333,6 +337,7 @@ class Walk:
         axes = list(attributes.get("scan_input_axes", [axis] * n_scanned))
         slices = [self._slice(item, at) for item, at in zip(scanned, axes, strict=True) if item is not None]
         count = min((item.shape[at] for item, at in zip(scanned, axes, strict=True) if item is not None), default=0)
+        self._check_turns(count, frame.prefix + name)
         stacked: list[list[Value]] = []
         for number in range(count):
             inner = frame.inside(f"{name}[{number}]", place, name)
@@ -340,6 +345,12 @@ class Walk:
             stacked.append([item for item in results[len(states) :] if item])
             states = results[: len(states)]
         return [*states, *self._stacked(stacked, count, len(body.output) - len(states), body, axis)]
+
+    def _check_turns(self, count: int, name: str) -> None:
+        if count > _MOST_TURNS:
+            raise InvalidValueError(
+                f"The loop {name!r} in {self._path!r} runs more than {_MOST_TURNS} times, the most that are read."
+            )
 
     def _slice(self, value: Value, axis: int) -> Value:
         axis %= max(1, len(value.shape))

@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from nni_latency.errors import InvalidValueError
+from nni_latency.files import readable
 from nni_latency.imports import require
 from nni_latency.operators._export import OnnxNetwork
 from nni_latency.operators._inputs import Inputs
@@ -64,20 +65,21 @@ def onnx_network(path: str | Path, batch_size: int | None = None, example_inputs
     """
     onnx = require("onnx", "Reading ONNX", "onnx")
     model = load_onnx(path, batch_size, example_inputs)
-    _number(model.graph)
-    count = len(model.graph.node)
-    generator = np.random.default_rng(0)
-    spreads, made_up = _spreads(model.graph), dict[str, Any]()
-    for tensor in model.graph.initializer:
-        if lacks_values(onnx, tensor):
-            if tensor.data_type not in fractional(onnx):
-                raise InvalidValueError(
-                    f"The tensor {tensor.name!r} of {str(path)!r} has no values in the file. It holds whole numbers, "
-                    "which cannot be made up. Save the network with them."
-                )
-            made_up[tensor.name] = tensor
-            _fill(onnx, tensor, spreads, generator)
-    _set_apart(onnx, model.graph, made_up, spreads, generator)
+    with readable(path, "an ONNX file", InvalidValueError):
+        _number(model.graph)
+        count = len(model.graph.node)
+        generator = np.random.default_rng(0)
+        spreads, made_up = _spreads(model.graph), dict[str, Any]()
+        for tensor in model.graph.initializer:
+            if lacks_values(onnx, tensor):
+                if tensor.data_type not in fractional(onnx):
+                    raise InvalidValueError(
+                        f"The tensor {tensor.name!r} of {str(path)!r} has no values in the file. It holds whole "
+                        "numbers, which cannot be made up. Save the network with them."
+                    )
+                made_up[tensor.name] = tensor
+                _fill(onnx, tensor, spreads, generator)
+        _set_apart(onnx, model.graph, made_up, spreads, generator)
     return OnnxNetwork(model, count)
 
 
@@ -137,16 +139,18 @@ def onnx_inputs(path: str | Path, batch_size: int | None = None, example_inputs:
     """
     onnx = require("onnx", "Reading ONNX", "onnx")
     model = load_onnx(path, batch_size, example_inputs)
-    found = []
-    for item in fed_inputs(model.graph):
-        sizes = shape_in_file(item)
-        if not all(sizes):
-            raise InvalidValueError(
-                f"The input {item.name!r} of {str(path)!r} has the open shape {written(sizes)}. Give example inputs."
-            )
-        dtype = str(onnx.helper.tensor_dtype_to_np_dtype(item.type.tensor_type.elem_type))
-        found.append(torch.empty(sizes, dtype=getattr(torch, dtype), device="meta"))
-    return Inputs(tuple(found))
+    with readable(path, "an ONNX file", InvalidValueError):
+        found = []
+        for item in fed_inputs(model.graph):
+            sizes = shape_in_file(item)
+            if not all(sizes):
+                raise InvalidValueError(
+                    f"The input {item.name!r} of {str(path)!r} has the open shape {written(sizes)}. "
+                    "Give example inputs."
+                )
+            dtype = str(onnx.helper.tensor_dtype_to_np_dtype(item.type.tensor_type.elem_type))
+            found.append(torch.empty(sizes, dtype=getattr(torch, dtype), device="meta"))
+        return Inputs(tuple(found))
 
 
 def _spreads(graph: Any) -> dict[str, tuple[float, float]]:

@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
+from nni_latency.errors import LatencyWarning
 from nni_latency.operators._op_spec import OpSpec
 
 #: What counts as one operator: a leaf module, or a call of a torch function.
 By = Literal["module", "graph"]
 
 
-class TracingWarning(UserWarning):
+class TracingWarning(LatencyWarning):
     """Warns that a network could not be traced in the way asked for, and how it was traced instead."""
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from nni_latency.errors import InvalidValueError, MismatchError
 from nni_latency.platforms._devices import resolve_device
 from nni_latency.platforms._facts import FACTS, FactValue, collect_facts
+from nni_latency.units import number_of
 
 PRECISIONS = ("fp32", "bf16", "fp16", "int8")
 
@@ -56,16 +57,20 @@ class Platform:
             raise InvalidValueError(
                 f"The 'device' of a Platform must be lower-case letters, digits and dashes. Got {self.device!r}."
             )
+        if not re.fullmatch(r"[A-Za-z0-9_-]+", self.runtime):
+            raise InvalidValueError(
+                f"The 'runtime' of a Platform must be letters, digits and dashes. Got {self.runtime!r}."
+            )
         if self.precision not in PRECISIONS:
             raise InvalidValueError(
                 f"The 'precision' of a Platform must be one of {', '.join(PRECISIONS)}. Got {self.precision!r}."
             )
-        if self.threads < 1:
-            raise InvalidValueError(f"The 'threads' of a Platform must be an int >= 1. Got {self.threads}.")
+        if not 1 <= self.threads < 10**6:
+            raise InvalidValueError(f"The 'threads' of a Platform must be an int from 1 to 999999. Got {self.threads}.")
         object.__setattr__(self, "facts", MappingProxyType(dict(self.facts)))
 
     def __repr__(self) -> str:
-        return f"Platform({self.id!r}, {len(self.facts)} facts)"
+        return f"Platform({self.id!r}, {number_of(len(self.facts), 'fact')})"
 
     def __reduce__(self) -> tuple[type[Platform], tuple[object, ...]]:
         """Pickle the facts as a plain dictionary: a read-only view cannot be."""

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from nni_latency.estimators.acts import ActsEstimator, convolving, score_blocks
 from nni_latency.micro_benchmarks import BenchmarkPoints
 from nni_latency.plots._canvas import GREY, PALETTE, logarithmic, plain, save_png
-from nni_latency.units import format_percent, format_seconds
+from nni_latency.units import format_percent, format_seconds, number_of
 
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">", "p", "h", "d")
 
@@ -65,7 +65,9 @@ def draw_predictions(estimator: ActsEstimator, points: BenchmarkPoints, out: str
         If it cannot be written.
     """
     predicted, measured = estimator.predict(points.workloads), points.latencies
-    figure = _figure(f"{estimator.variant} ACTS fit of {estimator.platform.id}, {len(measured)} blocks it never saw")
+    figure = _figure(
+        f"{estimator.variant} ACTS fit of {estimator.platform.id}, {number_of(len(measured), 'block')} it never saw"
+    )
     left, right = figure.subplots(1, 2, width_ratios=(1, 1))
     kinds = [point.kind for point in points.points]
     _draw_scatter(left, predicted, measured, kinds, estimator.interval_factor_)
@@ -86,7 +88,7 @@ def _title(estimator: ActsEstimator, count: int) -> str:
         f"{label} {format_percent(shares[name])}"
         for name, label in (("acts", "ACTS"), ("inp", "INP"), ("flops", "FLOPs"), ("constant", "constant"))
     )
-    what = f"{estimator.variant} ACTS fit of {estimator.platform.id} on {count} points"
+    what = f"{estimator.variant} ACTS fit of {estimator.platform.id} on {number_of(count, 'point')}"
     return f"{what}\nbound by {estimator.bound_}: {parts}"
 
 

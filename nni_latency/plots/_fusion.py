@@ -13,6 +13,7 @@ from matplotlib.patches import Rectangle
 from nni_latency.errors import InvalidValueError
 from nni_latency.operators import FusionRules, OpSpec, Trace, divide, family_of, group_of
 from nni_latency.plots._canvas import BLUE, DARK, GREEN, GREY, ORANGE, VERMILION, save_png
+from nni_latency.units import number_of
 
 #: Colour of a box by what it computes, and whether white letters can be read on it.
 _COLOURS = {
@@ -83,7 +84,8 @@ def draw_fusion(network: Trace, rules: FusionRules, out: str | Path, *, title: s
     """
     if not 1 <= len(network.operators) <= _MOST:
         raise InvalidValueError(
-            f"A network of {len(network.operators)} operators cannot be drawn: it must have 1 to {_MOST} of them."
+            f"A network of {number_of(len(network.operators), 'operator')} cannot be drawn: it must have 1 to {_MOST} "
+            "of them."
         )
     before = [_Row(str(place), [item.op], item.sources) for place, item in enumerate(network.operators)]
     after = _kernels(network, rules)
@@ -96,8 +98,8 @@ def draw_fusion(network: Trace, rules: FusionRules, out: str | Path, *, title: s
     axes.axis("off")
     axes.text(0.15, _HEAD - 0.22, title or f"Kernels of {rules.platform.id}", fontsize=11, va="center")
     _draw_legend(axes, network)
-    _draw_rows(axes, before, f"before: {len(before)} operators")
-    _draw_rows(axes, after, f"after: {len(after)} kernels")
+    _draw_rows(axes, before, f"before: {number_of(len(before), 'operator')}")
+    _draw_rows(axes, after, f"after: {number_of(len(after), 'kernel')}")
     axes.axvline(middle - _GAP / 2, ymax=(height - 0.6) / height, color=GREY, lw=0.6)
     return save_png(figure, out)
 

@@ -11,7 +11,7 @@ from nni_latency.errors import InvalidValueError
 from nni_latency.graphs import GraphPredictor
 from nni_latency.plots._canvas import save_png
 from nni_latency.plots._held_out import HeldOut, draw_held_out, draw_ratios
-from nni_latency.units import format_percent
+from nni_latency.units import format_percent, number_of
 
 
 def draw_graph_predictor(predictor: GraphPredictor, out: str | Path) -> Path:
@@ -74,7 +74,7 @@ def _title(predictor: GraphPredictor, known: dict[str, HeldOut]) -> str:
     device = _device(predictor)
     where = f" on {device}" if device is not None else ""
     return (
-        f"{len(errors)} latencies{where} of networks that a graph network had not seen:\n"
+        f"{number_of(len(errors), 'latency', 'latencies')}{where} of networks that a graph network had not seen:\n"
         f"median error {format_percent(float(np.median(errors)))}, {format_percent(float((errors <= 0.1).mean()))} "
         "within 10 %"
     )

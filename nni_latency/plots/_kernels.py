@@ -12,7 +12,7 @@ from nni_latency.errors import InvalidValueError
 from nni_latency.kernels import Kernel, KernelPredictor, KernelPredictors, MeasuredKernel
 from nni_latency.plots._canvas import BLUE, GREY, VERMILION, plain, save_png
 from nni_latency.plots._held_out import HeldOut, draw_held_out, draw_ratios
-from nni_latency.units import format_percent
+from nni_latency.units import format_percent, number_of
 
 
 def draw_kernels(predictors: KernelPredictors, out: str | Path) -> Path:
@@ -41,7 +41,7 @@ def draw_kernels(predictors: KernelPredictors, out: str | Path) -> Path:
     figure = Figure(figsize=(12.5, 5.8), layout="constrained")
     left, right = figure.subplots(1, 2)
     figure.suptitle(
-        f"{scores.n} kernels on {predictors.platform.id}, predicted by models that had not seen them: "
+        f"{number_of(scores.n, 'kernel')} on {predictors.platform.id}, predicted by models that had not seen them: "
         f"{format_percent(scores.within10)} within 10 %, RMSPE {format_percent(scores.rmspe)}",
         fontsize=11,
     )

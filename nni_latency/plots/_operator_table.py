@@ -12,7 +12,7 @@ from nni_latency.estimators import OperatorTableEstimator
 from nni_latency.operators import family_of
 from nni_latency.plots._canvas import BLUE, draw_drift, draw_ideal, logarithmic, plain, save_png
 from nni_latency.tables import OperatorTable
-from nni_latency.units import METRICS
+from nni_latency.units import METRICS, number_of
 
 
 def draw_operator_table(table: OperatorTable, out: str | Path) -> Path:
@@ -32,7 +32,9 @@ def draw_operator_table(table: OperatorTable, out: str | Path) -> Path:
     """
     figure = Figure(figsize=(12, 5.5), layout="constrained")
     grid = figure.add_gridspec(2, 2, height_ratios=(2, 1))
-    figure.suptitle(f"{table.space.name}: {len(table.entries)} operators on {table.platform.id}", fontsize=11)
+    figure.suptitle(
+        f"{table.space.name}: {number_of(len(table.entries), 'operator')} on {table.platform.id}", fontsize=11
+    )
     _draw_networks(figure.add_subplot(grid[:, 0]), table)
     draw_families(figure.add_subplot(grid[0, 1]), table)
     draw_drift(figure.add_subplot(grid[1, 1]), table.drift)

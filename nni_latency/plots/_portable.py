@@ -14,7 +14,7 @@ from nni_latency.energy import HeldOutOperator, PortableModel
 from nni_latency.errors import InvalidValueError
 from nni_latency.plots._canvas import BLUE, GREY, logarithmic, plain, save_png
 from nni_latency.plots._held_out import HeldOut, draw_held_out
-from nni_latency.units import format_percent
+from nni_latency.units import format_percent, number_of
 
 #: Shares of the errors that an axis leaves out at both ends.
 _OUTSIDE = 0.01
@@ -65,7 +65,7 @@ def draw_portable(model: PortableModel, out: str | Path) -> Path:
 
 def _devices(model: PortableModel) -> str:
     names = ", ".join(model.devices_)
-    return f"on {names}" if len(names) < 40 else f"on {len(model.devices_)} devices"
+    return f"on {names}" if len(names) < 40 else f"on {number_of(len(model.devices_), 'device')}"
 
 
 def _by_device(items: Sequence[HeldOutOperator]) -> dict[str, HeldOut]:

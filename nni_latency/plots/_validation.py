@@ -9,7 +9,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from nni_latency.plots._canvas import BLUE, GREY, VERMILION, draw_drift, draw_ideal, plain, save_png
-from nni_latency.units import METRICS, format_percent
+from nni_latency.units import METRICS, format_percent, number_of
 from nni_latency.validation import NetworkResult, Validation
 
 #: Networks up to which each has room for its name, and letters in a line of the title.
@@ -33,7 +33,7 @@ def draw_validation(validation: Validation, out: str | Path) -> Path:
     """
     figure = Figure(figsize=(12, 5.5), layout="constrained")
     grid = figure.add_gridspec(2, 2, width_ratios=(1, 1), height_ratios=(2, 1))
-    title = f"{validation.estimator}, {len(validation.results)} networks"
+    title = f"{validation.estimator}, {number_of(len(validation.results), 'network')}"
     figure.suptitle(textwrap.fill(title, _LINE), fontsize=11)
     draw_scatter(figure.add_subplot(grid[:, 0]), validation)
     _draw_errors(figure.add_subplot(grid[0, 1]), validation)

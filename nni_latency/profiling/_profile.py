@@ -18,6 +18,7 @@ from nni_latency.notebook import Tabular
 from nni_latency.operators import OpSpec, family_of
 from nni_latency.profiling._document import PROFILE, ProfileDocument
 from nni_latency.tables import OPERATORS, SpaceReference, TableHeader
+from nni_latency.units import number_of
 
 #: Metrics that a profile tells.
 METRICS = ("latency", "energy")
@@ -165,7 +166,8 @@ class OperatorProfile(TableHeader, Tabular):
             raise InvalidValueError(f"A profile must hold all operators of its models. It lacks {min(unknown)}.")
 
     def __repr__(self) -> str:
-        return f"OperatorProfile({len(self.models)} models, {len(self.operators)} operators on {self.platform.id})"
+        models, operators = number_of(len(self.models), "model"), number_of(len(self.operators), "operator")
+        return f"OperatorProfile({models}, {operators} on {self.platform.id})"
 
     @cached_property
     def by_key(self) -> Mapping[str, ProfiledOperator]:

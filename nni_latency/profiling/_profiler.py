@@ -22,6 +22,7 @@ from nni_latency.profiling._models import ProfiledModel
 from nni_latency.profiling._profile import AloneCost, ModelProfile, OperatorProfile, Part, ProfiledOperator
 from nni_latency.profiling._schedule import ProfileSchedule
 from nni_latency.tables import Measured, Measuring, MeasuringOptions, OperatorSamples
+from nni_latency.units import number_of
 
 #: How profiles are measured unless a protocol is given: few runs a visit, several visits.
 PROFILE_PROTOCOL = Protocol(n_warmup=1, n_run=2, time_budget=600.0, half_width=0.05, processes=1, timeout=300.0)
@@ -323,7 +324,8 @@ class OperatorProfiler:
         waiting -= set(self._failures())
         waiting |= {item.op.op_key for item in self.wanted()}
         if waiting:
-            yield f"The budget was spent before {len(waiting)} operators were measured alone. Give a larger one."
+            unmeasured = number_of(len(waiting), "operator")
+            yield f"The budget was spent before measuring {unmeasured} alone. Give a larger one."
 
 
 def check_profiles(runtime: Runtime) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from nni_latency.datasets import BatchedNetworks
 from nni_latency.measurement import Failure, Protocol, Record, Subject
+from nni_latency.units import number_of
 
 
 class ProfileSchedule(BatchedNetworks):
@@ -65,7 +66,10 @@ class ProfileSchedule(BatchedNetworks):
         found = next((len(run) for run in record.parts if expected not in (None, len(run))), None)
         if found is None:
             return ""
-        return f"it made {found} calls when it ran and {expected} when it was traced: its control flow depends on data"
+        return (
+            f"it made {number_of(found, 'call')} when it ran and {expected} when it was traced: its control flow "
+            "depends on data"
+        )
 
     def is_done(self, key: str) -> bool:
         """Whether a subject needs no further visit, because it is known or cannot be measured."""

@@ -2,9 +2,9 @@ from ._architecture import complete_selection, parse_architecture
 from ._covering import N_NETWORKS, operator_plan
 from ._fbnet import FBNetSpace
 from ._fbnet_geometry import CANDIDATES, PRESETS, PUBLISHED_NETWORKS, FBNetGeometry
-from ._finding import hub_space, make_space, parameters_of, reference_of
+from ._finding import class_of, hub_space, is_space, make_space, parameters_of, reference_of
 from ._hub import HUB_SPACES
-from ._networks import NetworkBuilder, example_inputs_of, network_of
+from ._networks import NetworkBuilder, example_inputs_of, knows_inputs, network_of
 from ._sampled import SampledSpace
 from ._samples import check_sample, draw_samples, labels_of, name_choices, read_sample
 from ._space_operators import SpaceOperators, operators_of_space
@@ -25,10 +25,13 @@ __all__ = [
     "TooManyChoicesError",
     "check_sample",
     "choices_of",
+    "class_of",
     "complete_selection",
     "draw_samples",
     "example_inputs_of",
     "hub_space",
+    "is_space",
+    "knows_inputs",
     "labels_of",
     "make_space",
     "name_choices",

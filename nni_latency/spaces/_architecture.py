@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from nni_latency.errors import InvalidValueError, listed
+from nni_latency.files import is_file, naming, readable
 from nni_latency.spaces._fbnet_geometry import PUBLISHED_NETWORKS
 from nni_latency.tables import MeasurePlan
-from nni_latency.units import whole_number
+from nni_latency.units import number_of, whole_number
 
 
 def parse_architecture(text: str, plan: MeasurePlan) -> dict[str, str]:
@@ -42,13 +43,15 @@ def parse_architecture(text: str, plan: MeasurePlan) -> dict[str, str]:
     """
     if text.lower() in PUBLISHED_NETWORKS:
         return _published(text.lower(), plan)
-    if Path(text).is_file():
-        return _saved(Path(text), plan)
+    if is_file(text):
+        with naming(text), readable(text, "a saved sample", InvalidValueError):
+            return _saved(Path(text), plan)
     parts = [part.strip() for part in text.split(",")]
     if len(parts) != len(plan.searched):
         raise InvalidValueError(
             f"An architecture must be a published network ({', '.join(PUBLISHED_NETWORKS)}), the file of a saved "
-            f"sample, or {len(plan.searched)} indices or names separated by commas. Got {_shorten(text)!r}."
+            f"sample, or {number_of(len(plan.searched), 'index or name', 'indices or names')} separated by commas. "
+            f"Got {_shorten(text)!r}."
         )
     chosen = {layer.name: part for layer, part in zip(plan.searched, parts, strict=True)}
     return complete_selection(chosen, plan)
@@ -99,17 +102,14 @@ def published_selections(plan: MeasurePlan) -> dict[str, dict[str, str]]:
 def _published(name: str, plan: MeasurePlan) -> dict[str, str]:
     if name not in plan.published:
         raise InvalidValueError(
-            f"The network {name!r} has {len(PUBLISHED_NETWORKS[name].choices)} layers of the full FBNet space; "
-            f"{plan.space} has {len(plan.searched)}."
+            f"The network {name!r} has {number_of(len(PUBLISHED_NETWORKS[name].choices), 'layer')} of the full FBNet "
+            f"space; {plan.space} has {len(plan.searched)}."
         )
     return dict(plan.published[name])
 
 
 def _saved(path: Path, plan: MeasurePlan) -> dict[str, str]:
-    try:
-        sample = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise InvalidValueError(f"The saved sample {str(path)!r} is not whole JSON: {error}.") from error
+    sample = json.loads(path.read_text(encoding="utf-8"))
     if not isinstance(sample, dict):
         raise InvalidValueError(
             f"The saved sample {str(path)!r} must be an object of labels and choices. Got {type(sample).__name__}."

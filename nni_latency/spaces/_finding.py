@@ -112,7 +112,17 @@ def parameters_of(name: str) -> tuple[str, ...]:
     >>> parameters_of("nasbench201")
     ('stem_out_channels', 'num_modules_per_stack', 'num_labels')
     """
-    return _takes(space_class(name) if ":" in name else hub_class(name))
+    return _takes(class_of(name))
+
+
+def class_of(name: str) -> type[Any]:
+    """Return the class of a space of NNI's hub, or of a user's own; see `parameters_of` for what is raised."""
+    return space_class(name) if ":" in name else hub_class(name)
+
+
+def is_space(reference: SpaceReference, space: Any) -> bool:
+    """Whether a reference names a space, by the name that the space was made by or by its class."""
+    return reference.name == reference_of(space).name or reference.is_of(type(space))
 
 
 def reference_of(space: Any) -> SpaceReference:

@@ -78,7 +78,7 @@ def network_of(space: Any, sample: Mapping[str, Any]) -> NetworkBuilder:
     if isinstance(space, SpaceReference):
         return NetworkBuilder(space, sample)
     reference = reference_of(space)
-    return NetworkBuilder(reference, sample, None if _is_importable(reference.name) else type(space))
+    return NetworkBuilder(reference, sample, None if _is_importable(reference.name, type(space)) else type(space))
 
 
 def example_inputs_of(space: Any, batch_size: int = 1, input_size: int | None = None) -> torch.Tensor:
@@ -115,13 +115,18 @@ def example_inputs_of(space: Any, batch_size: int = 1, input_size: int | None = 
         return inputs.new_zeros(*inputs.shape[:2], input_size, input_size)
     reference = reference_of(space)
     if input_size is None:
-        if reference.name not in HUB_SPACES:
+        if not knows_inputs(space):
             raise InvalidValueError(
                 f"It is not known what the space {reference.name!r} takes. Give the input image size, or the class a "
                 "method example_inputs(batch_size)."
             )
         input_size = HUB_SPACES[reference.name].size_for(reference.arguments)
     return torch.zeros(batch_size, 3, input_size, input_size)
+
+
+def knows_inputs(space: Any) -> bool:
+    """Whether a space says what it takes, so that `example_inputs_of` needs no size."""
+    return hasattr(space, "example_inputs") or reference_of(space).name in HUB_SPACES
 
 
 def _restore(name: str, arguments: dict[str, Any], sample: dict[str, Any], kind: type[Any] | None) -> NetworkBuilder:
@@ -139,12 +144,12 @@ def _made(key: str) -> Any:
     return make_space(name, arguments)
 
 
-def _is_importable(name: str) -> bool:
+def _is_importable(name: str, kind: type[Any]) -> bool:
     """Whether a space's name is enough to make it in another process."""
     module, _, path = name.rpartition(":")
     if not module:
         return True
-    if module == "__main__" or "<locals>" in path:
+    if kind.__module__ == "__main__" or "<locals>" in path:
         return False
     if module.endswith(".py"):
         return space_class(name) is not None

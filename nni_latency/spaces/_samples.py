@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from nni_latency.errors import InvalidValueError, listed
+from nni_latency.files import naming, readable
 from nni_latency.spaces._nni import LayerChoice, ModelSpace, SampleValidationError
 
 #: A sample of a space, ``{label: choice}``, as NNI understands it.
@@ -125,16 +126,13 @@ def read_sample(space: Any, path: str | Path) -> Sample:
     InvalidValueError
         If the file cannot be read, or does not hold a sample of the space.
     """
-    try:
+    with naming(path), readable(path, "a saved sample", InvalidValueError):
         content = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise InvalidValueError(f"The saved sample {str(path)!r} cannot be read: {reason}.") from error
-    if not isinstance(content, dict):
-        raise InvalidValueError(
-            f"The saved sample {str(path)!r} must be an object of labels and choices. Got {type(content).__name__}."
-        )
-    return check_sample(space, content)
+        if not isinstance(content, dict):
+            raise InvalidValueError(
+                f"The saved sample {str(path)!r} must be an object of labels and choices. Got {type(content).__name__}."
+            )
+        return check_sample(space, content)
 
 
 def labels_of(space: Any) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from ._comparison import TableComparison, compare_tables
 from ._document import table_schema
 from ._energy import metered_table, network_powers
 from ._entry import Entry
-from ._header import CostDocument, CountedDocument, HeaderDocument, TableHeader, counts_content
+from ._header import CostDocument, CountedDocument, HeaderDocument, SpaceDocument, TableHeader, counts_content
 from ._known_costs import CachedCost, KnownCosts
 from ._layer_schedule import LayerSchedule, candidate_subjects
 from ._lookup_table import LookupTable
@@ -19,7 +19,9 @@ from ._operator_plan import OperatorPlan, PlannedNetwork
 from ._operator_samples import OperatorSamples
 from ._operator_table import UNKNOWN, MeasuredNetwork, OperatorTable, named_operators
 from ._plan import (
+    HEAD_ONLY,
     OPERATORS,
+    UNKNOWN_SPACE,
     ArgumentValue,
     MeasurePlan,
     NetworkSource,
@@ -42,9 +44,11 @@ from ._weighing import WEIGHTED, weigh_tables
 
 __all__ = [
     "CONFLICTS",
+    "HEAD_ONLY",
     "METERED",
     "OPERATORS",
     "UNKNOWN",
+    "UNKNOWN_SPACE",
     "WEIGHTED",
     "ArgumentValue",
     "BatchSchedule",
@@ -76,6 +80,7 @@ __all__ = [
     "Residency",
     "Selection",
     "Solution",
+    "SpaceDocument",
     "SpaceReference",
     "StoreSource",
     "TableComparison",

@@ -12,7 +12,7 @@ from nni_latency.tables._entry import Entry
 from nni_latency.tables._lookup_table import LookupTable
 from nni_latency.tables._operator_table import OperatorTable
 from nni_latency.tables._table_layer import TableLayer
-from nni_latency.units import combination_of
+from nni_latency.units import combination_of, format_percent, number_of
 
 AnyTable = TypeVar("AnyTable", bound=LookupTable | OperatorTable)
 Conflict = Literal["error", "first", "last", "mean"]
@@ -140,8 +140,8 @@ def merge_tables(tables: Sequence[LookupTable], *, conflict: Conflict = "error")
     layers = tuple(_merged_layer(index, levelled, conflict, clashes) for index in range(len(first.layers)))
     if clashes and conflict == "error":
         raise InvalidValueError(
-            f"The tables disagree about {len(clashes)} entries: {listed(clashes, separator='; ')}. "
-            "Say which counts: 'conflict' is to be 'first', 'last' or 'mean'."
+            f"The tables disagree about {number_of(len(clashes), 'entry', 'entries')}: "
+            f"{listed(clashes, separator='; ')}. Say which counts with 'conflict': 'first', 'last' or 'mean'."
         )
     return replace(first, layers=layers, remarks=_merged_remarks(tables, clashes, conflict))
 
@@ -209,7 +209,7 @@ def _resolved(entries: Sequence[Entry], conflict: Conflict) -> Entry:
 def _merged_remarks(tables: Sequence[LookupTable], clashes: Sequence[str], conflict: Conflict) -> tuple[str, ...]:
     first = tables[0]
     said = f", {len(clashes)} disagreed: {conflict} counts" if clashes else ""
-    remarks = [f"Merged from {len(tables)} tables{said}."]
+    remarks = [f"Merged from {number_of(len(tables), 'table')}{said}."]
     if first.platform.device == "unknown":
         remarks.append("None of the merged tables says what device it is of; they were taken for one.")
     if any(table.residency != first.residency for table in tables):
@@ -217,7 +217,7 @@ def _merged_remarks(tables: Sequence[LookupTable], clashes: Sequence[str], confl
     references = [table.reference for table in tables if table.reference is not None]
     if references and max(references) > (1 + _SPEED) * min(references):
         remarks.append(
-            f"The machine was {max(references) / min(references) - 1:.0%} slower for one of the merged tables than for "
-            "another, by the space's reference network; scale one of them first."
+            f"The machine was {format_percent(max(references) / min(references) - 1)} slower for one of the merged "
+            "tables than for another, by the space's reference network; scale one of them first."
         )
     return tuple(dict.fromkeys([*(remark for table in tables for remark in table.remarks), *remarks]))

@@ -29,8 +29,8 @@ from nni_latency.measurement import (
 from nni_latency.measurement.runtimes import Runtime
 from nni_latency.platforms import Conditions, remarks_on
 from nni_latency.tables._header import TableHeader
-from nni_latency.tables._plan import SpaceReference, plain_arguments
-from nni_latency.units import format_percent
+from nni_latency.tables._plan import SpaceReference
+from nni_latency.units import format_percent, number_of
 
 #: Where records are kept: a store, the URL or file of one, or None for the user's own.
 StoreSource = Store | str | None
@@ -195,7 +195,7 @@ class Measured:
         yield f"Energy and power are gross, read by {before.meter}. {rest}"
         disturbed = [marks for record in self.records if (marks := record.marks)]
         if disturbed:
-            yield f"{len(disturbed)} of {len(powers)} windows were disturbed. The first: {disturbed[0][0]}"
+            yield f"Disturbed: {len(disturbed)} of {number_of(len(powers), 'window')}. The first: {disturbed[0][0]}"
 
 
 @contextlib.contextmanager
@@ -220,7 +220,7 @@ def new_file(out: str | Path, *, overwrite: bool) -> Iterator[Path]:
 def space_content(space: SpaceReference, input_shape: tuple[int, ...], what: Any) -> dict[str, Any]:
     """Say what a campaign measures of a space, as plain values."""
     return {
-        "space": {"name": space.name, "arguments": plain_arguments(space)},
+        "space": space.as_dict(),
         "input_shape": list(input_shape),
         "what": what,
     }

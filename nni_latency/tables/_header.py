@@ -16,7 +16,7 @@ from nni_latency.measurement import Protocol
 from nni_latency.notebook import Tabular
 from nni_latency.operators import Features
 from nni_latency.platforms import Platform
-from nni_latency.tables._plan import SpaceReference, plain_arguments
+from nni_latency.tables._plan import SpaceReference
 from nni_latency.tables._residency import Residency
 from nni_latency.units import METRIC_UNITS, check_metric
 
@@ -100,7 +100,7 @@ class TableHeader:
             "nni_latency": self.package_version,
             "metric": self.metric,
             "unit": METRIC_UNITS[self.metric],
-            "space": {"name": self.space.name, "arguments": plain_arguments(self.space)},
+            "space": self.space.as_dict(),
             "platform": {"id": self.platform.id, **self.platform.as_dict()},
             "protocol": self.protocol and self.protocol.as_dict(),
             **{name: getattr(self, name) for name in _PLAIN},
@@ -141,6 +141,10 @@ class SpaceDocument(StrictDocument):
 
     name: str
     arguments: dict[str, Argument] = Field(default_factory=dict, description="all arguments that make the space")
+
+    def to_space(self) -> SpaceReference:
+        """Make the reference."""
+        return SpaceReference(self.name, self.arguments)  # type: ignore[arg-type]
 
 
 class ResidencyDocument(StrictDocument):
@@ -210,7 +214,7 @@ class HeaderDocument(StrictDocument):
         return {
             "package_version": self.nni_latency,
             "metric": self.metric,
-            "space": SpaceReference(self.space.name, self.space.arguments),  # type: ignore[arg-type]
+            "space": self.space.to_space(),
             "platform": self.platform.to_platform(),
             "protocol": None if self.protocol is None else Protocol(**self.protocol),  # type: ignore[arg-type]
             **{name: getattr(self, name) for name in _PLAIN},

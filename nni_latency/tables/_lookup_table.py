@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,10 +15,10 @@ from nni_latency.platforms import Platform
 from nni_latency.tables._document import TABLE, TableDocument
 from nni_latency.tables._entry import Entry
 from nni_latency.tables._header import SpaceTable
-from nni_latency.tables._plan import OPERATORS, SpaceReference, measure_plan_of
+from nni_latency.tables._plan import OPERATORS, UNKNOWN_SPACE, SpaceReference, measure_plan_of
 from nni_latency.tables._samples import NEGLIGIBLE
 from nni_latency.tables._table_layer import TableLayer
-from nni_latency.units import METRIC_UNITS, METRICS, cost_row
+from nni_latency.units import METRIC_UNITS, METRICS, cost_row, number_of
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -71,6 +71,7 @@ class LookupTable(SpaceTable):
         platform: Platform | None = None,
         metric: str = "latency",
         batch_size: int = 1,
+        input_shape: Sequence[int] | None = None,
     ) -> LookupTable:
         """Make a table by hand, of numbers from elsewhere.
 
@@ -86,18 +87,24 @@ class LookupTable(SpaceTable):
         metric : str, default="latency"
             What they are.
         batch_size : int, default=1
-            For which batch size they hold, where the space does not say.
+            For which batch size they hold.
+        input_shape : sequence of int, optional
+            Shape of the networks' input for which they hold, batch first, in place of `batch_size`. Without it, what
+            the space's own plan or ``example_inputs(batch_size)`` says; the batch size alone where it has neither.
 
         Raises
         ------
         InvalidValueError
-            If a cost is not a positive, finite number.
+            If a cost is not a positive, finite number; a layer has no choices or two of the same name; an input shape
+            is invalid or differs from that of the space's plan; or the space was made with arguments that a file cannot
+            hold (its labels with their choices can be given in place of such a space).
         UnknownNameError
             If the space has no such layer or choice.
         """
-        header, empty, ops = _outline(space, batch_size)
+        header, empty, ops = _outline(space, batch_size, input_shape)
         layers = {layer.name: layer for layer in empty}
-        for name, given in latencies.items():
+        for label, given in latencies.items():
+            name = str(label)
             if name not in layers:
                 raise UnknownNameError.of("layer", name, list(layers))
             for choice in given:
@@ -109,7 +116,8 @@ class LookupTable(SpaceTable):
 
     def __repr__(self) -> str:
         entries = sum(len(layer.entries) for layer in self.layers)
-        return f"LookupTable({self.described}, {entries} entries of {len(self.layers)} layers)"
+        counted = f"{number_of(entries, 'entry', 'entries')} of {number_of(len(self.layers), 'layer')}"
+        return f"LookupTable({self.described}, {counted})"
 
     def _repr_html_(self) -> str:
         factor, unit = METRICS[self.metric].shown
@@ -157,7 +165,7 @@ class LookupTable(SpaceTable):
     def coverage(self) -> float:
         """Share of the candidates that have an entry."""
         total = sum(len(layer.choices) for layer in self.layers)
-        return sum(len(layer.entries) for layer in self.layers) / total
+        return sum(len(layer.entries) for layer in self.layers) / total if total else 0.0
 
     @property
     def missing(self) -> tuple[tuple[str, str], ...]:
@@ -236,30 +244,66 @@ class LookupTable(SpaceTable):
 _Ops = Mapping[str, Mapping[str, OpSpec]]
 
 
-def _outline(space: Any, batch_size: int) -> tuple[dict[str, Any], list[TableLayer], _Ops]:
+def _outline(space: Any, batch_size: int, asked: Sequence[int] | None) -> tuple[dict[str, Any], list[TableLayer], _Ops]:
     """Return space and input shape, the layers without entries, and their operators, however the space was given."""
+    shape = None if asked is None else _checked_shape(asked)
+    batch_size = batch_size if shape is None else shape[0]
     if hasattr(space, "measure_plan"):
         plan = measure_plan_of(space, batch_size)
+        if shape not in (None, plan.input_shape):
+            raise InvalidValueError(f"The 'input_shape' of {plan.space} must be {plan.input_shape}. Got {shape}.")
         header = {"space": plan.space, "input_shape": plan.input_shape}
         return header, [TableLayer.of_plan(layer) for layer in plan.layers], plan.ops
     if hasattr(space, "simplify"):
-        labels = {label: mutable.values for label, mutable in space.simplify().items()}
-        reference = SpaceReference.of_class(type(space))
+        labels = {label: _values(label, mutable) for label, mutable in space.simplify().items()}
+        reference = SpaceReference.of_class(type(space), getattr(space, "args", {}))
     elif isinstance(space, Mapping):
-        labels, reference = dict(space), SpaceReference("unknown")
+        labels, reference = dict(space), SpaceReference(UNKNOWN_SPACE)
     else:
         raise InvalidValueError(
             f"The 'space' must be an NNI model space or a mapping of labels to choices. Got {type(space).__name__}."
         )
     if not labels:
         raise InvalidValueError(f"The space {reference} has no choices: there is nothing to search.")
-    layers = [TableLayer(name, tuple(map(str, values)), {}) for name, values in labels.items()]
-    return {"space": reference, "input_shape": (batch_size,)}, layers, {}
+    layers = [TableLayer(str(name), _hand_choices(str(name), values), {}) for name, values in labels.items()]
+    if shape is None:
+        example = space.example_inputs(batch_size) if hasattr(space, "example_inputs") else None
+        shape = tuple(getattr(example, "shape", (batch_size,)))
+    return {"space": reference, "input_shape": shape}, layers, {}
+
+
+def _values(label: str, mutable: Any) -> Sequence[Any]:
+    if not hasattr(mutable, "values"):
+        raise InvalidValueError(f"The choice {label!r} must be one of a list of values. It is {mutable!r}.")
+    found: Sequence[Any] = mutable.values
+    return found
+
+
+def _checked_shape(shape: Sequence[int]) -> tuple[int, ...]:
+    if not shape or not all(isinstance(size, int) and size > 0 for size in shape):
+        raise InvalidValueError(f"The 'input_shape' must be whole numbers of at least 1, batch first. Got {shape!r}.")
+    return tuple(shape)
+
+
+def _hand_choices(layer: str, values: Any) -> tuple[str, ...]:
+    choices = tuple(map(str, values))
+    if not choices:
+        raise InvalidValueError(f"The layer {layer!r} has no choices. Name its choices, or leave it out.")
+    double = next((choice for choice in choices if choices.count(choice) > 1), None)
+    if double is not None:
+        raise InvalidValueError(
+            f"The layer {layer!r} has two choices that are both called {double!r} in a table. Rename one of them."
+        )
+    return choices
 
 
 def _hand_entries(layer: str, given: Mapping[Any, float], ops: Mapping[str, OpSpec]) -> dict[str, Entry]:
     entries = {}
     for choice, cost in given.items():
+        if str(choice) in entries:
+            raise InvalidValueError(
+                f"The layer {layer!r} has two costs of the choice {str(choice)!r}. Keep one of them."
+            )
         try:
             entries[str(choice)] = Entry(float(cost), float(cost), float(cost), op=ops.get(str(choice)))
         except (TypeError, ValueError) as error:

@@ -20,6 +20,7 @@ from nni_latency.tables._operator_plan import OperatorPlan
 from nni_latency.tables._operator_samples import OperatorSamples
 from nni_latency.tables._operator_table import MeasuredNetwork, OperatorTable
 from nni_latency.tables._residency import fit_residency
+from nni_latency.units import number_of
 
 
 def build_operator_table(
@@ -228,6 +229,6 @@ def _unmeasured(measured: int, planned: int) -> tuple[str, ...]:
     if measured == planned:
         return ()
     return (
-        f"The budget was spent after {measured} of {planned} networks, so more operators are predicted than need be: "
-        "give a larger budget.",
+        f"The budget was spent after {measured} of {number_of(planned, 'network')}, so more operators are predicted "
+        "than need be: give a larger budget.",
     )

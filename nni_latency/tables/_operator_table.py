@@ -24,7 +24,7 @@ from nni_latency.tables._operator_document import OPERATOR_TABLE, OperatorTableD
 from nni_latency.tables._operator_entries import OperatorEntry
 from nni_latency.tables._plan import OPERATORS
 from nni_latency.tables._table_layer import TableLayer
-from nni_latency.units import cost_row, format_metric
+from nni_latency.units import cost_row, format_metric, number_of
 
 #: Kind of an operator from elsewhere that is only known by its name.
 UNKNOWN = "unknown"
@@ -109,7 +109,7 @@ class OperatorTable(SpaceTable):
         object.__setattr__(self, "failures", MappingProxyType(dict(self.failures)))
 
     def __repr__(self) -> str:
-        return f"OperatorTable({self.described}, {len(self.entries)} operators)"
+        return f"OperatorTable({self.described}, {number_of(len(self.entries), 'operator')})"
 
     def _repr_html_(self) -> str:
         costliest = sorted(self.entries, key=lambda entry: -entry.value)[:_DRAWN]
@@ -117,7 +117,9 @@ class OperatorTable(SpaceTable):
             (", ".join(entry.names) or entry.op.op_key, entry.value, format_metric(entry.value, self.metric))
             for entry in costliest
         ]
-        return bar_chart(f"{self.described}: the {len(bars)} costliest of {len(self.entries)} operators", bars)
+        return bar_chart(
+            f"{self.described}: the {len(bars)} costliest of {number_of(len(self.entries), 'operator')}", bars
+        )
 
     def rows(self) -> list[dict[str, Any]]:
         """Return a row an operator."""

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache, partial
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Protocol
 
 from nni_latency.errors import InvalidValueError
 from nni_latency.hook_checks import PluginCall, origin_of
+from nni_latency.imports import FILE_PREFIX
 from nni_latency.measurement import compose
 from nni_latency.operators import OpSpec, work_of
 
 #: Name of the space of a table that is keyed by operators and belongs to the layers of no space.
 OPERATORS = "operators"
+
+#: Name of the space of a table by hand that was given labels and choices alone.
+UNKNOWN_SPACE = "unknown"
+
+#: Arguments that change nothing but the head, which costs every network of a space the same.
+HEAD_ONLY = ("num_classes", "num_labels", "head_channels")
 
 #: A network by its choices, ``{layer: choice}`` with every layer.
 Selection = Mapping[str, str]
@@ -57,13 +66,37 @@ class SpaceReference:
         )
 
     @classmethod
-    def of_class(cls, kind: type) -> SpaceReference:
-        """Name a space that is not registered after its class."""
-        return cls(f"{kind.__module__}:{kind.__qualname__}")
+    def of_class(cls, kind: type, arguments: Mapping[str, Any] | None = None) -> SpaceReference:
+        """Name a space that is not registered after its class, ``module:Class``.
+
+        A class of a script, or of a file that was loaded by its path, is named ``/path/to/file.py:Class``.
+        """
+        file = _file_of(kind)
+        by_path = file is not None and (kind.__module__ == "__main__" or kind.__module__.startswith(FILE_PREFIX))
+        return cls(f"{file if by_path else kind.__module__}:{kind.__qualname__}", arguments or {})
+
+    def is_of(self, kind: type) -> bool:
+        """Whether the space is named after a class. Nothing is imported.
+
+        A file that is not on this machine, such as that of a table from another one, is compared by its name alone; a
+        module is also found by the path of its file.
+        """
+        place, _, class_name = self.name.rpartition(":")
+        file = _file_of(kind)
+        if class_name != kind.__qualname__ or file is None:
+            return self.name == f"{kind.__module__}:{kind.__qualname__}"
+        if not place.endswith(".py"):
+            return place == kind.__module__ or f"/{file.as_posix()}".endswith(f"/{place.replace('.', '/')}.py")
+        named = Path(place)
+        return named.resolve() == file if named.is_file() else named.name == file.name
 
     def __str__(self) -> str:
         arguments = ", ".join(f"{name}={value}" for name, value in self.arguments.items())
         return f"{self.name}({arguments})"
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain values, as a file holds them: lists in place of tuples."""
+        return {"name": self.name, "arguments": {name: _listed(value) for name, value in self.arguments.items()}}
 
     def differences(self, other: SpaceReference, *, ignore: Sequence[str] = ()) -> list[str]:
         """Say in words what differs; arguments that only one side gives are compared too."""
@@ -75,9 +108,10 @@ class SpaceReference:
         return found
 
 
-def plain_arguments(space: SpaceReference) -> dict[str, Any]:
-    """Return the arguments of a space as JSON holds them: lists in place of tuples."""
-    return {name: _listed(value) for name, value in space.arguments.items()}
+def _file_of(kind: type) -> Path | None:
+    """Return the file of a class; None for one of a notebook."""
+    file = getattr(sys.modules.get(kind.__module__), "__file__", None)
+    return Path(file).resolve() if file else None
 
 
 def _listed(value: ArgumentValue) -> Any:

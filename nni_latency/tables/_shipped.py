@@ -6,6 +6,7 @@ from importlib import resources
 from pathlib import Path
 
 from nni_latency.errors import UnknownNameError
+from nni_latency.files import is_file
 
 PACKAGE = "nni_latency.lut"
 
@@ -44,7 +45,7 @@ def find_table(name: str | Path) -> Path:
         If there is neither such a file nor such a table.
     """
     path = Path(name)
-    known = path if path.is_file() else shipped_table(name)
+    known = path if is_file(path) else shipped_table(name)
     if known is None:
         raise UnknownNameError(
             f"There is no file {str(name)!r}, and no shipped table of that name. {_listing(shipped_tables())}"

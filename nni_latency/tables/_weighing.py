@@ -12,7 +12,7 @@ from nni_latency.tables._arithmetic import fold_calibration
 from nni_latency.tables._entry import Entry
 from nni_latency.tables._lookup_table import LookupTable
 from nni_latency.tables._table_layer import TableLayer
-from nni_latency.units import combination_of
+from nni_latency.units import combination_of, number_of
 
 #: The metric of a weighted sum.
 WEIGHTED = "weighted"
@@ -51,8 +51,8 @@ def weigh_tables(tables: Sequence[LookupTable], weights: Sequence[float]) -> Loo
     """
     if len(tables) < 2 or len(tables) != len(weights) or not all(0 < weight < math.inf for weight in weights):
         raise InvalidValueError(
-            f"A weighted sum takes two tables at least and a positive weight for each. Got {len(tables)} tables and "
-            f"the weights {list(weights)}."
+            "A weighted sum takes two tables at least and a positive weight for each. Got "
+            f"{number_of(len(tables), 'table')} and the weights {list(weights)}."
         )
     first = tables[0]
     for table in tables:

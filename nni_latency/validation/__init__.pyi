@@ -1,6 +1,6 @@
 from ._document import ValidationSummary, read_summary, validation_content
 from ._drawing import DrawsNetworks, draw_networks
-from ._reading import read_validation
+from ._reading import read_validation, save_validation
 from ._requirement import Requirement
 from ._validation import NetworkResult, Validation, predict_networks, predict_references, validate
 
@@ -15,6 +15,7 @@ __all__ = [
     "predict_references",
     "read_summary",
     "read_validation",
+    "save_validation",
     "validate",
     "validation_content",
 ]

@@ -1,17 +1,18 @@
-"""Reading a whole validation from its file; `read_summary` reads its scores alone, and loads less."""
+"""Writing a validation and reading the whole of it; `read_summary` reads its scores alone, and loads less."""
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveFloat
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, PositiveFloat
 
 from nni_latency.estimators import Estimate
 from nni_latency.platforms import Platform
 from nni_latency.units import check_metric
-from nni_latency.validation._document import VALIDATION
+from nni_latency.validation._document import VALIDATION, validation_content
 from nni_latency.validation._validation import NetworkResult, Validation
 
 
@@ -30,7 +31,7 @@ class ResultDocument(BaseModel):
     model_config = ConfigDict(strict=True, allow_inf_nan=False)
 
     name: str
-    predicted: PositiveFloat
+    predicted: NonNegativeFloat
     #: Absent in the first files.
     predicted_low: float | None = None
     predicted_high: float | None = None
@@ -59,6 +60,9 @@ class ValidationDocument(BaseModel):
     networks: list[ResultDocument] = Field(min_length=1)
 
 
+_WHOLE = replace(VALIDATION, model=ValidationDocument)
+
+
 def read_validation(path: str | Path) -> Validation:
     """Read a validation that was saved.
 
@@ -67,8 +71,22 @@ def read_validation(path: str | Path) -> Validation:
     FileFormatError
         If the file cannot be read, or is no validation.
     """
-    found: Validation = replace(VALIDATION, model=ValidationDocument).load(path, _validation)
+    found: Validation = _WHOLE.load(path, _validation)
     return found
+
+
+def save_validation(validation: Validation, path: str | Path) -> Path:
+    """Write a validation to its file, whole or not at all.
+
+    Raises
+    ------
+    InvalidValueError
+        If something of it would not be read again.
+    OutputError
+        If it cannot be written.
+    """
+    content = validation_content(validation)
+    return _WHOLE.save(path, content, {"networks": map(json.dumps, content.pop("networks"))})
 
 
 def _validation(document: ValidationDocument) -> Validation:

@@ -17,13 +17,14 @@ from nni_latency.estimators import (
     Estimate,
     Estimator,
     Scores,
+    TableEstimator,
     estimate_selection,
     score,
 )
 from nni_latency.notebook import Drawn
 from nni_latency.platforms import Platform, check_same_platform
 from nni_latency.tables import MeasurePlan, NetworkMeasurements, NetworkSource, NetworkTimes
-from nni_latency.units import format_percent
+from nni_latency.units import format_percent, number_of
 
 #: What is measured of whole networks.
 MEASURED = ("latency", "energy", "power")
@@ -122,8 +123,8 @@ class Validation(Drawn):
 
     def __repr__(self) -> str:
         return (
-            f"Validation({self.estimator}, {len(self.results)} networks on {self.platform.id}: "
-            f"MAPE {format_percent(self.scores.mape)}, Spearman {self.scores.spearman:.3f})"
+            f"Validation({self.estimator}, {number_of(len(self.results), 'network')} on {self.platform.id}: MAPE "
+            f"{format_percent(self.scores.mape)}, Spearman {self.scores.spearman:.3f})"
         )
 
     @cached_property
@@ -192,6 +193,9 @@ def predict_references(
 def _predict(estimator: Estimator, plan: NetworkSource, selection: Mapping[str, Any]) -> Estimate:
     if isinstance(plan, MeasurePlan):
         return estimate_selection(estimator, plan, selection)
+    # A table by hand knows the choices of a network and not its operators.
+    if isinstance(estimator, TableEstimator) and set(selection) == {layer.name for layer in estimator.table.searched}:
+        return estimator.estimate_sample(selection)
     import torch
 
     return estimator.estimate(plan.network_of(selection)(), torch.zeros(plan.input_shape))

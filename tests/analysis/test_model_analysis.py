@@ -207,3 +207,36 @@ def test_the_model_is_left_as_it_was():
     ModelAnalysis(network, (3, 33, 33))
     assert network.training
     assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
+
+
+class _Recurrent(nn.Module):
+    """A recurrent layer and a product."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.LSTM(4, 3)
+        self.head = nn.Linear(3, 2)
+
+    def forward(self, inputs):
+        return self.head(self.layer(inputs)[0])
+
+
+@pytest.mark.filterwarnings(
+    "ignore::DeprecationWarning",
+    "ignore:.*(quantized tensor|reduce_range).*:UserWarning",
+    "ignore:.* cannot be traced without data",
+)
+@pytest.mark.parametrize(
+    ("network", "shape"),
+    [
+        (lambda: nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2, bias=False)), (4,)),
+        (_Recurrent, (5, 4)),
+    ],
+    ids=["products", "recurrent"],
+)
+def test_packed_parameters_of_quantised_layers_count(network, shape):
+    plain = network()
+    packed = torch.ao.quantization.quantize_dynamic(plain, {nn.Linear, nn.LSTM})
+    found = ModelAnalysis(packed, shape)
+    assert found.params == sum(parameter.numel() for parameter in plain.parameters())
+    assert sum(block.params for block in found.blocks) == found.params

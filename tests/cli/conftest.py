@@ -58,15 +58,21 @@ def _filled_columns(request, monkeypatch):
 
 
 @pytest.fixture(scope="session")
-def run():
+def invoke():
+    """Run a command in this process, however it ends."""
+    return lambda arguments: CliRunner(**_APART).invoke(main, [str(argument) for argument in arguments])
+
+
+@pytest.fixture(scope="session")
+def run(invoke):
     """Run a command in this process."""
 
-    def invoke(*arguments, code=0):
-        result = CliRunner(**_APART).invoke(main, [str(argument) for argument in arguments])
+    def checked(*arguments, code=0):
+        result = invoke(arguments)
         assert result.exit_code == code, (result.output, result.exception)
         return result
 
-    return invoke
+    return checked
 
 
 @pytest.fixture
@@ -82,7 +88,7 @@ def fails(run):
         assert isinstance(result.exception, SystemExit)
         assert result.stdout == ""
         assert "Traceback" not in result.stderr
-        before, _, sentence = result.stderr.rpartition("Error: ")
+        before, sentence = re.fullmatch(r"(?ms)(.*?)^Error: (.*)", result.stderr).groups()
         assert not before or before.startswith("Usage: ") or re.fullmatch(r"Loading PyTorch,[^\n]*\n", before)
         assert sentence.count("\n") == 1
         return sentence.rstrip("\n")

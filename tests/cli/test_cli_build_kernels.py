@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 import nni_latency.cli._build_kernels as build_kernels
-from nni_latency.cli import _farm_options
+from nni_latency.cli import _remote_options
 from nni_latency.kernels import KERNEL_PROTOCOL, KernelPredictors, Prior, Sampling
 from nni_latency.operators import work_of
 from nni_latency.testing import FakeRuntime
@@ -22,7 +22,7 @@ def _seconds(op):
 
 @pytest.fixture(autouse=True)
 def _invented(monkeypatch):
-    monkeypatch.setattr(_farm_options, "make_runtime", lambda options: FakeRuntime(_seconds))
+    monkeypatch.setattr(_remote_options, "make_runtime", lambda options: FakeRuntime(_seconds))
 
 
 QUICK = ("build-kernels", "--kernels", "add_relu,concat_block", "--init-sample-num", 10, "--iteration", 0)
@@ -61,7 +61,7 @@ def test_what_is_not_reached_ends_with_code_1(run, monkeypatch):
     def unpredictable(op):
         return 1e-3 * (1 + zlib.crc32(op.op_key.encode()) % 100)
 
-    monkeypatch.setattr(_farm_options, "make_runtime", lambda options: FakeRuntime(unpredictable))
+    monkeypatch.setattr(_remote_options, "make_runtime", lambda options: FakeRuntime(unpredictable))
     shown = run(*QUICK, "--require", "mape=0.001", code=1)
     assert "Not reached: mape <= 0.001; it is" in shown.stderr
 

@@ -180,7 +180,7 @@ def test_unknown_architecture_is_refused(fails, tables, architecture, complaint)
 def test_saved_sample_that_is_cut_is_refused(fails, tables, tmp_path):
     (tmp_path / "result.json").write_text('{"layer0": "sk')
     complaint = fails("estimate", "--architecture", "result.json", "--latency-estimator", tables["tiny"])
-    assert "The saved sample 'result.json' is not whole JSON" in complaint
+    assert "Cannot read 'result.json' as a saved sample: JSONDecodeError: Unterminated string" in complaint
 
 
 def test_plugins_lists_what_is_registered(run):

@@ -104,7 +104,7 @@ def test_an_analysis_is_of_latency(fails, fitted, tmp_path):
     [
         (["none.csv"], "none.csv cannot be read"),
         (["slow.csv", "slow.csv"], "Two files are of the device 'slow'. Name them apart: NAME=slow.csv."),
-        (["few.csv"], "'few.csv' has 1 operators with time and energy; 6 are needed"),
+        (["few.csv"], "'few.csv' has 1 operator with time and energy; 6 are needed"),
         (["slow.csv", "--out", "slow.csv", "--overwrite"], "is an input of this command, too"),
         (["mine=slow.csv", "--out", "slow.csv", "--overwrite"], "is an input of this command, too"),
         (["slow.csv", "--folds", "1"], "1 is not in the range x>=2"),

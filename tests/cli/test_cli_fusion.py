@@ -76,7 +76,7 @@ def test_a_network_is_shown_as_kernels_and_drawn(run, rules):
     words = ("show", rules, "--network", "net.py:Net", "--input", "3,16,16")
     shown = run(*words, "--plot", "before_after.png").stdout
     assert "conv2d dense + batch_norm + relu" in shown
-    assert "6 operators make 4 kernels" in shown
+    assert "4 kernels on" in shown
     with Image.open("before_after.png") as picture:
         assert min(picture.size) > 200
     kernels = json.loads(run(*words, "--kwargs", '{"width": 4}', "--json").stdout)

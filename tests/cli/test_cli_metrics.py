@@ -8,7 +8,7 @@ import random
 import pytest
 from tiny import TINY, TINY_OPTIONS
 
-from nni_latency.cli import _farm_options
+from nni_latency.cli import _remote_options
 from nni_latency.database import open_store
 from nni_latency.platforms import Conditions, current_platform
 from nni_latency.spaces import FBNetSpace
@@ -38,7 +38,7 @@ def use(monkeypatch):
     """Put an invented machine under the command."""
 
     def put(runtime):
-        monkeypatch.setattr(_farm_options, "make_runtime", lambda *arguments: runtime)
+        monkeypatch.setattr(_remote_options, "make_runtime", lambda *arguments: runtime)
         return runtime
 
     return put

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from matplotlib.image import imread
 
-from nni_latency.cli import _farm_options
+from nni_latency.cli import _remote_options
 from nni_latency.cli._space_options import operator_table_name
 from nni_latency.operators import work_of
 from nni_latency.platforms import Platform, current_platform
@@ -33,7 +33,7 @@ def _invented():
         return FakeRuntime(seconds, platform=current_platform("cpu"))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_farm_options, "make_runtime", make)
+        patch.setattr(_remote_options, "make_runtime", make)
         yield
 
 
@@ -72,6 +72,20 @@ def test_a_table_of_energy_is_built_shown_and_validated(run, _invented, tmp_path
     assert "a constant power of 2 W, which is an assumption" in built.stderr
     assert OperatorTable.load(out).metric == "energy"
     assert "energy [uJ]" in run("show", out).stdout
+
+
+def test_estimated_tables_of_two_metrics_have_two_names(run, table, tmp_path):
+    latency = OperatorTable.load(table[0])
+    latency.with_entries(lambda entry: entry.scaled(2.0), metric="energy").save(tmp_path / "measured.json")
+    space = ["--space", OWN, "--networks", 2, "--space-args", '{"widths": [8, 16, 24], "num_labels": 5}']
+    for source, metric in ((table[0], "latency"), (tmp_path / "measured.json", "energy")):
+        run("build-lut", *space, "--from", source, "--metric", metric)
+    platform = current_platform("cpu").id
+    metrics = {path.name: OperatorTable.load(path).metric for path in tmp_path.glob("own_space-*.json")}
+    assert metrics == {
+        f"own_space-OwnSpace-16x16-b1.{platform}.json": "latency",
+        f"own_space-OwnSpace-16x16-b1.{platform}.energy.json": "energy",
+    }
 
 
 def test_a_table_says_what_it_rests_on(run, table):
@@ -124,7 +138,7 @@ def test_bad_input_is_told_in_one_sentence(run, fails, table):
 def test_a_file_is_named_after_space_input_and_platform():
     platform = Platform("cpu", "torch")
     assert (
-        operator_table_name("folder/mine.py:Space", (2, 3, 16, 16), platform)
+        operator_table_name("folder/mine.py:Space", (2, 3, 16, 16), platform, "latency")
         == "mine-Space-16x16-b2.cpu.torch.fp32.t1.json"
     )
-    assert operator_table_name("darts", (1, 8), platform) == "darts-1x8-b1.cpu.torch.fp32.t1.json"
+    assert operator_table_name("darts", (1, 8), platform, "energy") == "darts-1x8-b1.cpu.torch.fp32.t1.energy.json"

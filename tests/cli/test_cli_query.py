@@ -7,7 +7,7 @@ import json
 import nni_latency_service.commands._query as query_command
 import pytest
 from fake_machines import HERE, machines, onnx_bytes
-from measured_graphs import FAST, fitted
+from measured_graphs import FAST, SLOW, fitted
 from nni_latency_service.query import LatencyQuery
 from tiny import TINY_OPTIONS
 
@@ -46,6 +46,14 @@ def test_a_record_is_told_with_where_it_comes_from(run, net, database):
     [answer] = found["answers"]
     assert (answer["source"], answer["platform"], answer["n_visits"]) == ("record", HERE.id, 5)
     assert run("query", found["key"], "--database", database).stdout.count(HERE.id) >= 1
+
+
+def test_a_remark_on_every_platform_is_made_once(run, predictor):
+    lines = run("query", "tanh()@1x8x4x4:float32", "--predictor", predictor).stdout.splitlines()
+    assert any(FAST.id in line for line in lines)
+    assert any(SLOW.id in line for line in lines)
+    assert lines.count("Operators never learned from: tanh.") == 1
+    assert not any("Not known to the predictor" in line for line in lines)
 
 
 @pytest.mark.slow

@@ -88,7 +88,7 @@ def test_a_service_runs_until_it_is_interrupted(run, fails, tmp_path):
 
 def test_too_little_to_learn_from_is_said(run, fails, tmp_path):
     words = ["evolve", "--database", tmp_path / "m.sqlite"]
-    assert "0 latencies are new, and 20 are needed" in run(*words).stdout
+    assert "0 new latencies, and another version needs 20" in run(*words).stdout
     assert "There is no version yet" in run(*words, "--list").stdout
     assert "Unknown version of 'evolving' '3'" in fails(*words, "--take", 3)
     assert "There is no version of the predictor to draw" in fails(*words, "--list", "--plot", "a.png")

@@ -38,7 +38,7 @@ def operators():
 def test_a_table_is_imported_shown_estimated_and_exported(run, text):
     shown = run("import", text, *TINY_OPTIONS, "--unit", "us", "--platform", "pixel-3", "--out", "t.json")
     assert "format text, unit us; 63 entries of fbnet" in shown.stdout
-    assert "2 candidates have no entry: stem:conv, head:1504" in shown.stderr
+    assert "2 candidates without an entry: stem:conv, head:1504" in shown.stderr
     table = LookupTable.load("t.json")
     assert table.platform.id == "pixel-3.unknown.fp32.t1"
     assert table.entry("layer1", "k3_e1_g2").value == 201.5e-6
@@ -78,18 +78,35 @@ def test_operators_that_a_table_lacks_are_named(run, fails, operators):
 def test_every_unmatched_row_is_named(run, fails, text):
     Path("t.csv").write_text("layer,choice,latency_ms\nlayer0,skip,1\nlayer9,skip,2\nlayer1,k9,3\n")
     shown = run("import", "t.csv", *TINY_OPTIONS, "--out", "t.json")
-    assert "2 rows belong to no candidate of the space: line 3 (layer9, skip), line 4 (layer1, k9)" in shown.stderr
+    assert "2 rows without a candidate in the space: line 3 (layer9, skip), line 4 (layer1, k9)" in shown.stderr
     complaint = fails("import", "t.csv", *TINY_OPTIONS, "--strict", "--out", "strict.json")
-    assert "2 rows belong to no candidate" in complaint
+    assert "2 rows without a candidate" in complaint
     assert not Path("strict.json").exists()
 
 
 def test_costs_that_are_none_are_left_out_on_request(run, fails):
     Path("t.csv").write_text("layer,choice,latency_ms\nlayer0,skip,1\nlayer1,skip,-2\n")
-    assert "layer1:skip = -2 (line 3)" in fails("import", "t.csv", *TINY_OPTIONS, "--out", "t.json")
+    complaint = fails("import", "t.csv", *TINY_OPTIONS, "--out", "t.json")
+    assert "Got 1 other: layer1:skip = -2 (line 3). Correct them, or leave them out: --invalid leave-out." in complaint
     assert not Path("t.json").exists()
     shown = run("import", "t.csv", *TINY_OPTIONS, "--invalid", "leave-out", "--out", "t.json")
-    assert "1 costs are not positive numbers and were left out: layer1:skip = -2 (line 3)" in shown.stderr
+    assert "1 cost left out as not positive: layer1:skip = -2 (line 3)" in shown.stderr
+
+
+def test_errors_name_the_options_that_were_typed(run, fails, tables):
+    run("scale", tables["tiny"], "--factor", 2, "--out", "double.json")
+    complaint = fails("merge", tables["tiny"], "double.json", "--out", "merged.json")
+    assert "Say which counts with --conflict: 'first', 'last' or 'mean'." in complaint
+    assert "--factor must be a positive, finite number. Got 0.0" in fails(
+        "scale", tables["tiny"], "--factor", 0, "--out", "zero.json"
+    )
+    Path("t.json").write_text(json.dumps([[1, 2]]))
+    complaint = fails("import", "t.json", "--format", "lists", *TINY_OPTIONS, "--out", "out.json")
+    assert "does not say its unit. Give it as --unit; " in complaint
+    complaint = fails(
+        "estimate", "--architecture", "k3_e1,k3_e1,skip,skip,skip,skip,skip", "--latency-estimator", tables["holes"]
+    )
+    assert "or take the nearest entry with --missing nearest." in complaint
 
 
 def test_export_says_what_it_leaves_out(run, tables):
@@ -137,7 +154,7 @@ def test_a_fallback_and_an_ensemble_have_names(run, fails, tables):
     ("arguments", "complaint"),
     [
         (["import", "absent.txt", "--unit", "ms", "--out", "t.json"], "Cannot read 'absent.txt': No such file"),
-        (["import", "lut.txt", *TINY_OPTIONS, "--out", "t.json"], "does not say its unit. Give it as the 'unit'"),
+        (["import", "lut.txt", *TINY_OPTIONS, "--out", "t.json"], "does not say its unit. Give it as --unit"),
         (["import", "lut.txt", "--unit", "us", "--out", "t.json"], "has 7 layers of costs, the space searches 22"),
         (
             ["import", "lut.txt", "--unit", "J", *TINY_OPTIONS, "--out", "t.json"],

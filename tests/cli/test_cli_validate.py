@@ -8,7 +8,7 @@ import pytest
 from matplotlib.image import imread
 from tiny import TINY, TINY_OPTIONS, stored_rounds
 
-from nni_latency.cli import _farm_options
+from nni_latency.cli import _remote_options
 from nni_latency.errors import MeasurementError
 from nni_latency.measurement import Protocol
 from nni_latency.platforms import current_platform
@@ -28,7 +28,7 @@ class _Invented:
 
     def __init__(self, table, patch):
         self.table, self.latencies, self.runs, self.stop_after = table, _seconds, 0, None
-        patch.setattr(_farm_options, "make_runtime", lambda *arguments: self.runtime())
+        patch.setattr(_remote_options, "make_runtime", lambda *arguments: self.runtime())
 
     def runtime(self):
         return FakeRuntime(self.latencies, drift=self._drift, platform=current_platform("cpu"))
@@ -175,7 +175,7 @@ def test_requirement_that_is_missed_ends_with_code_1_and_says_by_how_much(valida
 def test_slower_machine_is_told_and_taken_out(validate, machine, tmp_path):
     machine.latencies = lambda op: 1.3 * _seconds(op)
     shown = " ".join(validate("--out", "v.json").stdout.split())
-    assert "The machine is 30.0% slower than the predictions say of the space's reference networks" in shown
+    assert "The machine is 30.0 % slower than the predictions say of the space's reference networks" in shown
     content = json.loads((tmp_path / "v.json").read_text())
     assert content["speed"] == pytest.approx(1 / 1.3)
     assert content["scores"]["worst"] == pytest.approx(0.0, abs=1e-6)

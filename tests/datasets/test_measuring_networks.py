@@ -5,7 +5,10 @@ from __future__ import annotations
 import contextlib
 from dataclasses import replace
 
+import numpy as np
+import onnx
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 
 from nni_latency.database import DatabaseStore
 from nni_latency.datasets import NetworkFile, family_files, given_files, measure_networks
@@ -109,3 +112,17 @@ def test_a_key_is_that_of_the_content(members, tmp_path):
     assert NetworkFile(members[0].name, copy).key == members[0].key
     copy.write_bytes(members[1].path.read_bytes())
     assert NetworkFile(members[0].name, copy).key != members[0].key
+
+
+def test_first_size_that_a_file_fixes_and_that_is_no_batch_stays(tmp_path):
+    weights = numpy_helper.from_array(np.ones((8, 10), np.float32), "weights")
+    node = helper.make_node("MatMul", ["weights", "input"], ["output"])
+    sizes = ((name, TensorProto.FLOAT, shape) for name, shape in (("input", [10, 4]), ("output", [8, 4])))
+    given, returned = (helper.make_tensor_value_info(*item) for item in sizes)
+    path = tmp_path / "fixed.onnx"
+    onnx.save(helper.make_model(helper.make_graph([node], "fixed", [given], [returned], [weights])), path)
+    (found,) = given_files([path])
+    assert found.subject(FakeRuntime(lambda _: 1e-3)).inputs.args[0].shape == (10, 4)
+    assert found.weights == 80
+    with pytest.raises(InvalidValueError, match="is not a batch that can be set to 2"):
+        _ = given_files([path], batch_size=2)[0].graph

@@ -184,7 +184,7 @@ def test_nearest_lists_what_it_took():
 
 
 def test_missing_candidates_are_named():
-    with pytest.raises(MissingEntryError, match=r"The table lacks 1 candidates: b:x\. Measure them"):
+    with pytest.raises(MissingEntryError, match=r"The table lacks 1 candidate: b:x\. Measure them"):
         TableEstimator(_GAPS).predict([[0, 1]])
 
 

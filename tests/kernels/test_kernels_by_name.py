@@ -49,6 +49,13 @@ def test_network_costs_its_kernels(files, name):
     assert found.value == pytest.approx(sum(time_of(known[item.kind], item) for item in kernels), rel=0.2)
 
 
+def test_names_of_both_files_may_have_commas(files, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for path, name in zip(files[:2], ("a,b.json", "rules, 1.json"), strict=True):
+        (tmp_path / name).write_bytes(path.read_bytes())
+    assert load_estimator("kernels:a,b.json,rules, 1.json").platform == files[2].platform
+
+
 def test_rules_that_are_not_there_say_how_to_find_them_out(files, tmp_path):
     alone = tmp_path / "alone.kernels.json"
     alone.write_bytes(files[0].read_bytes())

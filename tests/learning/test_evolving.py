@@ -86,7 +86,7 @@ def test_versions_are_kept_and_rolled_back(store, networks):
     assert first.before is None
     assert "It answers from now on" in first.reason
     assert first.version.errors["all"] > 0
-    assert "latencies are new, and 10 are needed" in _evolved(store, at_least=10, make=_SMALL).reason
+    assert "new latencies, and another version needs 10." in _evolved(store, at_least=10, make=_SMALL).reason
     _know(store, networks[30:])
     second = _evolved(store, at_least=1, make=partial(_SMALL, epochs=20))
     versions = predictor_versions(store.database, "evolving")
@@ -128,7 +128,7 @@ def test_no_version_learns_from_networks_held_out(store, networks):
 
 
 def test_too_little_is_one_sentence(store, networks):
-    assert _evolved(store).reason == "0 latencies are new, and 20 are needed for another version."
+    assert _evolved(store).reason == "The database has 0 new latencies, and another version needs 20."
     few = [item for item in networks if not is_held_out(graph_key(item.graph))][:3]
     _know(store, few)
     assert "0 networks are held out" in _evolved(store, at_least=1).reason
@@ -193,17 +193,17 @@ def test_kernels_of_a_kind_that_nobody_knows_are_left_out(store, tmp_path):
 def test_predictors_of_kernels_evolve_by_the_same_rule(store, tmp_path):
     _measure_kernels(store, tmp_path)
     networks, first = evolve(store, at_least=10)
-    assert networks.reason == "0 latencies are new, and 10 are needed for another version."
+    assert networks.reason == "The database has 0 new latencies, and another version needs 10."
     assert first.name == first.version.name == f"evolving:{_BOARD.id}"
     assert first.version.is_current
     assert set(first.version.errors) <= {"add", "relu_block", "all"}
-    (lesson,) = [item for item in lessons(store) if item.things == "kernels"]
+    (lesson,) = [item for item in lessons(store) if item.thing == "kernel"]
     held_out = sum(is_held_out(item.kernel.key) for item in lesson.examples)
     assert (first.version.n_networks, first.version.n_held_out) == (len(lesson.examples) - held_out, held_out)
     current = load_current(store, first.name)
     assert isinstance(current, KernelPredictors)
     assert not any(is_held_out(item.kernel.key) for item in current.kernels)
-    assert "latencies are new, and 10 are needed" in evolve(store, at_least=10)[1].reason
+    assert "new latencies, and another version needs 10." in evolve(store, at_least=10)[1].reason
     _measure_kernels(store, tmp_path, seed=1)
     second = evolve(store, at_least=5, name=f"evolving:{_BOARD.id}")[0]
     assert second.version.is_current == (second.version.errors["all"] <= second.before)

@@ -80,5 +80,5 @@ def test_differences_pass_over_what_is_ignored():
 
 def test_runtime_of_other_threads_is_refused():
     Protocol(threads=2).check_threads(2)
-    with pytest.raises(MismatchError, match=r"The runtime computes with 4 threads, the protocol says 2\."):
+    with pytest.raises(MismatchError, match=r"The 'threads' must agree: the runtime has 4, the protocol says 2\."):
         Protocol(threads=2).check_threads(4)

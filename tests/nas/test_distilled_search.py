@@ -76,6 +76,7 @@ def test_distillation_says_what_it_is(distilled):
     assert "within 10 %, Spearman 0.9" in str(distilled)
 
 
+@pytest.mark.filterwarnings("ignore:The target excludes no network")
 def test_profiler_takes_an_estimator_of_whole_networks():
     space = _space()
     before = torch.random.get_rng_state()

@@ -192,6 +192,7 @@ def test_expected_latency_follows_the_target():
     assert expected[0] < 4.2e-3 < 5e-3 < expected[1]
 
 
+@pytest.mark.filterwarnings("ignore:The target excludes no network")
 @pytest.mark.parametrize("target", [None, 16e-3], ids=["no target", "target"])
 def test_latencies_without_weight_change_nothing(target):
     found = []

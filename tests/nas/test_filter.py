@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 from toys import Toy, profiler_of
 
-from nni_latency.errors import InvalidValueError, MissingEntryError, UnreachableTargetError
+from nni_latency.errors import InvalidValueError, MissingEntryError, TargetWarning, UnreachableTargetError
 from nni_latency.imports import quiet_nni
-from nni_latency.nas import LatencyFilter
+from nni_latency.nas import LatencyFilter, LatencyPenalty, TargetPenalty
 
 with quiet_nni():
     from nni.nas.evaluator import FunctionalEvaluator
@@ -24,7 +26,7 @@ def _model(kind, sample):
 
 
 @pytest.mark.parametrize(
-    ("bounds", "passing"), [({"max": 5e-3}, [FAST]), ({"min": 5e-3}, [SLOW]), ({"max": 9.1e-3}, [SLOW, FAST])]
+    ("bounds", "passing"), [({"max": 5e-3}, [FAST]), ({"min": 5e-3}, [SLOW]), ({"min": 2e-3}, [SLOW, FAST])]
 )
 def test_filter_passes_what_lies_in_the_range(bounds, passing):
     keep = LatencyFilter(profiler_of(Toy()), **bounds)
@@ -35,6 +37,23 @@ def test_filter_passes_what_lies_in_the_range(bounds, passing):
 def test_filter_takes_models_as_a_middleware_hands_them_over(kind):
     keep = LatencyFilter(profiler_of(Toy()), max=5e-3)
     assert [keep(_model(kind, sample)) for sample in (SLOW, FAST)] == [False, True]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        partial(LatencyFilter, max=9.1e-3),
+        partial(LatencyFilter, min=1e-3, max=9.1e-3),
+        partial(TargetPenalty, target=2.0),
+        partial(LatencyPenalty, baseline=9.1e-3, nonlinear="positive"),
+    ],
+)
+def test_what_excludes_no_network_warns_once_with_the_range(make):
+    with pytest.warns(
+        TargetWarning, match=r"excludes no network: a latency in this space is 3\.00 ms to 9\.00 ms"
+    ) as told:
+        make(profiler_of(Toy()))
+    assert len(told) == 1
 
 
 def test_nnis_own_filter_takes_models_too():

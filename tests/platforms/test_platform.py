@@ -37,7 +37,7 @@ def test_platform_refuses_an_unknown_precision():
 
 
 def test_platform_refuses_no_threads():
-    with pytest.raises(InvalidValueError, match=r"'threads' of a Platform must be an int >= 1. Got 0"):
+    with pytest.raises(InvalidValueError, match=r"'threads' of a Platform must be an int from 1 to 999999. Got 0"):
         Platform("x", threads=0)
 
 

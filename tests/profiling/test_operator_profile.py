@@ -261,7 +261,7 @@ def test_a_budget_that_is_spent_is_told(monkeypatch):
     assert 0 < done < wanted
     said = " ".join(profile.remarks)
     assert "The budget was spent before" in said
-    assert "operators were measured alone. Give a larger one." in said
+    assert "operators alone. Give a larger one." in said
 
 
 def test_rounds_are_the_most_visits():

@@ -420,7 +420,7 @@ def test_two_that_ask_at_once_share_a_job_and_a_full_queue_refuses():
             body = {"key": f"{kind}()@1x8x4x4:float32", "platform": HERE.id}
             jobs.add(_call(f"{url}/v1/query", "POST", body)[1]["job"]["id"])
         assert len(jobs) == 2
-        with pytest.raises(ServiceError, match=r"refuses: 2 measurements wait, which is the most\. Ask again later"):
+        with pytest.raises(ServiceError, match=r"refuses: The queue is full, with 2 measurements\. Ask again later"):
             client.query("sigmoid()@1x8x4x4:float32", HERE.id)
         cancelled = [_call(f"{url}/v1/jobs/{job}", "DELETE") for job in jobs]
         assert sorted(status for status, _ in cancelled) == [200, 422]
@@ -493,7 +493,7 @@ def test_a_queue_refuses_more_than_it_holds():
     free = threading.Event()
     queue = JobQueue(1, kept=2)
     queue.submit("a", "", "p", "me", lambda _told: free.wait(10))
-    with pytest.raises(BusyError, match=r"1 measurements wait"):
+    with pytest.raises(BusyError, match=r"The queue is full, with 1 measurement\."):
         queue.submit("b", "", "p", "me", lambda _told: None)
     free.set()
     queue.close()

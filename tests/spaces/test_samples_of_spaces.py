@@ -99,7 +99,11 @@ def test_a_constraint_that_is_not_kept_is_told(bench):
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [("[1]", "must be an object of labels and choices. Got list"), ("{", "cannot be read"), (None, "No such file")],
+    [
+        ("[1]", "must be an object of labels and choices. Got list"),
+        ("{", r"Cannot read '.*sample\.json' as a saved sample"),
+        (None, "No such file"),
+    ],
 )
 def test_a_file_that_is_no_sample_is_refused(mobile, tmp_path, content, message):
     path = tmp_path / "sample.json"

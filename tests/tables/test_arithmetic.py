@@ -126,7 +126,7 @@ def test_disagreement_is_settled_as_asked(conflict, expected):
     merged = merge_tables([_TABLE, other], conflict=conflict)
     assert merged.entry("a", "x").value == pytest.approx(expected)
     assert f"9 disagreed: {conflict} counts" in merged.remarks[1]
-    assert "200% slower" in merged.remarks[-1]
+    assert "200.0 % slower" in merged.remarks[-1]
 
 
 def test_disagreement_names_both():

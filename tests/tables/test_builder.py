@@ -34,7 +34,7 @@ def test_table_tells_how_it_was_made(tmp_path):
 
 
 def test_threads_of_runtime_and_protocol_must_agree(tmp_path):
-    with pytest.raises(MismatchError, match=r"computes with 2 threads, the protocol says 1"):
+    with pytest.raises(MismatchError, match=r"the runtime has 2, the protocol says 1"):
         build(tmp_path / "t.json", platform=Platform("pi", "fake", threads=2))
 
 

@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from nni_latency.errors import InvalidValueError
 from nni_latency.estimators.acts._workloads import Workloads
 from nni_latency.platforms import Platform, check_same_platform
+from nni_latency.units import number_of
 
 #: Points that a fit needs at least.
 FEWEST_POINTS = 10
@@ -42,8 +43,8 @@ def check_points(workloads: Workloads, y: ArrayLike) -> NDArray[np.float64]:
         seconds = np.empty((0, 0))
     if seconds.shape != (len(workloads),):
         raise InvalidValueError(
-            f"The 'y' of ActsEstimator must be one latency [s] for each of {len(workloads)} points. "
-            f"Got an array of shape {seconds.shape}."
+            f"The 'y' of ActsEstimator must be one latency [s] for each of {number_of(len(workloads), 'point')}. Got "
+            f"an array of shape {seconds.shape}."
         )
     if not (np.isfinite(seconds).all() and (seconds > 0).all()):
         raise InvalidValueError("Latencies must be positive, finite numbers of seconds.")
@@ -53,8 +54,8 @@ def check_points(workloads: Workloads, y: ArrayLike) -> NDArray[np.float64]:
         )
     if _all_alike(workloads):
         raise InvalidValueError(
-            f"All {len(seconds)} points are of one block: what they compute differs by a common factor at most, and "
-            "nothing can be learned about others. Measure blocks of several kinds, channels and sizes."
+            f"All {number_of(len(seconds), 'point')} are of one block: what they compute differs by a common factor "
+            "at most, and nothing can be learned about others. Measure blocks of several kinds, channels and sizes."
         )
     return seconds
 
@@ -72,7 +73,9 @@ def one_platform(platforms: Platform | Sequence[Platform] | None, count: int) ->
     if platforms is None or isinstance(platforms, Platform):
         return platforms
     if len(platforms) != count:
-        raise InvalidValueError(f"The 'platform' must be one, or one for each of {count} points. Got {len(platforms)}.")
+        raise InvalidValueError(
+            f"The 'platform' must be one, or one for each of {number_of(count, 'point')}. Got {len(platforms)}."
+        )
     first, *others = platforms
     for other in others:
         if other is not first:

@@ -32,6 +32,7 @@ from nni_latency.estimators.acts._scores import BlockScores, score_blocks
 from nni_latency.estimators.acts._workloads import Workloads, WorkloadSource, workloads_of
 from nni_latency.operators import OpSpec, capture_operators, read_onnx
 from nni_latency.platforms import Platform
+from nni_latency.units import number_of
 
 Variant = Literal["refined", "published"]
 
@@ -290,7 +291,9 @@ class ActsEstimator(RegressorMixin, BaseEstimator, LayerEstimator):
         seconds = np.asarray(y, dtype=np.float64)
         if seconds.shape != self.held_out_errors_.shape:
             count = len(self.held_out_errors_)
-            raise InvalidValueError(f"The estimator was fitted on {count} points. Got latencies of {seconds.shape}.")
+            raise InvalidValueError(
+                f"The estimator was fitted on {number_of(count, 'point')}. Got latencies of {seconds.shape}."
+            )
         return score_blocks(seconds / np.exp(self.held_out_errors_), seconds)
 
     def uncounted(self, X: WorkloadSource) -> list[tuple[str, ...]]:  # noqa: N803

@@ -12,6 +12,7 @@ from nni_latency.estimators.transfer._layers import EncodedLayer, LayeredSpace, 
 from nni_latency.operators import OpSpec, work_of
 from nni_latency.platforms import Platform
 from nni_latency.tables import Entry, LookupTable, TableLayer
+from nni_latency.units import format_percent, number_of
 
 #: The cheapest candidate of a layer costs at least this share of a mean layer.
 _LEAST = 0.01
@@ -38,9 +39,10 @@ def table_of(
 ) -> LookupTable:
     """Write a new device as a table, with remarks on what it rests on."""
     odds = sorted(zip(adaptation.probabilities.tolist(), hypotheses, strict=True), reverse=True)
-    alike = ", ".join(f"{name} ({share:.0%})" for share, name in odds[:3] if share > 0.01)
+    alike = ", ".join(f"{name} ({format_percent(share)})" for share, name in odds[:3] if share > 0.01)
     remarks = (
-        f"Transferred: {len(measured)} networks measured on this device; known devices: {', '.join(hypotheses[:-2])}.",
+        f"Transferred: {number_of(len(measured), 'network')} measured on this device; known devices: "
+        f"{', '.join(hypotheses[:-2])}.",
         f"Most like: {alike}. An entry's 'n_samples' counts the measured networks that hold it; 0 is inferred.",
         SHARED_OUT,
     )

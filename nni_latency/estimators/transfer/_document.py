@@ -25,10 +25,10 @@ from nni_latency.estimators.transfer._layers import EncodedLayer, LayeredSpace, 
 from nni_latency.estimators.transfer._population import Population
 from nni_latency.operators import OpSpec
 from nni_latency.platforms import Platform
-from nni_latency.tables import SpaceReference
+from nni_latency.tables import SpaceDocument
+from nni_latency.units import number_of
 
 Settings = tuple[float, bool, int]
-Scalar = bool | int | float | str | None
 
 
 @dataclass(frozen=True)
@@ -67,10 +67,8 @@ class _Layer(StrictDocument):
     default: str | None = None
 
 
-class _Space(StrictDocument):
+class _Space(SpaceDocument):
     kind: Literal["layers", "cell"]
-    name: str
-    arguments: dict[str, Scalar] = Field(default_factory=dict)
     input_shape: list[int]
     layers: Annotated[list[_Layer], Field(min_length=1)]
 
@@ -111,9 +109,12 @@ class TransferDocument(StrictDocument):
         if len(widths) > 1:
             raise ValueError("the measured networks differ in their layers")
         if len(self.measured) != len(self.latencies):
-            raise ValueError(f"{len(self.measured)} measured networks have {len(self.latencies)} latencies")
+            latencies = number_of(len(self.latencies), "latency", "latencies")
+            raise ValueError(f"it has {latencies} for {number_of(len(self.measured), 'measured network')}")
         if len(self.noises) != len(self.devices):
-            raise ValueError(f"{len(self.devices)} devices have {len(self.noises)} noises")
+            raise ValueError(
+                f"it has {number_of(len(self.noises), 'noise')} for {number_of(len(self.devices), 'device')}"
+            )
         return self
 
 
@@ -178,13 +179,15 @@ def _state(document: TransferDocument) -> State:
         coefficients = np.array(item.coefficients)
         if coefficients.shape != encoding.centre.shape:
             raise FileFormatError(
-                f"device {item.name!r} has {len(coefficients)} of {len(encoding.centre)} coefficients"
+                f"device {item.name!r} has {len(coefficients)} of {number_of(len(encoding.centre), 'coefficient')}"
             )
         devices.append(KnownDevice(item.name, coefficients, item.constant, item.noise))
     similar, novel = (_expectation(item, len(encoding.parts) + 3) for item in (document.kin, document.stranger))
     population = Population(encoding, tuple(devices), similar, novel, tuple(document.noises))
     if document.measured and len(document.measured[0]) != len(encoding.labels):
-        raise FileFormatError(f"a measured network has {len(document.measured[0])} of {len(encoding.labels)} choices")
+        raise FileFormatError(
+            f"a measured network has {len(document.measured[0])} of {number_of(len(encoding.labels), 'choice')}"
+        )
     measured = np.array(document.measured, dtype=np.int64).reshape(len(document.measured), len(encoding.labels))
     return State(
         (document.confidence, document.check_units, document.random_state),
@@ -198,7 +201,9 @@ def _state(document: TransferDocument) -> State:
 
 def _expectation(item: _Expected, count: int) -> Expectation:
     if not len(item.centre) == len(item.spread) == count:
-        raise FileFormatError(f"{count} variances are expected, {len(item.centre)} and {len(item.spread)} are there")
+        raise FileFormatError(
+            f"a model has {len(item.centre)} and {len(item.spread)} of {number_of(count, 'variance')}"
+        )
     return Expectation(np.array(item.centre), np.array(item.spread))
 
 
@@ -209,8 +214,7 @@ def _space_content(encoding: Encoding) -> dict[str, Any]:
         space, kind = LayeredSpace.of_choices(encoding.choices), "cell"
     return {
         "kind": kind,
-        "name": space.reference.name,
-        "arguments": dict(space.reference.arguments),
+        **space.reference.as_dict(),
         "input_shape": list(space.input_shape),
         "layers": [
             {
@@ -232,13 +236,15 @@ def _encoding(document: _Space) -> Encoding:
         EncodedLayer(layer.name, tuple(layer.choices), _ops(layer), layer.searched, layer.default)
         for layer in document.layers
     )
-    reference = SpaceReference(document.name, document.arguments)
-    return LayerEncoding(LayeredSpace(reference, tuple(document.input_shape), layers))
+    return LayerEncoding(LayeredSpace(document.to_space(), tuple(document.input_shape), layers))
 
 
 def _ops(layer: _Layer) -> tuple[OpSpec, ...] | None:
     if layer.ops is None:
         return None
     if len(layer.ops) != len(layer.choices):
-        raise FileFormatError(f"layer {layer.name!r} has {len(layer.choices)} choices and {len(layer.ops)} operators")
+        raise FileFormatError(
+            f"layer {layer.name!r} has {number_of(len(layer.choices), 'choice')} and "
+            f"{number_of(len(layer.ops), 'operator')}"
+        )
     return tuple(op.to_op() for op in layer.ops)

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nni_latency.errors import InvalidValueError, listed
-from nni_latency.units import whole_number
+from nni_latency.units import number_of, whole_number
 
 #: Column that says which network a row is about.
 INDEX = "index"
@@ -57,7 +57,7 @@ def read_columns(path: str | Path) -> CsvColumns:
         raise InvalidValueError(f"Cannot read {str(source)!r}: {reason}.") from error
     if len(rows) < 2:
         raise InvalidValueError(
-            f"The file {str(source)!r} must have a header and at least one row. Got {len(rows)} rows."
+            f"The file {str(source)!r} must have a header and at least one row. Got {number_of(len(rows), 'row')}."
         )
     header = [name.strip() for name in rows[0]]
     if len(set(header)) != len(header) or not all(header):
@@ -65,7 +65,8 @@ def read_columns(path: str | Path) -> CsvColumns:
     for number, row in enumerate(rows[1:], start=2):
         if len(row) != len(header):
             raise InvalidValueError(
-                f"Row {number} of {str(source)!r} must have {len(header)} cells, as the header has. Got {len(row)}."
+                f"Row {number} of {str(source)!r} must have {number_of(len(header), 'cell')}, as the header has. Got "
+                f"{len(row)}."
             )
     columns = {name: tuple(row[place].strip() for row in rows[1:]) for place, name in enumerate(header)}
     index = columns.pop(INDEX, tuple(map(str, range(len(rows) - 1))))

@@ -9,13 +9,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from nni_latency.errors import LatencyWarning
 from nni_latency.estimators.transfer._calibration import error_quantiles
 from nni_latency.estimators.transfer._encoding import Encoding
 from nni_latency.estimators.transfer._population import Population, learn_population
 from nni_latency.estimators.transfer._series import check_units
 
 
-class FewSourcesWarning(UserWarning):
+class FewSourcesWarning(LatencyWarning):
     """Issued when there is one known device alone, so that nothing is known about how devices differ."""
 
 

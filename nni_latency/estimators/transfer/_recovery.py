@@ -18,6 +18,7 @@ from nni_latency.estimators.transfer._layers import LayerEncoding
 from nni_latency.estimators.transfer._series import check_series
 from nni_latency.platforms import Platform
 from nni_latency.tables import LookupTable
+from nni_latency.units import number_of
 
 #: Networks below which no table can be told from noise.
 FEWEST = 10
@@ -157,7 +158,7 @@ def recover(
         covariance=device.constant**2 * device.covariance[:-1, :-1],
         constant=device.constant,
         measured=indices,
-        remarks=(f"Recovered from {len(indices)} whole networks.", SHARED_OUT),
+        remarks=(f"Recovered from {number_of(len(indices), 'whole network')}.", SHARED_OUT),
     )
     return table, Recovery(encoding, device, indices, _errors(device, features, values))
 

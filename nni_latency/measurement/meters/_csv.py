@@ -18,8 +18,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from nni_latency.errors import FileFormatError, InvalidValueError, MeasurementError
+from nni_latency.files import is_file
 from nni_latency.measurement.meters._sampled import SampledMeter
-from nni_latency.units import format_seconds
+from nni_latency.units import format_seconds, number_of
 
 #: Columns of time and power by their beginnings, and what a power is multiplied by to be in watts.
 _TIMES = ("time", "date", "t_s", "seconds")
@@ -83,7 +84,7 @@ class CsvMeter(SampledMeter):
         #: By how much the meter's clock is ahead of this machine's [s], once that is known.
         self.offset_ = offset or 0.0
         self._aligned = -math.inf
-        if not self.path.is_file():
+        if not is_file(self.path):
             raise InvalidValueError(
                 "The meter 'csv' follows the file that the program of a power meter writes, as in csv:power.csv. There "
                 f"is no file {str(path)!r}."
@@ -187,8 +188,8 @@ class CsvMeter(SampledMeter):
             time.sleep(self.every)
         if len(readings) < len(_PATTERN):
             raise MeasurementError(
-                f"{self.path} got {len(readings)} lines in {format_seconds(time.time() - begin)}: its program has "
-                "ended, or writes too seldom."
+                f"{self.path} got {number_of(len(readings), 'line')} in {format_seconds(time.time() - begin)}: its "
+                "program has ended, or writes too seldom."
             )
         return clock_offset([moment for moment, _ in readings], [watts for _, watts in readings], begin)
 

@@ -25,6 +25,7 @@ from nni_latency.measurement.runtimes._settling import Unpacking, with_values
 from nni_latency.measurement.runtimes._torch_runtime import _is_plain
 from nni_latency.operators import Inputs, OnnxNetwork, export_onnx, tensors_in
 from nni_latency.platforms import RUNTIME_FACT, Conditions, Platform, current_platform, read_conditions
+from nni_latency.units import format_percent, number_of
 
 #: How far results may be off from those of torch by precision: the length of the difference over that of the result.
 _TOLERANCE = {"fp32": 1e-3, "fp16": 2e-2, "bf16": 5e-2, "int8": 0.3}
@@ -234,7 +235,7 @@ class ExportedRuntime(Runtime):
     def _check(self, found: Sequence[NDArray[Any]], expected: Sequence[NDArray[Any]]) -> None:
         """Raise `MeasurementError` if a network computes something else than in torch."""
         if len(found) != len(expected):
-            raise MeasurementError(f"{self.name} returns {len(found)} results, and torch {len(expected)}.")
+            raise MeasurementError(f"{self.name} returns {number_of(len(found), 'result')}, and torch {len(expected)}.")
         for number, (mine, theirs) in enumerate(zip(found, expected, strict=True)):
             if mine.shape != theirs.shape:
                 raise MeasurementError(
@@ -243,6 +244,7 @@ class ExportedRuntime(Runtime):
             off = float(np.linalg.norm(mine.astype(np.float64) - theirs) / max(1e-6, float(np.linalg.norm(theirs))))
             if not off <= _TOLERANCE[self.precision]:
                 raise MeasurementError(
-                    f"{self.name} computes something else than torch: result {number} is off by {off:.1%}, where "
-                    f"{_TOLERANCE[self.precision]:.1%} would be the rounding of {self.precision}."
+                    f"{self.name} computes something else than torch: result {number} is off by "
+                    f"{format_percent(off)}, where {format_percent(_TOLERANCE[self.precision])} would be the rounding "
+                    f"of {self.precision}."
                 )

@@ -28,6 +28,7 @@ from nni_latency.operators import (
     join_onnx,
     trace,
 )
+from nni_latency.units import number_of
 
 Nodes = Sequence[ProfiledNode]
 
@@ -180,7 +181,7 @@ class ProfiledRuntime(ExportedRuntime):
 
     def _profiled_beyond(self, layers: int) -> tuple[int, float]:
         """Profile a small network; return how many nodes it has, and how much longer than it they take [s]."""
-        subject = Subject(f"probe of {layers} layers", partial(_probe, layers), _PROBE_SHAPE, "network")
+        subject = Subject(f"probe of {number_of(layers, 'layer')}", partial(_probe, layers), _PROBE_SHAPE, "network")
         inputs = self.inputs(subject.inputs)
         stage = self._prepared(subject, inputs)
         assert isinstance(stage, Prepared), stage

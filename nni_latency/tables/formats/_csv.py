@@ -12,7 +12,7 @@ from nni_latency.errors import FileFormatError
 from nni_latency.tables.formats._numbers import UNITS, from_si, power_of, read_number
 from nni_latency.tables.formats._sheet import Row, Sheet, Written
 from nni_latency.tables.formats._text import decode
-from nni_latency.units import METRIC_UNITS
+from nni_latency.units import METRIC_UNITS, number_of
 
 _UNIT_NAMES = sorted({name.replace("1/s", "per_s") for units in UNITS.values() for name in units})
 _COST = re.compile(
@@ -53,7 +53,9 @@ def read_csv(data: bytes) -> Sheet:
         raise FileFormatError(f"line 1 names a column twice: {', '.join(double)}")
     for number, cells in enumerate(lines[1:], 2):
         if len(cells) != len(header):
-            raise FileFormatError(f"line {number} must have {len(header)} cells, as line 1 has. Got {len(cells)}")
+            raise FileFormatError(
+                f"line {number} must have {number_of(len(header), 'cell')}, as line 1 has. Got {len(cells)}"
+            )
     if header[1] == "choice":
         return _long(header, lines[1:])
     return Sheet(tuple(_wide(header, lines[1:])))

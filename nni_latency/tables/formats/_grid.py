@@ -11,6 +11,7 @@ from nni_latency.tables.formats._numbers import from_si, power_of, read_number
 from nni_latency.tables.formats._positions import common_choices, fixed_remarks
 from nni_latency.tables.formats._sheet import Row, Sheet, Written
 from nni_latency.tables.formats._text import decode
+from nni_latency.units import number_of
 
 #: What stands for a candidate that was not measured.
 _MISSING = "-"
@@ -44,8 +45,8 @@ def read_grid(data: bytes) -> Sheet:
     for layer, (line, words) in enumerate(lines):
         if len(words) != width:
             raise FileFormatError(
-                f"line {line} must hold {width} numbers, as the first line does. "
-                f"Got {len(words)}; it may have been cut off"
+                f"line {line} must hold {number_of(width, 'number')}, as the first line does. Got {len(words)}; it "
+                "may have been cut off"
             )
         for choice, word in enumerate(words):
             place = f"line {line}, column {choice + 1}"

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from nni_latency.errors import InvalidValueError, listed
-from nni_latency.files import write_atomically
+from nni_latency.files import naming, readable, write_atomically
 from nni_latency.platforms import Platform
 from nni_latency.tables._arithmetic import fold_calibration
 from nni_latency.tables._entry import Entry
@@ -22,7 +22,7 @@ from nni_latency.tables.formats._plausibility import implausible, odd_layers
 from nni_latency.tables.formats._registry import FORMATS, TableFormat, find_format, read_sheet, recognise_format
 from nni_latency.tables.formats._sheet import NORMAL, Row, Sheet
 from nni_latency.tables.formats._text import read_bytes
-from nni_latency.units import METRIC_UNITS
+from nni_latency.units import METRIC_UNITS, number_of
 
 Invalid = Literal["error", "leave-out"]
 
@@ -106,23 +106,24 @@ def import_table(
     if invalid not in ("error", "leave-out"):
         raise InvalidValueError(f"The 'invalid' of import_table must be 'error' or 'leave-out'. Got {invalid!r}.")
     source = Path(path)
-    data = read_bytes(source)
-    kind = find_format(file_format) if file_format is not None else recognise_format(data, str(source))
-    sheet = read_sheet(data, kind, str(source))
-    unit = _unit(sheet, kind, unit, metric)
-    matching = match_sheet(sheet, plan, choices=choices, batch_size=batch_size)
-    good, bad = _costs(matching, power_of(unit, metric), zero=METRIC_UNITS[metric] == "byte")
-    _check_invalid(bad, good, invalid, source)
-    header: dict[str, Any] = {
-        "space": matching.space,
-        "platform": platform or Platform("unknown", "unknown"),
-        "input_shape": matching.input_shape,
-        "metric": metric,
-        "remarks": (f"Imported from {source.name}, format {kind.name}, unit {unit}.",),
-    }
-    table = _operators(good, header) if plan is None and sheet.keyed else _lookup_table(matching, good, header)
-    if check_unit:
-        _check_unit(table, source, unit)
+    with naming(source), readable(source, "a table of another project"):
+        data = read_bytes(source)
+        kind = find_format(file_format) if file_format is not None else recognise_format(data, str(source))
+        sheet = read_sheet(data, kind, str(source))
+        unit = _unit(sheet, kind, unit, metric)
+        matching = match_sheet(sheet, plan, choices=choices, batch_size=batch_size)
+        good, bad = _costs(matching, power_of(unit, metric), zero=METRIC_UNITS[metric] == "byte")
+        _check_invalid(bad, good, invalid, source)
+        header: dict[str, Any] = {
+            "space": matching.space,
+            "platform": platform or Platform("unknown", "unknown"),
+            "input_shape": matching.input_shape,
+            "metric": metric,
+            "remarks": (f"Imported from {source.name}, format {kind.name}, unit {unit}.",),
+        }
+        table = _operators(good, header) if plan is None and sheet.keyed else _lookup_table(matching, good, header)
+        if check_unit:
+            _check_unit(table, source, unit)
     return Imported(table, kind.name, unit, matching.unmatched, tuple(bad))
 
 
@@ -227,8 +228,8 @@ def _interval(row: Row, value: float, power: int) -> tuple[float, float]:
 def _check_invalid(bad: list[str], good: dict[Place, Entry], invalid: Invalid, source: Path) -> None:
     if bad and (invalid == "error" or not good):
         raise InvalidValueError(
-            f"{len(bad)} costs of {str(source)!r} are no positive numbers: {listed(bad)}. "
-            "Mend them, or leave them out: 'invalid' is to be 'leave-out'."
+            f"The costs of {str(source)!r} must be positive numbers. Got {number_of(len(bad), 'other')}: "
+            f"{listed(bad)}. Correct them, or leave them out: invalid='leave-out'."
         )
 
 

@@ -11,6 +11,7 @@ from nni_latency.operators import OpSpec
 from nni_latency.tables._plan import OPERATORS, MeasurePlan, SpaceReference
 from nni_latency.tables.formats._names import own_name
 from nni_latency.tables.formats._sheet import Row, Sheet
+from nni_latency.units import number_of
 
 #: Where a row belongs: layer and choice.
 Place = tuple[str, str]
@@ -122,8 +123,8 @@ def _check_layers(sheet: Sheet, layers: Sequence[tables.TableLayer]) -> None:
     searched = [layer for layer in layers if layer.searched]
     if sheet.n_layers not in (None, len(searched)):
         raise FileFormatError(
-            f"The file has {sheet.n_layers} layers of costs, the space searches {len(searched)}. "
-            "Is it of another depth or another space?"
+            f"The file has {number_of(sheet.n_layers, 'layer')} of costs, the space searches {len(searched)}. Is it "
+            "of another depth or another space?"
         )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+import tokenize
 from typing import TYPE_CHECKING, Any
 
 import nni_latency.tables as tables
@@ -52,7 +53,7 @@ def _header(file: io.BytesIO) -> tuple[tuple[int, ...], np.dtype[Any]]:
         version = npy.read_magic(file)
         read = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}[version]
         shape, _, kind = read(file)
-    except (ValueError, KeyError, TypeError, SyntaxError, RecursionError, MemoryError) as error:
+    except (ValueError, KeyError, TypeError, SyntaxError, RecursionError, MemoryError, tokenize.TokenError) as error:
         raise FileFormatError("its header is not one of numpy's; it may have been cut off") from error
     return shape, kind
 

@@ -8,6 +8,7 @@ import nni_latency.tables as tables
 from nni_latency.errors import InvalidValueError, listed
 from nni_latency.operators import OpSpec
 from nni_latency.tables._entry import Entry
+from nni_latency.units import number_of
 
 KeyFunction = Callable[[str, OpSpec | None], str | None]
 
@@ -53,9 +54,15 @@ def shared_entries(
     shared = [name for items in found.values() if len({entry.value for _, entry in items}) > 1 for name, _ in items]
     remarks = []
     if nameless:
-        remarks.append(f"The format has no key for {len(nameless)} entries, which are left out: {listed(nameless)}.")
+        remarks.append(
+            f"The format has no key for {number_of(len(nameless), 'entry', 'entries')}, which are left out: "
+            f"{listed(nameless)}."
+        )
     if shared:
-        remarks.append(f"{len(shared)} entries share a key with others, which gets their mean: {listed(shared)}.")
+        remarks.append(
+            f"{number_of(len(shared), 'entry', 'entries')} share a key with others, which gets their mean: "
+            f"{listed(shared)}."
+        )
     return {key: _mean([entry for _, entry in items]) for key, items in found.items()}, tuple(remarks)
 
 

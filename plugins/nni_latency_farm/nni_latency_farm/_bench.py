@@ -23,6 +23,7 @@ from nni_latency.measurement import (
 )
 from nni_latency.operators import OnnxBuild
 from nni_latency.platforms import Conditions, Platform
+from nni_latency.units import number_of
 from nni_latency_farm._announcement import Announcement
 from nni_latency_farm._job import Answer, BenchPlace, Job
 from nni_latency_farm._meter import FarmMeter
@@ -248,7 +249,7 @@ class FarmBench(Bench):
                 self._held.clear()
                 deaths += lost.died and len(job.asked) <= 1
                 if deaths >= _MOST_DEATHS:
-                    raise WorkerDiedError(f"{deaths} workers died while they measured it") from lost
+                    raise WorkerDiedError(f"{number_of(deaths, 'worker')} died while they measured it") from lost
                 if lost.died:
                     job = replace(job, asked=job.asked[:1])
                 continue

@@ -12,6 +12,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from nni_latency.errors import InvalidValueError, RemoteError
+from nni_latency.units import number_of
 
 #: Variables by which clients of a farm that can be reached from other machines are trusted.
 VARIABLES = tuple(f"NNI_LATENCY_FARM_{name}" for name in ("TOKEN_FILE", "TLS_CERT", "TLS_KEY", "TLS_CA"))
@@ -106,8 +107,8 @@ class FarmSecurity:
             raise RemoteError(f"The token file {str(path)!r} can be used by others. Run: chmod 600 {path}")
         if len(token) < _SHORTEST_TOKEN:
             raise RemoteError(
-                f"The token in {str(path)!r} has {len(token)} characters, and {_SHORTEST_TOKEN} are the fewest. "
-                f"Make one with: openssl rand -hex 32 > {path}"
+                f"The token in {str(path)!r} has {number_of(len(token), 'character')}, and {_SHORTEST_TOKEN} are the "
+                f"fewest. Make one with: openssl rand -hex 32 > {path}"
             )
         return token
 

@@ -16,6 +16,7 @@ from nni_latency.files import cache_folder, locked
 from nni_latency.measurement import Meter, Subject
 from nni_latency.measurement.runtimes import Runtime
 from nni_latency.platforms import affinity
+from nni_latency.units import number_of
 from nni_latency_farm._device import Device
 from nni_latency_farm._fitting import FITS
 from nni_latency_farm._job import Answer, Job
@@ -110,8 +111,8 @@ def _check_threads(threads: int) -> None:
     usable = len(affinity())
     if 0 < usable < threads:
         raise InvalidValueError(
-            f"A worker with {threads} threads needs as many processors, and this process may use {usable}. "
-            "Give it fewer threads, or more processors."
+            f"A worker with {number_of(threads, 'thread')} needs as many processors, and this process may use "
+            f"{usable}. Give it fewer threads, or more processors."
         )
 
 

@@ -17,6 +17,7 @@ from nni_latency.errors import RemoteError
 from nni_latency.files import CACHE_VARIABLE
 from nni_latency.measurement.runtimes import Runtime
 from nni_latency.testing import FakeDevice
+from nni_latency.units import number_of
 
 #: Longest time for anything to happen [s].
 PATIENCE = 60.0
@@ -112,7 +113,7 @@ class FarmOfProcesses:
         end = time.monotonic() + PATIENCE
         while sum(worker.state == state for worker in client.workers()) < count:
             if time.monotonic() > end:
-                raise TimeoutError(f"There are no {count} workers that are {state}.")
+                raise TimeoutError(f"Waited in vain for {number_of(count, 'worker')} in the state {state!r}.")
             time.sleep(0.02)
 
     def kill(self, name: str) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
-import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -20,8 +19,10 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from nni_latency.database import DatabaseStore, count_stored
+from nni_latency.documents import json_text
 from nni_latency.errors import InvalidValueError, LatencyError, MissingEntryError
 from nni_latency.operators import InputShape
+from nni_latency.units import number_of
 from nni_latency_service._jobs import Job
 from nni_latency_service._keys import ApiKey, ApiKeys, Role
 from nni_latency_service._known import KnownAnswers
@@ -184,7 +185,7 @@ class _Interface:
             asked = await self._model(request, BulkRequest)
             if len(asked.questions) > service.limits.bulk:
                 raise InvalidValueError(
-                    f"A request may ask {service.limits.bulk} questions. Got {len(asked.questions)}."
+                    f"A request may ask {number_of(service.limits.bulk, 'question')}. Got {len(asked.questions)}."
                 )
             wait = self._requests.wait(_client(caller), len(asked.questions))
             if wait:
@@ -393,7 +394,7 @@ async def _told(job: Job) -> AsyncIterator[str]:
     while waited < _LONGEST:
         version, over = job.version, job.is_over
         if version != told:
-            yield f"event: {'end' if over else 'progress'}\ndata: {json.dumps(job.content())}\n\n"
+            yield f"event: {'end' if over else 'progress'}\ndata: {json_text(job.content())}\n\n"
             told = version
         if over:
             return

@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from nni_latency.errors import BusyError, InvalidValueError, LatencyError, UnknownNameError
 from nni_latency.measurement import Progress
+from nni_latency.units import number_of
 from nni_latency_service.query import Answer
 
 State = Literal["queued", "running", "done", "failed", "cancelled"]
@@ -158,7 +159,7 @@ class JobQueue:
                 if (job.key, job.platform) == (key, platform):
                     return job
             if len(active) >= self._most:
-                raise BusyError(f"{len(active)} measurements wait, which is the most. Ask again later.")
+                raise BusyError(f"The queue is full, with {number_of(len(active), 'measurement')}. Ask again later.")
             job = Job(f"{next(self._count)}-{secrets.token_hex(8)}", key, name, platform, owner)
             self._jobs[job.identifier] = job
             over = [item.identifier for item in self._jobs.values() if item.is_over]

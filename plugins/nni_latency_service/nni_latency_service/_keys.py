@@ -144,6 +144,8 @@ class ApiKeys:
 
     def _write(self, target: Path) -> None:
         content = {**_FORMAT.head, "keys": [vars(key) for key in self]}
+        with _FORMAT.writable(str(target)):
+            _FORMAT.check_content(content)
         write_atomically(target, json.dumps(content, indent=2) + "\n")
         target.chmod(0o600)
 

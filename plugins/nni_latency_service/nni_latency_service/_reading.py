@@ -12,6 +12,7 @@ from nni_latency.errors import InvalidValueError, LatencyError, listed
 from nni_latency.graphs import light_onnx
 from nni_latency.imports import require
 from nni_latency.operators import Graph, InputShape, count_operators, load_onnx, onnx_inputs, read_onnx
+from nni_latency.units import number_of
 from nni_latency_service.query import as_file
 
 #: Where the weights of a file are said to be that has none.
@@ -70,14 +71,17 @@ class Reading:
             )
         numbers = sum(math.prod(tensor.dims) for tensor in model.graph.initializer)
         if numbers > self._most:
-            raise InvalidValueError(f"{name!r} has {numbers} weights, and {self._most} are the most that are taken.")
+            raise InvalidValueError(
+                f"{name!r} has {number_of(numbers, 'weight')}, and {self._most} are the most that are taken."
+            )
 
     def _check_sizes(self, graph: Graph, name: str) -> None:
         shapes = [shape for item in graph.operators for shape in item.op.input_shapes]
         largest = max((math.prod(shape) for shape in (*shapes, *graph.inputs, *graph.outputs)), default=0)
         if largest > self._most:
             raise InvalidValueError(
-                f"{name!r} has a tensor of {largest} numbers, and {self._most} are the most that are taken."
+                f"{name!r} has a tensor of {number_of(largest, 'number')}, and {self._most} are the most that are "
+                "taken."
             )
 
 

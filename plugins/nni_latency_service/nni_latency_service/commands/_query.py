@@ -11,21 +11,26 @@ from typing import Any
 import click
 
 import nni_latency.database as database
+import nni_latency.graphs as graphs
 import nni_latency.loading as loading
 import nni_latency.measurement as measurement
 import nni_latency_service.query as query
 from nni_latency.cli._asked import NetworkOptions
-from nni_latency.cli._console import progress, remarks
+from nni_latency.cli._console import progress, remarks, sentence
 from nni_latency.cli._model import UserCodeOptions
 from nni_latency.cli._option import DURATION, grouped, option, parsed
-from nni_latency.cli._predictor_options import PRETRAINED, load_predictor
+from nni_latency.cli._predictor_options import load_predictor
 from nni_latency.cli._report import Column, Grid, Report, ReportingCommand, print_report
 from nni_latency.cli._space_options import SpaceOptions
 from nni_latency.cli._supervision import user_code
+from nni_latency.documents import format_of
 from nni_latency.errors import InvalidValueError, LatencyError, MissingEntryError, UnknownNameError, listed
 from nni_latency.platforms import Platform, ids_named
 from nni_latency.units import format_percent, format_seconds, parse_share
 from nni_latency_service.commands._question import question_of
+
+#: What a predictor of all platforms says that it is.
+_GRAPH_PREDICTOR = "nni_latency.graph_predictor"
 
 SHARE = parsed("percent", parse_share)
 
@@ -56,8 +61,8 @@ class _KnownOptions:
         envvar=database.DATABASE_VARIABLE,
     )
     predictor: tuple[str, ...] = option(
-        f"Predictor: a file of 'nni-latency fit graph', {PRETRAINED}, or an estimator; repeat for several, the first "
-        f"that knows the platform is asked.  [default: {PRETRAINED}, where one ships]",
+        f"Predictor: a file of 'nni-latency fit graph', {graphs.PRETRAINED}, or an estimator; repeat for several, the "
+        f"first that knows the platform is asked.  [default: {graphs.PRETRAINED}, where one ships]",
         "--predictor",
         multiple=True,
     )
@@ -250,24 +255,28 @@ def load_predictors(names: tuple[str, ...]) -> dict[str, Any]:
     """Load predictors by their names; without any, the one that ships, where one does."""
     if not names:
         try:
-            return {PRETRAINED: load_predictor(PRETRAINED)}
+            return {graphs.PRETRAINED: load_predictor(graphs.PRETRAINED)}
         except LatencyError:
             return {}
     return {name: _load_predictor(name) for name in names}
 
 
 def _load_predictor(name: str) -> Any:
-    if name == PRETRAINED or name.endswith(".safetensors"):
-        return load_predictor(name)
-    return loading.load_estimator(name)
+    path = loading.file_of(name)
+    is_graphs = path is not None and format_of(path) == _GRAPH_PREDICTOR
+    return load_predictor(name) if is_graphs else loading.load_estimator(name)
 
 
 def _report(question: query.Question, answers: list[query.Answer]) -> Report:
     rows = [{**answer.content(), "age": answer.age, "interval": _interval(answer)} for answer in answers]
-    lines = [f"{answer.platform}: {line}" for answer in answers for line in _lines(answer)]
+    places: dict[str, list[str]] = {}
+    for answer in answers:
+        for line in _lines(answer):
+            places.setdefault(line, []).append(answer.platform)
+    lines = [line if len(found) == len(answers) > 1 else f"{listed(found)}: {line}" for line, found in places.items()]
     grid = Grid(rows, _COLUMNS, question.name or question.key)
     content = {"key": question.key, "kind": question.kind, "name": question.name, "answers": rows}
-    return Report(grid, content, after=[*dict.fromkeys(lines), f"key: {question.key}"])
+    return Report(grid, content, after=[*lines, f"key: {question.key}"])
 
 
 def _interval(answer: query.Answer) -> str:
@@ -279,8 +288,11 @@ def _lines(answer: query.Answer) -> list[str]:
     if answer.repeatability is not None:
         versions = f"repeatability {format_percent(answer.repeatability)}, {versions}"
     by = f"predicted by {answer.predictor}" if answer.source == "prediction" else f"campaign {answer.campaign}"
-    missing = [f"Not known to the predictor: {', '.join(answer.missing)}."] if answer.missing else []
-    return [f"{by}, {versions}" if versions else by, *missing, *answer.remarks]
+    # What is missing is named by its key, or is told in words.
+    names = [item for item in answer.missing if " " not in item.partition("(")[0]]
+    told = [sentence(item) for item in answer.missing if item not in names]
+    unknown = [f"Not known to the predictor: {', '.join(names)}."] if names else []
+    return [f"{by}, {versions}" if versions else by, *unknown, *told, *answer.remarks]
 
 
 _COLUMNS = [

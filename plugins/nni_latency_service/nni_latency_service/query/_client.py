@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from nni_latency.errors import InvalidValueError, LatencyError, MeasurementError, MissingEntryError
+from nni_latency.units import number_of
 from nni_latency_service.query._answer import Answer, Measure, check_measure
 from nni_latency_service.query._question import Question
 
@@ -159,7 +160,7 @@ class LatencyClient:
             }
             found = self._part(self._request("POST", "/v1/queries", body), "results", list)
             if len(found) != len(part):
-                raise self._not_understood(f"{len(found)} results for {len(part)} questions")
+                raise self._not_understood(f"{number_of(len(found), 'result')} for {number_of(len(part), 'question')}")
             results += found
         return [self._result(item) for item in results]
 
