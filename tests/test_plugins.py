@@ -355,7 +355,10 @@ def test_estimator_that_no_plugin_made_raises_what_it_raises():
 @pytest.mark.parametrize(
     ("kind", "message"),
     [
-        (_changed(FakeRuntime, name=""), r"attribute 'name': a text that is not empty\. Got ''"),
+        (
+            _changed(FakeRuntime, name="", platform=Platform("board")),
+            r"attribute 'name': a text that is not empty\. Got ''",
+        ),
         (_changed(FakeRuntime, platform="board"), r"attribute 'platform': a nni_latency\.Platform\. Got 'board'"),
         (_changed(FakeRuntime, clock=3), r"attribute 'clock': a clock with .*Got 3"),
         (_changed(FakeRuntime, sees_calls="yes"), r"attribute 'sees_calls': True or False\. Got 'yes'"),

@@ -11,6 +11,7 @@ from nni_latency.graphs._graph_predictor import GraphPredictor
 from nni_latency.graphs._onnx_form import graph_of
 from nni_latency.graphs._shipped import PRETRAINED, find_predictor
 from nni_latency.platforms import Platform
+from nni_latency.units import number_of
 
 
 class GraphNetworkEstimator(NetworkEstimator):
@@ -55,7 +56,7 @@ class GraphNetworkEstimator(NetworkEstimator):
         if not platform and len(predictor.platforms_) > 1:
             ids = [item.id for item in predictor.platforms_]
             raise InvalidValueError(
-                f"The graph predictor {name!r} knows {len(ids)} platforms. Name one of them, as in "
+                f"The graph predictor {name!r} knows {number_of(len(ids), 'platform')}. Name one of them, as in "
                 f"graph-network:{name},{ids[0]}. The others are: {listed(ids[1:])}."
             )
         made: GraphNetworkEstimator = predictor.estimator(platform or None)

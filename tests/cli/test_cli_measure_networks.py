@@ -100,7 +100,7 @@ def test_a_data_set_goes_to_nnlqp_and_back(run, fails, model, tmp_path):
     (tmp_path / "lines" / "onnx").mkdir(parents=True)
     model.rename(tmp_path / "lines" / "onnx" / "small.onnx")
     (tmp_path / "lines" / "gt.txt").write_text("7 onnx/small.onnx 1 2.5 small phone train\n")
-    assert "1 latencies on 1 platforms" in run("import", "lines/gt.txt", "--out", "networks.zip").stdout
+    assert "1 latency on 1 platform" in run("import", "lines/gt.txt", "--out", "networks.zip").stdout
     words = ["export", "networks.zip", "--format", "nnlqp", "--out", "back/gt.txt"]
     run(*words)
     line = "7 onnx/7-b1.onnx 1 2.5 small phone.unknown.fp32.t1 train\n"

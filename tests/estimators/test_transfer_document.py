@@ -60,10 +60,10 @@ def test_schema_names_every_field(saved):
     [
         (lambda content: content.update(version=2), "has version 2, this nni_latency reads up to 1"),
         (lambda content: content.update(extra=1), "extra"),
-        (lambda content: content["latencies"].pop(), "6 measured networks have 5 latencies"),
-        (lambda content: content["noises"].pop(), "5 devices have 4 noises"),
+        (lambda content: content["latencies"].pop(), "it has 5 latencies for 6 measured networks"),
+        (lambda content: content["noises"].pop(), "it has 4 noises for 5 devices"),
         (lambda content: content["devices"][0]["coefficients"].pop(), "'device 0' has 23 of 24 coefficients"),
-        (lambda content: content["kin"]["centre"].pop(), "variances are expected"),
+        (lambda content: content["kin"]["centre"].pop(), "of 5 variances"),
         (lambda content: content["measured"][0].__setitem__(0, 9), "outside the space"),
         (lambda content: content["devices"].clear(), "devices"),
     ],

@@ -287,7 +287,7 @@ def test_limits(tmp_path, monkeypatch):
     module = "nni_latency.operators._onnx_model"
     path = _save(tmp_path / "net.onnx", [helper.make_node("Relu", ["a"], ["b"])], [_value("a", 2, 2)], [_value("b")])
     monkeypatch.setattr(f"{module}._MOST_NODES", 0)
-    with pytest.raises(InvalidValueError, match="has 1 nodes, and 0 are the most that are read"):
+    with pytest.raises(InvalidValueError, match="has 1 node, and 0 are the most that are read"):
         read_onnx(path)
     monkeypatch.setattr(f"{module}._MOST_BYTES", 10)
     with pytest.raises(InvalidValueError, match="2 GiB are the most that can be read"):

@@ -65,7 +65,7 @@ def test_client_says_that_an_answer_is_not_that_of_a_service(call, content):
 @pytest.mark.parametrize(
     ("content", "lacking"),
     [
-        ({"results": []}, "0 results for 1 questions"),
+        ({"results": []}, "0 results for 1 question"),
         ({"results": [{}]}, "no 'job'"),
         ({"results": [3]}, "no object, but int"),
         ({"results": [{"job": {}}]}, "no 'id'"),
