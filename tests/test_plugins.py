@@ -352,13 +352,16 @@ def test_estimator_that_no_plugin_made_raises_what_it_raises():
         load_estimator(_Bare(KeyError("conv"))).estimate(None)
 
 
+class _Nameless(FakeRuntime):
+    def __init__(self, latency_of):
+        super().__init__(latency_of)
+        self.name = ""
+
+
 @pytest.mark.parametrize(
     ("kind", "message"),
     [
-        (
-            _changed(FakeRuntime, name="", platform=Platform("board")),
-            r"attribute 'name': a text that is not empty\. Got ''",
-        ),
+        (_Nameless, r"attribute 'name': a text that is not empty\. Got ''"),
         (_changed(FakeRuntime, platform="board"), r"attribute 'platform': a nni_latency\.Platform\. Got 'board'"),
         (_changed(FakeRuntime, clock=3), r"attribute 'clock': a clock with .*Got 3"),
         (_changed(FakeRuntime, sees_calls="yes"), r"attribute 'sees_calls': True or False\. Got 'yes'"),
