@@ -17,11 +17,9 @@ from nni_latency.cli._console import results
 from nni_latency.cli._option import DURATION, grouped, option, parsed
 from nni_latency.cli._outputs import OutputDatabase, OutputFile, WritingCommand
 from nni_latency.cli._report import Column, Grid, Report, ReportingCommand, print_report
-from nni_latency.errors import InvalidValueError, LatencyError, UnknownNameError
+from nni_latency.errors import FileFormatError, InvalidValueError, LatencyError, UnknownNameError
 from nni_latency.files import is_file, replacing
 from nni_latency.units import format_count, number_of, parse_duration
-
-_SQLITE = b"SQLite format 3\0"
 
 #: Rows that are shown of a list of any length.
 _SHOWN = 50
@@ -146,13 +144,14 @@ def export(location: str, out: Path, wanted: _FilterOptions) -> None:
 @click.argument("sources", nargs=-1, required=True, metavar="SOURCE...")
 @click.pass_obj
 def import_(location: str, sources: tuple[str, ...]) -> None:
-    """Add the records of other databases, or of memo files of older versions.
+    """Add the records of other databases.
 
-    A SOURCE is a SQLite file, the URL of a server, or a memo file (.jsonl). Duplicates are skipped.
+    A SOURCE is a SQLite file or the URL of a server. Duplicates are skipped.
     """
     with _opened(location, create=True) as opened:
         for source in sources:
-            _report(source, _take_over(source, opened))
+            with _opened(source) as other:
+                _report(source, database.copy_database(other, opened))
 
 
 @command.command("merge", cls=WritingCommand)
@@ -197,25 +196,15 @@ def prune(location: str, wanted: _PruneOptions) -> None:
         console.print(f"{escape(item.identifier)} is being measured and was kept.")
 
 
-@command.command("downgrade")
-@click.argument("version", type=int)
-@click.pass_obj
-def downgrade(location: str, version: int) -> None:
-    """Bring the tables back to an older VERSION, for an older nni_latency.
-
-    Make a backup first. Any newer nni_latency that opens the database brings the tables forward again.
-    """
-    with _opened(location) as opened:
-        opened.downgrade(version)
-    results().print(f"{escape(opened.name)} has version {version}.")
-
-
 @contextlib.contextmanager
 def _opened(location: str, *, create: bool = False) -> Iterator[database.Database]:
     if location == database.MEMORY:
         raise InvalidValueError(
             f"The store {database.MEMORY!r} is gone with its process. Name a file or a URL with --database."
         )
+    path = Path(location)
+    if not create and "://" not in location and is_file(path) and not path.stat().st_size:
+        raise FileFormatError(f"{location!r} is not a database: the file is empty. Name another one.")
     store = database.DatabaseStore(location, create=create)
     try:
         yield store.database
@@ -230,19 +219,8 @@ def _made(out: str) -> Iterator[database.Database]:
         with _opened(out, create=True) as opened:
             yield opened
         return
-    with replacing(Path(out)) as temporary, _opened(str(temporary)) as opened:
+    with replacing(Path(out)) as temporary, _opened(str(temporary), create=True) as opened:
         yield opened
-
-
-def _take_over(source: str, target: database.Database) -> database.Copied:
-    path = Path(source)
-    if "://" not in source and is_file(path):
-        with path.open("rb") as file:
-            is_memo = file.read(len(_SQLITE)) != _SQLITE
-        if is_memo:
-            return database.copy_memo(path, target)
-    with _opened(source) as opened:
-        return database.copy_database(opened, target)
 
 
 def _report(source: str, copied: database.Copied) -> None:

@@ -1,11 +1,4 @@
-"""The record of a search: versioned JSON, checked by pydantic.
-
-History of the format:
-
-1. The first version: ``target_s``, ``predicted_s`` and others, whatever the metric was.
-2. ``unit``, and the same fields without a unit in their names; ``cost`` in place of ``latency`` in the history;
-   ``addends``.
-"""
+"""The record of a search: versioned JSON, checked by pydantic."""
 
 from __future__ import annotations
 
@@ -79,27 +72,13 @@ class SearchDocument(BaseModel):
     history: list[dict[str, Any]] = Field(default_factory=list, description="epochs or trials, each with its cost")
 
 
-def _without_units(content: dict[str, Any]) -> dict[str, Any]:
-    """Take the unit out of the names of fields, and say it once."""
-    found = {**content, "unit": METRIC_UNITS[content["metric"]]}
-    for name in ("target", "aim", "predicted", "measured", "measured_at_speed"):
-        if f"{name}_s" in found:
-            found[name] = found.pop(f"{name}_s")
-    found["history"] = [
-        {("cost" if name == "latency" else name): value for name, value in step.items()}
-        for step in content.get("history", ())
-    ]
-    return found
-
-
 SEARCH = DocumentFormat(
     "nni_latency.search",
-    2,
+    1,
     "search",
     "the record of a search",
     "search again with: nni-latency search",
     model=SearchDocument,
-    steps=(_without_units,),
 )
 
 #: Returns the JSON schema of the file format.

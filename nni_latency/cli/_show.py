@@ -10,7 +10,6 @@ import click
 import nni_latency.documents as documents
 import nni_latency.fusion as fusion
 import nni_latency.loading as loading
-import nni_latency.tables as tables
 from nni_latency.cli._option import grouped
 from nni_latency.cli._outputs import OutputFile
 from nni_latency.cli._report import ReportingCommand, print_report
@@ -49,8 +48,7 @@ def _load(file: str, path: Path | None) -> tuple[Any, SavedFile]:
     if path is not None and kind is not None:
         with naming(path), readable(path, kind.what):
             found = kind.load(path)
-        # An earlier version of a table of candidates may hold operators.
-        return found, kind_of(found) if isinstance(found, (tables.LookupTable, tables.OperatorTable)) else kind
+        return found, kind
     # An estimator of a plugin, or nothing that is known: then this says what is wrong.
     found, _ = loading.load_saved(file)
     return found, kind_of(found)

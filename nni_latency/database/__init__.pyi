@@ -3,7 +3,6 @@ from ._database import Database
 from ._drift import DriftPoint, PlatformDrift, platform_drift
 from ._export import COLUMNS, export_samples
 from ._location import DATABASE_VARIABLE, MEMORY, default_location
-from ._memo import copy_memo
 from ._overview import KindOverview, SubjectOverview, find_subjects, latest_platforms, summarise
 from ._predictors import (
     PredictorVersion,
@@ -33,7 +32,6 @@ __all__ = [
     "SubjectOverview",
     "add_predictor",
     "copy_database",
-    "copy_memo",
     "count_stored",
     "default_location",
     "export_samples",

@@ -14,9 +14,9 @@ from typing import Any
 from sqlalchemy import URL, Connection, Engine, create_engine, event, func, select
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
-from nni_latency.database._migration import check_ours, check_version, downgrade, upgrade, version_of
+from nni_latency.database._migration import check_ours, check_version, upgrade, version_of
 from nni_latency.database._schema import VERSION
-from nni_latency.errors import BusyError, FileFormatError, InvalidValueError, LatencyError, OutputError, first_line
+from nni_latency.errors import BusyError, FileFormatError, LatencyError, OutputError, first_line
 from nni_latency.files import locked, readable
 
 #: How long a write waits for the writes of other processes [s].
@@ -157,30 +157,6 @@ class Database:
         if self.path is not None:
             with self._explained("write"), self._engine.connect() as connection:
                 connection.execution_options(**{_BEGIN: None}).exec_driver_sql("VACUUM")
-
-    def downgrade(self, version: int) -> None:
-        """Bring the tables back to an older version, for an older nni_latency; opening it brings them forward again.
-
-        What only newer versions hold is lost: of version 2 which nodes fell back; of version 3 nothing; of version 4
-        the predictors.
-
-        Parameters
-        ----------
-        version : int
-            From 1 to one less than the newest.
-
-        Raises
-        ------
-        InvalidValueError
-            If there is no such older version.
-        """
-        if not 1 <= version < VERSION:
-            raise InvalidValueError(
-                f"The tables of a database can be brought back to a version from 1 to {VERSION - 1}. Got {version}."
-            )
-        with self.writing() as connection:
-            downgrade(connection, version)
-        self.close()
 
     def close(self) -> None:
         """Close the connections; they are made again when they are needed."""

@@ -60,18 +60,6 @@ def upgrade(connection: Connection) -> None:
             context.stamp(scripts, script.revision)
 
 
-def downgrade(connection: Connection, version: int) -> None:
-    """Bring a database of the newest version back to an older one, within the transaction of the connection."""
-    from alembic.operations import Operations
-
-    scripts, context = _scripts(), _context(connection)
-    for script in sorted(scripts.walk_revisions(), key=lambda script: -int(script.revision)):
-        if int(script.revision) > version:
-            with Operations.context(context):
-                script.module.downgrade()
-            context.stamp(scripts, script.down_revision)
-
-
 def _scripts() -> Any:
     from alembic.script import ScriptDirectory
 

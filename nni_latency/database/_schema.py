@@ -17,8 +17,8 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 
-#: Version of the tables that this package reads and writes. Every older one is brought up to it.
-VERSION = 4
+#: Version of the tables that this package reads and writes.
+VERSION = 1
 
 #: Holds the version of a database.
 VERSION_TABLE = "nni_latency_version"

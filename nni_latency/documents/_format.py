@@ -39,7 +39,7 @@ class DocumentFormat:
     name : str
         Its ``format``.
     version : int
-        Its newest ``version``, and the one that is written.
+        Its ``version``, the one that is written and read.
     noun : str
         What it is called in messages.
     what : str
@@ -47,19 +47,16 @@ class DocumentFormat:
     remedy : str
         How to come by another one, to end a sentence.
     model : type of BaseModel, optional
-        What the content must be, in the newest version; without it a file is not read as a whole.
-    steps : tuple of callable, optional
-        What brings the content of version 1 to version 2, that of version 2 to version 3, and so on.
+        What the content must be; without it a file is not read as a whole.
 
     Examples
     --------
     >>> from pydantic import BaseModel
     >>> class Letter(BaseModel):
     ...     pages: int
-    >>> to_2 = lambda content: {**content, "pages": 1}
-    >>> letters = DocumentFormat("nni_latency.letter", 2, "letter", "a letter", "write it", model=Letter, steps=[to_2])
-    >>> letters.parse({"format": "nni_latency.letter", "version": 1})
-    Letter(pages=1)
+    >>> letters = DocumentFormat("nni_latency.letter", 1, "letter", "a letter", "write it", model=Letter)
+    >>> letters.parse({"format": "nni_latency.letter", "version": 1, "pages": 2})
+    Letter(pages=2)
     """
 
     name: str
@@ -68,7 +65,6 @@ class DocumentFormat:
     what: str
     remedy: str
     model: Any = field(default=None, kw_only=True)
-    steps: tuple[Callable[[Content], Content], ...] = field(default=(), kw_only=True)
 
     @property
     def head(self) -> Content:
@@ -76,7 +72,7 @@ class DocumentFormat:
         return {"format": self.name, "version": self.version}
 
     def schema(self) -> Content:
-        """Return the JSON schema of the newest version."""
+        """Return the JSON schema of the content."""
         schema: Content = self.model.model_json_schema()
         return schema
 
@@ -101,12 +97,7 @@ class DocumentFormat:
                 return make(self.parse(content))
 
     def parse(self, content: Content) -> Any:
-        """Bring the content of a file up to date, step by step, and check it."""
-        version = content.get("version")
-        if type(version) is int and 1 <= version < self.version:
-            for step in self.steps[version - 1 :]:
-                content = step(content)
-            content = {**content, "version": self.version}
+        """Check the content of a file."""
         return self.model.model_validate(content)
 
     def save(

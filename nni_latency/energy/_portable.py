@@ -180,7 +180,6 @@ class PortableModel:
         if device not in self.devices_:
             known = ", ".join(self.devices_) or "none"
             raise InvalidValueError(f"The portable model has not learned from {device!r}. It knows: {known}.")
-        # A file of an earlier version does not say it by device.
         return self.powers_.get(device, self.share_ * self.devices_[device].power)
 
     def save(self, path: str | Path) -> Path:

@@ -1,17 +1,8 @@
-"""The file of a portable model of time and power: versioned JSON, checked by pydantic.
-
-History of the format:
-
-1. The first version.
-2. ``devices``, the facts of those that were learned from, and ``bounds``.
-3. ``share`` and ``powers``, what energy would be without a model of power, and ``held_out``.
-"""
+"""The file of a portable model of time and power: versioned JSON, checked by pydantic."""
 
 from __future__ import annotations
 
-import math
-import statistics
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field, PositiveFloat
 
@@ -46,7 +37,7 @@ class PortableDocument(StrictDocument):
     """A portable model of time and power."""
 
     format: Literal["nni_latency.energy"]
-    version: Literal[3]
+    version: Literal[1]
     n_trees: int = Field(ge=1)
     max_features: float = Field(gt=0, le=1)
     random_state: int = Field(ge=0)
@@ -66,25 +57,13 @@ class PortableDocument(StrictDocument):
     )
 
 
-def _with_share(content: dict[str, Any]) -> dict[str, Any]:
-    """Find the median power in a file that does not say it: measured powers differ, so each has a leaf in a tree."""
-    logarithms = [
-        value
-        for tree in content["power"]["trees"]
-        for feature, value in zip(tree["feature"], tree["threshold"], strict=True)
-        if feature < 0
-    ]
-    return {**content, "share": math.exp(statistics.median(logarithms))}
-
-
 PORTABLE = DocumentFormat(
     "nni_latency.energy",
-    3,
+    1,
     "portable model",
     "a portable model of time and power",
     "fit one with: nni-latency fit energy",
     model=PortableDocument,
-    steps=(dict, _with_share),
 )
 
 #: Returns the JSON schema of the file format.

@@ -18,9 +18,9 @@ from nni_latency.operators import (
     count_graph,
     onnx_inputs,
     precision_remarks,
+    read_onnx,
     require_operators,
     trace,
-    trace_onnx,
 )
 
 
@@ -141,4 +141,4 @@ def break_down(
 def _of_onnx(estimator: Estimator, path: str | Path, example_inputs: Any, batch_size: int | None) -> Graph:
     if not (isinstance(estimator, (MeasuringEstimator, LayerEstimator)) or estimator.reads_onnx):
         raise InvalidValueError(f"{estimator!r} takes networks of torch, and no ONNX files such as {str(path)!r}.")
-    return trace_onnx(path, batch_size, example_inputs)
+    return read_onnx(path, batch_size, example_inputs)

@@ -20,7 +20,7 @@ from nni_latency.operators import (
     group_of,
     layout_changes,
     parts_of,
-    trace_onnx,
+    read_onnx,
 )
 from nni_latency.platforms import Platform, check_same_platform
 from nni_latency.units import combination_of
@@ -110,7 +110,7 @@ class KernelEstimator(LayerEstimator):
         if isinstance(model, Graph):
             return self.total(self._estimate_traced(model.operators))
         if isinstance(model, (str, Path)):
-            return self.total(self._estimate_traced(trace_onnx(model, example_inputs=example_inputs).operators))
+            return self.total(self._estimate_traced(read_onnx(model, example_inputs=example_inputs).operators))
         return super().estimate(model, example_inputs)
 
     def estimate_op(self, op: OpSpec) -> Estimate:

@@ -21,7 +21,7 @@ from nni_latency.measurement import (
     Subject,
 )
 from nni_latency.measurement.runtimes import Runtime, TorchEager
-from nni_latency.operators import By, OnnxBuild, Trace, TracingWarning, onnx_inputs, trace, trace_onnx
+from nni_latency.operators import By, OnnxBuild, Trace, TracingWarning, onnx_inputs, read_onnx, trace
 from nni_latency.platforms import Platform
 from nni_latency.tables import CachedCost, KnownCosts, Measuring, StoreSource, as_store
 
@@ -192,7 +192,7 @@ class MeasuringEstimator(Estimator):
     def _trace(self, model: Any, inputs: Any) -> TracedNetwork:
         if isinstance(model, (str, Path)):
             taken = onnx_inputs(model, example_inputs=inputs)
-            return TracedNetwork(model, taken, self.by, trace_onnx(model, example_inputs=list(taken.args)))
+            return TracedNetwork(model, taken, self.by, read_onnx(model, example_inputs=list(taken.args)))
         if inputs is None:
             raise InvalidValueError(
                 f"{type(self).__name__} needs 'example_inputs': costs depend on the shapes. Got None."

@@ -1,11 +1,4 @@
-"""The file of a graph predictor: safetensors, with JSON that pydantic checks among its metadata.
-
-History of the format:
-
-1. The first version.
-2. The tensor ``latencies``, what was measured of the networks that were held out.
-3. Tensors ``trees/...`` of the platforms that have trees over operators.
-"""
+"""The file of a graph predictor: safetensors, with JSON that pydantic checks among its metadata."""
 
 from __future__ import annotations
 
@@ -76,12 +69,11 @@ class GraphPredictorDocument(StrictDocument):
 
 FORMAT = DocumentFormat(
     "nni_latency.graph_predictor",
-    3,
+    1,
     "graph predictor",
     "a graph predictor",
     "fit one with 'nni-latency fit graph'.",
     model=GraphPredictorDocument,
-    steps=(dict, dict),
 )
 
 
@@ -159,10 +151,9 @@ def read_predictor(path: Path) -> GraphPredictor:
 
 
 def _held_out(tensors: dict[str, torch.Tensor], n_platforms: int) -> tuple[Array, Array]:
-    """Return the errors and the latencies of the networks that were held out; version 1 has no latencies."""
+    """Return the errors and the latencies of the networks that were held out."""
     errors = tensors.pop(_HELD_OUT).numpy()
-    latencies = tensors[_LATENCIES].numpy() if _LATENCIES in tensors else np.full_like(errors, np.nan)
-    tensors.pop(_LATENCIES, None)
+    latencies = tensors.pop(_LATENCIES).numpy()
     if errors.shape[1:] != (n_platforms,) or latencies.shape != errors.shape:
         raise ValueError("there must be an error and a latency for every network and platform.")
     return errors, latencies

@@ -88,8 +88,7 @@ class GraphPredictor(Parametrized):
         Logarithms of predicted over measured latencies of families held out, and of networks held out where a platform
         was added later; NaN where nothing was measured.
     latencies_ : ndarray of shape (n_networks, n_platforms)
-        The measured ones of networks that were held out [s]; NaN for others, and where an earlier version wrote the
-        file.
+        The measured ones of networks that were held out [s]; NaN for others.
     unmeasured_spread_ : float
         The same for a platform that nobody measured: found by leaving out one platform after another; infinite where
         fewer than three are known.

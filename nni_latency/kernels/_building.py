@@ -236,7 +236,7 @@ def _measure(
 
 
 def _company(runtime: Runtime) -> dict[str, str]:
-    """Say which kernels run together: those of earlier versions, which ran beside any others, took other times."""
+    """Say which kernels run together, where any do: what a kernel takes depends on it."""
     return {"company": "alike"} if way_of(runtime) == "beside" else {}
 
 

@@ -1,11 +1,4 @@
-"""The file of kernel predictors: versioned JSON, checked by pydantic, one line a predictor and one a kernel.
-
-History of the format:
-
-1. The first version.
-2. ``held_out``, what a model said of a kernel that it had not seen.
-3. ``edition``, which features a model sees.
-"""
+"""The file of kernel predictors: versioned JSON, checked by pydantic, one line a predictor and one a kernel."""
 
 from __future__ import annotations
 
@@ -81,10 +74,7 @@ class PredictorDocument(StrictDocument):
 
     group: str
     kinds: list[str] = Field(min_length=1, description="kinds that were measured")
-    activations: list[str] = Field(
-        ["relu", "relu6", "hswish", "silu", "gelu", "sigmoid"], description="activations that features tell apart"
-    )
-    edition: int = Field(1, ge=1, le=2, description="which features a model sees")
+    activations: list[str] = Field(description="activations that features tell apart")
     settings: SettingsDocument
     chosen: str
     scores: dict[str, ScoresDocument] = Field(description="by model, in cross-validation")
@@ -104,7 +94,7 @@ class KernelsDocument(HeaderDocument):
     """Predictors of all kernels of one platform, and what they were learned from."""
 
     format: Literal["nni_latency.kernels"]
-    version: Literal[3]
+    version: Literal[1]
     constant: float = Field(0.0, ge=0, description="what a run takes outside of its kernels [s]")
     sampling: dict[str, int | float | str | None] = Field(default_factory=dict, description="how kernels were chosen")
     failures: dict[str, str] = Field(default_factory=dict, description="kernels that could not be measured, and why")
@@ -117,12 +107,11 @@ class KernelsDocument(HeaderDocument):
 
 KERNELS = DocumentFormat(
     "nni_latency.kernels",
-    3,
+    1,
     "file of kernels",
     "a file of kernel predictors",
     "make one with: nni-latency build-kernels",
     model=KernelsDocument,
-    steps=(dict, dict),
 )
 
 #: Returns the JSON schema of the file format.

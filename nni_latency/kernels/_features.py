@@ -28,9 +28,6 @@ _ALIGNED = ("CIN", "COUT", "CHANNELS", "INNER", "COLUMNS")
 #: Activations that cost something even in registers: those with an exponential, and those of several steps.
 _COSTLY = (frozenset(("silu", "gelu", "sigmoid")), frozenset(("hswish", "hsigmoid")))
 
-#: Which features predictors see that are fitted now.
-EDITION = 2
-
 #: Kernels whose features are remembered.
 _REMEMBERED = 2**15
 
@@ -44,18 +41,14 @@ class FeatureTable:
         The types of the group, by name.
     activations : sequence of str, optional
         Activations that features tell apart; by default all that there are.
-    edition : int, optional
-        Which features, as files of earlier versions have them. The first lacks the share of windows that lies inside of
-        the picture, and what costly activations take.
     """
 
     def __init__(
         self,
         kinds: Mapping[str, KernelType],
         activations: Sequence[str] = tuple(ACTIVATIONS),
-        edition: int = EDITION,
     ) -> None:
-        self.kinds, self.activations, self.edition = dict(kinds), tuple(activations), edition
+        self.kinds, self.activations = dict(kinds), tuple(activations)
         names = dict.fromkeys(name for kind in kinds.values() for name in kind.domains)
         self.names = tuple(names)
         self._known: dict[Kernel, tuple[tuple[float, ...], tuple[float, ...], tuple[float, ...]]] = {}
@@ -97,10 +90,9 @@ class FeatureTable:
         # What runs as one reads its first input, and writes its last output.
         moved = float(counted[0].inputs + counted[-1].outputs)
         every = float(sum(item.inputs + item.outputs for item in counted))
-        terms: tuple[float, ...] = (1.0, float(main.flops), padded, moved, every, float(whole.params))
-        if self.edition > 1:
-            share = 1.0 if "convtranspose" in words else _share_inside(sizes)
-            terms += (padded * share, *(float(counted[-1].outputs) * bool(words & names) for names in _COSTLY))
+        share = 1.0 if "convtranspose" in words else _share_inside(sizes)
+        costly = (float(counted[-1].outputs) * bool(words & names) for names in _COSTLY)
+        terms = (1.0, float(main.flops), padded, moved, every, float(whole.params), padded * share, *costly)
         flags = tuple(float(name in words) for name in ("bn", *self.activations))
         logs = tuple(math.log2(1 + value) for value in (*terms[1:], whole.flops - main.flops))
         intensity = math.log2(1 + main.flops) - math.log2(1 + moved + whole.params)
@@ -114,8 +106,7 @@ class FeatureTable:
         for name in _PADDED:
             if name in named:
                 found += [waste(named[name], lanes) for lanes in LANES]
-        if self.edition > 1:
-            found += [float(named[name] % lanes == 0) for name in _ALIGNED if name in named for lanes in LANES[:-1]]
+        found += [float(named[name] % lanes == 0) for name in _ALIGNED if name in named for lanes in LANES[:-1]]
         if "KERNEL_SIZE" in named:
             found += [float(named["KERNEL_SIZE"]), float(_stride(sizes))]
         return tuple(found)

@@ -59,9 +59,6 @@ _VISITS, _VISITS_TOGETHER = (2, 4, 4), (6, 12, 3)
 #: left that were visited too rarely to learn from.
 _BLOCK = 384
 
-#: With what the keys of kernels begin that were part of every network in earlier versions.
-_ANCHOR = "anchor "
-
 #: What is left at least of a run from which the constant of a runtime is taken, as a share.
 _LEAST_LEFT = 0.01
 
@@ -390,7 +387,7 @@ def _draw_tests(kinds: Sequence[KernelType], prior: Prior, sampling: Sampling) -
 
 def is_kernel(key: str) -> bool:
     """Whether a key is that of a kernel from which something is learned."""
-    return key not in (CONSTANT, BODY) and not key.startswith((FEEDER, _ANCHOR))
+    return key not in (CONSTANT, BODY) and not key.startswith(FEEDER)
 
 
 def _subject(key: str, kind: KernelType, kernel: Kernel) -> Subject:

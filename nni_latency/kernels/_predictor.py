@@ -16,7 +16,7 @@ from nni_latency.costs import Cost
 from nni_latency.errors import InvalidValueError
 from nni_latency.estimators import Scores, conformal_factor, score
 from nni_latency.kernels._catalogue import find_types, kernel_types
-from nni_latency.kernels._features import EDITION, FeatureTable
+from nni_latency.kernels._features import FeatureTable
 from nni_latency.kernels._kernel import Kernel
 from nni_latency.kernels._kernel_type import KernelType
 from nni_latency.kernels._layers import ACTIVATIONS
@@ -194,9 +194,7 @@ class KernelPredictor(RegressorMixin, BaseEstimator):
     def _known_types(self) -> Mapping[str, KernelType]:
         return kernel_types() if self.types is None else self.types
 
-    def _take_kinds(
-        self, kinds: Sequence[KernelType], activations: Sequence[str] = tuple(ACTIVATIONS), edition: int = EDITION
-    ) -> None:
+    def _take_kinds(self, kinds: Sequence[KernelType], activations: Sequence[str] = tuple(ACTIVATIONS)) -> None:
         groups = sorted({kind.group for kind in kinds})
         if len(groups) != 1:
             raise InvalidValueError(f"A KernelPredictor is fitted on kernels of one group. Got {', '.join(groups)}.")
@@ -204,7 +202,7 @@ class KernelPredictor(RegressorMixin, BaseEstimator):
         self.kinds_ = tuple(sorted(kind.name for kind in kinds))
         # All kinds of the group have the same sizes, so that one that was not measured is predicted like its relatives.
         known = {name: kind for name, kind in self._known_types.items() if kind.group == self.group_}
-        self.table_ = FeatureTable(known, activations, edition)
+        self.table_ = FeatureTable(known, activations)
 
     def _type_of(self, kernel: Kernel) -> KernelType:
         found = self.table_.kinds.get(kernel.kind)

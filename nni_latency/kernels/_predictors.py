@@ -143,7 +143,7 @@ class KernelPredictors(TableHeader):
     def held_out(self, group: str) -> list[tuple[MeasuredKernel, float]]:
         """Return the kernels of a group, each with what a model said of it that had not seen it [s].
 
-        It is empty where that is not known, as of a file that an earlier version wrote.
+        It is empty where that is not known.
         """
         predictor = self.predictors[group]
         members = [item for item in self.kernels if item.kernel.kind in predictor.kinds_]
@@ -220,7 +220,6 @@ def _content(predictor: KernelPredictor) -> dict[str, Any]:
         "group": predictor.group_,
         "kinds": list(predictor.kinds_),
         "activations": list(predictor.table_.activations),
-        "edition": predictor.table_.edition,
         "settings": {**settings, "candidates": list(predictor.candidates)},
         "chosen": predictor.chosen_,
         "scores": scores,
@@ -243,7 +242,7 @@ def _predictor(
 ) -> KernelPredictor:
     settings = document.settings.model_dump()
     made = KernelPredictor(**{**settings, "candidates": tuple(settings["candidates"])}, types=types)
-    made._take_kinds(find_types(document.kinds, types), document.activations, document.edition)
+    made._take_kinds(find_types(document.kinds, types), document.activations)
     made.chosen_ = document.chosen
     made.scores_ = {name: _scores(item) for name, item in document.scores.items()}
     made.interval_factor_ = document.interval_factor

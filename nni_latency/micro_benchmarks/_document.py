@@ -1,15 +1,8 @@
-"""The file of benchmark points: versioned JSON, checked by pydantic, one line a point.
-
-History of the format:
-
-1. The first version.
-2. ``space``, which names the set of blocks, ``conditions`` and the rest of the header of tables; ``ended`` is
-   called ``failures``.
-"""
+"""The file of benchmark points: versioned JSON, checked by pydantic, one line a point."""
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field, model_validator
 
@@ -39,24 +32,18 @@ class PointsDocument(HeaderDocument):
     """Blocks and what they took on one platform."""
 
     format: Literal["nni_latency.benchmark_points"]
-    version: Literal[2]
+    version: Literal[1]
     failures: dict[str, str] = Field(default_factory=dict, description="blocks with no larger batch size, and why")
     points: list[PointDocument]
 
 
-def _to_version_2(content: dict[str, Any]) -> dict[str, Any]:
-    renamed = {"failures" if name == "ended" else name: value for name, value in content.items()}
-    return {"space": {"name": BLOCK_SET}, **renamed}
-
-
 POINTS = DocumentFormat(
     "nni_latency.benchmark_points",
-    2,
+    1,
     "file of points",
     "a file of benchmark points",
     "measure some with: nni-latency micro-benchmark",
     model=PointsDocument,
-    steps=(_to_version_2,),
 )
 
 #: Returns the JSON schema of the file format.

@@ -12,7 +12,7 @@ from ._inputs import Inputs, InputShape, freeze_inputs, freeze_shapes
 from ._joining import beside_onnx, consumed_onnx, fed_onnx, join_onnx
 from ._layouts import layout_changes
 from ._lazy import initialised
-from ._onnx import read_onnx, trace_onnx
+from ._onnx import read_onnx
 from ._onnx_inputs import load_onnx
 from ._onnx_weights import OnnxBuild, onnx_inputs, onnx_network, without_weights
 from ._op_key import OP_KEY, parse_op_keys
@@ -86,7 +86,6 @@ __all__ = [
     "tensors_in",
     "trace",
     "trace_both",
-    "trace_onnx",
     "without_weights",
     "work_of",
 ]

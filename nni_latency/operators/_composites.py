@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from nni_latency.operators._features import argument_of, learned_shapes, weights_of
+from nni_latency.operators._features import learned_shapes, weights_of
 from nni_latency.operators._op_key import parse_op_keys
 from nni_latency.operators._op_spec import OpSpec, Shape
 
@@ -116,7 +116,7 @@ def _multi_head_attention(op: OpSpec) -> list[OpSpec]:
     Query, key and value come with the tokens first: (tokens, batch, channels).
     """
     query, key, value = op.input_shapes[:3]
-    width, heads = (int(argument_of(op, name, place)) for place, name in enumerate(("embed_dim_to_check", "num_heads")))
+    width, heads = (int(op.get(name)) for name in ("embed_dim_to_check", "num_heads"))
     bias = any(len(shape) == 1 for shape in weights_of(op))
     batch = query[1] if len(query) == 3 else 1
     packed = query == key == value and not op.get("use_separate_proj_weight")

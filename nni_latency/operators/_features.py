@@ -10,7 +10,6 @@ import math
 import re
 from collections.abc import Callable
 from dataclasses import astuple, dataclass
-from typing import Any
 
 from nni_latency.errors import InvalidValueError
 from nni_latency.operators._op_spec import OpSpec, Shape
@@ -184,11 +183,6 @@ def weights_of(op: OpSpec) -> list[Shape]:
 def params_of(op: OpSpec) -> int:
     """Return the parameters, those in the attribute ``weights`` and those among the inputs."""
     return sum(math.prod(shape) for shape in weights_of(op)) + learned_of(op)
-
-
-def argument_of(op: OpSpec, name: str, place: int, default: Any = None) -> Any:
-    """Return an argument by its name, or by its place, which older files have instead."""
-    return op.get(name, op.get(f"arg{place}", default))
 
 
 def size_of(op: OpSpec) -> int:

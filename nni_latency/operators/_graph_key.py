@@ -20,7 +20,7 @@ def graph_key(graph: Trace) -> str:
     Parameters
     ----------
     graph : Trace
-        Operators in an order in which they can run, as `nni_latency.operators.trace` and `trace_onnx` give them.
+        Operators in an order in which they can run, as `nni_latency.operators.trace` and `read_onnx` give them.
 
     Returns
     -------

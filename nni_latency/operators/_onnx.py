@@ -58,7 +58,3 @@ def read_onnx(path: str | Path, batch_size: int | None = None, example_inputs: A
         inputs, outputs = walk.run(model.graph, nodes)
         returned, taken = (tuple(tensor.shape for tensor in some) for some in (outputs, inputs))
         return Graph(tuple(walk.operators), len(nodes), returned, taken, walk.remarks)
-
-
-#: The same, by an older name.
-trace_onnx = read_onnx

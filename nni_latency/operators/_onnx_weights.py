@@ -55,7 +55,7 @@ def onnx_network(path: str | Path, batch_size: int | None = None, example_inputs
     Returns
     -------
     OnnxNetwork
-        Its parts are the nodes of the file, as `trace_onnx` counts them. A layer that shares a tensor without values
+        Its parts are the nodes of the file, as `read_onnx` counts them. A layer that shares a tensor without values
         with others has values of its own.
 
     Raises

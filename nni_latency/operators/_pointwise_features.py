@@ -12,7 +12,6 @@ from dataclasses import replace
 from nni_latency.operators._features import (
     FeatureFunction,
     Features,
-    argument_of,
     elements_of,
     make_features,
     out_shape_of,
@@ -134,7 +133,7 @@ def _normalisation(op: OpSpec) -> Features:
 def _local_response(op: OpSpec) -> Features:
     """Count squares, their sums over neighbouring channels, scale, shift, power and quotient."""
     elements = math.prod(op.input_shapes[0])
-    return make_features(op, elements, other_flops=(argument_of(op, "size", 0, 1) + 5) * elements)
+    return make_features(op, elements, other_flops=(op.get("size", 1) + 5) * elements)
 
 
 def _reduction(op: OpSpec) -> Features:
@@ -153,7 +152,7 @@ def _movement(op: OpSpec) -> Features:
 def _pooling(op: OpSpec) -> Features:
     """Count windows: comparisons for the largest; a sum and a quotient for the average; powers, a sum and a root."""
     outputs, dimensions = outputs_of(op), int(op.kind[-2])
-    window = math.prod(spread(argument_of(op, "kernel_size", 1), dimensions))
+    window = math.prod(spread(op.get("kernel_size"), dimensions))
     each = {"max": window - 1, "avg": window, "lp": 2 * window}[op.kind.split("_")[0]]
     return make_features(op, outputs, other_flops=outputs * each)
 
@@ -200,7 +199,7 @@ def _accumulation(op: OpSpec) -> Features:
 
 def _sorting(op: OpSpec) -> Features:
     """Count the comparisons of a sort, or of a heap of the largest numbers."""
-    kept = int(argument_of(op, "k", 0, 0)) or (op.input_shapes[0] or (1,))[-1]
+    kept = int(op.get("k", 0)) or (op.input_shapes[0] or (1,))[-1]
     return make_features(op, 2 * outputs_of(op), other_flops=elements_of(op) * max(1, math.ceil(math.log2(kept + 1))))
 
 

@@ -8,7 +8,6 @@ import re
 from nni_latency.operators._features import (
     FeatureFunction,
     Features,
-    argument_of,
     inputs_of,
     make_features,
     out_shape_of,
@@ -57,7 +56,7 @@ def _add_matmul(op: OpSpec) -> Features:
 
 def _einsum(op: OpSpec) -> Features:
     """Count a sum over products as one pass over all its indices, with a multiply-add for each factor but one."""
-    equation = re.sub(r"\s", "", str(argument_of(op, "equation", 0, "")))
+    equation = re.sub(r"\s", "", str(op.get("equation", "")))
     factors = equation.partition("->")[0].split(",")
     shapes = [*op.input_shapes, *weights_of(op)]
     sizes: dict[object, int] = {}

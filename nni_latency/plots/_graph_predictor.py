@@ -17,8 +17,7 @@ from nni_latency.units import format_percent, number_of
 def draw_graph_predictor(predictor: GraphPredictor, out: str | Path) -> Path:
     """Draw what a graph predictor says of networks of families that it had not seen, as PNG.
 
-    Left: predicted against measured, by platform; a file of an earlier version does not hold what was measured, and has
-    the right half alone: errors by platform, beside the intervals that predictions have.
+    Left: predicted against measured, by platform. Right: errors by platform, beside the intervals of predictions.
 
     Parameters
     ----------
@@ -37,26 +36,23 @@ def draw_graph_predictor(predictor: GraphPredictor, out: str | Path) -> Path:
     known = _held_out(predictor)
     if not known:
         raise InvalidValueError("The graph predictor knows no network that was held out, so there is nothing to draw.")
-    has_latencies = bool(np.isfinite(predictor.latencies_[~np.isnan(predictor.held_out_)]).all())
-    figure = Figure(figsize=(12.5 if has_latencies else 6.8, 6.0), layout="constrained")
+    figure = Figure(figsize=(12.5, 6.0), layout="constrained")
     figure.suptitle(_title(predictor, known), fontsize=11)
-    *left, right = figure.subplots(1, 2, squeeze=False)[0] if has_latencies else [figure.subplots()]
-    if left:
-        draw_held_out(left[0], known, "latency [ms]")
+    left, right = figure.subplots(1, 2)
+    draw_held_out(left, known, "latency [ms]")
     draw_ratios(right, known)
     right.set_title("Errors by platform", fontsize=10)
     return save_png(figure, out)
 
 
 def _held_out(predictor: GraphPredictor) -> dict[str, HeldOut]:
-    """Return what was measured and predicted by platform [ms]; a second stands for latencies that are not known."""
+    """Return what was measured and predicted by platform [ms]."""
     found = {}
     for place, platform in enumerate(predictor.platforms_):
         errors = predictor.held_out_[:, place]
         known = ~np.isnan(errors)
         if known.any():
-            latencies = predictor.latencies_[known, place]
-            measured = np.where(np.isnan(latencies), 1.0, latencies) * 1e3
+            measured = predictor.latencies_[known, place] * 1e3
             name = platform.id if _device(predictor) is None else platform.id.removeprefix(f"{platform.device}.")
             factor = float(np.exp(predictor.spreads_[place]))
             found[name] = HeldOut(measured, measured * np.exp(errors[known]), factor=factor)

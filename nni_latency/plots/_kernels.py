@@ -28,7 +28,7 @@ def draw_kernels(predictors: KernelPredictors, out: str | Path) -> Path:
     Raises
     ------
     InvalidValueError
-        If there are none, or they come from a file of an earlier version, which does not say it.
+        If there are none, or they do not say it.
     OutputError
         If it cannot be written.
     """
@@ -112,8 +112,8 @@ def _held_out(predictors: KernelPredictors, group: str) -> HeldOut:
     known = predictors.held_out(group)
     if not known:
         raise InvalidValueError(
-            "An earlier version wrote these predictors, and did not say what was predicted in cross-validation. Build "
-            "them again with 'nni-latency build-kernels': what was measured is not measured again."
+            "These predictors do not say what was predicted in cross-validation. Build them again with "
+            "'nni-latency build-kernels': what was measured is not measured again."
         )
     columns = (np.array([(item.value, said, item.low, item.high) for item, said in known]) * 1e3).T
     measured, predicted, low, high = columns

@@ -1,9 +1,4 @@
-"""The file of an operator profile: versioned JSON, checked by pydantic, one line a model and one an operator.
-
-History of the format:
-
-1. The first version.
-"""
+"""The file of an operator profile: versioned JSON, checked by pydantic, one line a model and one an operator."""
 
 from __future__ import annotations
 

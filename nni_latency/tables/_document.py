@@ -1,16 +1,8 @@
-"""The file format of lookup tables: versioned JSON, checked by pydantic, one line an entry.
-
-History of the format:
-
-1. The first version.
-2. ``residency``, ``reference``, ``drift``, ``conditions`` and ``remarks`` of a table, ``failures`` of a layer.
-3. ``campaign``, ``nni_latency`` and ``network_error``. A table of operators has a format of its own, and is no lookup
-   table any more whose space is called "operators".
-"""
+"""The file format of lookup tables: versioned JSON, checked by pydantic, one line an entry."""
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field, PositiveFloat, model_validator
 
@@ -54,26 +46,19 @@ class TableDocument(HeaderDocument):
     """A lookup table: what the candidates of a space cost on one platform."""
 
     format: Literal["nni_latency.lookup_table"]
-    version: Literal[3]
+    version: Literal[1]
     input_shape: Shape = Field(description="of the network's input, batch first")
     reference: PositiveFloat | None = Field(None, description="time of the space's reference network [s]")
     layers: list[LayerDocument] = Field(min_length=1)
 
 
-def _to_version_2(content: dict[str, Any]) -> dict[str, Any]:
-    # Everything that is new may be left out, but no width of an interval was asked for.
-    protocol = content.get("protocol")
-    return {**content, "protocol": {**protocol, "half_width": 0.0}} if isinstance(protocol, dict) else content
-
-
 TABLE = DocumentFormat(
     "nni_latency.lookup_table",
-    3,
+    1,
     "table",
     "a lookup table",
     "build one with: nni-latency build-lut",
     model=TableDocument,
-    steps=(_to_version_2, dict),
 )
 
 #: Returns the JSON schema of the file format.

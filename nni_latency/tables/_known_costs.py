@@ -5,13 +5,11 @@ from __future__ import annotations
 import contextlib
 import math
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from nni_latency.costs import Cost
 from nni_latency.measurement import (
-    CallMap,
     Measurement,
     NetworkCalls,
     Protocol,
@@ -160,7 +158,7 @@ class KnownCosts:
 def _add_networks(index: _Index, campaign: StoredCampaign, protocol: Protocol) -> list[Place]:
     """Add the networks of a campaign to an index, and return the places of their operators."""
     subjects = {key: item for key, item in campaign.subjects.items() if item["kind"] == "network"}
-    calls = {key: _calls_of(item["specification"]) for key, item in subjects.items()}
+    calls = {key: NetworkCalls.read(item["specification"]) for key, item in subjects.items()}
     specifications = {key: item["specification"] for key, item in subjects.items()}
     samples = OperatorSamples(calls, protocol, reference_of(specifications))
     rounds: dict[int, list[Record]] = {}
@@ -177,15 +175,6 @@ def _add_networks(index: _Index, campaign: StoredCampaign, protocol: Protocol) -
         for place in samples.places(key):
             found.append(replace(place, network=f"{campaign.identifier}/{key}", value=place.value / samples.unit))
     return found
-
-
-def _calls_of(specification: Mapping[str, Any]) -> NetworkCalls:
-    """Read which calls belong to which operators; a memo of earlier versions holds a time for every operator."""
-    if "modules" in specification:
-        return NetworkCalls.read(specification)
-    operators = tuple(specification.get("operators", ()))
-    calls = CallMap(operators, tuple(range(1, len(operators) + 1)))
-    return NetworkCalls(calls, calls)
 
 
 def _add_alone(index: _Index, campaign: StoredCampaign, protocol: Protocol) -> None:

@@ -8,14 +8,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from nni_latency.errors import FileFormatError, InvalidValueError, UnknownNameError
+from nni_latency.errors import InvalidValueError, UnknownNameError
 from nni_latency.notebook import heat_map
 from nni_latency.operators import OpSpec
 from nni_latency.platforms import Platform
 from nni_latency.tables._document import TABLE, TableDocument
 from nni_latency.tables._entry import Entry
 from nni_latency.tables._header import SpaceTable
-from nni_latency.tables._plan import OPERATORS, UNKNOWN_SPACE, SpaceReference, measure_plan_of
+from nni_latency.tables._plan import UNKNOWN_SPACE, SpaceReference, measure_plan_of
 from nni_latency.tables._samples import NEGLIGIBLE
 from nni_latency.tables._table_layer import TableLayer
 from nni_latency.units import METRIC_UNITS, METRICS, cost_row, number_of
@@ -231,8 +231,6 @@ class LookupTable(SpaceTable):
 
     @classmethod
     def _of_document(cls, document: TableDocument) -> LookupTable:
-        if document.space.name == OPERATORS:
-            raise FileFormatError("it is a table of operators, which OperatorTable.load and read_table read")
         return cls(
             **document.header(),
             layers=tuple(map(TableLayer.of_document, document.layers)),

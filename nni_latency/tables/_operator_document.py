@@ -1,10 +1,4 @@
-"""The file format of tables of operators: versioned JSON, checked by pydantic, one line an operator.
-
-History of the format:
-
-1. The first version.
-2. Other metrics than latency, ``names`` of an entry, ``campaign``, ``network_error`` and ``nni_latency``.
-"""
+"""The file format of tables of operators: versioned JSON, checked by pydantic, one line an operator."""
 
 from __future__ import annotations
 
@@ -36,7 +30,7 @@ class OperatorTableDocument(HeaderDocument):
     """A table of operators: what they cost inside the networks of a space on one platform."""
 
     format: Literal["nni_latency.operator_table"]
-    version: Literal[2]
+    version: Literal[1]
     input_shape: Shape = Field(description="of the networks' input, batch first")
     coverage: float = Field(
         1.0, ge=0, le=1, description="share of the operators of other random networks with an entry"
@@ -50,12 +44,11 @@ class OperatorTableDocument(HeaderDocument):
 
 OPERATOR_TABLE = DocumentFormat(
     "nni_latency.operator_table",
-    2,
+    1,
     "table",
     "a table of operators",
     "build one with: nni-latency build-lut",
     model=OperatorTableDocument,
-    steps=(dict,),
 )
 
 #: Returns the JSON schema of the file format.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -13,17 +12,13 @@ from types import MappingProxyType
 from typing import Any
 
 from nni_latency.costs import Cost
-from nni_latency.documents import format_of
-from nni_latency.errors import FileFormatError, InvalidValueError
+from nni_latency.errors import InvalidValueError
 from nni_latency.notebook import bar_chart
 from nni_latency.operators import OpSpec, family_of
-from nni_latency.tables._document import TABLE, TableDocument
 from nni_latency.tables._entry import Entry
 from nni_latency.tables._header import SpaceTable
 from nni_latency.tables._operator_document import OPERATOR_TABLE, OperatorTableDocument
 from nni_latency.tables._operator_entries import OperatorEntry
-from nni_latency.tables._plan import OPERATORS
-from nni_latency.tables._table_layer import TableLayer
 from nni_latency.units import cost_row, format_metric, number_of
 
 #: Kind of an operator from elsewhere that is only known by its name.
@@ -175,15 +170,13 @@ class OperatorTable(SpaceTable):
 
     @classmethod
     def load(cls, path: str | Path) -> OperatorTable:
-        """Read a table; also one that was written as a lookup table of the space "operators".
+        """Read a table.
 
         Raises
         ------
         FileFormatError
             If the file is absent, truncated, altered, of another kind or of a newer version.
         """
-        if format_of(path) == TABLE.name:
-            return TABLE.load(path, cls._of_layers)
         return OPERATOR_TABLE.load(path, cls._of_document)
 
     @classmethod
@@ -200,17 +193,6 @@ class OperatorTable(SpaceTable):
             failures=document.failures,
         )
 
-    @classmethod
-    def _of_layers(cls, document: TableDocument) -> OperatorTable:
-        """Make a table of a lookup table's entries, as versions 1 and 2 wrote those of operators."""
-        if document.space.name != OPERATORS:
-            raise FileFormatError(f"it is a lookup table of the space {document.space.name!r}, not one of operators")
-        layers = map(TableLayer.of_document, document.layers)
-        rows = (
-            (operator_name(layer.name, choice), entry) for layer in layers for choice, entry in layer.entries.items()
-        )
-        return cls(**document.header(), input_shape=tuple(document.input_shape), entries=named_operators(rows))
-
 
 def _line(content: Mapping[str, Any]) -> str:
     return json.dumps(content, allow_nan=False)
@@ -219,16 +201,6 @@ def _line(content: Mapping[str, Any]) -> str:
 def _entry_content(entry: OperatorEntry) -> dict[str, Any]:
     content = {"op": None, **vars(entry)} | {"op": entry.op.as_dict()}
     return content if entry.names else {name: value for name, value in content.items() if name != "names"}
-
-
-def holds_operators(path: str | Path) -> bool:
-    """Whether a file is a table of operators, in its own format or as earlier versions wrote those from elsewhere."""
-    if format_of(path) != TABLE.name:
-        return format_of(path) == OPERATOR_TABLE.name
-    with contextlib.suppress(FileFormatError):
-        space = TABLE.read(Path(path)).get("space")
-        return isinstance(space, dict) and space.get("name") == OPERATORS
-    return False
 
 
 def operator_name(place: str, choice: str) -> str:

@@ -85,14 +85,6 @@ def _way(document, random):
     return way
 
 
-def change_lines(content, random):
-    """Change the JSON of a line."""
-    lines = content.splitlines()
-    place = random.randrange(len(lines))
-    lines[place] = change_json(lines[place], random)
-    return b"\n".join(lines) + b"\n"
-
-
 def change_text(content, random):
     """Replace a number or a word of a text."""
     found = random.choice(list(re.finditer(rb"[\w.+-]+", content)))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 import time
 
 import pyarrow.parquet
@@ -15,7 +14,6 @@ from nni_latency.cli import main
 from nni_latency.database import DatabaseStore
 from nni_latency.measurement import CampaignHeader, Failure, Protocol, Record, Subject
 from nni_latency.platforms import Platform
-from nni_latency.units import number_of
 
 HERE, THERE = Platform("device-1", facts={"torch": "2.0"}), Platform("device-2")
 NOW = 1.7e9
@@ -182,84 +180,12 @@ def test_import_twice_changes_nothing(run, path, tmp_path):
     assert _campaigns(mine) == before == _campaigns(path)
 
 
-MEMO = [
-    {"format": "nni_latency.operator_memo", "version": 1, "platform": HERE.as_dict()},
-    {
-        "network": "net-1",
-        "reference": 0.5,
-        "whole": [0.003, 0.004],
-        "operators": ["conv", "relu"],
-        "n_calls": [2, 1],
-        "parts": [[0.002, 0.0025], [0.001, 0.0015]],
-        "protocol": Protocol(outlier=0.1).as_dict(),
-    },
-    {
-        "network": "",
-        "reference": 0.25,
-        "whole": [],
-        "operators": ["linear"],
-        "n_calls": [0],
-        "parts": [[0.007, 0.008]],
-        "protocol": None,
-    },
-]
-
-
-def _memo(path, lines):
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    os.utime(path, (NOW, NOW))
-    return path
-
-
-def test_import_takes_over_a_memo(run, tmp_path):
-    mine, memo = tmp_path / "mine.sqlite", _memo(tmp_path / "memo.jsonl", MEMO)
-    for added in (2, 0):
-        shown = run("database", "--database", mine, "import", memo).stdout
-        assert (
-            f"added {number_of(added, 'record')} of {number_of(added, 'campaign')}; already there: {2 - added}."
-            in shown
-        )
-    network, alone = _campaigns(mine)
-    assert network.header.platform.facts == HERE.facts
-    assert network.header.kind == "on-demand"
-    assert network.header.protocol == Protocol(outlier=0.1)
-    (record,) = network.records
-    assert record.samples == {"latency": (0.003, 0.004)}
-    assert record.parts == ((0.002, 0.001), (0.0025, 0.0015))
-    assert network.subjects["net-1"] == {
-        "key": "net-1",
-        "kind": "network",
-        "digest": "net-1",
-        "specification": {"operators": ["conv", "relu"], "n_calls": [2, 1]},
-    }
-    assert alone.records[0].samples == {"latency": (0.007, 0.008)}
-    assert alone.subjects["linear"]["kind"] == "operator"
-
-
-def test_import_of_a_memo_that_grew_adds_the_rest(run, tmp_path):
-    mine = tmp_path / "mine.sqlite"
-    run("database", "--database", mine, "import", _memo(tmp_path / "memo.jsonl", MEMO))
-    longer = _memo(tmp_path / "memo.jsonl", [*MEMO, MEMO[2]])
-    assert (
-        "added 1 record of 1 campaign; already there: 2" in run("database", "--database", mine, "import", longer).stdout
-    )
-
-
-@pytest.mark.parametrize(
-    "change", [{"whole": [-1.0]}, {"parts": [[1.0]]}, {"n_calls": "x"}, {"operators": 3}, {"reference": None}]
-)
-def test_line_of_a_memo_that_makes_no_sense_is_left_out_and_named(run, tmp_path, change):
-    memo = _memo(tmp_path / "memo.jsonl", [MEMO[0], {**MEMO[1], **change}, MEMO[2], [1]])
-    shown = run("database", "--database", tmp_path / "mine.sqlite", "import", memo)
-    assert " ".join(shown.stderr.split()).count("left out: line 4, line 2.") == 1
-    assert "added 1 record of 1 campaign" in shown.stdout
-
-
 @pytest.mark.parametrize("content", ["", "{}\n", "hello\n", '{"format": "nni_latency.lookup_table"}\n'])
 def test_import_of_another_file_is_one_sentence(fails, tmp_path, content):
     (tmp_path / "x.jsonl").write_text(content)
     sentence = fails("database", "--database", tmp_path / "mine.sqlite", "import", tmp_path / "x.jsonl")
-    assert "is not a memo of measurements" in sentence
+    assert "is not a database" in sentence
+    assert (tmp_path / "x.jsonl").read_text() == content
 
 
 @pytest.mark.parametrize(("answer", "left"), [("n\n", 2), ("y\n", 1)])

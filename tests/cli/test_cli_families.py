@@ -7,7 +7,7 @@ import json
 import pytest
 
 from nni_latency.graphs import families
-from nni_latency.operators import graph_key, trace, trace_onnx
+from nni_latency.operators import graph_key, read_onnx, trace
 
 
 def test_families_are_listed(run):
@@ -37,10 +37,10 @@ def test_members_are_written_and_are_those_of_their_seeds(generate, tmp_path):
     assert all(path.stat().st_size < 100_000 for path in (tmp_path / "onnx").iterdir())
     family = families()["squeezenet"]
     kinds = [item.op.kind for item in trace(family.network(2), family.example_inputs(2), by="graph").operators]
-    traced = trace_onnx(tmp_path / "onnx" / "squeezenet-00002.onnx")
+    traced = read_onnx(tmp_path / "onnx" / "squeezenet-00002.onnx")
     assert [item.op.kind for item in traced.operators].count("conv2d") == kinds.count("conv2d")
     assert traced.operators[0].op.input_shapes[0] == (2, 3, 224, 224)
-    assert graph_key(traced) != graph_key(trace_onnx(tmp_path / "onnx" / "squeezenet-00001.onnx"))
+    assert graph_key(traced) != graph_key(read_onnx(tmp_path / "onnx" / "squeezenet-00001.onnx"))
 
 
 def test_folder_of_results_is_not_mixed_with_an_older_one(generate, fails, tmp_path):

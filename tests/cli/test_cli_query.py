@@ -1,4 +1,4 @@
-"""``nni-latency query`` and ``database downgrade``."""
+"""``nni-latency query``."""
 
 from __future__ import annotations
 
@@ -105,11 +105,6 @@ def test_a_network_of_ones_own_is_asked_about(run, tmp_path, predictor):
     )
     words = ["query", "net.py:Net", "--input", "3,8,8", "--platform", FAST.id, "--predictor", predictor, "--json"]
     assert json.loads(run(*words).stdout)["answers"][0]["source"] == "prediction"
-
-
-def test_a_database_goes_back_a_version(run, fails, database):
-    assert "has version 2" in run("database", "--database", database, "downgrade", 2).stdout
-    assert "can be brought back to a version from 1 to" in fails("database", "--database", database, "downgrade", 99)
 
 
 def test_the_predictor_that_ships_is_asked_where_one_does():

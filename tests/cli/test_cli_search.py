@@ -106,7 +106,7 @@ def test_record_tells_what_was_found(searched, built):
 def test_record_tells_what_was_measured(searched):
     """As it was, and at the speed of the table: the validation of one network."""
     content = _content(searched)
-    assert (content["format"], content["version"]) == ("nni_latency.search", 2)
+    assert (content["format"], content["version"]) == ("nni_latency.search", 1)
     (network,) = content["validation"]["networks"]
     assert network["predicted"] == content["predicted"]
     assert network["measured"] == content["measured_at_speed"]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from narrow import WIDTHS, check_lines
 from PIL import Image
-from written_files import DATA, KEPT, WRITTEN, write_files, write_search
+from written_files import KEPT, WRITTEN, write_files
 
 import nni_latency
 from nni_latency.cli._saved_files import SAVED_FILES
@@ -19,9 +19,6 @@ from nni_latency.datasets import load_networks
 from nni_latency.documents import DocumentFormat, format_of
 from nni_latency.errors import LatencyError
 from nni_latency.loading import load_estimator
-
-#: Read by ``database import`` alone: an earlier version of the package wrote it.
-_NO_LONGER_WRITTEN = {"nni_latency.operator_memo"}
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +36,7 @@ def _formats():
 
 
 def test_every_kind_of_file_is_known():
-    assert _formats() - _NO_LONGER_WRITTEN == set(SAVED_FILES) == {*KEPT, *WRITTEN}
+    assert _formats() == set(SAVED_FILES) == {*KEPT, *WRITTEN}
 
 
 @pytest.mark.parametrize("name", [*KEPT, *WRITTEN])
@@ -84,21 +81,6 @@ def test_a_file_that_is_damaged_is_named(fails, files, name, tmp_path):
     damaged = tmp_path / "damaged"
     damaged.write_bytes(content[: len(content) // 2] if name != "nni_latency.networks" else content[:2000])
     assert "damaged" in fails("show", damaged)
-
-
-def test_kernels_of_an_earlier_version_are_shown_and_not_drawn(run, fails):
-    assert "relu_block" in run("show", DATA / "kernels_1.json").stdout
-    assert "Build them again" in fails("show", DATA / "kernels_1.json", "--plot", "picture.png")
-
-
-def test_a_search_of_the_first_version_is_shown_in_its_own_unit(run, tmp_path):
-    content = json.loads(write_search(tmp_path / "new.json").read_text())
-    fields = ("target", "predicted", "measured", "measured_at_speed")
-    first = {(f"{name}_s" if name in fields else name): value for name, value in content.items() if name != "unit"}
-    (tmp_path / "old.json").write_text(json.dumps({**first, "version": 1, "history": [{"index": 0, "latency": 0.04}]}))
-    assert run("show", "old.json").stdout == run("show", "new.json").stdout
-    read = json.loads(run("show", "old.json", "--json").stdout)
-    assert (read["unit"], read["target"], read["history"]) == ("J", 0.05, [{"index": 0, "cost": 0.04}])
 
 
 def test_the_schema_of_a_search_is_that_of_the_documentation():

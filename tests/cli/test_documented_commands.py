@@ -177,13 +177,6 @@ def _write_latencies(folder, layers):
             )
 
 
-def _write_memo(path):
-    """Write a memo of an earlier version, without a measurement."""
-    path.parent.mkdir(parents=True)
-    header = {"format": "nni_latency.operator_memo", "version": 1, "platform": Platform("epyc-7763", "torch").as_dict()}
-    path.write_text(json.dumps(header) + "\n")
-
-
 def _typed(words):
     """Return the words as a shell hands them over: files in place of patterns, the home in place of its sign."""
     for word in words:
@@ -199,7 +192,6 @@ def test_commands_that_measure_nothing_run(run, files, monkeypatch, tmp_path, wo
         pytest.skip("it measures, or needs a server")
     shutil.copytree(files, tmp_path, dirs_exist_ok=True)
     monkeypatch.setenv("NNI_LATENCY_DATABASE", "mine.sqlite")
-    _write_memo(Path.home() / ".cache" / "nni_latency" / "epyc-7763.jsonl")
     words = list(_typed(words))
     context = _contexts(words)[-1]
     for item in context.command.params:

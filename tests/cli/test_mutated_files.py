@@ -23,7 +23,6 @@ from measured_graphs import FAST, SLOW, save_nodes, write_measured
 from mutations import (
     change_archive,
     change_json,
-    change_lines,
     change_numpy,
     change_onnx,
     change_safetensors,
@@ -70,14 +69,6 @@ def _write_database(path):
         log.fail(Failure("stem", "it raised"))
         log.note("before", {"load": 0.5})
     store.close()
-    return path
-
-
-def _write_memo(path):
-    header = {"format": "nni_latency.operator_memo", "version": 1, "platform": Platform("device-1").as_dict()}
-    line = {"network": "n", "reference": 0.5, "whole": [0.003], "operators": ["conv"], "n_calls": [2],
-            "parts": [[0.002]], "protocol": Protocol().as_dict()}  # fmt: skip
-    path.write_text("".join(json.dumps(item) + "\n" for item in (header, line, line)))
     return path
 
 
@@ -160,7 +151,6 @@ def folder(tmp_path_factory):
 
 _OTHERS = {
     "store.sqlite": _write_database,
-    "memo.jsonl": _write_memo,
     "exported.onnx": _write_exported,
     "built.onnx": _write_built,
     "columns.csv": _write_columns,
@@ -271,7 +261,6 @@ _KINDS = {
             ["database", "--database", "FILE", "prune", "--keep-latest", "1", "--yes"],
         ],
     ),
-    "memo.jsonl": ((change_lines, change_text), lambda _: [["database", *_DATABASE, "import", "FILE"]]),
     "exported.onnx": ((change_onnx,), _onnx_commands),
     "built.onnx": ((change_onnx, change_onnx, change_onnx), _onnx_commands),
     "columns.csv": (

@@ -5,13 +5,12 @@ from __future__ import annotations
 import time
 
 import pytest
-from campaigns import HERE, fill, make_header, make_record
+from campaigns import HERE, make_header, make_record
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import text
 
 from nni_latency.database import DatabaseStore, DatabaseWarning, copy_database, remove_campaigns, stale_campaigns
-from nni_latency.errors import InvalidValueError
 from nni_latency.measurement import BEING_MEASURED, Failure, MemoryStore, Store, Subject
 
 
@@ -114,26 +113,3 @@ def test_record_edited_by_hand_is_left_out_and_named(store):
         connection.execute(text("UPDATE records SET samples = '{broken' WHERE round = 1"))
     with pytest.warns(DatabaseWarning, match=r"are left out: record \d+"):
         assert store.known("digest-a", HERE).n_visits == 2
-
-
-@pytest.mark.parametrize("version", [1, 2])
-def test_database_goes_back_to_older_versions_and_forward_again(location, version):
-    store = DatabaseStore(location)
-    fill(store, make_header(), 3)
-    _measure(store, 1, [("a",), ("b",), ("a", "b"), ("a",)], failed=["b"])
-    before = store.known("digest-a", HERE)
-    store.database.downgrade(version)
-    with store.database.reading() as connection:
-        assert connection.execute(text("SELECT version_num FROM nni_latency_version")).scalar() == str(version)
-    store.close()
-    again = DatabaseStore(location)
-    assert again.known("digest-a", HERE) == before
-    assert again.known("digest-b", HERE) is None
-    assert [len(item.records) for item in again.campaigns()] == [3, 4]
-    again.close()
-
-
-@pytest.mark.parametrize("version", [0, 99])
-def test_version_that_is_not_older_is_refused(store, version):
-    with pytest.raises(InvalidValueError, match=r"can be brought back to a version from 1 to \d+\. Got"):
-        store.database.downgrade(version)

@@ -1,4 +1,4 @@
-"""Every version of the database is read, none is left halfway, and a newer one is refused."""
+"""A kept database is read, none is left halfway, and a newer one is refused."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_newest_migration_is_the_version_of_the_tables():
 
 
 @pytest.mark.parametrize("path", sorted(DATA.glob("*.sqlite")), ids=lambda path: path.stem)
-def test_database_of_every_version_is_read_and_gone_on_with(path, tmp_path):
+def test_kept_database_is_read_and_gone_on_with(path, tmp_path):
     store = DatabaseStore(shutil.copy(path, tmp_path / "old.sqlite"))
     (found,) = store.campaigns()
     assert found.records == tuple(make_record(number).rounded() for number in range(3))

@@ -556,7 +556,7 @@ _UNORDERED = ("nni_latency.networks", "nni_latency.operator_profile", "nni_laten
 
 
 def test_every_kind_of_file_is_tried():
-    assert set(_KINDS) == set(SAVED_FILES)
+    assert set(_KINDS) - {"nni_latency.api_keys"} == set(SAVED_FILES)
 
 
 @pytest.mark.parametrize("name", _KINDS)

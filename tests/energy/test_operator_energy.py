@@ -174,30 +174,6 @@ def test_portable_model_is_saved_and_read(tmp_path):
         model.fit({"unknown": [_measure(op, FACTS["slow"]) for op in ops]}, FACTS)
 
 
-def test_portable_model_of_version_1_is_still_read(tmp_path):
-    ops = _ops(20)
-    model = PortableModel(n_trees=3).fit({"slow": [_measure(op, FACTS["slow"]) for op in ops]}, FACTS)
-    path = model.save(tmp_path / "model.json")
-    content = json.loads(path.read_text())
-    later = ("devices", "bounds", "share", "powers", "held_out")
-    path.write_text(json.dumps({**{name: value for name, value in content.items() if name not in later}, "version": 1}))
-    read = PortableModel.load(path)
-    assert (read.devices_, read.bounds_, read.powers_, read.held_out_) == ({}, {}, {}, ())
-    assert np.array_equal(read.predict(ops, FACTS["slow"])[0], model.predict(ops, FACTS["slow"])[0])
-
-
-def test_constant_power_of_a_file_that_does_not_say_it_is_that_of_its_trees(tmp_path):
-    # Powers that were measured differ, so that every operator has a leaf of its own.
-    items = [_measure(op, FACTS["slow"]) for op in _ops(20)]
-    measured = [dataclasses.replace(item, joules=item.joules * (1 - 1e-4 * place)) for place, item in enumerate(items)]
-    model = PortableModel(n_trees=3).fit({"slow": measured}, FACTS)
-    path = model.save(tmp_path / "model.json")
-    content = json.loads(path.read_text())
-    later = ("share", "powers", "held_out")
-    path.write_text(json.dumps({**{name: value for name, value in content.items() if name not in later}, "version": 2}))
-    assert PortableModel.load(path).constant_power("slow") == pytest.approx(model.constant_power("slow"), rel=0.05)
-
-
 def test_constant_power_is_the_median_of_a_device_and_a_share_of_the_most_of_another():
     ops = _ops(40)
     measured = {name: [_measure(op, FACTS[name]) for op in ops] for name in ("slow", "fast")}

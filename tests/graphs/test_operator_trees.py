@@ -115,7 +115,7 @@ def test_a_predictor_answers_with_its_trees(items: list[MeasuredNetwork], tmp_pa
     graph = network([24, 24], 18)
     alone = predictor.predict([graph], FAST)[0]
     by_trees = predictor.trees_[0].latency(encode_graph(graph), describe(encode_graph(graph)))
-    without = GraphPredictor.load(_without_trees(predictor, tmp_path / "old.safetensors"))
+    without = GraphPredictor.load(_without_trees(predictor, tmp_path / "without.safetensors"))
     assert without.trees_ == (None, None)
     assert alone == pytest.approx(np.sqrt(by_trees * without.predict([graph], FAST)[0]))
     assert predictor.predict([graph], SLOW)[0] == pytest.approx(without.predict([graph], SLOW)[0])
@@ -130,12 +130,12 @@ def test_a_predictor_answers_with_its_trees(items: list[MeasuredNetwork], tmp_pa
 
 
 def _without_trees(predictor: GraphPredictor, path: Path) -> Path:
-    """Write the file of the version before."""
+    """Write a file without trees."""
     predictor.save(path)
     with safe_open(path, "pt") as file:
         content = json.loads(file.metadata()["nni_latency"])
         tensors = {name: file.get_tensor(name) for name in file.keys() if not name.startswith("trees/")}  # noqa: SIM118
-    save_file(tensors, path, metadata={"nni_latency": json.dumps({**content, "version": 2})})
+    save_file(tensors, path, metadata={"nni_latency": json.dumps(content)})
     return path
 
 

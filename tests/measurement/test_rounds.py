@@ -47,7 +47,7 @@ def test_round_is_the_same_in_another_process():
 
 
 def test_rounds_are_pinned():
-    """Journals of older versions go on only while this holds; change it with the journal's version."""
+    """Campaigns that were interrupted go on only while this holds."""
     assert balanced_round([3, 3], 0) == [(0, 0), (2, 2), (1, 1)]
 
 

@@ -161,7 +161,7 @@ def test_points_of_two_platforms_do_not_mix(tmp_path):
     ("change", "message"),
     [
         (lambda content: content.update(format="x"), "is not a file of benchmark points"),
-        (lambda content: content.update(version=3), "has version 3, this nni_latency reads up to 2"),
+        (lambda content: content.update(version=2), "has version 2, this nni_latency reads up to 1"),
         (lambda content: content["points"][0].update(value=-1.0), "points.0.value: "),
         (lambda content: content["points"][0].update(low=9.0), "must be positive and"),
         (lambda content: content["points"][0].update(ops=[]), "points.0.ops: "),

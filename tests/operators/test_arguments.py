@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - everybody calls it so
 from torch import nn
 
-from nni_latency.operators import OpSpec, capture_operators, features_of
+from nni_latency.operators import capture_operators
 from nni_latency.operators._arguments import plain_arguments
 
 X = torch.zeros(2, 8, 6, 4)
@@ -83,29 +83,3 @@ def test_arguments_that_fit_no_notation_are_numbered():
         "arg1": "more",
         "arg2": 3,
     }
-
-
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        (
-            OpSpec.of("lp_pool2d", [(1, 2, 4, 4)], arg0=2.0, arg1=2, out=(1, 2, 2, 2)),
-            OpSpec.of("lp_pool2d", [(1, 2, 4, 4)], norm_type=2.0, kernel_size=2, out=(1, 2, 2, 2)),
-        ),
-        (
-            OpSpec.of("local_response_norm", [(1, 2, 4, 4)], arg0=3),
-            OpSpec.of("local_response_norm", [(1, 2, 4, 4)], size=3),
-        ),
-        (
-            OpSpec.of("einsum", [(2, 3), (3, 4)], arg0="ij,jk->ik", out=(2, 4)),
-            OpSpec.of("einsum", [(2, 3), (3, 4)], equation="ij,jk->ik", out=(2, 4)),
-        ),
-        (
-            OpSpec.of("multi_head_attention_forward", [(7, 2, 16)] * 3, arg0=16, arg1=4),
-            OpSpec.of("multi_head_attention_forward", [(7, 2, 16)] * 3, embed_dim_to_check=16, num_heads=4),
-        ),
-    ],
-    ids=lambda op: op.kind,
-)
-def test_numbered_arguments_of_older_files_count_the_same(old, new):
-    assert features_of(old) == features_of(new)

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from nni_latency.errors import InvalidValueError
-from nni_latency.operators import OnnxBuild, export_onnx, onnx_inputs, onnx_network, trace_onnx, without_weights
+from nni_latency.operators import OnnxBuild, export_onnx, onnx_inputs, onnx_network, read_onnx, without_weights
 
 onnx = pytest.importorskip("onnx", reason="the package onnx is not installed")
 
@@ -41,7 +41,7 @@ def files(tmp_path_factory):
 def test_file_without_weights_is_small_and_has_the_same_operators(files):
     whole, light = files
     assert light.stat().st_size < 4000 < 10000 < whole.stat().st_size
-    assert trace_onnx(light) == trace_onnx(whole)
+    assert read_onnx(light) == read_onnx(whole)
 
 
 def test_leaving_weights_out_does_not_change_the_model():
@@ -90,7 +90,7 @@ def test_layers_that_share_what_is_made_up_get_values_of_their_own(tmp_path):
     values = {item.name: numpy_helper.to_array(item) for item in light.model.graph.initializer}
     assert [node.op_type for node in light.model.graph.node] == ["Conv", "Conv"]
     assert [light.label_of([node.name]) for node in light.model.graph.node] == [1, 2]
-    assert light.n_labels == 3 == trace_onnx(tmp_path / "light.onnx").n_calls
+    assert light.n_labels == 3 == read_onnx(tmp_path / "light.onnx").n_calls
     first, second = (values[node.input[2]] for node in light.model.graph.node)
     assert second.shape == (64,)
     assert (first != second).any()

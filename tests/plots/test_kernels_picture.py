@@ -46,7 +46,7 @@ def test_what_is_not_known_is_not_drawn(predictors, tmp_path):
     content = json.loads(path.read_text())
     del content["kernels"][0]["held_out"]
     path.write_text(json.dumps(content))
-    with pytest.raises(InvalidValueError, match="An earlier version wrote these predictors"):
+    with pytest.raises(InvalidValueError, match="These predictors do not say what was predicted"):
         draw_kernels(KernelPredictors.load(path), tmp_path / "all.png")
     with pytest.raises(InvalidValueError, match="no kernel could be measured"):
         draw_kernels(KernelPredictors(predictors={}, platform=predictors.platform), tmp_path / "all.png")

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from nni_latency.errors import LatencyError
 from nni_latency.estimators import TransferEstimator
 from nni_latency.estimators.acts import ActsEstimator
-from nni_latency.kernels import KernelPredictors
 from nni_latency.micro_benchmarks import BenchmarkPoints
 from nni_latency.tables import read_table
 from nni_latency.validation import read_summary
@@ -25,11 +24,10 @@ READERS = {
     "acts_1_published": ActsEstimator.load,
     "acts_1_refined": ActsEstimator.load,
     "benchmark_points_1": BenchmarkPoints.load,
-    "kernels_1": KernelPredictors.load,
     "lookup_table_1": read_table,
-    "lookup_table_2": read_table,
-    "lookup_table_2_operators": read_table,
+    "lookup_table_1_failures": read_table,
     "operator_table_1": read_table,
+    "operator_table_1_names": read_table,
     "transfer_1": TransferEstimator.load,
     "validation_1": read_summary,
 }

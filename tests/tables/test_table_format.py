@@ -14,7 +14,6 @@ from nni_latency.platforms import Platform
 from nni_latency.tables import Entry, LookupTable, SpaceReference, TableLayer, table_schema
 
 _SCHEMA = Path(__file__).parents[2] / "docs" / "reference" / "lookup_table.schema.json"
-_VERSION_1 = Path(__file__).parent / "data" / "lookup_table_1.json"
 _OP = OpSpec.of("conv2d", [(1, 3, 8, 8)], out_channels=4, kernel_size=3, stride=1, groups=1, bias=False)
 _TABLE = LookupTable(
     space=SpaceReference("fake", {"width": 1.0}),
@@ -75,8 +74,8 @@ _SPOILT = {
     "protocol field": (("protocol", "n_runs"), 3, r"n_runs"),
     "calibration": (("calibration",), 0.0, r"calibration: Input should be greater than 0"),
     "input shape": (("input_shape",), [], r"input_shape: List should have at least 1 item"),
-    "version 0": (("version",), 0, r"version: Input should be 3\. Got '0'"),
-    "version text": (("version",), "2", r"version: Input should be 3\. Got '2'"),
+    "version 0": (("version",), 0, r"version: Input should be 1\. Got '0'"),
+    "version text": (("version",), "2", r"version: Input should be 1\. Got '2'"),
     "failed stranger": (("layers", 0, "failures"), {"q": "why"}, r"\['q'\] are not among the choi"),
     "failed and measured": (("layers", 0, "failures"), {"x": "why"}, r"\['x'\] have both an entry and a failure"),
     "residency": (("residency",), {"saving": 1.0, "scale": 1.0}, r"residency\.saving: Input should be less than 1"),
@@ -124,8 +123,8 @@ def test_empty_file_is_not_whole(path):
 
 
 def test_newer_version_says_how_to_update(path):
-    _change(path, "version", to=4)
-    with pytest.raises(FileFormatError, match=r"has version 4, this nni_latency reads up to 3\. Update it with: pip"):
+    _change(path, "version", to=2)
+    with pytest.raises(FileFormatError, match=r"has version 2, this nni_latency reads up to 1\. Update it with: pip"):
         LookupTable.load(path)
 
 
@@ -161,32 +160,6 @@ def test_hostile_json_is_refused_like_any_other(path, content):
     path.write_text(content)
     with pytest.raises(FileFormatError, match=r"t\.json"):
         LookupTable.load(path)
-
-
-def test_table_of_version_1_is_read_as_the_same_table_in_version_3(tmp_path):
-    """The file is one that the first version wrote."""
-    old = LookupTable.load(_VERSION_1)
-    assert json.loads(_VERSION_1.read_text())["version"] == 1
-    assert old == LookupTable.load(old.save(tmp_path / "new.json"))
-    assert json.loads((tmp_path / "new.json").read_text())["version"] == 3
-
-
-def test_table_of_version_1_keeps_what_it_said():
-    table = LookupTable.load(_VERSION_1)
-    assert (table.calibration, table.rounds, table.duration, table.coverage) == (1.0625, 6, 0.125, 0.75)
-    entry = table.entry("a", "x")
-    assert (entry.value, entry.low, entry.high, entry.n_samples, entry.n_dropped) == (0.125, 0.0625, 0.25, 18, 2)
-    assert (entry.op, table.platform.facts["torch"]) == (_OP, "2.0.0")
-
-
-def test_table_of_version_1_did_not_ask_for_narrow_intervals():
-    assert LookupTable.load(_VERSION_1).unsettled == ()
-
-
-def test_table_of_version_1_has_nothing_of_what_came_later():
-    table = LookupTable.load(_VERSION_1)
-    assert (table.residency, table.reference, table.drift, table.remarks) == (None, None, (), ())
-    assert [dict(layer.failures) for layer in table.layers] == [{}, {}]
 
 
 def test_features_in_the_file_are_counted_anew(path):

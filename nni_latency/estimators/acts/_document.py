@@ -1,9 +1,4 @@
-"""The file of an ACTS fit: versioned JSON, checked by pydantic.
-
-History of the format:
-
-1. The first version.
-"""
+"""The file of an ACTS fit: versioned JSON, checked by pydantic."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""The file of a transfer: versioned JSON, checked by pydantic. The new device is fitted anew when it is read.
-
-History of the format:
-
-1. The first version. Its fields ``kin`` and ``stranger`` hold the similar and the novel prior.
-"""
+"""The file of a transfer: versioned JSON, checked by pydantic. The new device is fitted anew when it is read."""
 
 from __future__ import annotations
 

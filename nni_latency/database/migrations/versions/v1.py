@@ -1,4 +1,4 @@
-"""Version 1: platforms, protocols, campaigns, graphs, subjects, records, conditions, failures."""
+"""Version 1: what is measured, campaigns, what was measured, answers and predictors."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ def upgrade() -> None:
     _make_what_is_described()
     _make_campaigns()
     _make_what_was_measured()
+    _make_answers()
+    _make_predictors()
     op.create_table(
         "counters",
         sa.Column("name", sa.Text(), primary_key=True),
@@ -91,7 +93,9 @@ def _make_what_was_measured() -> None:
         sa.Column("subjects", sa.Text(), nullable=False),
         sa.Column("samples", sa.Text(), nullable=False),
         sa.Column("parts", sa.Text(), nullable=False),
+        sa.Column("fallbacks", sa.Text()),
         sa.Index("ix_records_campaign_id_round", "campaign_id", "round"),
+        sa.Index("ix_records_campaign_id_subjects", "campaign_id", "subjects"),
     )
     op.create_table(
         "conditions",
@@ -110,6 +114,37 @@ def _make_what_was_measured() -> None:
         sa.Column("reason", sa.Text(), nullable=False),
         sa.Column("at", sa.Double(), nullable=False),
         sa.Index("ix_failures_campaign_id", "campaign_id"),
+    )
+
+
+def _make_answers() -> None:
+    op.create_table(
+        "answers",
+        _campaign(primary_key=True),
+        sa.Column("number", sa.Integer(), primary_key=True),
+        sa.Column("digest", sa.Text(), nullable=False),
+        sa.Column("platform_id", _NUMBER, sa.ForeignKey("platforms.id"), nullable=False),
+        sa.Column("at", sa.Double(), nullable=False),
+        sa.Column("summary", sa.Text()),
+        sa.Index("ix_answers_digest_platform_id_at", "digest", "platform_id", "at"),
+    )
+
+
+def _make_predictors() -> None:
+    op.create_table(
+        "predictors",
+        sa.Column("id", _NUMBER, primary_key=True),
+        sa.Column("name", sa.Text(), nullable=False),
+        sa.Column("at", sa.Double(), nullable=False),
+        sa.Column("package_version", sa.Text(), nullable=False),
+        sa.Column("n_networks", sa.Integer(), nullable=False),
+        sa.Column("n_held_out", sa.Integer(), nullable=False),
+        sa.Column("n_records", _NUMBER, nullable=False),
+        sa.Column("errors", sa.Text(), nullable=False),
+        sa.Column("is_current", sa.Boolean(), nullable=False),
+        sa.Column("remark", sa.Text(), nullable=False),
+        sa.Column("content", sa.LargeBinary(), nullable=False),
+        sa.Index("ix_predictors_name", "name"),
     )
 
 

@@ -1,7 +1,7 @@
-"""Files that earlier versions wrote: they are read, and give the estimates that they gave then.
+"""Files that are kept: they give the estimates that they gave when they were written.
 
-Each file in ``data`` was written by the version of its format that its name says; ``estimates.json`` holds what the
-package then made of them.
+Each file in ``data`` has the version of its format that its name says; ``estimates.json`` holds what the package then
+made of them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from nni_latency.validation import read_summary
 
 _DATA = Path(__file__).parent / "data"
 _THEN = json.loads((_DATA / "estimates.json").read_text())
-_OPERATORS = ("lookup_table_2_operators", "lookup_table_2_operators_nni", "operator_table_1")
+_OPERATORS = ("operator_table_1_names", "operator_table_1_names_nni", "operator_table_1")
 _OP = OpSpec.of("conv2d", [(1, 16, 28, 28)], out_channels=32, kernel_size=3, stride=1, groups=1, bias=False)
 
 
@@ -30,7 +30,7 @@ def _numbers(estimate):
     return [estimate.value, estimate.low, estimate.high]
 
 
-@pytest.mark.parametrize("name", ["lookup_table_2", "lookup_table_2_failures"])
+@pytest.mark.parametrize("name", ["lookup_table_1", "lookup_table_1_failures"])
 def test_lookup_table_costs_networks_what_it_did(name):
     estimator = load_estimator(_DATA / f"{name}.json", missing="nearest")
     assert isinstance(estimator, TableEstimator)
@@ -41,13 +41,13 @@ def test_lookup_table_costs_networks_what_it_did(name):
 
 
 def test_lookup_table_keeps_what_else_it_said():
-    table = read_table(_DATA / "lookup_table_2.json")
+    table = read_table(_DATA / "lookup_table_1.json")
     assert (table.space.name, table.rounds, len(table.drift)) == ("fbnet", 11, 11)
     assert table.residency.saving == 0.6
     assert table.reference == 0.012025369460614336
     assert set(table.conditions) == {"before", "after"}
     assert (table.campaign, table.package_version) == (None, None)
-    failed = read_table(_DATA / "lookup_table_2_failures.json")
+    failed = read_table(_DATA / "lookup_table_1_failures.json")
     assert failed.metric == "throughput"
     assert dict(failed.layer("b").failures) == {"y": "ValueError: broken"}
 
@@ -66,28 +66,28 @@ def test_table_of_operators_costs_them_what_it_did(name):
         assert _numbers(estimator.total(now.values())) == pytest.approx(total, rel=1e-12)
 
 
-def test_operators_of_a_lookup_table_keep_their_names():
-    table = OperatorTable.load(_DATA / "lookup_table_2_operators.json")
+def test_operators_from_elsewhere_keep_their_names():
+    table = OperatorTable.load(_DATA / "operator_table_1_names.json")
     assert (table.space.name, table.platform.device, table.input_shape) == ("operators", "jetson", (1,))
     names = [entry.names for entry in table.entries]
     assert names[0] == ("Conv-input:32x32x3-output:32x32x16",)
     # Two keys of one operator.
     assert len(names[2]) == 2
     assert ("Odd-input:1x1x8-output:1x1x8",) in names
-    nni = OperatorTable.load(_DATA / "lookup_table_2_operators_nni.json")
+    nni = OperatorTable.load(_DATA / "operator_table_1_names_nni.json")
     assert [entry.names for entry in nni.entries] == [
         (f"56x56x24-24-s1:{name}",) for name in ("k3_e1", "skip", "shift")
     ]
 
 
 def test_table_of_operators_is_no_lookup_table_and_the_other_way_round():
-    with pytest.raises(FileFormatError, match=r"it is a table of operators, which OperatorTable\.load and read_table"):
-        LookupTable.load(_DATA / "lookup_table_2_operators.json")
-    with pytest.raises(FileFormatError, match=r"it is a lookup table of the space 'fbnet', not one of operators"):
-        OperatorTable.load(_DATA / "lookup_table_2.json")
+    with pytest.raises(FileFormatError, match=r"is not a lookup table: its 'format' must be"):
+        LookupTable.load(_DATA / "operator_table_1_names.json")
+    with pytest.raises(FileFormatError, match=r"is not a table of operators: its 'format' must be"):
+        OperatorTable.load(_DATA / "lookup_table_1.json")
 
 
-@pytest.mark.parametrize("name", [*_OPERATORS, "lookup_table_1", "lookup_table_2", "lookup_table_2_failures"])
+@pytest.mark.parametrize("name", [*_OPERATORS, "lookup_table_1", "lookup_table_1_failures"])
 def test_table_is_written_anew_without_a_change(tmp_path, name):
     table = read_table(_DATA / f"{name}.json")
     assert read_table(table.save(tmp_path / "new.json")) == table
