@@ -7,6 +7,7 @@ import os
 import sqlite3
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -86,6 +87,7 @@ class Database:
         self.path = Path(url.database or "") if url.get_backend_name() == "sqlite" else None
         self.name = _shown(url) if self.path is None else str(self.path)
         self._engines: dict[int, Engine] = {}
+        weakref.finalize(self, _close, self._engines)
         try:
             self._prepare(create)
         except BaseException:
@@ -159,9 +161,8 @@ class Database:
                 connection.execution_options(**{_BEGIN: None}).exec_driver_sql("VACUUM")
 
     def close(self) -> None:
-        """Close the connections; they are made again when they are needed."""
-        if os.getpid() in self._engines:
-            self._engine.dispose()
+        """Close the connections, as the garbage collector does; they are made again when they are needed."""
+        _close(self._engines)
 
     @property
     def _engine(self) -> Engine:
@@ -237,6 +238,13 @@ class Database:
         return FileFormatError(f"The database {self.name!r} is damaged: {reason}. Take it from a backup.")
 
 
+def _close(engines: dict[int, Engine]) -> None:
+    """Close the connections of this process. Those of a parent process stay open for it."""
+    engine = engines.get(os.getpid())
+    if engine is not None:
+        engine.dispose()
+
+
 def _make_engine(url: URL) -> Engine:
     if url.get_backend_name() != "sqlite":
         return create_engine(url, pool_pre_ping=True, max_overflow=-1, connect_args={"connect_timeout": 10})
@@ -249,8 +257,13 @@ def _make_engine(url: URL) -> Engine:
 def _set_up(connection: Any, _record: object) -> None:
     # Transactions begin where this module says so, see below.
     connection.isolation_level = None
-    connection.execute("PRAGMA synchronous=NORMAL")
-    connection.execute("PRAGMA foreign_keys=ON")
+    try:
+        connection.execute("PRAGMA synchronous=NORMAL")
+        connection.execute("PRAGMA foreign_keys=ON")
+    except BaseException:
+        # SQLAlchemy does not close a connection that could not be set up.
+        connection.close()
+        raise
 
 
 def _begin(connection: Connection) -> None:
