@@ -31,6 +31,8 @@ def settle(compile_module: Callable[..., Stage], module: nn.Module, tensors: tup
     with warnings.catch_warnings():
         # torch 2.13 says so of every function of TorchScript, which torch.compile calls as well.
         warnings.filterwarnings("ignore", r"`torch\.jit\.\w+` is deprecated", DeprecationWarning)
+        # torch 2.13 says so where torch.compile runs on Python 3.13.0.
+        warnings.filterwarnings("ignore", r"Guards may run slower on Python 3\.13\.0", RuntimeWarning)
         # Copies, because the module may write into its input.
         ready = compile_module(module, _copies(tensors))
         for _ in range(_SETTLING_RUNS):
