@@ -190,8 +190,8 @@ def test_plugins_lists_what_is_registered(run):
 
 
 def test_plugins_prints_json(run):
-    (plugin,) = json.loads(run("plugins", "--json").stdout)
-    assert plugin["name"] == "builtin"
+    plugins = {plugin["name"]: plugin for plugin in json.loads(run("plugins", "--json").stdout)}
     runtimes = [name + layout for name in ("torch", "torchscript", "torch-compile") for layout in ("", "-nhwc")]
-    assert {"table", "module", "graph", "network", *runtimes, "fbnet"} <= set(plugin["registered"])
-    assert plugin["error"] is None
+    assert {"table", "module", "graph", "network", *runtimes, "fbnet"} <= set(plugins["builtin"]["registered"])
+    assert "serve" in plugins["service"]["registered"]
+    assert {plugin["error"] for plugin in plugins.values()} == {None}
