@@ -18,7 +18,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from nni_latency_service import ApiKeys
 from torch import nn
 
 from nni_latency.cli._saved_files import SAVED_FILES
@@ -429,14 +428,6 @@ searches = st.fixed_dictionaries(
 )  # fmt: skip
 
 
-@st.composite
-def _keys(draw):
-    keys = ApiKeys([])
-    for name in draw(st.lists(texts.filter(str.strip), max_size=3, unique=True)):
-        keys.add(name, draw(st.sampled_from(["read", "measure", "admin"])))
-    return keys
-
-
 @functools.cache
 def _onnx():
     folder = Path(tempfile.mkdtemp())
@@ -545,7 +536,6 @@ _KINDS = {
         _load_search,
         lambda found: found,
     ),
-    "nni_latency.api_keys": (_keys(), _save, ApiKeys.load, list),
 }  # fmt: skip
 
 #: Whose files are too large to be written often.
@@ -556,7 +546,7 @@ _UNORDERED = ("nni_latency.networks", "nni_latency.operator_profile", "nni_laten
 
 
 def test_every_kind_of_file_is_tried():
-    assert set(_KINDS) - {"nni_latency.api_keys"} == set(SAVED_FILES)
+    assert set(_KINDS) == set(SAVED_FILES)
 
 
 @pytest.mark.parametrize("name", _KINDS)
@@ -598,10 +588,8 @@ def test_half_of_a_character_is_refused_before_a_file_is_written(found, save, tm
     assert not list(tmp_path.iterdir())
 
 
-def test_half_of_a_character_is_refused_in_models_and_keys(tmp_path):
-    keys = ApiKeys([])
-    keys.add(_HALF, "read")
-    for found in (keys, _varied(_portable(), groups_=[_HALF]), _varied(_graph_predictor(), families_=(_HALF,))):
+def test_half_of_a_character_is_refused_in_models(tmp_path):
+    for found in (_varied(_portable(), groups_=[_HALF]), _varied(_graph_predictor(), families_=(_HALF,))):
         with pytest.raises(InvalidValueError, match="a text has half of a character"):
             found.save(tmp_path / "file")
     assert not (tmp_path / "file").exists()

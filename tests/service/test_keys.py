@@ -6,6 +6,8 @@ import subprocess
 import sys
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from nni_latency_service import ApiKeys
 
 from nni_latency.errors import FileFormatError, InvalidValueError
@@ -55,3 +57,25 @@ def test_file_that_does_not_exist_is_made_only_where_that_is_asked(tmp_path):
     with pytest.raises(FileFormatError, match="No such file"), ApiKeys.changing(tmp_path / "none.json"):
         pass
     assert not (tmp_path / "none.json").exists()
+
+
+def test_whatever_keys_are_saved_are_loaded_and_equal(tmp_path):
+    names = st.text(st.characters(exclude_categories=["Cs"]), max_size=8).filter(str.strip)
+
+    @given(st.dictionaries(names, st.sampled_from(["read", "measure", "admin"]), max_size=3))
+    def check(roles):
+        keys = ApiKeys([])
+        for name, role in roles.items():
+            keys.add(name, role)
+        keys.save(tmp_path / "keys.json")
+        assert list(ApiKeys.load(tmp_path / "keys.json")) == list(keys)
+
+    check()
+
+
+def test_half_of_a_character_in_a_name_is_refused_before_a_file_is_written(tmp_path):
+    keys = ApiKeys([])
+    keys.add("name\ud800", "read")
+    with pytest.raises(InvalidValueError, match="a text has half of a character"):
+        keys.save(tmp_path / "keys.json")
+    assert not (tmp_path / "keys.json").exists()
