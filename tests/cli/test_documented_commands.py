@@ -28,7 +28,7 @@ from nni_latency.micro_benchmarks import BLOCKS, draw_blocks, run_benchmarks
 from nni_latency.operators import FusionRule, FusionRules, features_of
 from nni_latency.platforms import Platform
 from nni_latency.profiling import own_model, profile_operators
-from nni_latency.tables import shipped_tables
+from nni_latency.tables import LookupTable, shipped_tables
 from nni_latency.testing import FakeMeter, FakeRuntime
 
 _COMMANDS = commands()
@@ -133,6 +133,7 @@ def files(run, tmp_path_factory):
     run("import", folder / "jetson.json", *elsewhere)
     _write_latencies(folder, layers)
     _write_operators(folder)
+    _write_own_space(folder)
     run("fit", "energy", f"a30={folder}/a30_operators.csv", "--trees", 5, "--out", folder / "energy.json")
     for name in ("mine.sqlite", "theirs.sqlite", "colleague.sqlite"):
         DatabaseStore(str(folder / name)).close()
@@ -159,6 +160,32 @@ def _write_operators(folder):
         meters=(FakeMeter(runtime.clock),),
     )
     profile.save(folder / "operators.here.b32.json")
+
+
+_OWN_SPACE = """
+from nni.nas.nn.pytorch import LayerChoice, ModelSpace
+from torch import nn
+
+class MySpace(ModelSpace):
+    def __init__(self):
+        super().__init__()
+        self.first = LayerChoice({"small": nn.Conv2d(1, 2, 1), "large": nn.Conv2d(1, 2, 3, padding=1)}, label="first")
+
+    def forward(self, x):
+        return self.first(x)
+"""
+
+
+def _write_own_space(folder):
+    """Write a space of a user, a table of it by hand, and a sample."""
+    (folder / "path" / "to").mkdir(parents=True, exist_ok=True)
+    (folder / "path" / "to" / "my_space.py").write_text(_OWN_SPACE)
+    costs = {"first": {"small": 0.001, "large": 0.002}}
+    # Of labels alone, because every test has a copy of the folder.
+    LookupTable.from_latencies({"first": ["small", "large"]}, costs, input_shape=(1, 1, 28, 28)).save(
+        folder / "my_table.json"
+    )
+    (folder / "found.json").write_text('{"first": "large"}')
 
 
 def _write_latencies(folder, layers):
