@@ -12,13 +12,13 @@ The samples come from ``build-lut`` on a 2-core shared x86 machine: ``--space fb
 from __future__ import annotations
 
 import argparse
-import ast
-import csv
+import functools
 import gzip
 import json
+import runpy
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ import torch
 
 from nni_latency import FBNetSpace
 from nni_latency.database import open_store
-from nni_latency.datasets import NetworkEntry, learn_network_kernels, load_networks
+from nni_latency.datasets import SHIPPED_NAME, NetworkEntry, learn_network_kernels, load_networks, measured_networks
 from nni_latency.estimators import ActsEstimator, TableEstimator, TransferEstimator, score
 from nni_latency.estimators.transfer import architectures_of, encoding_of, latencies_of, read_columns
 from nni_latency.graphs import GraphPredictor, MeasuredNetwork, families, shipped_predictor
@@ -35,7 +35,7 @@ from nni_latency.imports import quiet_nni
 from nni_latency.kernels import PredictedKernels
 from nni_latency.nas import LatencyPenalty, LatencyProfiler
 from nni_latency.nas._penalty import architecture_parameters
-from nni_latency.operators import OpSpec, count_graph, features_of, trace
+from nni_latency.operators import count_graph, features_of, trace
 from nni_latency.spaces import (
     HUB_SPACES,
     PUBLISHED_NETWORKS,
@@ -60,6 +60,12 @@ PUBLISHED = HERE.parents[2] / "shared" / "data"
 PLATFORM = "epyc-25-1-1.onnxruntime.fp32.t1"
 
 Figures = dict[str, float]
+
+
+@functools.cache
+def _of_example(script: str, name: str) -> Any:
+    """Return a function of a script in ``examples``, which makes the same figures for the documentation."""
+    return runpy.run_path(str(HERE.parents[1] / "examples" / f"{script}.py"))[name]
 
 
 def published_networks() -> Figures:
@@ -145,7 +151,8 @@ def tables_that_ship() -> Figures:
 
 def acts_of_published_operators() -> Figures:
     """Fit ACTS on 100 convolutions measured on an NVIDIA A30, and predict the others: mean over three splits."""
-    rows = _convolutions(PUBLISHED / "gpu-operators" / "a30_operators.csv")
+    read_convolutions = _of_example("acts_on_published_operators", "read_convolutions")
+    rows = read_convolutions(PUBLISHED / "gpu-operators" / "a30_operators.csv")
     seconds = np.array([latency for _, latency in rows])
     counts = [features_of(op) for op, _ in rows]
     totals = np.array([(item.acts, item.inp, item.flops) for item in counts])
@@ -164,24 +171,6 @@ def acts_of_published_operators() -> Figures:
         found[f"{name} median error"] = float(np.mean([np.median(error) for error in errors]))
         found[f"{name} mean error"] = float(np.mean([error.mean() for error in errors]))
     return found
-
-
-def _convolutions(path: Path) -> list[tuple[OpSpec, float]]:
-    found: dict[OpSpec, list[float]] = {}
-    with path.open(newline="", encoding="utf-8") as file:
-        for row in csv.DictReader(file):
-            if row["operator"].startswith("Conv2d("):
-                found.setdefault(_convolution(row["operator"], row["input_shape"]), []).append(float(row["latency_s"]))
-    return [(op, float(np.median(times))) for op, times in found.items()]
-
-
-def _convolution(text: str, input_shape: str) -> OpSpec:
-    call = ast.parse(text, mode="eval").body
-    assert isinstance(call, ast.Call)
-    given: dict[str, Any] = {item.arg or "": ast.literal_eval(item.value) for item in call.keywords}
-    usual = {"padding": (0, 0), "groups": 1, "bias": True}
-    out_channels = ast.literal_eval(call.args[1])
-    return OpSpec.of("conv2d", [ast.literal_eval(input_shape)], out_channels=out_channels, **{**usual, **given})
 
 
 def transfer_to_published_devices() -> Figures:
@@ -213,8 +202,7 @@ def transfer_to_published_devices() -> Figures:
 
 def _adapted(estimator: TransferEstimator, networks: Any, measured: Any) -> Figures:
     values, low, high = estimator.predict_interval(networks)
-    order = np.argsort(measured, kind="stable")
-    kept = order[len(order) // 10 : len(order) - len(order) // 10]
+    kept = _of_example("transfer_to_a_new_device", "middle")(measured)
     scores = score(values[kept], measured[kept])
     inside = float(np.mean((low <= measured) & (measured <= high)))
     return {"spearman": scores.spearman, "within 10 %": scores.within10, "inside": inside}
@@ -257,21 +245,18 @@ def graph_predictor_that_ships() -> Figures:
 
 def graph_predictor_that_learns() -> Figures:
     """Fit a small predictor to three families, and predict a fourth one that it never saw."""
-    networks = load_networks().only(platform=PLATFORM)
-    known = [item for name in ("mixed", "mobilenetv3", "resnet") for item in networks.only(families=[name])[:30]]
-    unknown = networks.only(families=["squeezenet"])[:20]
-    predictor = GraphPredictor(epochs=3, n_members=1, n_folds=2).fit(_measured(known))
+    networks = [item for item in measured_networks(SHIPPED_NAME) if item.platform.id == PLATFORM]
+
+    def of(family: str, count: int) -> list[MeasuredNetwork]:
+        return [item for item in networks if item.family == family][:count]
+
+    known = [*of("mixed", 30), *of("mobilenetv3", 30), *of("resnet", 30)]
+    unknown = of("squeezenet", 20)
+    predictor = GraphPredictor(epochs=3, n_members=1, n_folds=2).fit(known)
     values = predictor.predict([item.graph for item in unknown])
     measured = np.array([item.latency for item in unknown])
     errors = np.abs(values / measured - 1)
     return {"mape": float(errors.mean()), "spearman": score(values, measured).spearman, "first": float(values[0])}
-
-
-def _measured(networks: Sequence[NetworkEntry]) -> list[MeasuredNetwork]:
-    return [
-        MeasuredNetwork(item.name, item.graph, item.latency, item.platform, item.family, item.parts)
-        for item in networks
-    ]
 
 
 def gradient_of_a_search() -> Figures:
