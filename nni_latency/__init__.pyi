@@ -1,7 +1,7 @@
 from .analysis import ModelAnalysis
 from .errors import LatencyError
 from .estimators import Estimate, Estimator, LayerEstimator, NetworkEstimator, TableEstimator
-from .loading import load_estimator
+from .loading import list_estimators, load_estimator
 from .measurement import Measurement, Protocol
 from .nas import FBNet, LatencyPenalty, LatencyProfiler
 from .platforms import Platform
@@ -26,5 +26,6 @@ __all__ = [
     "Protocol",
     "TableEstimator",
     "hookimpl",
+    "list_estimators",
     "load_estimator",
 ]

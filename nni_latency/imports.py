@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import importlib
 import importlib.util
+import os
 import sys
 import warnings
 from collections.abc import Iterator
@@ -73,7 +75,10 @@ def import_place(place: str) -> ModuleType:
     'json.decoder'
     """
     if place.endswith(".py"):
-        return _import_file(Path(place).resolve(strict=True))
+        if not Path(place).exists():
+            # With the name as it was given, which `Path.resolve` keeps on some versions of Python alone.
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), place)
+        return _import_file(Path(place).resolve())
     _put_on_path(Path.cwd())
     return importlib.import_module(place)
 

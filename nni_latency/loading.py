@@ -74,6 +74,20 @@ def load_estimator(source: EstimatorSource, *, missing: estimators.Missing = "er
     return _from_plugin(str(source), missing)
 
 
+def list_estimators() -> list[str]:
+    """Return every name that `load_estimator` knows: shipped tables, the shipped predictor, and plugins.
+
+    Most plugins want an argument, as in ``"acts:model.json"``; ``nni-latency plugins`` says which plugin each is from.
+
+    Examples
+    --------
+    >>> "ensemble" in list_estimators()
+    True
+    """
+    predictor = [graphs.PRETRAINED] if graphs.shipped_predictor() is not None else []
+    return [*tables.shipped_tables(), *predictor, *load_registry().estimators]
+
+
 def load_saved(
     source: str | os.PathLike[str],
 ) -> tuple[tables.LookupTable | tables.OperatorTable | estimators.Estimator, Path | None]:

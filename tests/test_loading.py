@@ -11,7 +11,7 @@ from nni_latency.energy import DeviceFacts, MeasuredOperator, PortableModel
 from nni_latency.errors import FileFormatError, InvalidValueError, MissingEntryError, PluginError, UnknownNameError
 from nni_latency.estimators import TableEstimator
 from nni_latency.graphs import GraphPredictor, shipped_predictor
-from nni_latency.loading import load_estimator, load_saved, load_table
+from nni_latency.loading import list_estimators, load_estimator, load_saved, load_table
 from nni_latency.operators import OpSpec
 from nni_latency.plugins import Registration, Registry
 from nni_latency.tables import LookupTable, shipped_tables
@@ -208,3 +208,10 @@ def test_estimator_that_reads_a_file_needs_its_name(name):
 def test_what_cannot_be_the_name_of_a_file_is_no_file(source):
     with pytest.raises(UnknownNameError, match=r"(?s)[Tt]here is no file"):
         load_estimator(source)
+
+
+def test_estimators_are_listed_by_name(_plugins):
+    names = list_estimators()
+    assert names == [*shipped_tables(), "pretrained", "good", "bad", "picky", "odd", "half.json"]
+    for name in shipped_tables():
+        assert load_estimator(name).metric

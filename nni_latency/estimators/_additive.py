@@ -108,16 +108,17 @@ class AdditiveCost(ChoiceCost):
         return self.combination is SUM and self.residency is None
 
     def predict(self, architectures: ArrayLike) -> NDArray[np.float64]:
-        """Return the costs of many architectures at once.
+        """Return the costs of many architectures at once, or of one.
 
         Parameters
         ----------
-        architectures : array-like of int of shape (n_architectures, n_labels)
+        architectures : array-like of int of shape (n_architectures, n_labels) or (n_labels,)
             Indices of the choices.
 
         Returns
         -------
-        ndarray of shape (n_architectures,)
+        ndarray of shape (n_architectures,), or float
+            The costs; a number for a single architecture.
 
         Raises
         ------
@@ -126,9 +127,12 @@ class AdditiveCost(ChoiceCost):
         """
         indices = np.asarray(architectures)
         n_labels = len(self.columns)
+        if indices.ndim == 1 and len(indices):
+            (cost,) = self.predict(indices[None])
+            return np.float64(cost)  # type: ignore[return-value]
         if indices.ndim != 2 or indices.shape[1] != n_labels or indices.dtype.kind not in "iu":
             raise InvalidValueError(
-                f"The 'architectures' must be an int array of shape (n, {n_labels}). "
+                f"The 'architectures' must be an int array of shape (n, {n_labels}) or ({n_labels},). "
                 f"Got {indices.dtype} of shape {indices.shape}."
             )
         parts = [self._sum(indices[row : row + _ROWS]) for row in range(0, max(1, len(indices)), _ROWS)]

@@ -195,17 +195,17 @@ class TableEstimator(LayerEstimator):
         return self._part(self._layer(layer), choice, op)
 
     def predict(self, architectures: ArrayLike) -> NDArray[np.float64]:
-        """Estimate many networks at once.
+        """Estimate many networks at once, or one.
 
         Parameters
         ----------
-        architectures : array-like of int of shape (n_architectures, n_layers)
+        architectures : array-like of int of shape (n_architectures, n_layers) or (n_layers,)
             Indices of the searched layers' candidates.
 
         Returns
         -------
-        ndarray of shape (n_architectures,)
-            In the SI unit of `metric`.
+        ndarray of shape (n_architectures,), or float
+            In the SI unit of `metric`; a number for a single network.
         """
         return self.cost.predict(architectures)
 

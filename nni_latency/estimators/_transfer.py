@@ -259,21 +259,24 @@ class TransferEstimator(BaseEstimator, TransferCosts):
 
         Parameters
         ----------
-        architectures : array-like
-            Networks of the space.
+        architectures : array-like of int of shape (n, n_labels) or (n_labels,), list of mappings, or mapping
+            Networks of the space, or one of them.
         return_interval : bool, default=False
             Return the ends of the intervals, too: where a measurement of the network lies with `confidence`.
 
         Returns
         -------
         ndarray of shape (n,), or three of them
-            Seconds: the latencies; with intervals also the lower and the upper ends.
+            Seconds: the latencies; with intervals also the lower and the upper ends. Numbers for a single network.
 
         Raises
         ------
         NotFittedError
             If nothing was measured on the new device yet.
         """
+        if _is_single(architectures):
+            ends = [end[0] for end in self.predict_interval([architectures])]
+            return tuple(ends) if return_interval else ends[0]  # type: ignore[return-value]
         values, low, high = self.predict_interval(architectures)
         return (values, low, high) if return_interval else values
 
@@ -354,3 +357,12 @@ class TransferEstimator(BaseEstimator, TransferCosts):
     def _quantile(self) -> float:
         """Half the width of an interval, in standard deviations, as known devices had it."""
         return float(np.interp(self.confidence, np.linspace(0, 1, len(self._errors)), self._errors))
+
+
+def _is_single(architectures: Any) -> bool:
+    """Whether this is one network: its sample, or the indices of its choices."""
+    if isinstance(architectures, Mapping):
+        return True
+    if not isinstance(architectures, (Sequence, np.ndarray)) or not len(architectures):
+        return False
+    return isinstance(architectures[0], (int, np.integer))

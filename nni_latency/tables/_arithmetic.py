@@ -41,7 +41,7 @@ def scale_table(table: AnyTable, factor: float) -> AnyTable:
     Examples
     --------
     >>> table = LookupTable.from_latencies({"a": ["x", "y"]}, {"a": {"x": 0.001, "y": 0.002}})
-    >>> scale_table(table, 0.5).entry("a", "y").value
+    >>> scale_table(table, 0.5)["a"]["y"].value
     0.001
     """
     if not 0 < factor < float("inf"):
@@ -89,7 +89,7 @@ def subset_table(
     (('a', 'y'),)
     """
     for wanted in layers or ():
-        table.layer(wanted)
+        table[wanted]
     known = list(dict.fromkeys(choice for layer in table.layers for choice in layer.choices))
     for wanted in choices or ():
         if wanted not in known:

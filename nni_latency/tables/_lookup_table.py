@@ -46,7 +46,7 @@ class LookupTable(SpaceTable):
     Examples
     --------
     >>> table = LookupTable.from_latencies({"a": ["x", "y"]}, {"a": {"x": 0.001, "y": 0.002}})
-    >>> table.coverage, table.entry("a", "y").value
+    >>> table.coverage, table["a"]["y"].value
     (1.0, 0.002)
     """
 
@@ -193,19 +193,15 @@ class LookupTable(SpaceTable):
         costs = [[entry.value for entry in layer.entries.values()] for layer in self.layers if layer.entries]
         return self.calibration * math.fsum(math.fsum(layer) / len(layer) for layer in costs)
 
-    def layer(self, name: str) -> TableLayer:
-        """Return one layer; `UnknownNameError` if there is none of that name."""
-        for layer in self.layers:
-            if layer.name == name:
-                return layer
-        raise UnknownNameError.of("layer", name, [layer.name for layer in self.layers])
+    def __iter__(self) -> Iterator[str]:
+        return (layer.name for layer in self.layers)
 
-    def entry(self, layer: str, choice: str) -> Entry:
-        """Return one entry; `UnknownNameError` if the layer has none for that choice."""
-        found = self.layer(layer)
-        if choice not in found.entries:
-            raise UnknownNameError.of(f"entry of {layer!r}", choice, list(found.entries))
-        return found.entries[choice]
+    def __getitem__(self, layer: str) -> TableLayer:
+        """Return one layer, so that ``table[layer][choice]`` is an entry; `UnknownNameError` if there is none."""
+        for found in self.layers:
+            if found.name == layer:
+                return found
+        raise UnknownNameError.of("layer", layer, [found.name for found in self.layers])
 
     def save(self, path: str | Path) -> Path:
         """Write the table as JSON, whole or not at all.

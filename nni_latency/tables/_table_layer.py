@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from nni_latency.errors import FileFormatError, LatencyError
+from nni_latency.errors import FileFormatError, LatencyError, UnknownNameError
 from nni_latency.tables._document import EntryDocument, LayerDocument
 from nni_latency.tables._entry import Entry
 from nni_latency.tables._header import counts_content
@@ -40,6 +40,15 @@ class TableLayer:
     searched: bool = True
     default: str | None = None
     failures: Mapping[str, str] = field(default_factory=dict)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.entries)
+
+    def __getitem__(self, choice: str) -> Entry:
+        """Return the entry of one candidate; `UnknownNameError` if it has none."""
+        if choice not in self.entries:
+            raise UnknownNameError.of(f"entry of {self.name!r}", choice, list(self.entries))
+        return self.entries[choice]
 
     @property
     def missing(self) -> tuple[str, ...]:

@@ -46,7 +46,7 @@ def weigh_tables(tables: Sequence[LookupTable], weights: Sequence[float]) -> Loo
     >>> costs = {"a": {"x": 0.001, "y": 0.002}}
     >>> latency = LookupTable.from_latencies({"a": ["x", "y"]}, costs)
     >>> energy = LookupTable.from_latencies({"a": ["x", "y"]}, {"a": {"x": 0.05, "y": 0.01}}, metric="energy")
-    >>> weigh_tables([latency, energy], [100, 2]).entry("a", "x").value
+    >>> weigh_tables([latency, energy], [100, 2])["a"]["x"].value
     0.2
     """
     if len(tables) < 2 or len(tables) != len(weights) or not all(0 < weight < math.inf for weight in weights):

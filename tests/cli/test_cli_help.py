@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 import pytest
 
+import nni_latency
 from nni_latency.cli import main
 from nni_latency.cli._report import ReportingCommand
 
@@ -100,6 +101,7 @@ def test_version_is_that_of_the_distribution(run):
     from importlib.metadata import version
 
     assert version("nni_latency") in run("--version").stdout
+    assert version("nni_latency") == nni_latency.__version__
 
 
 def test_unknown_command_is_refused(fails):

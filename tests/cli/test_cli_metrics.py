@@ -72,7 +72,7 @@ def test_several_batch_sizes_make_a_table_each(build, tmp_path):
 def test_several_batch_sizes_can_be_counted(build, tmp_path):
     build("--batch-size", "1,2", "--metric", "activation_memory")
     one, two = sorted((LookupTable.load(path) for path in tmp_path.glob("[!.]*")), key=lambda table: table.batch_size)
-    assert two.entry("stem", "conv").value == 2 * one.entry("stem", "conv").value
+    assert two["stem"]["conv"].value == 2 * one["stem"]["conv"].value
 
 
 def test_parameter_memory_is_exact(build, plan, tmp_path):
@@ -81,7 +81,7 @@ def test_parameter_memory_is_exact(build, plan, tmp_path):
     assert (table.metric, table.coverage, table.protocol) == ("parameter_memory", 1.0, None)
     for layer in plan.layers:
         for choice, candidate in layer.candidates.items():
-            entry = table.entry(layer.name, choice)
+            entry = table[layer.name][choice]
             assert entry.low == entry.value == entry.high == _parameters(candidate)
     assert "Computed the parameter_memory of 65 candidates" in shown
 
@@ -94,7 +94,7 @@ def test_activation_memory_of_a_candidate_holds_its_input_and_output_at_least(bu
     (_, _, height, width) = plan.input_shape
     stride = stem["stride"]
     numbers = 3 * height * width + channels * (height // stride) * (width // stride)
-    assert table.entry("stem", "conv").value >= 4 * numbers
+    assert table["stem"]["conv"].value >= 4 * numbers
 
 
 @pytest.mark.parametrize("metric", ["parameter_memory", "activation_memory"])
@@ -119,7 +119,7 @@ def test_throughput_is_the_batch_over_the_latency(build, tmp_path):
     assert throughput.metric == "throughput"
     for layer in latency.layers:
         for choice, entry in layer.entries.items():
-            assert throughput.entry(layer.name, choice).value == pytest.approx(2 / entry.value)
+            assert throughput[layer.name][choice].value == pytest.approx(2 / entry.value)
 
 
 def test_metric_stands_in_the_name_of_the_file(build, tmp_path):

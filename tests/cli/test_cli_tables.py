@@ -41,7 +41,7 @@ def test_a_table_is_imported_shown_estimated_and_exported(run, text):
     assert "2 candidates without an entry: stem:conv, head:1504" in shown.stderr
     table = LookupTable.load("t.json")
     assert table.platform.id == "pixel-3.unknown.fp32.t1"
-    assert table.entry("layer1", "k3_e1_g2").value == 201.5e-6
+    assert table["layer1"]["k3_e1_g2"].value == 201.5e-6
     assert "k3_e1_g2" in run("show", "t.json").stdout
     answer = run("estimate", "--latency-estimator", "t.json", "--architecture", "0,0,0,0,0,0,0", "--json").stdout
     assert json.loads(answer)["latency_s"] == pytest.approx(sum(100.5 + 100 * n for n in range(7)) * 1e-6)
@@ -120,8 +120,8 @@ def test_tables_are_scaled_divided_and_merged(run, tables):
     run("subset", tables["tiny"], "--choices", "skip", "--out", "b.json")
     assert "Wrote merged.json" in run("merge", "a.json", "b.json", "--out", "merged.json").stdout
     whole, merged = LookupTable.load(tables["tiny"]), LookupTable.load("merged.json")
-    assert merged.entry("layer5", "skip") == whole.entry("layer5", "skip")
-    assert LookupTable.load("double.json").entry("layer5", "skip").value == 2 * whole.entry("layer5", "skip").value
+    assert merged["layer5"]["skip"] == whole["layer5"]["skip"]
+    assert LookupTable.load("double.json")["layer5"]["skip"].value == 2 * whole["layer5"]["skip"].value
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import multiprocessing
 import os
 import sqlite3
@@ -15,6 +16,7 @@ from campaigns import KEYS, fill, make_header, make_record, run_in_processes, st
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import event, text
+from sqlalchemy.pool import Pool
 
 from nni_latency.database import DatabaseStore, DatabaseWarning, _database, default_location, open_store
 from nni_latency.errors import BusyError, FileFormatError, InvalidValueError, OutputError
@@ -341,3 +343,28 @@ def test_threads_that_begin_at_once_share_the_connections_of_one_database(tmp_pa
         engines = list(pool.map(begin, range(8)))
     assert [len(made), len(set(map(id, engines)))] == [1, 1]
     database.close()
+
+
+@pytest.fixture
+def connections():
+    """Return which connections SQLAlchemy opens, and which it closes."""
+    opened, closed = [], []
+    listeners = {
+        "connect": lambda connection, _record: opened.append(id(connection)),
+        "close": lambda connection, _record: closed.append(id(connection)),
+    }
+    for name, listener in listeners.items():
+        event.listen(Pool, name, listener)
+    yield opened, closed
+    for name, listener in listeners.items():
+        event.remove(Pool, name, listener)
+
+
+def test_store_that_is_dropped_closes_its_connections(tmp_path, connections):
+    opened, closed = connections
+    store = open_store(tmp_path / "d.sqlite")
+    fill(store, make_header(), 1)
+    del store
+    gc.collect()
+    assert opened
+    assert sorted(opened) == sorted(closed)

@@ -623,7 +623,7 @@ def test_table_by_hand_needs_choices_of_different_names():
         LookupTable.from_latencies({"a": [1, 2]}, {"a": {1: 1.0, "1": 2.0}})
     with pytest.raises(InvalidValueError, match=r"^The layer 'b' has no choices\. Name its choices, or leave it out\."):
         LookupTable.from_latencies({"a": [1], "b": []}, {})
-    assert LookupTable.from_latencies({1: [1, 2]}, {1: {2: 1.0}}).entry("1", "2").value == 1.0
+    assert LookupTable.from_latencies({1: [1, 2]}, {1: {2: 1.0}})["1"]["2"].value == 1.0
 
 
 def test_coverage_of_layers_without_choices_is_nothing():

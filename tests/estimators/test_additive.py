@@ -79,12 +79,18 @@ def test_predict_takes_any_integers(dtype):
 
 @pytest.mark.parametrize(
     "bad",
-    [[0, 1], [[0, 1, 2]], [[0.0, 1.0]], [], [["x", "y"]], [[True, False]]],
-    ids=["1d", "3", "float", "0", "str", "bool"],
+    [[[0, 1, 2]], [0, 1, 2], [[0.0, 1.0]], [0.0, 1.0], [], [["x", "y"]], [[True, False]], [[[0, 1]]]],
+    ids=["3", "3-alone", "float", "float-alone", "0", "str", "bool", "3d"],
 )
 def test_predict_refuses_what_is_no_array_of_architectures(bad):
-    with pytest.raises(InvalidValueError, match=r"must be an int array of shape \(n, 2\)\. Got"):
+    with pytest.raises(InvalidValueError, match=r"must be an int array of shape \(n, 2\) or \(2,\)\. Got"):
         _COST.predict(bad)
+
+
+def test_predict_takes_one_architecture():
+    cost = _COST.predict([1, 2])
+    assert cost == pytest.approx(7.0)
+    assert np.ndim(cost) == 0
 
 
 @pytest.mark.parametrize("index", [-1, 3])

@@ -122,7 +122,7 @@ def test_a_member_that_lacks_a_part_is_made_up_for_and_named(plan, table, networ
     both = LayerEnsemble(members=[TableEstimator(table), holes])
     op = plan.layers[1].candidates["skip"].op
     found = both.estimate_choice("layer0", "skip", op)
-    assert (found.value, found.missing) == (pytest.approx(1.2 * table.entry("layer0", "skip").value), ("layer0:skip",))
+    assert (found.value, found.missing) == (pytest.approx(1.2 * table["layer0"]["skip"].value), ("layer0:skip",))
     assert len(estimate_selection(both, plan, networks[3]).missing) == 7
     with pytest.raises(MissingEntryError, match="No member of the ensemble knows layer0:skip"):
         LayerEnsemble(members=[holes, holes]).estimate_choice("layer0", "skip", op)

@@ -87,7 +87,7 @@ def test_what_it_lacks_comes_from_the_other_scaled_named_and_wider(plan, table, 
     assert both.agreement.n == 20
     op = plan.layers[2].candidates["k5_e6"].op
     found = both.estimate_choice("layer1", "k5_e6", op)
-    truth = table.entry("layer1", "k5_e6").value
+    truth = table["layer1"]["k5_e6"].value
     assert found.missing == ("layer1:k5_e6",)
     assert found.low <= truth <= found.high
     assert found.value == pytest.approx(truth, rel=0.15)

@@ -28,7 +28,7 @@ def test_recovered_differences_lie_in_their_intervals():
     widths = found.recovery.half_widths()
     inside = []
     for label, row in zip(SPACE, COSTS, strict=True):
-        values = np.array([found.table.entry(label, choice).value for choice in SPACE[label]])
+        values = np.array([found.table[label][choice].value for choice in SPACE[label]])
         off = np.abs((values - values.mean()) - (row - row.mean()))
         inside += (off <= np.array(list(widths[label].values()))).tolist()
     assert np.mean(inside) > 0.85

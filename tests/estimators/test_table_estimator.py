@@ -78,7 +78,7 @@ def _costed(draw):
 @given(_costed())
 def test_predict_is_the_calibrated_sum_of_entries(case):
     table, network = case
-    entries = [table.entry("stem", "conv").value]
+    entries = [table["stem"]["conv"].value]
     entries += [list(layer.entries.values())[index].value for layer, index in zip(table.searched, network, strict=True)]
     assert TableEstimator(table).predict([network])[0] == pytest.approx(table.calibration * sum(entries))
 
@@ -170,7 +170,7 @@ def test_unknown_operator_is_named(fbnet_table):
 
 
 def test_nearest_takes_the_most_alike_operator_and_lists_it(fbnet_table):
-    known = fbnet_table.layer("layer1").entries["k3_e6"]
+    known = fbnet_table["layer1"]["k3_e6"]
     unknown = OpSpec(known.op.kind, known.op.input_shapes, known.op.attributes).replace(out_channels=17)
     answer = TableEstimator(fbnet_table, missing="nearest").estimate_op(unknown)
     assert answer.value == known.value

@@ -39,6 +39,15 @@ def test_transfer_predicts_networks_that_were_not_measured(adapted):
 
 
 @pytest.mark.slow
+def test_transfer_predicts_one_network(adapted):
+    expected = adapted.predict(NETWORKS[:1])[0]
+    sample = {label: choices[place] for (label, choices), place in zip(SPACE.items(), NETWORKS[0], strict=True)}
+    assert adapted.predict(NETWORKS[0]) == adapted.predict(NETWORKS[0].tolist()) == adapted.predict(sample) == expected
+    low, high = adapted.predict(sample, return_interval=True)[1:]
+    assert low < expected < high
+
+
+@pytest.mark.slow
 def test_transfer_beats_what_few_measurements_say_alone(adapted, learned):
     picks = learned.suggest(10)
     alone = TableEstimator.from_networks(SPACE, NETWORKS[picks], TRUTH[picks])

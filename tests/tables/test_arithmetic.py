@@ -124,7 +124,7 @@ def test_tables_of_something_else_do_not_merge(change, named):
 def test_disagreement_is_settled_as_asked(conflict, expected):
     other = scale_table(_TABLE, 3)
     merged = merge_tables([_TABLE, other], conflict=conflict)
-    assert merged.entry("a", "x").value == pytest.approx(expected)
+    assert merged["a"]["x"].value == pytest.approx(expected)
     assert f"9 disagreed: {conflict} counts" in merged.remarks[1]
     assert "200.0 % slower" in merged.remarks[-1]
 
@@ -137,7 +137,7 @@ def test_disagreement_names_both():
 def test_entries_of_another_calibration_are_levelled():
     first, second = subset_table(_TABLE, layers=["a"]), subset_table(_TABLE, layers=["b", "c"])
     merged = merge_tables([first, replace(second, calibration=2.2)])
-    assert merged.entry("b", "x").value == pytest.approx(2 * _TABLE.entry("b", "x").value)
+    assert merged["b"]["x"].value == pytest.approx(2 * _TABLE["b"]["x"].value)
 
 
 def test_one_table_is_not_merged():

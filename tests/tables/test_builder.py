@@ -46,7 +46,7 @@ def test_table_is_written_as_it_is_returned(tmp_path):
 def test_table_keeps_fixed_layers_apart(tmp_path):
     table = build(tmp_path / "t.json")
     assert [layer.name for layer in table.searched] == ["a", "b", "c"]
-    assert table.layer("stem").default == "conv"
+    assert table["stem"].default == "conv"
 
 
 def test_entries_count_their_samples(tmp_path):
@@ -66,7 +66,7 @@ def test_entries_have_a_sample_of_every_run_of_every_round(tmp_path):
     table = build(tmp_path / "t.json", protocol=dataclasses.replace(PROTOCOL, n_run=2, half_width=0.0))
     counts = [entry.n_samples for layer in table.searched for entry in layer.entries.values()]
     assert min(counts) >= 12
-    assert table.entry("stem", "conv").n_samples >= 36
+    assert table["stem"]["conv"].n_samples >= 36
 
 
 def test_warmups_are_not_counted(tmp_path):
@@ -210,7 +210,7 @@ def test_calibrated_sum_is_the_location_of_whole_runs(tmp_path):
     ratios = []
     for _ in range(300):
         network = {layer: generator.choice("xyz") for layer in layers}
-        plain = sum(table.entry(layer, choice).value for layer, choice in network.items())
+        plain = sum(table[layer][choice].value for layer, choice in network.items())
         ratios.append(plain / (sum(layers[layer][choice] for layer, choice in network.items()) + excess))
     assert max(ratios) < 0.95
     assert table.calibration * sum(ratios) / len(ratios) == pytest.approx(1.0, rel=0.02)

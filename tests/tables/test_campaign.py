@@ -66,10 +66,10 @@ def test_later_rounds_deal_only_what_is_not_settled(tmp_path):
     latencies = {"a": _EIGHT}
     table = _build(tmp_path / "t.json", latencies, troubles={"a:noisy": _noisy(clock)}, clock=clock, protocol=protocol)
     assert table.rounds == 60
-    assert table.entry("a", "two").n_samples == 16
-    assert table.entry("a", "noisy").n_samples == 60
+    assert table["a"]["two"].n_samples == 16
+    assert table["a"]["noisy"].n_samples == 60
     # The first candidate is a reference network of this plan of one layer, which every round visits.
-    assert table.entry("a", "one").n_samples == 60
+    assert table["a"]["one"].n_samples == 60
 
 
 def test_later_rounds_are_as_short_as_what_is_left(tmp_path):
@@ -120,7 +120,7 @@ def test_candidate_too_short_to_matter_is_settled(tmp_path):
     latencies = {"a": {"x": 1.0, "y": 1.0}, "b": {"tiny": 1e-6, "x": 1.0}}
     troubles = {"b:tiny": lambda: clock.advance(1e-5 * generator.random())}
     table = _build(tmp_path / "t.json", latencies, troubles=troubles, clock=clock)
-    entry = table.entry("b", "tiny")
+    entry = table["b"]["tiny"]
     assert entry.half_width > _LONG.half_width * entry.value
     assert table.rounds <= 16
     assert table.unsettled == ()
@@ -297,7 +297,7 @@ def test_candidate_that_fails_later_has_no_entry_and_takes_no_other_with_it(tmp_
         store=store_of(tmp_path / "t.json"),
     )
     assert table.missing == (("c", "large"),)
-    assert dict(table.layer("c").failures) == {"large": "ValueError: worn out"}
+    assert dict(table["c"].failures) == {"large": "ValueError: worn out"}
     assert next(runs) > 31
     assert (table.rounds, values(table)["b"]) == (12, LATENCIES["b"])
 
@@ -332,7 +332,7 @@ def test_resumed_build_does_not_try_again_what_failed(tmp_path, stop):
     runtime = choice_runtime(plan, latencies, {"b:y": trouble} if stop else {})
     table = build_table(plan, runtime, PROTOCOL, tmp_path / "t.json", store=store_of(tmp_path / "t.json"))
     assert len(tries) == 1
-    assert dict(table.layer("b").failures) == {"y": "ValueError: broken"}
+    assert dict(table["b"].failures) == {"y": "ValueError: broken"}
 
 
 def test_starting_over_tries_again_what_failed(tmp_path):

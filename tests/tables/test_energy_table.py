@@ -135,7 +135,7 @@ def test_weighted_sum_of_latency_and_energy_trades_them_off(tmp_path):
     assert (both.metric, both.coverage) == ("weighted", 1.0)
     for layer, entries in LATENCIES.items():
         for choice, seconds in entries.items():
-            assert both.entry(layer, choice).value == pytest.approx((3 + 0.5 * 20) * seconds, rel=1e-3)
+            assert both[layer][choice].value == pytest.approx((3 + 0.5 * 20) * seconds, rel=1e-3)
     names = f"3*{tmp_path / 'latency.json'},0.5*{tmp_path / 'energy.json'}"
     assert load_estimator(f"weighted:{names}").metric == "weighted"
     both.save(tmp_path / "both.json")

@@ -49,7 +49,7 @@ def test_lookup_table_keeps_what_else_it_said():
     assert (table.campaign, table.package_version) == (None, None)
     failed = read_table(_DATA / "lookup_table_1_failures.json")
     assert failed.metric == "throughput"
-    assert dict(failed.layer("b").failures) == {"y": "ValueError: broken"}
+    assert dict(failed["b"].failures) == {"y": "ValueError: broken"}
 
 
 @pytest.mark.parametrize("name", _OPERATORS)

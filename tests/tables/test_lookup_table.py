@@ -112,7 +112,7 @@ def test_coverage_and_missing_tell_what_has_no_cost():
 
 
 def test_from_latencies_keeps_the_numbers():
-    entry = _TABLE.entry("b", "z")
+    entry = _TABLE["b"]["z"]
     assert (entry.value, entry.low, entry.high, entry.n_samples, entry.op) == (3.0, 3.0, 3.0, 0, None)
 
 
@@ -125,13 +125,13 @@ def test_from_latencies_takes_a_model_space():
     space = FBNetSpace(num_classes=4, input_size=16, width=0.5, depth=0.25)
     table = LookupTable.from_latencies(space, {"layer0": {"skip": 1e-3}})
     assert table.space == space.reference
-    assert table.layer("layer0").choices == CANDIDATES
-    assert table.entry("layer0", "skip").op == space.measure_plan().layers[1].candidates["skip"].op
+    assert table["layer0"].choices == CANDIDATES
+    assert table["layer0"]["skip"].op == space.measure_plan().layers[1].candidates["skip"].op
 
 
 def test_from_latencies_takes_choices_that_are_numbers():
     table = LookupTable.from_latencies({"width": [16, 32]}, {"width": {16: 1.0, 32: 2.0}})
-    assert table.entry("width", "32").value == 2.0
+    assert table["width"]["32"].value == 2.0
 
 
 def test_from_latencies_names_a_layer_that_is_not_there():
@@ -158,7 +158,7 @@ def test_from_latencies_refuses_a_cost_of_zero(metric):
 
 def test_from_latencies_takes_a_count_of_no_bytes():
     table = LookupTable.from_latencies(_SPACE, {"a": {"x": 0}}, metric="parameter_memory")
-    assert table.entry("a", "x").value == 0
+    assert table["a"]["x"].value == 0
 
 
 def test_from_latencies_refuses_a_space_without_choices():
@@ -189,8 +189,13 @@ def test_table_refuses_a_calibration_that_is_no_factor(calibration):
         )
 
 
+def test_table_is_iterated_by_the_names_of_layers():
+    assert list(_TABLE) == ["a", "b"]
+    assert {layer: list(_TABLE[layer]) for layer in _TABLE} == {"a": ["x", "y"], "b": ["z"]}
+
+
 def test_layer_and_entry_list_what_there_is():
     with pytest.raises(UnknownNameError, match=r"Unknown layer 'c'\. There is: a, b\."):
-        _TABLE.layer("c")
+        _TABLE["c"]
     with pytest.raises(UnknownNameError, match=r"Unknown entry of 'b' 'x'\. There is: z\."):
-        _TABLE.entry("b", "x")
+        _TABLE["b"]["x"]

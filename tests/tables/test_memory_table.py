@@ -115,7 +115,7 @@ def test_counted_table_tells_what_it_is_of(space, parameters):
         plan.input_shape,
     )
     assert [layer.default for layer in parameters.layers] == [layer.default for layer in plan.layers]
-    assert parameters.entry("stem", "conv").op == plan.layers[0].candidates["conv"].op
+    assert parameters["stem"]["conv"].op == plan.layers[0].candidates["conv"].op
 
 
 @pytest.mark.parametrize("metric", COUNTED_METRICS)
@@ -160,7 +160,7 @@ def test_counting_needs_the_operators_of_no_layer_before():
     plan = MeasurePlan(SpaceReference("toy"), (1, 3, 4, 4), layers)
     table = count_table(plan, "activation_memory", _PLATFORM)
     # Input and output of 16 pixels each, four bytes a number.
-    assert [table.entry(name, "x").value for name in "ab"] == [(3 + 8) * 64, (8 + 2) * 64]
+    assert [table[name]["x"].value for name in "ab"] == [(3 + 8) * 64, (8 + 2) * 64]
 
 
 # Throughput
@@ -180,12 +180,12 @@ _LATENCY = LookupTable(
 
 
 def test_throughput_is_the_batch_size_over_the_latency():
-    entry = as_throughput(_LATENCY).entry("a", "x")
+    entry = as_throughput(_LATENCY)["a"]["x"]
     assert (entry.value, entry.low, entry.high, entry.n_samples) == (8.0, 4.0, 16.0, 9)
 
 
 def test_throughput_of_an_interval_that_reaches_down_to_nothing_has_an_end():
-    entry = as_throughput(_LATENCY).entry("a", "y")
+    entry = as_throughput(_LATENCY)["a"]["y"]
     assert (entry.low, entry.value) == (1.0, 2.0)
     assert entry.value < entry.high < float("inf")
 

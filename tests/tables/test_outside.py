@@ -243,7 +243,7 @@ def test_candidate_that_fails_in_the_stand_in_is_left_out(tmp_path):
         plan, OutsideRuntime(latencies, Broken(latencies)), _PROTOCOL, tmp_path / "t.json", store="memory"
     )
     assert table.missing == (("layer2", "y"),)
-    assert dict(table.layer("layer2").failures) == {"y": "ValueError: not this one"}
+    assert dict(table["layer2"].failures) == {"y": "ValueError: not this one"}
 
 
 def _refusing(latencies, refused):

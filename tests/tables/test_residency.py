@@ -198,7 +198,7 @@ def test_table_of_a_machine_without_a_cache_has_no_curve():
     table = summarise(plan, Platform("pi", "fake"), Protocol(statistic=0.5), samples)
     assert table.residency is None
     assert table.calibration == pytest.approx(1.0, rel=0.01)
-    assert table.entry("layer3", "large").value == pytest.approx(1.0, rel=0.01)
+    assert table["layer3"]["large"].value == pytest.approx(1.0, rel=0.01)
 
 
 def test_entries_are_what_candidates_cost_in_a_large_network():

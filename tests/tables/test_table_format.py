@@ -95,7 +95,7 @@ def test_spoilt_field_is_named(path, fault):
 
 def test_entry_of_an_unknown_kind_has_what_its_shapes_say(path):
     _change(path, *_ENTRY, "op", "kind", to="no_such_kind")
-    features = LookupTable.load(path).entry("a", "x").features
+    features = LookupTable.load(path)["a"]["x"].features
     assert features.macs == 0
     assert features.inputs > 0
 
@@ -165,7 +165,7 @@ def test_hostile_json_is_refused_like_any_other(path, content):
 def test_features_in_the_file_are_counted_anew(path):
     """The numbers stand there for readers; what the operator says is what holds."""
     _change(path, *_ENTRY, "macs", to=7)
-    assert LookupTable.load(path).entry("a", "x").features == _TABLE.entry("a", "x").features
+    assert LookupTable.load(path)["a"]["x"].features == _TABLE["a"]["x"].features
 
 
 def test_fields_of_hand_written_tables_may_be_left_out(path):
@@ -175,7 +175,7 @@ def test_fields_of_hand_written_tables_may_be_left_out(path):
     content["layers"][0]["entries"]["x"] = {"value": 1, "low": 0, "high": 2}
     path.write_text(json.dumps(content))
     table = LookupTable.load(path)
-    assert (table.calibration, table.protocol, table.entry("a", "x").high) == (1.0, None, 2.0)
+    assert (table.calibration, table.protocol, table["a"]["x"].high) == (1.0, None, 2.0)
 
 
 def test_published_schema_is_that_of_the_code():

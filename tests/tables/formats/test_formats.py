@@ -125,7 +125,7 @@ def test_calibration_goes_into_the_numbers(tmp_path):
     assert "1.25" in remarks[0]
     assert "small networks" in remarks[1]
     assert "batch of 4" in remarks[2]
-    assert import_table(tmp_path / "t.csv").table.entry("a", "y").value == pytest.approx(0.0025)
+    assert import_table(tmp_path / "t.csv").table["a"]["y"].value == pytest.approx(0.0025)
 
 
 def test_csv_keeps_intervals_samples_and_fixed_layers(tmp_path, plan):
@@ -153,7 +153,7 @@ def test_csv_keeps_intervals_samples_and_fixed_layers(tmp_path, plan):
 def test_csv_may_be_layers_by_candidates_with_semicolons(tmp_path):
     (tmp_path / "t.csv").write_text("layer;x;y\na;1,5;2\n".replace(",", "."), encoding="utf-8-sig")
     table = import_table(tmp_path / "t.csv", unit="ms").table
-    assert table.entry("a", "x").value == 0.0015
+    assert table["a"]["x"].value == 0.0015
     assert table.space.name == "unknown"
 
 
@@ -191,7 +191,7 @@ def test_lut_npy_may_hold_the_dictionaries_of_lut_txt(tmp_path):
 
 def test_lut_npy_may_be_an_array_of_numbers(tmp_path, plan):
     np.save(tmp_path / "lut.npy", np.full((len(plan.searched), len(CANDIDATES)), 0.25))
-    assert import_table(tmp_path / "lut.npy", plan, unit="ms").table.entry("layer0", "skip").value == 0.00025
+    assert import_table(tmp_path / "lut.npy", plan, unit="ms").table["layer0"]["skip"].value == 0.00025
 
 
 @pytest.mark.parametrize(

@@ -308,7 +308,7 @@ def test_costs_that_are_no_positive_numbers_are_named(tmp_path, values, named):
 def test_counts_of_bytes_may_be_zero(tmp_path):
     (tmp_path / "t.csv").write_text("layer,choice,value\na,x,0\n")
     table = import_table(tmp_path / "t.csv", unit="kB", metric="parameter_memory").table
-    assert table.entry("a", "x").value == 0
+    assert table["a"]["x"].value == 0
 
 
 def test_the_unit_must_be_given_where_the_file_does_not_say_it(refused):
