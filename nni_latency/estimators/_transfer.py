@@ -276,7 +276,7 @@ class TransferEstimator(BaseEstimator, TransferCosts):
         """
         if _is_single(architectures):
             ends = [end[0] for end in self.predict_interval([architectures])]
-            return tuple(ends) if return_interval else ends[0]  # type: ignore[return-value]
+            return tuple(ends) if return_interval else ends[0]
         values, low, high = self.predict_interval(architectures)
         return (values, low, high) if return_interval else values
 
