@@ -16,7 +16,8 @@ from hypothesis import HealthCheck, settings
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 # Inductor imports setuptools, which fails if it has to replace a distutils that something else has loaded before.
-os.environ.setdefault("SETUPTOOLS_USE_DISTUTILS", "stdlib")
+if sys.version_info < (3, 12):
+    os.environ.setdefault("SETUPTOOLS_USE_DISTUTILS", "stdlib")
 
 import torch
 
