@@ -11,7 +11,7 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from nni_latency.costs import Cost
+from nni_latency.costs import NORMAL, Cost
 from nni_latency.operators import OpSpec, family_of, size_of_attribute, work_of
 
 Array = NDArray[np.float64]
@@ -34,9 +34,6 @@ _REGULARISATION = 0.2
 
 #: Standard deviation of the logarithm added for operators of families with little data.
 _UNSURE = 0.5
-
-#: Half the width of a 95 % interval in standard deviations.
-_WIDTH = 1.96
 
 
 class OperatorPredictor:
@@ -87,7 +84,7 @@ class OperatorPredictor:
             return None
         value = float((_terms([op]) @ self._shared_weights).item())
         off = np.abs(np.log(np.array(self.costs)) - np.log(_terms(self.ops) @ self._shared_weights))
-        reach = math.exp(max(_WIDTH * _UNSURE, float(np.quantile(off, 0.95))))
+        reach = math.exp(max(NORMAL * _UNSURE, float(np.quantile(off, 0.95))))
         return Cost(value, value / reach, value * reach)
 
     @cached_property
@@ -156,7 +153,7 @@ class _Family:
         unseen = _UNSURE * bool(set(description) - set(self.names))
         sigma = math.hypot(math.sqrt(max(0.0, left) + self.noise**2) * self.width, self.unsure, unseen)
         value = float((_terms([op]) @ self.weights).item() * math.exp(self.offset + mean))
-        reach = math.exp(_WIDTH * sigma)
+        reach = math.exp(NORMAL * sigma)
         return Cost(value, value / reach, value * reach)
 
     def _kernel(self, one: Array, other: Array) -> Array:
@@ -189,7 +186,7 @@ class _Family:
             return 1.0
         precision = np.diag(scipy.linalg.cho_solve(self._factor, np.eye(len(self.ops))))
         ratios = np.abs(self.left_out) * np.sqrt(precision)
-        return float(max(0.5, np.quantile(ratios, 0.95) / _WIDTH))
+        return float(max(0.5, np.quantile(ratios, 0.95) / NORMAL))
 
 
 def describe(op: OpSpec) -> dict[str, float]:
