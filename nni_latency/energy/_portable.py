@@ -17,8 +17,8 @@ from nni_latency.energy._held_out import HeldOutOperator
 from nni_latency.energy._measured import MeasuredOperator
 from nni_latency.energy._portable_document import PORTABLE, PortableDocument
 from nni_latency.errors import InvalidValueError
-from nni_latency.kernels import Trees
 from nni_latency.operators import OpSpec, group_of
+from nni_latency.regression import Trees
 
 Array = NDArray[np.float64]
 

@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field, PositiveFloat
 
 from nni_latency.documents import DocumentFormat, StrictDocument
-from nni_latency.kernels import TreesDocument
+from nni_latency.regression import TreesDocument
 
 
 class FactsDocument(StrictDocument):

@@ -22,7 +22,7 @@ from ._scores import Scores, score
 from ._selection import estimate_layers, estimate_selection
 from ._table import Missing, TableEstimator
 from ._transfer import TransferEstimator
-from .acts import ActsEstimator, ActsLine, acts_schema, conformal_factor
+from .acts import ActsEstimator, ActsLine, acts_schema
 from .transfer import CellEncoding, FewSourcesWarning, Recovery, encoding_of, transfer_schema
 
 __all__ = [
@@ -67,7 +67,6 @@ __all__ = [
     "additive_cost",
     "break_down",
     "cheapest_selection",
-    "conformal_factor",
     "distil",
     "encoding_of",
     "estimate_layers",

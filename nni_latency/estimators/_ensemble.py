@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from nni_latency.costs import NORMAL
 from nni_latency.errors import InvalidValueError, MismatchError, MissingEntryError
 from nni_latency.estimators._base import Estimate, Estimator, LayerEstimator, NetworkEstimator
 from nni_latency.estimators._selection import estimate_selection
@@ -18,9 +19,6 @@ from nni_latency.operators import OpSpec
 from nni_latency.platforms import Platform, check_same_platform
 from nni_latency.tables import LookupTable, MeasurePlan, Residency
 from nni_latency.units import combination_of, number_of
-
-#: Normal quantile of a two-sided interval of 95 %.
-_NORMAL = 1.96
 
 #: Fewest networks by which members are weighed.
 _LEAST = 3
@@ -294,7 +292,7 @@ def _mixture(used: Sequence[tuple[float, Estimate]]) -> Estimate:
     weights = _normalised(given if any(given) else None, len(used))
     pairs = list(zip(weights, (answer for _, answer in used), strict=True))
     value = math.fsum(weight * answer.value for weight, answer in pairs)
-    apart = _NORMAL**2 * math.fsum(weight * (answer.value - value) ** 2 for weight, answer in pairs)
+    apart = NORMAL**2 * math.fsum(weight * (answer.value - value) ** 2 for weight, answer in pairs)
     below = math.sqrt(math.fsum(weight * (answer.value - answer.low) ** 2 for weight, answer in pairs) + apart)
     above = math.sqrt(math.fsum(weight * (answer.high - answer.value) ** 2 for weight, answer in pairs) + apart)
     return Estimate(value, max(0.0, value - below), value + above)

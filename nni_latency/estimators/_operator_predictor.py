@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -11,8 +12,9 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from nni_latency.costs import Cost
+from nni_latency.costs import NORMAL, Cost
 from nni_latency.operators import OpSpec, family_of, size_of_attribute, work_of
+from nni_latency.regression import CORRELATIONS, Posterior, Spectrum, squared_distances
 
 Array = NDArray[np.float64]
 
@@ -34,9 +36,6 @@ _REGULARISATION = 0.2
 
 #: Standard deviation of the logarithm added for operators of families with little data.
 _UNSURE = 0.5
-
-#: Half the width of a 95 % interval in standard deviations.
-_WIDTH = 1.96
 
 
 class OperatorPredictor:
@@ -87,7 +86,7 @@ class OperatorPredictor:
             return None
         value = float((_terms([op]) @ self._shared_weights).item())
         off = np.abs(np.log(np.array(self.costs)) - np.log(_terms(self.ops) @ self._shared_weights))
-        reach = math.exp(max(_WIDTH * _UNSURE, float(np.quantile(off, 0.95))))
+        reach = math.exp(max(NORMAL * _UNSURE, float(np.quantile(off, 0.95))))
         return Cost(value, value / reach, value * reach)
 
     @cached_property
@@ -138,29 +137,28 @@ class _Family:
         self.residuals = residuals - self.offset
         self.scale, self.deviation, self.noise = self._choose()
         covariance = self._kernel(self.points, self.points) + self.noise**2 * np.eye(len(ops))
-        self._factor = scipy.linalg.cho_factor(covariance)
-        self._solved = scipy.linalg.cho_solve(self._factor, self.residuals)
+        self._posterior = Posterior(covariance, self.residuals)
         self.width = self._calibrate()
 
     @cached_property
     def left_out(self) -> Array:
         """Logarithm of how far every member is off if it is left out."""
-        return np.asarray(self._solved / np.diag(scipy.linalg.cho_solve(self._factor, np.eye(len(self.ops)))))
+        return self._posterior.left_out()[0]
 
     def predict(self, op: OpSpec) -> Cost:
         description = describe(op)
         point = _points([description], self.names)
         near = self._kernel(point, self.points)
-        mean = (near @ self._solved).item() if len(self.ops) > 1 else 0.0
-        left = self.deviation**2 - (near @ scipy.linalg.cho_solve(self._factor, near.T)).item()
+        mean = self._posterior.mean(near).item() if len(self.ops) > 1 else 0.0
+        left = self._posterior.variances(near, np.array([self.deviation**2])).item()
         unseen = _UNSURE * bool(set(description) - set(self.names))
-        sigma = math.hypot(math.sqrt(max(0.0, left) + self.noise**2) * self.width, self.unsure, unseen)
+        sigma = math.hypot(math.sqrt(left + self.noise**2) * self.width, self.unsure, unseen)
         value = float((_terms([op]) @ self.weights).item() * math.exp(self.offset + mean))
-        reach = math.exp(_WIDTH * sigma)
+        reach = math.exp(NORMAL * sigma)
         return Cost(value, value / reach, value * reach)
 
     def _kernel(self, one: Array, other: Array) -> Array:
-        return self.deviation**2 * np.exp(-_distances(one, other) / (2 * self.scale**2))
+        return self.deviation**2 * _correlation(one, other, self.scale)
 
     def _choose(self) -> tuple[float, float, float]:
         """Choose scale, deviation and noise under which members that are left out are likeliest."""
@@ -169,27 +167,23 @@ class _Family:
         chosen = np.linspace(0, len(self.ops) - 1, min(len(self.ops), _ENOUGH)).astype(int)
         points, residuals = self.points[chosen], self.residuals[chosen]
         best, least = (_SCALES[0], _DEVIATIONS[0], _NOISES[0]), math.inf
-        distances = _distances(points, points)
         for scale in _SCALES:
-            levels, turns = np.linalg.eigh(np.exp(-distances / (2 * scale**2)))
-            rotated = turns.T @ residuals
-            for deviation in _DEVIATIONS:
-                for noise in _NOISES:
-                    inverse = 1 / (deviation**2 * np.maximum(levels, 0) + noise**2)
-                    precision = (turns**2) @ inverse
-                    errors = (turns @ (inverse * rotated)) / precision
-                    loss = float(np.sum(np.log(1 / precision) + errors**2 * precision))
-                    if loss < least:
-                        best, least = (scale, deviation, noise), loss
+            spectrum = Spectrum(_correlation(points, points, scale), residuals)
+            for deviation, noise in itertools.product(_DEVIATIONS, _NOISES):
+                errors, variances = spectrum.left_out((noise / deviation) ** 2)
+                variances = deviation**2 * variances
+                loss = float(np.sum(np.log(variances) + errors**2 / variances))
+                if loss < least:
+                    best, least = (scale, deviation, noise), loss
         return best
 
     def _calibrate(self) -> float:
         """Return the factor on standard deviations with which they hold for members that are left out."""
         if len(self.ops) < _FEWEST:
             return 1.0
-        precision = np.diag(scipy.linalg.cho_solve(self._factor, np.eye(len(self.ops))))
-        ratios = np.abs(self.left_out) * np.sqrt(precision)
-        return float(max(0.5, np.quantile(ratios, 0.95) / _WIDTH))
+        errors, variances = self._posterior.left_out()
+        ratios = np.abs(errors) / np.sqrt(variances)
+        return float(max(0.5, np.quantile(ratios, 0.95) / NORMAL))
 
 
 def describe(op: OpSpec) -> dict[str, float]:
@@ -249,6 +243,5 @@ def _points(descriptions: Sequence[Mapping[str, float]], names: Sequence[str]) -
     return np.array([[math.log2(1 + description.get(name, 0.0)) for name in names] for description in descriptions])
 
 
-def _distances(one: Array, other: Array) -> Array:
-    squares = (one**2).sum(1)[:, None] + (other**2).sum(1)[None, :] - 2 * one @ other.T
-    return np.asarray(np.maximum(squares, 0.0))
+def _correlation(one: Array, other: Array, scale: float) -> Array:
+    return CORRELATIONS["gaussian"](np.sqrt(squared_distances(one, other)) / scale)

@@ -14,6 +14,7 @@ from nni_latency.graphs._examples import Examples, Part
 from nni_latency.graphs._measured_network import MeasuredNetwork
 from nni_latency.graphs._mixed_networks import MIXED
 from nni_latency.platforms import Platform
+from nni_latency.regression import weighted_quantile
 
 Array = NDArray[np.float64]
 
@@ -100,8 +101,5 @@ def spreads_of(errors: Array, families: Sequence[str], confidence: float) -> Arr
         known = ~np.isnan(column)
         sizes = {family: sum(known[row] for row, name in enumerate(families) if name == family) for family in families}
         weights = np.array([1 / sizes[family] if known[row] else 0.0 for row, family in enumerate(families)])
-        order = np.argsort(np.where(known, column, np.inf))
-        reached = np.cumsum(weights[order]) / weights.sum()
-        place = min(int(np.searchsorted(reached, confidence)), int(known.sum()) - 1)
-        found.append(float(column[order[place]]))
+        found.append(weighted_quantile(column[known], weights[known], confidence))
     return np.array(found)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from nni_latency.graphs._encoding import GROUPS, N_FEATURES, TERMS, EncodedGraph
 from nni_latency.graphs._examples import Examples, Part
 from nni_latency.graphs._rates import fit_rates, group_totals, kernels_of
-from nni_latency.kernels import Trees
+from nni_latency.regression import Trees
 
 if TYPE_CHECKING:
     from sklearn.ensemble import HistGradientBoostingRegressor

@@ -1,10 +1,9 @@
 """What a platform that nobody measured might take, from those that are known.
 
 The logarithm of a latency is seen as a sum of what device, runtime and precision add. So a platform is guessed by
-ordinary kriging (G. Matheron, "Principles of geostatistics", Economic Geology 1963): of all weights that add up to 1
-those that make the variance of the error the least. A runtime on a new device counts as on a known one, times what the
-new device takes in other runtimes over what the known one takes there. Facts scale devices that are known in no other
-way.
+ordinary kriging: of all weights that add up to 1 those that make the variance of the error the least. A runtime on a
+new device counts as on a known one, times what the new device takes in other runtimes over what the known one takes
+there. Facts scale devices that are known in no other way.
 """
 
 from __future__ import annotations
@@ -23,6 +22,7 @@ from nni_latency.graphs._graph_measurements import Measurements, spreads_of
 from nni_latency.graphs._graph_network import GraphNetwork
 from nni_latency.graphs._predicting import predict_terms
 from nni_latency.platforms import Platform
+from nni_latency.regression import ordinary_weights
 
 Array = NDArray[np.float64]
 
@@ -104,12 +104,8 @@ def _comparable(platform: Platform, known: Sequence[Platform], facts: Sequence[s
 
 def _kriging(platform: Platform, known: Sequence[Platform], facts: Sequence[str]) -> Array:
     """Return the weights of ordinary kriging, (n_known,)."""
-    count = len(known)
-    system = np.ones((count + 1, count + 1))
-    system[count, count] = 0.0
-    system[:count, :count] = [[_covariance(one, other, facts) for other in known] for one in known]
-    wanted = np.append([_covariance(platform, other, facts) for other in known], 1.0)
-    return np.asarray(np.linalg.solve(system, wanted)[:count])
+    among = np.array([[_covariance(one, other, facts) for other in known] for one in known])
+    return ordinary_weights(among, np.array([_covariance(platform, other, facts) for other in known]))
 
 
 def _covariance(one: Platform, other: Platform, facts: Sequence[str]) -> float:

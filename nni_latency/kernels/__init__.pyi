@@ -1,7 +1,7 @@
 from ._building import KERNEL_PROTOCOL, Aim, build_predictor_for_kernel, build_predictors, measure_kernels
 from ._catalogue import find_types, kernel_name, kernel_types
 from ._costs import PredictedKernels
-from ._document import TreesDocument, kernels_schema
+from ._document import kernels_schema
 from ._kernel import Kernel
 from ._kernel_schedule import KernelSchedule, Standing
 from ._kernel_type import Domain, KernelType, is_sound
@@ -11,7 +11,6 @@ from ._predictors import KernelPredictors, MeasuredKernel
 from ._prior import Prior, divide, shipped_prior
 from ._records import KernelRecords, learn_kernels, read_kernels
 from ._sampling import Sampler, Sampling
-from ._trees import Trees
 from ._usual import NN_METER_KERNELS, USUAL_KERNELS
 
 __all__ = [
@@ -33,8 +32,6 @@ __all__ = [
     "Sampler",
     "Sampling",
     "Standing",
-    "Trees",
-    "TreesDocument",
     "build_predictor_for_kernel",
     "build_predictors",
     "divide",

@@ -7,34 +7,8 @@ from typing import Literal
 from pydantic import Field, NonNegativeInt, PositiveFloat
 
 from nni_latency.documents import DocumentFormat, StrictDocument
+from nni_latency.regression import ProcessDocument, TreesDocument
 from nni_latency.tables import CostDocument, HeaderDocument
-
-
-class TreeDocument(StrictDocument):
-    """A regression tree, node by node."""
-
-    feature: list[int] = Field(min_length=1, description="the feature that divides a node; -1 for a leaf")
-    threshold: list[float] = Field(description="largest value that goes to the left; of a leaf, its value")
-    left: list[int]
-    right: list[int]
-
-
-class TreesDocument(StrictDocument):
-    """Trees whose answers are added up: offset + scale * sum."""
-
-    offset: float
-    scale: float
-    trees: list[TreeDocument] = Field(min_length=1)
-
-
-class ProcessDocument(StrictDocument):
-    """A Gaussian process: kernels that it has seen, as features, and what each adds to an answer."""
-
-    scale: PositiveFloat
-    centre: list[float]
-    width: list[PositiveFloat]
-    weights: list[float] = Field(min_length=1)
-    points: list[list[float]]
 
 
 class ModelDocument(StrictDocument):

@@ -12,8 +12,8 @@ from nni_latency.kernels._kernel import Kernel
 from nni_latency.kernels._kernel_type import KernelType
 from nni_latency.kernels._model import disagreement, fit_base, fit_model
 from nni_latency.kernels._predictor import FEWEST_KERNELS, KernelScores
-from nni_latency.kernels._process import left_out
 from nni_latency.kernels._sampling import Sampler, Sampling
+from nni_latency.regression import left_out
 
 Array = NDArray[np.float64]
 

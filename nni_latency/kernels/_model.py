@@ -15,8 +15,7 @@ from sklearn.model_selection import KFold
 from nni_latency.errors import InvalidValueError
 from nni_latency.kernels._features import FeatureTable
 from nni_latency.kernels._kernel import Kernel
-from nni_latency.kernels._process import Process
-from nni_latency.kernels._trees import Trees
+from nni_latency.regression import Process, Trees
 from nni_latency.units import number_of
 
 Array = NDArray[np.float64]

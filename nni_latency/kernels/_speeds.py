@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nni_latency.measurement import Record, quantile
+from nni_latency.regression import deviation, group_means, huber_weights
 
 Array = NDArray[np.float64]
 
@@ -20,12 +21,6 @@ _ENOUGH_REFERENCES = 4
 
 #: Passes over kernels and visits; the last ones change nothing.
 _PASSES = 40
-
-#: Residuals larger than so many deviations have less weight, after Huber.
-_HUBER = 1.345
-
-#: A median of absolute residuals times this is the standard deviation of normal ones.
-_NORMAL = 1.4826
 
 
 class Speeds(ABC):
@@ -127,22 +122,18 @@ def _visit_effects(part: NDArray[np.int64], visit: NDArray[np.int64], logs: Arra
     """
     if not len(logs):
         return np.empty(0)
-    weights, of_visit, restraint = np.ones(len(logs)), np.zeros(visit.max() + 1), 0.0
+    parts, visits = int(part.max()) + 1, int(visit.max()) + 1
+    weights, of_visit, restraint = np.ones(len(logs)), np.zeros(visits), 0.0
     for _ in range(_PASSES):
-        of_part = _means(part, logs - of_visit[visit], weights)
-        of_visit = _means(visit, logs - of_part[part], weights, restraint)
-        residuals = np.abs(logs - of_part[part] - of_visit[visit])
-        noise = _NORMAL * np.median(residuals) + 1e-12
-        weights = np.minimum(1.0, _HUBER * noise / np.maximum(residuals, 1e-12))
+        of_part = group_means(logs - of_visit[visit], part, parts, weights)
+        of_visit = group_means(logs - of_part[part], visit, visits, weights, restraint)
+        rest = logs - of_part[part] - of_visit[visit]
+        noise = deviation(rest) + 1e-12
+        weights = huber_weights(rest, noise)
         uncertain = noise**2 / np.median(np.bincount(visit, weights) + restraint)
         machine = np.mean((of_visit - np.median(of_visit)) ** 2) + uncertain
         restraint = noise**2 / machine
     return np.asarray(of_visit - np.median(of_visit))
-
-
-def _means(groups: NDArray[np.int64], values: Array, weights: Array, restraint: float = 0.0) -> Array:
-    """Return the weighted mean of every group, held to 0 by as much as `restraint` values would."""
-    return np.bincount(groups, weights * values) / (np.bincount(groups, weights) + restraint)
 
 
 def level_of(slowness: Array) -> float:

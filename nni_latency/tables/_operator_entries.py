@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from nni_latency.costs import Cost
+from nni_latency.costs import NORMAL, Cost
 from nni_latency.errors import InvalidValueError
 from nni_latency.operators import Features, OpSpec, work_of
 from nni_latency.tables._operator_samples import Place
@@ -26,9 +26,6 @@ _PRIOR_PLACES = 4
 
 #: Spread of an operator between networks, as a relative standard deviation, until more is known, and at least.
 _USUAL_SPREAD, _LEAST_SPREAD = 0.1, 0.005
-
-#: Half the width of a 95 % interval in standard deviations.
-_WIDTH = 1.96
 
 
 @dataclass(frozen=True)
@@ -144,7 +141,7 @@ def _entries(
         # The logarithm of what is distributed log-normally with this relative variance.
         spread = math.sqrt(math.log1p(variance))
         # In a place that was not seen: the mean is known but for its own error.
-        reach = math.exp(_WIDTH * max(_LEAST_SPREAD, spread) * math.sqrt(1 + 1 / count))
+        reach = math.exp(NORMAL * max(_LEAST_SPREAD, spread) * math.sqrt(1 + 1 / count))
         value = float(costs[number])
         entries[key] = OperatorEntry(
             value,

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nni_latency.errors import InvalidValueError
-from nni_latency.tables._speed import HUBER, huber_weights
+from nni_latency.regression import deviation, huber_losses, huber_weights
 
 #: Savings that are tried, and what is thought of them before anything was measured: mean and standard deviation.
 _SAVINGS = np.linspace(0.0, 0.6, 121)
@@ -116,7 +116,7 @@ def fit_residency(
     scale = _SCALE * float(np.median(parts))
     rest = logs - np.log1p(-_SAVINGS[:, None] * np.exp(-parts / scale))
     # The noise is that of the curve that leaves least, so that the curves are compared on equal terms.
-    noise = max(_LEAST_NOISE, float(np.median(np.abs(rest - np.median(rest, axis=1)[:, None]), axis=1).min()) / 0.6745)
+    noise = max(_LEAST_NOISE, min(map(deviation, rest - np.median(rest, axis=1)[:, None])))
     factors, losses = _huber_rows(rest, shares, noise)
     best = int(np.argmin(losses + ((_SAVINGS - _USUAL_SAVING) / _SAVING_DEVIATION) ** 2 / 2))
     if losses[0] - losses[best] < _LEAST_EVIDENCE:
@@ -133,6 +133,4 @@ def _huber_rows(
     for _ in range(10):
         weights = shares * huber_weights(rest - location[:, None], noise)
         location = (weights * rest).sum(axis=1) / weights.sum(axis=1)
-    far = np.abs(rest - location[:, None]) / noise
-    loss = np.where(far <= HUBER, far**2 / 2, HUBER * (far - HUBER / 2))
-    return location, (shares * loss).sum(axis=1)
+    return location, (shares * huber_losses(rest - location[:, None], noise)).sum(axis=1)

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from nni_latency.costs import NORMAL
 from nni_latency.errors import InvalidValueError, MeasurementError
 from nni_latency.measurement import (
     Chain,
@@ -41,9 +42,6 @@ _FIRST_BATCH = 4
 
 #: Rounds over the networks of a batch.
 _VISITS = 10
-
-#: Normal quantile of a two-sided interval of 95 %.
-_NORMAL = 1.96
 
 Columns = list[NDArray[np.float64]]
 
@@ -296,7 +294,7 @@ def _layers(
             count = int((architectures[:, index] == choice).sum())
             value, deviation = float(solution.values[index][choice]), float(solution.deviations[index][choice])
             if (index, choice) not in failed:
-                low, high = max(0.0, value - _NORMAL * deviation), value + _NORMAL * deviation
+                low, high = max(0.0, value - NORMAL * deviation), value + NORMAL * deviation
                 entries[name] = Entry(value, low, high, count, 0, candidate.op)
         reasons = {names[choice]: reason for (place, choice), reason in failed.items() if place == index}
         layers.append(TableLayer(layer.name, names, entries, layer.searched, layer.default, reasons))

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import scipy
 from numpy.typing import NDArray
 
 from nni_latency.errors import InvalidValueError
+from nni_latency.regression import Posterior
 
 #: How far entries may lie from their prior, as shares of it; the likeliest is taken.
 _SPREADS = np.geomspace(0.01, 1.0, 9)
@@ -164,21 +164,16 @@ class _Process:
 
     def evidence(self, spread: float, common: float, noise: float) -> float:
         """Return the logarithm of the marginal likelihood, up to a constant."""
-        lower = self._factor(spread, common, noise)
-        half = scipy.linalg.solve_triangular(lower, self._totals, lower=True)
-        return -0.5 * float(half @ half) - float(np.log(np.diag(lower)).sum())
+        return self._posterior(spread, common, noise).log_likelihood
 
     def posterior(self, spread: float, common: float, noise: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return mean and standard deviation of the entries."""
-        lower = self._factor(spread, common, noise)
         own, shared, features = self._parts
         covariance = spread**2 * own + common**2 * shared + features
-        gain = scipy.linalg.solve_triangular(lower, self._design @ covariance, lower=True)
-        mean = gain.T @ scipy.linalg.solve_triangular(lower, self._totals, lower=True)
-        return mean, np.sqrt(np.maximum(np.diag(covariance) - (gain**2).sum(axis=0), 0.0))
+        cross, seen = covariance @ self._design.T, self._posterior(spread, common, noise)
+        return seen.mean(cross), np.sqrt(seen.variances(cross, np.diag(covariance)))
 
-    def _factor(self, spread: float, common: float, noise: float) -> NDArray[np.float64]:
+    def _posterior(self, spread: float, common: float, noise: float) -> Posterior:
         own, shared, features = self._seen
         within = spread**2 * own + common**2 * shared + features + noise**2 * np.diag(self._totals**2)
-        lower: NDArray[np.float64] = scipy.linalg.cholesky(within, lower=True)
-        return lower
+        return Posterior(within, self._totals)

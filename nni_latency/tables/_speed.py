@@ -1,4 +1,4 @@
-"""How fast the machine was from visit to visit, and robust locations of what was measured meanwhile."""
+"""How fast the machine was from visit to visit, and locations of what was measured meanwhile."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+
+from nni_latency.regression import deviation, group_quantiles, huber_locations
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -24,9 +26,6 @@ _LARGEST_EXCESS, _MOST_DEVIATIONS = 0.4, 3.0
 
 #: What the speed is made of before anything was seen, the reference operator alone, and how much that counts [visits].
 _PRIOR_WEIGHTS, _PRIOR_COUNT = (0.0, 1.0, 0.0), 2.0
-
-#: Where Huber's loss changes from squares to absolute values [standard deviations].
-HUBER = 1.345
 
 #: Turns after which speeds and locations no longer change.
 _TURNS = 4
@@ -83,56 +82,6 @@ def _neighbours(values: Floats, places: Floats) -> Floats:
         weights[:-away] += near
     mean: Floats = sums / weights
     return mean
-
-
-def deviation(values: Floats) -> float:
-    """Return the standard deviation by the median of absolute values, so that few that are far off do not count."""
-    return float(np.median(np.abs(values))) / 0.6745
-
-
-def group_means(values: Floats, groups: Ints, count: int, weights: Floats | None = None) -> Floats:
-    """Return the weighted mean of the values of each of `count` groups; nan for an empty one."""
-    shares = np.ones(len(values)) if weights is None else weights
-    with np.errstate(invalid="ignore"):
-        mean: Floats = np.bincount(groups, shares * values, count) / np.bincount(groups, shares, count)
-    return mean
-
-
-def group_quantiles(values: Floats, groups: Ints, count: int, level: float, outlier: float = 0.0) -> Floats:
-    """Return a quantile of the values of each of `count` groups after trimming, as `quantile` of `trim` does of one.
-
-    That of an empty group is nan.
-    """
-    ordered = np.append(values[np.lexsort((values, groups))], np.nan)
-    sizes = np.bincount(groups, minlength=count)
-    trimmed = (sizes * outlier).astype(np.int64)
-    position = trimmed + level * np.maximum(sizes - 2 * trimmed - 1, 0)
-    lower = np.floor(position).astype(np.int64)
-    starts = np.where(sizes > 0, np.cumsum(sizes) - sizes, len(values))
-    below, above = ordered[starts + lower], ordered[starts + np.minimum(lower + 1, np.maximum(sizes - 1, 0))]
-    found: Floats = below + (position - lower) * (above - below)
-    return found
-
-
-def huber_locations(values: Floats, groups: Ints, count: int) -> Floats:
-    """Return the Huber location [1]_ of the values of each of `count` groups, with the deviation of all in common.
-
-    References
-    ----------
-    .. [1] P. J. Huber, "Robust Estimation of a Location Parameter", Ann. Math. Statist. 35 (1964).
-       https://doi.org/10.1214/aoms/1177703732
-    """
-    found = group_quantiles(values, groups, count, 0.5)
-    for _ in range(10 if len(values) else 0):
-        rest = values - found[groups]
-        found = group_means(values, groups, count, huber_weights(rest, deviation(rest)))
-    return found
-
-
-def huber_weights(rest: Floats, scale: float) -> Floats:
-    """Return the weights that make a weighted mean a Huber location."""
-    weights: Floats = 1 / np.maximum(1.0, np.abs(rest) / max(HUBER * scale, 1e-12))
-    return weights
 
 
 @dataclass(frozen=True)

@@ -10,12 +10,13 @@ import numpy as np
 from nni_latency.costs import NORMAL
 from nni_latency.measurement import Protocol, Summary
 from nni_latency.platforms import Platform
+from nni_latency.regression import huber_locations
 from nni_latency.tables._entry import Entry
 from nni_latency.tables._lookup_table import LookupTable
 from nni_latency.tables._network_error import network_error
 from nni_latency.tables._plan import MeasurePlan
 from nni_latency.tables._samples import Runs, Samples
-from nni_latency.tables._speed import huber_locations, location_errors
+from nni_latency.tables._speed import location_errors
 from nni_latency.tables._table_fit import Places, TableFit
 from nni_latency.tables._table_layer import TableLayer
 

@@ -9,10 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nni_latency.measurement import Measurement, Protocol, Summary
+from nni_latency.regression import deviation, group_means, group_quantiles
 from nni_latency.tables._network_error import TYPICAL_ERROR
 from nni_latency.tables._residency import Residency, fit_residency
 from nni_latency.tables._samples import Runs
-from nni_latency.tables._speed import deviation, group_means, group_quantiles, local_speed
+from nni_latency.tables._speed import local_speed
 
 #: Entries, speed and curve depend on each other; after so many turns none of them changes any more.
 _TURNS = 4

@@ -11,10 +11,11 @@ from sklearn.exceptions import NotFittedError
 from torch import nn
 
 from nni_latency.errors import InvalidValueError, MismatchError
-from nni_latency.estimators import ActsEstimator, break_down, conformal_factor, estimate_selection
+from nni_latency.estimators import ActsEstimator, break_down, estimate_selection
 from nni_latency.estimators.acts import fit_line
 from nni_latency.operators import OpSpec
 from nni_latency.platforms import Platform
+from nni_latency.regression import conformal_factor
 from nni_latency.spaces import FBNetSpace
 
 HERE = Platform("pi-4", "torch")

@@ -4,16 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from sklearn.ensemble import GradientBoostingRegressor, HistGradientBoostingRegressor, RandomForestRegressor
 from sklearn.exceptions import NotFittedError
 from staircase import time_of
 
 from nni_latency.errors import InvalidValueError, UnknownNameError
 from nni_latency.kernels import Kernel, KernelPredictor, KernelScores, Prior, Sampler, kernel_types
-from nni_latency.kernels._process import Process, left_out, unlikelihood
-from nni_latency.kernels._trees import Tree, Trees
 
 TYPES = kernel_types()
 QUICK = ("forest", "process")
@@ -31,75 +26,6 @@ def _seconds(kernels):
 def fitted():
     kernels = _kernels(120) + _kernels(40, "conv_bn_relu")
     return KernelPredictor(candidates=QUICK, n_folds=2).fit(kernels, _seconds(kernels))
-
-
-@pytest.mark.parametrize("kind", [RandomForestRegressor, GradientBoostingRegressor])
-def test_trees_say_what_scikit_learn_says(kind):
-    generator = np.random.default_rng(0)
-    features, targets = generator.normal(size=(80, 4)), generator.normal(size=80)
-    learned = kind(n_estimators=7, random_state=0).fit(features, targets)
-    trees = (Trees.of_forest if kind is RandomForestRegressor else Trees.of_boosting)(learned)
-    asked = generator.normal(size=(30, 4))
-    assert trees.predict(asked) == pytest.approx(learned.predict(asked), rel=1e-4, abs=1e-5)
-    many = np.tile(asked, (200, 1))
-    np.testing.assert_allclose(trees.predict(many), np.tile(trees.predict(asked), 200), rtol=1e-12)
-    assert trees.predict(asked[:0]).shape == (0,)
-    assert Trees.read(trees.content()) == trees
-
-
-def test_trees_of_histograms_say_what_scikit_learn_says():
-    generator = np.random.default_rng(0)
-    features = generator.normal(size=(500, 4)).astype(np.float32).astype(np.float64)
-    targets = 3.0 + np.sin(features[:, 0]) + generator.normal(size=500)
-    learned = HistGradientBoostingRegressor(max_iter=20, max_depth=4).fit(features, targets)
-    trees = Trees.of_histograms(learned)
-    assert trees.predict(features) == pytest.approx(learned.predict(features), rel=1e-4)
-    assert Trees.read(trees.content()) == trees
-
-
-def test_trees_are_added_up():
-    one, two = Trees((Tree((-1,), (2.0,), (0,), (0,)),), 0.5), Trees((Tree((-1,), (3.0,), (0,), (0,)),), 1.0)
-    assert (one + two).predict([[0.0]]) == one.predict([[0.0]]) + two.predict([[0.0]])
-    with pytest.raises(InvalidValueError, match=r"scales 1 and 0\.5 cannot be added up"):
-        one + Trees(two.trees, scale=0.5)
-
-
-def test_a_tree_that_never_ends_is_refused():
-    with pytest.raises(InvalidValueError, match="must have children behind it"):
-        Tree((0, -1), (0.5, 1.0), (0, 0), (1, 0))
-
-
-def test_a_process_says_how_far_each_is_from_the_others():
-    generator = np.random.default_rng(0)
-    features = generator.normal(size=(40, 2))
-    targets = 0.3 * np.sin(features[:, 0])
-    targets[7] += 0.5
-    assert int(np.argmax(np.abs(left_out(features, targets)))) == 7
-    process = Process.fit(features, 0.3 * np.sin(features[:, 0]))
-    assert process.predict(features) == pytest.approx(0.3 * np.sin(features[:, 0]), abs=0.02)
-
-
-def test_a_process_learns_which_features_matter():
-    generator = np.random.default_rng(0)
-    features = generator.normal(size=(120, 8))
-    process = Process.fit(features[:80], 0.3 * np.sin(2 * features[:80, 3]))
-    assert int(np.argmin(process.width)) == 3
-    assert process.predict(features[80:]) == pytest.approx(0.3 * np.sin(2 * features[80:, 3]), abs=0.1)
-    assert Process.fit(features[:20], np.zeros(20)).predict(features) == pytest.approx(0.0)
-
-
-@given(st.integers(0, 2**16))
-@settings(max_examples=20, deadline=None)
-def test_the_gradient_of_a_likelihood_is_that_of_differences(seed):
-    generator = np.random.default_rng(seed)
-    points, targets = generator.normal(size=(15, 3)), generator.normal(size=15)
-    logs = np.append(0.55 + generator.normal(size=3), generator.uniform(-3.0, 0.5))
-    steps = 1e-5 * np.eye(4)
-    differences = [
-        (unlikelihood(logs + step, points, targets)[0] - unlikelihood(logs - step, points, targets)[0]) / 2e-5
-        for step in steps
-    ]
-    assert unlikelihood(logs, points, targets)[1] == pytest.approx(differences, rel=1e-4, abs=1e-4)
 
 
 def test_kernels_never_seen_are_predicted(fitted):

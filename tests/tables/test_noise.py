@@ -11,28 +11,14 @@ from hypothesis import strategies as st
 from simulated import PLAN, Machine, build, measure
 
 from nni_latency.estimators import TableEstimator, estimate_selection
-from nni_latency.measurement import Protocol, quantile, trim
+from nni_latency.measurement import Protocol
+from nni_latency.regression import huber_locations
 from nni_latency.tables import Residency
 from nni_latency.tables._network_error import network_error
 from nni_latency.tables._samples import Samples
-from nni_latency.tables._speed import group_quantiles, huber_locations, local_speed, locate, location_errors
+from nni_latency.tables._speed import local_speed, locate, location_errors
 from nni_latency.tables._summary import summarise
 from nni_latency.validation import validate
-
-_groups = st.lists(st.integers(0, 4), min_size=1, max_size=40)
-
-
-@given(_groups, st.integers(0, 2**31), st.floats(0, 1), st.floats(0, 0.49))
-@settings(deadline=None)
-def test_group_quantiles_are_those_of_each_group(groups, seed, level, outlier):
-    values = np.random.default_rng(seed).normal(size=len(groups))
-    found = group_quantiles(values, np.array(groups), 5, level, outlier)
-    for group in range(5):
-        own = [value for value, other in zip(values.tolist(), groups, strict=True) if other == group]
-        if own:
-            assert found[group] == pytest.approx(quantile(trim(own, outlier)[0], level), rel=1e-9, abs=1e-12)
-        else:
-            assert np.isnan(found[group])
 
 
 def _walk(generator, count):
@@ -75,14 +61,6 @@ def test_locations_and_errors_do_not_depend_on_the_unit(factor, seed):
     one, other = (locate(times + shift, reference, networks, 5, 0.25) for shift in (0.0, np.log(factor)))
     assert other.values == pytest.approx(one.values + np.log(factor), abs=1e-6)
     assert other.errors == pytest.approx(one.errors, rel=1e-6)
-
-
-def test_spikes_hardly_move_a_location():
-    generator = np.random.default_rng(0)
-    groups = np.repeat(np.arange(10), 30)
-    values = groups + generator.normal(0, 0.02, 300)
-    spoilt = values + np.where(generator.random(300) < 0.1, 0.5, 0.0)
-    assert huber_locations(spoilt, groups, 10) == pytest.approx(np.arange(10.0), abs=0.02)
 
 
 @pytest.mark.parametrize("common", [0.0, 0.05])

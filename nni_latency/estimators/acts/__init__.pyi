@@ -1,4 +1,3 @@
-from ._conformal import conformal_factor
 from ._document import acts_schema
 from ._estimator import ActsEstimator, Variant
 from ._line import ActsLine, convolving, fit_line
@@ -12,7 +11,6 @@ __all__ = [
     "Variant",
     "WorkloadSource",
     "acts_schema",
-    "conformal_factor",
     "convolving",
     "fit_line",
     "score_blocks",

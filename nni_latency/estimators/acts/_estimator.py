@@ -16,7 +16,6 @@ from sklearn.utils.validation import check_is_fitted
 from nni_latency.errors import InvalidValueError
 from nni_latency.estimators._base import Estimate, LayerEstimator
 from nni_latency.estimators.acts._checks import check_points, check_settings, one_platform
-from nni_latency.estimators.acts._conformal import conformal_factor
 from nni_latency.estimators.acts._document import ActsFit, read_acts, write_acts
 from nni_latency.estimators.acts._line import ActsLine, fit_line
 from nni_latency.estimators.acts._model import (
@@ -32,6 +31,7 @@ from nni_latency.estimators.acts._scores import BlockScores, score_blocks
 from nni_latency.estimators.acts._workloads import Workloads, WorkloadSource, workloads_of
 from nni_latency.operators import OpSpec, capture_operators, read_onnx
 from nni_latency.platforms import Platform
+from nni_latency.regression import conformal_factor
 from nni_latency.units import number_of
 
 Variant = Literal["refined", "published"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,14 +10,12 @@ from numpy.typing import NDArray
 
 from nni_latency.estimators.acts._traits import Work
 from nni_latency.estimators.acts._workloads import Workloads
+from nni_latency.regression import CORRELATIONS, Posterior, Spectrum, squared_distances
 
 Array = NDArray[np.float64]
 
-#: Correlation by distance: of functions that are continuous, and of some that are smooth.
-KERNELS: dict[str, Callable[[Array], Array]] = {
-    "matern12": lambda distance: np.exp(-distance),
-    "matern32": lambda distance: (1 + np.sqrt(3) * distance) * np.exp(-np.sqrt(3) * distance),
-}
+#: Correlations by distance that are tried: of functions that are continuous, and of some that are smooth.
+KERNELS = ("matern12", "matern32")
 
 #: What is tried: ranges of the correlation in standard deviations of the traits, and noise over signal.
 _RANGES = (0.5, 1.0, 2.0, 4.0, 8.0)
@@ -100,7 +98,7 @@ def fit_residual(workloads: Workloads, base: Array, seconds: Array) -> Residual:
         kernel, reach, noise = found
         correlation = _correlation(kernel, distances, reach)
         covariance = shares @ correlation @ shares.T
-        weights = shares.T @ np.linalg.solve(covariance + noise * np.eye(len(target)), target)
+        weights = shares.T @ Posterior(covariance + noise * np.eye(len(target)), target).weights
         logs = correlation @ weights
     return Residual(
         kernel, reach, tuple(centre.tolist()), tuple(scale.tolist()), workloads.work, tuple(weights.tolist())
@@ -109,22 +107,18 @@ def fit_residual(workloads: Workloads, base: Array, seconds: Array) -> Residual:
 
 def _likeliest(distances: Array, shares: Array, target: Array) -> tuple[str, float, float]:
     """Choose the kernel, its reach and the noise by their likelihood, the height of the signal integrated out."""
-    best: tuple[float, tuple[str, float, float]] | None = None
-    for kernel in KERNELS:
-        for reach in _RANGES:
-            values, vectors = np.linalg.eigh(shares @ _correlation(kernel, distances, reach) @ shares.T)
-            squares = (vectors.T @ target) ** 2
-            for noise in _NOISES:
-                spectrum = np.maximum(values, 0) + noise
-                loss = len(target) * np.log((squares / spectrum).mean() + 1e-12) + np.log(spectrum).sum()
-                if best is None or loss < best[0]:
-                    best = (float(loss), (kernel, reach, noise))
-    assert best is not None
-    return best[1]
+    found = {
+        (kernel, reach, noise): spectrum.log_likelihood(noise)
+        for kernel in KERNELS
+        for reach in _RANGES
+        for spectrum in (Spectrum(shares @ _correlation(kernel, distances, reach) @ shares.T, target),)
+        for noise in _NOISES
+    }
+    return max(found, key=lambda choice: found[choice])
 
 
 def _correlation(kernel: str, distances: Array, reach: float) -> Array:
-    return np.asarray(KERNELS[kernel](distances / reach) + _COMMON)
+    return np.asarray(CORRELATIONS[kernel](distances / reach) + _COMMON)
 
 
 def _distances(one: Sequence[Work], other: Sequence[Work], centre: Sequence[float], scale: Sequence[float]) -> Array:
@@ -134,6 +128,5 @@ def _distances(one: Sequence[Work], other: Sequence[Work], centre: Sequence[floa
     )
     names = {name: index for index, name in enumerate(sorted({piece.group for piece in (*one, *other)}))}
     groups, others = (np.array([names[piece.group] for piece in work]) for work in (one, other))
-    squares = (first**2).sum(1)[:, None] + (second**2).sum(1)[None] - 2 * first @ second.T
-    squares = np.maximum(squares, 0) + _BETWEEN_GROUPS * (groups[:, None] != others[None])
+    squares = squared_distances(first, second) + _BETWEEN_GROUPS * (groups[:, None] != others[None])
     return np.asarray(np.sqrt(squares / first.shape[1]))

@@ -156,6 +156,5 @@ def _posterior(
     prior = np.zeros((n_features + 1, n_features + 1))
     prior[:-1, :-1], prior[-1, -1] = population.prior(belief.logs, place), CONSTANT
     gain = prior @ np.hstack([features, np.ones((len(features), 1))]).T
-    inner = belief.observed.covariance(belief.logs)
-    mean = gain @ np.linalg.solve(inner, belief.observed.values)
-    return mean, prior - gain @ np.linalg.solve(inner, gain.T)
+    seen = belief.observed.posterior(belief.logs)
+    return seen.mean(gain), seen.covariance(gain, prior)

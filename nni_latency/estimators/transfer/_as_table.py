@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from nni_latency.costs import NORMAL
 from nni_latency.estimators.transfer._adaptation import Adaptation
 from nni_latency.estimators.transfer._layers import EncodedLayer, LayeredSpace, LayerEncoding
 from nni_latency.operators import OpSpec, work_of
@@ -25,9 +26,6 @@ SHARED_OUT = (
     "Whole networks determine the differences within a layer and the cost of all layers together; how the rest is "
     "shared out among layers follows what they compute."
 )
-
-#: Half the width of a 95 % interval in standard deviations.
-_NORMAL = 1.96
 
 
 def table_of(
@@ -152,8 +150,8 @@ def _entries(
     return {
         choice: Entry(
             float(values[place]),
-            max(0.0, float(values[place] - _NORMAL * deviations[place])),
-            float(values[place] + _NORMAL * deviations[place]),
+            max(0.0, float(values[place] - NORMAL * deviations[place])),
+            float(values[place] + NORMAL * deviations[place]),
             0 if counts is None else int(counts[place]),
             0,
             layer.ops[place] if layer.ops else None,

@@ -8,6 +8,8 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
+from nni_latency.regression import Posterior
+
 #: Variance of the constant, in units of the typical network: its cost is known to about a third.
 CONSTANT = 0.1
 
@@ -55,6 +57,10 @@ class Observations:
     weights: NDArray[np.float64]
     floor: float = 0.0
 
+    def posterior(self, logs: NDArray[np.float64]) -> Posterior:
+        """Return the measured values as observed under these log variances."""
+        return Posterior(self.covariance(logs), self.values)
+
     def covariance(self, logs: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the covariance of the measured values under these log variances, (n, n)."""
         variances = np.exp(logs)
@@ -70,16 +76,11 @@ class Observations:
         .. [1] C. E. Rasmussen, C. K. I. Williams, "Gaussian Processes for Machine Learning", MIT Press 2006,
            section 5.4.1.
         """
-        variances = np.exp(logs)
-        lower = np.linalg.cholesky(self.covariance(logs))
-        half = np.linalg.solve(lower, np.eye(len(lower)))
-        inverse = half.T @ half
-        pull = inverse @ self.values
-        slope = np.outer(pull, pull) - inverse
-        value = -0.5 * float(self.values @ pull) - float(np.log(np.diag(lower)).sum())
+        variances, seen = np.exp(logs), self.posterior(logs)
+        slope = seen.slope
         gradient = 0.5 * variances[:-1] * (self.parts.reshape(len(self.parts), -1) @ slope.ravel())
         noise = 0.5 * variances[-1] * float(np.diag(slope) @ self.weights)
-        return value, np.append(gradient, noise)
+        return seen.log_likelihood, np.append(gradient, noise)
 
     def likeliest(
         self, expected: Expectation, start: NDArray[np.float64] | None = None, *, steps: int = 30
@@ -99,9 +100,7 @@ class Observations:
 
     def surprise(self, logs: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the squared leave-one-out residual of each value, in variances of a usual one, (n,)."""
-        inverse = np.linalg.inv(self.covariance(logs))
-        spread = 1.0 / np.diag(inverse)
-        off = (inverse @ self.values) * spread
+        off, spread = self.posterior(logs).left_out()
         usual = spread + np.exp(logs[-1]) * (1.0 - self.weights)
         surprise: NDArray[np.float64] = off**2 / np.maximum(usual, _JITTER)
         return surprise

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from nni_latency.estimators.transfer._encoding import Encoding
 from nni_latency.estimators.transfer._evidence import FREEDOM, Expectation, Observations
+from nni_latency.regression import deviation
 
 #: Networks from which the variances of the parts are found; the weights then come from all.
 _SUBSET = 192
@@ -91,7 +92,7 @@ def learn_device(
         errors = values - extended @ found
         # What the fit has bent itself to does not show in the errors any more.
         freedom = 1.0 - min(0.9, float((covariance * precision).sum()) / len(values))
-        noise = max(LEAST_NOISE * 0.1, 1.4826 * float(np.median(np.abs(errors))) / freedom**0.5)
+        noise = max(LEAST_NOISE * 0.1, deviation(errors) / freedom**0.5)
         weights = (FREEDOM + 1) / (FREEDOM + (errors / noise) ** 2)
     constant = float(found[-1])
     return KnownDevice(

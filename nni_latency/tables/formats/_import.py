@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from nni_latency.costs import NORMAL
 from nni_latency.errors import InvalidValueError, listed
 from nni_latency.files import naming, readable, write_atomically
 from nni_latency.platforms import Platform
@@ -20,7 +21,7 @@ from nni_latency.tables.formats._matching import Matching, Place, match_sheet
 from nni_latency.tables.formats._numbers import UNITS, power_of, to_si
 from nni_latency.tables.formats._plausibility import implausible, odd_layers
 from nni_latency.tables.formats._registry import FORMATS, TableFormat, find_format, read_sheet, recognise_format
-from nni_latency.tables.formats._sheet import NORMAL, Row, Sheet
+from nni_latency.tables.formats._sheet import Row, Sheet
 from nni_latency.tables.formats._text import read_bytes
 from nni_latency.units import METRIC_UNITS, number_of
 

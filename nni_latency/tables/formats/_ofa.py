@@ -8,13 +8,14 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import nni_latency.tables as tables
+from nni_latency.costs import NORMAL
 from nni_latency.errors import FileFormatError, InvalidValueError
 from nni_latency.operators import OpSpec
 from nni_latency.tables._entry import Entry
 from nni_latency.tables.formats._numbers import from_si, power_of, read_number
 from nni_latency.tables.formats._operator_key import OperatorKey, operator_key
 from nni_latency.tables.formats._shared import shared_entries
-from nni_latency.tables.formats._sheet import NORMAL, Row, Sheet, Written
+from nni_latency.tables.formats._sheet import Row, Sheet, Written
 from nni_latency.tables.formats._text import decode, load_json, load_yaml
 
 

@@ -7,9 +7,6 @@ from decimal import Decimal
 
 from nni_latency.operators import OpSpec
 
-#: Normal quantile of a two-sided interval of 95 %: from a standard deviation to an interval and back.
-NORMAL = 1.96
-
 
 @dataclass(frozen=True)
 class Row:

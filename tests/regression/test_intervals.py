@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nni_latency.estimators import conformal_factor
+from nni_latency.regression import conformal_factor
 
 
 @given(st.lists(st.floats(-2, 2), min_size=1, max_size=50), st.floats(0.05, 0.95))

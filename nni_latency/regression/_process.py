@@ -1,6 +1,6 @@
-"""A Gaussian process over features of kernels: smooth where trees have steps, and certain of what it has seen.
+"""A Gaussian process over features: smooth where trees have steps, and certain of what it has seen.
 
-How far apart two kernels may be in a feature and still be alike is learned for each feature: those lengths under which
+How far apart two points may be in a feature and still be alike is learned for each feature: those lengths under which
 the targets are likeliest, C. E. Rasmussen and C. K. I. Williams, "Gaussian Processes for Machine Learning", MIT Press
 2006, sections 5.1 and 5.4.
 """
@@ -17,6 +17,7 @@ import scipy
 from numpy.typing import ArrayLike, NDArray
 
 from nni_latency.errors import InvalidValueError
+from nni_latency.regression._gaussian import CORRELATIONS, Posterior, squared_distances
 
 Array = NDArray[np.float64]
 
@@ -35,7 +36,7 @@ _MOST = 1500
 
 @dataclass(frozen=True)
 class Process:
-    """What a Gaussian process has learned. Immutable.
+    """What a Gaussian process with one derivative (Matern, 3/2) has learned. Immutable.
 
     Parameters
     ----------
@@ -45,15 +46,24 @@ class Process:
         What each adds to an answer.
     centre, width : ndarray of shape (n_features,)
         How features are centred and scaled; a feature that does not matter is wide.
-    scale : float, default=1.0
-        Over which distance kernels are alike.
+
+    Raises
+    ------
+    InvalidValueError
+        If their sizes do not fit each other.
+
+    Examples
+    --------
+    >>> places = np.linspace(0, 6, 30)[:, None]
+    >>> process = Process.fit(places, np.sin(places[:, 0]))
+    >>> process.predict([[1.0], [100.0]]).round(1).tolist()
+    [0.8, 0.0]
     """
 
     points: Array
     weights: Array
     centre: Array
     width: Array
-    scale: float = 1.0
 
     def __post_init__(self) -> None:
         n_features = len(self.centre)
@@ -67,51 +77,57 @@ class Process:
     def predict(self, features: ArrayLike) -> Array:
         """Return the answer for every row of features, (n,)."""
         rows = (np.asarray(features, dtype=np.float64) - self.centre) / self.width
-        return np.asarray(_likeness(rows, self.points, self.scale) @ self.weights)
+        return np.asarray(_correlation(_distances(rows, self.points)) @ self.weights)
 
     @classmethod
     def fit(cls, features: Array, targets: Array) -> Process:
-        """Learn targets that vary around zero, with lengths, deviation and noise under which they are likeliest."""
+        """Learn targets that vary around zero, with lengths, deviation and noise under which they are likeliest.
+
+        Parameters
+        ----------
+        features : ndarray of shape (n, n_features)
+            Of more than 1,500 rows, as many are taken.
+        targets : ndarray of shape (n,)
+            What is learned.
+        """
         if len(features) > _MOST:
             chosen = np.linspace(0, len(features) - 1, _MOST).astype(int)
             features, targets = features[chosen], targets[chosen]
         points, centre, width, ratio = _standardised(features, targets)
-        weights = scipy.linalg.cho_solve(_factor(_likeness(points, points), ratio), targets)
-        return cls(points, weights, centre, width)
+        return cls(points, _seen(_distances(points, points), targets, ratio).weights, centre, width)
 
     def content(self) -> dict[str, Any]:
-        """Return plain values."""
-        return {
-            "scale": self.scale,
-            "centre": self.centre.tolist(),
-            "width": self.width.tolist(),
-            "weights": self.weights.tolist(),
-            "points": self.points.tolist(),
-        }
+        """Return plain values, as `ProcessDocument` checks them."""
+        return {name: getattr(self, name).tolist() for name in ("centre", "width", "weights", "points")}
 
     @classmethod
     def read(cls, content: Mapping[str, Any]) -> Process:
         """Make it of plain values."""
-        arrays = {name: np.array(content[name], dtype=np.float64) for name in ("points", "weights", "centre", "width")}
-        return cls(**arrays, scale=float(content["scale"]))
+        return cls(*(np.array(content[name], dtype=np.float64) for name in ("points", "weights", "centre", "width")))
 
 
-def _likeness(one: Array, other: Array, scale: float = 1.0) -> Array:
-    """Return how alike rows are, (n_one, n_other), in (0, 1]; it has one derivative (Matern, 3/2)."""
-    return _likeness_at(_distances(one, other) / scale)
-
-
-def _likeness_at(distances: Array) -> Array:
-    return np.asarray((1 + distances) * np.exp(-distances))
+_correlation = CORRELATIONS["matern32"]
 
 
 def _distances(one: Array, other: Array) -> Array:
-    squares = (one**2).sum(1)[:, None] + (other**2).sum(1)[None, :] - 2 * one @ other.T
-    return np.asarray(np.sqrt(3 * np.maximum(squares, 0.0)))
+    return np.asarray(np.sqrt(squared_distances(one, other)))
+
+
+def _seen(distances: Array, targets: Array, ratio: float) -> Posterior:
+    """Return targets as observed with a noise that is in this ratio to the deviation of the process."""
+    return Posterior(_correlation(distances) + ratio**2 * np.eye(len(targets)), targets)
 
 
 def left_out(features: Array, targets: Array) -> Array:
-    """Return how far every target is from what the others say of it, (n,); many are taken in several parts."""
+    """Return how far every target is from what a process of the others says of it, (n,).
+
+    Parameters
+    ----------
+    features : ndarray of shape (n, n_features)
+        Many rows are taken in several parts.
+    targets : ndarray of shape (n,)
+        Values that vary around zero.
+    """
     parts = -(-len(targets) // _MOST)
     if parts > 1:
         found = np.empty(len(targets))
@@ -119,8 +135,7 @@ def left_out(features: Array, targets: Array) -> Array:
             found[part::parts] = left_out(features[part::parts], targets[part::parts])
         return found
     points, _, _, ratio = _standardised(features, targets)
-    inverse = scipy.linalg.cho_solve(_factor(_likeness(points, points), ratio), np.eye(len(points)))
-    return np.asarray(inverse @ targets / np.diag(inverse))
+    return _seen(_distances(points, points), targets, ratio).left_out()[0]
 
 
 def _standardised(features: Array, targets: Array) -> tuple[Array, Array, Array, float]:
@@ -129,10 +144,6 @@ def _standardised(features: Array, targets: Array) -> tuple[Array, Array, Array,
     centre, width = features.mean(axis=0), np.where(spread > 1e-9, spread, 1.0)
     lengths, ratio = _likeliest((features - centre) / width, targets)
     return np.round((features - centre) / (width * lengths), 6), centre, width * lengths, ratio
-
-
-def _factor(likeness: Array, ratio: float) -> Any:
-    return scipy.linalg.cho_factor(likeness + ratio**2 * np.eye(len(likeness)), lower=True)
 
 
 def _likeliest(points: Array, targets: Array) -> tuple[Array, float]:
@@ -171,14 +182,13 @@ def unlikelihood(logs: Array, points: Array, targets: Array) -> tuple[float, Arr
     lengths, ratio = np.exp(logs[:-1]), math.exp(logs[-1])
     scaled, count = points / lengths, len(targets)
     distances = _distances(scaled, scaled)
-    factor = _factor(_likeness_at(distances), ratio)
-    inverse = scipy.linalg.cho_solve(factor, np.eye(count))
-    weights = inverse @ targets
-    variance = float(targets @ weights) / count
-    slope = 0.5 * (inverse - np.outer(weights, weights) / variance)
-    # The derivative of the likeness with the logarithm of a length is 3 exp(-r) times the squared distance in it.
-    by_square = 3 * slope * np.exp(-distances)
+    seen = _seen(distances, targets, ratio)
+    variance = float(targets @ seen.weights) / count
+    slope = 0.5 * (seen.inverse - np.outer(seen.weights, seen.weights) / variance)
+    # The derivative of the correlation with the logarithm of a length is 3 exp(-sqrt(3) r) times the squared distance
+    # in it.
+    by_square = 3 * slope * np.exp(-math.sqrt(3) * distances)
     by_length = 2 * (by_square.sum(1) @ scaled**2) - 2 * (scaled * (by_square @ scaled)).sum(0)
     strange = (logs[:-1] - 0.5 * math.log(len(lengths))) / _SPREAD
-    loss = 0.5 * count * math.log(variance) + np.log(np.diag(factor[0])).sum() + 0.5 * (strange**2).sum()
+    loss = 0.5 * count * math.log(variance) + seen.half_log_determinant + 0.5 * (strange**2).sum()
     return float(loss), np.append(by_length + strange / _SPREAD, 2 * ratio**2 * np.trace(slope))

@@ -1,0 +1,5 @@
+"""What rooms learn with: robust locations, Gaussian processes, trees, corrected sums, cross-validation, intervals."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,0 +1,46 @@
+"""Trees as arrays, held to those of scikit-learn."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from sklearn.ensemble import GradientBoostingRegressor, HistGradientBoostingRegressor, RandomForestRegressor
+
+from nni_latency.errors import InvalidValueError
+from nni_latency.regression import Tree, Trees
+
+
+@pytest.mark.parametrize("kind", [RandomForestRegressor, GradientBoostingRegressor])
+def test_trees_say_what_scikit_learn_says(kind):
+    generator = np.random.default_rng(0)
+    features, targets = generator.normal(size=(80, 4)), generator.normal(size=80)
+    learned = kind(n_estimators=7, random_state=0).fit(features, targets)
+    trees = (Trees.of_forest if kind is RandomForestRegressor else Trees.of_boosting)(learned)
+    asked = generator.normal(size=(30, 4))
+    assert trees.predict(asked) == pytest.approx(learned.predict(asked), rel=1e-4, abs=1e-5)
+    many = np.tile(asked, (200, 1))
+    np.testing.assert_allclose(trees.predict(many), np.tile(trees.predict(asked), 200), rtol=1e-12)
+    assert trees.predict(asked[:0]).shape == (0,)
+    assert Trees.read(trees.content()) == trees
+
+
+def test_trees_of_histograms_say_what_scikit_learn_says():
+    generator = np.random.default_rng(0)
+    features = generator.normal(size=(500, 4)).astype(np.float32).astype(np.float64)
+    targets = 3.0 + np.sin(features[:, 0]) + generator.normal(size=500)
+    learned = HistGradientBoostingRegressor(max_iter=20, max_depth=4).fit(features, targets)
+    trees = Trees.of_histograms(learned)
+    assert trees.predict(features) == pytest.approx(learned.predict(features), rel=1e-4)
+    assert Trees.read(trees.content()) == trees
+
+
+def test_trees_are_added_up():
+    one, two = Trees((Tree((-1,), (2.0,), (0,), (0,)),), 0.5), Trees((Tree((-1,), (3.0,), (0,), (0,)),), 1.0)
+    assert (one + two).predict([[0.0]]) == one.predict([[0.0]]) + two.predict([[0.0]])
+    with pytest.raises(InvalidValueError, match=r"scales 1 and 0\.5 cannot be added up"):
+        one + Trees(two.trees, scale=0.5)
+
+
+def test_a_tree_that_never_ends_is_refused():
+    with pytest.raises(InvalidValueError, match="must have children behind it"):
+        Tree((0, -1), (0.5, 1.0), (0, 0), (1, 0))
