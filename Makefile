@@ -26,7 +26,7 @@ LOWEST_TESTS ?= tests/platforms tests/documents tests/operators tests/estimators
     tests/tables/test_campaign.py tests/tables/test_builder.py tests/cli/test_cli_help.py tests/cli/test_cli_options.py \
     tests/testing tests/measurement/test_bench.py tests/database/test_store_contract.py
 
-.PHONY: help demo demo-service test test-slow test-lowest gpu lint docs benchmarks venv converter clean
+.PHONY: help demo demo-service check test test-slow test-lowest gpu lint docs benchmarks venv converter clean
 
 # What the runtimes of plugins/ stand on, for their tests.
 DEPLOYED := onnxruntime openvino ncnn pnnx ai-edge-litert
@@ -61,6 +61,15 @@ test-lowest: $(LOWEST)/.installed-test ## Run the tests with the lowest versions
 gpu: $(VENV)/.installed-test ## Run what needs a GPU, ten minutes at most; the report goes to report-gpu/
 	@$(BIN)/python examples/gpu_report.py $(ARGS)
 
+# Types and layers are checked while the tests run; pytest ends with 5 where there is no test to run.
+check: $(VENV)/.installed-test ## Check style, types, layers and the quick tests of what differs from main, before a commit
+	@$(BIN)/ruff check
+	@$(BIN)/ruff format --check
+	@{ $(BIN)/mypy && $(BIN)/lint-imports | tail -3; } & \
+	tests="$$($(BIN)/python .ci/changed_tests.py)"; failed=0; \
+	[ -z "$$tests" ] || $(BIN)/python -m pytest -q -m "not slow" $$tests $(ARGS) || [ $$? = 5 ] || failed=1; \
+	wait $$! && exit $$failed
+
 lint: $(VENV)/.installed-test ## Check style, format, types and the imports between the rooms
 	@$(BIN)/ruff check
 	@$(BIN)/ruff format --check
@@ -80,7 +89,7 @@ venv: $(VENV)/.installed ## Make .venv and install the package in it
 converter: $(CONVERTER)/.installed ## Make .venv-litert, which converts networks for LiteRT in the slow tests (2 GB)
 
 clean: ## Remove everything that was made, .venv included
-	@rm -rf $(VENV) $(LOWEST) $(CONVERTER) demo report-gpu build dist docs/_build docs/generated
+	@rm -rf $(VENV) $(LOWEST) $(CONVERTER) demo report-gpu build dist docs/_build
 	@rm -rf *.egg-info plugins/*/*.egg-info plugins/*/build
 	@rm -rf .benchmarks .hypothesis
 	@rm -rf .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
