@@ -22,15 +22,12 @@ version = release
 
 extensions = [
     "sphinx.ext.autodoc",
-    "sphinx.ext.autosummary",
     "sphinx.ext.mathjax",
     "numpydoc",
 ]
-templates_path = ["_templates"]
 exclude_patterns = ["_build"]
 default_role = "py:obj"
 
-autosummary_generate = True
 autodoc_member_order = "bysource"
 autodoc_typehints_format = "short"
 # What NNI, Lightning and torch say of their own methods is theirs to print.

@@ -19,6 +19,11 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 if sys.version_info < (3, 12):
     os.environ.setdefault("SETUPTOOLS_USE_DISTUTILS", "stdlib")
 
+# Before any library of linear algebra is loaded: two processes of tests keep two processors busy, and threads that wait
+# for each other there make a fit of a hundred numbers take seconds.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 import torch
 
 # Examples are drawn from a fixed seed and never judged by how long they take.

@@ -180,6 +180,7 @@ def test_space_of_other_inputs_than_the_table_is_refused(fails, space, tmp_path)
     assert "The table is for inputs of the shape (1, 3, 28, 28)" in fails(*asked)
 
 
+@pytest.mark.slow
 def test_networks_of_the_space_are_validated(run, space, table):
     how = ("--networks", 2, "--budget", "10min", "--rounds", 2, "--out", "found.json")
     run("validate", table, "--space", space, *how)

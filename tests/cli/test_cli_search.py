@@ -48,10 +48,12 @@ def _content(searched, name="search.json"):
     return json.loads((searched[0] / name).read_text())
 
 
+@pytest.mark.slow
 def test_search_writes_its_files(searched):
     assert sorted(path.name for path in searched[0].iterdir()) == sorted(FILES)
 
 
+@pytest.mark.slow
 def test_result_is_a_sample_that_the_space_freezes_with_the_weights(searched):
     network = FBNetSpace(**TINY).freeze(_content(searched, "result.json"))
     missing = network.load_state_dict(load_file(searched[0] / "weights.safetensors"), strict=True)
@@ -59,6 +61,7 @@ def test_result_is_a_sample_that_the_space_freezes_with_the_weights(searched):
     assert network.eval()(torch.zeros(2, 3, 32, 32)).shape == (2, 10)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_few_digits")
 def test_a_table_of_more_classes_than_the_data_set_has_is_searched(run, tmp_path):
     """As `build-lut --space fbnet` makes it: for the thousand classes of ImageNet."""
@@ -70,11 +73,13 @@ def test_a_table_of_more_classes_than_the_data_set_has_is_searched(run, tmp_path
     assert (20,) in {tuple(tensor.shape) for tensor in weights}
 
 
+@pytest.mark.slow
 def test_result_meets_the_target_with_its_margin(searched, built):
     latency = TableEstimator(LookupTable.load(built[0])).estimate_sample(_content(searched, "result.json")).value
     assert latency <= 0.95 * searched[2] / 1e3
 
 
+@pytest.mark.slow
 def test_picture_is_no_blank_png(searched):
     path = searched[0] / "search.png"
     assert path.read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
@@ -83,6 +88,7 @@ def test_picture_is_no_blank_png(searched):
     assert pixels[..., :3].std() > 0.02
 
 
+@pytest.mark.slow
 def test_record_tells_what_was_searched(searched, built):
     content = _content(searched)
     assert content["space"] == "fbnet"
@@ -94,6 +100,7 @@ def test_record_tells_what_was_searched(searched, built):
     assert content["aim"] == pytest.approx(0.95 * content["target"])
 
 
+@pytest.mark.slow
 def test_record_tells_what_was_found(searched, built):
     content = _content(searched)
     assert content["sample"] == _content(searched, "result.json")
@@ -103,6 +110,7 @@ def test_record_tells_what_was_found(searched, built):
     assert 0 <= content["accuracy"] <= 1
 
 
+@pytest.mark.slow
 def test_record_tells_what_was_measured(searched):
     """As it was, and at the speed of the table: the validation of one network."""
     content = _content(searched)
@@ -115,12 +123,14 @@ def test_record_tells_what_was_measured(searched):
     assert content["not_measured"] is None
 
 
+@pytest.mark.slow
 def test_record_tells_every_epoch(searched):
     history = _content(searched)["history"]
     assert [epoch["index"] for epoch in history] == [0, 1]
     assert set(history[0]) == {"index", "loss", "accuracy", "cost", "temperature", "duration"}
 
 
+@pytest.mark.slow
 def test_record_and_report_name_every_choice(searched):
     content = _content(searched)
     assert content["choices"] == content["sample"]
@@ -128,24 +138,28 @@ def test_record_and_report_name_every_choice(searched):
         assert any(label in line and choice in line for line in searched[1].stdout.splitlines())
 
 
+@pytest.mark.slow
 def test_progress_is_told_for_every_epoch(searched):
     stderr = searched[1].stderr
     for text in ("epoch 1: loss", "epoch 2: loss", "accuracy", "expected latency", "temperature 5.00"):
         assert text in stderr
 
 
+@pytest.mark.slow
 def test_summary_lists_layers_and_files(searched):
     stdout = searched[1].stdout
     for text in ("layer0", "layer6", "rest", "accuracy", "on held-out images", "Wrote"):
         assert text in stdout
 
 
+@pytest.mark.slow
 def test_record_is_shown(searched, run):
     shown = run("show", searched[0] / "search.json").stdout
     assert "on held-out images" in shown
     assert "layer0" in shown
 
 
+@pytest.mark.slow
 def test_summary_compares_prediction_and_measurement(searched):
     stdout, content = searched[1].stdout, _content(searched)
     used = f"uses {content['used'] * 100:.1f} % of the target of {format_seconds(content['target'])} less its margin"
@@ -160,6 +174,7 @@ def test_summary_compares_prediction_and_measurement(searched):
     assert "judged at the table's speed" in stdout
 
 
+@pytest.mark.slow
 def test_found_network_can_be_estimated_from_its_file(searched, built, run):
     command = ["estimate", "--architecture", searched[0] / "result.json", "--latency-estimator", built[0], "--json"]
     assert json.loads(run(*command).stdout)["latency_s"] == pytest.approx(_content(searched)["predicted"])

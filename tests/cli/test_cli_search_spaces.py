@@ -113,6 +113,7 @@ def test_networks_of_a_file_can_be_sent_to_other_processes():
     assert type(made).__module__ in cloudpickle.list_registry_pickle_by_value()
 
 
+@pytest.mark.slow
 def test_input_is_that_of_the_space(own, hub):
     assert own[2]["input_shape"] == [1, 3, 16, 16]
     assert hub[2]["input_shape"] == [1, 3, 32, 32]
@@ -127,11 +128,13 @@ def test_report_and_record_name_what_was_chosen(own, hub, tried):
             assert any(label in line and choice in line for line in lines)
 
 
+@pytest.mark.slow
 def test_first_strategy_that_can_is_taken(own):
     assert own[2]["strategy"] == "fbnet"
     assert "with fbnet on digits" in own[0].stderr
 
 
+@pytest.mark.slow
 def test_result_meets_the_target_and_is_measured(own):
     done, _, record = own
     assert record["predicted"] <= record["aim"] == pytest.approx(0.95 * 0.5e-3)
@@ -141,6 +144,7 @@ def test_result_meets_the_target_and_is_measured(own):
         assert text in done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("found", ["own", "hub", "tried"])
 def test_weights_fit_the_network_of_the_sample(found, request):
     _, out, record = request.getfixturevalue(found)
@@ -150,6 +154,7 @@ def test_weights_fit_the_network_of_the_sample(found, request):
     assert network.eval()(torch.zeros(2, 3, 32, 32)).shape == (2, 10)
 
 
+@pytest.mark.slow
 def test_network_found_can_be_estimated_from_its_file(own, run, acts):
     _, out, record = own
     command = ["estimate", "--space", OWN, "--num-classes", 10, "--architecture", out / "result.json"]
@@ -157,6 +162,7 @@ def test_network_found_can_be_estimated_from_its_file(own, run, acts):
     assert found["latency_s"] == pytest.approx(record["predicted"], rel=1e-6)
 
 
+@pytest.mark.slow
 def test_trials_are_told_and_the_best_is_found(tried):
     done, _, record = tried
     assert [trial["index"] for trial in record["history"]] == [0, 1]
@@ -166,6 +172,7 @@ def test_trials_are_told_and_the_best_is_found(tried):
     assert "trial 2: accuracy" in done.stderr
 
 
+@pytest.mark.slow
 def test_epochs_of_a_strategy_that_draws_have_no_temperature(hub):
     done, _, record = hub
     assert record["history"][0]["temperature"] is None
@@ -173,6 +180,7 @@ def test_epochs_of_a_strategy_that_draws_have_no_temperature(hub):
     assert "temperature" not in done.stderr
 
 
+@pytest.mark.slow
 def test_same_seed_finds_the_same(search, hub):
     again = search(*SMALL, "--strategy", "enas", "--no-measure")[2]
     for name in ("sample", "predicted", "accuracy"):
@@ -232,6 +240,7 @@ def test_target_out_of_reach_is_refused(refused):
     assert "No network of the space meets a latency of 1.00 us" in refused("--space", OWN, target=0.001)
 
 
+@pytest.mark.slow
 def test_tutorial_space_of_nni_is_searched_with_pictures_of_one_channel(search):
     quick = ["--strategy", "random", "--trials", 1, "--epochs", 1, "--final-epochs", 0, "--no-measure"]
     done, out, record = search("--space", f"{HELLO}:HelloSpace", "--dataset", f"{HELLO}:pictures", *quick)

@@ -46,12 +46,6 @@ def _check(done, expected):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["Exits", "Crashes"])
-def test_estimate_survives_a_network(name):
-    _check(_run("estimate", name), ENDS[name])
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ENDS)
 @pytest.mark.parametrize("command", _COMMANDS)
 def test_every_command_survives_every_network(command, name):

@@ -98,6 +98,7 @@ def validated(run, built, tmp_path_factory):
     return out, result
 
 
+@pytest.mark.slow
 def test_validation_of_this_machine_writes_its_files(validated):
     out, _ = validated
     content = json.loads(out.read_text())
@@ -107,6 +108,7 @@ def test_validation_of_this_machine_writes_its_files(validated):
     assert imread(out.with_suffix(".png")).std() > 0.02
 
 
+@pytest.mark.slow
 def test_validation_of_this_machine_says_what_it_did(validated):
     out, result = validated
     assert f"Wrote {out} and {out.with_suffix('.png')}" in result.stdout

@@ -73,6 +73,7 @@ def _hold(number: int) -> int:
     return number
 
 
+@pytest.mark.slow
 def test_a_process_that_grows_is_replaced_without_a_warning() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")

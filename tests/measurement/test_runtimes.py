@@ -40,7 +40,7 @@ _tf32 = pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores:UserWarnin
         lambda: TorchScript("cpu"),
         lambda: TorchScript("cpu", channels_last=True),
         lambda: TorchScript("cpu", threads=2, precision="bf16"),
-        pytest.param(lambda: TorchCompile("cpu"), marks=_compiler),
+        pytest.param(lambda: TorchCompile("cpu"), marks=[pytest.mark.slow, _compiler]),
         pytest.param(lambda: TorchCompile("cpu", channels_last=True), marks=[pytest.mark.slow, _compiler]),
         pytest.param(lambda: TorchCompile("cpu", threads=2, precision="bf16"), marks=[pytest.mark.slow, _compiler]),
         pytest.param(lambda: TorchEager("cuda"), marks=[pytest.mark.gpu, _gpu]),
