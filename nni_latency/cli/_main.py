@@ -46,7 +46,7 @@ COMMANDS: dict[str, str] = {
     "measure-networks": "nni_latency.cli._measure_networks",
     "transfer": "nni_latency.cli._transfer",
     "adapt": "nni_latency.cli._adapt",
-    "database": "nni_latency.cli._database",
+    "db": "nni_latency.cli._db",
     "evolve": "nni_latency.cli._evolve",
     "plugins": "nni_latency.cli._plugins",
 }
@@ -76,7 +76,7 @@ _SUMMARIES = {
     "measure-networks": "Measure many networks on several platforms: a data set of latencies.",
     "transfer": "Learn the latencies of a new device from a few networks and known devices.",
     "adapt": "Make a table of this device from a few measurements and tables of other devices.",
-    "database": "Inspect, share and clean up the database of measurements.",
+    "db": "Inspect, share and clean up the database of measurements.",
     "evolve": "Learn from what the database has got to know since the last time.",
     "plugins": "List what plugins registered, such as runtimes and estimators.",
 }

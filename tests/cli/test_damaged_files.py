@@ -75,7 +75,7 @@ def test_a_database_with_text_that_is_none_is_refused_by_name(invoke, tmp_path, 
         connection.execute(change)
         connection.commit()
     for command in ("info", "query"):
-        done = invoke(["database", "--database", path, command, "--json"])
+        done = invoke(["db", command, "--database", path, "--json"])
         assert isinstance(done.exception, SystemExit | None), done.exception
         assert done.exit_code == 0 or "damaged.sqlite" in done.stderr
 
@@ -83,7 +83,7 @@ def test_a_database_with_text_that_is_none_is_refused_by_name(invoke, tmp_path, 
 def test_a_database_whose_schema_is_no_text_is_refused(fails, tmp_path):
     path = _database(tmp_path / "damaged.sqlite")
     path.write_bytes(path.read_bytes().replace(b"CREATE TABLE", b"CREATE T\xff\xfe\xfd\xfc"))
-    assert "damaged.sqlite" in fails("database", "--database", path, "info")
+    assert "damaged.sqlite" in fails("db", "info", "--database", path)
 
 
 def test_an_attribute_of_the_wrong_type_is_named(fails, tmp_path, predictor):

@@ -253,12 +253,12 @@ _KINDS = {
     "store.sqlite": (
         (change_sqlite,),
         lambda _: [
-            ["database", "--database", "FILE", "info", "--json"],
-            ["database", "--database", "FILE", "query", "--json"],
-            ["database", *_DATABASE, "import", "FILE"],
-            ["database", "merge", "FILE", *_OUT],
-            ["database", "--database", "FILE", "export", "out.csv", "--overwrite"],
-            ["database", "--database", "FILE", "prune", "--keep-latest", "1", "--yes"],
+            ["db", "info", "--database", "FILE", "--json"],
+            ["db", "query", "--database", "FILE", "--json"],
+            ["db", "import", "FILE", *_DATABASE],
+            ["db", "merge", "FILE", *_OUT],
+            ["db", "export", "--database", "FILE", "out.csv", "--overwrite"],
+            ["db", "prune", "--database", "FILE", "--keep-latest", "1", "--yes"],
         ],
     ),
     "exported.onnx": ((change_onnx,), _onnx_commands),
