@@ -28,7 +28,7 @@ class _GraphOptions:
     """What is learned from, and how."""
 
     data: tuple[Path, ...] = option(
-        "Data set: a file of measure-networks, a folder in NNLQP's layout, or shipped; repeat for several.",
+        "Data set: a file of dataset measure, a folder in NNLQP's layout, or shipped; repeat for several.",
         "--data",
         multiple=True,
         required=True,
@@ -53,7 +53,7 @@ class _GraphOptions:
 def fit_graph(fit: _GraphOptions, output: OutputOptions, where: FitRemoteOptions) -> None:
     """Fit a predictor of whole networks to measured ones, for all of their platforms at once.
 
-    With --from, one platform is added to a predictor, from a few networks; 'nni-latency families suggest' says which
+    With --from, one platform is added to a predictor, from a few networks; 'nni-latency dataset suggest' says which
     to measure.
     """
     if fit.jobs is not None and where.remote is not None:

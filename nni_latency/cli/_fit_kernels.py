@@ -14,8 +14,7 @@ import nni_latency.loading as loading
 import nni_latency.plots as plots
 from nni_latency.cli._console import print_lines, progress, remarks
 from nni_latency.cli._kernel_report import kernel_report
-from nni_latency.cli._measure_networks import NAMES
-from nni_latency.cli._option import grouped, option, output_option
+from nni_latency.cli._option import NAMES, grouped, option, output_option
 from nni_latency.cli._output_options import OutputOptions
 from nni_latency.cli._report import ReportingCommand, print_report
 from nni_latency.errors import InvalidValueError, UnknownNameError, listed
@@ -28,7 +27,7 @@ class _KernelOptions:
     """What is learned from, and how."""
 
     data: tuple[Path, ...] = option(
-        "Data set: a file of measure-networks, or shipped; repeat for several.",
+        "Data set: a file of dataset measure, or shipped; repeat for several.",
         "--data",
         multiple=True,
         required=True,
@@ -54,8 +53,8 @@ class _KernelOptions:
 def fit_kernels(fit: _KernelOptions, output: OutputOptions) -> None:
     """Fit predictors of kernels to the kernels inside of measured networks.
 
-    The networks are those of measure-networks, in a runtime that tells what its nodes take. Networks of mixed blocks
-    have kernels of most kinds and sizes: 'nni-latency measure-networks --families mixed' measures them.
+    The networks are those of dataset measure, in a runtime that tells what its nodes take. Networks of mixed blocks
+    have kernels of most kinds and sizes: 'nni-latency dataset measure --family mixed' measures them.
     """
     networks = _networks(fit)
     out = output.path(f"{networks[0].platform.id}.kernels.json")

@@ -41,6 +41,16 @@ def output_option(text: str, *flags: str, **attributes: Any) -> Any:
     return option(text, *flags, type=OutputFile(), **attributes)
 
 
+def names_option(text: str, flag: str, **attributes: Any) -> Any:
+    """Make a field of a group that holds names: the option is repeated, or its names are separated by commas."""
+    attributes = {"metavar": "NAME", **attributes}
+    return option(text, flag, type=NAMES, multiple=True, callback=_joined, **attributes)
+
+
+def _joined(context: click.Context, parameter: click.Parameter, given: tuple[tuple[str, ...], ...]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(name for names in given for name in names))
+
+
 def grouped(**changes: Mapping[str, Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Add the options of every group in a command's signature, and call the command with the groups.
 
@@ -127,6 +137,14 @@ def _parse_batch_sizes(text: str) -> tuple[int, ...]:
     return tuple(dict.fromkeys(sizes))
 
 
+def _parse_names(text: str) -> tuple[str, ...]:
+    """Split names that are separated by commas."""
+    names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+    if not names:
+        raise InvalidValueError("It must be names separated by commas. Got none.")
+    return names
+
+
 def _parse_milliseconds(text: str) -> float:
     try:
         value = float(text)
@@ -173,3 +191,6 @@ JSON_OBJECT = parsed("json", _parse_object)
 
 #: A name and a value, which is JSON or text, such as ``channels_last=true``.
 ASSIGNMENT = parsed("name=value", _parse_assignment)
+
+#: Names separated by commas.
+NAMES = parsed("name[,name...]", _parse_names)

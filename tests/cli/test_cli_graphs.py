@@ -92,10 +92,10 @@ def test_networks_are_compared(run, fails, predictor, folder):
 
 def test_networks_to_measure_are_suggested(run, fails, predictor, folder, tmp_path):
     found = json.loads(
-        run("families", "suggest", folder / "onnx", "--samples", 4, "--predictor", predictor, "--json").stdout
+        run("dataset", "suggest", folder / "onnx", "--samples", 4, "--predictor", predictor, "--json").stdout
     )
     assert len({row["network"] for row in found["networks"]}) == 4
-    assert "no ONNX file" in fails("families", "suggest", tmp_path, "--predictor", predictor)
+    assert "no ONNX file" in fails("dataset", "suggest", tmp_path, "--predictor", predictor)
 
 
 def test_mistakes_are_said_in_one_sentence(fails, predictor, folder, net, tmp_path):

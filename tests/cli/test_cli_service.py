@@ -20,14 +20,14 @@ pytest.importorskip("onnx", reason="the package onnx is not installed")
 
 def test_keys_are_added_listed_and_removed(run, fails, tmp_path):
     path = tmp_path / "keys.json"
-    text = run("keys", "add", path, "alice", "--role", "measure").stdout.strip()
+    text = run("serve", "keys", "add", path, "alice", "--role", "measure").stdout.strip()
     found = ApiKeys.load(path).find(text)
     assert (found.name, found.role) == ("alice", "measure")
-    assert "must be new" in fails("keys", "add", path, "alice")
-    assert "alice" in run("keys", "list", path).stdout
-    assert "Removed the key of alice" in run("keys", "remove", path, "alice").stdout
-    assert "Unknown key 'alice'" in fails("keys", "remove", path, "alice")
-    assert "There are no keys" in run("keys", "list", path).stdout
+    assert "must be new" in fails("serve", "keys", "add", path, "alice")
+    assert "alice" in run("serve", "keys", "list", path).stdout
+    assert "Removed the key of alice" in run("serve", "keys", "remove", path, "alice").stdout
+    assert "Unknown key 'alice'" in fails("serve", "keys", "remove", path, "alice")
+    assert "There are no keys" in run("serve", "keys", "list", path).stdout
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,7 @@ def test_keys_are_added_listed_and_removed(run, fails, tmp_path):
         (["--host", "0.0.0.0"], "Other machines reach '0.0.0.0', and anybody could measure. Make keys with"),
         (["--keys", "nope.json"], "nope.json"),
         (["--database", "memory"], "A service keeps what it measures"),
-        (["--platforms", "nope"], "Unknown runtime 'nope'"),
+        (["--platform", "nope"], "Unknown runtime 'nope'"),
         (["--database", "mysql://x"], "A database must be a file"),
         (["--port", "99999"], "99999"),
         (["--remote", "farm:127.0.0.1:1"], "No farm answers at tcp://127.0.0.1:1: Connection refused."),
@@ -64,7 +64,7 @@ def test_a_service_that_is_not_there_is_one_sentence(fails, words, sentence):
 
 @pytest.mark.slow
 def test_a_service_runs_until_it_is_interrupted(run, fails, tmp_path):
-    words = ["serve", "--port", "0", "--database", str(tmp_path / "m.sqlite"), "--platforms", "torch", "--budget", "2s"]
+    words = ["serve", "--port", "0", "--database", str(tmp_path / "m.sqlite"), "--platform", "torch", "--budget", "2s"]
     with subprocess.Popen(
         [sys.executable, "-m", "nni_latency", *words],
         stdout=subprocess.PIPE,

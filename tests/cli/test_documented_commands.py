@@ -35,8 +35,9 @@ _COMMANDS = commands()
 
 #: Commands that measure, or need what was measured on this machine.
 _MEASURING = {
-    *("build-lut", "validate", "search", "micro-benchmark", "build-kernels", "detect-fusion", "adapt", "rebuild"),
-    *("measure-networks", "profile-operators", "query", "serve", "evolve", "farm"),
+    *("build-lut", "validate", "search", "micro-benchmark", "build-kernels", "detect-fusion", "adapt"),
+    *("profile-operators", "query", "serve", "evolve", "farm"),
+    *("dataset measure", "table rebuild"),
 }
 
 #: Estimators that measure on demand.
@@ -65,7 +66,7 @@ def _measures(words):
     context = _contexts(words)[-1]
     asked = str(context.params.get("latency_estimator", ""))
     return (
-        (words[0] in _MEASURING and not context.params.get("source"))
+        (({words[0], " ".join(words[:2])} & _MEASURING) and not context.params.get("source"))
         or asked.partition(":")[0] in _ON_DEMAND
         or any("://" in word for word in words)
     )
@@ -96,10 +97,10 @@ def files(run, tmp_path_factory):
     for name in ("cells.json", "my_space.json"):
         shutil.copy(ROOT / "tests" / "tables" / "data" / "operator_table_1.json", folder / name)
     layers = [f"layer{place}" for place in range(22)]
-    run("subset", table, "--layers", ",".join(layers[:2]), "--out", folder / "part.json")
-    run("subset", table, "--layers", ",".join(layers[2:]), "--out", folder / "rest.json")
+    run("table", "subset", table, "--layers", ",".join(layers[:2]), "--out", folder / "part.json")
+    run("table", "subset", table, "--layers", ",".join(layers[2:]), "--out", folder / "rest.json")
     for name, unit in (("fbnet-cpu.txt", "us"), ("lut.txt", "ms")):
-        run("export", table, "--format", "text", "--unit", unit, "--out", folder / name)
+        run("table", "export", table, "--format", "text", "--unit", unit, "--out", folder / name)
     runtime = FakeRuntime(lambda op: 2e-6 + 3e-11 * features_of(op).flops)
     protocol, series = Protocol(n_warmup=0, rounds=1, time_budget=600.0), [(block, (1,)) for block in draw_blocks(24)]
     run_benchmarks(runtime, protocol, folder / "others.json", series=series)
@@ -126,11 +127,11 @@ def files(run, tmp_path_factory):
     (folder / "nnlqp" / "onnx").mkdir(parents=True)
     shutil.copy(folder / "net.onnx", folder / "nnlqp" / "onnx" / "net.onnx")
     (folder / "nnlqp" / "gt.txt").write_text("1 onnx/net.onnx 1 3.5 net laptop\n")
-    run("import", folder / "measured" / "gt.txt", "--out", folder / "networks.zip")
+    run("dataset", "merge", folder / "measured" / "gt.txt", "--out", folder / "networks.zip")
     keys = {"Conv-input:224x224x3-output:112x112x24": 1.5, "Logits-input:1x1x1536-output:1000": 0.9}
     (folder / "jetson.json").write_text(json.dumps(keys))
     elsewhere = ("--space", "none", "--unit", "ms", "--platform", "jetson", "--out", folder / "jetson-table.json")
-    run("import", folder / "jetson.json", *elsewhere)
+    run("table", "import", folder / "jetson.json", *elsewhere)
     _write_latencies(folder, layers)
     _write_operators(folder)
     _write_own_space(folder)
