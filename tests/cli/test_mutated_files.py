@@ -265,11 +265,11 @@ _KINDS = {
     "built.onnx": ((change_onnx, change_onnx, change_onnx), _onnx_commands),
     "columns.csv": (
         (change_text,),
-        lambda _: [["transfer", *TINY_OPTIONS, "--architectures", "networks.csv", "--sources", "FILE", *_OUT]],
+        lambda _: [["learn", "transfer", *TINY_OPTIONS, "--architectures", "networks.csv", "--from", "FILE", *_OUT]],
     ),
     "networks.csv": (
         (change_text,),
-        lambda _: [["transfer", *TINY_OPTIONS, "--architectures", "FILE", "--sources", "columns.csv", *_OUT]],
+        lambda _: [["learn", "transfer", *TINY_OPTIONS, "--architectures", "FILE", "--from", "columns.csv", *_OUT]],
     ),
 }  # fmt: skip
 

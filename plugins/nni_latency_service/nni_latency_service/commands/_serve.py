@@ -64,7 +64,8 @@ class _AnswerOptions:
     )
     budget: float = option("Maximum time spent measuring a network.", type=DURATION, default="20s")
     every: float | None = option(
-        "Learn from the database this often, such as 1h, as 'nni-latency evolve' does.  [default: never]", type=DURATION
+        "Learn from the database this often, such as 1h, as 'learn graph --from-database' does.  [default: never]",
+        type=DURATION,
     )
 
 
