@@ -45,7 +45,7 @@ WORKERS = (1, 2, 4, 8, 16, 32, 64, 125, 250, 500, 1000)
 LONG_SLICES = (0.25, 1.0, 5.0, 20.0)
 
 #: A data set of networks: batches of 32 are loaded in one job and visited in 10 rounds, a job each, as
-#: ``nni-latency measure-networks`` does; loading takes 10 s, a round 2 s.
+#: ``nni-latency dataset measure`` does; loading takes 10 s, a round 2 s.
 BATCH, LOADING, ROUNDS, ROUND = 32, 10.0, 10, 2.0
 SUBJECTS = 1_000_000
 

@@ -33,12 +33,12 @@ from nni_latency.units import format_metric, format_percent, format_seconds
 
 #: Seconds that all of it and each measuring step may spend, and options of the space.
 FULL: dict[str, Any] = {
-    "limit": 600, "build": 60, "validate": 40, "micro-benchmark": 60, "batches": (1, 32), "space": {},
+    "limit": 600, "build": 60, "validate": 40, "blocks": 60, "batches": (1, 32), "space": {},
     "energy": 90, "meters": ("nvml:energy", "nvml:power"), "operators": 90,
     "models": ("resnet18", "mobilenetv2", "squeezenet", "efficientnet", "vit"),
 }  # fmt: skip
 _SMALL = {"input_size": 32, "num_classes": 10, "width": 0.25, "depth": 0.25}
-TINY: dict[str, Any] = {"build": 10, "validate": 20, "micro-benchmark": 20, "batches": (1, 2), "space": _SMALL}
+TINY: dict[str, Any] = {"build": 10, "validate": 20, "blocks": 20, "batches": (1, 2), "space": _SMALL}
 TINY |= {"limit": 1500, "energy": 10, "meters": ("constant:30",), "operators": 10, "models": ("nasbench201",)}
 
 #: Ways to add up the operators of a network.
@@ -158,15 +158,11 @@ class Report:
 
     def micro_benchmarks(self) -> Step:
         """Run the micro-benchmarks and fit them."""
-        points, picture = self.out / "micro-benchmark.json", self.out / "acts.png"
-        self.command(
-            *("nni_latency", "micro-benchmark", "--device", self.device, "--out", str(points), "--overwrite"),
-            *("--budget", f"{self.settings['micro-benchmark']}s", "--fresh"),
-        )
-        out = self.out / "acts.json"
+        picture = self.out / "acts.png"
         printed = self.command(
-            *("nni_latency", "fit", "acts", str(points), "--out", str(out), "--overwrite"),
-            *("--plot", str(picture), "--json"),
+            *("nni_latency", "learn", "device", "--device", self.device, "--out", str(self.out / "acts.json")),
+            *("--points", str(self.out / "points.json"), "--plot", str(picture), "--overwrite", "--fresh", "--json"),
+            *("--budget", f"{self.settings['blocks']}s"),
         )
         return {**json.loads(printed), "picture": picture.name}
 

@@ -1,6 +1,6 @@
 """Draw the latency of a convolution over its output channels, predicted and measured on this machine.
 
-    nni-latency build-kernels --kernels conv --budget 10min --out kernels.json
+    nni-latency learn kernels --kernel conv --budget 10min --out kernels.json
     python examples/kernel_staircase.py kernels.json --out staircase.png
 
 A runtime computes several channels at a time, so that latency rises in steps. A forest of configuration, FLOPs and

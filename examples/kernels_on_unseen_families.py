@@ -4,8 +4,8 @@ Kernels are sampled around configurations of a prior. The families here have no 
 the spaces of NNI's hub that belong to them:
 
     python examples/kernel_prior.py --out prior.json --without mobilenetv3 --without proxylessnas --without shufflenet
-    nni-latency detect-fusion --runtime openvino --out rules.json
-    nni-latency build-kernels --runtime openvino --prior prior.json --budget 30min --out kernels.json
+    nni-latency learn kernels --fusion all --runtime openvino --out rules.json
+    nni-latency learn kernels --runtime openvino --prior prior.json --budget 30min --out kernels.json
     python examples/kernels_on_unseen_families.py kernels.json,rules.json --out families.png
 
 Every family has ten members at random around the published network. They are measured in rounds, family after family.

@@ -1,6 +1,6 @@
 """A network of the form of ResNet-18, to divide into kernels.
 
-nni-latency detect-fusion --runtime torchscript --out rules.json
+nni-latency learn kernels --fusion all --runtime torchscript --out rules.json
 nni-latency show rules.json --network examples/residual_network.py:Net --input 3,224,224 --plot kernels.png
 """
 

@@ -1,6 +1,6 @@
 """How far an ACTS fit is off on this machine: on blocks that it never saw, and on five whole networks.
 
-It measures the predefined micro-benchmarks as ``nni-latency micro-benchmark`` does; then the same points again, in
+It measures the predefined micro-benchmarks as ``nni-latency learn device`` does; then the same points again, in
 rounds that they share with random blocks of other channels, sizes, strides and kinds in other proportions; then whole
 networks. Both variants are fitted on the predefined points and scored on the rest. Scores within the shared rounds tell
 how good the fit is; those of a fit on the first points, minutes older, contain what changed since in the speed of

@@ -1,6 +1,6 @@
 """Pictures of the page of a service that runs, as the documentation shows them.
 
-    nni-latency serve --platforms onnxruntime,openvino
+    nni-latency serve --platform onnxruntime,openvino
     python examples/service_pictures.py http://127.0.0.1:8765 small.onnx large.onnx --out pictures
 
 They are taken by playwright in Debian's Chromium: wide in light colours, and as narrow as a phone in dark ones. Nothing

@@ -6,7 +6,7 @@ families that are learned from. Networks of mixed blocks are of no family, and a
 summed, with four numbers of the whole network); the sum of kernels where --kernels names predictors. All of them see
 the same networks in the same run.
 
-    nni-latency measure-networks --families all --per-family 60 --out networks.zip
+    nni-latency dataset measure --family all --per-family 60 --out networks.zip
     python examples/unseen_families.py networks.zip --platform epyc-7763.onnxruntime.fp32.t1 --out unseen
 
 What was found is kept in the folder, family by family, so that an interrupted run goes on where it was. With

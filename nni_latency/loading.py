@@ -197,8 +197,8 @@ def load_kernels(argument: str) -> estimators.Estimator:
     Parameters
     ----------
     argument : str
-        A file of ``nni-latency build-kernels``, and one of ``nni-latency detect-fusion``; without the second, the file
-        ``fusion.PLATFORM.json`` beside the first.
+        A file of ``nni-latency learn kernels``, and one of ``nni-latency learn kernels --fusion all``; without the
+        second, the file ``fusion.PLATFORM.json`` beside the first.
 
     Raises
     ------
@@ -216,7 +216,7 @@ def load_kernels(argument: str) -> estimators.Estimator:
         runtime = costs.platform.runtime
         raise InvalidValueError(
             f"There is no file {str(rules)!r} with the rules by which {runtime} makes kernels. Find them out with "
-            f"'nni-latency detect-fusion', or name them: kernels:{first},RULES"
+            f"'nni-latency learn kernels --fusion all', or name them: kernels:{first},RULES"
         )
     return estimators.KernelEstimator(fusion.read_rules(rules, costs.platform), costs, constant=costs.constant)
 
@@ -227,9 +227,9 @@ def load_energy(argument: str) -> estimators.Estimator:
     Parameters
     ----------
     argument : str
-        A file of ``nni-latency fit energy``; one of its devices, which may be left out where there is one alone, or the
-        facts of another one, as in ``flops=1e13,bandwidth=6e11,power=165,rest=30,launch=1e-5``; and what is estimated,
-        ``metric=energy``, which is the default, or ``metric=latency``.
+        A file of ``nni-latency learn energy``; one of its devices, which may be left out where there is one alone, or
+        the facts of another one, as in ``flops=1e13,bandwidth=6e11,power=165,rest=30,launch=1e-5``; and what is
+        estimated, ``metric=energy``, which is the default, or ``metric=latency``.
 
     Raises
     ------

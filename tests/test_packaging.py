@@ -108,7 +108,7 @@ def test_plain_install_predicts_a_network_that_it_generates(tmp_path):
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    run("families", "generate", "--family", "squeezenet", "--per-family", "1", "--out", "nets")
+    run("dataset", "generate", "--family", "squeezenet", "--per-family", "1", "--out", "nets")
     (file,) = tmp_path.glob("nets/*.onnx")
     assert "onnxruntime.fp32.t1" in run("predict", str(file))
 

@@ -1,4 +1,4 @@
-"""What ``fit acts`` and ``show`` say of a fit: its formula in lines."""
+"""What ``learn device`` and ``show`` say of a fit: its formula in lines."""
 
 from __future__ import annotations
 

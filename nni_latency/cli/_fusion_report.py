@@ -1,4 +1,4 @@
-"""What ``detect-fusion`` and ``show`` say of fusion rules: a verdict for each, and the kernels of a network."""
+"""Reports of fusion rules: a verdict for each, and the kernels that they make of a network."""
 
 from __future__ import annotations
 

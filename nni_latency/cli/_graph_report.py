@@ -1,4 +1,4 @@
-"""What ``fit graph`` and ``show`` say of a graph predictor."""
+"""What ``learn graph`` and ``show`` say of a graph predictor."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``build-kernels`` and ``show`` say of kernel predictors."""
+"""What ``learn kernels`` and ``show`` say of kernel predictors."""
 
 from __future__ import annotations
 

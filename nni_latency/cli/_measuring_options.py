@@ -13,7 +13,7 @@ import nni_latency.loading as loading
 import nni_latency.measurement as measurement
 import nni_latency.measurement.runtimes as runtimes
 import nni_latency.tables as tables
-from nni_latency.cli._option import ASSIGNMENT, DURATION, option
+from nni_latency.cli._option import ASSIGNMENT, DURATION, option, with_fields
 from nni_latency.errors import InvalidValueError, MismatchError
 from nni_latency.platforms import PRECISIONS, Platform
 from nni_latency.plugins import Registration, load_registry
@@ -92,6 +92,36 @@ class EndingOptions:
         return measurement.Protocol(
             rounds=self.rounds, time_budget=self.budget, half_width=self.half_width, threads=threads, seed=seed
         )
+
+
+@dataclass(frozen=True)
+class ProtocolOptions:
+    """When measuring ends, and how visits are made."""
+
+    budget: float | None = option(
+        "Maximum time spent measuring, such as 30s or 5min. Starting and loading come on top.", type=DURATION
+    )
+    protocol_fields: tuple[tuple[str, Any], ...] = option(
+        "Field of the protocol, such as rounds=5 or half_width=0.01; repeat for several.",
+        "--protocol",
+        type=ASSIGNMENT,
+        multiple=True,
+    )
+
+    def of(self, usual: measurement.Protocol, threads: int, seed: int = 0) -> measurement.Protocol:
+        """Return the usual protocol of a command with what the options change.
+
+        Raises
+        ------
+        UnknownNameError
+            If a protocol has no such field.
+        InvalidValueError
+            If a value is outside its range.
+        """
+        fixed = ("threads", "seed", "time_budget")
+        changed = with_fields(usual, self.protocol_fields, "field of the protocol", fixed=fixed)
+        budget = usual.time_budget if self.budget is None else self.budget
+        return dataclasses.replace(changed, time_budget=budget, threads=threads, seed=seed)
 
 
 @dataclass(frozen=True)

@@ -6,18 +6,23 @@ import dataclasses
 import functools
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from pathlib import Path
 from types import NoneType
-from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import click
+from click.core import ParameterSource
 
 from nni_latency.cli._outputs import OutputFile
-from nni_latency.errors import InvalidValueError, LatencyError
+from nni_latency.errors import InvalidValueError, LatencyError, UnknownNameError
 from nni_latency.units import parse_duration, whole_number
 
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
 Value = TypeVar("Value")
+Record = TypeVar("Record", bound="DataclassInstance")
 
 
 def option(text: str, *flags: str, **attributes: Any) -> Any:
@@ -39,6 +44,16 @@ def option(text: str, *flags: str, **attributes: Any) -> Any:
 def output_option(text: str, *flags: str, **attributes: Any) -> Any:
     """Make a field of a group that names a file which the command writes."""
     return option(text, *flags, type=OutputFile(), **attributes)
+
+
+def names_option(text: str, flag: str, **attributes: Any) -> Any:
+    """Make a field of a group that holds names: the option is repeated, or its names are separated by commas."""
+    attributes = {"metavar": "NAME", **attributes}
+    return option(text, flag, type=NAMES, multiple=True, callback=_joined, **attributes)
+
+
+def _joined(context: click.Context, parameter: click.Parameter, given: tuple[tuple[str, ...], ...]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(name for names in given for name in names))
 
 
 def grouped(**changes: Mapping[str, Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -69,9 +84,11 @@ def grouped(**changes: Mapping[str, Any]) -> Callable[[Callable[..., None]], Cal
 
         @functools.wraps(command)
         def run(*objects: Any, **values: Any) -> None:
-            for name, kind in groups.items():
-                values[name] = kind(**{item.name: values.pop(item.name) for item in dataclasses.fields(kind)})
-            command(*objects, **values)
+            made = {
+                name: kind(**{item.name: values.pop(item.name) for item in dataclasses.fields(kind)})
+                for name, kind in groups.items()
+            }
+            command(*objects, **values, **made)
 
         for kind in reversed(groups.values()):
             hints = get_type_hints(kind)
@@ -97,6 +114,50 @@ def _declare(item: dataclasses.Field[Any], hint: Any, changes: Mapping[str, Any]
         attributes["type"] = click.Path(path_type=Path) if kind is Path else kind
     attributes.setdefault("show_default", default not in (None, "") and default is not False)
     return click.option(*(item.metadata["flags"] or [f"--{flag}"]), item.name, **attributes)
+
+
+def with_fields(record: Record, given: Iterable[tuple[str, Any]], what: str, *, fixed: Container[str] = ()) -> Record:
+    """Return a frozen record with the fields that an option such as ``--protocol NAME=VALUE`` gives.
+
+    Parameters
+    ----------
+    record : dataclass
+        The values that are not given.
+    given : iterable of (str, Any)
+        Names and values.
+    what : str
+        What a field is called in messages.
+    fixed : container of str
+        Fields that have options of their own.
+
+    Raises
+    ------
+    UnknownNameError
+        If there is no such field.
+    """
+    values = dict(given)
+    known = [item.name for item in dataclasses.fields(record) if item.name not in fixed]
+    for name in values:
+        if name not in known:
+            raise UnknownNameError.of(what, name, known)
+    return dataclasses.replace(record, **values)
+
+
+def refuse_given(names: Container[str], when: str) -> None:
+    """Raise `InvalidValueError` if the user gave an option that has no effect in what the command is going to do.
+
+    Parameters
+    ----------
+    names : container of str
+        Names of the fields of such options.
+    when : str
+        What the user did, such as "with --dataset".
+    """
+    context = click.get_current_context()
+    for item in context.command.params:
+        name = item.name or ""
+        if name in names and context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            raise InvalidValueError(f"{max(item.opts, key=len)} has no effect {when}. Omit it.")
 
 
 def parsed(name: str, parse: Callable[[str], Value]) -> Callable[[str], Value]:
@@ -125,6 +186,14 @@ def _parse_batch_sizes(text: str) -> tuple[int, ...]:
     if not all(sizes):
         raise InvalidValueError(f"Batch sizes must be whole numbers >= 1, separated by commas. Got {text!r}.")
     return tuple(dict.fromkeys(sizes))
+
+
+def _parse_names(text: str) -> tuple[str, ...]:
+    """Split names that are separated by commas."""
+    names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+    if not names:
+        raise InvalidValueError("It must be names separated by commas. Got none.")
+    return names
 
 
 def _parse_milliseconds(text: str) -> float:
@@ -173,3 +242,6 @@ JSON_OBJECT = parsed("json", _parse_object)
 
 #: A name and a value, which is JSON or text, such as ``channels_last=true``.
 ASSIGNMENT = parsed("name=value", _parse_assignment)
+
+#: Names separated by commas.
+NAMES = parsed("name[,name...]", _parse_names)

@@ -115,7 +115,7 @@ def chosen_platforms(known: graphs.GraphPredictor, names: tuple[str, ...]) -> li
         fitting = ids_named(name, ids)
         if not fitting:
             raise UnknownNameError(
-                f"{UnknownNameError.of('platform', name, ids)} Add one with: nni-latency fit graph --from pretrained"
+                f"{UnknownNameError.of('platform', name, ids)} Add one with: nni-latency learn graph --from pretrained"
             )
         found |= dict.fromkeys(fitting)
     return list(found)

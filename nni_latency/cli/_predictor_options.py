@@ -18,7 +18,7 @@ class PredictorOptions:
     """The predictor that is asked."""
 
     predictor: str = option(
-        f"File of 'nni-latency fit graph', or {graphs.PRETRAINED} for the one that ships.", default=graphs.PRETRAINED
+        f"File of 'nni-latency learn graph', or {graphs.PRETRAINED} for the one that ships.", default=graphs.PRETRAINED
     )
 
     def load(self) -> graphs.GraphPredictor:

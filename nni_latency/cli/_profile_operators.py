@@ -14,10 +14,9 @@ import nni_latency.measurement.runtimes as runtimes
 import nni_latency.plots as plots
 import nni_latency.profiling as profiling
 from nni_latency.cli._console import print_lines, remarks
-from nni_latency.cli._measure_networks import NAMES
 from nni_latency.cli._measuring_options import EndingOptions, MeterOptions, PlatformOptions, StoreOptions, make_runtime
 from nni_latency.cli._model import UserCodeOptions, inputs_option
-from nni_latency.cli._option import grouped, option, output_option
+from nni_latency.cli._option import NAMES, grouped, option, output_option
 from nni_latency.cli._output_options import OutputOptions
 from nni_latency.cli._profile_report import By, profile_report
 from nni_latency.cli._profiled_models import find_models

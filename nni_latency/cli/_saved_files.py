@@ -138,13 +138,13 @@ SAVED_FILES: Mapping[str, SavedFile] = MappingProxyType(
             "a file of benchmark points",
             lambda path: micro_benchmarks.BenchmarkPoints.load(path),
             lambda found, _: points_report(found),
-            undrawn="'nni-latency fit acts --plot' draws them with a fit.",
+            undrawn="'nni-latency learn device --plot' draws them with a fit.",
         ),
         "nni_latency.acts": SavedFile(
             "an ACTS fit",
             lambda path: estimators.ActsEstimator.load(path),
             lambda found, _: acts_report(found),
-            undrawn="'nni-latency fit acts --plot' draws a fit with its points.",
+            undrawn="'nni-latency learn device --plot' draws a fit with its points.",
         ),
         "nni_latency.transfer": SavedFile(
             "a saved transfer",

@@ -98,7 +98,7 @@ class Archive:
             if name not in archive.namelist():
                 raise FileFormatError(
                     f"{str(self.path)!r} is not a data set of networks, or not a whole one: it lacks {name!r}. "
-                    "Name another file, or measure one with 'nni-latency measure-networks'."
+                    "Name another file, or measure one with 'nni-latency dataset measure'."
                 )
             if archive.getinfo(name).file_size > _MOST_BYTES:
                 raise FileFormatError(f"The data set {str(self.path)!r} is not valid: {name!r} is too large.")
@@ -115,7 +115,7 @@ class Archive:
         except zipfile.BadZipFile as error:
             raise FileFormatError(
                 f"{str(self.path)!r} is not a data set of networks, or was cut off: {error}. "
-                "Take it again from where it came, or measure one with 'nni-latency measure-networks'."
+                "Take it again from where it came, or measure one with 'nni-latency dataset measure'."
             ) from error
 
 

@@ -27,7 +27,7 @@ def make_card(entries: Sequence[NetworkEntry], runs: Sequence[Mapping[str, Any]]
         "# Latencies of networks",
         "",
         f"{number_of(len(entries), 'latency', 'latencies')} of {names} of {families}. "
-        "Made by `nni-latency measure-networks` from its records.",
+        "Made by `nni-latency dataset measure` from its records.",
         "",
         "## Platforms",
         "",

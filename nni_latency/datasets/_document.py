@@ -143,7 +143,7 @@ NETWORKS = DocumentFormat(
     1,
     "data set",
     "a data set of networks",
-    "measure one with 'nni-latency measure-networks'.",
+    "measure one with 'nni-latency dataset measure'.",
     model=NetworksDocument,
 )
 

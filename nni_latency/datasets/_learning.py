@@ -17,7 +17,7 @@ def measured_networks(source: str | Path) -> list[MeasuredNetwork]:
     Parameters
     ----------
     source : str or Path
-        A data set of `nni-latency measure-networks`; a folder in NNLQP's layout; or ``shipped`` for the one that ships.
+        A data set of `nni-latency dataset measure`; a folder in NNLQP's layout; or ``shipped`` for the one that ships.
 
     Returns
     -------

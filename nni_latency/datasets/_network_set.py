@@ -221,7 +221,7 @@ def load_networks(path: str | Path | None = None) -> NetworkSet:
     """
     if path is None and not SHIPPED.is_file():
         raise InvalidValueError(
-            "No data set ships with this installation. Name a file, or measure one with 'nni-latency measure-networks'."
+            "No data set ships with this installation. Name a file, or measure one with 'nni-latency dataset measure'."
         )
     archive = Archive(SHIPPED if path is None else path)
     return _networks_of(archive, archive.header())

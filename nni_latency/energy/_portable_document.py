@@ -62,7 +62,7 @@ PORTABLE = DocumentFormat(
     1,
     "portable model",
     "a portable model of time and power",
-    "fit one with: nni-latency fit energy",
+    "fit one with: nni-latency learn energy",
     model=PortableDocument,
 )
 

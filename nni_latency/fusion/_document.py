@@ -57,7 +57,7 @@ FUSION = DocumentFormat(
     1,
     "file of fusion rules",
     "a file of fusion rules",
-    "find them out with: nni-latency detect-fusion",
+    "find them out with: nni-latency learn kernels --fusion all",
     model=FusionDocument,
 )
 

@@ -72,7 +72,7 @@ FORMAT = DocumentFormat(
     1,
     "graph predictor",
     "a graph predictor",
-    "fit one with 'nni-latency fit graph'.",
+    "fit one with 'nni-latency learn graph'.",
     model=GraphPredictorDocument,
 )
 
@@ -129,7 +129,7 @@ def read_predictor(path: Path) -> GraphPredictor:
     if document.description != _description():
         raise FileFormatError(
             f"{str(path)!r} describes operators in another way than this version does. Fit it again with "
-            "'nni-latency fit graph'."
+            "'nni-latency learn graph'."
         )
     found = GraphPredictor(**document.settings.model_dump())
     found.platforms_ = tuple(item.to_platform() for item in document.platforms)
@@ -184,5 +184,5 @@ def _load(path: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
             return content, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError, KeyError, TypeError, ValueError, RecursionError, MemoryError) as error:
         raise FileFormatError(
-            f"{str(path)!r} is no graph predictor that can be read ({error}). Fit one with 'nni-latency fit graph'."
+            f"{str(path)!r} is no graph predictor that can be read ({error}). Fit one with 'nni-latency learn graph'."
         ) from error

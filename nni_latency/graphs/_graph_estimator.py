@@ -38,7 +38,7 @@ class GraphNetworkEstimator(NetworkEstimator):
         Parameters
         ----------
         argument : str
-            A file of ``nni-latency fit graph``, or ``pretrained`` for the one that ships, which is also what an empty
+            A file of ``nni-latency learn graph``, or ``pretrained`` for the one that ships, which is also what an empty
             argument means; and the id of one of its platforms, which may be left out where there is one alone.
 
         Raises

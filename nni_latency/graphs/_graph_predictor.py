@@ -392,7 +392,7 @@ class GraphPredictor(Parametrized):
         if not (np.abs(logarithms) < _LARGEST_LOGARITHM).all():
             raise InvalidValueError(
                 "The graph predictor gives no finite latency of this network. Its weights may be damaged: fit it again "
-                "with 'nni-latency fit graph'."
+                "with 'nni-latency learn graph'."
             )
         return np.exp(logarithms)
 

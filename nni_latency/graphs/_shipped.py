@@ -23,7 +23,7 @@ def shipped_predictor() -> Path:
     """
     if not _FILE.is_file():
         raise UnknownNameError(
-            "No predictor ships with this version. Fit one with 'nni-latency fit graph', and name its file."
+            "No predictor ships with this version. Fit one with 'nni-latency learn graph', and name its file."
         )
     return _FILE
 

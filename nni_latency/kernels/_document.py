@@ -84,7 +84,7 @@ KERNELS = DocumentFormat(
     1,
     "file of kernels",
     "a file of kernel predictors",
-    "make one with: nni-latency build-kernels",
+    "make one with: nni-latency learn kernels",
     model=KernelsDocument,
 )
 

@@ -120,7 +120,7 @@ class KernelPredictors(TableHeader):
                 return predictor
         raise MissingEntryError(
             f"No kernel like {kernel.kind!r} was measured on {self.platform.id}, which has {listed(self.predictors)}. "
-            f"Measure {kernel.kind} as well, with 'nni-latency build-kernels'."
+            f"Measure {kernel.kind} as well, with 'nni-latency learn kernels'."
         )
 
     def scores(self) -> KernelScores | None:

@@ -42,7 +42,7 @@ POINTS = DocumentFormat(
     1,
     "file of points",
     "a file of benchmark points",
-    "measure some with: nni-latency micro-benchmark",
+    "measure some with: nni-latency learn device",
     model=PointsDocument,
 )
 

@@ -224,7 +224,7 @@ class FusionRules:
         if any(one and other and one != other for one, other in zip(mine, asked, strict=True)):
             raise MismatchError(
                 f"The fusion rules are those of the runtime {_written(mine)}, not of {_written(asked)}: "
-                "another runtime makes other kernels. Find out its own with: nni-latency detect-fusion"
+                "another runtime makes other kernels. Find out its own with: nni-latency learn kernels --fusion all"
             )
 
 

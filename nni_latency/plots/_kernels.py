@@ -113,7 +113,7 @@ def _held_out(predictors: KernelPredictors, group: str) -> HeldOut:
     if not known:
         raise InvalidValueError(
             "These predictors do not say what was predicted in cross-validation. Build them again with "
-            "'nni-latency build-kernels': what was measured is not measured again."
+            "'nni-latency learn kernels': what was measured is not measured again."
         )
     columns = (np.array([(item.value, said, item.low, item.high) for item, said in known]) * 1e3).T
     measured, predicted, low, high = columns

@@ -52,7 +52,7 @@ def draw_portable(model: PortableModel, out: str | Path) -> Path:
     if not rows:
         raise InvalidValueError(
             "The portable model does not say what was predicted of operators that it had not seen. Fit it again with "
-            "'nni-latency fit energy'."
+            "'nni-latency learn energy'."
         )
     figure = Figure(figsize=(12.5, 5.8 * len(rows)), layout="constrained")
     pairs = figure.subplots(len(rows), 2, squeeze=False, width_ratios=(2, 3))

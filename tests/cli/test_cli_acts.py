@@ -1,4 +1,4 @@
-"""``micro-benchmark`` and ``fit acts`` on the command line."""
+"""``learn device`` on the command line."""
 
 from __future__ import annotations
 
@@ -43,9 +43,8 @@ def points(tmp_path_factory):
 @pytest.mark.slow
 def test_fit_writes_a_fit_and_pictures(run, points, tmp_path):
     known, unknown, _ = points
-    printed = run(
-        "fit", "acts", known, "--out", "fit.json", "--test", unknown, "--plot", "fit.png", "--test-plot", "test.png"
-    ).stdout
+    run("learn", "device", known, "--out", "known.json", "--plot", "fit.png")
+    printed = run("learn", "device", known, "--out", "fit.json", "--test", unknown, "--plot", "test.png").stdout
     assert "latency = " in printed
     assert "bound by" in printed
     assert "test points" in printed
@@ -58,7 +57,7 @@ def test_fit_writes_a_fit_and_pictures(run, points, tmp_path):
 @pytest.mark.slow
 def test_fit_prints_json(run, points):
     known, unknown, _ = points
-    found = json.loads(run("fit", "acts", known, "--variant", "published", "--test", unknown, "--json").stdout)
+    found = json.loads(run("learn", "device", known, "--variant", "published", "--test", unknown, "--json").stdout)
     assert found["variant"] == "published"
     assert found["points"] == 28
     assert min(found[name] for name in "abcd") >= 0
@@ -73,20 +72,24 @@ def test_refined_fit_is_better_than_the_published_one(run, points):
     known, unknown, _ = points
     medians = {}
     for variant in ("published", "refined"):
-        shown = run("fit", "acts", known, "--variant", variant, "--test", unknown, "--json", "--overwrite").stdout
+        shown = run("learn", "device", known, "--variant", variant, "--test", unknown, "--json", "--overwrite").stdout
         medians[variant] = json.loads(shown)["test"]["median"]
     assert medians["refined"] < medians["published"]
 
 
 def test_fit_refuses_what_teaches_nothing(fails, points, tmp_path):
     known, _, elsewhere = points
-    assert "at least 10 points to fit. Got 3" in fails("fit", "acts", elsewhere)
-    assert "would mix two platforms" in fails("fit", "acts", known, elsewhere)
-    assert "would mix two platforms" in fails("fit", "acts", known, "--test", elsewhere)
-    assert "Cannot read the file of points" in fails("fit", "acts", "none.json")
-    assert "is not a file of benchmark points" in fails("fit", "acts", ActsEstimator.load(_fit(known)).save("fit.json"))
-    assert "--test-plot needs points" in fails("fit", "acts", known, "--test-plot", "x.png")
-    assert "Two outputs cannot both be 'x.json'" in fails("fit", "acts", known, "--out", "x.json", "--plot", "x.json")
+    assert "at least 10 points to fit. Got 3" in fails("learn", "device", elsewhere)
+    assert "would mix two platforms" in fails("learn", "device", known, elsewhere)
+    assert "would mix two platforms" in fails("learn", "device", known, "--test", elsewhere)
+    assert "Cannot read the file of points" in fails("learn", "device", "none.json")
+    assert "is not a file of benchmark points" in fails(
+        "learn", "device", ActsEstimator.load(_fit(known)).save("fit.json")
+    )
+    assert "Omit it, or the POINTS." in fails("learn", "device", known, "--points", "x.json")
+    assert "Two outputs cannot both be 'x.json'" in fails(
+        "learn", "device", known, "--out", "x.json", "--plot", "x.json"
+    )
 
 
 def _fit(known):
@@ -95,9 +98,9 @@ def _fit(known):
 
 
 def test_fit_does_not_replace_a_file_by_accident(run, fails, points):
-    run("fit", "acts", points[0], "--out", "fit.json")
-    assert "exists. Choose another file" in fails("fit", "acts", points[0], "--out", "fit.json")
-    run("fit", "acts", points[0], "--out", "fit.json", "--overwrite")
+    run("learn", "device", points[0], "--out", "fit.json")
+    assert "exists. Choose another file" in fails("learn", "device", points[0], "--out", "fit.json")
+    run("learn", "device", points[0], "--out", "fit.json", "--overwrite")
 
 
 def test_fit_of_one_block_is_refused(fails, tmp_path):
@@ -105,13 +108,16 @@ def test_fit_of_one_block_is_refused(fails, tmp_path):
     series = [(block, tuple(range(1, 13)))]
     protocol = Protocol(n_warmup=0, rounds=1, time_budget=600.0)
     run_benchmarks(FakeRuntime(_seconds), protocol, tmp_path / "one.json", series=series)
-    assert "All 12 points are of one block" in fails("fit", "acts", tmp_path / "one.json")
+    assert "All 12 points are of one block" in fails("learn", "device", tmp_path / "one.json")
 
 
 @pytest.fixture
 def _small_set(monkeypatch):
-    """Let the command measure two small blocks instead of the predefined set."""
-    blocks = (Block.of("conv", 8, channels=4, out=4, kernel=3), Block.of("head", 4, channels=8, classes=10))
+    """Let the command measure small blocks instead of the predefined set."""
+    blocks = [
+        *(Block.of("conv", 8, channels=4 * size, out=4, kernel=3) for size in range(1, 5)),
+        Block.of("head", 4, channels=8, classes=10),
+    ]
 
     def measure(runtime, protocol, out, **options):
         return run_benchmarks(runtime, protocol, out, series=[(block, (1, 2)) for block in blocks], **options)
@@ -121,12 +127,20 @@ def _small_set(monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("_small_set")
-def test_micro_benchmark_measures_this_machine(run, fails):
-    printed = run("micro-benchmark", "--budget", "20s", "--rounds", 3).stdout
-    assert "4 points of 2 blocks" in printed
+def test_blocks_of_this_machine_are_measured_and_fitted(run, fails):
+    words = ("learn", "device", "--budget", "60s", "--protocol", "rounds=3")
+    printed = run(*words).stdout
+    assert "10 points of 5 blocks" in printed
+    assert "latency = " in printed
     name = printed.split()[1]
     loaded = BenchmarkPoints.load(name)
-    assert name == f"micro-benchmark.{loaded.platform.id}.json"
-    assert "exists. Choose another file" in fails("micro-benchmark")
-    assert "--budget" in fails("micro-benchmark", "--budget", "never")
-    assert "Unknown device" in fails("micro-benchmark", "--device", "tpu", "--out", "x.json")
+    assert name == f"points.{loaded.platform.id}.json"
+    assert ActsEstimator.load(f"acts.{loaded.platform.id}.json").platform == loaded.platform
+    assert "exists. Choose another file" in fails(*words)
+
+
+def test_what_cannot_be_measured_is_refused_before_anything_is(fails):
+    assert "--budget" in fails("learn", "device", "--budget", "never")
+    assert "Unknown device" in fails("learn", "device", "--device", "tpu")
+    assert "Unknown field of the protocol 'rouds'" in fails("learn", "device", "--protocol", "rouds=3")
+    assert "The 'rounds' of a Protocol must be an int >= 1" in fails("learn", "device", "--protocol", "rounds=many")

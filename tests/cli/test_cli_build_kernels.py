@@ -1,4 +1,4 @@
-"""``build-kernels`` on the command line, on an invented device."""
+"""``learn kernels`` on the command line, on an invented device."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ import zlib
 import pytest
 from PIL import Image
 
-import nni_latency.cli._build_kernels as build_kernels
 from nni_latency.cli import _remote_options
-from nni_latency.kernels import KERNEL_PROTOCOL, KernelPredictors, Prior, Sampling
+from nni_latency.kernels import KernelPredictors, Prior
 from nni_latency.operators import work_of
 from nni_latency.testing import FakeRuntime
 
@@ -25,7 +24,10 @@ def _invented(monkeypatch):
     monkeypatch.setattr(_remote_options, "make_runtime", lambda options: FakeRuntime(_seconds))
 
 
-QUICK = ("build-kernels", "--kernels", "add_relu,concat_block", "--init-sample-num", 10, "--iteration", 0)
+QUICK = (
+    *("learn", "kernels", "--kernel", "add_relu,concat_block"),
+    *("--sampling", "init_sample_num=10", "--sampling", "iteration=0"),
+)
 
 
 def test_predictors_are_built_drawn_and_reported(run):
@@ -50,10 +52,12 @@ def test_json_holds_scores_by_group(run):
 
 @pytest.mark.slow
 def test_kernels_that_were_never_learned_from_have_a_score_of_their_own(run):
-    shown = run(*QUICK, "--test-sample-num", 5)
+    shown = run(*QUICK, "--sampling", "test_sample_num=5")
     assert "of 10 not learned from" in " ".join(shown.stderr.split())
     assert "Of 10 kernels not learned from," in " ".join(shown.stdout.split())
-    assert json.loads(run(*QUICK, "--test-sample-num", 5, "--json", "--overwrite").stdout)["tested"]["n"] == 10
+    assert (
+        json.loads(run(*QUICK, "--sampling", "test_sample_num=5", "--json", "--overwrite").stdout)["tested"]["n"] == 10
+    )
 
 
 @pytest.mark.slow
@@ -66,26 +70,22 @@ def test_what_is_not_reached_ends_with_code_1(run, monkeypatch):
     assert "Not reached: mape <= 0.001; it is" in shown.stderr
 
 
-def test_defaults_are_those_of_the_library():
-    options = {item.name: item.default for item in build_kernels.command.params}
-    for name, value in Sampling().as_dict().items():
-        assert value is None or options[name] == value
-    made = build_kernels._EndOptions(1800.0, options["half_width"], 60.0, (), None).protocol(1, 0)
-    assert made == KERNEL_PROTOCOL
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--kernels", "conv_bn_rleu"), "Unknown kernel 'conv_bn_rleu'"),
+        (("--kernel", "conv_bn_rleu"), "Unknown kernel 'conv_bn_rleu'"),
         (("--prior", "no.json"), "Cannot read the prior 'no.json': No such file"),
-        (("--init-sample-num", 3), "Invalid value for '--init-sample-num'"),
+        (("--sampling", "init_sample_num=3"), "The 'init_sample_num' of a Sampling must be an int >= 10. Got 3."),
+        (("--sampling", "samples=3"), "Unknown field of the sampling 'samples'. There is: init_sample_num,"),
+        (("--sampling", "seed=3"), "Unknown field of the sampling 'seed'"),
+        (("--family", "vgg"), "--family has no effect without --dataset. Omit it."),
+        (("--dataset", "shipped", "--budget", "1s"), "--budget has no effect with --dataset, which measures nothing"),
         (("--require", "within20=0.9"), "Unknown score 'within20'"),
         (("--budget", "soon"), "A duration must be a positive number"),
     ],
 )
 def test_mistakes_are_refused_in_a_sentence(run, arguments, message):
-    result = run("build-kernels", *arguments, code=2)
+    result = run("learn", "kernels", *arguments, code=2)
     assert message in result.stderr
     assert "Traceback" not in result.stderr
 

@@ -1,4 +1,4 @@
-"""``nni-latency database``: what is there, sharing and clearing it."""
+"""``nni-latency db``: what is there, sharing and clearing it."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ def _info(run, path):
 
 
 def _json(run, path, *arguments):
-    return json.loads(run("database", "--database", path, *arguments, "--json").stdout)
+    return json.loads(run("db", *arguments, "--database", path, "--json").stdout)
 
 
 def _lines(run, path, *arguments):
-    shown = run("database", "--database", path, "query", *arguments, "--json").stdout
+    shown = run("db", "query", "--database", path, *arguments, "--json").stdout
     return json.loads(shown)
 
 
@@ -73,7 +73,7 @@ def test_info_counts_by_platform_and_kind(run, path):
         "failures": 1,
     }
     assert _info(run, path)[THERE.id, "layers"]["samples"] == 3
-    shown = run("database", "--database", path, "info").stdout
+    shown = run("db", "info", "--database", path).stdout
     assert HERE.id in shown
     assert "layers" in shown
 
@@ -81,7 +81,7 @@ def test_info_counts_by_platform_and_kind(run, path):
 def test_info_of_an_empty_database_says_so(run, tmp_path, monkeypatch):
     monkeypatch.setenv("NNI_LATENCY_DATABASE", str(tmp_path / "empty.sqlite"))
     DatabaseStore(str(tmp_path / "empty.sqlite")).close()
-    assert "Nothing has been measured yet." in run("database", "info").stdout
+    assert "Nothing has been measured yet." in run("db", "info").stdout
 
 
 def test_query_selects_by_platform_kind_subject_and_time(run, path):
@@ -100,21 +100,21 @@ def test_query_selects_by_platform_kind_subject_and_time(run, path):
     since = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(NOW + 1))
     assert [line["records"] for line in _lines(run, path, "--since", since)] == [1]
     assert _lines(run, path, "--since", "7d") == []
-    assert "latency [ms] " in run("database", "--database", path, "query", "--subject", "net").stdout
-    assert "Nothing was found." in run("database", "--database", path, "query", "--subject", "%").stdout
+    assert "latency [ms] " in run("db", "query", "--database", path, "--subject", "net").stdout
+    assert "Nothing was found." in run("db", "query", "--database", path, "--subject", "%").stdout
 
 
 def test_a_platform_of_which_nothing_is_known_is_named(fails, path):
     for words in (["query"], ["export", "a.csv"], ["prune"]):
-        said = fails("database", "--database", path, *words, "--platform", "nowhere")
+        said = fails("db", *words, "--database", path, "--platform", "nowhere")
         assert "Unknown platform 'nowhere'. There is: " in said
-    said = fails("database", "--database", path, "query", "--since", "yesterday")
+    said = fails("db", "query", "--database", path, "--since", "yesterday")
     assert "A moment must be a date such as 2026-11-01, or a duration such as 7d" in said
 
 
 def test_export_writes_every_sample_once_in_both_formats(run, path, tmp_path):
     for name in ("out.csv", "out.parquet"):
-        assert "7 samples" in run("database", "--database", path, "export", tmp_path / name).stdout
+        assert "7 samples" in run("db", "export", "--database", path, tmp_path / name).stdout
     with (tmp_path / "out.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     table = pyarrow.parquet.read_table(tmp_path / "out.parquet").to_pylist()
@@ -136,14 +136,14 @@ def test_export_writes_every_sample_once_in_both_formats(run, path, tmp_path):
         "value": 0.001,
     }
     assert [(row["subject"], row["part"]) for row in table[2:4]] == [("net", 0), ("stem", 1)]
-    run("database", "--database", path, "export", tmp_path / "one.csv", "--platform", THERE.id, "--kind", "layers")
+    run("db", "export", "--database", path, tmp_path / "one.csv", "--platform", THERE.id, "--kind", "layers")
     assert (tmp_path / "one.csv").read_text().count("\n") == 4
 
 
 def test_export_refuses_other_endings_and_files_that_exist(fails, path, tmp_path):
-    assert "must end in .parquet or .csv" in fails("database", "--database", path, "export", tmp_path / "out.xls")
+    assert "must end in .parquet or .csv" in fails("db", "export", "--database", path, tmp_path / "out.xls")
     (tmp_path / "out.csv").touch()
-    assert "replace it with --overwrite" in fails("database", "--database", path, "export", tmp_path / "out.csv")
+    assert "replace it with --overwrite" in fails("db", "export", "--database", path, tmp_path / "out.csv")
 
 
 def test_merge_makes_one_database_without_doubles(run, fails, path, tmp_path):
@@ -151,7 +151,7 @@ def test_merge_makes_one_database_without_doubles(run, fails, path, tmp_path):
     other.write_bytes(path.read_bytes())
     identifier = _fill(other, begin=5)
     new = _fill(other, kind="solved")
-    shown = run("database", "merge", path, other, "--out", out).stdout
+    shown = run("db", "merge", path, other, "--out", out).stdout
     assert "added 5 records of 2 campaigns; already there: 0." in shown
     assert "added 6 records of 2 campaigns; already there: 5." in shown
     found = {item.identifier: item for item in _campaigns(out)}
@@ -159,7 +159,7 @@ def test_merge_makes_one_database_without_doubles(run, fails, path, tmp_path):
     assert found[identifier].failures == (Failure("broken", "it raised"),)
     assert found[identifier].conditions == {"before": {"load": 0.5}}
     assert found[new] == next(item for item in _campaigns(other) if item.identifier == new)
-    assert "exists. Choose another file" in fails("database", "merge", path, "--out", out)
+    assert "exists. Choose another file" in fails("db", "merge", path, "--out", out)
     assert sorted(_info(run, out)) == [(HERE.id, "networks"), (HERE.id, "solved"), (THERE.id, "layers")]
     assert _info(run, out)[HERE.id, "networks"]["samples"] == 8
 
@@ -167,30 +167,30 @@ def test_merge_makes_one_database_without_doubles(run, fails, path, tmp_path):
 def test_merge_knows_the_same_records_by_another_campaign(run, path, tmp_path):
     copy = tmp_path / "copy.sqlite"
     _fill(copy)
-    shown = run("database", "--database", path, "import", copy).stdout
+    shown = run("db", "import", "--database", path, copy).stdout
     assert "added 0 records of 0 campaigns; already there: 3." in shown
     assert len(_campaigns(path)) == 2
 
 
 def test_import_twice_changes_nothing(run, path, tmp_path):
     mine = tmp_path / "mine.sqlite"
-    assert "5 records of 2 campaigns" in run("database", "--database", mine, "import", path).stdout
+    assert "5 records of 2 campaigns" in run("db", "import", "--database", mine, path).stdout
     before = _campaigns(mine)
-    assert "0 records of 0 campaigns" in run("database", "--database", mine, "import", path).stdout
+    assert "0 records of 0 campaigns" in run("db", "import", "--database", mine, path).stdout
     assert _campaigns(mine) == before == _campaigns(path)
 
 
 @pytest.mark.parametrize("content", ["", "{}\n", "hello\n", '{"format": "nni_latency.lookup_table"}\n'])
 def test_import_of_another_file_is_one_sentence(fails, tmp_path, content):
     (tmp_path / "x.jsonl").write_text(content)
-    sentence = fails("database", "--database", tmp_path / "mine.sqlite", "import", tmp_path / "x.jsonl")
+    sentence = fails("db", "import", "--database", tmp_path / "mine.sqlite", tmp_path / "x.jsonl")
     assert "is not a database" in sentence
     assert (tmp_path / "x.jsonl").read_text() == content
 
 
 @pytest.mark.parametrize(("answer", "left"), [("n\n", 2), ("y\n", 1)])
 def test_prune_lists_what_goes_and_asks(path, answer, left):
-    command = ["database", "--database", str(path), "prune", "--kind", "layers"]
+    command = ["db", "prune", "--database", str(path), "--kind", "layers"]
     dry = CliRunner().invoke(main, [*command, "--dry-run"])
     assert "1 campaign with 3 samples." in dry.stdout
     asked = CliRunner().invoke(main, command, input=answer)
@@ -203,7 +203,7 @@ def test_prune_keeps_the_latest_and_lets_the_version_grow(run, path):
     latest = _fill(path, fresh=True)
     store = DatabaseStore(str(path))
     before = store.version()
-    run("database", "--database", path, "prune", "--keep-latest", "1", "--yes")
+    run("db", "prune", "--database", path, "--keep-latest", "1", "--yes")
     assert store.version() > before
     store.close()
     assert [item.identifier for item in _campaigns(path) if item.header.kind == "networks"] == [latest]
@@ -220,21 +220,21 @@ def test_prune_keeps_the_latest_and_lets_the_version_grow(run, path):
     ],
 )
 def test_prune_removes_what_meets_every_condition(run, path, arguments, left):
-    run("database", "--database", path, "prune", *arguments, "--yes")
+    run("db", "prune", "--database", path, *arguments, "--yes")
     assert len(_campaigns(path)) == left
 
 
 def test_prune_leaves_what_is_being_measured(run, path):
     store = DatabaseStore(str(path))
     with store.campaign(CampaignHeader("networks", {"space": "tiny"}, HERE, Protocol())) as log:
-        shown = run("database", "--database", path, "prune", "--kind", "networks", "--yes").stdout
+        shown = run("db", "prune", "--database", path, "--kind", "networks", "--yes").stdout
     store.close()
     assert f"{log.identifier} is being measured and was kept." in shown
     assert len(_campaigns(path)) == 2
 
 
 def test_prune_takes_platforms_along(run, path):
-    run("database", "--database", path, "prune", "--platform", THERE.id, "--yes")
+    run("db", "prune", "--database", path, "--platform", THERE.id, "--yes")
     store = DatabaseStore(str(path))
     with store.database.reading() as connection:
         names = connection.exec_driver_sql("SELECT name FROM platforms").scalars().all()
@@ -243,12 +243,12 @@ def test_prune_takes_platforms_along(run, path):
 
 
 def test_prune_without_a_condition_is_refused(fails, path):
-    sentence = fails("database", "--database", path, "prune", "--yes")
+    sentence = fails("db", "prune", "--database", path, "--yes")
     assert sentence == "Say what to remove, with --older-than, --keep-latest, --platform or --kind."
 
 
 @pytest.mark.parametrize("command", [["info"], ["query"], ["prune", "--kind", "x"]])
 def test_database_that_is_not_there_is_one_sentence(fails, tmp_path, command):
-    sentence = fails("database", "--database", tmp_path / "none.sqlite", *command)
+    sentence = fails("db", *command, "--database", tmp_path / "none.sqlite")
     assert "there is no such file" in sentence
-    assert "with its process" in fails("database", "--database", "memory", *command)
+    assert "with its process" in fails("db", *command, "--database", "memory")

@@ -11,9 +11,9 @@ from nni_latency.operators import graph_key, read_onnx, trace
 
 
 def test_families_are_listed(run):
-    found = json.loads(run("families", "list", "--json").stdout)["families"]
+    found = json.loads(run("dataset", "families", "--json").stdout)["families"]
     assert [row["family"] for row in found] == list(families())
-    assert "MobileNetV2 (arXiv:1801.04381)" in run("families", "list").stdout
+    assert "MobileNetV2 (arXiv:1801.04381)" in run("dataset", "families").stdout
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def generate(run, tmp_path, monkeypatch):
     """Write two members of two families, with further options."""
     pytest.importorskip("onnx", reason="the package onnx is not installed")
     monkeypatch.chdir(tmp_path)
-    words = ["families", "generate", "--family", "squeezenet", "--family", "bert", "--per-family", 2]
+    words = ["dataset", "generate", "--family", "squeezenet", "--family", "bert", "--per-family", 2]
 
     def generate_with(*options, call=run):
         return call(*words, *options)
@@ -68,5 +68,5 @@ def test_interrupted_run_goes_on(generate, tmp_path):
 
 def test_unknown_family_is_named(fails, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert "Unknown family 'resnets'" in fails("families", "generate", "--family", "resnets")
+    assert "Unknown family 'resnets'" in fails("dataset", "generate", "--family", "resnets")
     assert not (tmp_path / "onnx").exists()

@@ -105,17 +105,21 @@ def test_energy_is_read_by_the_workers(run, farm, words, meter):
     assert "predicted against measured" in shown.stdout
 
 
+#: The least that kernels are learned from.
+_FEW = ("--sampling", "init_sample_num=10", "--sampling", "iteration=0")
+
+
 @pytest.mark.slow
 def test_kernels_are_learned_on_a_farm(run, farm):
-    words = ("--kernels", "add_relu", "--init-sample-num", 10, "--iteration", 0, "--out", "kernels.json")
-    run("build-kernels", *words, "--remote", f"farm:{farm.address}#mac.fake.fp32.t2")
+    words = ("--kernel", "add_relu", *_FEW, "--out", "kernels.json")
+    run("learn", "kernels", *words, "--remote", f"farm:{farm.address}#mac.fake.fp32.t2")
     assert json.loads(Path("kernels.json").read_text("utf-8"))["platform"]["device"] == "mac"
 
 
 @pytest.mark.slow
 def test_a_predictor_is_fitted_on_a_farm_as_it_is_here(run, farm, tmp_path):
     pytest.importorskip("onnx", reason="the package onnx is not installed")
-    words = ["fit", "graph", "--data", write_measured(tmp_path / "set"), "--epochs", 2, "--members", 2]
+    words = ["learn", "graph", "--dataset", write_measured(tmp_path / "set"), "--epochs", 2, "--members", 2]
     run(*words, "--out", "here.safetensors")
     run(*words, "--out", "there.safetensors", "--remote", f"farm:{farm.address}")
     assert Path("there.safetensors").read_bytes() == Path("here.safetensors").read_bytes()
@@ -124,8 +128,8 @@ def test_a_predictor_is_fitted_on_a_farm_as_it_is_here(run, farm, tmp_path):
 @pytest.mark.slow
 def test_the_environment_names_the_farm(run, farm, monkeypatch):
     monkeypatch.setenv("NNI_LATENCY_REMOTE", f"farm:{farm.address}")
-    words = ("--kernels", "add_relu", "--init-sample-num", 10, "--iteration", 0, "--out", "kernels.json")
-    assert "pi.fake.fp32.t1" in run("build-kernels", "--runtime", "fake", *words).stderr
+    words = ("--kernel", "add_relu", *_FEW, "--out", "kernels.json")
+    assert "pi.fake.fp32.t1" in run("learn", "kernels", "--runtime", "fake", *words).stderr
 
 
 @pytest.mark.parametrize(

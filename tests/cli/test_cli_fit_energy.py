@@ -1,4 +1,4 @@
-"""``fit energy``: a portable model from measured operators, and estimates by it."""
+"""``learn energy``: a portable model from measured operators, and estimates by it."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def fitted(run, tmp_path):
     """Fit a model of two devices."""
     _write(tmp_path / "slow.csv", 3.0)
     _write(tmp_path / "fast.csv")
-    return run("fit", "energy", "slow.csv", "quick=fast.csv", "--trees", 10)
+    return run("learn", "energy", "slow.csv", "quick=fast.csv", "--trees", 10)
 
 
 def test_every_device_is_scored_beside_a_constant_power(fitted, tmp_path):
@@ -56,7 +56,7 @@ def test_every_device_is_scored_beside_a_constant_power(fitted, tmp_path):
 
 
 def test_scores_are_rows(run, fitted):
-    content = json.loads(run("fit", "energy", "slow.csv", "--trees", 5, "--out", "one.json", "--json").stdout)
+    content = json.loads(run("learn", "energy", "slow.csv", "--trees", 5, "--out", "one.json", "--json").stdout)
     assert {row["what"] for row in content["scores"]} == {
         "time", "power", "energy, as power times time", "the same time, times a constant power",
     }  # fmt: skip
@@ -113,7 +113,7 @@ def test_an_analysis_is_of_latency(fails, fitted, tmp_path):
 def test_what_cannot_be_fitted_is_said(fails, tmp_path, words, said):
     _write(tmp_path / "slow.csv")
     (tmp_path / "few.csv").write_text('operator,input_shape,latency_s,energy_mj\nReLU(),"(1, 2)",0.1,5\n')
-    assert said in fails("fit", "energy", *words)
+    assert said in fails("learn", "energy", *words)
     assert not (tmp_path / "energy.json").exists()
 
 
@@ -131,8 +131,8 @@ def _write_profile(path):
 
 def test_a_power_that_was_assumed_teaches_nothing_and_that_is_said(run, tmp_path):
     _write_profile(tmp_path / "profile.json")
-    shown = run("fit", "energy", "here=profile.json", "--trees", 5).stdout
+    shown = run("learn", "energy", "here=profile.json", "--trees", 5).stdout
     assert "here: its energy is time times a constant power of 15 W, which is an assumption." in shown
-    content = json.loads(run("fit", "energy", "profile.json", "--trees", 5, "--out", "again.json", "--json").stdout)
+    content = json.loads(run("learn", "energy", "profile.json", "--trees", 5, "--out", "again.json", "--json").stdout)
     errors = {row["what"]: row["median"] for row in content["scores"]}
     assert errors["energy, as power times time"] == pytest.approx(errors["the same time, times a constant power"])

@@ -1,4 +1,4 @@
-"""``fit kernels`` on the command line."""
+"""``learn kernels --dataset`` on the command line."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def data(tmp_path_factory):
 
 
 def test_predictors_are_fitted_to_kernels_of_networks(run, data, tmp_path):
-    done = run("fit", "kernels", "--data", data, "--platform", "onnxruntime", "--held-out", 4, "--json")
+    done = run("learn", "kernels", "--dataset", data, "--platform", "onnxruntime", "--held-out", 4, "--json")
     content = json.loads(done.stdout)
     assert content["platform"] == FAST.id
     assert [row["group"] for row in content["groups"]] == ["conv"]
@@ -34,7 +34,7 @@ def test_predictors_are_fitted_to_kernels_of_networks(run, data, tmp_path):
 
 
 def test_table_and_picture_are_made(run, data, tmp_path):
-    done = run("fit", "kernels", "--data", data, "--platform", FAST.id, "--out", "k.json", "--plot", "k.png")
+    done = run("learn", "kernels", "--dataset", data, "--platform", FAST.id, "--out", "k.json", "--plot", "k.png")
     assert "Wrote k.json and k.png" in " ".join(done.stdout.split())
     assert (tmp_path / "k.png").stat().st_size > 5000
 
@@ -46,10 +46,10 @@ def test_table_and_picture_are_made(run, data, tmp_path):
         (["--platform", "openvino"], "names 0 platforms of the data"),
         (["--platform", "toy"], "names 2 platforms of the data"),
         (["--platform", "ncnn"], "have no times of kernels"),
-        (["--platform", "onnxruntime", "--families", "vgg"], "Unknown family of the data 'vgg'"),
-        (["--platform", "onnxruntime", "--families", "other"], "needs 10 kernels of a group"),
+        (["--platform", "onnxruntime", "--family", "vgg"], "Unknown family of the data 'vgg'"),
+        (["--platform", "onnxruntime", "--family", "other"], "needs 10 kernels of a group"),
     ],
 )
 def test_wrong_words_are_refused_and_nothing_is_written(fails, data, options, message, tmp_path):
-    assert message in fails("fit", "kernels", "--data", data, *options)
+    assert message in fails("learn", "kernels", "--dataset", data, *options)
     assert not list(tmp_path.glob("*.json"))

@@ -1,4 +1,4 @@
-"""``detect-fusion`` and ``show`` for fusion rules."""
+"""``learn kernels --fusion`` and ``show`` for fusion rules."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def rules(tmp_path):
 
 
 def test_detection_writes_rules_and_prints_verdicts(run, fails):
-    words = ("detect-fusion", "--probes", "conv2d+relu", "--rounds", 8, "--budget", "5min")
+    words = ("learn", "kernels", "--fusion", "conv2d+relu", "--protocol", "rounds=8", "--budget", "5min")
     printed = run(*words).stdout
     (written,) = [line.partition("Wrote ")[2] for line in printed.splitlines() if line.startswith("Wrote ")]
     found = read_rules(written)
@@ -59,8 +59,9 @@ def test_detection_writes_rules_and_prints_verdicts(run, fails):
 
 
 def test_wrong_probes_are_refused(fails):
-    assert "Unknown operator 'convolution'" in fails("detect-fusion", "--probes", "convolution+relu")
-    assert "Unknown runtime 'nonsense'" in fails("detect-fusion", "--runtime", "nonsense")
+    assert "Unknown operator 'convolution'" in fails("learn", "kernels", "--fusion", "convolution+relu")
+    assert "Unknown runtime 'nonsense'" in fails("learn", "kernels", "--fusion", "all", "--runtime", "nonsense")
+    assert "--kernel has no effect with --fusion" in fails("learn", "kernels", "--fusion", "all", "--kernel", "conv")
 
 
 def test_rules_are_shown_with_their_evidence(run, rules):

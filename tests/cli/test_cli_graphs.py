@@ -1,4 +1,4 @@
-"""``fit graph``, ``predict``, ``compare`` and ``families suggest`` on the command line."""
+"""``learn graph``, ``predict``, ``compare`` and ``families suggest`` on the command line."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def net(folder):
 
 
 def test_a_predictor_is_fitted_and_predicts(run, folder, net):
-    words = ["fit", "graph", "--data", folder, "--epochs", 3, "--members", 1]
+    words = ["learn", "graph", "--dataset", folder, "--epochs", 3, "--members", 1]
     report = json.loads(run(*words, "--json").stdout)
     assert [row["networks"] for row in report["platforms"]] == [12, 12]
     assert report["families"] == ["depth1", "depth2", "depth3"]
@@ -37,20 +37,31 @@ def test_a_predictor_is_fitted_and_predicts(run, folder, net):
 
 @pytest.mark.slow
 def test_a_platform_is_added(run, folder, predictor, net):
-    words = ["fit", "graph", "--data", folder, "--from", predictor, "--platform", SLOW.id, "--out", "both.safetensors"]
+    words = [
+        "learn",
+        "graph",
+        "--dataset",
+        folder,
+        "--from",
+        predictor,
+        "--platform",
+        SLOW.id,
+        "--out",
+        "both.safetensors",
+    ]
     assert "Wrote both.safetensors" in run(*words).stdout
     found = json.loads(run("predict", net, "--predictor", "both.safetensors", "--json").stdout)
     assert {row["platform"]: row["networks"] for row in found["platforms"]} == {FAST.id: 24, SLOW.id: 12}
 
 
 def test_fits_are_on_this_machine_or_on_others(fails, folder):
-    words = ["fit", "graph", "--data", folder, "--remote", "farm:127.0.0.1:1"]
+    words = ["learn", "graph", "--dataset", folder, "--remote", "farm:127.0.0.1:1"]
     assert "--jobs is for this machine, and --remote for others" in fails(*words, "--jobs", 2)
     assert "No farm answers at tcp://127.0.0.1:1: Connection refused." in fails(*words)
 
 
 def test_data_of_several_platforms_has_no_other_name(fails, folder, predictor):
-    words = ["fit", "graph", "--data", folder, "--from", predictor, "--platform", "mine"]
+    words = ["learn", "graph", "--dataset", folder, "--from", predictor, "--platform", "mine"]
     assert "none of them is 'mine.unknown.fp32.t1'" in fails(*words)
 
 
@@ -92,10 +103,10 @@ def test_networks_are_compared(run, fails, predictor, folder):
 
 def test_networks_to_measure_are_suggested(run, fails, predictor, folder, tmp_path):
     found = json.loads(
-        run("families", "suggest", folder / "onnx", "--samples", 4, "--predictor", predictor, "--json").stdout
+        run("dataset", "suggest", folder / "onnx", "--samples", 4, "--predictor", predictor, "--json").stdout
     )
     assert len({row["network"] for row in found["networks"]}) == 4
-    assert "no ONNX file" in fails("families", "suggest", tmp_path, "--predictor", predictor)
+    assert "no ONNX file" in fails("dataset", "suggest", tmp_path, "--predictor", predictor)
 
 
 def test_mistakes_are_said_in_one_sentence(fails, predictor, folder, net, tmp_path):
@@ -104,6 +115,6 @@ def test_mistakes_are_said_in_one_sentence(fails, predictor, folder, net, tmp_pa
     assert "not an ONNX file" in fails("predict", tmp_path / "net.onnx", "--predictor", predictor)
     assert "no graph predictor" in fails("predict", net, "--predictor", net)
     (tmp_path / "gt.txt").write_text("1 onnx/a.onnx 1 fast plain device-fast\n2 onnx/b.onnx\n")
-    message = fails("fit", "graph", "--data", tmp_path)
+    message = fails("learn", "graph", "--dataset", tmp_path)
     assert "line 1" in message
     assert "line 2" in message

@@ -30,9 +30,13 @@ def _command(name):
 
 def _parameters(name):
     """Return the parameters of a command, or of all commands of a group."""
-    command = _command(name)
+    return [parameter for command in _with_inner(_command(name)) for parameter in _own(command)]
+
+
+def _with_inner(command):
+    """Return a command and, of a group, all that it holds."""
     inner = command.commands.values() if isinstance(command, click.Group) else []
-    return [*_own(command), *(parameter for item in inner for parameter in _own(item))]
+    return [command, *(found for item in inner for found in _with_inner(item))]
 
 
 def _own(command):
@@ -105,7 +109,7 @@ def test_version_is_that_of_the_distribution(run):
 
 
 def test_unknown_command_is_refused(fails):
-    assert "No such command 'famlies'. Did you mean 'families'?" in fails("famlies")
+    assert "No such command 'datset'. Did you mean 'dataset'?" in fails("datset")
     assert fails("xyzzy").endswith("No such command 'xyzzy'.")
 
 

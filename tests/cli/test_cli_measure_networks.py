@@ -1,4 +1,4 @@
-"""``measure-networks``, and NNLQP's layout on the command line."""
+"""``nni-latency dataset``: measuring, merging, and NNLQP's layout on the command line."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from measured_graphs import save_nodes
 from torch import nn
 
-from nni_latency.cli._measure_networks import _counts, _members, _NetworkOptions
+from nni_latency.cli._dataset_measure import _counts, _members, _NetworkOptions
 from nni_latency.datasets import load_networks
 from nni_latency.operators import export_onnx
 from nni_latency.platforms import Platform
@@ -28,25 +28,25 @@ def model(tmp_path):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--platforms", "torch:fp3"], r"The platform 'torch:fp3' must be a runtime, or a runtime and one of the"),
-        (["--platforms", "torch,nowhere"], "Unknown runtime 'nowhere'"),
-        (["--platforms", ","], "It must be names separated by commas. Got none."),
-        (["--families", "resnets"], "Unknown family 'resnets'"),
-        (["--families", "vgg,mixed:0"], "a name and a number of networks >= 1, such as mixed:200. Got the number '0'"),
-        (["--families", "mixed:many"], "Got the number 'many'"),
-        (["--families", f"mixed:{'9' * 5000}"], "a name and a number of networks >= 1"),
-        (["--families", "mixes:3"], "Unknown family 'mixes'"),
+        (["--platform", "torch:fp3"], r"The platform 'torch:fp3' must be a runtime, or a runtime and one of the"),
+        (["--platform", "torch,nowhere"], "Unknown runtime 'nowhere'"),
+        (["--platform", ","], "It must be names separated by commas. Got none."),
+        (["--family", "resnets"], "Unknown family 'resnets'"),
+        (["--family", "vgg,mixed:0"], "a name and a number of networks >= 1, such as mixed:200. Got the number '0'"),
+        (["--family", "mixed:many"], "Got the number 'many'"),
+        (["--family", f"mixed:{'9' * 5000}"], "a name and a number of networks >= 1"),
+        (["--family", "mixes:3"], "Unknown family 'mixes'"),
         (["none.onnx"], "Cannot read the ONNX file 'none.onnx': No such file or directory."),
     ],
 )
 def test_what_cannot_be_measured_is_said_before_anything_is(fails, options, said, tmp_path):
-    assert said in fails("measure-networks", *options)
+    assert said in fails("dataset", "measure", *options)
     assert not (tmp_path / "networks.zip").exists()
 
 
 def test_data_set_that_exists_stays(fails, tmp_path):
     (tmp_path / "networks.zip").touch()
-    assert "'networks.zip' exists" in fails("measure-networks", "--families", "vgg")
+    assert "'networks.zip' exists" in fails("dataset", "measure", "--family", "vgg")
 
 
 def test_networks_of_each_family_are_spread_evenly(tmp_path, monkeypatch):
@@ -73,13 +73,14 @@ def test_a_family_that_is_named_is_not_one_of_all():
 def test_networks_are_measured_and_named_where_they_cannot_run(run, model, tmp_path, monkeypatch):
     monkeypatch.setenv("NNI_LATENCY_CACHE", str(tmp_path / "cache"))
     words = [
-        "measure-networks",
+        "dataset",
+        "measure",
         model,
-        "--families",
+        "--family",
         "nasbench201",
         "--per-family",
         1,
-        "--platforms",
+        "--platform",
         "torch,torchscript",
     ]
     words += ["--budget", "60s", "--json", "--database", tmp_path / "mine.sqlite"]
@@ -100,16 +101,16 @@ def test_a_data_set_goes_to_nnlqp_and_back(run, fails, model, tmp_path):
     (tmp_path / "lines" / "onnx").mkdir(parents=True)
     model.rename(tmp_path / "lines" / "onnx" / "small.onnx")
     (tmp_path / "lines" / "gt.txt").write_text("7 onnx/small.onnx 1 2.5 small phone train\n")
-    assert "1 latency on 1 platform" in run("import", "lines/gt.txt", "--out", "networks.zip").stdout
-    words = ["export", "networks.zip", "--format", "nnlqp", "--out", "back/gt.txt"]
+    assert "1 latency on 1 platform" in run("dataset", "merge", "lines/gt.txt", "--out", "networks.zip").stdout
+    words = ["dataset", "merge", "networks.zip", "--out", "back/gt.txt"]
     run(*words)
     line = "7 onnx/7-b1.onnx 1 2.5 small phone.unknown.fp32.t1 train\n"
     assert (tmp_path / "back" / "gt.txt").read_text() == line
     assert "'back/gt.txt' exists" in fails(*words)
     assert "give --out FOLDER/gt.txt" in fails(*words[:-1], "back/lines.txt")
-    assert "NNLQP's layout has milliseconds. Got --unit s." in fails(*words[:-1], "new/gt.txt", "--unit", "s")
+    assert "Convert it alone" in fails("dataset", "merge", "networks.zip", "back/gt.txt", "--out", "both.zip")
     (tmp_path / "lines" / "gt.txt").write_text("7 onnx/small.onnx\n7 onnx/none.onnx 1 2.5 small phone\n")
-    said = fails("import", "lines/gt.txt", "--out", "other.zip")
+    said = fails("dataset", "merge", "lines/gt.txt", "--out", "other.zip")
     assert "line 1: it must have six or seven words" in said
     assert "line 2: there is no file 'onnx/none.onnx'" in said
     assert not (tmp_path / "other.zip").exists()
@@ -118,17 +119,15 @@ def test_a_data_set_goes_to_nnlqp_and_back(run, fails, model, tmp_path):
 def test_data_sets_are_merged(run, fails, tmp_path):
     for name in ("one", "two"):
         save_nodes(tmp_path / f"{name}.zip", {Platform(name, "onnxruntime"): True})
-    said = run("merge", "one.zip", "two.zip", "--out", "both.zip").stdout
+    said = run("dataset", "merge", "one.zip", "two.zip", "--out", "both.zip").stdout
     assert said == "Wrote both.zip: 16 latencies on 2 platforms\n"
     assert len(load_networks(tmp_path / "both.zip")) == 16
-    run("merge", "one.zip", "two.zip", "both.zip", "--conflict", "mean", "--out", "mean.zip")
+    run("dataset", "merge", "one.zip", "two.zip", "both.zip", "--conflict", "mean", "--out", "mean.zip")
     assert len(load_networks(tmp_path / "mean.zip")) == 16
-    assert "share 8. Measure more" in fails("merge", "one.zip", "both.zip", "--align-speed", "--out", "c.zip")
-    (tmp_path / "table.json").write_text("{}")
-    shipped = "fbnet-224-b1.epyc-25-17-1.torch.fp32.t1"
-    assert "Only data sets of networks can be brought to one speed" in fails(
-        "merge", shipped, shipped, "--align-speed", "--out", "c.json"
+    assert "share 8. Measure more" in fails(
+        "dataset", "merge", "one.zip", "both.zip", "--align-speed", "--out", "c.zip"
     )
-    assert "monday.zip" in fails("merge", "monday.zip", "one.zip", "--align-speed", "--out", "c.zip")
-    assert "is not a data set" in fails("merge", "one.zip", "table.json", "--out", "c.zip")
+    (tmp_path / "table.json").write_text("{}")
+    assert "monday.zip" in fails("dataset", "merge", "monday.zip", "one.zip", "--align-speed", "--out", "c.zip")
+    assert "is not a data set" in fails("dataset", "merge", "one.zip", "table.json", "--out", "c.zip")
     assert not (tmp_path / "c.zip").exists()

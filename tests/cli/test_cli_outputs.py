@@ -55,12 +55,10 @@ def _naming(item, path):
 
 
 def _reading(words, command, given, file):
-    """Return a call that reads a file: by a parameter that is required, by one of its group, or by any that may."""
+    """Return a call that reads a file: by a parameter that is required, or by any that may."""
     arguments = [*words, *_minimal(command, given, file)]
     if str(file) in arguments:
         return arguments
-    if words[0] == "database":
-        return ["database", "--database", str(file), *arguments[1:]]
     names = ("database", "latency_estimator", "source", "table")
     item = next(item for item in command.params if item.name in names and not isinstance(item.type, OutputFile))
     return [*arguments, item.opts[0], str(file)]

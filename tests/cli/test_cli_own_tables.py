@@ -206,9 +206,9 @@ def test_space_is_searched_by_the_table(run, space, table):
 
 
 def test_changed_tables_still_belong_to_the_space(run, space, table):
-    run("scale", table, "--factor", 2, "--out", "scaled.json")
-    run("merge", table, table, "--out", "merged.json")
-    run("subset", table, "--layers", "first", "--out", "part.json")
+    run("table", "scale", table, "--factor", 2, "--out", "scaled.json")
+    run("table", "merge", table, table, "--out", "merged.json")
+    run("table", "subset", table, "--layers", "first", "--out", "part.json")
     for path, expected in (("scaled.json", 4.6e-3), ("merged.json", 2.3e-3)):
         found = run("estimate", space, "--latency-estimator", path, "--architecture", _NETWORK, "--json")
         assert json.loads(found.stdout)["latency_s"] == pytest.approx(expected)

@@ -11,11 +11,15 @@ from nni_latency.tables import LookupTable
 @pytest.mark.slow
 def test_rebuilt_table_is_the_one_that_was_built(run, fails):
     run("build-lut", *TINY_OPTIONS, "--rounds", 2, "--processes", 1, "--database", "d.sqlite", "--out", "t.json")
-    shown = run("rebuild", "t.json", "--database", "d.sqlite", "--out", "again.json").stdout
+    shown = run("table", "rebuild", "t.json", "--database", "d.sqlite", "--out", "again.json").stdout
     assert "Wrote again.json, coverage 100.0 %" in shown
     assert LookupTable.load("again.json") == LookupTable.load("t.json")
-    assert "is an input of this command" in fails("rebuild", "t.json", "--database", "d.sqlite", "--out", "t.json")
-    assert "does not have the campaign" in fails("rebuild", "t.json", "--database", "memory", "--out", "x.json")
-    run("rebuild", "t.json", "--database", "d.sqlite")
-    assert "'t.rebuilt.json' exists" in fails("rebuild", "t.json", "--database", "d.sqlite")
-    run("rebuild", "t.json", "--database", "d.sqlite", "--overwrite")
+    assert "is an input of this command" in fails(
+        "table", "rebuild", "t.json", "--database", "d.sqlite", "--out", "t.json"
+    )
+    assert "does not have the campaign" in fails(
+        "table", "rebuild", "t.json", "--database", "memory", "--out", "x.json"
+    )
+    run("table", "rebuild", "t.json", "--database", "d.sqlite")
+    assert "'t.rebuilt.json' exists" in fails("table", "rebuild", "t.json", "--database", "d.sqlite")
+    run("table", "rebuild", "t.json", "--database", "d.sqlite", "--overwrite")

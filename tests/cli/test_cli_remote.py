@@ -60,6 +60,7 @@ def test_what_the_machines_do_not_have_is_one_sentence(fails, remote, options, s
 
 
 def test_fits_belong_to_no_platform(fails):
-    said = fails("evolve", "--remote", "lab:pi#pi.fake.fp32.t1")
+    said = fails("learn", "graph", "--from-database", "--remote", "lab:pi#pi.fake.fp32.t1")
     assert said == "Fits belong to no platform. Give --remote lab:pi alone."
-    assert fails("evolve", "--remote", "lab:pi").startswith("The machines of lab pi fit no predictors.")
+    said = fails("learn", "graph", "--from-database", "--remote", "lab:pi")
+    assert said.startswith("The machines of lab pi fit no predictors.")

@@ -20,14 +20,14 @@ pytest.importorskip("onnx", reason="the package onnx is not installed")
 
 def test_keys_are_added_listed_and_removed(run, fails, tmp_path):
     path = tmp_path / "keys.json"
-    text = run("keys", "add", path, "alice", "--role", "measure").stdout.strip()
+    text = run("serve", "keys", "add", path, "alice", "--role", "measure").stdout.strip()
     found = ApiKeys.load(path).find(text)
     assert (found.name, found.role) == ("alice", "measure")
-    assert "must be new" in fails("keys", "add", path, "alice")
-    assert "alice" in run("keys", "list", path).stdout
-    assert "Removed the key of alice" in run("keys", "remove", path, "alice").stdout
-    assert "Unknown key 'alice'" in fails("keys", "remove", path, "alice")
-    assert "There are no keys" in run("keys", "list", path).stdout
+    assert "must be new" in fails("serve", "keys", "add", path, "alice")
+    assert "alice" in run("serve", "keys", "list", path).stdout
+    assert "Removed the key of alice" in run("serve", "keys", "remove", path, "alice").stdout
+    assert "Unknown key 'alice'" in fails("serve", "keys", "remove", path, "alice")
+    assert "There are no keys" in run("serve", "keys", "list", path).stdout
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,7 @@ def test_keys_are_added_listed_and_removed(run, fails, tmp_path):
         (["--host", "0.0.0.0"], "Other machines reach '0.0.0.0', and anybody could measure. Make keys with"),
         (["--keys", "nope.json"], "nope.json"),
         (["--database", "memory"], "A service keeps what it measures"),
-        (["--platforms", "nope"], "Unknown runtime 'nope'"),
+        (["--platform", "nope"], "Unknown runtime 'nope'"),
         (["--database", "mysql://x"], "A database must be a file"),
         (["--port", "99999"], "99999"),
         (["--remote", "farm:127.0.0.1:1"], "No farm answers at tcp://127.0.0.1:1: Connection refused."),
@@ -64,7 +64,7 @@ def test_a_service_that_is_not_there_is_one_sentence(fails, words, sentence):
 
 @pytest.mark.slow
 def test_a_service_runs_until_it_is_interrupted(run, fails, tmp_path):
-    words = ["serve", "--port", "0", "--database", str(tmp_path / "m.sqlite"), "--platforms", "torch", "--budget", "2s"]
+    words = ["serve", "--port", "0", "--database", str(tmp_path / "m.sqlite"), "--platform", "torch", "--budget", "2s"]
     with subprocess.Popen(
         [sys.executable, "-m", "nni_latency", *words],
         stdout=subprocess.PIPE,
@@ -87,7 +87,7 @@ def test_a_service_runs_until_it_is_interrupted(run, fails, tmp_path):
 
 
 def test_too_little_to_learn_from_is_said(run, fails, tmp_path):
-    words = ["evolve", "--database", tmp_path / "m.sqlite"]
+    words = ["learn", "graph", "--from-database", "--database", tmp_path / "m.sqlite"]
     assert "0 new latencies, and another version needs 20" in run(*words).stdout
     assert "There is no version yet" in run(*words, "--list").stdout
     assert "Unknown version of 'evolving' '3'" in fails(*words, "--take", 3)
@@ -97,15 +97,16 @@ def test_too_little_to_learn_from_is_said(run, fails, tmp_path):
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["--save", "a.bin"], "Unknown predictor with a version 'evolving'. There is: none."),
+        (["--list", "--out", "a.bin"], "Unknown predictor with a version 'evolving'. There is: none."),
         (["--name", "evolving:board"], "Unknown platform with kernels 'board'. There is: none."),
         (["--remote", "farm:127.0.0.1:1"], "No farm answers at tcp://127.0.0.1:1: Connection refused."),
         (["--remote", "farm:127.0.0.1:1#a.b.fp32.t1"], "Give --remote farm:127.0.0.1:1 alone."),
+        (["--dataset", "shipped"], "--dataset has no effect with --from-database. Omit it."),
         (["--database", "memory"], "Versions are kept in a database."),
     ],
 )
 def test_what_cannot_be_learned_is_one_sentence(fails, tmp_path, words, sentence):
-    assert sentence in fails("evolve", "--database", tmp_path / "m.sqlite", *words)
+    assert sentence in fails("learn", "graph", "--from-database", "--database", tmp_path / "m.sqlite", *words)
 
 
 def test_the_versions_of_all_predictors_are_listed_taken_and_saved(run, fails, tmp_path):
@@ -114,11 +115,11 @@ def test_the_versions_of_all_predictors_are_listed_taken_and_saved(run, fails, t
         version = PredictorVersion(name, 0, 1.7e9, "1", 20, 5, 100, {"all": 0.1}, current)
         add_predictor(store.database, version, f"file of {name}".encode())
     store.close()
-    words = ["evolve", "--database", tmp_path / "m.sqlite"]
+    words = ["learn", "graph", "--from-database", "--database", tmp_path / "m.sqlite"]
     rows = json.loads(run(*words, "--list", "--json").stdout)["versions"]
     assert [(row["name"], row["number"]) for row in rows] == [("evolving", 1), ("evolving", 2), ("evolving:board", 3)]
     assert "Version 1 answers from now on." in run(*words, "--take", 1).stdout
-    assert "Wrote version 3 to k.json" in run(*words, "--name", "evolving:board", "--save", "k.json").stdout
+    assert "Wrote version 3 to k.json" in run(*words, "--name", "evolving:board", "--list", "--out", "k.json").stdout
     assert Path("k.json").read_bytes() == b"file of evolving:board"
-    assert "'k.json' exists" in fails(*words, "--save", "k.json")
+    assert "'k.json' exists" in fails(*words, "--list", "--out", "k.json")
     assert "Unknown version of 'evolving' '4'. There is: 1, 2, 3." in fails(*words, "--take", 4)

@@ -36,7 +36,7 @@ def operators():
 
 
 def test_a_table_is_imported_shown_estimated_and_exported(run, text):
-    shown = run("import", text, *TINY_OPTIONS, "--unit", "us", "--platform", "pixel-3", "--out", "t.json")
+    shown = run("table", "import", text, *TINY_OPTIONS, "--unit", "us", "--platform", "pixel-3", "--out", "t.json")
     assert "format text, unit us; 63 entries of fbnet" in shown.stdout
     assert "2 candidates without an entry: stem:conv, head:1504" in shown.stderr
     table = LookupTable.load("t.json")
@@ -45,12 +45,12 @@ def test_a_table_is_imported_shown_estimated_and_exported(run, text):
     assert "k3_e1_g2" in run("show", "t.json").stdout
     answer = run("estimate", "--latency-estimator", "t.json", "--architecture", "0,0,0,0,0,0,0", "--json").stdout
     assert json.loads(answer)["latency_s"] == pytest.approx(sum(100.5 + 100 * n for n in range(7)) * 1e-6)
-    run("export", "t.json", "--format", "text", "--unit", "us", "--out", "back.txt")
+    run("table", "export", "t.json", "--format", "text", "--unit", "us", "--out", "back.txt")
     assert Path("back.txt").read_text() == Path(text).read_text()
 
 
 def test_a_table_of_operators_is_shown_as_a_list_and_estimates_networks(run, operators):
-    run("import", operators, "--space", "none", "--unit", "ms", "--out", "t.json")
+    run("table", "import", operators, "--space", "none", "--unit", "ms", "--out", "t.json")
     assert "Logits-input:1x1x1536-output:10" in run("show", "t.json").stdout
     command = ["estimate", "--space", "operators", "--latency-estimator", "t.json", "--json"]
     answer = json.loads(run(*command, "--architecture", ",".join([*_KEYS, _KEYS[0]])).stdout)
@@ -64,7 +64,7 @@ def test_a_table_of_operators_is_shown_as_a_list_and_estimates_networks(run, ope
 
 
 def test_operators_that_a_table_lacks_are_named(run, fails, operators):
-    run("import", operators, "--space", "none", "--unit", "ms", "--out", "t.json")
+    run("table", "import", operators, "--space", "none", "--unit", "ms", "--out", "t.json")
     command = ["estimate", "--space", "operators", "--latency-estimator", "t.json", "--architecture"]
     assert "no entry 'nonsense', and it is no key such as" in fails(*command, "nonsense")
     assert "what it computes is not known" in fails(*command, "Odd-input:1x1x1-output:1x1x1")
@@ -77,31 +77,31 @@ def test_operators_that_a_table_lacks_are_named(run, fails, operators):
 
 def test_every_unmatched_row_is_named(run, fails, text):
     Path("t.csv").write_text("layer,choice,latency_ms\nlayer0,skip,1\nlayer9,skip,2\nlayer1,k9,3\n")
-    shown = run("import", "t.csv", *TINY_OPTIONS, "--out", "t.json")
+    shown = run("table", "import", "t.csv", *TINY_OPTIONS, "--out", "t.json")
     assert "2 rows without a candidate in the space: line 3 (layer9, skip), line 4 (layer1, k9)" in shown.stderr
-    complaint = fails("import", "t.csv", *TINY_OPTIONS, "--strict", "--out", "strict.json")
+    complaint = fails("table", "import", "t.csv", *TINY_OPTIONS, "--strict", "--out", "strict.json")
     assert "2 rows without a candidate" in complaint
     assert not Path("strict.json").exists()
 
 
 def test_costs_that_are_none_are_left_out_on_request(run, fails):
     Path("t.csv").write_text("layer,choice,latency_ms\nlayer0,skip,1\nlayer1,skip,-2\n")
-    complaint = fails("import", "t.csv", *TINY_OPTIONS, "--out", "t.json")
+    complaint = fails("table", "import", "t.csv", *TINY_OPTIONS, "--out", "t.json")
     assert "Got 1 other: layer1:skip = -2 (line 3). Correct them, or leave them out: --invalid leave-out." in complaint
     assert not Path("t.json").exists()
-    shown = run("import", "t.csv", *TINY_OPTIONS, "--invalid", "leave-out", "--out", "t.json")
+    shown = run("table", "import", "t.csv", *TINY_OPTIONS, "--invalid", "leave-out", "--out", "t.json")
     assert "1 cost left out as not positive: layer1:skip = -2 (line 3)" in shown.stderr
 
 
 def test_errors_name_the_options_that_were_typed(run, fails, tables):
-    run("scale", tables["tiny"], "--factor", 2, "--out", "double.json")
-    complaint = fails("merge", tables["tiny"], "double.json", "--out", "merged.json")
+    run("table", "scale", tables["tiny"], "--factor", 2, "--out", "double.json")
+    complaint = fails("table", "merge", tables["tiny"], "double.json", "--out", "merged.json")
     assert "Say which counts with --conflict: 'first', 'last' or 'mean'." in complaint
     assert "--factor must be a positive, finite number. Got 0.0" in fails(
-        "scale", tables["tiny"], "--factor", 0, "--out", "zero.json"
+        "table", "scale", tables["tiny"], "--factor", 0, "--out", "zero.json"
     )
     Path("t.json").write_text(json.dumps([[1, 2]]))
-    complaint = fails("import", "t.json", "--format", "lists", *TINY_OPTIONS, "--out", "out.json")
+    complaint = fails("table", "import", "t.json", "--format", "lists", *TINY_OPTIONS, "--out", "out.json")
     assert "does not say its unit. Give it as --unit; " in complaint
     complaint = fails(
         "estimate", "--architecture", "k3_e1,k3_e1,skip,skip,skip,skip,skip", "--latency-estimator", tables["holes"]
@@ -110,15 +110,15 @@ def test_errors_name_the_options_that_were_typed(run, fails, tables):
 
 
 def test_export_says_what_it_leaves_out(run, tables):
-    shown = run("export", tables["tiny"], "--format", "lists", "--unit", "ms", "--out", "t.json")
+    shown = run("table", "export", tables["tiny"], "--format", "lists", "--unit", "ms", "--out", "t.json")
     assert "no place for fixed layers, which are left out: stem:conv, head:1504" in shown.stderr
 
 
 def test_tables_are_scaled_divided_and_merged(run, tables):
-    run("scale", tables["tiny"], "--factor", 2, "--out", "double.json")
-    run("subset", tables["tiny"], "--layers", "layer0,layer1", "--out", "a.json")
-    run("subset", tables["tiny"], "--choices", "skip", "--out", "b.json")
-    assert "Wrote merged.json" in run("merge", "a.json", "b.json", "--out", "merged.json").stdout
+    run("table", "scale", tables["tiny"], "--factor", 2, "--out", "double.json")
+    run("table", "subset", tables["tiny"], "--layers", "layer0,layer1", "--out", "a.json")
+    run("table", "subset", tables["tiny"], "--choices", "skip", "--out", "b.json")
+    assert "Wrote merged.json" in run("table", "merge", "a.json", "b.json", "--out", "merged.json").stdout
     whole, merged = LookupTable.load(tables["tiny"]), LookupTable.load("merged.json")
     assert merged["layer5"]["skip"] == whole["layer5"]["skip"]
     assert LookupTable.load("double.json")["layer5"]["skip"].value == 2 * whole["layer5"]["skip"].value
@@ -126,7 +126,7 @@ def test_tables_are_scaled_divided_and_merged(run, tables):
 
 @pytest.mark.slow
 def test_two_tables_are_compared(run, tables):
-    run("scale", tables["tiny"], "--factor", 2, "--out", "double.json")
+    run("table", "scale", tables["tiny"], "--factor", 2, "--out", "double.json")
     shown = run("diff", tables["tiny"], "double.json", "--plot", "diff.png").stdout
     assert "median ratio" in shown
     assert Path("diff.png").read_bytes().startswith(b"\x89PNG")
@@ -153,56 +153,80 @@ def test_a_fallback_and_an_ensemble_have_names(run, fails, tables):
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["import", "absent.txt", "--unit", "ms", "--out", "t.json"], "Cannot read 'absent.txt': No such file"),
-        (["import", "lut.txt", *TINY_OPTIONS, "--out", "t.json"], "does not say its unit. Give it as --unit"),
-        (["import", "lut.txt", "--unit", "us", "--out", "t.json"], "has 7 layers of costs, the space searches 22"),
         (
-            ["import", "lut.txt", "--unit", "J", *TINY_OPTIONS, "--out", "t.json"],
+            ["table", "import", "absent.txt", "--unit", "ms", "--out", "t.json"],
+            "Cannot read 'absent.txt': No such file",
+        ),
+        (["table", "import", "lut.txt", *TINY_OPTIONS, "--out", "t.json"], "does not say its unit. Give it as --unit"),
+        (
+            ["table", "import", "lut.txt", "--unit", "us", "--out", "t.json"],
+            "has 7 layers of costs, the space searches 22",
+        ),
+        (
+            ["table", "import", "lut.txt", "--unit", "J", *TINY_OPTIONS, "--out", "t.json"],
             "must be one of s, ms, us, ns. Got 'J'",
         ),
         (
-            ["import", "lut.txt", "--unit", "us", *TINY_OPTIONS, "--out", "lut.txt"],
+            ["table", "import", "lut.txt", "--unit", "us", *TINY_OPTIONS, "--out", "lut.txt"],
             "is an input of this command",
         ),
-        (["import", "lut.txt", "--unit", "us", "--space", "nasnet9", "--out", "t.json"], "Unknown space 'nasnet9'"),
         (
-            ["import", "lut.txt", "--unit", "us", "--space", "none", "--width", "1", "--out", "t.json"],
+            ["table", "import", "lut.txt", "--unit", "us", "--space", "nasnet9", "--out", "t.json"],
+            "Unknown space 'nasnet9'",
+        ),
+        (
+            ["table", "import", "lut.txt", "--unit", "us", "--space", "none", "--width", "1", "--out", "t.json"],
             "--space none takes no arguments of a space",
         ),
-        (["import", "lut.txt", "--unit", "s", *TINY_OPTIONS, "--out", "t.json"], "cannot be in s: they mean"),
-        (["import", "lut.txt", "--unit", "us", "--platform", "My Phone", "--out", "t.json"], "'device' of a Platform"),
+        (["table", "import", "lut.txt", "--unit", "s", *TINY_OPTIONS, "--out", "t.json"], "cannot be in s: they mean"),
         (
-            ["import", "lut.txt", "--unit", "us", "--platform", "a.b", "--out", "t.json"],
+            ["table", "import", "lut.txt", "--unit", "us", "--platform", "My Phone", "--out", "t.json"],
+            "'device' of a Platform",
+        ),
+        (
+            ["table", "import", "lut.txt", "--unit", "us", "--platform", "a.b", "--out", "t.json"],
             "the name of a device, or its id",
         ),
-        (["import", "lut.txt", "--format", "ofa", "--unit", "us", "--out", "t.json"], "cannot be read as 'ofa'"),
-        (["import", "lut.txt", "--format", "xml", "--out", "t.json"], "Unknown format 'xml'. There is: ofa, ofa-yaml"),
         (
-            ["export", "absent.json", "--format", "csv", "--unit", "ms", "--out", "t.csv"],
+            ["table", "import", "lut.txt", "--format", "ofa", "--unit", "us", "--out", "t.json"],
+            "cannot be read as 'ofa'",
+        ),
+        (
+            ["table", "import", "lut.txt", "--format", "xml", "--out", "t.json"],
+            "Unknown format 'xml'. There is: ofa, ofa-yaml",
+        ),
+        (
+            ["table", "export", "absent.json", "--format", "csv", "--unit", "ms", "--out", "t.csv"],
             "There is no file 'absent.json'",
         ),
-        (["export", "lut.txt", "--format", "csv", "--unit", "ms", "--out", "t.csv"], "is not whole JSON"),
+        (["table", "export", "lut.txt", "--format", "csv", "--unit", "ms", "--out", "t.csv"], "is not whole JSON"),
         (
-            ["export", "TINY", "--format", "csv", "--unit", "J", "--out", "t.csv"],
+            ["table", "export", "TINY", "--format", "csv", "--unit", "J", "--out", "t.csv"],
             "must be one of s, ms, us, ns. Got 'J'",
         ),
-        (["export", "TINY", "--format", "csv", "--out", "t.csv"], "Missing option '--unit'"),
-        (["export", "TINY", "--format", "csv", "--unit", "ms", "--out", "."], "it is a folder; name a file in it"),
+        (["table", "export", "TINY", "--format", "csv", "--out", "t.csv"], "Missing option '--unit'"),
+        (
+            ["table", "export", "TINY", "--format", "csv", "--unit", "ms", "--out", "."],
+            "it is a folder; name a file in it",
+        ),
         (["diff", "TINY", "absent.json"], "There is no file 'absent.json'"),
         (["diff", "TINY", "ENERGY"], "latency cannot be compared with one of energy"),
         (["diff", "TINY", "TINY", "--plot", "lut.txt/x.png"], "Cannot write 'lut.txt/x.png'"),
-        (["merge", "TINY", "--out", "t.json"], "At least two tables can be merged. Got 1"),
-        (["merge", "TINY", "ELSEWHERE", "--out", "t.json"], "would mix two platforms"),
-        (["merge", "TINY", "ENERGY", "--out", "t.json"], "metric: latency against energy"),
-        (["scale", "TINY", "--factor", "0", "--out", "t.json"], "must be a positive, finite number. Got 0.0"),
-        (["scale", "TINY", "--factor", "much", "--out", "t.json"], "'much' is not a valid float"),
-        (["scale", "TINY", "--factor", "2"], "Missing option '--out'"),
-        (["subset", "TINY", "--out", "t.json"], "Say what to keep, with --layers or --choices"),
+        (["table", "merge", "TINY", "--out", "t.json"], "At least two tables can be merged. Got 1"),
+        (["table", "merge", "TINY", "ELSEWHERE", "--out", "t.json"], "would mix two platforms"),
+        (["table", "merge", "TINY", "ENERGY", "--out", "t.json"], "metric: latency against energy"),
+        (["table", "scale", "TINY", "--factor", "0", "--out", "t.json"], "must be a positive, finite number. Got 0.0"),
+        (["table", "scale", "TINY", "--factor", "much", "--out", "t.json"], "'much' is not a valid float"),
+        (["table", "scale", "TINY", "--factor", "2"], "Missing option '--out'"),
+        (["table", "subset", "TINY", "--out", "t.json"], "Say what to keep, with --layers or --choices"),
         (
-            ["subset", "TINY", "--layers", "layer99", "--out", "t.json"],
+            ["table", "subset", "TINY", "--layers", "layer99", "--out", "t.json"],
             "Unknown layer 'layer99'. There is: stem, layer0",
         ),
-        (["subset", "TINY", "--choices", "k9", "--out", "t.json"], "Unknown choice 'k9'. There is: conv, k3_e1"),
+        (
+            ["table", "subset", "TINY", "--choices", "k9", "--out", "t.json"],
+            "Unknown choice 'k9'. There is: conv, k3_e1",
+        ),
     ],
 )
 def test_mistakes_are_one_sentence(fails, tables, text, arguments, complaint):

@@ -1,4 +1,4 @@
-"""``nni-latency transfer`` and ``nni-latency adapt``."""
+"""``nni-latency learn transfer`` and ``nni-latency adapt``."""
 
 from __future__ import annotations
 
@@ -48,10 +48,10 @@ def files(tmp_path):
             ["index", *(f"layer{layer}" for layer in range(_LAYERS))],
             [[place, *row] for place, row in enumerate(networks.tolist())],
         ),
-        "--sources": _write(
+        "--from": _write(
             tmp_path / "L.csv", ["index", "a", "b"], [[place, *row] for place, row in enumerate(known.tolist())]
         ),
-        "--target": _write(tmp_path / "T.csv", ["index", "new"], list(enumerate(latencies(0.8).tolist()))),
+        "--measured": _write(tmp_path / "T.csv", ["index", "new"], list(enumerate(latencies(0.8).tolist()))),
     }
 
 
@@ -60,7 +60,9 @@ def _options(files, *names):
 
 
 def test_transfer_writes_predictions_and_says_how_good_they_are(run, files, tmp_path):
-    shown = run("transfer", *_SPACE, *_options(files), "--samples", "12", "--out", "P.csv", "--table", "T.json")
+    shown = run(
+        "learn", "transfer", *_SPACE, *_options(files), "--samples", "12", "--out", "P.csv", "--table", "T.json"
+    )
     assert "Measured: 12 networks" in shown.stdout
     assert re.search(r"On 48 other networks: Spearman (0\.9|1\.0)", shown.stdout)
     rows = _read(tmp_path / "P.csv")
@@ -77,8 +79,8 @@ def test_transfer_writes_a_table_of_the_default_space(run, tmp_path):
     seconds = 2 + draw.uniform(0.1, 1, (22, 9))[np.arange(22), networks].sum(axis=1)
     rows = {
         "--architectures": (names, networks),
-        "--sources": (["a", "b"], np.stack([seconds, 2 * seconds], 1)),
-        "--target": (["new"], 1.5 * seconds[:, None]),
+        "--from": (["a", "b"], np.stack([seconds, 2 * seconds], 1)),
+        "--measured": (["new"], 1.5 * seconds[:, None]),
     }
     files = {
         option: _write(
@@ -88,21 +90,23 @@ def test_transfer_writes_a_table_of_the_default_space(run, tmp_path):
         )
         for option, (header, content) in rows.items()
     }
-    run("transfer", *_options(files), "--out", "P.csv", "--table", "T.json")
+    run("learn", "transfer", *_options(files), "--out", "P.csv", "--table", "T.json")
     assert LookupTable.load("T.json").space.arguments["preset"] == "cifar"
 
 
 def test_transfer_without_a_target_says_what_to_measure(run, files, tmp_path):
-    run("transfer", *_SPACE, *_options(files, "--architectures", "--sources"), "--samples", "5", "--out", "M.csv")
+    run("learn", "transfer", *_SPACE, *_options(files, "--architectures", "--from"), "--samples", "5", "--out", "M.csv")
     rows = _read(tmp_path / "M.csv")
     assert rows[0][:2] == ["index", "layer0"]
     assert len(rows) == 6
 
 
 def test_transfer_takes_a_target_of_few_networks_whole_and_saves_the_estimator(run, files, tmp_path):
-    rows = _read(files["--target"])
-    files["--target"] = _write(tmp_path / "few.csv", rows[0], rows[5:13])
-    shown = run("transfer", *_SPACE, *_options(files), "--out", "P.csv", "--save", "E.json", "--platform", "pixel-3")
+    rows = _read(files["--measured"])
+    files["--measured"] = _write(tmp_path / "few.csv", rows[0], rows[5:13])
+    shown = run(
+        "learn", "transfer", *_SPACE, *_options(files), "--out", "P.csv", "--save", "E.json", "--platform", "pixel-3"
+    )
     assert "Measured: 8 networks, 4, 5, 6, 7, 8, 9, 10, 11" in shown.stdout
     assert TransferEstimator.load("E.json").platform.device == "pixel-3"
 
@@ -111,22 +115,19 @@ def test_transfer_takes_a_target_of_few_networks_whole_and_saves_the_estimator(r
     ("options", "sentence"),
     [
         (["--target-device", "old"], "has no series 'old'. There is: new."),
-        (["--source-devices", "a,c"], "has no series 'c'. There is: a, b."),
-        (["--fit-rows", "0-99"], "The --fit-rows must be FIRST-LAST, from 0 to 59. Got '0-99'."),
-        (["--fit-rows", f"0-{'9' * 5000}"], "The --fit-rows must be FIRST-LAST, from 0 to 59."),
-        (["--fit-rows", "0-9"], "at least 30 measured networks. Got 10: 20 more are needed."),
-        (["--sources", "absent.csv"], "Cannot read 'absent.csv': No such file or directory."),
+        (["--source-device", "a,c"], "has no series 'c'. There is: a, b."),
+        (["--from", "absent.csv"], "Cannot read 'absent.csv': No such file or directory."),
     ],
 )
 def test_transfer_says_what_is_wrong(fails, files, options, sentence):
-    assert sentence in fails("transfer", *_SPACE, *_options(files), "--out", "P.csv", *options)
+    assert sentence in fails("learn", "transfer", *_SPACE, *_options(files), "--out", "P.csv", *options)
 
 
 def test_transfer_names_a_target_of_another_unit(fails, files, tmp_path):
-    rows = _read(files["--target"])
+    rows = _read(files["--measured"])
     seconds = [[place, float(value) / 1e3] for place, value in rows[1:]]
-    files["--target"] = _write(tmp_path / "seconds.csv", rows[0], seconds)
-    assert "1,000 times too small" in fails("transfer", *_SPACE, *_options(files), "--out", "P.csv")
+    files["--measured"] = _write(tmp_path / "seconds.csv", rows[0], seconds)
+    assert "1,000 times too small" in fails("learn", "transfer", *_SPACE, *_options(files), "--out", "P.csv")
     assert not (tmp_path / "P.csv").exists()
 
 

@@ -73,6 +73,6 @@ def test_absurd_sizes_are_refused(fails, hostile, change, reason):
 
 @pytest.mark.parametrize("factor", ["1e308", "1e-320", "-1", "nan", "inf", "0"])
 def test_absurd_factors_are_refused(fails, tables, tmp_path, factor):
-    complaint = fails("scale", tables["tiny"], "--factor", factor, "--out", tmp_path / "out.json")
+    complaint = fails("table", "scale", tables["tiny"], "--factor", factor, "--out", tmp_path / "out.json")
     assert any(word in complaint for word in ("number", "positive", "must be at most 1e+18"))
     assert not (tmp_path / "out.json").exists()

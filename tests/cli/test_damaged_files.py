@@ -75,7 +75,7 @@ def test_a_database_with_text_that_is_none_is_refused_by_name(invoke, tmp_path, 
         connection.execute(change)
         connection.commit()
     for command in ("info", "query"):
-        done = invoke(["database", "--database", path, command, "--json"])
+        done = invoke(["db", command, "--database", path, "--json"])
         assert isinstance(done.exception, SystemExit | None), done.exception
         assert done.exit_code == 0 or "damaged.sqlite" in done.stderr
 
@@ -83,7 +83,7 @@ def test_a_database_with_text_that_is_none_is_refused_by_name(invoke, tmp_path, 
 def test_a_database_whose_schema_is_no_text_is_refused(fails, tmp_path):
     path = _database(tmp_path / "damaged.sqlite")
     path.write_bytes(path.read_bytes().replace(b"CREATE TABLE", b"CREATE T\xff\xfe\xfd\xfc"))
-    assert "damaged.sqlite" in fails("database", "--database", path, "info")
+    assert "damaged.sqlite" in fails("db", "info", "--database", path)
 
 
 def test_an_attribute_of_the_wrong_type_is_named(fails, tmp_path, predictor):
@@ -112,7 +112,7 @@ def test_a_clip_to_nothing_is_refused(fails, tmp_path, predictor, command):
 def test_a_number_of_thousands_of_digits_in_a_key_is_refused(fails, tmp_path):
     path = tmp_path / "table.json"
     path.write_text(json.dumps({f"Conv-input:32x32x{'3' * 5000}-output:32x32x16": {"mean": 1.0}}))
-    message = fails("import", path, "--space", "none", "--unit", "ms", "--out", "out.json")
+    message = fails("table", "import", path, "--space", "none", "--unit", "ms", "--out", "out.json")
     assert "table.json' holds no costs" in message
     assert "has a size or a number that no operator has" in message
 
@@ -121,7 +121,7 @@ def test_an_array_whose_header_does_not_end_is_refused(fails, tmp_path):
     header = b"{'descr': '<f8', 'fortran_order': False, 'shape': (7, 9".ljust(117) + b"\n"
     path = tmp_path / "table.npy"
     path.write_bytes(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header + bytes(7 * 9 * 8))
-    message = fails("import", path, *TINY_OPTIONS, "--unit", "ms", "--out", "out.json")
+    message = fails("table", "import", path, *TINY_OPTIONS, "--unit", "ms", "--out", "out.json")
     assert "table.npy" in message
     assert "header" in message
 

@@ -36,8 +36,9 @@ _COMMANDS = commands()
 
 #: Commands that measure, or need what was measured on this machine.
 _MEASURING = {
-    *("build-lut", "validate", "search", "micro-benchmark", "build-kernels", "detect-fusion", "adapt", "rebuild"),
-    *("measure-networks", "profile-operators", "query", "serve", "evolve", "farm"),
+    *("build-lut", "validate", "search", "adapt"),
+    *("profile-operators", "query", "serve", "farm"),
+    *("dataset measure", "table rebuild", "learn device", "learn kernels"),
 }
 
 #: Estimators that measure on demand.
@@ -65,8 +66,10 @@ def _contexts(words, command=main, name="nni-latency", parent=None):
 def _measures(words):
     context = _contexts(words)[-1]
     asked = str(context.params.get("latency_estimator", ""))
+    learned_from = words[0] == "learn" and (context.params.get("files") or context.params.get("data"))
     return (
-        (words[0] in _MEASURING and not context.params.get("source"))
+        (({words[0], " ".join(words[:2])} & _MEASURING) and not (context.params.get("source") or learned_from))
+        or context.params.get("from_database", False)
         or asked.partition(":")[0] in _ON_DEMAND
         or any("://" in word for word in words)
     )
@@ -97,16 +100,16 @@ def files(run, tmp_path_factory):
     for name in ("cells.json", "my_space.json"):
         shutil.copy(ROOT / "tests" / "tables" / "data" / "operator_table_1.json", folder / name)
     layers = [f"layer{place}" for place in range(22)]
-    run("subset", table, "--layers", ",".join(layers[:2]), "--out", folder / "part.json")
-    run("subset", table, "--layers", ",".join(layers[2:]), "--out", folder / "rest.json")
+    run("table", "subset", table, "--layers", ",".join(layers[:2]), "--out", folder / "part.json")
+    run("table", "subset", table, "--layers", ",".join(layers[2:]), "--out", folder / "rest.json")
     for name, unit in (("fbnet-cpu.txt", "us"), ("lut.txt", "ms")):
-        run("export", table, "--format", "text", "--unit", unit, "--out", folder / name)
+        run("table", "export", table, "--format", "text", "--unit", unit, "--out", folder / name)
     runtime = FakeRuntime(lambda op: 2e-6 + 3e-11 * features_of(op).flops)
     protocol, series = Protocol(n_warmup=0, rounds=1, time_budget=600.0), [(block, (1,)) for block in draw_blocks(24)]
     run_benchmarks(runtime, protocol, folder / "others.json", series=series)
-    for name in ("micro-benchmark.<platform>.json", "micro-benchmark.json"):
+    for name in ("points.<platform>.json", "points.json"):
         shutil.copy(folder / "others.json", folder / name)
-    run("fit", "acts", folder / "others.json", "--out", folder / "acts.json")
+    run("learn", "device", folder / "others.json", "--out", folder / "acts.json")
     save_rules(FusionRules(Platform("epyc-7763"), (FusionRule(("conv2d", "relu"), True),)), folder / "rules.json")
     (folder / "net.py").write_text(_NETWORK)
     with warnings.catch_warnings():
@@ -127,15 +130,15 @@ def files(run, tmp_path_factory):
     (folder / "nnlqp" / "onnx").mkdir(parents=True)
     shutil.copy(folder / "net.onnx", folder / "nnlqp" / "onnx" / "net.onnx")
     (folder / "nnlqp" / "gt.txt").write_text("1 onnx/net.onnx 1 3.5 net laptop\n")
-    run("import", folder / "measured" / "gt.txt", "--out", folder / "networks.zip")
+    run("dataset", "merge", folder / "measured" / "gt.txt", "--out", folder / "networks.zip")
     keys = {"Conv-input:224x224x3-output:112x112x24": 1.5, "Logits-input:1x1x1536-output:1000": 0.9}
     (folder / "jetson.json").write_text(json.dumps(keys))
     elsewhere = ("--space", "none", "--unit", "ms", "--platform", "jetson", "--out", folder / "jetson-table.json")
-    run("import", folder / "jetson.json", *elsewhere)
+    run("table", "import", folder / "jetson.json", *elsewhere)
     _write_latencies(folder, layers)
     _write_operators(folder)
     _write_own_space(folder)
-    run("fit", "energy", f"a30={folder}/a30_operators.csv", "--trees", 5, "--out", folder / "energy.json")
+    run("learn", "energy", f"a30={folder}/a30_operators.csv", "--trees", 5, "--out", folder / "energy.json")
     for name in ("mine.sqlite", "theirs.sqlite", "colleague.sqlite"):
         DatabaseStore(str(folder / name)).close()
     keys = ApiKeys([])
@@ -246,14 +249,14 @@ def test_completion_is_that_of_the_documentation(shell):
     assert f"{variable}={shell}_source nni-latency" in (ROOT / "docs" / "cli.rst").read_text(encoding="utf-8")
     made = CliRunner().invoke(main, [], prog_name="nni-latency", env={variable: f"{shell}_source"})
     assert f"{variable}={shell}_complete" in made.output
-    typed = {"COMP_WORDS": "nni-latency mi", "COMP_CWORD": "mi" if shell == "fish" else "1"}
+    typed = {"COMP_WORDS": "nni-latency da", "COMP_CWORD": "da" if shell == "fish" else "1"}
     shown = CliRunner().invoke(main, [], prog_name="nni-latency", env={variable: f"{shell}_complete", **typed})
-    assert "micro-benchmark" in shown.output
+    assert "dataset" in shown.output
 
 
 @pytest.mark.parametrize("path", ["README.md", "docs/acts.rst", "docs/cli.rst", "docs/benchmarks.rst"])
 def test_number_of_blocks_is_the_same_everywhere(run, path):
     number = f"{len(BLOCKS)} blocks"
     assert number in (ROOT / path).read_text(encoding="utf-8")
-    assert number in run("--help").stdout
-    assert number in run("micro-benchmark", "--help").stdout
+    assert number in run("learn", "--help").stdout
+    assert number in run("learn", "device", "--help").stdout

@@ -174,8 +174,8 @@ def _onnx_commands(folder):
 def _imports(name):
     # The command makes the space anew every time, which takes most of a second.
     return [
-        ["import", "FILE", "--space", "none", "--unit", "ms", *_OUT],
-        ["import", "FILE", "--space", "none", "--unit", "ms", "--format", name, *_OUT],
+        ["table", "import", "FILE", "--space", "none", "--unit", "ms", *_OUT],
+        ["table", "import", "FILE", "--space", "none", "--unit", "ms", "--format", name, *_OUT],
         ["library", lambda path: import_table(path, _plan(), unit="ms", file_format=name)],
     ]
 
@@ -217,10 +217,10 @@ _KINDS = {
         (change_json,),
         _show(
             _AS_ESTIMATOR,
-            ["merge", "FILE", "table.json", *_OUT],
-            ["scale", "FILE", "--factor", "2", *_OUT],
+            ["table", "merge", "FILE", "table.json", *_OUT],
+            ["table", "scale", "FILE", "--factor", "2", *_OUT],
             ["diff", "FILE", "table.json", "--json"],
-            ["export", "FILE", "--format", "csv", "--unit", "ms", *_OUT],
+            ["table", "export", "FILE", "--format", "csv", "--unit", "ms", *_OUT],
         ),
     ),
     "nni_latency.graph_predictor": (
@@ -229,7 +229,7 @@ _KINDS = {
     ),
     "nni_latency.networks": (
         (change_archive,),
-        _show(["merge", "FILE", "nni_latency.networks", "--conflict", "first", *_OUT]),
+        _show(["dataset", "merge", "FILE", "nni_latency.networks", "--conflict", "first", *_OUT]),
     ),
     **{f"table.{name}": ((change_text,), lambda _, name=name: _imports(name)) for name in FORMATS},
     "table.ofa": ((change_json,), lambda _: _imports("ofa")),
@@ -238,7 +238,7 @@ _KINDS = {
     "grid.npy": ((change_numpy,), lambda _: _imports("npy")),
     "operators.ofa": (
         (change_json, change_text),
-        lambda _: [["import", "FILE", "--space", "none", "--unit", "ms", *_OUT]],
+        lambda _: [["table", "import", "FILE", "--space", "none", "--unit", "ms", *_OUT]],
     ),
     "sample.json": (
         (change_json,),
@@ -253,23 +253,23 @@ _KINDS = {
     "store.sqlite": (
         (change_sqlite,),
         lambda _: [
-            ["database", "--database", "FILE", "info", "--json"],
-            ["database", "--database", "FILE", "query", "--json"],
-            ["database", *_DATABASE, "import", "FILE"],
-            ["database", "merge", "FILE", *_OUT],
-            ["database", "--database", "FILE", "export", "out.csv", "--overwrite"],
-            ["database", "--database", "FILE", "prune", "--keep-latest", "1", "--yes"],
+            ["db", "info", "--database", "FILE", "--json"],
+            ["db", "query", "--database", "FILE", "--json"],
+            ["db", "import", "FILE", *_DATABASE],
+            ["db", "merge", "FILE", *_OUT],
+            ["db", "export", "--database", "FILE", "out.csv", "--overwrite"],
+            ["db", "prune", "--database", "FILE", "--keep-latest", "1", "--yes"],
         ],
     ),
     "exported.onnx": ((change_onnx,), _onnx_commands),
     "built.onnx": ((change_onnx, change_onnx, change_onnx), _onnx_commands),
     "columns.csv": (
         (change_text,),
-        lambda _: [["transfer", *TINY_OPTIONS, "--architectures", "networks.csv", "--sources", "FILE", *_OUT]],
+        lambda _: [["learn", "transfer", *TINY_OPTIONS, "--architectures", "networks.csv", "--from", "FILE", *_OUT]],
     ),
     "networks.csv": (
         (change_text,),
-        lambda _: [["transfer", *TINY_OPTIONS, "--architectures", "FILE", "--sources", "columns.csv", *_OUT]],
+        lambda _: [["learn", "transfer", *TINY_OPTIONS, "--architectures", "FILE", "--from", "columns.csv", *_OUT]],
     ),
 }  # fmt: skip
 

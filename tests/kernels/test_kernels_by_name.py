@@ -59,7 +59,7 @@ def test_names_of_both_files_may_have_commas(files, tmp_path, monkeypatch):
 def test_rules_that_are_not_there_say_how_to_find_them_out(files, tmp_path):
     alone = tmp_path / "alone.kernels.json"
     alone.write_bytes(files[0].read_bytes())
-    with pytest.raises(InvalidValueError, match=r"Find them out with 'nni-latency detect-fusion'"):
+    with pytest.raises(InvalidValueError, match=r"Find them out with 'nni-latency learn kernels --fusion all'"):
         load_estimator(f"kernels:{alone}")
 
 

@@ -385,7 +385,9 @@ def test_without_keys_it_listens_on_this_machine_alone():
     for host in ("127.0.0.1", "localhost", "::1"):
         check_binding(host, None)
     for host in ("0.0.0.0", "::", "192.168.1.2", "example.org"):
-        with pytest.raises(InvalidValueError, match=r"Other machines reach .* Make keys with 'nni-latency keys add'"):
+        with pytest.raises(
+            InvalidValueError, match=r"Other machines reach .* Make keys with 'nni-latency serve keys add'"
+        ):
             check_binding(host, ApiKeys([]))
     service = LatencyService(LatencyQuery(MemoryStore()))
     with pytest.raises(InvalidValueError, match=r"A 'port' must be from 0 to 65535\. Got 1000000"):

@@ -30,7 +30,7 @@ def location(request, tmp_path):
 
 
 def _serving(location):
-    words = ["serve", "--database", location, "--platforms", "torch", "--budget", "3s", "--port", "0"]
+    words = ["serve", "--database", location, "--platform", "torch", "--budget", "3s", "--port", "0"]
     return subprocess.Popen(
         [sys.executable, "-m", "nni_latency", *words], stdout=subprocess.PIPE, text=True, env=dict(os.environ)
     )

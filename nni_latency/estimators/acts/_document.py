@@ -154,7 +154,7 @@ FIT = DocumentFormat(
     1,
     "fit",
     "an ACTS fit",
-    "fit one with: nni-latency fit acts",
+    "fit one with: nni-latency learn device",
     model=ActsDocument,
 )
 

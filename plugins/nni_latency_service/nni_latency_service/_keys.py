@@ -47,7 +47,7 @@ _FORMAT = DocumentFormat(
     1,
     "file of API keys",
     "a file of API keys",
-    "make one with 'nni-latency keys add'.",
+    "make one with 'nni-latency serve keys add'.",
     model=_KeysDocument,
 )
 

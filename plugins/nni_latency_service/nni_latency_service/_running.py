@@ -26,8 +26,8 @@ def check_binding(host: str, keys: ApiKeys | None) -> None:
     """
     if not (keys is not None and len(keys)) and not _is_local(host):
         raise InvalidValueError(
-            f"Other machines reach {host!r}, and anybody could measure. Make keys with 'nni-latency keys add', and "
-            "give the service their file; or bind to 127.0.0.1."
+            f"Other machines reach {host!r}, and anybody could measure. Make keys with 'nni-latency serve keys add', "
+            "and give the service their file; or bind to 127.0.0.1."
         )
 
 

@@ -18,10 +18,9 @@ def register_estimators(register: Register) -> None:
 
 @hookimpl
 def register_commands(register: RegisterCommand) -> None:
-    """Register the commands that ask for a latency, run a service and manage its keys."""
+    """Register the commands that ask for a latency, run a service."""
     register("query", _query, runs_networks=True)
     register("serve", _serve)
-    register("keys", _keys)
 
 
 def _remote(argument: str) -> Any:
@@ -36,8 +35,3 @@ def _query() -> Any:
 def _serve() -> Any:
     """Serve latencies over HTTP: known, measured or predicted."""
     return commands.serve_command
-
-
-def _keys() -> Any:
-    """Manage the API keys of a service."""
-    return commands.keys_command

@@ -1,4 +1,4 @@
-"""``nni-latency keys``."""
+"""``nni-latency serve keys``."""
 
 from __future__ import annotations
 

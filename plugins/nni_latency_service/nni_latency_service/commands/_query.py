@@ -61,7 +61,7 @@ class _KnownOptions:
         envvar=database.DATABASE_VARIABLE,
     )
     predictor: tuple[str, ...] = option(
-        f"Predictor: a file of 'nni-latency fit graph', {graphs.PRETRAINED}, or an estimator; repeat for several, the "
+        f"Predictor: a file of 'learn graph', {graphs.PRETRAINED}, or an estimator; repeat for several, the "
         f"first that knows the platform is asked.  [default: {graphs.PRETRAINED}, where one ships]",
         "--predictor",
         multiple=True,

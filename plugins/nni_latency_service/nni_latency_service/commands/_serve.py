@@ -15,11 +15,11 @@ import nni_latency.loading as loading
 import nni_latency_service as service
 import nni_latency_service.query as query
 from nni_latency.cli._console import remarks, results
-from nni_latency.cli._measure_networks import NAMES
-from nni_latency.cli._option import DURATION, grouped, option
+from nni_latency.cli._option import DURATION, grouped, names_option, option
 from nni_latency.cli._remote_options import REMOTE_VARIABLE
 from nni_latency.errors import InvalidValueError
 from nni_latency.measurement import Limits
+from nni_latency_service.commands._keys import keys_command
 from nni_latency_service.commands._query import load_predictors
 
 
@@ -29,7 +29,7 @@ class _AddressOptions:
 
     host: str = option("Address to listen on. Other machines need keys.", default="127.0.0.1")
     port: int = option("Port; 0 for any that is free.", type=click.IntRange(0, 65535), default=8765)
-    keys: Path | None = option("File of 'nni-latency keys'.", type=click.Path(path_type=Path))
+    keys: Path | None = option("File of 'nni-latency serve keys'.", type=click.Path(path_type=Path))
     hosts: tuple[str, ...] = option(
         "Name by which the service may be called, such as that of a proxy; repeat for several.  "
         "[default: any with keys, else those of this machine]",
@@ -50,10 +50,11 @@ class _AnswerOptions:
     predictor: tuple[str, ...] = option(
         "Predictor, as for 'nni-latency query'; repeat for several.", "--predictor", multiple=True
     )
-    platforms: tuple[str, ...] | None = option(
-        "Runtimes of this machine that measure, separated by commas, such as onnxruntime,openvino:bf16.  "
+    platforms: tuple[str, ...] = names_option(
+        "Runtime of this machine that measures, such as onnxruntime or openvino:bf16; repeat for several.  "
         "[default: none]",
-        type=NAMES,
+        "--platform",
+        metavar="NAME[:PRECISION]",
     )
     threads: int = option("Number of CPU threads of a runtime.", type=click.IntRange(1), default=1)
     remote: str | None = option(
@@ -63,7 +64,8 @@ class _AnswerOptions:
     )
     budget: float = option("Maximum time spent measuring a network.", type=DURATION, default="20s")
     every: float | None = option(
-        "Learn from the database this often, such as 1h, as 'nni-latency evolve' does.  [default: never]", type=DURATION
+        "Learn from the database this often, such as 1h, as 'learn graph --from-database' does.  [default: never]",
+        type=DURATION,
     )
 
 
@@ -91,13 +93,25 @@ class _LimitOptions:
         )
 
 
-@click.command("serve")
+@click.group("serve", invoke_without_command=True)
+@click.pass_context
 @grouped()
-def serve_command(address: _AddressOptions, answers: _AnswerOptions, limits: _LimitOptions) -> None:
+def serve_command(
+    context: click.Context, address: _AddressOptions, answers: _AnswerOptions, limits: _LimitOptions
+) -> None:
     """Serve latencies over HTTP: known, measured or predicted.
 
     The description of the interface is at /openapi.json, figures for Prometheus are at /metrics. Ctrl-C ends it.
     """
+    if context.invoked_subcommand is None:
+        _serve(address, answers, limits)
+
+
+serve_command.add_command(keys_command)
+
+
+def _serve(address: _AddressOptions, answers: _AnswerOptions, limits: _LimitOptions) -> None:
+    """Serve until Ctrl-C."""
     keys = service.ApiKeys.load(address.keys) if address.keys is not None else None
     service.check_binding(address.host, keys)
     most = limits.make()
@@ -125,7 +139,7 @@ def _query(store: Any, answers: _AnswerOptions, limits: service.ServiceLimits) -
 
 
 def _machines(answers: _AnswerOptions, limits: Limits) -> query.Machines:
-    runtimes = [loading.load_runtime(name, threads=answers.threads) for name in answers.platforms or ()]
+    runtimes = [loading.load_runtime(name, threads=answers.threads) for name in answers.platforms]
     here = query.LocalMachines(runtimes, limits)
     if answers.remote is None:
         return here
@@ -143,7 +157,7 @@ def _announce(answers: _AnswerOptions) -> Any:
         results().print(f"Serving on {url}", markup=False)
         if not (answers.platforms or answers.remote):
             remarks().print(
-                "Nothing is measured: name runtimes of this machine with --platforms, or other machines with --remote."
+                "Nothing is measured: name runtimes of this machine with --platform, or other machines with --remote."
             )
 
     return announce

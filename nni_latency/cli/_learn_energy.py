@@ -1,4 +1,4 @@
-"""``nni-latency fit energy``."""
+"""``nni-latency learn energy``."""
 
 from __future__ import annotations
 
@@ -82,11 +82,11 @@ class _Scored:
 @click.command("energy", cls=ReportingCommand)
 @click.argument("data", nargs=-1, required=True, metavar="[NAME=]FILE...")
 @grouped(out={"help": "JSON file of the model.  [default: energy.json]"})
-def fit_energy(data: tuple[str, ...], fit: _EnergyOptions, output: OutputOptions) -> None:
-    """Fit a portable model of time and power to operators that were measured, for all of their devices at once.
+def learn_energy(data: tuple[str, ...], fit: _EnergyOptions, output: OutputOptions) -> None:
+    """Learn a portable model of time and power.
 
-    DATA are profiles of 'nni-latency profile-operators' with a meter, or CSV files with the columns operator,
-    input_shape, latency_s and energy_mj, a file a device. Operators of several devices are scored by leaving one device
+    A FILE is of one device: a profile of 'nni-latency profile-operators' with a meter, or a CSV file with the columns
+    operator, input_shape, latency_s and energy_mj. Operators of several devices are scored by leaving one device
     out, those of each device by cross-validation.
     """
     paths = [Path(item.rpartition("=")[2]) for item in data]

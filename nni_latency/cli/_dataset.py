@@ -1,17 +1,21 @@
-"""``nni-latency families``."""
+"""``nni-latency dataset``: networks of families, and data sets of their latencies."""
 
 from __future__ import annotations
 
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import click
+from rich.markup import escape
 
+import nni_latency.datasets as datasets
 import nni_latency.graphs as graphs
 from nni_latency.cli._console import progress, remarks, results
-from nni_latency.cli._measure_networks import generating_jobs
-from nni_latency.cli._option import grouped, option
+from nni_latency.cli._dataset_measure import generating_jobs, measure
+from nni_latency.cli._option import grouped, names_option, option
+from nni_latency.cli._output_options import OutputOptions
 from nni_latency.cli._outputs import OutputFolder, WritingCommand, outputs
 from nni_latency.cli._predictor_options import PredictorOptions
 from nni_latency.cli._report import Column, Grid, Report, ReportingCommand, print_report
@@ -27,21 +31,24 @@ _FOLDER = OutputFolder((), "unfinished")
 class _GenerateOptions:
     """Which networks are written, and where."""
 
-    family: tuple[str, ...] = option("Family, or all; repeat for several.", "--family", multiple=True, default=("all",))
+    family: tuple[str, ...] = names_option("Family, or all; repeat for several.", "--family", default=("all",))
     per_family: int = option("Networks of each family.", type=click.IntRange(1), default=10)
     seed: int = option("Seed of the first network; 0 is the published one.", type=click.IntRange(0), default=1)
     batch_size: int = option("Inputs of a run.", type=click.IntRange(1), default=1)
     out: Path = option("Folder of the ONNX files.", type=_FOLDER, default=Path("onnx"))
 
 
-@click.group("families")
+@click.group("dataset")
 def command() -> None:
-    """List families of networks, and write random members of them as ONNX files."""
+    """Write networks as ONNX files, and measure them: data sets to learn from."""
 
 
-@command.command("list", cls=ReportingCommand)
+command.add_command(measure)
+
+
+@command.command("families", cls=ReportingCommand)
 def list_families() -> None:
-    """List the families, each with the network that was published."""
+    """List families of networks, each with the published one."""
     rows = [
         {"family": family.name, "input": "x".join(map(str, family.input_shape)), "published network": family.summary}
         for family in graphs.families().values()
@@ -102,9 +109,10 @@ class _SuggestOptions:
 @click.argument("folder", type=click.Path(path_type=Path))
 @grouped()
 def suggest(folder: Path, asked: _SuggestOptions, predictor: PredictorOptions) -> None:
-    """Say which networks to measure on a new platform: those that together tell the most about it.
+    """Say which networks to measure on a new platform.
 
-    FOLDER holds ONNX files, such as 'nni-latency families generate' writes.
+    They are those that together tell the most about it. FOLDER holds ONNX files, such as 'nni-latency dataset generate'
+    writes.
     """
     files = sorted(folder.glob("*.onnx"))
     if not files:
@@ -113,3 +121,55 @@ def suggest(folder: Path, asked: _SuggestOptions, predictor: PredictorOptions) -
     chosen = known.suggest([graphs.graph_of(path) for path in files], asked.samples)
     rows = [{"network": str(files[number])} for number in chosen]
     print_report(Report(Grid(rows, [Column("network", "network")], "Networks to measure"), {"networks": rows}))
+
+
+@dataclass(frozen=True)
+class _MergeOptions:
+    """How data sets are merged."""
+
+    conflict: Literal["error", "first", "last", "mean"] = option(
+        "Which latency to keep where data sets disagree.", default="error"
+    )
+    align_speed: bool = option(
+        "Bring each data set to the speed of those before it, by the networks that they share.", default=False
+    )
+
+
+@command.command("merge", cls=WritingCommand)
+@click.argument("files", metavar="FILE...", nargs=-1, required=True)
+@grouped(out={"required": True})
+def merge(files: tuple[str, ...], merging: _MergeOptions, output: OutputOptions) -> None:
+    """Merge data sets, or convert one to or from NNLQP's layout.
+
+    FILEs are data sets of 'nni-latency dataset measure', of any platforms. A single one is converted: a gt.txt of
+    NNLQP's layout to a data set, or a data set to that layout, a folder whose gt.txt --out names.
+    """
+    out = output.path()
+    if len(files) == 1:
+        found = _convert(files[0], out)
+    else:
+        foreign = next((name for name in [*files, str(out)] if _is_nnlqp(name)), None)
+        if foreign is not None:
+            raise InvalidValueError(f"{foreign!r} is in NNLQP's layout. Convert it alone, and merge the data sets.")
+        sets = [datasets.load_networks(name) for name in files]
+        found = datasets.merge_networks(sets, out, conflict=merging.conflict, align_speed=merging.align_speed)
+    latencies, platforms = number_of(len(found), "latency", "latencies"), number_of(len(found.platforms), "platform")
+    results().print(escape(f"Wrote {out}: {latencies} on {platforms}"))
+
+
+def _is_nnlqp(name: str) -> bool:
+    return Path(name).name == graphs.GROUND_TRUTH
+
+
+def _convert(name: str, out: Path) -> datasets.NetworkSet:
+    """Write a data set of NNLQP's layout as one of ours, or the other way round."""
+    if _is_nnlqp(name):
+        return datasets.import_nnlqp(Path(name).parent, out)
+    networks = datasets.load_networks(name)
+    if not _is_nnlqp(str(out)):
+        raise InvalidValueError(
+            f"{name!r} is one data set: name another one to merge, or give --out FOLDER/{graphs.GROUND_TRUTH} to write "
+            f"NNLQP's layout. Got --out {str(out)!r}."
+        )
+    datasets.export_nnlqp(networks, out.parent)
+    return networks

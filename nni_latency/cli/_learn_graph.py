@@ -1,4 +1,4 @@
-"""``nni-latency fit graph``."""
+"""``nni-latency learn graph``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ import nni_latency.datasets as datasets
 import nni_latency.graphs as graphs
 from nni_latency.cli._console import progress, remarks
 from nni_latency.cli._graph_report import graph_report
-from nni_latency.cli._option import grouped, option
+from nni_latency.cli._learn_versions import VersionOptions, learn_versions
+from nni_latency.cli._option import grouped, option, refuse_given
 from nni_latency.cli._output_options import OutputOptions
 from nni_latency.cli._predictor_options import load_predictor
 from nni_latency.cli._remote_options import FitRemoteOptions
@@ -28,10 +29,9 @@ class _GraphOptions:
     """What is learned from, and how."""
 
     data: tuple[Path, ...] = option(
-        "Data set: a file of measure-networks, a folder in NNLQP's layout, or shipped; repeat for several.",
-        "--data",
+        "Data set: a file of 'dataset measure', a folder in NNLQP's layout, or shipped; repeat for several.",
+        "--dataset",
         multiple=True,
-        required=True,
         type=click.Path(path_type=Path),
     )
     start: str | None = option(
@@ -49,13 +49,21 @@ class _GraphOptions:
 
 
 @click.command("graph", cls=ReportingCommand)
-@grouped(out={"help": "File of the predictor.  [default: graph.safetensors]"})
-def fit_graph(fit: _GraphOptions, output: OutputOptions, where: FitRemoteOptions) -> None:
-    """Fit a predictor of whole networks to measured ones, for all of their platforms at once.
+@grouped(out={"help": "File of the predictor.  [default: graph.safetensors; none with --from-database]"})
+def learn_graph(fit: _GraphOptions, versions: VersionOptions, output: OutputOptions, where: FitRemoteOptions) -> None:
+    """Learn to predict whole networks, for all platforms at once.
 
-    With --from, one platform is added to a predictor, from a few networks; 'nni-latency families suggest' says which
-    to measure.
+    With --from, one platform is added to a predictor, from a few networks; 'nni-latency dataset suggest' says which
+    to measure. With --from-database, new versions of predictors are fitted to what was measured since the last one; a
+    version answers only if it is no worse on networks that none has learned from.
     """
+    if versions.from_database:
+        refuse_given(("data", "start", "platform", "members", "seed", "jobs"), "with --from-database")
+        learn_versions(versions, output.out, where, fit.epochs)
+        return
+    refuse_given(("database", "name", "at_least", "show", "take", "plot"), "without --from-database")
+    if not fit.data:
+        raise click.UsageError("Missing option '--dataset', or '--from-database'.")
     if fit.jobs is not None and where.remote is not None:
         raise InvalidValueError("--jobs is for this machine, and --remote for others. Omit one of them.")
     out = output.path("graph.safetensors")

@@ -1,4 +1,4 @@
-"""``nni-latency import``."""
+"""``nni-latency table import``."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ from typing import Literal
 import click
 from rich.markup import escape
 
-import nni_latency.datasets as datasets
-import nni_latency.graphs as graphs
 import nni_latency.tables as tables
 import nni_latency.tables.formats as formats
 from nni_latency.cli._console import print_names, remarks, results
@@ -28,7 +26,7 @@ class _SourceOptions:
     """What a file holds."""
 
     file_format: str | None = option(
-        f"Format: {', '.join((*formats.FORMATS, 'nnlqp'))}.  [default: detected from the file]",
+        f"Format: {', '.join(formats.FORMATS)}.  [default: detected from the file]",
         "--format",
         metavar="NAME",
     )
@@ -49,20 +47,13 @@ class _SourceOptions:
 @click.command("import", cls=WritingCommand)
 @click.argument("file", type=click.Path(path_type=Path))
 @grouped(out={"required": True})
-def command(file: Path, source: _SourceOptions, asked: SpaceOptions, output: OutputOptions) -> None:
-    """Convert a table of another project into a lookup table, or a data set of NNLQP's into one of ours.
+def import_table(file: Path, source: _SourceOptions, asked: SpaceOptions, output: OutputOptions) -> None:
+    """Convert a table of another project into a lookup table.
 
-    FILE may have any format that 'nni-latency export' writes. With --space none, a file of operator keys becomes a
-    table that is looked up by operator. The gt.txt of a folder in NNLQP's layout becomes a data set of networks.
+    FILE may have any format that 'nni-latency table export' writes. With --space none, a file of operator keys becomes
+    a table that is looked up by operator.
     """
     out = output.path()
-    if source.file_format == graphs.NNLQP or (source.file_format is None and file.name == graphs.GROUND_TRUTH):
-        written = datasets.import_nnlqp(file.parent, out)
-        results().print(
-            f"Wrote {escape(str(out))}: {number_of(len(written), 'latency', 'latencies')} on "
-            f"{number_of(len(written.platforms), 'platform')}"
-        )
-        return
     imported = formats.import_table(
         file,
         _plan(asked, source.batch_size),

@@ -1,23 +1,33 @@
-"""``nni-latency build-kernels``."""
+"""``nni-latency learn kernels``."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any
 
 import click
 from rich.markup import escape
 
 import nni_latency.kernels as kernels
 import nni_latency.loading as loading
-import nni_latency.measurement as measurement
 import nni_latency.plots as plots
 import nni_latency.validation as validation
 from nni_latency.cli._console import named, print_lines, remarks
 from nni_latency.cli._kernel_report import kernel_report
-from nni_latency.cli._measuring_options import PlatformOptions, StoreOptions
-from nni_latency.cli._option import DURATION, grouped, option, output_option, parsed
+from nni_latency.cli._learn_fusion import FUSION_PROTOCOL, learn_fusion
+from nni_latency.cli._learn_network_kernels import NetworkKernelOptions, learn_network_kernels
+from nni_latency.cli._measuring_options import PlatformOptions, ProtocolOptions, StoreOptions
+from nni_latency.cli._option import (
+    ASSIGNMENT,
+    grouped,
+    names_option,
+    option,
+    output_option,
+    parsed,
+    refuse_given,
+    with_fields,
+)
 from nni_latency.cli._output_options import OutputOptions
 from nni_latency.cli._progress import Measuring
 from nni_latency.cli._remote_options import RemoteOptions
@@ -26,65 +36,21 @@ from nni_latency.units import format_percent, number_of
 
 
 @dataclass(frozen=True)
-class _SamplingOptions:
-    """Which kernels are measured."""
+class _KernelOptions:
+    """Which kernels are learned."""
 
-    names: str | None = option(
-        "Kernels or groups of kernels, separated by commas, such as conv,add_relu.  [default: all usual ones]",
-        "--kernels",
-        metavar="NAME[,NAME...]",
+    names: tuple[str, ...] = names_option(
+        "Kernel or group of kernels, such as conv or add_relu; repeat for several.  [default: all usual ones]",
+        "--kernel",
     )
-    init_sample_num: int = option(
-        "Configurations of each kernel in the beginning.", type=click.IntRange(10), default=200
-    )
-    finegrained_sample_num: int = option(
-        "Configurations added for each whose error is large.", type=click.IntRange(1), default=10
-    )
-    iteration: int | None = option(
-        "How often configurations are added.  [default: until the budget is spent]", type=click.IntRange(0)
-    )
-    error_threshold: float = option(
-        "An error is large from here on, as a ratio.",
-        type=click.FloatRange(0, 1, min_open=True, max_open=True),
-        default=0.1,
-    )
-    refinement: Literal["uncertain", "finegrained", "prior", "random"] = option(
-        "How configurations are added: where a model is uncertain, around large errors, from networks, or anywhere.",
-        default="uncertain",
-    )
-    test_sample_num: int = option(
-        "Configurations of each kernel that are measured in the same rounds and never learned from, to hold the "
-        "predictors to.",
-        type=click.IntRange(0),
-        default=0,
+    sampling_fields: tuple[tuple[str, Any], ...] = option(
+        "Which configurations are measured, such as init_sample_num=100 or refinement=prior; repeat for several.",
+        "--sampling",
+        type=ASSIGNMENT,
+        multiple=True,
     )
     prior: Path | None = option("JSON file of configurations in known networks.  [default: the one that ships]")
     seed: int = option("Random seed for the configurations and their order.", type=click.IntRange(0), default=0)
-
-    def sampling(self) -> kernels.Sampling:
-        """Return them as the library takes them."""
-        return kernels.Sampling(
-            self.init_sample_num,
-            self.finegrained_sample_num,
-            self.iteration,
-            self.error_threshold,
-            self.refinement,
-            self.seed,
-            self.test_sample_num,
-        )
-
-
-@dataclass(frozen=True)
-class _EndOptions:
-    """When measuring ends, and what must be reached."""
-
-    budget: float = option("Maximum time spent measuring, such as 30s or 5min.", type=DURATION, default="30min")
-    half_width: float = option(
-        "Visit a kernel no more once the half-width of its interval is at most this share of its value.",
-        type=click.FloatRange(0, 1, max_open=True),
-        default=0.05,
-    )
-    timeout: float = option("Time limit per kernel; a slower one is recorded as failed.", type=DURATION, default="60s")
     requirements: tuple[validation.Requirement, ...] = option(
         "End early once the score reaches this limit, such as within10=0.9, and exit with code 1 if it never does; "
         "repeat for several.",
@@ -94,17 +60,11 @@ class _EndOptions:
     )
     plot: Path | None = output_option("PNG file of predicted against measured latency, by group of kernels.")
 
-    def protocol(self, threads: int, seed: int) -> measurement.Protocol:
-        """Return the protocol that ends so."""
-        return measurement.Protocol(
-            n_run=3,
-            max_measure_execution_time=0.5,
-            time_budget=self.budget,
-            half_width=self.half_width,
-            processes=1,
-            timeout=self.timeout,
-            threads=threads,
-            seed=seed,
+    def sampling(self) -> kernels.Sampling:
+        """Return them as the library takes them."""
+        return replace(
+            with_fields(kernels.Sampling(), self.sampling_fields, "field of the sampling", fixed=("seed",)),
+            seed=self.seed,
         )
 
     def are_met(self, scores: kernels.KernelScores) -> bool:
@@ -112,12 +72,29 @@ class _EndOptions:
         return bool(self.requirements) and all(requirement.is_met(scores) for requirement in self.requirements)
 
 
-@click.command("build-kernels", cls=ReportingCommand)
-@grouped(out={"help": "JSON file of the predictors.  [default: named after the platform]"})
-def command(
+@dataclass(frozen=True)
+class _FusionOptions:
+    """Finding out which operators form kernels, instead of learning kernels."""
+
+    probes: str | None = option(
+        "Only find out which operators the runtime runs as one kernel, and write the rules: all usual sequences, or "
+        "those such as conv2d+relu,linear+gelu.",
+        "--fusion",
+        metavar="all|SEQUENCES",
+    )
+
+
+@click.command("kernels", cls=ReportingCommand)
+@grouped(
+    budget={"default": None, "help": "Maximum time spent measuring.  [default: 30min; with --fusion 3min]"},
+    out={"help": "JSON file of the predictors, or rules.  [default: named after the platform]"},
+)
+def learn_kernels(
     platform: PlatformOptions,
-    wanted: _SamplingOptions,
-    ending: _EndOptions,
+    wanted: _KernelOptions,
+    ending: ProtocolOptions,
+    inside: NetworkKernelOptions,
+    fused: _FusionOptions,
     output: OutputOptions,
     store: StoreOptions,
     where: RemoteOptions,
@@ -126,35 +103,67 @@ def command(
 
     A kernel is what a runtime executes as one, such as a convolution with normalisation and activation. Kernels are
     measured with the caches as they are inside a network, at configurations like those of known networks; then at those
-    from which most can be learned.
+    from which most can be learned. With --dataset, kernels inside of networks that were measured are learned instead.
 
     An interrupted run can be resumed: run the same command again.
     """
-    types = loading.load_kernel_types()
-    names = [name.strip() for name in (wanted.names or ",".join(kernels.USUAL_KERNELS)).split(",") if name.strip()]
-    kinds = kernels.find_types(names, types)
+    if not inside.data:
+        refuse_given(("platform", "families", "held_out", "jobs"), "without --dataset")
+    if fused.probes is not None:
+        refuse_given(("names", "sampling_fields", "prior", "requirements", "plot", "data"), "with --fusion")
+        runtime = where.runtime(platform)
+        out = output.path(f"fusion.{runtime.platform.id}.json")
+        protocol = ending.of(FUSION_PROTOCOL, runtime.platform.threads, wanted.seed)
+        learn_fusion(runtime, protocol, fused.probes, out, store)
+        return
+    if inside.data:
+        refuse_given(_MEASURING, "with --dataset, which measures nothing")
+        found, out = learn_network_kernels(inside, output)
+        found.save(out)
+    else:
+        found, out = _measured(platform, wanted, ending, output, store, where)
+    if wanted.plot:
+        plots.draw_kernels(found, wanted.plot)
+    wrote = " and ".join(map(str, [out, *([wanted.plot] if wanted.plot else [])]))
+    print_report(kernel_report(found, after=[f"Wrote {wrote}"]))
+    _print_remarks(found)
+    _check(found, wanted.requirements)
+
+
+#: Fields of options that say what is measured, and how.
+_MEASURING = (
+    *("device", "runtime", "runtime_options", "precision", "threads", "names", "sampling_fields", "prior", "seed"),
+    *("budget", "protocol_fields", "fresh", "database", "remote"),
+)
+
+
+def _measured(
+    platform: PlatformOptions,
+    wanted: _KernelOptions,
+    ending: ProtocolOptions,
+    output: OutputOptions,
+    store: StoreOptions,
+    where: RemoteOptions,
+) -> tuple[kernels.KernelPredictors, Path]:
+    """Measure kernels, learn them, and return the predictors and their file."""
+    names = wanted.names or kernels.USUAL_KERNELS
+    kinds = kernels.find_types(names, loading.load_kernel_types())
     prior = kernels.Prior.load(wanted.prior) if wanted.prior else None
     runtime = where.runtime(platform)
     out = output.path(f"{runtime.platform.id}.kernels.json")
-    aim = kernels.Aim(ending.are_met, _tell)
     with Measuring(f"{number_of(len(kinds), 'kind')} of kernels", runtime, store) as measuring:
         found = kernels.build_predictors(
             kinds,
             runtime,
             out,
-            protocol=ending.protocol(runtime.platform.threads, wanted.seed),
+            protocol=ending.of(kernels.KERNEL_PROTOCOL, runtime.platform.threads, wanted.seed),
             sampling=wanted.sampling(),
             prior=prior,
-            aim=aim,
+            aim=kernels.Aim(wanted.are_met, _tell),
             overwrite=output.overwrite,
             **measuring.how,
         )
-    if ending.plot:
-        plots.draw_kernels(found, ending.plot)
-    wrote = " and ".join(map(str, [out, *([ending.plot] if ending.plot else [])]))
-    print_report(kernel_report(found, after=[f"Wrote {wrote}"]))
-    _print_remarks(found)
-    _check(found, ending.requirements)
+    return found, out
 
 
 def _tell(standing: kernels.Standing) -> None:

@@ -1,4 +1,4 @@
-"""``nni-latency database``."""
+"""``nni-latency db``."""
 
 from __future__ import annotations
 
@@ -44,7 +44,21 @@ def _parse_ago(text: str) -> float:
 
 
 @dataclass(frozen=True)
-class _FilterOptions:
+class _DatabaseOptions:
+    """Which database is meant."""
+
+    database: str | None = option(
+        f"A SQLite file or the URL of a server.  [default: {database.DATABASE_VARIABLE}, or that of your data folder]",
+        metavar="URL|FILE",
+    )
+
+    def opened(self, *, create: bool = False) -> contextlib.AbstractContextManager[database.Database]:
+        """Open the database; it is closed at the end of the context."""
+        return _opened(self.database or database.default_location(), create=create)
+
+
+@dataclass(frozen=True)
+class _FilterOptions(_DatabaseOptions):
     """Which campaigns are meant."""
 
     platform: str | None = option("Only this platform, such as epyc-7763.torch.fp32.t1.", metavar="ID")
@@ -77,28 +91,19 @@ class _PruneOptions(_FilterOptions):
     yes: bool = option("Do not ask for confirmation.", default=False)
 
 
-@click.group("database")
-@click.option(
-    "--database",
-    "location",
-    metavar="FILE|URL",
-    help="A SQLite file or the URL of a server.  "
-    f"[default: {database.DATABASE_VARIABLE}, or the file in your data folder]",
-)
-@click.pass_context
-def command(context: click.Context, location: str | None) -> None:
+@click.group("db")
+def command() -> None:
     """Inspect, share and clean up the database of measurements.
 
     It holds everything that was measured on this machine, with all raw samples.
     """
-    context.obj = location or database.default_location()
 
 
 @command.command("info", cls=ReportingCommand)
-@click.pass_obj
-def info(location: str) -> None:
+@grouped()
+def info(where: _DatabaseOptions) -> None:
     """Summarise the database by platform and kind."""
-    with _opened(location) as opened:
+    with where.opened() as opened:
         found = database.summarise(opened)
         size = opened.size
         name = opened.name
@@ -113,11 +118,10 @@ def info(location: str) -> None:
 
 
 @command.command("query", cls=ReportingCommand)
-@click.pass_obj
 @grouped()
-def query(location: str, wanted: _QueryOptions) -> None:
+def query(wanted: _QueryOptions) -> None:
     """List the subjects of every campaign."""
-    with _opened(location) as opened:
+    with wanted.opened() as opened:
         wanted.check(opened)
         found = database.find_subjects(
             opened, platform=wanted.platform, kind=wanted.kind, text=wanted.text, since=wanted.since
@@ -130,11 +134,10 @@ def query(location: str, wanted: _QueryOptions) -> None:
 
 @command.command("export", cls=WritingCommand)
 @click.argument("out", type=OutputFile())
-@click.pass_obj
 @grouped()
-def export(location: str, out: Path, wanted: _FilterOptions) -> None:
+def export(out: Path, wanted: _FilterOptions) -> None:
     """Write the raw samples to the .parquet or .csv file OUT, one row per sample."""
-    with _opened(location) as opened:
+    with wanted.opened() as opened:
         wanted.check(opened)
         n_samples = database.export_samples(opened, out, platform=wanted.platform, kind=wanted.kind)
     results().print(f"Wrote {escape(str(out))}: {number_of(n_samples, 'sample')}")
@@ -142,13 +145,13 @@ def export(location: str, out: Path, wanted: _FilterOptions) -> None:
 
 @command.command("import", cls=WritingCommand)
 @click.argument("sources", nargs=-1, required=True, metavar="SOURCE...")
-@click.pass_obj
-def import_(location: str, sources: tuple[str, ...]) -> None:
+@grouped()
+def import_(sources: tuple[str, ...], into: _DatabaseOptions) -> None:
     """Add the records of other databases.
 
     A SOURCE is a SQLite file or the URL of a server. Duplicates are skipped.
     """
-    with _opened(location, create=True) as opened:
+    with into.opened(create=True) as opened:
         for source in sources:
             with _opened(source) as other:
                 _report(source, database.copy_database(other, opened))
@@ -167,13 +170,12 @@ def merge(sources: tuple[str, ...], out: str) -> None:
 
 
 @command.command("prune", cls=ReportingCommand)
-@click.pass_obj
 @grouped()
-def prune(location: str, wanted: _PruneOptions) -> None:
+def prune(wanted: _PruneOptions) -> None:
     """Remove the campaigns that meet all conditions, with all their samples."""
     if (wanted.platform, wanted.kind, wanted.older_than, wanted.keep_latest) == (None,) * 4:
         raise InvalidValueError("Say what to remove, with --older-than, --keep-latest, --platform or --kind.")
-    with _opened(location) as opened:
+    with wanted.opened() as opened:
         wanted.check(opened)
         stale = database.stale_campaigns(
             opened,

@@ -1,4 +1,4 @@
-"""``nni-latency measure-networks``."""
+"""``nni-latency dataset measure``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import nni_latency.measurement.runtimes as runtimes
 import nni_latency.platforms as platforms
 from nni_latency.cli._console import named, progress, remarks
 from nni_latency.cli._measuring_options import PlatformOptions, StoreOptions
-from nni_latency.cli._option import BATCH_SIZES, DURATION, grouped, option, parsed
+from nni_latency.cli._option import BATCH_SIZES, DURATION, grouped, names_option, option
 from nni_latency.cli._output_options import OutputOptions
 from nni_latency.cli._progress import Measuring
 from nni_latency.cli._remote_options import RemoteOptions
@@ -28,33 +28,22 @@ from nni_latency.cli._supervision import INTERRUPTED
 from nni_latency.errors import InvalidValueError, MeasurementError
 from nni_latency.units import format_percent, format_seconds, number_of, whole_number
 
-
-def _names(text: str) -> tuple[str, ...]:
-    """Split names that are separated by commas."""
-    names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
-    if not names:
-        raise InvalidValueError("It must be names separated by commas. Got none.")
-    return names
-
-
 #: A budget that is left and smaller is not spent: starting a process takes longer [s].
 _LEAST_BUDGET = 5.0
 
 #: From so many networks on they are written in several processes, each of which takes seconds to start.
 _MANY_NETWORKS = 24
 
-NAMES = parsed("name[,name...]", _names)
-
 
 @dataclass(frozen=True)
 class _NetworkOptions:
     """Which networks are measured."""
 
-    families: tuple[str, ...] | None = option(
-        "Families of networks, separated by commas, or all; each with a number of networks if it is not that of "
-        "--per-family, such as mixed:200,vgg.  [default: all, where no file is given]",
-        type=NAMES,
-        metavar="NAME[:N][,NAME...]",
+    families: tuple[str, ...] = names_option(
+        "Family, or all, with a number of networks if it is not that of --per-family, such as mixed:200; repeat for "
+        "several.  [default: all, where no file is given]",
+        "--family",
+        metavar="NAME[:N]",
     )
     per_family: int = option("Networks of each family.", type=click.IntRange(1), default=20)
     seed: int = option(
@@ -72,10 +61,11 @@ class _NetworkOptions:
 class _PlatformsOptions:
     """Where they are measured."""
 
-    platforms: tuple[str, ...] = option(
-        "Runtimes, separated by commas, each with a precision if it is not fp32, such as onnxruntime,openvino:bf16.",
-        type=NAMES,
-        default="torch",
+    platforms: tuple[str, ...] = names_option(
+        "Runtime, with a precision if it is not fp32, such as openvino:bf16; repeat for several.",
+        "--platform",
+        default=("torch",),
+        metavar="NAME[:PRECISION]",
     )
     device: str = option("Device: cpu, cuda or cuda:N.", default="cpu")
     threads: int = option("Number of CPU threads.", type=click.IntRange(1), default=1)
@@ -112,10 +102,10 @@ class _EndOptions:
     )
 
 
-@click.command("measure-networks", cls=ReportingCommand)
+@click.command("measure", cls=ReportingCommand)
 @click.argument("files", nargs=-1, type=click.Path(path_type=Path))
 @grouped(out={"help": "File of the data set.", "default": "networks.zip"})
-def command(
+def measure(
     files: tuple[Path, ...],
     wanted: _NetworkOptions,
     where: _PlatformsOptions,
@@ -124,7 +114,7 @@ def command(
     store: StoreOptions,
     remote: RemoteOptions,
 ) -> None:
-    """Measure many networks on several platforms, and write a data set of latencies.
+    """Measure many networks on several platforms: a data set.
 
     Networks are random members of families, or the ONNX FILES and folders that are given. They are measured in batches,
     each network in several rounds over its batch; a few networks that are in every batch tell how fast the machine is.
@@ -137,7 +127,7 @@ def command(
     networks = _prepare(files, wanted)
     speeds = where.speeds(remote)
     steps = [_Step(runtime, size, networks, speeds) for runtime in made for size in wanted.batch_sizes]
-    _measure(steps, ending, store)
+    _measure_all(steps, ending, store)
     measured = [step.found for step in steps if step.found is not None]
     if not measured:
         raise MeasurementError(next(step.reason for step in steps))
@@ -188,7 +178,7 @@ class _Step:
             self.reason = str(error)
 
 
-def _measure(steps: Sequence[_Step], ending: _EndOptions, store: StoreOptions) -> None:
+def _measure_all(steps: Sequence[_Step], ending: _EndOptions, store: StoreOptions) -> None:
     """Measure on all platforms; what one leaves of its share of the budget goes to those that need more."""
     left, waiting = ending.budget, list(steps)
     while waiting and (left > _LEAST_BUDGET or left == ending.budget):

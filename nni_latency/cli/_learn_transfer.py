@@ -1,10 +1,9 @@
-"""``nni-latency transfer``."""
+"""``nni-latency learn transfer``."""
 
 from __future__ import annotations
 
 import csv
 import io
-import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -16,15 +15,13 @@ from rich.markup import escape
 import nni_latency.estimators as estimators
 import nni_latency.estimators.transfer as transfer
 from nni_latency.cli._console import results
-from nni_latency.cli._option import grouped, option, output_option
+from nni_latency.cli._option import grouped, names_option, option, output_option
 from nni_latency.cli._outputs import WritingCommand
 from nni_latency.cli._space_options import SpaceOptions
 from nni_latency.errors import InvalidValueError
 from nni_latency.files import naming, write_atomically
 from nni_latency.platforms import Platform
-from nni_latency.units import format_percent, format_seconds, number_of, whole_number
-
-_ROWS = re.compile(r"(\d+)-(\d+)")
+from nni_latency.units import format_percent, format_seconds, number_of
 
 
 @dataclass(frozen=True)
@@ -32,14 +29,17 @@ class _FileOptions:
     """The files of architectures and latencies."""
 
     architectures: Path = option("CSV file: an index, and one column per layer or one of strings.", required=True)
-    sources: Path = option("CSV file: an index, and one series of latencies per known device.", required=True)
+    sources: Path = option("CSV file: an index, and one series of latencies per known device.", "--from", required=True)
     target: Path | None = option(
-        "CSV file: an index and latencies of the new device. Without it, the networks to measure are written."
+        "CSV file: an index and latencies of the new device. Without it, the networks to measure are written.",
+        "--measured",
     )
-    source_devices: str | None = option("Series of --sources to use.  [default: all]", metavar="NAME,...")
-    target_device: str | None = option("Series of --target to use, if it has several.", metavar="NAME")
+    source_devices: tuple[str, ...] = names_option(
+        "Series of --from to use; repeat for several.  [default: all]", "--source-device"
+    )
+    target_device: str | None = option("Series of --measured to use, if it has several.", metavar="NAME")
     unit: str = option("Unit of the latencies in all files.", type=click.Choice(list(transfer.UNITS)), default="ms")
-    check_units: bool = option("Refuse series that seem to have another unit, or accept them.", default=True)
+    check_unit: bool = option("Refuse series that seem to have another unit, or accept them.", default=True)
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,6 @@ class _FitOptions:
     """What is learned from."""
 
     samples: int = option("Number of networks to measure in all.", type=click.IntRange(3), default=10)
-    fit_rows: str | None = option("Rows that may be measured and learned from.  [default: all]", metavar="FIRST-LAST")
     platform: str | None = option("The new device, to be recorded in its table.", metavar="DEVICE|ID")
     seed: int = option("Random seed for the choice of networks.", type=click.IntRange(0), default=0)
 
@@ -68,36 +67,35 @@ class _ResultOptions:
 
 @click.command("transfer", cls=WritingCommand)
 @grouped()
-def command(asked: SpaceOptions, files: _FileOptions, fit: _FitOptions, written: _ResultOptions) -> None:
-    """Learn the latencies of a new device from a few networks and from known devices.
+def learn_transfer(asked: SpaceOptions, files: _FileOptions, fit: _FitOptions, written: _ResultOptions) -> None:
+    """Learn a new device from a few networks and known devices.
 
-    If --target holds more networks than --samples, the most informative ones are learned from, and the others show how
-    good the predictions are. Otherwise all are learned from.
+    If --measured holds more networks than --samples, the most informative ones are learned from, and the others show
+    how good the predictions are. Otherwise all are learned from.
     """
     networks = transfer.read_columns(files.architectures)
     encoding = _encoding(asked)
     with naming(files.architectures):
         indices = encoding.indices(transfer.architectures_of(networks, encoding.labels))
-    rows = _fit_rows(fit.fit_rows, len(indices))
     platform = Platform.parse(fit.platform) if fit.platform else None
     estimator = estimators.TransferEstimator(
-        encoding, platform=platform, check_units=files.check_units, random_state=fit.seed
+        encoding, platform=platform, check_units=files.check_unit, random_state=fit.seed
     )
     with naming(files.sources):
-        estimator.fit_sources(indices[rows], _sources(files, networks, rows))
+        estimator.fit_sources(indices, _sources(files, networks))
     if files.target is None:
-        picks = rows[estimator.suggest(fit.samples)]
+        picks = estimator.suggest(fit.samples)
         write_atomically(written.out, _csv(_listing(networks, picks)))
         results().print(
-            f"Measure these {number_of(len(picks), 'network')} and give their latencies with --target; wrote "
+            f"Measure these {number_of(len(picks), 'network')} and give their latencies with --measured; wrote "
             f"{escape(str(written.out))}",
         )
         return
     target = _target(files, files.target, networks)
-    picks = _picks(estimator, indices, rows, target, fit.samples)
+    picks = _picks(estimator, indices, target, fit.samples)
     estimator.fit(indices[picks], target[picks])
     _write(estimator, indices, networks, files.unit, written)
-    _report(estimator, indices, networks, target, picks, rows if fit.fit_rows else picks)
+    _report(estimator, indices, networks, target, picks)
     results().print(f"Wrote {escape(', '.join(map(str, written.paths)))}")
 
 
@@ -110,22 +108,9 @@ def _encoding(asked: SpaceOptions) -> transfer.Encoding:
     return transfer.encoding_of(asked.make())
 
 
-def _fit_rows(text: str | None, count: int) -> NDArray[np.int64]:
-    if text is None:
-        return np.arange(count)
-    match = _ROWS.fullmatch(text.strip())
-    first, last = map(whole_number, match.groups()) if match else (None, None)
-    if first is None or last is None or not first <= last < count:
-        raise InvalidValueError(f"The --fit-rows must be FIRST-LAST, from 0 to {count - 1}. Got {text!r}.")
-    return np.arange(first, last + 1)
-
-
-def _sources(
-    files: _FileOptions, networks: transfer.CsvColumns, rows: NDArray[np.int64]
-) -> dict[str, NDArray[np.float64]]:
-    wanted = [name.strip() for name in (files.source_devices or "").split(",") if name.strip()]
-    series = transfer.latencies_of(transfer.read_columns(files.sources), networks.index, files.unit, wanted)
-    return {name: values[rows] for name, values in series.items()}
+def _sources(files: _FileOptions, networks: transfer.CsvColumns) -> dict[str, NDArray[np.float64]]:
+    content = transfer.read_columns(files.sources)
+    return dict(transfer.latencies_of(content, networks.index, files.unit, list(files.source_devices)))
 
 
 def _target(files: _FileOptions, path: Path, networks: transfer.CsvColumns) -> NDArray[np.float64]:
@@ -143,12 +128,11 @@ def _target(files: _FileOptions, path: Path, networks: transfer.CsvColumns) -> N
 def _picks(
     estimator: estimators.TransferEstimator,
     indices: NDArray[np.int64],
-    rows: NDArray[np.int64],
     target: NDArray[np.float64],
     samples: int,
 ) -> NDArray[np.int64]:
     """Return the rows that are learned from."""
-    measured = rows[~np.isnan(target[rows])]
+    measured = np.flatnonzero(~np.isnan(target))
     if len(measured) <= samples:
         return measured
     return measured[estimator.suggest(samples, indices[measured])]
@@ -177,7 +161,6 @@ def _report(
     networks: transfer.CsvColumns,
     target: NDArray[np.float64],
     picks: NDArray[np.int64],
-    left_out: NDArray[np.int64],
 ) -> None:
     console = results()
     names = [networks.index[place] for place in picks]
@@ -191,7 +174,7 @@ def _report(
             f"The latency of the network {escape(names[place])} does not fit the others and counts less: "
             f"{format_seconds(float(target[picks[place]]))}. Measure it again."
         )
-    others = np.setdiff1d(np.flatnonzero(np.isfinite(target) & (target > 0)), np.union1d(picks, left_out))
+    others = np.setdiff1d(np.flatnonzero(np.isfinite(target) & (target > 0)), picks)
     if len(others):
         values, low, high = estimator.predict_interval(indices[others])
         scores, truth = estimators.score(values, target[others]), target[others]

@@ -1,4 +1,4 @@
-"""``nni-latency evolve``."""
+"""``nni-latency learn graph --from-database``: versions of predictors that the database keeps."""
 
 from __future__ import annotations
 
@@ -15,18 +15,22 @@ import nni_latency.graphs as graphs
 import nni_latency.learning as learn
 import nni_latency.plots as plots
 from nni_latency.cli._console import progress, remarks
-from nni_latency.cli._option import grouped, option, output_option
+from nni_latency.cli._option import option, output_option
 from nni_latency.cli._remote_options import FitRemoteOptions
-from nni_latency.cli._report import Column, Grid, Report, ReportingCommand, print_report
+from nni_latency.cli._report import Column, Grid, Report, print_report
 from nni_latency.errors import InvalidValueError, UnknownNameError
 from nni_latency.files import write_atomically
 from nni_latency.units import format_percent, format_seconds
 
 
 @dataclass(frozen=True)
-class _EvolveOptions:
-    """What is learned from, and when."""
+class VersionOptions:
+    """Learning from the database, which keeps the versions of predictors."""
 
+    from_database: bool = option(
+        "Learn networks, and kernels of each platform, from the records of the database, and keep versions there.",
+        default=False,
+    )
     database: str | None = option(
         "Where records are and versions are kept.  [default: the user's own database]",
         metavar="URL|FILE",
@@ -37,55 +41,60 @@ class _EvolveOptions:
         default="evolving",
     )
     at_least: int = option("Latencies that must be new.", type=click.IntRange(1), default=20)
-    epochs: int = option(
-        "Times that every network is seen at most by the predictor of networks.", type=click.IntRange(1), default=40
+    show: bool = option("List the versions instead of learning.", "--list", default=False, is_flag=True)
+    take: int | None = option(
+        "Let this version answer instead of learning, an older one for instance.", metavar="NUMBER"
     )
+    plot: Path | None = output_option("PNG file of the errors of all versions against records and time.")
 
 
-@dataclass(frozen=True)
-class _InsteadOptions:
-    """What is done instead of learning."""
-
-    show: bool = option("List the versions, and stop.", "--list", default=False, is_flag=True)
-    take: int | None = option("Let this version answer, an older one for instance, and stop.", metavar="NUMBER")
-
-
-@dataclass(frozen=True)
-class _FileOptions:
-    """What is written."""
-
-    save: Path | None = output_option("Write the file of the predictor of this name that answers, and stop.")
-    plot: Path | None = output_option("Draw the errors of all versions against records and time (PNG).")
-
-
-@click.command("evolve", cls=ReportingCommand)
-@grouped()
-def command(learning: _EvolveOptions, instead: _InsteadOptions, files: _FileOptions, where: FitRemoteOptions) -> None:
-    """Learn from what the database has got to know since the last time.
+def learn_versions(asked: VersionOptions, out: Path | None, where: FitRemoteOptions, epochs: int) -> None:
+    """Fit new versions of predictors to the records of the database, and list all versions.
 
     One predictor learns networks; others learn kernels, one for each platform on which kernels were measured. A new
-    version answers only if it is no worse on networks, or kernels, that no version has learned from. All versions are
-    kept.
+    version answers only if it is no worse on networks, or kernels, that no version has learned from.
+
+    Parameters
+    ----------
+    asked : VersionOptions
+        Of which predictor, and whether anything is learned.
+    out : Path or None
+        Where the version that answers is written.
+    where : FitRemoteOptions
+        Where predictors are fitted.
+    epochs : int
+        Times that every network is seen at most.
+
+    Raises
+    ------
+    InvalidValueError
+        If the store is not a database.
+    UnknownNameError
+        If there is no such version.
     """
-    store = database.open_store(learning.database)
+    store = database.open_store(asked.database)
     if not isinstance(store, database.DatabaseStore):
         raise InvalidValueError("Versions are kept in a database. Name a file or a URL with --database.")
     try:
-        said = _instead(store, learning.name, instead, files.save)
-        if said is None:
+        said = []
+        if asked.take is not None:
+            said.append(_take(store, asked.name, asked.take))
+        elif not asked.show:
             with where.fitting():
-                said = _learn(store, learning)
-        versions = _versions(store, learning.name)
-        if files.plot is not None:
-            plots.draw_evolution(versions, files.plot)
-            said.append(f"Wrote {files.plot}")
+                said += _learn(store, asked, epochs)
+        if out is not None:
+            said.append(_save(store, asked.name, out))
+        versions = _versions(store, asked.name)
+        if asked.plot is not None:
+            plots.draw_evolution(versions, asked.plot)
+            said.append(f"Wrote {asked.plot}")
     finally:
         store.close()
     rows = [
         {**asdict(item), "error": item.errors.get("all"), "before": item.errors.get("before"), "current": _mark(item)}
         for item in versions
     ]
-    grid = Grid(rows, _COLUMNS, f"Versions of {learning.name}", nothing="There is no version yet.")
+    grid = Grid(rows, _COLUMNS, f"Versions of {asked.name}", nothing="There is no version yet.")
     print_report(Report(grid, {"versions": rows, "said": said}, after=said))
 
 
@@ -93,16 +102,6 @@ def _versions(store: database.DatabaseStore, name: str) -> list[database.Predict
     """Return the versions of the predictor of networks and of those of kernels, by predictor, the oldest first."""
     found = [item for item in database.predictor_versions(store.database) if learn.is_named(item.name, name)]
     return sorted(found, key=lambda item: (item.name, item.number))
-
-
-def _instead(store: database.DatabaseStore, name: str, instead: _InsteadOptions, save: Path | None) -> list[str] | None:
-    """Do what is asked for instead of learning, and say so; None if nothing is."""
-    said = []
-    if instead.take is not None:
-        said.append(_take(store, name, instead.take))
-    if save is not None:
-        said.append(_save(store, name, save))
-    return said if said or instead.show else None
 
 
 def _take(store: database.DatabaseStore, name: str, number: int) -> str:
@@ -122,7 +121,7 @@ def _save(store: database.DatabaseStore, name: str, path: Path) -> str:
     return f"Wrote version {current.number} to {path}"
 
 
-def _learn(store: database.DatabaseStore, learning: _EvolveOptions) -> list[str]:
+def _learn(store: database.DatabaseStore, asked: VersionOptions, epochs: int) -> list[str]:
     bar = progress(remarks())
     task = bar.add_task("learning", total=1.0, left="")
     begun: dict[str, float] = {}
@@ -135,9 +134,9 @@ def _learn(store: database.DatabaseStore, learning: _EvolveOptions) -> list[str]
         told = f"{format_seconds(left)} left" if left else ""
         bar.update(task, description=f"learning {name}", completed=done, total=total, left=told)
 
-    make = partial(graphs.GraphPredictor, epochs=learning.epochs)
+    make = partial(graphs.GraphPredictor, epochs=epochs)
     try:
-        found = learn.evolve(store, name=learning.name, at_least=learning.at_least, make=make, watch=watch)
+        found = learn.evolve(store, name=asked.name, at_least=asked.at_least, make=make, watch=watch)
     finally:
         if begun:
             bar.stop()
