@@ -22,9 +22,9 @@ _FILES = [
 #: Folders of commands.
 _COMMANDS = {"cli", "commands"}
 
-#: An option, unless it is one of another program's that the text names.
+#: An option, unless the text names a whole command that has it.
 _OPTION = re.compile(r"(?<![\w-])--[a-z]")
-_PROGRAMS = ("pip install", "nvidia-smi", "cpupower", "taskset", "--governor")
+_PROGRAMS = ("pip install", "nvidia-smi", "cpupower", "taskset", "--governor", "nni-latency learn kernels")
 
 
 def test_no_message_outside_of_the_command_line_advises_its_options():
