@@ -176,7 +176,7 @@ def test_a_fallback_and_an_ensemble_have_names(run, fails, tables):
             "the name of a device, or its id",
         ),
         (["import", "lut.txt", "--format", "ofa", "--unit", "us", "--out", "t.json"], "cannot be read as 'ofa'"),
-        (["import", "lut.txt", "--format", "xml", "--out", "t.json"], "Unknown format 'xml'. There is: ofa, ofa-yaml"),
+        (["import", "lut.txt", "--format", "xml", "--out", "t.json"], "Unknown format 'xml'. Available: ofa, ofa-yaml"),
         (
             ["export", "absent.json", "--format", "csv", "--unit", "ms", "--out", "t.csv"],
             "There is no file 'absent.json'",
@@ -200,9 +200,9 @@ def test_a_fallback_and_an_ensemble_have_names(run, fails, tables):
         (["subset", "TINY", "--out", "t.json"], "Say what to keep, with --layers or --choices"),
         (
             ["subset", "TINY", "--layers", "layer99", "--out", "t.json"],
-            "Unknown layer 'layer99'. There is: stem, layer0",
+            "Unknown layer 'layer99'. Available: stem, layer0",
         ),
-        (["subset", "TINY", "--choices", "k9", "--out", "t.json"], "Unknown choice 'k9'. There is: conv, k3_e1"),
+        (["subset", "TINY", "--choices", "k9", "--out", "t.json"], "Unknown choice 'k9'. Available: conv, k3_e1"),
     ],
 )
 def test_mistakes_are_one_sentence(fails, tables, text, arguments, complaint):
