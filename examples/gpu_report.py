@@ -27,7 +27,7 @@ from nni_latency.errors import LatencyError, MeasurementError
 from nni_latency.files import write_atomically
 from nni_latency.loading import load_meter
 from nni_latency.measurement import Meter, activation_memory, cuda_activation_memory, parameter_memory
-from nni_latency.platforms import current_platform, list_devices, resolve_device
+from nni_latency.platforms import Platform, list_devices, resolve_device
 from nni_latency.spaces import choices_of
 from nni_latency.units import format_metric, format_percent, format_seconds
 
@@ -208,7 +208,7 @@ class Report:
 
     def write(self) -> None:
         """Write both files of the report."""
-        platform = current_platform(self.device)
+        platform = Platform.current(self.device)
         content = {
             "device": self.device,
             "platform": {"id": platform.id, "facts": dict(platform.facts)},

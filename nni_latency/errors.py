@@ -30,7 +30,7 @@ class UnknownNameError(LatencyError, LookupError):
         close = difflib.get_close_matches(str(name)[:100], known, LISTED) or known[:LISTED]
         first, most = (known, None) if len(known) <= 2 * LISTED else (close, len(close))
         listing = listed([*first, *(item for item in known if item not in first)], most=most)
-        return cls(f"Unknown {kind} {name!r}. There is: {listing or 'none'}.")
+        return cls(f"Unknown {kind} {name!r}. Available: {listing or 'none'}.")
 
 
 class MismatchError(LatencyError, ValueError):

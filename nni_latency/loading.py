@@ -58,7 +58,7 @@ def load_estimator(source: EstimatorSource, *, missing: estimators.Missing = "er
     array([0.002])
     """
     if isinstance(source, estimators.Estimator):
-        return source.settled()
+        return source.resolve()
     if isinstance(source, (tables.LookupTable, tables.OperatorTable)):
         return estimators.table_estimator(source, missing=missing)
     if not isinstance(source, (str, os.PathLike)):
@@ -70,7 +70,7 @@ def load_estimator(source: EstimatorSource, *, missing: estimators.Missing = "er
     if path is not None:
         load = _LOADERS.get(documents.format_of(path))
         with naming(path), readable(path, "an estimator"):
-            return load(os.fspath(source)) if load else estimators.read_estimator(path, missing=missing).settled()
+            return load(os.fspath(source)) if load else estimators.read_estimator(path, missing=missing).resolve()
     return _from_plugin(str(source), missing)
 
 

@@ -108,7 +108,7 @@ def test_missing_must_be_one_of_two_words(source, saved, monkeypatch):
 
 
 def test_unknown_name_lists_plugins_and_says_that_there_is_no_file():
-    with pytest.raises(UnknownNameError, match=r"Unknown estimator 'nothing'\. There is: .*table.*no file 'nothing:3'"):
+    with pytest.raises(UnknownNameError, match=r"Unknown estimator 'nothing'\. Available: .*table.*no file 'nothing"):
         load_estimator("nothing:3")
 
 

@@ -83,7 +83,7 @@ def test_every_hook_registers_its_kind(plugin, kind):
 
 def test_find_lists_what_there_is(plugin):
     registry = collect([plugin("mine", register_estimators=_estimators("b", "a"))])
-    with pytest.raises(UnknownNameError, match=r"^Unknown estimator 'c'\. There is: a, b\.$"):
+    with pytest.raises(UnknownNameError, match=r"^Unknown estimator 'c'\. Available: a, b\.$"):
         registry.find("estimator", "c")
 
 

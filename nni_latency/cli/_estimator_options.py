@@ -13,7 +13,7 @@ import nni_latency.loading as loading
 from nni_latency.cli._measuring_options import DeviceOptions, make_runtime
 from nni_latency.cli._option import option
 from nni_latency.errors import UnknownNameError
-from nni_latency.platforms import Platform, check_same_platform, current_platform
+from nni_latency.platforms import Platform, check_same_platform
 
 #: What names an estimator in help texts.
 ESTIMATOR = "FILE|NAME[:ARGUMENT]"
@@ -63,6 +63,6 @@ def _platform_here(device: str, platform: Platform) -> Platform:
         return make_runtime(DeviceOptions(device, ()).of(platform)).platform
     except UnknownNameError:
         # The estimator may come from a runtime that is not installed here.
-        return current_platform(
+        return Platform.current(
             device, runtime=platform.runtime, precision=platform.precision, threads=platform.threads
         )

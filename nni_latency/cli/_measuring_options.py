@@ -69,7 +69,7 @@ def check_known(platform: Platform) -> None:
         raise MismatchError(
             "The estimator does not say on which device and runtime its numbers hold, so nothing that is measured can "
             "be compared with them. Make the table with a platform, as in LookupTable.from_latencies(..., "
-            "platform=nni_latency.platforms.current_platform())."
+            "platform=nni_latency.platforms.Platform.current())."
         )
 
 

@@ -47,7 +47,7 @@ class BatchedNetworks(Schedule):
     kind = "data-set"
     warm_up = 0
     counts_preparation = True
-    forgives = True
+    skips_failures = True
     what = "networks"
 
     def __init__(

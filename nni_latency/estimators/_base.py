@@ -70,7 +70,7 @@ class Estimator(Pluggable, ABC):
         "estimate_all": Guard(
             ("a list of Estimate", lambda answer: isinstance(answer, list) and all(map(_is_estimate, answer)))
         ),
-        "settled": Guard(("an Estimator", lambda answer: isinstance(answer, Estimator))),
+        "resolve": Guard(("an Estimator", lambda answer: isinstance(answer, Estimator))),
     }
     _attributes: ClassVar[Mapping[str, Check]] = {
         "metric": (f"one of {', '.join(METRICS)}", lambda value: isinstance(value, str) and value in METRICS),
@@ -89,7 +89,7 @@ class Estimator(Pluggable, ABC):
         where = f" on {platform.id}" if isinstance(platform, Platform) else ", not fitted"
         return f"{type(self).__name__}({getattr(self, 'metric', 'cost')}{where})"
 
-    def settled(self) -> Estimator:
+    def resolve(self) -> Estimator:
         """Return what answers in a search: this estimator, or a simpler one that knows as much."""
         return self
 

@@ -68,7 +68,7 @@ class TransferCosts(LayerEstimator):
         """Return the new device's table as an estimator: what searches, profilers and validations take."""
         return self._table_estimator
 
-    def settled(self) -> Estimator:
+    def resolve(self) -> Estimator:
         """Return what stands for this estimator in searches: its table, or itself where networks are no sums.
 
         Raises

@@ -1,26 +1,31 @@
 from ._attribution import CallMap, NetworkCalls, attribute, operator_times
 from ._bench import Bench, CandidateError, LocalBench, Visited, WorkerDiedError
-from ._campaign import Campaign
-from ._chain import Clock, PerfClock, Stage, time_chain
-from ._cold import NETWORK_TRAFFIC, cold_chain, flush_size
-from ._fallback import Fallback, fallbacks_of, summarise_fallbacks
-from ._isolation import Benches, IsolatedBench, LocalBenches
-from ._measurement import Measurement, Summary
+from ._campaign import Campaign, measure_network
+from ._cold import NETWORK_TRAFFIC, cold_chain, flush_size, near_flush_size
+from ._isolation import Benches, IsolatedBench, Limits, LocalBenches, WorkerProcess
 from ._memory import activation_memory, cuda_activation_memory, parameter_memory
 from ._meter import CoarseMeterError, Meter, WindowLostError
-from ._network import measure_network
-from ._network_schedule import NetworkSchedule, is_narrow
-from ._packing import pack_subject, unpack_subject
-from ._protocol import Protocol
-from ._record import Failure, Record, Visit
+from ._record import Failure, Fallback, Record, Visit, fallbacks_of, summarise_fallbacks
 from ._remote import Remote, WorkerState
-from ._rounds import balanced_round, light_network
-from ._schedule import Progress, Schedule
+from ._schedule import NetworkSchedule, Progress, Schedule, balanced_round, is_narrow, light_network
 from ._store import BEING_MEASURED, CampaignHeader, CampaignLog, KnownLatency, MemoryStore, Store, StoredCampaign
-from ._subject import Build, Chain, Kind, Subject, compose
-from ._trimming import fewest_samples, quantile, quantile_interval, trim, windows_agree
-from ._visits import NetworkSummary, summarise_visits
-from ._worker_process import Limits, WorkerProcess
+from ._subject import Build, Chain, Kind, Subject, compose, pack_subject, unpack_subject
+from ._timing import (
+    Clock,
+    Measurement,
+    NetworkSummary,
+    PerfClock,
+    Protocol,
+    Stage,
+    Summary,
+    fewest_samples,
+    quantile,
+    quantile_interval,
+    summarise_visits,
+    time_chain,
+    trim,
+    windows_agree,
+)
 
 __all__ = [
     "BEING_MEASURED",
@@ -79,6 +84,7 @@ __all__ = [
     "is_narrow",
     "light_network",
     "measure_network",
+    "near_flush_size",
     "operator_times",
     "pack_subject",
     "parameter_memory",

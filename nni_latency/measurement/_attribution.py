@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from nni_latency.measurement._measurement import Measurement
-from nni_latency.measurement._protocol import Protocol
+from nni_latency.measurement._timing import Measurement, Protocol
 from nni_latency.operators import Trace
 
 #: A mark takes time itself; what it takes off an operator leaves this share of it at least.

@@ -11,11 +11,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nni_latency.errors import LatencyError, MeasurementError, reason_of
-from nni_latency.measurement._chain import Stage, time_chain
 from nni_latency.measurement._meter import CoarseMeterError, Meter, WindowLostError
-from nni_latency.measurement._protocol import Protocol
 from nni_latency.measurement._record import Visit
 from nni_latency.measurement._subject import Subject
+from nni_latency.measurement._timing import Protocol, Stage, time_chain
 
 if TYPE_CHECKING:
     from nni_latency.measurement.runtimes import Runtime
@@ -167,7 +166,7 @@ class LocalBench(Bench):
 
     def admit(self, subject: Subject) -> None:
         """Load a subject and run it once on its own inputs."""
-        with _blaming_the_subject():
+        with _as_subject_error():
             inputs = self.runtime.inputs(subject.inputs)
             stage = self.runtime.prepare(subject, inputs)
             stage(inputs)
@@ -193,7 +192,7 @@ class LocalBench(Bench):
 
         self._time([self._reference], self._reference_input)
         reference = self._time([self._reference], self._reference_input)[0]
-        with _blaming_the_subject():
+        with _as_subject_error():
             usual = 0.0
             for _ in range(self.protocol.n_warmup):
                 usual = self._time([through], inputs)[0]
@@ -213,9 +212,9 @@ class LocalBench(Bench):
         stages, inputs = [self._stages[key] for key in keys], self._inputs[keys[0]]
         if not divide:
             return stages, inputs
-        with _blaming_the_subject():
+        with _as_subject_error():
             if self._are_kernels(keys):
-                stage, inputs = self.runtime.beside(stages, [self._inputs[key] for key in keys])
+                stage, inputs = self.runtime.join_parallel(stages, [self._inputs[key] for key in keys])
                 return [stage], inputs
             return (stages if len(stages) == 1 else [self.runtime.join(stages, inputs)]), inputs
 
@@ -269,7 +268,7 @@ class LocalBench(Bench):
             runs = max(2 * runs, math.ceil(runs * min(needed, longest) / took))
 
     def _whole_window(self, meter: Meter, through: Stage, inputs: Any, runs: int) -> tuple[float, float]:
-        """Return what so many runs cost by a meter and what they took [s], from the first window that is not lost."""
+        """Return the cost of the runs by a meter and their time [s], from the first window that is not lost."""
         lost = 0
         while True:
             try:
@@ -280,7 +279,7 @@ class LocalBench(Bench):
                     raise MeasurementError(f"{error} So were the {lost - 1} before it.") from error
 
     def _window(self, meter: Meter, through: Stage, inputs: Any, runs: int) -> tuple[float, float]:
-        """Return what so many runs cost by a meter, and what they took [s]."""
+        """Return the cost of the runs by a meter, and their time [s]."""
 
         def window(value: Any) -> Any:
             return [through(value) for _ in range(runs)][-1]
@@ -306,7 +305,7 @@ class LocalBench(Bench):
         times = time_chain(chain, value, self.runtime.clock)
         if not math.isfinite(sum(times)):
             # Refused here, so that no store holds it and every later run fails on it.
-            raise MeasurementError(f"The clock gave {times}, which are no times.")
+            raise MeasurementError(f"The clock returned {times}, which are not valid times.")
         return times
 
     def begin(self, key: str) -> None:
@@ -315,14 +314,14 @@ class LocalBench(Bench):
 
     def step(self, key: str) -> None:
         """Run one subject on what the step before returned, or a kernel on its own input."""
-        with _blaming_the_subject():
+        with _as_subject_error():
             if key in self._kernels and self.runtime.divides:
                 self._value = self._inputs[key]
             self._value = self._stages[key](self._value)
 
 
 @contextlib.contextmanager
-def _blaming_the_subject() -> Iterator[None]:
+def _as_subject_error() -> Iterator[None]:
     """Turn whatever user code raises into a `CandidateError`; errors of the package itself pass."""
     try:
         yield

@@ -1,4 +1,4 @@
-"""`Campaign`: the one loop that measures."""
+"""`Campaign`: the one loop that measures, and the measurement of a single network."""
 
 from __future__ import annotations
 
@@ -6,15 +6,17 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 from nni_latency.errors import InvalidValueError, LatencyError, MeasurementError
 from nni_latency.measurement._bench import Bench, CandidateError, Visited, WorkerDiedError
 from nni_latency.measurement._isolation import Benches
 from nni_latency.measurement._record import Failure, Record
-from nni_latency.measurement._schedule import Progress, Schedule
-from nni_latency.measurement._store import CampaignLog
+from nni_latency.measurement._schedule import NetworkSchedule, Progress, Schedule
+from nni_latency.measurement._store import CampaignHeader, CampaignLog, MemoryStore
 from nni_latency.measurement._subject import Chain, Subject, keys_of
-from nni_latency.measurement._trimming import windows_agree
+from nni_latency.measurement._timing import Measurement, Protocol, windows_agree
+from nni_latency.measurement.runtimes import Runtime
 from nni_latency.units import format_seconds, number_of
 
 #: A warm-up ends when a round takes as long as the one before, within this share.
@@ -22,6 +24,9 @@ _WARM = 0.05
 
 #: How often a network may fail for no reason that can be found before measuring is given up.
 _MAX_UNEXPLAINED_FAILURES = 3
+
+#: The protocol by default.
+_ONCE = Protocol(n_warmup=1, n_run=10, rounds=10, time_budget=5.0, half_width=0.0, processes=1)
 
 
 class Campaign:
@@ -59,7 +64,7 @@ class Campaign:
         self._worker = ""
         self._has_begun = False
         self._earlier = len(log.failures)
-        with self._saying_what_was_not_tried():
+        with self._annotate_skipped_subjects():
             schedule.replay(list(log.records), list(log.failures))
         self.resumed = schedule.rounds
 
@@ -75,7 +80,7 @@ class Campaign:
         OutputError
             If a record cannot be kept.
         """
-        with self._saying_what_was_not_tried():
+        with self._annotate_skipped_subjects():
             for session in self.schedule.sessions():
                 if self.schedule.next_round():
                     self._run(session)
@@ -89,7 +94,7 @@ class Campaign:
         self._note("after")
 
     @contextlib.contextmanager
-    def _saying_what_was_not_tried(self) -> Iterator[None]:
+    def _annotate_skipped_subjects(self) -> Iterator[None]:
         """Add to an error that nothing was run now, where all is known from an earlier run."""
         try:
             yield
@@ -171,14 +176,14 @@ class _Session:
 
     def _admit(self, subject: Subject, error: LatencyError | None) -> bool:
         if isinstance(error, WorkerDiedError):
-            # Another process may have killed it; what crashes by itself does so again.
+            # Another process may have killed it; a subject that crashes its process does so again.
             (error,) = self.bench.admit_all([subject])
         if error is None:
             self._admitted.add(subject.key)
             return True
         if isinstance(error, CandidateError):
             self.campaign.fail(Failure(subject.key, str(error)))
-        elif self.schedule.forgives and isinstance(error, (InvalidValueError, MeasurementError)):
+        elif self.schedule.skips_failures and isinstance(error, (InvalidValueError, MeasurementError)):
             self.campaign.fail(Failure(subject.key, str(error).rstrip(".")))
         else:
             raise error
@@ -233,9 +238,9 @@ class _Session:
                 self._find_culprit(chain, str(error))
                 return chains[place + 1 :]
             record = self._record(chain, visited, self.campaign.clock() - begin)
-            objection = self.schedule.objection(record)
-            if objection:
-                self.campaign.fail(Failure(chain[0].key, objection))
+            reason = self.schedule.validation_error(record)
+            if reason:
+                self.campaign.fail(Failure(chain[0].key, reason))
                 return chains[place + 1 :]
             if keep:
                 record = self._charged(record, None if visited.duration is None else begin)
@@ -246,7 +251,7 @@ class _Session:
         return ()
 
     def _record(self, chain: Chain, visited: Visited, waited: float) -> Record:
-        """Make the record of a visit; one that was taken elsewhere tells how long it took, and who took it."""
+        """Make the record of a visit; one that was taken elsewhere says how long it took, and where."""
         visit = visited.visit
         self.campaign.note_worker(visited.worker)
         return Record(
@@ -286,3 +291,41 @@ class _Session:
                 self.campaign.fail(Failure(subject.key, str(error)))
                 return
         self.campaign.fail_unexplained(keys_of(chain), reason)
+
+
+def measure_network(
+    network: Any, example_inputs: Any, runtime: Runtime, protocol: Protocol | None = None
+) -> Measurement:
+    """Time a network from input to output, again and again, once it is warm.
+
+    Parameters
+    ----------
+    network : nn.Module
+        What to run; copies of it are measured.
+    example_inputs : Tensor, tuple, dict, or sequence of int
+        What it takes, as for `nni_latency.operators.trace`; or the shape of its one input, batch first.
+    runtime : Runtime
+        What executes it.
+    protocol : Protocol, optional
+        How; by default 100 timed runs in one process, in at most 5 s.
+
+    Returns
+    -------
+    Measurement
+        Times [s].
+
+    Raises
+    ------
+    MeasurementError
+        If the network cannot be run, or the clock does not work.
+    """
+    how = protocol or _ONCE
+    subject = Subject.of_module(network, example_inputs)
+    benches, store = runtime.benches(), MemoryStore()
+    with store.campaign(CampaignHeader("networks", {}, benches.platform, how)) as log:
+        try:
+            Campaign(NetworkSchedule([subject], how, isolated=benches.isolated), benches, log).run()
+        except MeasurementError as error:
+            reason = next((failure.reason for failure in log.failures), str(error))
+            raise MeasurementError(f"The network cannot be run on {benches.platform.id}: {reason}") from error
+    return Measurement(tuple(seconds for record in log.records for seconds in record.whole), how)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -55,18 +56,29 @@ def cold_chain(key: str, build: Build, input_shapes: Sequence[Sequence[int]], dt
     )
 
 
-def flush_size() -> int:
-    """Return how much memory has to be touched until nothing else is in any cache [byte]."""
-    sizes = [size for _, size in cache_sizes()]
+def flush_size(root: Path = Path("/")) -> int:
+    """Return how much memory has to be touched until nothing else is in any cache [byte].
+
+    Parameters
+    ----------
+    root : Path, default=Path("/")
+        As for `nni_latency.platforms.cache_sizes`.
+    """
+    sizes = [size for _, size in cache_sizes(root)]
     return min(max(_LEAST_FLUSH, _TIMES_CACHE * max(sizes, default=0)), _MOST_FLUSH)
 
 
-def near_flush_size() -> int:
-    """Return how much memory has to be touched until nothing else is in the caches of a processor's own [byte].
+def near_flush_size(root: Path = Path("/")) -> int:
+    """Return how much memory has to be touched until nothing else is in the private caches of a processor [byte].
 
-    What is in the caches behind them stays there, as between two runs of a network.
+    Shared caches keep their contents, as between two runs of a network.
+
+    Parameters
+    ----------
+    root : Path, default=Path("/")
+        As for `nni_latency.platforms.cache_sizes`.
     """
-    sizes = [size for level, size in cache_sizes() if level == "2"]
+    sizes = [size for level, size in cache_sizes(root) if level == "2"]
     return min(_TIMES_NEAR_CACHE * max(sizes, default=0) or _NEAR_TRAFFIC, NETWORK_TRAFFIC)
 
 

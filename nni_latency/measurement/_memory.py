@@ -59,7 +59,7 @@ def activation_memory(
     and a storage counts until the last reference to it goes. A call refers to its arguments, so what goes into a module
     lives until that module returns.
 
-    An operator is seen as torch's dispatcher sees it. Memory that is no tensor there is not counted: workspaces of
+    An operator is seen as torch's dispatcher sees it. Memory that is not a tensor there is not counted: workspaces of
     convolutions and matrix products, copies that a kernel makes for itself, and what the allocator rounds up. Nor are
     the statistics that batch normalisation saves for training, which have another size on every device. A few composite
     operators avoid writing in place while they are watched, and count one tensor more than they take otherwise: so does

@@ -1,4 +1,4 @@
-"""`Meter`: what reads energy, power or another quantity that a clock does not tell."""
+"""`Meter`: what reads energy, power or another quantity besides time."""
 
 from __future__ import annotations
 
@@ -74,13 +74,13 @@ class Meter(Pluggable, ABC):
     #: What it reads, such as ``energy``, in the metric's SI unit.
     metric: str
 
-    #: The smallest difference that it can tell, in the metric's SI unit.
+    #: The smallest difference that it can resolve, in the metric's SI unit.
     resolution: float
 
     #: How often its reading is updated [s].
     period: float = 0.0
 
-    #: A window is so many times as long as the period, and as costly as the resolution, at least.
+    #: A window is at least this many times as long as the period, and as costly as the resolution.
     least_steps: int = 20
 
     #: Time at the beginning of a window whose readings do not count [s].

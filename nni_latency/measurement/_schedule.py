@@ -1,16 +1,20 @@
-"""`Schedule`: what is measured next."""
+"""Schedules: what is measured next, whole networks in rounds, and rounds that are balanced."""
 
 from __future__ import annotations
 
+import math
+import random
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from nni_latency.measurement._protocol import Protocol
+from nni_latency.errors import MeasurementError
 from nni_latency.measurement._record import Failure, Record
-from nni_latency.measurement._subject import Chain
+from nni_latency.measurement._subject import Chain, Subject
+from nni_latency.measurement._timing import Measurement, Protocol, fewest_samples
+from nni_latency.units import number_of
 
 #: Rounds of a warm-up at most.
 LONGEST_WARMUP = 10
@@ -56,7 +60,7 @@ class Schedule(ABC):
     """Decides what a campaign measures next, from what it has measured. It measures nothing itself.
 
     A campaign asks in this order: `replay` for everything that earlier runs have left; then for every
-    session, which is a bench of its own, `next_round` until there is none, with `observe` and `fail` after each. The
+    session, which has a separate bench, `next_round` until there is none, with `observe` and `fail` after each. The
     same records must lead to the same rounds, so that a resumed campaign ends like one that was not interrupted.
 
     Parameters
@@ -64,7 +68,7 @@ class Schedule(ABC):
     protocol : Protocol
         How long to go on, and how to summarise.
     isolated : bool, default=True
-        Whether every session has a process of its own; if not, there is one session.
+        Whether every session has a separate process; if not, there is one session.
     """
 
     #: What a campaign of it is called in a store.
@@ -83,7 +87,7 @@ class Schedule(ABC):
     counts_preparation: bool = False
 
     #: Whether a subject that the runtime refuses fails like one that crashes; if not, the campaign ends.
-    forgives: bool = False
+    skips_failures: bool = False
 
     def __init__(self, protocol: Protocol, *, isolated: bool = True) -> None:
         self.protocol = protocol
@@ -125,7 +129,7 @@ class Schedule(ABC):
         return self.share >= self.end or (self.rounds_in[self.process] >= self.fewest and not self.unsettled)
 
     def sessions(self) -> Iterator[int]:
-        """Yield the numbers of the sessions that are to be opened: by default the processes share the budget."""
+        """Yield the numbers of the sessions to open: by default the processes share the budget."""
         for process in range(self.processes):
             self.process = process
             if self.share < self.end:
@@ -162,7 +166,7 @@ class Schedule(ABC):
         """Whether the next visit of a network times its calls, where the schedule does so at all."""
         return self.calls
 
-    def objection(self, record: Record) -> str:
+    def validation_error(self, record: Record) -> str:
         """Say why a visit of a single subject must not be used; empty if it may be."""
         return ""
 
@@ -170,3 +174,250 @@ class Schedule(ABC):
     def what(self) -> str:
         """What a round consists of, for messages."""
         return "networks"
+
+
+class NetworkSchedule(Schedule):
+    """Rounds of whole networks, in an order that is drawn anew for each.
+
+    Parameters
+    ----------
+    networks : sequence of Subject
+        What to measure.
+    protocol, isolated
+        As for `Schedule`.
+    always : sequence of Subject, default=()
+        Networks that are visited in every round of every session, whether or not they are known: they show how fast
+        the machine is.
+    divided : bool, default=False
+        Divide the networks among the sessions, so that each process holds few of them.
+    calls : bool, default=False
+        Time the calls of torch functions inside the networks.
+    n_calls : mapping of str to int, optional
+        How many calls every network makes; one that makes another number is recorded as failed.
+    kind : str, optional
+        What the campaign is called in a store.
+    """
+
+    def __init__(
+        self,
+        networks: Sequence[Subject],
+        protocol: Protocol,
+        *,
+        isolated: bool = True,
+        always: Sequence[Subject] = (),
+        divided: bool = False,
+        calls: bool = False,
+        n_calls: Mapping[str, int] | None = None,
+        kind: str = "",
+    ) -> None:
+        super().__init__(protocol, isolated=isolated)
+        self.kind = kind or type(self).kind
+        #: What was measured, by round.
+        self.observed: list[Sequence[Record]] = []
+        self.calls = calls
+        self.networks = {subject.key: subject for subject in (*always, *networks)}
+        self._always = {subject.key for subject in always}
+        self._wanted = {subject.key for subject in networks}
+        self._n_calls = dict(n_calls or {})
+        self._divided = divided
+        self._samples: dict[str, list[float]] = {}
+        self._visits: Counter[str] = Counter()
+        self._narrow: set[str] = set()
+        self._members: list[str] = list(self.networks)
+        # By session, which networks it holds: what they are when it is resumed is what they were when it began.
+        self._drawn: dict[int, list[str]] = {}
+
+    @property
+    def measured(self) -> list[str]:
+        """Keys of the networks that were visited, in their order."""
+        return [key for key in self.networks if key in self._samples]
+
+    @property
+    def unsettled(self) -> int:
+        """How many networks of the session under way are not known well enough yet."""
+        return len([key for key in self._members if key in self._wanted and not self._is_done(key)])
+
+    def sessions(self) -> Iterator[int]:
+        """Yield the sessions, each with its own share of the networks where they are divided."""
+        for process in super().sessions():
+            self._members = self._drawn.get(process) or self._draw_members()
+            if self._members:
+                yield process
+        if not self.measured:
+            reason = next(iter(self.failures.values()), "none was tried")
+            raise MeasurementError(f"No network can be run: {reason}.")
+
+    @property
+    def fewest(self) -> int:
+        """How many rounds the session under way takes at least."""
+        return FEWEST_ROUNDS if self._divided else super().fewest
+
+    def _draw_members(self) -> list[str]:
+        able = [key for key in self.networks if key not in self.failures]
+        if not self._divided:
+            return able
+        wanting = [key for key in able if self._visits[key] < FEWEST_ROUNDS]
+        wanting = wanting or [key for key in able if not self._is_done(key)]
+        share = math.ceil(len(wanting) / (self.processes - self.process))
+        mine = set(sorted(wanting, key=lambda key: self._visits[key])[:share])
+        return [key for key in able if key in mine | self._always] if mine else []
+
+    def next_round(self) -> list[Chain]:
+        """Return the networks of this session in a new order; none once all are known or its budget is spent."""
+        members = [key for key in self._members if key not in self.failures]
+        if not members or self.over:
+            return []
+        order = balanced_round([len(members)], self.next, self.protocol.seed)
+        return [(self.networks[members[place]],) for (place,) in order]
+
+    def observe(self, records: Sequence[Record]) -> None:
+        """Take in the records of one round."""
+        self.process = records[0].process
+        if self.process not in self._drawn:
+            self._drawn[self.process] = self._draw_members()
+        super().observe(records)
+        self.observed.append(records)
+        for record in records:
+            (key,) = record.subjects
+            self._samples.setdefault(key, []).extend(record.whole)
+            self._visits[key] += 1
+            self._narrow.discard(key)
+
+    def fail(self, failure: Failure) -> None:
+        """Leave a network out."""
+        super().fail(failure)
+        self._samples.pop(failure.subject, None)
+
+    def validation_error(self, record: Record) -> str:
+        """Say whether a network ran otherwise than it was traced."""
+        expected = self._n_calls.get(record.subjects[0])
+        found = next((len(run) for run in record.parts if expected not in (None, len(run))), None)
+        if found is None:
+            return ""
+        return (
+            f"it made {number_of(found, 'call')} when it ran and {expected} when it was traced: its control flow "
+            "depends on data"
+        )
+
+    def _is_done(self, key: str) -> bool:
+        """Whether a network is known well enough; worked out once a round."""
+        if key not in self._narrow and is_narrow(self._samples.get(key, []), self.protocol):
+            self._narrow.add(key)
+        return key in self._narrow
+
+
+def is_narrow(samples: Sequence[float], protocol: Protocol) -> bool:
+    """Say whether samples are enough, and their interval as narrow as the protocol asks for."""
+    if not protocol.half_width or len(samples) < fewest_samples(protocol.statistic, protocol.confidence):
+        return False
+    return Measurement(tuple(samples), protocol).summary.spread <= protocol.half_width
+
+
+def balanced_round(
+    sizes: Sequence[int],
+    index: int,
+    seed: int = 0,
+    *,
+    wanted: Sequence[Sequence[int]] | None = None,
+    costs: Sequence[Sequence[float]] | None = None,
+    alignment: float = 0.0,
+) -> list[tuple[int, ...]]:
+    """Draw the networks of one round.
+
+    A round holds as many networks as the largest layer has candidates. In each layer a random permutation deals out
+    the candidates, so that the networks together hold each one once (a row of a Latin square); layers with fewer
+    candidates begin again, and no candidate comes more than once more often than another.
+
+    Random networks are all about equally costly. With an `alignment` the cheap candidates of all layers meet in one
+    network and the costly ones in another, so that candidates are also met in very light and very heavy networks.
+
+    Parameters
+    ----------
+    sizes : sequence of int
+        Candidates of every layer, each at least 1.
+    index : int
+        Number of the round. The same arguments give the same round, in every process.
+    seed : int, default=0
+        Seed of all rounds.
+    wanted : sequence of sequence of int, optional
+        Indices of the candidates to deal in every layer, at least one each; all of them by default.
+    costs : sequence of sequence of float, optional
+        What every candidate of every layer costs, as far as is known; needed for an alignment.
+    alignment : float, default=0.0
+        0 deals at random; 1 sorts, so that the first network dealt is the cheapest and the last the costliest.
+
+    Returns
+    -------
+    list of tuple of int
+        Networks in the order in which they are timed; a network is an index per layer.
+
+    Examples
+    --------
+    >>> sorted(network[0] for network in balanced_round([3, 1, 2], 0))
+    [0, 1, 2]
+    >>> sorted(balanced_round([2, 2], 0, costs=[[1.0, 2.0], [5.0, 3.0]], alignment=1.0))
+    [(0, 1), (1, 0)]
+    """
+    generator = random.Random(f"{seed}/{index}")
+    hands = [range(size) for size in sizes] if wanted is None else wanted
+    count = max(map(len, hands))
+    columns = [_deal(hand, count, generator) for hand in hands]
+    if alignment > 0 and costs is not None:
+        columns = [_align(column, cost, alignment, generator) for column, cost in zip(columns, costs, strict=True)]
+    networks = [tuple(column[network] for column in columns) for network in range(count)]
+    if alignment > 0:
+        generator.shuffle(networks)
+    return networks
+
+
+def light_network(
+    candidates: Sequence[Sequence[int]], costs: Sequence[Sequence[float]], index: int, seed: int = 0
+) -> tuple[int, ...]:
+    """Draw a network that is lighter than random ones, down to the cheapest of all.
+
+    Each layer takes one of its k cheapest candidates, with the same k, from 1 to 5, in all layers.
+
+    Parameters
+    ----------
+    candidates : sequence of sequence of int
+        Indices of the candidates of every layer, at least one each.
+    costs : sequence of sequence of float
+        What every candidate of every layer costs, as far as is known.
+    index, seed : int
+        As for `balanced_round`.
+
+    Returns
+    -------
+    tuple of int
+        An index per layer.
+
+    Examples
+    --------
+    >>> {light_network([[0, 1], [0]], [[2.0, 1.0], [1.0]], index) for index in range(20)} == {(0, 0), (1, 0)}
+    True
+    """
+    generator = random.Random(f"{seed}/{index}/light")
+    most = generator.randint(1, 5)
+    return tuple(
+        generator.choice(sorted(hand, key=lambda candidate, cost=cost: cost[candidate])[:most])  # type: ignore[misc]
+        for hand, cost in zip(candidates, costs, strict=True)
+    )
+
+
+def _deal(hand: Sequence[int], count: int, generator: random.Random) -> list[int]:
+    dealt: list[int] = []
+    while len(dealt) < count:
+        again = list(hand)
+        generator.shuffle(again)
+        dealt += again
+    dealt = dealt[:count]
+    generator.shuffle(dealt)
+    return dealt
+
+
+def _align(column: list[int], costs: Sequence[float], alignment: float, generator: random.Random) -> list[int]:
+    """Sort a column by cost, the less strictly the smaller the alignment."""
+    ordered = sorted(column, key=lambda candidate: costs[candidate])
+    last = max(1, len(ordered) - 1)
+    keys = [alignment * rank / last + (1 - alignment) * generator.random() for rank in range(len(ordered))]
+    return [candidate for _, candidate in sorted(zip(keys, ordered, strict=True))]

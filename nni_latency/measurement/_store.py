@@ -13,16 +13,15 @@ from functools import cached_property
 from typing import Any
 
 from nni_latency.errors import BusyError
-from nni_latency.measurement._protocol import Protocol
 from nni_latency.measurement._record import Failure, Record
 from nni_latency.measurement._subject import Subject
-from nni_latency.measurement._visits import NetworkSummary, summarise_visits
+from nni_latency.measurement._timing import NetworkSummary, Protocol, summarise_visits
 from nni_latency.platforms import Platform
 
 #: Settings that say how long to go on. Records taken under other values of them belong to the same campaign.
 EXTENDABLE = ("time_budget", "rounds", "half_width", "timeout", "processes")
 
-#: A campaign that runs and was written to within this time is still being measured, and tells no latency yet [s].
+#: A campaign that runs and was written to within this time is still being measured, and gives no latency yet [s].
 BEING_MEASURED = 900.0
 
 

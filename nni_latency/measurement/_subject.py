@@ -1,4 +1,4 @@
-"""`Subject`: anything that can be measured, how it is built, and what it is run on."""
+"""`Subject`: anything that can be measured, how it is built, what it is run on, and how it reaches another process."""
 
 from __future__ import annotations
 
@@ -6,12 +6,9 @@ import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
-from nni_latency.errors import InvalidValueError
-
-if TYPE_CHECKING:
-    pass
+from nni_latency.errors import InvalidValueError, MeasurementError
 
 #: Makes a module.
 Build = Callable[[], Any]
@@ -125,3 +122,52 @@ def _frozen(inputs: Any) -> Any:
 def keys_of(subjects: Iterable[Subject]) -> tuple[str, ...]:
     """Return the keys of subjects."""
     return tuple(subject.key for subject in subjects)
+
+
+def pack_subject(subject: Subject) -> bytes:
+    """Return a subject as bytes that reach another process.
+
+    Raises
+    ------
+    MeasurementError
+        If it cannot be sent there.
+    """
+    return pack(subject, f"The subject {subject.key!r}")
+
+
+def unpack_subject(packed: bytes) -> Subject:
+    """Return the subject of which `pack_subject` made bytes.
+
+    Raises
+    ------
+    MeasurementError
+        If it cannot be made in this process.
+    """
+    subject: Subject = unpack(packed)
+    return subject
+
+
+def pack(content: Any, what: str) -> bytes:
+    """Return anything as bytes; `MeasurementError` names what cannot be sent."""
+    import cloudpickle
+
+    try:
+        packed: bytes = cloudpickle.dumps(content)
+    except Exception as error:  # user objects may refuse in any way
+        raise MeasurementError(
+            f"{what} cannot be sent to a worker process ({type(error).__name__}: {error}). "
+            "Define it at the top level of a module."
+        ) from error
+    return packed
+
+
+def unpack(payload: bytes) -> Any:
+    """Return what `pack` made bytes of."""
+    import cloudpickle
+
+    try:
+        return cloudpickle.loads(payload)
+    except Exception as error:  # user modules may fail in any way when they are imported
+        raise MeasurementError(
+            f"What is measured cannot be made in a worker process: {type(error).__name__}: {error}"
+        ) from error

@@ -83,7 +83,7 @@ class Checkpoint:
         Raises
         ------
         FileFormatError
-            If it is no checkpoint.
+            If it is not a checkpoint.
         MismatchError
             If it is of another search.
         """
@@ -97,7 +97,7 @@ class Checkpoint:
                 None if content["sample"] is None else dict(content["sample"]),
             )  # fmt: skip
         except (KeyError, TypeError, ValueError) as error:
-            raise FileFormatError(f"{str(self.path)!r} is no checkpoint of a search: {error!r}.") from error
+            raise FileFormatError(f"{str(self.path)!r} is not a checkpoint of a search: {error!r}.") from error
         self._check(before)
         return state
 
@@ -136,7 +136,7 @@ class Checkpoint:
             if {name: content[name] for name in _HEAD} != _HEAD:
                 raise ValueError("it is of another kind or version")
         except (SafetensorError, OSError, KeyError, TypeError, ValueError, RecursionError, MemoryError) as error:
-            raise FileFormatError(f"{str(self.path)!r} is no checkpoint of a search: {error}.") from error
+            raise FileFormatError(f"{str(self.path)!r} is not a checkpoint of a search: {error}.") from error
         return content, tensors
 
     def _check(self, before: Mapping[str, Any]) -> None:

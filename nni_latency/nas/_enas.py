@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch import nn
 
 from nni_latency.errors import InvalidValueError, UnreachableTargetError
 from nni_latency.nas import _nni
-from nni_latency.nas._controller import Controller
 from nni_latency.units import number_of
 
 #: Networks that are drawn at a time where a filter refuses some.
@@ -23,7 +23,7 @@ class ENAS(_nni.RandomOneShot):
     each batch to judge by, it draws a network and gets its metric as the reward, less the penalty. The controller
     learns by policy gradient with the mean of the last rewards as the baseline.
 
-    It stands in for NNI's `ENAS`, which needs two packages that are no longer kept (tianshou 0.4 and gym), fails with
+    It replaces NNI's `ENAS`, which needs two packages that are no longer maintained (tianshou 0.4 and gym), fails with
     Lightning 2.6, whose loops hand over their batches in another form, refuses a filter, and exports a network drawn at
     random.
 
@@ -36,7 +36,7 @@ class ENAS(_nni.RandomOneShot):
         Takes a sample and returns whether it may be trained and exported: a `LatencyFilter`.
     reward_metric_name : str, optional
         Which metric that the evaluator logs in its validation step is the reward; more is better. Without it,
-        ``default``, or the only one that is no loss.
+        ``default``, or the only one that is not a loss.
     batches_per_update : int, default=20
         Rewards between two steps of the controller.
     controller_learning_rate : float, default=0.0035
@@ -231,7 +231,7 @@ class ControllerModule(_nni.BaseOneShotLightningModule):
     def _learn(self) -> None:
         optimizer = self.architecture_optimizers()
         rewards = torch.tensor(self._rewards, device=self._drawn[0].device)
-        # In units of their own spread, so that neither the metric's scale nor the penalty's asks for another rate.
+        # In units of their spread, so that neither the metric's scale nor the penalty's asks for another rate.
         advantages = (rewards - rewards.mean()) / rewards.std().clamp(min=1e-12)
         scores, entropies = self.controller.judge(torch.stack(self._drawn))
         optimizer.zero_grad()
@@ -314,3 +314,80 @@ def _options_of(space: Any) -> dict[str, list[Any]]:
     if not options:
         raise InvalidValueError(f"The space {type(space).__name__} has no choices: there is nothing to search.")
     return options
+
+
+class Controller(nn.Module):
+    """Draw one choice after the other, each in the light of those before, with a recurrent network [1]_.
+
+    Parameters
+    ----------
+    sizes : sequence of int
+        Number of choices of every label.
+    hidden : int, default=64
+        Width of the recurrent layer.
+
+    References
+    ----------
+    .. [1] H. Pham et al., "Efficient Neural Architecture Search via Parameter Sharing", ICML 2018. arXiv:1802.03268
+
+    Examples
+    --------
+    >>> controller = Controller([3, 2])
+    >>> controller.draw(5).shape, controller.likeliest().shape
+    (torch.Size([5, 2]), torch.Size([2]))
+    """
+
+    def __init__(self, sizes: Sequence[int], hidden: int = 64) -> None:
+        super().__init__()
+        self.cell = nn.LSTMCell(hidden, hidden)
+        self.start = nn.Parameter(torch.zeros(hidden))
+        self.embeddings = nn.ModuleList(nn.Embedding(size, hidden) for size in sizes)
+        self.heads = nn.ModuleList(nn.Linear(hidden, size) for size in sizes)
+
+    @torch.no_grad()
+    def draw(self, count: int) -> torch.Tensor:
+        """Draw architectures, (count, n_labels), as indices."""
+        return self._walk(count, None, greedy=False)[0]
+
+    @torch.no_grad()
+    def likeliest(self) -> torch.Tensor:
+        """Return the architecture, (n_labels,), that takes the most probable choice at every label."""
+        return self._walk(1, None, greedy=True)[0][0]
+
+    def judge(self, architectures: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return log-probability and entropy, both (n,), of architectures, (n, n_labels), with a gradient."""
+        _, scores, entropies = self._walk(len(architectures), architectures, greedy=False)
+        return scores, entropies
+
+    @torch.no_grad()
+    def probabilities(self) -> list[list[float]]:
+        """Return by label the probabilities of its choices, after the most probable choices before it."""
+        chosen = self.likeliest()[None]
+        return [logits.softmax(-1)[0].tolist() for logits in self._logits(chosen)]
+
+    def _walk(
+        self, count: int, given: torch.Tensor | None, *, greedy: bool
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Go through the labels; take the choices that are given, the most probable, or draw them."""
+        state, word = None, self.start.expand(count, -1)
+        chosen, scores, entropies = [], self.start.new_zeros(count), self.start.new_zeros(count)
+        for place, (embedding, head) in enumerate(zip(self.embeddings, self.heads, strict=True)):
+            state = self.cell(word, state)
+            logs = head(state[0]).log_softmax(-1)
+            if given is not None:
+                index = given[:, place]
+            else:
+                index = logs.argmax(-1) if greedy else torch.multinomial(logs.exp(), 1)[:, 0]
+            chosen.append(index)
+            scores = scores + logs.gather(1, index[:, None])[:, 0]
+            entropies = entropies - (logs.exp() * logs).sum(-1)
+            word = embedding(index)
+        return torch.stack(chosen, 1), scores, entropies
+
+    def _logits(self, given: torch.Tensor) -> list[torch.Tensor]:
+        state, word, found = None, self.start.expand(len(given), -1), []
+        for place, (embedding, head) in enumerate(zip(self.embeddings, self.heads, strict=True)):
+            state = self.cell(word, state)
+            found.append(head(state[0]))
+            word = embedding(given[:, place])
+        return found

@@ -1,14 +1,22 @@
-"""The expected cost of a supernet as one dense product, with a gradient."""
+"""The expected cost of a supernet as one product, with a gradient; for independent choices and for groups."""
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Mapping, Sequence
+from typing import Any, cast
 
+import numpy as np
 import torch
 from torch import nn
 
-from nni_latency.errors import MismatchError, listed
-from nni_latency.estimators import AdditiveCost
+from nni_latency.errors import InvalidValueError, MismatchError, listed
+from nni_latency.estimators import AdditiveCost, ChoiceCost
+from nni_latency.units import number_of
+
+#: Most combinations of choices that a derived label may follow from.
+_MOST_COMBINATIONS = 1 << 16
 
 
 class ExpectedCost(nn.Module):
@@ -24,7 +32,7 @@ class ExpectedCost(nn.Module):
     Raises
     ------
     InvalidValueError
-        If the metric is no sum over layers.
+        If the metric is not a sum over layers.
     """
 
     costs: torch.Tensor
@@ -85,3 +93,134 @@ def _serial_softmax(logits: torch.Tensor) -> torch.Tensor:
     """Return the softmax over the last axis; torch's own wakes up threads for it, which costs more than the work."""
     powers = torch.exp(logits - logits.detach().amax(-1, keepdim=True))
     return powers / powers.sum(-1, keepdim=True)
+
+
+class ExpectedGroups(nn.Module):
+    """The mean cost of the networks that independent probabilities of the choices stand for.
+
+    It is exact for tables over the space's own labels. A label that is derived from others is taken to be independent
+    of them, with the distribution that follows from theirs. Combinations that no network has are left out, and the
+    others of their table share their probability.
+
+    Parameters
+    ----------
+    cost : GroupedCost
+        The cost of the space.
+
+    Raises
+    ------
+    InvalidValueError
+        If the metric is not a sum over layers, or a label is derived from too many others.
+    """
+
+    costs: torch.Tensor
+    entries: torch.Tensor
+    tables: torch.Tensor
+
+    def __init__(self, cost: Any) -> None:
+        cost.check_additive()
+        super().__init__()
+        self.labels = tuple(cost.labels)
+        self.sizes = tuple(len(cost.values[label]) for label in self.labels)
+        self.constant = cost.constant
+        self.residency = cost.residency
+        # Place 0 holds a probability of one, for tables over fewer labels than others.
+        self._starts = _starts(self.labels, self.sizes)
+        self._follow = [_Following(item, cost.values, self._starts) for item in cost.derived]
+        entries, costs, tables = _entries(cost, self._starts)
+        self.register_buffer("entries", entries, persistent=False)
+        self.register_buffer("costs", costs, persistent=False)
+        self.register_buffer("tables", tables, persistent=False)
+
+    def check_labels(self, alphas: Mapping[str, torch.Tensor]) -> None:
+        """Raise `MismatchError` if the parameters are not those of the space's labels."""
+        check_labels(self.labels, self.sizes, alphas)
+
+    def softmax(
+        self, alphas: list[torch.Tensor], noise: list[torch.Tensor] | None = None, temperature: float = 1.0
+    ) -> torch.Tensor:
+        """Return the flat probabilities of architecture parameters by label; with noise, of a Gumbel softmax."""
+        return flat_softmax(self.sizes, alphas, noise, temperature)
+
+    def forward(self, probabilities: torch.Tensor) -> torch.Tensor:
+        """Return the expected cost, a scalar, of flat probabilities."""
+        known = torch.cat([probabilities.new_ones(1), probabilities])
+        for item in self._follow:
+            known = torch.cat([known, *item.distributions(known)])
+        shares = known[self.entries[:, 0]]
+        for column in range(1, self.entries.shape[1]):
+            shares = shares * known[self.entries[:, column]]
+        count = int(self.tables[-1]) + 1 if len(self.tables) else 0
+        sums = shares.new_zeros(count).index_add(0, self.tables, shares * self.costs)
+        mass = shares.new_zeros(count).index_add(0, self.tables, shares)
+        total: torch.Tensor = (sums / mass.clamp_min(1e-30)).sum() + self.constant
+        if self.residency is None:
+            return total
+        whole: torch.Tensor = total * (1 - self.residency.saving * torch.exp(-total / self.residency.scale))
+        return whole
+
+
+def expected_cost(cost: ChoiceCost) -> ExpectedCost | ExpectedGroups:
+    """Return what computes the expected cost of a supernet, for a cost by label or by groups of labels."""
+    return ExpectedCost(cast(AdditiveCost, cost)) if cost.separable else ExpectedGroups(cost)
+
+
+class _Following:
+    """The distribution of derived labels, from those that they follow from."""
+
+    def __init__(self, item: Any, values: Mapping[str, Sequence[Any]], starts: dict[str, int]) -> None:
+        sizes = [len(values[label]) for label in item.labels]
+        if math.prod(sizes) > _MOST_COMBINATIONS:
+            raise InvalidValueError(
+                f"{', '.join(item.outputs[:3])} follow from {number_of(math.prod(sizes), 'combination')} of choices: "
+                "too many for an expected cost. Search by filters, or by penalties on samples."
+            )
+        rows, outcomes = [], []
+        for combination in itertools.product(*map(range, sizes)):
+            sample = {label: values[label][index] for label, index in zip(item.labels, combination, strict=True)}
+            try:
+                made = item.function(sample)
+            except (KeyError, TypeError, ValueError):
+                continue
+            rows.append([starts[label] + index for label, index in zip(item.labels, combination, strict=True)])
+            outcomes.append([values[name].index(value) for name, value in zip(item.outputs, made, strict=True)])
+        self._rows, self._outcomes = torch.tensor(rows), torch.tensor(outcomes)
+        self._sizes = [len(values[name]) for name in item.outputs]
+        place = starts[""]
+        for name, size in zip(item.outputs, self._sizes, strict=True):
+            starts[name] = place
+            place += size
+        starts[""] = place
+
+    def distributions(self, known: torch.Tensor) -> list[torch.Tensor]:
+        shares = known[self._rows.to(known.device)].prod(1)
+        shares = shares / shares.sum().clamp_min(1e-30)
+        outcomes = self._outcomes.to(known.device)
+        return [
+            known.new_zeros(size).index_add(0, outcomes[:, column], shares) for column, size in enumerate(self._sizes)
+        ]
+
+
+def _starts(labels: Sequence[str], sizes: Sequence[int]) -> dict[str, int]:
+    """Return where the probabilities of every label begin; under "" where the next label's would."""
+    ends = np.cumsum([1, *sizes]).tolist()
+    return {**dict(zip(labels, ends[:-1], strict=True)), "": ends[-1]}
+
+
+def _entries(cost: Any, starts: Mapping[str, int]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return where the probabilities of all tables' entries stand, their costs, and which table each is of."""
+    width = max((len(table.labels) for table in cost.tables), default=1)
+    places, costs, tables = [np.zeros((0, width), dtype=np.int64)], [np.zeros(0)], [np.zeros(0, dtype=np.int64)]
+    for number, table in enumerate(cost.tables):
+        known = np.argwhere(~np.isnan(table.costs))
+        begins = np.array([starts[label] for label in table.labels], dtype=np.int64)
+        columns = np.zeros((len(known), width), dtype=np.int64)
+        columns[:, : len(begins)] = known + begins
+        places.append(columns)
+        costs.append(table.costs[tuple(known.T)])
+        tables.append(np.full(len(known), number))
+    return (
+        torch.from_numpy(np.concatenate(places)),
+        torch.from_numpy(np.concatenate(costs)).float(),
+        torch.from_numpy(np.concatenate(tables)),
+    )

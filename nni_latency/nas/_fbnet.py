@@ -1,8 +1,9 @@
-"""`FBNet`: the strategy of the FBNet paper for NNI 3, with a target."""
+"""`FBNet`: the strategy of the FBNet paper for NNI 3, with a target; its loss and its mask."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -11,17 +12,20 @@ from torch import nn
 from nni_latency.errors import InvalidValueError
 from nni_latency.estimators import Missing
 from nni_latency.loading import EstimatorSource
-from nni_latency.nas._likeliest import found_sample
-from nni_latency.nas._loss import FBNetLoss
-from nni_latency.nas._mask import SharedGumbelSoftmax
-from nni_latency.nas._nni import DARTS, DartsLightningModule, ModelSpace
-from nni_latency.nas._penalty import architecture_parameters, check_no_cells
+from nni_latency.nas._derive import found_sample
+from nni_latency.nas._nni import DARTS, DartsLightningModule, GumbelSoftmax, ModelSpace
+from nni_latency.nas._penalty import LatencyPenalty, TargetPenalty, architecture_parameters, check_fill, check_no_cells
 from nni_latency.nas._profiler import LatencyProfiler
-from nni_latency.nas._target import TargetPenalty, check_fill
 
 #: Epochs of the paper's search, and those of them in which only weights learn.
 PAPER_EPOCHS = 90
 PAPER_WARMUP = 10
+
+#: The paper's logarithm needs a number well above one; latencies are counted in microseconds there.
+LOG_UNIT = 1e-6
+
+# Exponent of e above which the paper's factor only points the way: its square must stay a number in 32 bits.
+_LARGEST_EXPONENT = 30.0
 
 
 class FBNet(DARTS):
@@ -240,3 +244,120 @@ def default_warmup(epochs: int) -> int:
     [0, 1, 1, 10]
     """
     return min(max(1, round(epochs * PAPER_WARMUP / PAPER_EPOCHS)), epochs - 1)
+
+
+class FBNetLoss(LatencyPenalty):
+    r"""The loss of FBNet's architecture step [1]_.
+
+    .. math:: \text{CE} \cdot \alpha \log(\text{LAT})^{w \beta}
+
+    with LAT the cost under the very mask of the forward pass, in millionths of its SI unit. It makes networks cheaper
+    without end; `TargetPenalty` stops at a target.
+
+    Parameters
+    ----------
+    profiler : LatencyProfiler
+        Costs of the space.
+    mask : SharedGumbelSoftmax
+        The mask of the supernet.
+    alpha, beta : float, default=0.2, 0.6
+        The paper's.
+    weight : float, default=1.0
+        The `w` above; 0 leaves CE alone.
+
+    Raises
+    ------
+    InvalidValueError
+        If alpha is not positive, or beta or weight is negative.
+
+    References
+    ----------
+    .. [1] B. Wu et al., "FBNet: Hardware-Aware Efficient ConvNet Design via Differentiable Neural Architecture
+       Search", CVPR 2019, equation 2. arXiv:1812.03443
+    """
+
+    def __init__(
+        self,
+        profiler: LatencyProfiler,
+        mask: SharedGumbelSoftmax,
+        *,
+        alpha: float = 0.2,
+        beta: float = 0.6,
+        weight: float = 1.0,
+    ) -> None:
+        for name, value in (("beta", beta), ("weight", weight)):
+            if not value >= 0:
+                raise InvalidValueError(f"The {name!r} of FBNet must be a number >= 0. Got {value!r}.")
+        if not alpha > 0:
+            raise InvalidValueError(f"The 'alpha' of FBNet must be a number > 0. Got {alpha!r}.")
+        super().__init__(profiler, profiler.cost.range[1], weight)
+        if profiler.cost.range[0] <= 2 * LOG_UNIT:
+            raise InvalidValueError(
+                f"FBNet's loss needs costs well above {LOG_UNIT:g} (its logarithm counts in that unit). "
+                f"The cheapest network costs {profiler.cost.range[0]:g}."
+            )
+        self.mask = mask
+        self.alpha = alpha
+        self.beta = beta
+
+    def profile(self, sample: Mapping[str, Any]) -> torch.Tensor:
+        """Return the cost under the mask of the forward pass, a scalar with a gradient."""
+        if self._alphas is None:
+            self._alphas = self._find_alphas()
+        if not self.mask.training:
+            return self.expected.forward(self.expected.softmax(self._alphas))
+        noise = [self.mask.noise(alpha) for alpha in self._alphas]
+        return self.expected.forward(self.expected.softmax(self._alphas, noise, self.mask.tau))
+
+    def aggregate_fn(self, loss: torch.Tensor, normalized_penalty: torch.Tensor) -> torch.Tensor:
+        """Return the loss times the paper's factor."""
+        if self.scale == 0:
+            return loss
+        cost = (normalized_penalty + 1) * self.baseline
+        exponent = self.scale * self.beta * torch.log(torch.log(cost / LOG_UNIT))
+        # Too large a factor keeps its relative gradient.
+        return loss * self.alpha * torch.exp(exponent - (exponent.detach() - _LARGEST_EXPONENT).clamp_min(0.0))
+
+
+class SharedGumbelSoftmax(GumbelSoftmax):
+    """Gumbel softmax whose noise stays the same until the next `resample`.
+
+    NNI's draws anew at every call: each layer, the penalty and the logging then speak of different masks. Here one
+    instance serves the whole supernet, and keeps the noise by architecture parameter, so layers that share a label
+    share the mask too. In evaluation mode there is no noise: the mask is the softmax of the parameters.
+
+    Parameters
+    ----------
+    temperature : float, default=5.0
+        Temperature of the softmax; the field `tau` changes it.
+
+    Examples
+    --------
+    >>> mask, alpha = SharedGumbelSoftmax(), torch.zeros(3)
+    >>> torch.equal(mask(alpha), mask(alpha))
+    True
+    """
+
+    def __init__(self, temperature: float = 5.0) -> None:
+        super().__init__(-1)
+        self.tau = temperature
+        self._noise: dict[torch.Tensor, torch.Tensor] = {}
+
+    def resample(self) -> None:
+        """Forget the noise; the next call draws anew."""
+        self._noise.clear()
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Return the mask of one vector of architecture parameters, (n_choices,)."""
+        if not self.training:
+            return torch.softmax(inputs, -1)
+        return torch.softmax((inputs + self.noise(inputs)) / self.tau, -1)
+
+    def noise(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Return the noise of one vector of architecture parameters, drawn at its first use in a step."""
+        drawn = self._noise.get(inputs)
+        if drawn is None:
+            # If E is exponentially distributed, -log(E) has the standard Gumbel distribution.
+            drawn = -torch.empty_like(inputs, requires_grad=False).exponential_().log()
+            self._noise[inputs] = drawn
+        return drawn

@@ -16,8 +16,7 @@ from nni_latency.errors import InvalidValueError
 from nni_latency.files import is_file
 from nni_latency.loading import EstimatorSource, load_estimator
 from nni_latency.nas import _nni
-from nni_latency.nas._filter import sample_of
-from nni_latency.nas._profiler import LatencyProfiler
+from nni_latency.nas._profiler import LatencyProfiler, sample_of
 from nni_latency.units import METRICS
 
 
@@ -117,8 +116,8 @@ def report_with_cost(
 class CostReporting(_nni.Evaluator):
     """An evaluator that adds the network's cost to whatever another one reports as its final result.
 
-    It is for evaluators that report by themselves, such as NNI's `Classification`, in multi-trial strategies. It works
-    with every engine of NNI; where trials run in processes of their own, `costs` must be a path or a name, because a
+    It is for evaluators that report on their own, such as NNI's `Classification`, in multi-trial strategies. It works
+    with every engine of NNI; where trials run in separate processes, `costs` must be a path or a name, because a
     profiler cannot be sent to them.
 
     Parameters
@@ -224,7 +223,7 @@ def _added_to_final_results(costs: Mapping[str, float]) -> Iterator[None]:
 def _report(accuracy: float, found: Mapping[str, float], further: Mapping[str, float]) -> dict[str, float]:
     taken = sorted({"default", *found} & set(further))
     if taken:
-        raise InvalidValueError(f"The further numbers of a report must have names of their own. Got {taken[0]!r}.")
+        raise InvalidValueError(f"The further numbers of a report must have unused names. Got {taken[0]!r}.")
     numbers: dict[str, Any] = {"default": accuracy, **found, **further}
     for name, value in numbers.items():
         if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value):

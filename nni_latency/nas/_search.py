@@ -19,9 +19,8 @@ from torch import nn
 from nni_latency.errors import FileFormatError, InvalidValueError
 from nni_latency.nas._checkpoint import Checkpoint, SearchState, put_back, put_back_random, tensors_of
 from nni_latency.nas._datasets import Dataset, split
+from nni_latency.nas._derive import found_sample, freeze_trained
 from nni_latency.nas._fbnet import FBNet
-from nni_latency.nas._freezing import freeze_trained
-from nni_latency.nas._likeliest import found_sample
 from nni_latency.nas._nni import Classification, ModelSpace, NasExperiment
 from nni_latency.nas._penalty import LatencyPenalty
 from nni_latency.nas._profiler import LatencyProfiler

@@ -1,24 +1,24 @@
-"""Strategies by name, each made so that it obeys a limit, and whether it can search a space at all."""
+"""Strategies by name, each made to keep a limit, and replacements for those of NNI that do not work as they are."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from nni_latency.errors import InvalidValueError, LatencyError, UnknownNameError
+from nni_latency.errors import InvalidValueError, LatencyError, UnknownNameError, UnreachableTargetError
 from nni_latency.nas import _nni
 from nni_latency.nas._enas import ENAS
-from nni_latency.nas._expectation_groups import expected_cost
+from nni_latency.nas._expectation import expected_cost
 from nni_latency.nas._fbnet import FBNet
-from nni_latency.nas._filter import LatencyFilter
-from nni_latency.nas._penalty import architecture_logits
-from nni_latency.nas._profiler import LatencyProfiler
+from nni_latency.nas._penalty import TargetPenalty, architecture_logits, check_fill
+from nni_latency.nas._profiler import LatencyFilter, LatencyProfiler
 from nni_latency.nas._settings import DIFFERENTIABLE, STRATEGIES, is_one_shot
 from nni_latency.nas._space_cost import warn_of_loose_limit
-from nni_latency.nas._target import TargetPenalty, check_fill
 from nni_latency.nas._training import quiet_lightning
 from nni_latency.spaces import draw_samples, network_of
 from nni_latency.units import number_of
@@ -31,6 +31,12 @@ _LONGEST = 200
 
 #: Networks in a row that may be too slow before a multi-trial strategy gives up.
 _PATIENCE = 20_000
+
+#: How long to wait where the engine is busy [s].
+_PAUSE = 1.0
+
+#: Labels that the tuner gets as indices: it cannot represent several values at once.
+_CHOICES = (_nni.Categorical, _nni.CategoricalMultiple)
 
 
 @dataclass(frozen=True)
@@ -164,7 +170,7 @@ def make_strategy(name: str, aim: SearchAim) -> Any:
 
 
 def check_strategy(name: str, cost: Any, make_space: Callable[[], Any], images: torch.Tensor) -> None:
-    """Raise unless a strategy can search a space; it is tried on a space of its own, with a few images.
+    """Raise unless a strategy can search a space; it is tried on a new space, with a few images.
 
     Multi-trial strategies can search every space whose networks take the images, see `check_images`.
 
@@ -265,3 +271,144 @@ def _check_supernet(supernet: Any, images: torch.Tensor) -> None:
 def _line(error: Exception) -> str:
     text = " ".join(str(error).split()).rstrip(".")
     return f"{text[:_LONGEST]} ({type(error).__name__})" if text else type(error).__name__
+
+
+class GridSearch(_nni.GridSearch):
+    """Try every network of the space, one by one.
+
+    In NNI 3.0 the models of a grid share one sample, which goes on changing: with the model format "raw" each has
+    another sample when it is filtered, tried or exported than when it was made, in the end an empty one. Here every
+    model keeps a separate sample. Parameters are those of NNI's `GridSearch`.
+    """
+
+    def _grid_generator(self, model_space: Any) -> Iterator[Any]:
+        for model in super()._grid_generator(model_space):
+            model.sample = deepcopy(model.sample)
+            yield model
+
+
+class TPE(_nni.TPE):
+    """Model-based search with a tree-structured Parzen estimator [1]_.
+
+    Three things differ from NNI's `TPE`. It maximises what is reported, as every other strategy of NNI does; NNI's
+    minimises it by default, and so looks for the worst accuracy. It takes spaces with an `InputChoice`,
+    where NNI's raises NotImplementedError. And it does not sleep for a second after every trial, only where no worker
+    is free.
+
+    Parameters
+    ----------
+    optimize_mode : {"maximize", "minimize"}, default="maximize"
+        What is good about the reported number.
+    **kwargs
+        Further parameters of NNI's `TpeTuner`: `seed`, `tpe_args`.
+
+    References
+    ----------
+    .. [1] J. Bergstra et al., "Algorithms for Hyper-Parameter Optimization", NIPS 2011.
+    """
+
+    def __init__(self, *, optimize_mode: str = "maximize", **kwargs: Any) -> None:
+        if optimize_mode not in ("maximize", "minimize"):
+            raise InvalidValueError(
+                f"The 'optimize_mode' of TPE must be 'maximize' or 'minimize'. Got {optimize_mode!r}."
+            )
+        super().__init__(optimize_mode=optimize_mode, **kwargs)
+
+    def _run(self) -> None:
+        space = self.model_space.simplify()
+        options = {label: list(mutable.grid()) for label, mutable in space.items() if isinstance(mutable, _CHOICES)}
+        with self._thread_lock:
+            self.tuner.update_search_space(
+                {
+                    label: {"_type": "choice", "_value": list(range(len(options[label])))}
+                    if label in options
+                    else mutable.as_legacy_dict()
+                    for label, mutable in space.items()
+                }
+            )
+        while self.engine.budget_available():
+            if not self.engine.idle_worker_available():
+                time.sleep(_PAUSE)
+                continue
+            try:
+                model = self._next_model(options)
+            except _nni.NoMoreTrialError:
+                break
+            self.engine.submit_models(model)
+
+    def _next_model(self, options: dict[str, list[Any]]) -> Any:
+        """Ask the tuner for a network, and remember under which number it did."""
+        with self._thread_lock:
+            found = self.tuner.generate_parameters(self._model_count)
+            sample = {label: options[label][value] if label in options else value for label, value in found.items()}
+            model = self.model_space.freeze(sample)
+            self._model_to_id[model] = self._model_count
+            self._model_count += 1
+        return model
+
+
+class RandomOneShot(_nni.RandomOneShot):
+    """Train a supernet by random paths, all of them within the filter, the exported one too.
+
+    NNI 3.0 trains on filtered paths, but exports one that no filter has seen, and gives up after 100 draws. Here the
+    filter holds for the export, and the draws can be many more: they cost microseconds with a `LatencyProfiler`.
+
+    Parameters
+    ----------
+    filter : callable, optional
+        Takes a sample and returns whether it may be trained: a `LatencyFilter`, or any filter of NNI.
+    attempts : int, default=10000
+        How often a path is drawn for one that passes the filter.
+    **kwargs
+        Further parameters of NNI's `RandomOneShot`.
+
+    Raises
+    ------
+    InvalidValueError
+        If `attempts` is not an int >= 1.
+    UnreachableTargetError
+        During the search, if no path drawn passes the filter.
+    """
+
+    def __init__(self, filter: Any = None, *, attempts: int = 10_000, **kwargs: Any) -> None:  # noqa: A002
+        if not isinstance(attempts, int) or attempts < 1:
+            raise InvalidValueError(f"The 'attempts' of RandomOneShot must be an int >= 1. Got {attempts!r}.")
+        super().__init__(filter, **kwargs)
+        self.attempts = attempts
+
+    def configure_oneshot_module(self, training_module: Any) -> FilteredSamplingModule:
+        """Make the module that draws and trains."""
+        return FilteredSamplingModule(training_module, self.filter, self.attempts)
+
+
+class FilteredSamplingModule(_nni.RandomSamplingLightningModule):
+    """Draw until a path passes the filter, for every training step and for the export.
+
+    Parameters
+    ----------
+    training_module : LightningModule
+        How the evaluator trains.
+    keep : callable or None
+        The filter.
+    attempts : int
+        How often to draw.
+    """
+
+    def __init__(self, training_module: Any, keep: Any, attempts: int) -> None:
+        super().__init__(training_module, keep)
+        self._sampling_patience = attempts
+
+    def _repeat_until_valid(self, func: Any) -> dict[str, Any]:
+        for attempt in range(self._sampling_patience):
+            self._sampling_attempt = attempt + 1
+            sample: dict[str, Any] = func()
+            if self.filter is None or self.filter(sample):
+                return sample
+        raise UnreachableTargetError(
+            f"None of {number_of(self._sampling_patience, 'random path')} passes the filter. Widen its range, or draw "
+            "more often with 'attempts'."
+        )
+
+    def export(self) -> dict[str, Any]:
+        """Return a random path that passes the filter."""
+        return self._repeat_until_valid(super(_nni.RandomSamplingLightningModule, self).export)

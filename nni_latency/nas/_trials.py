@@ -1,4 +1,4 @@
-"""A whole multi-trial search with NNI: each network that keeps the limit learns by itself, and the best one goes on."""
+"""A multi-trial search with NNI: each network that keeps the limit is trained separately, and the best one goes on."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ from nni_latency.errors import MismatchError, UnreachableTargetError
 from nni_latency.nas import _nni
 from nni_latency.nas._checkpoint import Checkpoint, SearchState, put_back, tensors_of
 from nni_latency.nas._datasets import Dataset, split
-from nni_latency.nas._filter import sample_of
-from nni_latency.nas._profiler import LatencyProfiler
+from nni_latency.nas._profiler import LatencyProfiler, sample_of
 from nni_latency.nas._search import SearchResult, Trial, steps_of
 from nni_latency.nas._settings import SearchSettings
 from nni_latency.nas._training import OnBatch, quiet_lightning, train_found, train_on
@@ -41,7 +40,7 @@ def run_trials(
 ) -> SearchResult:
     """Search a network with a multi-trial strategy in an NNI experiment and train it.
 
-    Every trial makes a network with weights of its own and trains it for `settings.epochs` on four fifths of the
+    Every trial makes a network with new weights and trains it for `settings.epochs` on four fifths of the
     training images; the rest say how good it is. The best network learns on from all of them. Trials run one
     after the other in this process.
 

@@ -1,26 +1,54 @@
-from ._answerable import precision_remarks, require_operators
 from ._calls import describe_call
-from ._composites import parts_of
-from ._export import OnnxNetwork, export_onnx
-from ._families import family_of, form_of, group_of, size_of_attribute
-from ._feature_table import Counted, count_graph, count_operators, features_of, supported_kinds, work_of
+from ._export import (
+    ChannelShuffle,
+    OnnxNetwork,
+    add_consumers,
+    add_producers,
+    export_onnx,
+    join_onnx,
+    parallel_onnx,
+    shuffle_channels,
+)
+from ._feature_table import (
+    Counted,
+    count_graph,
+    count_operators,
+    features_of,
+    parts_of,
+    precision_remarks,
+    require_operators,
+    supported_kinds,
+    work_of,
+)
 from ._features import Features, given_shapes, learned_shapes
-from ._fusing import chained, divide, fuse
-from ._fusion_rules import FusionRule, FusionRules, FusionTimes
-from ._graph_key import graph_key
-from ._inputs import Inputs, InputShape, freeze_inputs, freeze_shapes
-from ._joining import beside_onnx, consumed_onnx, fed_onnx, join_onnx
-from ._layouts import layout_changes
-from ._lazy import initialised
-from ._onnx import read_onnx
-from ._onnx_inputs import load_onnx
+from ._fusion import FusionRule, FusionRules, FusionTimes, chained, divide, fuse, layout_changes
+from ._graph import By, Graph, Trace, TracedOperator, TracingWarning, graph_key
+from ._inputs import (
+    Inputs,
+    InputShape,
+    Learned,
+    freeze_inputs,
+    freeze_shapes,
+    initialised,
+    is_parameter,
+    packed_weights,
+    shares_memory_of,
+    tensors_in,
+)
+from ._onnx import load_onnx, read_onnx
 from ._onnx_weights import OnnxBuild, onnx_inputs, onnx_network, without_weights
-from ._op_key import OP_KEY, parse_op_keys
-from ._op_spec import LARGEST_TENSOR, AttributeValue, OpSpec
+from ._op_spec import (
+    LARGEST_TENSOR,
+    OP_KEY,
+    AttributeValue,
+    OpSpec,
+    family_of,
+    form_of,
+    group_of,
+    parse_op_keys,
+    size_of_attribute,
+)
 from ._rebuild import build_operator
-from ._shuffle import ChannelShuffle, shuffle_channels
-from ._tensors import Learned, is_parameter, packed_weights, shares_memory_of, tensors_in
-from ._trace import By, Graph, Trace, TracedOperator, TracingWarning
 from ._tracing import capture_operators, run_traced, trace, trace_both
 
 __all__ = [
@@ -44,11 +72,11 @@ __all__ = [
     "Trace",
     "TracedOperator",
     "TracingWarning",
-    "beside_onnx",
+    "add_consumers",
+    "add_producers",
     "build_operator",
     "capture_operators",
     "chained",
-    "consumed_onnx",
     "count_graph",
     "count_operators",
     "describe_call",
@@ -56,7 +84,6 @@ __all__ = [
     "export_onnx",
     "family_of",
     "features_of",
-    "fed_onnx",
     "form_of",
     "freeze_inputs",
     "freeze_shapes",
@@ -73,6 +100,7 @@ __all__ = [
     "onnx_inputs",
     "onnx_network",
     "packed_weights",
+    "parallel_onnx",
     "parse_op_keys",
     "parts_of",
     "precision_remarks",

@@ -40,7 +40,7 @@ class Features:
     memory : int
         Bytes read and written once: inputs, outputs and parameters [byte].
     inputs, outputs : int
-        Input and output elements of every operator, convolution or not; parameters are no inputs.
+        Input and output elements of every operator, convolution or not; parameters are not inputs.
     """
 
     macs: int = 0
@@ -100,7 +100,7 @@ def make_features(
 
 
 def inputs_of(op: OpSpec) -> int:
-    """Return the elements of all inputs that are no parameters."""
+    """Return the elements of all inputs that are not parameters."""
     return sum(math.prod(shape) for shape in given_shapes(op))
 
 
@@ -117,7 +117,7 @@ def learned_shapes(op: OpSpec) -> tuple[Shape | None, ...]:
     Raises
     ------
     InvalidValueError
-        If the attribute is no such list, or has not a place for every input.
+        If the attribute is not such a list, or does not have a place for every input.
     """
     text = op.get("learned")
     if text is None:
@@ -132,7 +132,7 @@ def learned_shapes(op: OpSpec) -> tuple[Shape | None, ...]:
 
 
 def given_shapes(op: OpSpec) -> tuple[Shape, ...]:
-    """Return the shapes of the inputs that are no parameters: the inputs of a call.
+    """Return the shapes of the inputs that are not parameters: the inputs of a call.
 
     Examples
     --------

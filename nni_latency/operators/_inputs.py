@@ -1,24 +1,30 @@
-"""The inputs of a network, in every form in which a person may give them."""
+"""The inputs of a network, its tensors, and networks that are not ready to be traced."""
 
 from __future__ import annotations
 
+import copy
+import itertools
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch import nn
+from torch.nn.parameter import is_lazy
 
-from nni_latency.errors import InvalidValueError
+from nni_latency.errors import InvalidValueError, reason_of
 from nni_latency.operators._op_spec import LARGEST_TENSOR
-from nni_latency.operators._tensors import tensors_in
 from nni_latency.units import whole_number
 
 #: What stands for the batch in a written shape.
 _BATCH = "N"
 
 _WRITTEN = re.compile(r"(?:(?P<name>[^=]+)=)?(?P<sizes>[\dN]+(?:\s*,\s*[\dN]+)*)?(?::(?P<dtype>\w+))?")
+
+#: Says whether a tensor is a parameter, or shares the memory of one.
+Learned = Callable[[torch.Tensor], bool]
 
 
 @dataclass(frozen=True)
@@ -166,3 +172,144 @@ def _move(item: Any, device: str | None) -> Any:
     if isinstance(item, (tuple, list)):
         return type(item)(_move(part, device) for part in item)
     return item if device is None else torch.empty_like(item, device=device)
+
+
+def tensors_in(value: Any) -> Iterator[torch.Tensor]:
+    """Yield the tensors of nested lists, tuples and dictionaries, in order."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from tensors_in(item)
+    elif isinstance(value, Mapping):
+        for item in value.values():
+            yield from tensors_in(item)
+
+
+def packed_weights(value: Any) -> list[torch.Tensor]:
+    """Return the weights and biases that torch has packed into objects for quantised layers, in order."""
+    if isinstance(value, torch.ScriptObject):
+        try:
+            return list(tensors_in(value.unpack()))  # type: ignore[attr-defined]
+        except (AttributeError, RuntimeError):
+            return []
+    if isinstance(value, Mapping):
+        value = tuple(value.values())
+    return [found for item in value for found in packed_weights(item)] if isinstance(value, (list, tuple)) else []
+
+
+def memory_of(tensor: torch.Tensor) -> int:
+    """Return a number that is equal for tensors that share memory."""
+    return int(tensor.untyped_storage()._cdata)
+
+
+def dtype_of(tensors: Sequence[torch.Tensor]) -> str:
+    """Name the element type of an operator with these inputs: that of the first with a fraction."""
+    fractions = [tensor for tensor in tensors if tensor.is_floating_point()] or tensors
+    return str(fractions[0].dtype).removeprefix("torch.") if fractions else "float32"
+
+
+def is_parameter(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor is a parameter itself, not a view of one."""
+    return isinstance(tensor, nn.Parameter)
+
+
+def shares_memory_of(parameters: Sequence[torch.Tensor]) -> Learned:
+    """Return a test for parameters and for tensors that share the memory of the given ones."""
+    memories = {memory_of(parameter) for parameter in parameters}
+    return lambda tensor: is_parameter(tensor) or memory_of(tensor) in memories
+
+
+def learned_attribute(inputs: Sequence[torch.Tensor], learned: Learned) -> dict[str, str]:
+    """Say which inputs of an operator are parameters, as an attribute of it; nothing where none is.
+
+    The attribute has a place for every input, with a ``+`` between them: the shape of the parameter, or nothing. What
+    is stretched over a batch counts once.
+
+    Examples
+    --------
+    >>> token = nn.Parameter(torch.zeros(1, 1, 8))
+    >>> learned_attribute([token.expand(4, -1, -1), torch.zeros(4, 2, 8)], shares_memory_of([token]))
+    {'learned': '1x1x8+'}
+    """
+    shapes = [_own_shape(tensor) if learned(tensor) else "" for tensor in inputs]
+    return {"learned": "+".join(shapes)} if any(shapes) else {}
+
+
+def _own_shape(tensor: torch.Tensor) -> str:
+    """Write the shape of the stored elements; that of a single number is 1."""
+    sizes = [1 if stride == 0 else size for size, stride in zip(tensor.shape, tensor.stride(), strict=True)]
+    return "x".join(map(str, sizes)) or "1"
+
+
+def has_lazy_weights(model: nn.Module) -> bool:
+    """Return whether weights of a network get their shapes from its first input, and have none yet."""
+    return any(map(is_lazy, itertools.chain(model.parameters(), model.buffers())))
+
+
+def initialised(model: nn.Module, example_inputs: Any) -> nn.Module:
+    """Return a network all of whose weights have shapes: a copy that was run once if it has lazy modules, or itself.
+
+    Parameters
+    ----------
+    model : nn.Module
+        The network; it is not changed.
+    example_inputs : Tensor, tuple, dict or Inputs
+        As for `nni_latency.operators.trace`. On torch's device ``meta`` the weights of a copy have no values.
+
+    Raises
+    ------
+    InvalidValueError
+        If it cannot be run on them.
+
+    Examples
+    --------
+    >>> initialised(nn.LazyLinear(2), torch.zeros(1, 3)).weight.shape
+    torch.Size([2, 3])
+    """
+    if not has_lazy_weights(model):
+        return model
+    made = copy.deepcopy(model)
+    inputs = example_inputs if isinstance(example_inputs, Inputs) else freeze_inputs(example_inputs, device=None)
+    modes = {module: module.training for module in made.modules()}
+    if any(tensor.is_meta for tensor in inputs.tensors):
+        made = without_values(made)
+    try:
+        # Weights are drawn without a trace in the random numbers of whoever asks.
+        with torch.random.fork_rng(devices=[]), torch.no_grad():
+            made.eval()(*inputs.args, **inputs.kwargs)
+    except Exception as error:  # the forward pass of a network may raise anything
+        raise InvalidValueError(
+            f"The lazy modules of {type(model).__name__} cannot be initialised by a run on the example inputs: "
+            f"{reason_of(error)}"
+        ) from error
+    for module, training in modes.items():
+        module.training = training
+    return made
+
+
+def without_values(model: nn.Module) -> nn.Module:
+    """Return a network moved to torch's device ``meta``, lazy weights included, which torch itself would lose."""
+    tables = [table for module in model.modules() for table in (module._parameters, module._buffers)]
+    lazy = [
+        (table, name, value)
+        for table in tables
+        for name, value in table.items()
+        if value is not None and is_lazy(value)
+    ]
+    model.to("meta")
+    for table, name, value in lazy:
+        kind: Any = nn.UninitializedParameter if isinstance(value, nn.Parameter) else nn.UninitializedBuffer
+        table[name] = kind(requires_grad=value.requires_grad, device="meta", dtype=value.dtype)
+    return model
+
+
+def check_not_scripted(model: nn.Module) -> None:
+    """Raise `InvalidValueError` if a network is, or holds, a module of TorchScript, which runs outside of Python."""
+    for name, module in model.named_modules():
+        if isinstance(module, torch.jit.ScriptModule):
+            where = f"Its module {name!r}" if name else f"The network {type(model).__name__}"
+            raise InvalidValueError(
+                f"{where} was compiled by torch.jit.script or torch.jit.trace, so its operators cannot be seen. Pass "
+                "the module that it was compiled from, or an ONNX file of it."
+            )

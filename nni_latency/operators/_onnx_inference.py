@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 
 from nni_latency.errors import first_line
 from nni_latency.imports import require
-from nni_latency.operators._onnx_tensors import dtype_name, element_type, lacks_values, sizes_of, tensor_type_of
-from nni_latency.operators._onnx_values import AT_MOST, Value, assumed_shape
+from nni_latency.operators._onnx_model import dtype_name, element_type, lacks_values, sizes_of, tensor_type_of
 from nni_latency.operators._op_spec import LARGEST_TENSOR, Shape
 
 #: Numbers of a constant at most whose values are kept; shapes are small.
@@ -29,6 +28,96 @@ _RANDOM = frozenset(
 
 #: The domains of ONNX's own operators.
 STANDARD = ("", "ai.onnx")
+
+
+@dataclass(frozen=True)
+class Value:
+    """One tensor of a network, as far as it is known without running the network.
+
+    Parameters
+    ----------
+    shape : tuple of int
+        All its sizes.
+    dtype : str
+        Element type, as torch names it.
+    type : onnx.TypeProto
+        The same, as ONNX has it.
+    is_constant : bool
+        Whether it depends on the inputs of the network.
+    data : ndarray or None
+        The values of a small constant.
+    writers : tuple of int
+        Numbers of the operators that it comes from.
+    parameters : tuple of str
+        Names of the weights in the file that a constant is made of.
+    is_assumed : bool
+        Whether its shape depends on data, or on an operator that is not known.
+    """
+
+    shape: Shape
+    dtype: str
+    type: Any = field(repr=False, compare=False)
+    is_constant: bool = False
+    data: NDArray[Any] | None = field(default=None, repr=False)
+    writers: tuple[int, ...] = ()
+    parameters: tuple[str, ...] = ()
+    is_assumed: bool = False
+
+    @property
+    def size(self) -> int:
+        """How many numbers it holds."""
+        return math.prod(self.shape)
+
+
+def assumed_shape(sizes: Sequence[int | None] | None, given: Sequence[Value]) -> Shape:
+    """Fill sizes that are open: those of an input with as many dimensions, or all its numbers in the first of them."""
+    if not given:
+        return tuple(size or 1 for size in sizes or ())
+    # What is computed is of the first input, but for look-ups and comparisons with something larger.
+    first = next((item for item in given if not item.is_constant), given[0])
+    if sizes is None:
+        return first.shape
+    like = next((item.shape for item in given if len(item.shape) == len(sizes) and not item.is_constant), None)
+    if like is not None:
+        return tuple(other if size is None else size for size, other in zip(sizes, like, strict=True))
+    left = max(1, first.size // max(1, math.prod(size for size in sizes if size is not None)))
+    found: list[int] = []
+    for size in sizes:
+        found.append(left if size is None else size)
+        left = 1 if size is None else left
+    return tuple(found)
+
+
+def _at_most_nonzero(node: Any, place: int, given: Sequence[Value]) -> Shape:
+    return len(given[0].shape), given[0].size
+
+
+def _at_most_selected(node: Any, place: int, given: Sequence[Value]) -> Shape:
+    """Return the shape of what a suppression selects: of every class and image as many boxes as it may, or all."""
+    boxes, scores = given[0].shape, given[1].shape
+    most = given[2].data if len(given) > 2 else None
+    kept = min(boxes[1], int(most.reshape(-1)[0])) if most is not None and most.size else boxes[1]
+    return scores[0] * scores[1] * max(1, kept), 3
+
+
+def _at_most_compressed(node: Any, place: int, given: Sequence[Value]) -> Shape:
+    """Return the shape where nothing is left out; without an axis the input is flattened."""
+    axes = [item.i for item in node.attribute if item.name == "axis"]
+    return given[0].shape if axes and place == 0 else (given[0].size if not axes else given[0].shape[axes[0]],)
+
+
+#: Operators whose results are as large as the data say: the largest shape.
+AT_MOST: dict[str, Callable[[Any, int, Sequence[Value]], Shape]] = {
+    "NonZero": _at_most_nonzero,
+    "NonMaxSuppression": _at_most_selected,
+    "Compress": _at_most_compressed,
+    "Unique": _at_most_compressed,
+}
+
+
+def without_data(value: Value) -> Value:
+    """Return the same tensor with values that are not known."""
+    return replace(value, is_constant=False, data=None)
 
 
 @dataclass(frozen=True)
@@ -77,7 +166,7 @@ class Inference:
         return replace(found, values=tuple(values))
 
     def of_tensor(self, tensor: Any, name: str = "") -> Value:
-        """Make a value of a tensor in the file; ``name`` tells it from others if it holds weights."""
+        """Make a value of a tensor in the file; ``name`` identifies it if it holds weights."""
         shape, data = tuple(tensor.dims), None
         if math.prod(shape) <= _KEPT and not lacks_values(self.onnx, tensor):
             try:
@@ -101,7 +190,7 @@ class Inference:
         if key not in self._schemas:
             try:
                 found = self.onnx.defs.get_schema(node.op_type, version, domain)
-            except Exception:  # onnx has an error of its own, in a private module
+            except Exception:  # onnx has its own error, in a private module
                 found = None
             self._schemas[key] = found
         return self._schemas[key]
@@ -144,7 +233,7 @@ class Inference:
         opsets : dict of str to int
             Version by domain.
         hints : dict of str to TypeProto
-            Types that the file tells, by tensor.
+            Types that the file declares, by tensor.
 
         Returns
         -------
@@ -268,7 +357,7 @@ class Inference:
                 opset_imports=imports,
                 ir_version=self.ir_version,
             )
-        except Exception as error:  # onnx has an error of its own, in a private module
+        except Exception as error:  # onnx has its own error, in a private module
             if any(item.is_assumed for _, item in named):
                 return {}
             raise ValueError(first_line(error).rstrip(".")) from error
@@ -309,7 +398,7 @@ class Inference:
             with np.errstate(all="ignore"):
                 found = iter(evaluator.run(None, feeds))
                 return [np.asarray(next(found)) if name else None for name in node.output]
-        except Exception:  # the values are no shapes then, and the operator stays
+        except Exception:  # the values are not shapes then, and the operator stays
             return None
 
     def _evaluator(self, node: Any, opsets: Mapping[str, int]) -> Any | None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from nni_latency.operators._onnx_inference import STANDARD, Inference
-from nni_latency.operators._onnx_values import Value
+from nni_latency.operators._onnx_inference import STANDARD, Inference, Value
 from nni_latency.operators._op_spec import Shape
 
 #: Nodes that compute nothing, or look at memory in another way.
@@ -155,7 +154,7 @@ _SHAPE_OF_FIRST = frozenset(
     )
 )
 
-#: Constants that are no weights: running means and variances, and what decides a shape.
+#: Constants that are not weights: running means and variances, and what decides a shape.
 _STATISTICS = {"BatchNormalization": (3, 4)}
 
 #: Element types of weights.
@@ -209,13 +208,13 @@ def _of_attention(inputs: Sequence[Value | None], attributes: Mapping[str, Any])
 def _of_product(inputs: Sequence[Value | None], attributes: Mapping[str, Any]) -> Shape:
     """Return the shape of a product of which each factor may be transposed."""
     first, second = (
-        transposed(_needed(inputs, place).shape, attributes.get(f"trans{'AB'[place]}", 0)) for place in (0, 1)
+        transposed_if(_needed(inputs, place).shape, attributes.get(f"trans{'AB'[place]}", 0)) for place in (0, 1)
     )
     outer = max(first[:-2], second[:-2], key=len)
     return (*outer, first[-2], second[-1])
 
 
-def transposed(shape: Shape, is_asked: Any) -> Shape:
+def transposed_if(shape: Shape, is_asked: Any) -> Shape:
     """Return the shape with its last two sizes in the other order, where that is asked for."""
     return (*shape[:-2], shape[-1], shape[-2]) if is_asked else shape
 

@@ -1,20 +1,42 @@
-"""ONNX files as models that can be looked at, with their nodes in order."""
+"""ONNX files as models: their nodes in order, attributes and tensors."""
 
 from __future__ import annotations
 
 import graphlib
+import hashlib
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from nni_latency.errors import InvalidValueError, first_line, listed
-from nni_latency.operators._onnx_tensors import shape_in_file
-from nni_latency.operators._op_spec import LARGEST_TENSOR
+from nni_latency.operators._op_spec import LARGEST_TENSOR, Shape
 from nni_latency.units import number_of
 
 #: Bytes of a file at most, which is what the format itself allows, and nodes of a network.
 _MOST_BYTES, _MOST_NODES = 2**31, 100_000
+
+#: The least that an attribute may be, where every operator that has it takes it for the same.
+_LEAST = {
+    **dict.fromkeys(("group", "strides", "dilations", "kernel_shape", "hidden_size", "num_heads", "blocksize"), 1),
+    **dict.fromkeys(("q_num_heads", "kv_num_heads", "num_groups", "num_scan_inputs", "size", "K", "N"), 1),
+    **dict.fromkeys(("output_padding", "output_shape"), 0),
+}
+
+#: The least that paddings of a window may be; those of `Pad` may cut something off.
+_OF_WINDOWS = frozenset(("Conv", "ConvTranspose", "DeformConv", "MaxPool", "AveragePool", "LpPool", "MaxUnpool"))
+
+#: The most that any of these may be.
+_MOST = 2**31
+
+#: Numbers that a tensor has at least to be left out; smaller ones may be shapes, axes or bounds.
+LEFT_OUT = 64
+
+#: Where the values of a tensor are said to be that were left out.
+_ELSEWHERE = "weights-left-out"
+
+_VALUES = ("float_data", "int32_data", "int64_data", "double_data", "uint64_data", "string_data")
 
 
 def open_onnx(onnx: Any, path: str | Path) -> Any:
@@ -37,7 +59,7 @@ def open_onnx(onnx: Any, path: str | Path) -> Any:
         raise InvalidValueError(f"Cannot read the ONNX file {str(path)!r}: {error.strerror or error}.") from error
     except InvalidValueError:
         raise
-    except Exception as error:  # protobuf has errors of its own
+    except Exception as error:  # protobuf has its own errors
         raise InvalidValueError(
             f"{str(path)!r} is not an ONNX file that can be read: {first_line(error).rstrip('.')}."
         ) from error
@@ -121,3 +143,147 @@ def _taken(node: Any) -> list[str]:
 def name_of(node: Any) -> str:
     """Return the name of a node, or of what it makes."""
     return str(node.name or next(iter(node.output), node.op_type))
+
+
+def attributes_of(onnx: Any, node: Any) -> dict[str, Any]:
+    """Return the attributes of a node."""
+    return {item.name: onnx.helper.get_attribute_value(item) for item in node.attribute}
+
+
+def check_attributes(onnx: Any, node: Any, schema: Any | None) -> None:
+    """Check the attributes of a node by the schema of its operator, and by what they can be at all.
+
+    Raises
+    ------
+    ValueError
+        If one is missing, has another type, or is outside of what it may be.
+    """
+    if schema is not None:
+        _check_types(node, schema)
+    for item in node.attribute:
+        least = 0 if item.name == "pads" and node.op_type in _OF_WINDOWS else _LEAST.get(item.name)
+        if item.type == onnx.AttributeProto.FLOAT and math.isnan(item.f):
+            raise ValueError(f"its attribute {item.name!r} is not a number")
+        if least is None or item.type not in (onnx.AttributeProto.INT, onnx.AttributeProto.INTS):
+            continue
+        values = [item.i] if item.type == onnx.AttributeProto.INT else list(item.ints)
+        wrong = [value for value in values if not least <= value < _MOST]
+        if wrong:
+            raise ValueError(f"its attribute {item.name!r} must be from {least} up to 2^31. It has {wrong[0]}")
+
+
+def _check_types(node: Any, schema: Any) -> None:
+    known = schema.attributes
+    for item in node.attribute:
+        wanted = known[item.name].type if item.name in known else None
+        if wanted is not None and int(wanted.value) != int(item.type):
+            raise ValueError(f"its attribute {item.name!r} must be of the type {wanted.name}")
+    given = {item.name for item in node.attribute}
+    missing = [name for name, attribute in known.items() if attribute.required and name not in given]
+    if missing:
+        raise ValueError(f"it lacks the attribute {missing[0]!r}")
+
+
+def details_of(onnx: Any, attributes: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+    """Return all attributes as text; tensors and graphs as digests of what they hold."""
+    return tuple((name, _text(onnx, attributes[name])) for name in sorted(attributes))
+
+
+def _text(onnx: Any, value: Any) -> str:
+    if isinstance(value, bytes):
+        return value.decode(errors="replace")
+    if isinstance(value, (bool, int, float, str)):
+        return repr(value)
+    if isinstance(value, onnx.TensorProto):
+        return f"{list(value.dims)} {hashlib.sha256(_bytes(onnx, value)).hexdigest()}"
+    if hasattr(value, "SerializeToString"):
+        return hashlib.sha256(value.SerializeToString(deterministic=True)).hexdigest()
+    return f"[{', '.join(_text(onnx, item) for item in value)}]"
+
+
+def _bytes(onnx: Any, tensor: Any) -> bytes:
+    """Return the values of a tensor, however the file holds them; what it holds, if they cannot be read."""
+    try:
+        found: bytes = onnx.numpy_helper.to_array(tensor).tobytes()
+    except Exception:  # a file may say anything of its tensors
+        found = tensor.SerializeToString(deterministic=True)
+    return found
+
+
+@dataclass(frozen=True)
+class TensorType:
+    """Shape and element type of a tensor in a file; sizes that are open are 0."""
+
+    shape: Shape
+    dtype: str = "float32"
+
+
+def shape_in_file(item: Any) -> Shape:
+    """Return the sizes of a tensor; those that are open, which older files of PaddlePaddle write as -1, are 0."""
+    return tuple(max(0, size.dim_value) for size in item.type.tensor_type.shape.dim)
+
+
+def type_in_file(onnx: Any, item: Any) -> TensorType:
+    return TensorType(shape_in_file(item), dtype_name(onnx, item.type.tensor_type.elem_type))
+
+
+def dtype_name(onnx: Any, number: int) -> str:
+    """Name an element type as torch does."""
+    name = onnx.TensorProto.DataType.Name(number).lower() if number else "float"
+    return {"float": "float32", "double": "float64"}.get(name, name)
+
+
+def element_type(onnx: Any, dtype: str) -> int:
+    """Return the element type of which `dtype_name` is the name."""
+    name = {"float32": "float", "float64": "double"}.get(dtype, dtype)
+    number: int = onnx.TensorProto.DataType.Value(name.upper())
+    return number
+
+
+def fractional(onnx: Any) -> tuple[int, ...]:
+    """Return the element types of numbers with fractions."""
+    kinds = onnx.TensorProto
+    return kinds.FLOAT, kinds.FLOAT16, kinds.BFLOAT16, kinds.DOUBLE
+
+
+def leave_out_weights(onnx: Any, model: Any) -> None:
+    """Take the values of larger tensors of numbers with fractions out of a model."""
+    for tensor in model.graph.initializer:
+        if tensor.data_type in fractional(onnx) and math.prod(tensor.dims) >= LEFT_OUT:
+            leave_out(onnx, tensor)
+
+
+def leave_out(onnx: Any, tensor: Any) -> None:
+    tensor.ClearField("raw_data")
+    for name in _VALUES:
+        tensor.ClearField(name)
+    tensor.data_location = onnx.TensorProto.EXTERNAL
+    del tensor.external_data[:]
+    tensor.external_data.add(key="location", value=_ELSEWHERE)
+
+
+def lacks_values(onnx: Any, tensor: Any) -> bool:
+    """Whether the values of a tensor are in another file, or nowhere."""
+    if tensor.data_location == onnx.TensorProto.EXTERNAL:
+        return True
+    return math.prod(tensor.dims) > 0 and not (tensor.raw_data or any(getattr(tensor, name) for name in _VALUES))
+
+
+def tensor_type_of(kind: Any | None) -> Any | None:
+    """Return the type of a tensor, or of the tensors in a sequence or an optional value; None where it has none."""
+    while kind is not None:
+        which = kind.WhichOneof("value")
+        if which in ("tensor_type", "sparse_tensor_type"):
+            return getattr(kind, which)
+        if which not in ("sequence_type", "optional_type"):
+            return None
+        kind = getattr(kind, which).elem_type
+    return None
+
+
+def sizes_of(onnx: Any, kind: Any) -> list[int | None] | None:
+    """Return the sizes of a tensor's type, None for those that are open; None where even their number is open."""
+    tensor = tensor_type_of(kind)
+    if tensor is None or not tensor.HasField("shape"):
+        return None
+    return [size.dim_value if size.HasField("dim_value") else None for size in tensor.shape.dim]

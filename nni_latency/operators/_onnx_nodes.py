@@ -6,12 +6,11 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from nni_latency.operators._arguments import one_if_square
+from nni_latency.operators._calls import one_if_square
 from nni_latency.operators._feature_table import supported_kinds
-from nni_latency.operators._onnx_frames import Node
-from nni_latency.operators._onnx_inference import STANDARD
-from nni_latency.operators._onnx_kinds import PLAIN, transposed
-from nni_latency.operators._onnx_values import Value
+from nni_latency.operators._onnx_inference import STANDARD, Value
+from nni_latency.operators._onnx_kinds import PLAIN, transposed_if
+from nni_latency.operators._onnx_walk import Node
 from nni_latency.operators._op_spec import OpSpec, Shape
 from nni_latency.units import number_of
 
@@ -184,8 +183,8 @@ def _gemm(node: Node) -> OpSpec:
     first, second = _needed(node, 0), _needed(node, 1)
     return _product(
         node,
-        transposed(first.shape, node.attributes.get("transA")),
-        transposed(second.shape, node.attributes.get("transB")),
+        transposed_if(first.shape, node.attributes.get("transA")),
+        transposed_if(second.shape, node.attributes.get("transB")),
     )
 
 

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+import math
+from collections import ChainMap
+from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from nni_latency.errors import InvalidValueError, first_line, listed
-from nni_latency.operators._onnx_attributes import attributes_of, check_attributes
-from nni_latency.operators._onnx_frames import REMARKS, Branch, Describe, Frame, Node, count_of, truth_of
-from nni_latency.operators._onnx_inference import STANDARD, Inference
+from nni_latency.operators._feature_table import work_of
+from nni_latency.operators._graph import TracedOperator
+from nni_latency.operators._onnx_inference import STANDARD, Inference, Value, without_data
 from nni_latency.operators._onnx_kinds import IDLE, equivalent, holds_weights, is_described, runtime_hints
-from nni_latency.operators._onnx_model import name_of
-from nni_latency.operators._onnx_values import Value, without_data
-from nni_latency.operators._trace import TracedOperator
+from nni_latency.operators._onnx_model import attributes_of, check_attributes, name_of
+from nni_latency.operators._op_spec import OpSpec
 
 #: Operators that a network runs at most, and nodes that are visited for them.
 _MOST_OPERATORS, _MOST_VISITS = 100_000, 500_000
@@ -29,6 +30,16 @@ _DEEPEST = 50
 
 #: From here on a number of iterations stands for "until the condition says so".
 _ENDLESS = 2**31
+
+#: What had to be assumed, by kind.
+REMARKS = {
+    "branch": "which branch of {} runs depends on data: the dearer one is counted",
+    "only": "which branch of {} runs depends on data: the one that can run with inputs of these sizes is counted",
+    "loop": "how often the loop {} runs depends on data: it is counted once",
+    "early": "the loop {} may end early: it is counted in full",
+    "sizes": "the sizes of the results of {} depend on data: they are taken for the largest, or for those of the input",
+    "unknown": "the results of {} are not known: they are taken for as large as the input",
+}
 
 
 class Walk:
@@ -98,7 +109,7 @@ class Walk:
         return tuple(REMARKS[kind].format(listed(dict.fromkeys(names))) for kind, names in self._assumed.items())
 
     def _register(self, graph: Any, frame: Frame) -> None:
-        """Take the weights of a graph, and the types that the file tells of its tensors."""
+        """Take the weights of a graph, and the types that the file declares for its tensors."""
         for tensor in graph.initializer:
             frame.values[tensor.name] = self._weight(tensor, f"{frame.key}{tensor.name}")
         for sparse in graph.sparse_initializer:
@@ -124,7 +135,7 @@ class Walk:
             )
         try:
             if not all(isinstance(text, str) for text in (node.op_type, node.domain, *node.input, *node.output)):
-                raise ValueError("it has names that are no text")
+                raise ValueError("it has names that are not text")
             node = self._resolved(node, frame)
             missing = [name for name in node.input if name and name not in frame.values]
             if missing:
@@ -202,7 +213,7 @@ class Walk:
         """Name the weights that a constant is made of, with their sizes.
 
         Exporters write equal vectors of a network once, such as biases that were never trained, and an Identity for
-        each further layer; they are weights of their own.
+        each further layer; they are separate weights.
         """
         is_own = node.op_type == "Constant" or (node.op_type == "Identity" and values[0] and len(values[0].shape) == 1)
         found = [item and (replace(item, parameters=(key,)) if is_own and item.parameters else item) for item in values]
@@ -276,7 +287,7 @@ class Walk:
             # A branch may be for inputs of another size, and cannot run with these.
             kind = "only" if failed else "branch"
             self._assumed.setdefault(kind, []).append(f"{frame.prefix}{name_of(node)}")
-        # What comes out of a branch is no constant, unless that branch is always taken.
+        # The result of a branch is not a constant, unless that branch is always taken.
         return [item and (item if len(names) == 1 else without_data(item)) for item in dearest.outputs]
 
     def _tried(self, branch: Any, frame: Frame) -> Branch:
@@ -391,3 +402,109 @@ def _reason(error: Exception) -> str:
     if isinstance(error, (AttributeError, IndexError, TypeError)):
         return "its inputs or attributes are not those of this operator"
     return first_line(error).rstrip(".")
+
+
+@dataclass(frozen=True)
+class Node:
+    """One node, with everything that decides what it costs.
+
+    Parameters
+    ----------
+    name : str
+        Of the node, behind those of the loops and functions that it is in.
+    kind : str
+        Its operator; of a standard operator in another form, that operator.
+    domain : str
+        Where the operator is defined.
+    attributes : dict
+        As the file has them, by name.
+    inputs : tuple of Value or None
+        What it takes, in the order of the operator; None where an input is left out.
+    outputs : tuple of Value
+        What it returns.
+    """
+
+    name: str
+    kind: str
+    domain: str
+    attributes: Mapping[str, Any]
+    inputs: tuple[Value | None, ...]
+    outputs: tuple[Value, ...]
+
+
+#: Describes a node that computes something; returns the operator, and all its attributes as text.
+Describe = Callable[[Node], tuple[OpSpec, tuple[tuple[str, str], ...]]]
+
+
+@dataclass(frozen=True)
+class Frame:
+    """Where a node stands: what is known there, and what it is called there.
+
+    Parameters
+    ----------
+    values : mapping of str to Value
+        By tensor; those of the graphs around it included.
+    opsets : dict of str to int
+        Versions of the operators, by domain.
+    attributes : dict of str to AttributeProto
+        Those that the function around it was called with.
+    prefix : str
+        What names of operators begin with.
+    key : str
+        What distinguishes the weights in this graph from those in others.
+    place : int or None
+        Number of the node of the file that it is in; None in the network itself.
+    depth : int
+        Functions, branches and loops around it.
+    """
+
+    values: MutableMapping[str, Value]
+    opsets: Mapping[str, int]
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    prefix: str = ""
+    key: str = ""
+    place: int | None = None
+    depth: int = 0
+    hints: dict[str, Any] = field(default_factory=dict)
+
+    def inside(self, name: str, place: int, key: str) -> Frame:
+        """Return the frame of a body, where what is known around it is known, too."""
+        return replace(
+            self,
+            values=ChainMap({}, self.values),
+            hints={},
+            prefix=f"{self.prefix}{name}.",
+            place=place if self.place is None else self.place,
+            key=f"{self.key}{key}/",
+            depth=self.depth + 1,
+        )
+
+
+@dataclass(frozen=True)
+class Branch:
+    """What a branch runs and returns, which weights were taken at its end, and what was assumed."""
+
+    operators: list[TracedOperator]
+    taken: set[str]
+    assumed: dict[str, list[str]]
+    outputs: list[Value | None]
+
+    @property
+    def cost(self) -> float:
+        """Operations, and numbers that are moved."""
+        work = [work_of(item.op)[0] for item in self.operators]
+        return float(sum(item.flops + 5 * (item.inputs + item.outputs + item.params) for item in work))
+
+
+def count_of(value: Value | None) -> float:
+    """Return how often a loop runs at most."""
+    if value is None:
+        return math.inf
+    return math.inf if value.data is None or not value.data.size else float(value.data.reshape(-1)[0])
+
+
+def truth_of(value: Value | None) -> bool | None:
+    """Return whether a loop goes on, None if that depends on data."""
+    if value is None:
+        return True
+    return None if value.data is None or not value.data.size else bool(np.all(value.data))

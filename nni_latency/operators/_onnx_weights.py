@@ -18,8 +18,8 @@ from nni_latency.files import readable
 from nni_latency.imports import require
 from nni_latency.operators._export import OnnxNetwork
 from nni_latency.operators._inputs import Inputs
-from nni_latency.operators._onnx_inputs import fed_inputs, load_onnx, written
-from nni_latency.operators._onnx_tensors import fractional, lacks_values, leave_out_weights, shape_in_file
+from nni_latency.operators._onnx import fed_inputs, load_onnx, written
+from nni_latency.operators._onnx_model import fractional, lacks_values, leave_out_weights, shape_in_file
 
 
 def without_weights(model: Any) -> Any:
@@ -56,7 +56,7 @@ def onnx_network(path: str | Path, batch_size: int | None = None, example_inputs
     -------
     OnnxNetwork
         Its parts are the nodes of the file, as `read_onnx` counts them. A layer that shares a tensor without values
-        with others has values of its own.
+        with others has separate values.
 
     Raises
     ------
@@ -105,7 +105,7 @@ class OnnxBuild:
         if self.content is None:
             return onnx_network(self.path, self.batch_size, self.example_inputs)
         with tempfile.TemporaryDirectory() as folder:
-            # Its own name, by which messages tell of it.
+            # Its own name, which messages use.
             path = Path(folder, Path(self.path).name)
             path.write_bytes(self.content)
             return onnx_network(path, self.batch_size, self.example_inputs)
@@ -183,11 +183,11 @@ def _set_apart(
     spreads: Mapping[str, tuple[float, float]],
     generator: np.random.Generator,
 ) -> None:
-    """Give layers values of their own where the file has them share a tensor whose values are made up.
+    """Give layers separate values where the file has them share a tensor whose values are made up.
 
     An exporter writes equal tensors once, such as the biases of a network that was never trained, and an Identity for
     each further layer. In a trained network they differ, and a runtime may fuse what it does not where they are shared:
-    OpenVINO adds such a bias in a node of its own.
+    OpenVINO adds such a bias in a separate node.
     """
     for node in list(graph.node):
         if node.op_type == "Identity" and node.input[0] in made_up:

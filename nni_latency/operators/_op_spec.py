@@ -1,4 +1,4 @@
-"""`OpSpec`: one operator or block with its attributes, input shapes and dtype."""
+"""`OpSpec`: one operator or block with its attributes, input shapes and dtype; its key, and its family."""
 
 from __future__ import annotations
 
@@ -21,6 +21,30 @@ _INFINITE = {str(value): value for value in (math.inf, -math.inf)}
 
 #: Numbers that a tensor has at most: a terabyte of bytes.
 LARGEST_TENSOR = 2**40
+
+_STRING = r'"(?:[^"\\]|\\.)*"'
+
+#: The key of an operator.
+OP_KEY = re.compile(
+    rf"(?P<kind>[^\s()@]+)\((?P<attributes>(?:[^()\"]|{_STRING})*)\)@(?P<shapes>[0-9x+]*):(?P<dtype>\w+)"
+)
+
+_ATTRIBUTE = re.compile(rf"(?P<name>\w+)=(?P<value>{_STRING}|\[\d*\]|[^,]*)(?:,|$)")
+
+#: Characters of the smallest number of 64 bits.
+_MOST_CHARACTERS = len(str(-(2**63)))
+
+_GROUPS = {
+    "matrix product": ("linear", "matmul", "bmm", "mm", "addmm", "baddbmm", "einsum", "bilinear"),
+    "attention": ("scaled_dot_product_attention", "multi_head_attention", "multi_head_attention_forward"),
+    "normalisation": ("batch_norm", "layer_norm", "group_norm", "instance_norm", "rms_norm", "local_response_norm"),
+    "softmax": ("softmax", "log_softmax", "softmin"),
+    "reduction": ("mean", "sum", "amax", "amin", "var", "std", "norm", "argmax", "argmin", "global_average_pool"),
+    "lookup": ("index", "index_select", "embedding", "embedding_bag", "gather", "take_along_dim"),
+    "movement": ("cat", "stack", "copy", "pad", "channel_shuffle", "pixel_shuffle", "pixel_unshuffle", "roll", "flip"),
+}
+
+_GROUP_OF = {kind: group for group, kinds in _GROUPS.items() for kind in kinds}
 
 
 @dataclass(frozen=True)
@@ -117,3 +141,120 @@ def _plain(value: AttributeValue) -> str:
     if isinstance(value, str):
         return value if _WORD.fullmatch(value) else json.dumps(value)
     return str(int(value)) if isinstance(value, int) or float(value).is_integer() else str(value)
+
+
+def parse_op_keys(text: str) -> list[OpSpec]:
+    """Read operators from their keys, as `OpSpec.op_key` writes them, separated by spaces.
+
+    Raises
+    ------
+    InvalidValueError
+        If there is anything else in the text.
+
+    Examples
+    --------
+    >>> op = OpSpec.of("conv2d", [(1, 3, 8, 8)], out_channels=4, kernel_size=(3, 1), stride=1, groups=1, bias=True)
+    >>> parse_op_keys(op.op_key)[0].op_key == op.op_key
+    True
+    """
+    found, place = [], 0
+    while place < len(text):
+        match = OP_KEY.match(text, place)
+        if match is None:
+            raise InvalidValueError(f"The key of an operator cannot be read: {text[place:][:60]!r}.")
+        found.append(_op_of(match))
+        place = match.end() + 1
+    return found
+
+
+def _op_of(match: re.Match[str]) -> OpSpec:
+    try:
+        attributes = {item["name"]: _value(item["value"]) for item in _ATTRIBUTE.finditer(match["attributes"])}
+        shapes = [_sizes(shape) for shape in match["shapes"].split("+")] if match["shapes"] else []
+    except ValueError as error:
+        raise InvalidValueError(
+            f"The key of an operator has a number or a text that cannot be read: {match[0][:60]!r}."
+        ) from error
+    return OpSpec.of(match["kind"], shapes, dtype=match["dtype"], **attributes)
+
+
+def _sizes(text: str) -> tuple[int, ...]:
+    return tuple(map(_whole, text.split("x"))) if text else ()
+
+
+def _whole(text: str) -> int:
+    """Read a whole number of 64 bits, as frameworks take them; `ValueError` for a larger one."""
+    if len(text) > _MOST_CHARACTERS or not -(2**63) <= (number := int(text)) < 2**63:
+        raise ValueError(text)
+    return number
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(text)
+    return number
+
+
+def _value(text: str) -> AttributeValue:
+    """Read a value; true and false were written as 1 and 0."""
+    if text.startswith('"'):
+        return str(json.loads(text))
+    if text.startswith("["):
+        return (_whole(text[1:-1]),) if text != "[]" else ()
+    if re.fullmatch(r"-?\d+(x-?\d+)+", text):
+        return tuple(map(_whole, text.split("x")))
+    if re.fullmatch(r"-?\d+", text):
+        # Bounds such as the largest float are written without an exponent, too.
+        return _whole(text) if len(text) < _MOST_CHARACTERS else _finite(text)
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+def form_of(op: OpSpec) -> str | None:
+    """Name the form of a convolution: depthwise, grouped, pointwise or dense; None for any other operator."""
+    groups, window = op.get("groups", 1 if op.kind.startswith("conv") else None), op.get("kernel_size")
+    if not isinstance(groups, int) or window is None:
+        return None
+    if groups > 1:
+        return "depthwise" if groups == op.input_shapes[0][1] else "grouped"
+    return "pointwise" if size_of_attribute(window) == 1 else "dense"
+
+
+def family_of(op: OpSpec) -> str:
+    """Name the family of an operator: its kind, and for convolutions the form, which decides what code they run.
+
+    Examples
+    --------
+    >>> family_of(OpSpec.of("conv2d", [(1, 8, 4, 4)], out_channels=8, kernel_size=3, stride=1, groups=8))
+    'conv2d depthwise'
+    """
+    # A block that begins with a convolution, and names no groups, is a separate family.
+    form = form_of(op) if isinstance(op.get("groups"), int) else None
+    return op.kind if form is None else f"{op.kind} {form}"
+
+
+def group_of(op: OpSpec) -> str:
+    """Name the group of families that an operator belongs to: work of one group has the same efficiency.
+
+    Examples
+    --------
+    >>> group_of(OpSpec.of("conv2d", [(1, 8, 4, 4)], out_channels=8, kernel_size=3, stride=1, groups=8))
+    'depthwise convolution'
+    """
+    if op.kind.startswith("conv_transpose"):
+        return "transposed convolution"
+    if op.kind.startswith("conv"):
+        return f"{form_of(op)} convolution"
+    if "pool" in op.kind and op.kind != "global_average_pool":
+        if op.kind.startswith("adaptive"):
+            return "reduction"
+        return "max pooling" if op.kind.startswith("max") else "average pooling"
+    return _GROUP_OF.get(op.kind, "elementwise")
+
+
+def size_of_attribute(value: object) -> float:
+    """Return the product of an attribute that is several numbers, or the one number that it is."""
+    return math.prod(value) if isinstance(value, tuple) else float(value)  # type: ignore[arg-type]

@@ -15,11 +15,22 @@ from torch.overrides import TorchFunctionMode
 
 from nni_latency.errors import InvalidValueError, first_line
 from nni_latency.operators._calls import describe_call
-from nni_latency.operators._inputs import Inputs, freeze_inputs, with_zeros
-from nni_latency.operators._lazy import check_not_scripted, has_lazy_weights, without_values
+from nni_latency.operators._graph import By, Trace, TracedOperator, TracingWarning
+from nni_latency.operators._inputs import (
+    Inputs,
+    Learned,
+    check_not_scripted,
+    dtype_of,
+    freeze_inputs,
+    has_lazy_weights,
+    is_parameter,
+    memory_of,
+    shares_memory_of,
+    tensors_in,
+    with_zeros,
+    without_values,
+)
 from nni_latency.operators._op_spec import OpSpec
-from nni_latency.operators._tensors import Learned, dtype_of, is_parameter, memory_of, shares_memory_of, tensors_in
-from nni_latency.operators._trace import By, Trace, TracedOperator, TracingWarning
 
 
 @runtime_checkable

@@ -1,12 +1,18 @@
-from ._caches import cache_sizes
-from ._conditions import CONDITIONS, Conditions, read_conditions
-from ._devices import list_devices, resolve_device
-from ._facts import FACTS, Fact, affinity, collect_facts
-from ._nvml import gpu_handle
-from ._platform import PRECISIONS, RUNTIME_FACT, Platform, check_same_platform, current_platform, ids_named
+from ._conditions import CONDITIONS, Conditions, gpu_handle, read_conditions
+from ._facts import FACTS, Fact, affinity, cache_sizes, collect_facts
+from ._platform import (
+    PRECISIONS,
+    RUNTIME_FACT,
+    Platform,
+    check_same_platform,
+    device_slug,
+    ids_named,
+    list_devices,
+    measure_speeds,
+    resolve_device,
+    torch_threads,
+)
 from ._remarks import Remark, remarks_on
-from ._speeds import measure_speeds
-from ._threads import torch_threads
 
 __all__ = [
     "CONDITIONS",
@@ -21,7 +27,7 @@ __all__ = [
     "cache_sizes",
     "check_same_platform",
     "collect_facts",
-    "current_platform",
+    "device_slug",
     "gpu_handle",
     "ids_named",
     "list_devices",

@@ -2,18 +2,49 @@
 
 from __future__ import annotations
 
+import importlib
 import math
+import os
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
-from nni_latency.errors import InvalidValueError, UnknownNameError
-from nni_latency.platforms._facts import Fact, affinity
-from nni_latency.platforms._kernel import kernel_conditions
-from nni_latency.platforms._nvml import nvml_conditions
+from nni_latency.errors import InvalidValueError, MeasurementError, UnknownNameError
+from nni_latency.platforms._facts import Fact, affinity, nvml_index
+
+_WORDS: dict[Any, str] = {
+    float: "a finite number",
+    int: "an int",
+    bool: "a bool",
+    str: "text",
+    tuple[int, ...]: "a tuple of ints",
+    tuple[str, ...]: "a tuple of texts",
+}
+
+Found = Iterator[tuple[str, Any]]
+
+# Columns of /proc/stat: user, nice, system, idle, iowait, irq, softirq, steal. Waiting and stolen time is not work.
+_WORK = (0, 1, 2, 5, 6)
+
+_STEAL = 7
+
+# The bits of the driver's answer; the interface fixes them, and older releases of pynvml have no names for some.
+REASONS: dict[int, str] = {
+    0x001: "idle",
+    0x002: "application clocks",
+    0x004: "power cap",
+    0x008: "hardware slowdown",
+    0x010: "sync boost",
+    0x020: "software thermal slowdown",
+    0x040: "hardware thermal slowdown",
+    0x080: "power brake",
+    0x100: "display clocks",
+    0x200: "board limit",
+    0x400: "reliability",
+}
 
 
 def _described(meaning: str) -> Any:
@@ -25,7 +56,7 @@ def _described(meaning: str) -> Any:
 class Conditions:
     """The state of a machine at one moment. Immutable.
 
-    Every field is optional, and None where it could not be read; `CONDITIONS` tells their meanings and units. Fields
+    Every field is optional, and None where it could not be read; `CONDITIONS` has their meanings and units. Fields
     that count since some beginning, such as `steal`, say something only as a difference of two readings.
 
     Raises
@@ -86,7 +117,7 @@ class Conditions:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Conditions:
-        """Make the conditions that `as_dict` told; names that this version does not know are passed over.
+        """Make the conditions that `as_dict` returned; names that this version does not know are passed over.
 
         Raises
         ------
@@ -98,7 +129,7 @@ class Conditions:
         >>> Conditions.from_dict({"load": 0.5, "phase_of_the_moon": "full"}) == Conditions(load=0.5)
         True
         """
-        # JSON knows no tuples.
+        # JSON has no tuples.
         known: dict[str, Any] = {
             name: tuple(values[name]) if isinstance(values[name], list) else values[name]
             for name in _KINDS
@@ -112,15 +143,6 @@ CONDITIONS: tuple[Fact, ...] = tuple(Fact(item.name, item.metadata["meaning"]) f
 
 # The first argument of each "kind | None".
 _KINDS: dict[str, Any] = {name: get_args(hint)[0] for name, hint in get_type_hints(Conditions).items()}
-
-_WORDS: dict[Any, str] = {
-    float: "a finite number",
-    int: "an int",
-    bool: "a bool",
-    str: "text",
-    tuple[int, ...]: "a tuple of ints",
-    tuple[str, ...]: "a tuple of texts",
-}
 
 
 def read_conditions(
@@ -144,7 +166,7 @@ def read_conditions(
     Raises
     ------
     UnknownNameError
-        If `device` is no name of a device. A GPU that is not there is left out instead.
+        If `device` is not the name of a device. A GPU that is not there is left out instead.
 
     Examples
     --------
@@ -174,3 +196,252 @@ def _fits(value: object, kind: Any) -> bool:
     if kind is float:
         return isinstance(value, (int, float)) and -math.inf < value < math.inf
     return isinstance(value, kind)
+
+
+def kernel_conditions(root: Path, processors: Sequence[int]) -> Found:
+    """Yield the conditions, by their names, that can be read under `root`.
+
+    Examples
+    --------
+    >>> dict(kernel_conditions(Path("/nowhere"), [0, 1]))
+    {'processors': 2}
+    """
+    yield "processors", len(processors)
+    yield from _load(root / "proc")
+    yield from _times(root / "proc", processors)
+    yield from _frequencies(root, processors)
+    yield from _governors(root, processors)
+    yield from _hypervisor(root / "proc")
+    yield from _quota(root)
+    yield from _memory(root / "proc")
+
+
+def _load(proc: Path) -> Found:
+    match = re.match(r"[\d.]+", _text(proc / "loadavg"))
+    if match:
+        yield "load", float(match[0])
+
+
+def _times(proc: Path, processors: Sequence[int]) -> Found:
+    rows = re.findall(r"^cpu(\d+) ([\d ]+)$", _text(proc / "stat"), flags=re.MULTILINE)
+    ticks = {int(number): [int(count) for count in counts.split()] for number, counts in rows}
+    if ticks:
+        yield "processors_online", len(ticks)
+    mine = [ticks[number] for number in processors if len(ticks.get(number, ())) > _STEAL]
+    if mine:
+        yield "busy", sum(row[column] for row in mine for column in _WORK) * _tick()
+        yield "steal", sum(row[_STEAL] for row in mine) * _tick()
+    # The name of the program stands in brackets before the numbers and may hold anything, a bracket as well.
+    own = _text(proc / "self/stat").rpartition(")")[2].split()[11:15]
+    if len(own) == 4:
+        yield "own_time", sum(int(count) for count in own) * _tick()
+
+
+def _frequencies(root: Path, processors: Sequence[int]) -> Found:
+    told = [_text(_cpufreq(root, number) / "scaling_cur_freq") for number in processors]
+    found = [float(text) * 1e3 for text in told if text.isdigit()] or _cpuinfo_frequencies(root / "proc", processors)
+    if found:
+        yield "cpu_frequency", sum(found) / len(found)
+        yield "cpu_frequency_top", max(found)
+
+
+def _cpuinfo_frequencies(proc: Path, processors: Sequence[int]) -> list[float]:
+    pattern = r"^processor\s*:\s*(\d+)$(?:\n.+)*?\ncpu MHz\s*:\s*([\d.]+)$"
+    found = re.findall(pattern, _text(proc / "cpuinfo"), flags=re.MULTILINE)
+    return [float(megahertz) * 1e6 for number, megahertz in found if int(number) in processors]
+
+
+def _governors(root: Path, processors: Sequence[int]) -> Found:
+    told = {_text(_cpufreq(root, number) / "scaling_governor") for number in processors} - {""}
+    if told:
+        yield "cpu_governor", ", ".join(sorted(told))
+
+
+def _hypervisor(proc: Path) -> Found:
+    # Processors other than those of Intel and AMD have no such flag, and no line of that name.
+    match = re.search(r"^flags\s*:(.*)$", _text(proc / "cpuinfo"), flags=re.MULTILINE)
+    if match:
+        yield "virtualised", "hypervisor" in match[1].split()
+
+
+def _quota(root: Path) -> Found:
+    folders = list(_control_groups(root))
+    granted = [share for folder in folders if (share := _granted(folder)) is not None]
+    if granted:
+        yield "cpu_quota", min(granted)
+    told = [dict(re.findall(r"^(\w+) (\d+)$", _text(folder / "cpu.stat"), flags=re.MULTILINE)) for folder in folders]
+    stopped = [stat for stat in told if "nr_throttled" in stat]
+    if stopped:
+        yield "throttled", sum(_throttled(stat) for stat in stopped)
+        yield "throttled_periods", sum(int(stat["nr_throttled"]) for stat in stopped)
+
+
+def _control_groups(root: Path) -> Iterator[Path]:
+    """Find the folders of this process's control group and of those above it: each may have a quota."""
+    rows = [line.split(":", 2) for line in _text(root / "proc/self/cgroup").splitlines() if line.count(":") >= 2]
+    first = [(names, path) for _, names, path in rows if "cpu" in names.split(",")]
+    second = [("", path) for _, names, path in rows if not names]
+    # Version 1, where it rules the processors, mounts every controller apart, and version 2 all of them as one.
+    names, path = (first or second or [("", "/")])[0]
+    mounted = root / "sys/fs/cgroup"
+    if names:
+        mounted = mounted / names if (mounted / names).is_dir() else mounted / "cpu"
+    # A path that leads outside of the container begins with dots; what can be seen of it begins where it is mounted.
+    below = [part for part in path.split("/") if part not in {"", ".."}]
+    for depth in range(len(below), -1, -1):
+        folder = mounted.joinpath(*below[:depth])
+        if folder.is_dir():
+            yield folder
+
+
+def _granted(folder: Path) -> float | None:
+    """Read how many processors' worth of time a control group has; None if there is no limit."""
+    both = _text(folder / "cpu.max") or " ".join(
+        _text(folder / name) for name in ("cpu.cfs_quota_us", "cpu.cfs_period_us")
+    )
+    # No limit is written "max" by version 2 and -1 by version 1.
+    match = re.fullmatch(r"(\d+) (\d+)", both)
+    return int(match[1]) / int(match[2]) if match else None
+
+
+def _throttled(stat: dict[str, str]) -> float:
+    """Return the throttled time [s]: version 2 counts microseconds and version 1 nanoseconds."""
+    return int(stat.get("throttled_usec", 0)) * 1e-6 + int(stat.get("throttled_time", 0)) * 1e-9
+
+
+def _memory(proc: Path) -> Found:
+    available = re.search(r"^MemAvailable:\s*(\d+) kB", _text(proc / "meminfo"), flags=re.MULTILINE)
+    if available:
+        yield "memory_available", int(available[1]) * 1024
+    pages = re.search(r"^pswpin (\d+)$", _text(proc / "vmstat"), flags=re.MULTILINE)
+    if pages:
+        yield "swap_in", int(pages[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def _cpufreq(root: Path, number: int) -> Path:
+    return root / f"sys/devices/system/cpu/cpu{number}/cpufreq"
+
+
+def _tick() -> float:
+    """Return the length of the kernel's tick [s], the unit of its times."""
+    return 1 / os.sysconf("SC_CLK_TCK")
+
+
+def _text(path: Path) -> str:
+    """Read a file; empty if it is not there or not for us."""
+    try:
+        return path.read_text(errors="replace").strip()
+    except OSError:
+        return ""
+
+
+def nvml_conditions(index: int, root: Path, nvml: Any = None) -> Iterator[tuple[str, Any]]:
+    """Yield the conditions, by their names, of torch's GPU `index`; none where the driver does not answer.
+
+    Parameters
+    ----------
+    index : int
+        Number of the GPU as torch counts.
+    root : Path
+        The folder in which ``proc`` lies.
+    nvml : module, optional
+        ``pynvml`` or what stands in for it.
+    """
+    nvml = importlib.import_module("pynvml") if nvml is None else nvml
+    try:
+        nvml.nvmlInit()
+    except nvml.NVMLError:
+        return
+    try:
+        yield from _asked(nvml, nvml.nvmlDeviceGetHandleByIndex(nvml_index(index)), root)
+    except (nvml.NVMLError, RuntimeError):
+        # torch answers with a RuntimeError if the GPU is hidden from this process or not there.
+        return
+    finally:
+        nvml.nvmlShutdown()
+
+
+def gpu_handle(device: str, nvml: Any) -> Any:
+    """Return what the open driver calls the GPU ``cuda`` or ``cuda:N`` of torch.
+
+    Raises
+    ------
+    MeasurementError
+        If it is hidden from this process or not there.
+    """
+    try:
+        return nvml.nvmlDeviceGetHandleByIndex(nvml_index(int(device.partition(":")[2] or 0)))
+    except (nvml.NVMLError, RuntimeError) as error:
+        raise MeasurementError(f"The driver has no GPU {device!r}: {error}") from error
+
+
+def _asked(nvml: Any, handle: Any, root: Path) -> Iterator[tuple[str, Any]]:
+    questions = {
+        "gpu_clock": (1e6, ("ClockInfo",), (nvml.NVML_CLOCK_SM,)),
+        "gpu_clock_max": (1e6, ("MaxClockInfo",), (nvml.NVML_CLOCK_SM,)),
+        "gpu_memory_clock": (1e6, ("ClockInfo",), (nvml.NVML_CLOCK_MEM,)),
+        # The newer name comes first: the older one goes away with CUDA 14.
+        "gpu_temperature": (1.0, ("TemperatureV", "Temperature"), (nvml.NVML_TEMPERATURE_GPU,)),
+        "gpu_power": (1e-3, ("PowerUsage",), ()),
+        "gpu_power_limit": (1e-3, ("EnforcedPowerLimit",), ()),
+    }
+    for name, (unit, calls, arguments) in questions.items():
+        answer = _ask(nvml, calls, handle, *arguments)
+        if answer is not None:
+            yield name, answer * unit
+    bits = _ask(nvml, ("CurrentClocksEventReasons", "CurrentClocksThrottleReasons"), handle)
+    if bits is not None:
+        yield "gpu_clock_reasons", reasons_in_words(bits)
+    rates = _ask(nvml, ("UtilizationRates",), handle)
+    if rates is not None:
+        yield "gpu_utilisation", rates.gpu / 100
+    lists = [_ask(nvml, (f"{kind}RunningProcesses",), handle) for kind in ("Compute", "Graphics")]
+    if lists != [None, None]:
+        ids = {process.pid for processes in lists for process in processes or ()}
+        yield "gpu_other_processes", tuple(sorted(_others(ids, root)))
+
+
+def _ask(nvml: Any, calls: tuple[str, ...], handle: Any, *arguments: Any) -> Any:
+    """Return the answer to the first call that pynvml and the driver know; None if this GPU answers none."""
+    for call in calls:
+        try:
+            return getattr(nvml, f"nvmlDeviceGet{call}")(handle, *arguments)
+        except (nvml.NVMLError, AttributeError):
+            continue
+    return None
+
+
+def reasons_in_words(bits: int) -> tuple[str, ...]:
+    """Name what keeps the clocks down; a bit that is newer than this list is named by its number.
+
+    Examples
+    --------
+    >>> reasons_in_words(0x44), reasons_in_words(0x1000)
+    (('power cap', 'hardware thermal slowdown'), ('reason 0x1000',))
+    """
+    single = [1 << place for place in range(bits.bit_length()) if bits >> place & 1]
+    return tuple(REASONS.get(bit, f"reason {bit:#x}") for bit in single)
+
+
+def _others(ids: set[int], root: Path) -> set[int]:
+    """Take this process and those that it started out of those on the GPU."""
+    import torch
+
+    own = {each for each in ids if _descends(each, root)}
+    if own or not torch.cuda.is_initialized():
+        return ids - own
+    # In a container the driver reports the ids of the host. This process is on the GPU, so one foreign id is its own;
+    # of several it is unknown which, and the rest are other processes all the same.
+    foreign = {each for each in ids if not (root / "proc" / str(each)).exists()}
+    return ids - foreign if len(foreign) == 1 else ids
+
+
+def _descends(process: int, root: Path) -> bool:
+    """Say whether a process is this one, or one that it started, such as a worker that measures."""
+    while process > 1 and process != os.getpid():
+        try:
+            # The second field, a name in brackets, may hold anything.
+            process = int((root / "proc" / str(process) / "stat").read_text().rpartition(")")[2].split()[1])
+        except (OSError, ValueError, IndexError):
+            return False
+    return process == os.getpid()

@@ -10,9 +10,12 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
-from nni_latency.platforms._caches import cache_sizes
-
 FactValue = str | int | float | bool
+
+#: Files of the first processor, below the root.
+_PROCESSOR = Path("sys/devices/system/cpu/cpu0")
+
+_UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
 
 
 @dataclass(frozen=True)
@@ -36,7 +39,7 @@ class Fact:
 
 #: Every fact that is collected, in the order in which it is shown. CPU and GPU facts stand only where they apply.
 FACTS: tuple[Fact, ...] = (
-    Fact("device_name", "name of the processor or GPU as its maker or driver tells it", identity=True),
+    Fact("device_name", "name of the processor or GPU as its maker or driver reports it", identity=True),
     Fact("device_kind", "cpu or cuda", identity=True),
     Fact("cpu_signature", "family, model and stepping of the processor", identity=True),
     Fact("cpu_count", "logical processors that this process may use"),
@@ -63,13 +66,15 @@ FACTS: tuple[Fact, ...] = (
 )
 
 
-def collect_facts(device: str = "cpu") -> dict[str, FactValue]:
+def collect_facts(device: str = "cpu", *, root: Path = Path("/")) -> dict[str, FactValue]:
     """Read the facts of a device of this machine; what cannot be read is left out.
 
     Parameters
     ----------
     device : str, default="cpu"
         ``cpu`` or ``cuda:N``.
+    root : Path, default=Path("/")
+        The folder that holds ``proc`` and ``sys``.
 
     Returns
     -------
@@ -77,7 +82,7 @@ def collect_facts(device: str = "cpu") -> dict[str, FactValue]:
         Fact name to value, in the order of `FACTS`.
     """
     found = dict(_machine_facts())
-    found.update(_gpu_facts(int(device.partition(":")[2] or 0)) if device.startswith("cuda") else _cpu_facts())
+    found.update(_gpu_facts(int(device.partition(":")[2] or 0)) if device.startswith("cuda") else _cpu_facts(root))
     found.update(_software_facts())
     return {fact.name: found[fact.name] for fact in FACTS if fact.name in found}
 
@@ -121,8 +126,8 @@ def format_processors(numbers: Iterable[int]) -> str:
     return ",".join(f"{run[0]}-{run[-1]}" if len(run) > 2 else ",".join(map(str, run)) for run in runs)
 
 
-def _cpu_facts() -> Iterator[tuple[str, FactValue]]:
-    info = _proc_cpuinfo()
+def _cpu_facts(root: Path) -> Iterator[tuple[str, FactValue]]:
+    info = _proc_cpuinfo(root)
     yield "device_kind", "cpu"
     yield "device_name", info.get("model name") or platform.processor() or platform.machine()
     signature = [info.get(key) for key in ("cpu family", "model", "stepping")]
@@ -130,10 +135,10 @@ def _cpu_facts() -> Iterator[tuple[str, FactValue]]:
         yield "cpu_signature", "-".join(part for part in signature if part)
     if info:
         yield "virtualised", "hypervisor" in info.get("flags", "").split()
-    largest = max((size for _, size in cache_sizes()), default=0)
+    largest = max((size for _, size in cache_sizes(root)), default=0)
     if largest:
         yield "cache", largest
-    frequency = Path("/sys/devices/system/cpu/cpu0/cpufreq")
+    frequency = root / _PROCESSOR / "cpufreq"
     governor, top = _read(frequency / "scaling_governor"), _read(frequency / "cpuinfo_max_freq")
     if governor:
         yield "cpu_governor", governor
@@ -176,7 +181,7 @@ def _nvml_facts(index: int) -> Iterator[tuple[str, FactValue]]:
         yield "gpu_power_limit", pynvml.nvmlDeviceGetEnforcedPowerLimit(handle) / 1e3
         yield "gpu_clock_max", pynvml.nvmlDeviceGetMaxClockInfo(handle, pynvml.NVML_CLOCK_SM) * 1_000_000
     except (pynvml.NVMLError, RuntimeError):
-        # torch answers with a RuntimeError where it cannot tell which of the driver's GPUs this is, such as a part of
+        # torch answers with a RuntimeError where it does not know which of the driver's GPUs this is, such as a part of
         # one.
         return
     finally:
@@ -193,14 +198,36 @@ def _software_facts() -> Iterator[tuple[str, FactValue]]:
         return
 
 
-def _proc_cpuinfo() -> dict[str, str]:
+def _proc_cpuinfo(root: Path) -> dict[str, str]:
     """Read the first processor's block of /proc/cpuinfo; empty where there is none."""
-    block = (_read(Path("/proc/cpuinfo")) or "").partition("\n\n")[0]
+    block = _read(root / "proc/cpuinfo").partition("\n\n")[0]
     return dict(re.findall(r"^([^\t:]+?)\s*:[ \t]*(.*)$", block, flags=re.MULTILINE))
 
 
-def _read(path: Path) -> str | None:
+def cache_sizes(root: Path = Path("/")) -> list[tuple[str, int]]:
+    """Return level and size [byte] of every cache of the first processor, shared ones included.
+
+    Parameters
+    ----------
+    root : Path, default=Path("/")
+        The folder that holds ``sys``.
+
+    Returns
+    -------
+    list of tuple of (str, int)
+        Empty where they cannot be read.
+    """
+    return [(_read(path / "level"), _read_size(path / "size")) for path in (root / _PROCESSOR / "cache").glob("index*")]
+
+
+def _read_size(path: Path) -> int:
+    """Return a size that is written like ``32768K`` [byte]; 0 if it cannot be read."""
+    match = re.fullmatch(r"(\d+)([KMG]?)", _read(path))
+    return int(match[1]) * _UNITS[match[2]] if match else 0
+
+
+def _read(path: Path) -> str:
     try:
-        return path.read_text().strip() or None
+        return path.read_text().strip()
     except OSError:
-        return None
+        return ""

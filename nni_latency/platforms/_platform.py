@@ -1,15 +1,16 @@
-"""`Platform`: device, runtime, precision and threads, with a stable id."""
+"""`Platform`: device, runtime, precision and threads, with a stable id; the devices of this machine."""
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-from nni_latency.errors import InvalidValueError, MismatchError
-from nni_latency.platforms._devices import resolve_device
+from nni_latency.errors import InvalidValueError, MismatchError, UnknownNameError
 from nni_latency.platforms._facts import FACTS, FactValue, collect_facts
 from nni_latency.units import number_of
 
@@ -18,8 +19,17 @@ PRECISIONS = ("fp32", "bf16", "fp16", "int8")
 #: Facts whose name begins like this are a runtime's own, such as its version, and part of a platform's identity.
 RUNTIME_FACT = "runtime."
 
-# Words that makers put into names and that tell no two devices apart.
+# Words that makers put into names and that do not distinguish devices.
 _NOISE = re.compile(r"\((r|tm|c)\)|@.*$|\b(cpu|processor|core|intel|amd|nvidia|geforce|with|graphics|\d+-core)\b", re.I)
+
+#: Rows and columns of the matrices that are multiplied, on a processor and on a GPU.
+_SIDE, _SIDE_ON_GPU = 1024, 4096
+
+#: Numbers that are copied: 128 MiB, several times the largest caches.
+_COPIED = 2**25
+
+#: How long each is repeated [s].
+_LONG = 0.3
 
 
 @dataclass(frozen=True, repr=False)
@@ -75,6 +85,32 @@ class Platform:
     def __reduce__(self) -> tuple[type[Platform], tuple[object, ...]]:
         """Pickle the facts as a plain dictionary: a read-only view cannot be."""
         return type(self), (self.device, self.runtime, self.precision, self.threads, dict(self.facts))
+
+    @classmethod
+    def current(
+        cls, device: str = "cpu", *, runtime: str = "torch", precision: str = "fp32", threads: int = 1
+    ) -> Platform:
+        """Make the platform of a device of this machine, with the facts that can be read.
+
+        Parameters
+        ----------
+        device : str, default="cpu"
+            ``cpu``, ``cuda`` or ``cuda:N``.
+        runtime, precision, threads
+            As in `Platform`.
+
+        Raises
+        ------
+        UnknownNameError
+            If this machine has no such device.
+
+        Examples
+        --------
+        >>> Platform.current(threads=2).id.endswith(".torch.fp32.t2")
+        True
+        """
+        facts = collect_facts(resolve_device(device))
+        return cls(device_slug(facts), runtime, precision, threads, facts)
 
     @classmethod
     def parse(cls, text: str) -> Platform:
@@ -167,36 +203,10 @@ def check_same_platform(first: Platform, second: Platform, what: str) -> None:
         raise MismatchError(f"{what} would mix two platforms ({'; '.join(differences)}).")
 
 
-def current_platform(
-    device: str = "cpu", *, runtime: str = "torch", precision: str = "fp32", threads: int = 1
-) -> Platform:
-    """Describe a device of this machine.
-
-    Parameters
-    ----------
-    device : str, default="cpu"
-        ``cpu``, ``cuda`` or ``cuda:N``.
-    runtime, precision, threads
-        As in `Platform`.
-
-    Raises
-    ------
-    UnknownNameError
-        If this machine has no such device.
-
-    Examples
-    --------
-    >>> current_platform("cpu", threads=2).id.endswith(".torch.fp32.t2")
-    True
-    """
-    facts = collect_facts(resolve_device(device))
-    return Platform(device_slug(facts), runtime, precision, threads, facts)
-
-
 def device_slug(facts: Mapping[str, FactValue]) -> str:
     """Make the short device name out of the facts.
 
-    A virtual machine may hide the model ("Xeon Processor"): the signature then tells it from others.
+    A virtual machine may hide the model ("Xeon Processor"): the signature then identifies it.
 
     Examples
     --------
@@ -210,3 +220,122 @@ def device_slug(facts: Mapping[str, FactValue]) -> str:
     if not re.search(r"\d", slug) and "cpu_signature" in facts:
         slug = f"{slug}-{facts['cpu_signature']}"
     return slug
+
+
+def list_devices() -> list[str]:
+    """List the devices that this machine can measure on, ``cpu`` first.
+
+    Examples
+    --------
+    >>> list_devices()[0]
+    'cpu'
+    """
+    import torch
+
+    return ["cpu", *(f"cuda:{index}" for index in range(torch.cuda.device_count()))]
+
+
+def resolve_device(name: str) -> str:
+    """Return the full name of a device: ``cuda`` is the first GPU.
+
+    Raises
+    ------
+    UnknownNameError
+        If this machine has no such device.
+    """
+    full = "cuda:0" if name == "cuda" else name
+    if full == "cpu":
+        return full
+    known = list_devices()
+    if full not in known:
+        raise UnknownNameError.of("device", name, known)
+    return full
+
+
+@contextlib.contextmanager
+def torch_threads(count: int) -> Iterator[None]:
+    """Set the threads of torch, and treat numbers too small for the processor's fast path as zero.
+
+    Numbers of that size make a layer take up to 40 % longer, and an epoch of a search several times as long: untrained
+    weights shrink activations to it, and candidates that a mask hardly uses get such gradients.
+
+    Parameters
+    ----------
+    count : int
+        Threads within the context; those of before are set again behind it.
+
+    Examples
+    --------
+    >>> import torch
+    >>> with torch_threads(1):
+    ...     torch.get_num_threads()
+    1
+    """
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    torch.set_flush_denormal(True)
+    try:
+        yield
+    finally:
+        torch.set_flush_denormal(False)
+        torch.set_num_threads(before)
+
+
+def measure_speeds(device: str = "cpu", threads: int = 1) -> dict[str, float]:
+    """Measure how many operations a device computes per second, and how many bytes it moves, as torch does it.
+
+    Parameters
+    ----------
+    device : str, default="cpu"
+        ``cpu``, ``cuda`` or ``cuda:N``.
+    threads : int, default=1
+        Threads of a processor.
+
+    Returns
+    -------
+    dict
+        ``peak_flops``: operations of the fastest product of two large matrices of single precision [FLOP/s].
+        ``memory_bandwidth``: bytes read and written by the fastest copy of 128 MiB [byte/s].
+
+    Raises
+    ------
+    UnknownNameError
+        If there is no such device.
+
+    Examples
+    --------
+    >>> sorted(measure_speeds())
+    ['memory_bandwidth', 'peak_flops']
+    """
+    import torch
+
+    where = resolve_device(device)
+    on_gpu = where.startswith("cuda")
+    side = _SIDE_ON_GPU if on_gpu else _SIDE
+
+    def wait() -> None:
+        if on_gpu:
+            torch.cuda.synchronize(where)
+
+    with torch_threads(threads), torch.inference_mode():
+        factor, product = torch.ones(side, side, device=where), torch.empty(side, side, device=where)
+        computed = 2 * side**3 / _fastest(lambda: torch.mm(factor, factor, out=product), wait)
+        source = torch.ones(_COPIED, device=where)
+        copy = torch.empty_like(source)
+        moved = 2 * source.nbytes / _fastest(lambda: copy.copy_(source), wait)
+    return {"peak_flops": float(f"{computed:.3g}"), "memory_bandwidth": float(f"{moved:.3g}")}
+
+
+def _fastest(run: Callable[[], object], wait: Callable[[], object]) -> float:
+    """Return the time of the fastest run [s]; the first one, which touches new memory, does not count."""
+    run()
+    wait()
+    end, fastest = time.perf_counter() + _LONG, float("inf")
+    while time.perf_counter() < end:
+        begin = time.perf_counter()
+        run()
+        wait()
+        fastest = min(fastest, time.perf_counter() - begin)
+    return fastest

@@ -9,10 +9,10 @@ from typing import Any
 from nni_latency.platforms._conditions import Conditions
 from nni_latency.units import format_percent, format_seconds, number_of
 
-# "performance" stays at the highest frequency, and "userspace" at one that somebody chose.
+# "performance" stays at the highest frequency, and "userspace" at a chosen one.
 STEADY_GOVERNORS = frozenset({"performance", "userspace"})
 
-# Own threads are in the load and may use every processor; daemons add a little. Half a process more is somebody else.
+# Own threads are in the load and may use every processor; daemons add a little. Half a process more is other work.
 LOAD_MARGIN = 0.5
 
 # The kernel counts in ticks of 10 ms. Over shorter spans than this [s], two of them already look like a share.
@@ -49,7 +49,7 @@ GPU_CLOCK_LOW = 0.6
 # What a machine without work draws differs by a few per cent from minute to minute; more is another state.
 IDLE_CHANGE = 0.1
 
-# Reasons for which clocks are not the highest and yet steady: there is no work, or somebody chose the clocks.
+# Reasons for which clocks are not the highest and yet steady: there is no work, or the clocks were set.
 HARMLESS_REASONS = frozenset({"idle", "application clocks"})
 _POWER_REASONS = frozenset({"power cap", "power brake"})
 _HEAT_REASONS = frozenset({"software thermal slowdown", "hardware thermal slowdown"})
@@ -131,7 +131,7 @@ class _Span:
         return values[0] - values[1] if len(values) == 2 and values[0] >= values[1] else None
 
     def share(self, seconds: float | None) -> float | None:
-        """Return what part a time [s] is of that of all usable processors; None if that is not to be told."""
+        """Return what part a time [s] is of that of all usable processors; None if that is unknown."""
         elapsed: float | None = self.grown("taken")
         processors: int | None = self.latest("processors")
         if seconds is None or elapsed is None or elapsed < SHORTEST_SPAN or not processors:
@@ -180,7 +180,7 @@ def _steal(span: _Span) -> Iterator[Remark]:
     if share > STEAL_SHARE:
         yield Remark(
             f"The host of this virtual machine withheld {format_percent(share)} of the processors' time: it is busy.",
-            "Measure again at a quieter time, or on a machine of its own.",
+            "Measure again at a quieter time, or on a dedicated machine.",
         )
     elif span.latest("virtualised"):
         yield Remark(
@@ -219,7 +219,7 @@ def _memory(span: _Span) -> Iterator[Remark]:
 
 
 def _frequency(span: _Span) -> Iterator[Remark]:
-    # Idle processors rest at a low frequency even on a steady machine, so the fastest tells more than the mean.
+    # Idle processors rest at a low frequency even on a steady machine, so the fastest counts, not the mean.
     name = "cpu_frequency_top" if len(span.known("cpu_frequency_top")) == 2 else "cpu_frequency"
     if span.fall(name) > FREQUENCY_FALL:
         end, start = span.known(name)
@@ -245,7 +245,7 @@ def _gpu_reasons(span: _Span) -> Iterator[Remark]:
             f"The GPU lowered its clocks because of heat ({heat}).",
             f"Improve its cooling, or hold lower clocks with: {_LOCK}",
         )
-    # The hardware's slowdown is told along with its cause, so it is a remark of its own only where it stands alone.
+    # The hardware's slowdown is reported along with its cause, so it is a separate remark only where it stands alone.
     if rest and not (rest == "hardware slowdown" and (power or heat)):
         yield Remark(
             f"The GPU lowered its clocks ({rest}).",
@@ -263,7 +263,7 @@ def _gpu_temperature(span: _Span) -> Iterator[Remark]:
 
 
 def _gpu_clock(span: _Span) -> Iterator[Remark]:
-    # Of one reading: whether the clock is low can only be told of the moment in which the GPU is known to be busy.
+    # Of one reading: whether the clock is low is only known at the moment at which the GPU is known to be busy.
     end = span.after or span.before
     clock, highest = end.gpu_clock, end.gpu_clock_max
     explained = set(end.gpu_clock_reasons or ()) - {"idle"}

@@ -60,7 +60,7 @@ class ProfileSchedule(BatchedNetworks):
         """Whether calls are timed: in every visit of a network."""
         return self.calls
 
-    def objection(self, record: Record) -> str:
+    def validation_error(self, record: Record) -> str:
         """Say whether a network ran otherwise than it was traced."""
         expected = self._n_calls.get(record.subjects[0])
         found = next((len(run) for run in record.parts if expected not in (None, len(run))), None)

@@ -1,15 +1,22 @@
-from ._architecture import complete_selection, parse_architecture
 from ._covering import N_NETWORKS, operator_plan
 from ._fbnet import FBNetSpace
-from ._fbnet_geometry import CANDIDATES, PRESETS, PUBLISHED_NETWORKS, FBNetGeometry
-from ._finding import class_of, hub_space, is_space, make_space, parameters_of, reference_of
-from ._hub import HUB_SPACES
+from ._fbnet_geometry import (
+    CANDIDATES,
+    PRESETS,
+    PUBLISHED_NETWORKS,
+    FBNetGeometry,
+    complete_selection,
+    parse_architecture,
+    parse_candidate,
+    scale_channels,
+)
+from ._fbnet_plan import ClassificationHead, ConvBlock, FBNetBlock, Skip
+from ._finding import HUB_SPACES, class_of, hub_space, is_space, make_space, parameters_of, reference_of
 from ._networks import NetworkBuilder, example_inputs_of, knows_inputs, network_of
-from ._sampled import SampledSpace
-from ._samples import check_sample, draw_samples, labels_of, name_choices, read_sample
+from ._samples import SampledSpace, check_sample, draw_samples, labels_of, name_choices, read_sample
+from ._space_key import choices_of, plan_of, space_key
 from ._space_operators import SpaceOperators, operators_of_space
-from ._varying import TooManyChoicesError
-from ._walk import choices_of, plan_of
+from ._symbolic import TooManyChoicesError
 
 __all__ = [
     "CANDIDATES",
@@ -17,10 +24,14 @@ __all__ = [
     "N_NETWORKS",
     "PRESETS",
     "PUBLISHED_NETWORKS",
+    "ClassificationHead",
+    "ConvBlock",
+    "FBNetBlock",
     "FBNetGeometry",
     "FBNetSpace",
     "NetworkBuilder",
     "SampledSpace",
+    "Skip",
     "SpaceOperators",
     "TooManyChoicesError",
     "check_sample",
@@ -40,7 +51,10 @@ __all__ = [
     "operators_of_space",
     "parameters_of",
     "parse_architecture",
+    "parse_candidate",
     "plan_of",
     "read_sample",
     "reference_of",
+    "scale_channels",
+    "space_key",
 ]

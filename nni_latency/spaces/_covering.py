@@ -13,11 +13,10 @@ import torch
 from nni_latency.errors import InvalidValueError, LatencyError
 from nni_latency.estimators import nominal_time
 from nni_latency.operators import Trace, freeze_inputs, trace_both
-from nni_latency.spaces._cache import cached
 from nni_latency.spaces._finding import reference_of
 from nni_latency.spaces._networks import example_inputs_of, network_of
 from nni_latency.spaces._samples import Sample, canonical, draw_samples
-from nni_latency.spaces._space_key import space_key
+from nni_latency.spaces._space_key import cached, space_key
 from nni_latency.tables import OperatorPlan, PlannedNetwork
 
 #: Networks that are measured unless another number is asked for.
@@ -26,7 +25,7 @@ N_NETWORKS = 30
 #: How many are drawn for each that is measured.
 _DRAWN = 1.5
 
-#: Of so many networks one is among the lightest that were drawn.
+#: Out of this many networks one is among the lightest that were drawn.
 _LIGHT = 10
 
 _Progress = Callable[[float], None]

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
+import logging
 from collections.abc import Mapping
-from types import ModuleType
+from dataclasses import dataclass, field
+from types import MappingProxyType, ModuleType
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from nni_latency.errors import InvalidValueError, LatencyError
+from nni_latency.errors import InvalidValueError, LatencyError, UnknownNameError
 from nni_latency.hook_checks import set_origin
 from nni_latency.imports import import_place, quiet_nni
 from nni_latency.plugins import load_registry
-from nni_latency.spaces._hub import HUB_SPACES, hub_class, hub_name
 from nni_latency.spaces._nni import ModelSpace
 from nni_latency.tables import SpaceReference
 
 #: How spaces were asked for, so that they can be made again in another process.
 _REFERENCES: WeakKeyDictionary[Any, SpaceReference] = WeakKeyDictionary()
+
+_HUB = "nni.nas.hub.pytorch"
 
 
 def make_space(name: str, arguments: Mapping[str, Any] | None = None) -> Any:
@@ -42,7 +46,7 @@ def make_space(name: str, arguments: Mapping[str, Any] | None = None) -> Any:
     PluginError
         If its plugin fails, or makes no model space.
     InvalidValueError
-        If there is no such class, it is no model space, or it does not take the arguments.
+        If there is no such class, it is not a model space, or it does not take the arguments.
 
     Examples
     --------
@@ -80,7 +84,7 @@ def space_class(name: str) -> type[Any]:
     Raises
     ------
     InvalidValueError
-        If it cannot be imported, or is no model space.
+        If it cannot be imported, or is not a model space.
     """
     place, _, class_name = name.rpartition(":")
     if not place or not class_name:
@@ -105,7 +109,7 @@ def parameters_of(name: str) -> tuple[str, ...]:
     UnknownNameError
         If the hub has no space of that name.
     InvalidValueError
-        If the class cannot be imported, or is no model space.
+        If the class cannot be imported, or is not a model space.
 
     Examples
     --------
@@ -142,7 +146,7 @@ def reference_of(space: Any) -> SpaceReference:
     Raises
     ------
     InvalidValueError
-        If it is no model space, or was made with arguments that are no plain values.
+        If it is not a model space, or was made with arguments that are not plain values.
     """
     own = getattr(space, "reference", None)
     if isinstance(own, SpaceReference):
@@ -152,7 +156,7 @@ def reference_of(space: Any) -> SpaceReference:
     kind, asked = type(space), _REFERENCES.get(space)
     name = asked.name if asked else hub_name(kind) or SpaceReference.of_class(kind).name
     if asked and asked.name in load_registry().spaces and asked.name not in HUB_SPACES:
-        # The factory of a plugin has arguments of its own.
+        # The factory of a plugin has its own arguments.
         return asked
     return SpaceReference(name, space.args)
 
@@ -200,3 +204,78 @@ def _import(place: str, name: str) -> ModuleType:
             return import_place(place)
     except Exception as error:  # user code may raise anything
         raise InvalidValueError(f"Cannot import the space {name!r}: {type(error).__name__}: {error}") from error
+
+
+@dataclass(frozen=True)
+class HubSpace:
+    """One space of NNI's hub.
+
+    Parameters
+    ----------
+    class_name : str
+        Its class in ``nni.nas.hub.pytorch``.
+    input_size : int
+        Input image size that it is made for [pixel].
+    defaults : mapping
+        Arguments that are given unless others are.
+    size_argument : str or None
+        Argument of the class that says the input size, if there is one.
+    """
+
+    class_name: str
+    input_size: int
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    size_argument: str | None = None
+
+    def size_for(self, arguments: Mapping[str, Any]) -> int:
+        """Return the input image size [pixel] that the space has with these arguments."""
+        if self.size_argument in arguments:
+            return int(arguments[str(self.size_argument)])
+        return 224 if arguments.get("dataset") == "imagenet" else self.input_size
+
+
+def _cells(class_name: str) -> HubSpace:
+    return HubSpace(class_name, 32, {"dataset": "cifar"})
+
+
+#: The spaces of NNI's hub by the name under which they are registered.
+HUB_SPACES: Mapping[str, HubSpace] = MappingProxyType(
+    {
+        "proxylessnas": HubSpace("ProxylessNAS", 224),
+        "mobilenetv3": HubSpace("MobileNetV3Space", 224),
+        "shufflenet": HubSpace("ShuffleNetSpace", 224),
+        "autoformer": HubSpace("AutoFormer", 224, size_argument="img_size"),
+        "nasbench101": HubSpace("NasBench101", 32),
+        "nasbench201": HubSpace("NasBench201", 32),
+        "darts": _cells("DARTS"),
+        "nasnet": _cells("NASNet"),
+        "enas": _cells("ENAS"),
+        "amoebanet": _cells("AmoebaNet"),
+        "pnas": _cells("PNAS"),
+    }
+)
+
+
+def hub_class(name: str) -> type[Any]:
+    """Return the class of a space of NNI's hub.
+
+    Raises
+    ------
+    UnknownNameError
+        If the hub has no space of that name.
+    """
+    if name not in HUB_SPACES:
+        raise UnknownNameError.of("space of NNI's hub", name, list(HUB_SPACES))
+    with quiet_nni():
+        hub = importlib.import_module(_HUB)
+    # It prints the matrix of every cell that it makes.
+    logging.getLogger(f"{_HUB}.modules.nasbench101").setLevel(logging.WARNING)
+    found: type[Any] = getattr(hub, HUB_SPACES[name].class_name)
+    return found
+
+
+def hub_name(kind: type[Any]) -> str | None:
+    """Return the name of the hub's space that a class is; None if it is not the hub's own."""
+    if not kind.__module__.startswith(f"{_HUB}."):
+        return None
+    return next((name for name, space in HUB_SPACES.items() if space.class_name == kind.__name__), None)

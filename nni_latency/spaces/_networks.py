@@ -14,8 +14,7 @@ import torch
 
 from nni_latency.errors import InvalidValueError
 from nni_latency.imports import quiet_nni
-from nni_latency.spaces._finding import make_space, reference_of, space_class
-from nni_latency.spaces._hub import HUB_SPACES, hub_class
+from nni_latency.spaces._finding import HUB_SPACES, hub_class, make_space, reference_of, space_class
 from nni_latency.tables import SpaceReference
 
 
@@ -38,7 +37,7 @@ class NetworkBuilder:
     kind: type[Any] | None = field(default=None, repr=False)
 
     def __call__(self) -> Any:
-        """Return a new network with weights of its own."""
+        """Return a new network with new weights."""
         if self.reference.name in HUB_SPACES or self.kind:
             return self.anew()
         with quiet_nni():

@@ -1,9 +1,11 @@
-"""Samples of any space: drawing, checking and reading them."""
+"""Samples of any space: drawing, checking and reading them, and a space that is measured by samples."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +13,22 @@ import numpy as np
 
 from nni_latency.errors import InvalidValueError, listed
 from nni_latency.files import naming, readable
+from nni_latency.spaces._finding import reference_of
+from nni_latency.spaces._networks import example_inputs_of, network_of
 from nni_latency.spaces._nni import LayerChoice, ModelSpace, SampleValidationError
+from nni_latency.tables import SpaceReference
 
 #: A sample of a space, ``{label: choice}``, as NNI understands it.
 Sample = dict[str, Any]
 
 #: So many draws in a row that are invalid, or known already, end the drawing.
 _MOST_TRIES = 2000
+
+#: Networks that are timed in every round.
+_REFERENCES = 4
+
+#: Added to the seed, so that what is drawn to check a table is not what it was measured with.
+_OFFSET = 1_000_003
 
 
 def draw_samples(space: Any, n: int, random_state: int | np.random.RandomState = 0) -> list[Sample]:
@@ -41,7 +52,7 @@ def draw_samples(space: Any, n: int, random_state: int | np.random.RandomState =
     Raises
     ------
     InvalidValueError
-        If it is no model space, has no choices, or no valid sample could be found.
+        If it is not a model space, has no choices, or no valid sample could be found.
     """
     mutables = labels_of(space)
     generator = random_state if isinstance(random_state, np.random.RandomState) else np.random.RandomState(random_state)
@@ -141,7 +152,7 @@ def labels_of(space: Any) -> dict[str, Any]:
     Raises
     ------
     InvalidValueError
-        If it is no model space, or has no choices.
+        If it is not a model space, or has no choices.
     """
     if not isinstance(space, ModelSpace):
         raise InvalidValueError(f"The space must be an NNI model space. Got {type(space).__name__}.")
@@ -195,3 +206,55 @@ def _own_value(label: str, mutable: Any, value: Any) -> Any:
 
 def _one_line(error: Exception) -> str:
     return " ".join(str(error).split())
+
+
+@dataclass(frozen=True)
+class SampledSpace:
+    """A space whose networks are drawn, as `nni_latency.tables.measure_networks` takes it.
+
+    Parameters
+    ----------
+    model_space : ModelSpace
+        Any space.
+    input_shape : tuple of int
+        Shape of the networks' input, batch first.
+    known : sequence of mapping, default=()
+        Samples that a table was measured with. Reference networks are among them; none of them is drawn.
+    """
+
+    model_space: Any = field(repr=False)
+    input_shape: tuple[int, ...]
+    known: Sequence[Mapping[str, Any]] = field(default=(), repr=False)
+
+    @classmethod
+    def of(cls, model_space: Any, batch_size: int = 1, input_size: int | None = None) -> SampledSpace:
+        """Use the input that a space is made for, or another image size."""
+        return cls(model_space, tuple(example_inputs_of(model_space, batch_size, input_size).shape))
+
+    @cached_property
+    def space(self) -> SpaceReference:
+        """Which space it is."""
+        return reference_of(self.model_space)
+
+    @property
+    def reference(self) -> Mapping[str, Any]:
+        """The first of the reference networks."""
+        return self.references[0]
+
+    @cached_property
+    def references(self) -> tuple[Mapping[str, Any], ...]:
+        """Four networks that are fixed for the space: of those known, spread over them, or else drawn."""
+        known = list(self.known) or draw_samples(self.model_space, _REFERENCES)
+        places = dict.fromkeys(place * len(known) // _REFERENCES for place in range(_REFERENCES))
+        return tuple(known[place] for place in places)
+
+    def network_of(self, selection: Mapping[str, Any]) -> Callable[[], Any]:
+        """Return a builder of a network; it can be sent to another process."""
+        return network_of(self.model_space, selection)
+
+    def draw(self, n: int, seed: int = 0) -> dict[str, Sample]:
+        """Draw networks that no table was measured with, ``random 1`` and so on; a small space may have fewer."""
+        known = {canonical(sample) for sample in self.known}
+        drawn = draw_samples(self.model_space, n + len(known), seed + _OFFSET)
+        new = [sample for sample in drawn if canonical(sample) not in known][:n]
+        return {f"random {index + 1}": sample for index, sample in enumerate(new)}

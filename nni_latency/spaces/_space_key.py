@@ -1,30 +1,39 @@
-"""What a walk of a space depends on, as a short key that is the same in every process."""
+"""The plan and the choices of a space, and the cache of what was walked and traced, by a key of the space."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import pickle
 import sys
 import sysconfig
 import types
-from collections.abc import Hashable, Iterator
+import warnings
+from collections.abc import Callable, Hashable, Iterator
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeVar
 
 import torch
+from joblib import Memory
 from torch import nn
 
-from nni_latency.operators import Inputs
-from nni_latency.spaces._finding import reference_of
-from nni_latency.spaces._hub import hub_name
+from nni_latency.errors import InvalidValueError, MismatchError
+from nni_latency.files import cache_folder, make_private
+from nni_latency.operators import Inputs, freeze_shapes
+from nni_latency.spaces._finding import hub_name, reference_of
 from nni_latency.spaces._nni import Mutable, nni_version
-from nni_latency.spaces._signature import Signatures
-from nni_latency.spaces._symbolic_tensor import TensorSpec
-from nni_latency.spaces._walk import list_choices
+from nni_latency.spaces._symbolic import TensorSpec, TooManyChoicesError, as_key
+from nni_latency.spaces._walker import Signatures
+from nni_latency.tables import MeasurePlan, measure_plan_of
 
 #: Where installed packages and the standard library lie: what they import is not looked at.
 _INSTALLED = tuple(sysconfig.get_path(name) for name in ("purelib", "platlib", "stdlib"))
+
+_T = TypeVar("_T")
+
+#: Room that walks and traces may take [byte]; those that were not read for longest go first.
+_MOST_BYTES = 256 * 2**20
 
 
 class UnstableError(Exception):
@@ -158,3 +167,107 @@ def _own_source() -> str:
     root = Path(__file__).parent.parent
     paths = sorted(path for room in ("spaces", "operators", "estimators") for path in (root / room).rglob("*.py"))
     return "".join(_digest(path) for path in paths)
+
+
+def plan_of(space: Any, example_inputs: Any = None) -> MeasurePlan | None:
+    """Return the measure plan of a space, or None if the space does not make one.
+
+    Parameters
+    ----------
+    space : ModelSpace
+        A space; one with a method ``measure_plan(batch_size)`` has a plan.
+    example_inputs : Tensor or tuple of Tensor, optional
+        Input of the network; without it, a batch of one of the space's own input size.
+
+    Raises
+    ------
+    MismatchError
+        If the inputs are of another size than the space's.
+    """
+    if not hasattr(space, "measure_plan"):
+        return None
+    if example_inputs is None:
+        return measure_plan_of(space)
+    shape = tuple(freeze_shapes(example_inputs)[0].shape)
+    plan = measure_plan_of(space, shape[0])
+    if shape != plan.input_shape:
+        raise MismatchError(f"The example inputs have shape {shape}, the space is made for {plan.input_shape}.")
+    return plan
+
+
+def choices_of(space: Any) -> dict[str, list[Any]]:
+    """List the labels of a space, each with its choices in the order of their indices.
+
+    Raises
+    ------
+    InvalidValueError
+        If it is not a model space, has no choices, or one that is not a plain list of values.
+    """
+    if not hasattr(space, "simplify"):
+        raise InvalidValueError(f"The space must be an NNI model space. Got {type(space).__name__}.")
+    mutables = space.simplify()
+    if not mutables:
+        raise InvalidValueError(f"The space {type(space).__name__} has no choices: there is nothing to search.")
+    for label, mutable in mutables.items():
+        # A choice of several values (NNI's InputChoice, even of one input) has samples that are lists.
+        if not hasattr(mutable, "values") or hasattr(mutable, "n_chosen"):
+            raise InvalidValueError(f"The label {label!r} is not a choice among values but a {type(mutable).__name__}.")
+    return {label: list(mutable.values) for label, mutable in mutables.items()}
+
+
+def list_choices(space: Any) -> tuple[dict[str, tuple[Any, ...]], Callable[[dict[str, Any]], dict[str, Any]]]:
+    """List the choices of every label, hashable, and return what turns such a sample into NNI's form.
+
+    Labels without values, such as constraints, are left out.
+
+    Raises
+    ------
+    TooManyChoicesError
+        If a label has no finite list of values.
+    """
+    values: dict[str, tuple[Any, ...]] = {}
+    raws: dict[str, dict[Any, Any]] = {}
+    for label, mutable in space.simplify().items():
+        if not hasattr(mutable, "values"):
+            if hasattr(mutable, "low") or not hasattr(mutable, "freeze"):
+                raise TooManyChoicesError(
+                    f"The label {label!r} is not a choice among values but a {type(mutable).__name__}."
+                )
+            continue
+        listed = list(mutable.grid()) if hasattr(mutable, "n_chosen") else list(mutable.values)
+        raws[label] = {as_key(value): value for value in listed}
+        values[label] = tuple(raws[label])
+
+    def raw(sample: dict[str, Any]) -> dict[str, Any]:
+        return {label: raws[label][value] for label, value in sample.items()}
+
+    return values, raw
+
+
+def cached(kind: Literal["walk", "traces"], key: str | None, compute: Callable[[], _T], *, fresh: bool = False) -> _T:
+    """Return what was computed before under a key, or compute it and keep it.
+
+    What is kept is pickled, so it is only read from a folder that no other user can write to. Nothing is kept
+    where there is no such folder, or no key.
+    """
+    folder = cache_folder() / "spaces"
+    if key is None or not make_private(folder):
+        return compute()
+    try:
+        with warnings.catch_warnings():
+            # Neither a full disk nor a slow one concerns the walk.
+            warnings.filterwarnings("ignore", "Unable to (cache|write)|Persisting input arguments")
+            memory = Memory(folder, verbose=0)
+            function = memory.cache(_compute, ignore=["compute"], cache_validation_callback=lambda _: not fresh)
+            known = function.check_call_in_cache(kind, key, compute)
+            found: _T = pickle.loads(function(kind, key, compute))
+        if not known and kind == "walk":
+            memory.reduce_size(_MOST_BYTES)
+    except OSError:  # joblib does not catch all that a full disk leads to
+        return compute()
+    return found
+
+
+def _compute(kind: str, key: str, compute: Callable[[], object]) -> bytes:
+    # Of anything else than bytes joblib makes pickles that are read in Python, ten times as slowly.
+    return pickle.dumps(compute())

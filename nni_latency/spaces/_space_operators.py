@@ -15,15 +15,19 @@ import torch
 from nni_latency.combinations import Combination
 from nni_latency.estimators import CostTable, Derived, GroupedCost, LayerEstimator, sample_error
 from nni_latency.operators import By, Inputs, OpSpec, freeze_inputs
-from nni_latency.spaces._cache import cached
-from nni_latency.spaces._calls import calls_to
-from nni_latency.spaces._cells import CellRunner, handlers_of, is_elastic
-from nni_latency.spaces._nasbench101 import run_nasbench101_cell
+from nni_latency.spaces._cells import CellRunner, handlers_of, is_elastic, run_nasbench101_cell
 from nni_latency.spaces._nni import NDS, NasBench101Cell
-from nni_latency.spaces._space_key import space_key
-from nni_latency.spaces._symbolic_tensor import NotSymbolicError
-from nni_latency.spaces._varying import Choices, ImpossibleError, Poison, TooManyChoicesError, Varying, as_key
-from nni_latency.spaces._walk import list_choices
+from nni_latency.spaces._space_key import cached, list_choices, space_key
+from nni_latency.spaces._symbolic import (
+    Choices,
+    ImpossibleError,
+    Invalid,
+    NotSymbolicError,
+    TooManyChoicesError,
+    Varying,
+    as_key,
+    calls_to,
+)
 from nni_latency.spaces._walker import Handler, Walker
 from nni_latency.units import combination_of
 
@@ -39,7 +43,7 @@ class SpaceOperators:
     derived : tuple of Derived
         Labels that follow from others.
     parts : tuple of Varying
-        Operators by choices, a tuple of `OpSpec` or a `Poison` each.
+        Operators by choices, a tuple of `OpSpec` or a `Invalid` each.
     """
 
     values: Mapping[str, tuple[Any, ...]]
@@ -52,7 +56,7 @@ class SpaceOperators:
         found: dict[OpSpec, None] = {}
         for part in self.parts:
             for ops in part.values:
-                if not isinstance(ops, Poison):
+                if not isinstance(ops, Invalid):
                     found.update(dict.fromkeys(ops))
         return tuple(found)
 
@@ -64,13 +68,13 @@ class SpaceOperators:
         MissingEntryError
             If the sample lacks a label, or has a choice that is not in the space.
         InvalidValueError
-            If the sample is no network of the space.
+            If the sample is not a network of the space.
         """
         indices = self._indices(sample)
         found: Counter[OpSpec] = Counter()
         for part in self.parts:
             ops = part.at(indices)
-            if isinstance(ops, Poison):
+            if isinstance(ops, Invalid):
                 raise sample_error(sample, {}, ops.reason)
             found.update(ops)
         return found
@@ -116,7 +120,7 @@ class SpaceOperators:
 
 def _price(ops: Any, counted: Mapping[OpSpec, float], combination: Combination) -> float:
     """Return what some operators count for; not a number where no network has them."""
-    return math.nan if isinstance(ops, Poison) else combination.total(counted[op] for op in ops)
+    return math.nan if isinstance(ops, Invalid) else combination.total(counted[op] for op in ops)
 
 
 def operators_of_space(space: Any, example_inputs: Any, by: By = "module", *, fresh: bool = False) -> SpaceOperators:

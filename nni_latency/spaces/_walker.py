@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
+import types
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -22,21 +23,48 @@ from nni_latency.operators import (
     shares_memory_of,
     tensors_in,
 )
-from nni_latency.spaces._calls import calls_to, in_evaluation
-from nni_latency.spaces._nested import Nested, open_nested, pack
-from nni_latency.spaces._nni import Mutable, MutableModule, ParametrizedModule, model_context, recursive_freeze
-from nni_latency.spaces._signature import Signatures
-from nni_latency.spaces._symbolic_tensor import (
+from nni_latency.spaces._nni import (
+    CellBuilder,
+    LabeledMutable,
+    Mutable,
+    MutableModule,
+    ParametrizedModule,
+    label_scope,
+    model_context,
+    recursive_freeze,
+)
+from nni_latency.spaces._symbolic import (
+    Choices,
+    ImpossibleError,
+    Invalid,
+    Nested,
     NotSymbolicError,
     SymbolicTensor,
     TensorSpec,
+    Varying,
+    as_key,
+    calls_to,
+    in_evaluation,
+    open_nested,
+    pack,
     replace_symbols,
     symbols_in,
+    user_code,
 )
-from nni_latency.spaces._varying import Choices, ImpossibleError, Poison, Varying, as_key, user_code
 
 #: Runs a module of a certain class symbolically, instead of its forward.
 Handler = Callable[..., Any]
+
+#: Attributes that do not change what a module computes.
+_NEEDLESS = frozenset(
+    {
+        *("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set", "training", "_is_full_backward_hook"),
+        *("_backward_hooks", "_backward_pre_hooks", "_forward_hooks", "_forward_hooks_with_kwargs"),
+        *("_forward_hooks_always_called", "_forward_pre_hooks", "_forward_pre_hooks_with_kwargs"),
+        *("_state_dict_hooks", "_state_dict_pre_hooks", "_load_state_dict_pre_hooks", "_load_state_dict_post_hooks"),
+        *("trace_symbol", "_frozen_context", "_label_scope", "call_super_init", "_compiled_call_impl"),
+    }
+)
 
 
 class Walker:
@@ -45,7 +73,7 @@ class Walker:
     A module without choices runs once for every distinct shape of its inputs. One whose arguments are searched is made
     for every distinct combination of them. The forward of a module that only contains others runs as it is written, on
     symbolic tensors. A module is frozen and run for every combination of its choices where its code asks for something
-    that differs between networks, or where it has a `freeze` of its own. Any other error in it surfaces.
+    that differs between networks, or where it overrides `freeze`. Any other error in it surfaces.
 
     Parameters
     ----------
@@ -83,7 +111,7 @@ class Walker:
         self._shadows: dict[Hashable, nn.Module] = {}
         self._mutable: dict[int, bool] = {}
         self._learned: Learned = is_parameter
-        # Whatever was told apart by its identity stays alive, so that no other takes it.
+        # Objects that are identified by `id` stay alive, so that no other object gets the same one.
         self._kept: list[Any] = []
 
     def walk(self, space: nn.Module, args: Sequence[torch.Tensor], kwargs: Mapping[str, torch.Tensor]) -> Any:
@@ -147,13 +175,13 @@ class Walker:
     def note(self, done: Varying) -> Any:
         """Note the operators of ``(operators, result)`` and return the result, in symbolic form."""
         ops = self.choices.combine([done], lambda pair: pair[0])
-        if any(isinstance(value, Poison) or value for value in ops.values):
+        if any(isinstance(value, Invalid) or value for value in ops.values):
             self.records.append(ops)
         return self._unpack(self.choices.combine([done], lambda pair: pair[1]))
 
     @contextlib.contextmanager
     def aside(self) -> Iterator[list[Varying]]:
-        """Note operators in a list of their own."""
+        """Note operators in a separate list."""
         outer, self.records = self.records, []
         try:
             yield self.records
@@ -169,7 +197,7 @@ class Walker:
                 try:
                     results[value] = run()
                 except ImpossibleError as error:
-                    results[value] = Poison(str(error))
+                    results[value] = Invalid(str(error))
                     records[:] = [Varying.constant(results[value])]
             for ops in self.choices.joined(records):
                 noted.setdefault(ops.labels, {})[value] = ops
@@ -305,7 +333,7 @@ class Walker:
 
     def _unpack(self, packed: Varying) -> Any:
         """Turn a varying structure of specs into a structure of symbolic tensors."""
-        known = [value for value in packed.values if not isinstance(value, Poison)]
+        known = [value for value in packed.values if not isinstance(value, Invalid)]
         if not known:
             raise ImpossibleError(packed.values[0].reason)
         first = known[0]
@@ -326,7 +354,7 @@ class Walker:
 
     def _merge(self, choice: Varying, results: Mapping[Any, Any]) -> Any:
         """Return the result of the case that is chosen."""
-        possible = {value: other for value, other in results.items() if not isinstance(other, Poison)}
+        possible = {value: other for value, other in results.items() if not isinstance(other, Invalid)}
         if not possible:
             raise ImpossibleError(next(iter(results.values())).reason)
         opened = {value: open_nested(other) for value, other in possible.items()}
@@ -390,3 +418,70 @@ def _stretch(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) 
     module(*args, **kwargs)
     for handle in handles:
         handle.remove()
+
+
+class Signatures:
+    """Computes and remembers signatures of modules. Not thread-safe."""
+
+    def __init__(self) -> None:
+        self._modules: dict[int, Hashable] = {}
+        self._numbers: dict[Hashable, int] = {}
+        # Objects that are identified by `id` stay alive.
+        self._kept: list[Any] = []
+
+    def of(self, module: nn.Module) -> Hashable:
+        """Return a value that is equal for modules that compute the same on the same inputs."""
+        if id(module) not in self._modules:
+            self._kept.append(module)
+            # A cycle of modules ends here.
+            self._modules[id(module)] = ("itself", len(self._modules))
+            attributes = [
+                (name, self.of_value(value))
+                for name, value in sorted(vars(module).items())
+                # NNI makes an empty list of mutables when it is asked for one.
+                if name not in _NEEDLESS and (name != "_mutables" or value)
+            ]
+            tensors = [
+                (name, None if tensor is None else (tuple(tensor.shape), tensor.dtype))
+                for store in (module._parameters, module._buffers)
+                for name, tensor in store.items()
+            ]
+            parts = [(name, None if part is None else self.of(part)) for name, part in module._modules.items()]
+            whole = (type(module), tuple(attributes), tuple(tensors), tuple(parts))
+            # A number instead, so that keys stay short however deep the module is.
+            self._modules[id(module)] = self._numbers.setdefault(whole, len(self._numbers))
+        return self._modules[id(module)]
+
+    def of_value(self, value: Any) -> Hashable:
+        """Return the same for an attribute or argument."""
+        if value is None or isinstance(value, (bool, int, float, str, bytes, torch.dtype, torch.device)):
+            return type(value).__name__, value
+        if isinstance(value, (list, tuple, set, frozenset)):
+            return type(value).__name__, tuple(self.of_value(item) for item in value)
+        if isinstance(value, Mapping):
+            return "mapping", tuple((str(name), self.of_value(item)) for name, item in value.items())
+        if isinstance(value, nn.Module):
+            return "module", self.of(value)
+        if isinstance(value, torch.Tensor):
+            return "tensor", tuple(value.shape), str(value.dtype)
+        if isinstance(value, LabeledMutable):
+            return "mutable", repr(value)
+        if isinstance(value, label_scope):
+            return "scope", value.name
+        if isinstance(value, functools.partial):
+            return "partial", self.of_value(value.func), self.of_value(value.args), self.of_value(value.keywords)
+        if isinstance(value, types.MethodType) and isinstance(value.__self__, CellBuilder):
+            # Nothing else of the builder of NNI's own cells goes into an operator.
+            return (
+                "builder",
+                value.__func__.__qualname__,
+                value.__self__.drop_path_prob,
+                value.__self__.num_predecessors,
+            )
+        if isinstance(value, types.MethodType):
+            return "method", value.__func__.__qualname__, self._identity(value.__self__)
+        return self._identity(value)
+
+    def _identity(self, value: Any) -> Hashable:
+        self._kept.append(value)
+        return "object", id(value)

@@ -33,8 +33,7 @@ from nni_latency.estimators.transfer import architectures_of, encoding_of, laten
 from nni_latency.graphs import GraphPredictor, MeasuredNetwork, families, shipped_predictor
 from nni_latency.imports import quiet_nni
 from nni_latency.kernels import PredictedKernels
-from nni_latency.nas import LatencyPenalty, LatencyProfiler
-from nni_latency.nas._penalty import architecture_parameters
+from nni_latency.nas import LatencyPenalty, LatencyProfiler, architecture_parameters
 from nni_latency.operators import count_graph, features_of, trace
 from nni_latency.spaces import (
     HUB_SPACES,

@@ -14,7 +14,7 @@ from tiny import TINY, TINY_OPTIONS, make_table
 
 from nni_latency.cli import _report, _search_report, main
 from nni_latency.cli._report import Grid
-from nni_latency.platforms import current_platform
+from nni_latency.platforms import Platform
 from nni_latency.spaces import FBNetSpace
 from nni_latency.tables import LookupTable
 
@@ -101,7 +101,7 @@ def fails(run):
 def tables(tmp_path_factory):
     """Save tables of invented numbers; by name, their paths."""
     folder = tmp_path_factory.mktemp("tables")
-    tiny, full, here = FBNetSpace(**TINY), FBNetSpace(), current_platform("cpu")
+    tiny, full, here = FBNetSpace(**TINY), FBNetSpace(), Platform.current("cpu")
     holes = [("layer0", "k3_e1"), ("layer2", "skip")]
     made = {
         "tiny": make_table(tiny, platform=here),

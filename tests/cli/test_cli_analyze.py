@@ -96,7 +96,7 @@ def test_built_in_networks_have_a_name(run):
         (["--file", "net.py", "--model", "Net", "--input", "three"], "must be sizes >= 1 separated by commas"),
         (["--file", "net.py", "--model", "Net"], "--input 3,224,224"),
         (["--file", "net.txt", "--model", "Net", "--input", "3,9,9"], "--file must be a Python file"),
-        (["--model", "resnet9000"], "Unknown network 'resnet9000'. There is: fbnet-a"),
+        (["--model", "resnet9000"], "Unknown network 'resnet9000'. Available: fbnet-a"),
         (["--model", "fbnet-a", "--kwargs", '{"width": 2}'], "--kwargs is for a class of your own"),
         (["--model", "fbnet-a", "--latency-estimator", "none.json"], "none.json"),
     ],

@@ -76,7 +76,7 @@ def test_what_is_not_reached_ends_with_code_1(run, monkeypatch):
         (("--kernel", "conv_bn_rleu"), "Unknown kernel 'conv_bn_rleu'"),
         (("--prior", "no.json"), "Cannot read the prior 'no.json': No such file"),
         (("--sampling", "init_sample_num=3"), "The 'init_sample_num' of a Sampling must be an int >= 10. Got 3."),
-        (("--sampling", "samples=3"), "Unknown field of the sampling 'samples'. There is: init_sample_num,"),
+        (("--sampling", "samples=3"), "Unknown field of the sampling 'samples'. Available: init_sample_num,"),
         (("--sampling", "seed=3"), "Unknown field of the sampling 'seed'"),
         (("--family", "vgg"), "--family has no effect without --dataset. Omit it."),
         (("--dataset", "shipped", "--budget", "1s"), "--budget has no effect with --dataset, which measures nothing"),

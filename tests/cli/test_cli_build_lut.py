@@ -13,7 +13,7 @@ import pytest
 from tiny import TINY, TINY_OPTIONS, stored_rounds
 
 from nni_latency.database import open_store
-from nni_latency.platforms import current_platform
+from nni_latency.platforms import Platform
 from nni_latency.spaces import FBNetSpace
 from nni_latency.tables import LookupTable
 
@@ -23,7 +23,7 @@ def test_build_writes_a_whole_table(built):
     table = LookupTable.load(out)
     assert table.coverage == 1.0
     assert table.space == FBNetSpace(**TINY).reference
-    assert table.platform.id == current_platform("cpu").id
+    assert table.platform.id == Platform.current("cpu").id
 
 
 def test_build_says_what_it_did(built):
@@ -54,7 +54,7 @@ def test_build_takes_the_protocol_from_its_options(run):
 def test_build_names_the_file_after_space_and_platform(run, tmp_path):
     run("build-lut", *TINY_OPTIONS, "--rounds", 1, "--processes", 1, "--batch-size", 2)
     (out,) = tmp_path.glob("*.json")
-    assert out.name == f"fbnet-w0.25-d0.25-32x32-b2.{current_platform('cpu').id}.json"
+    assert out.name == f"fbnet-w0.25-d0.25-32x32-b2.{Platform.current('cpu').id}.json"
     assert LookupTable.load(out).batch_size == 2
 
 
@@ -77,10 +77,10 @@ def test_build_replaces_a_table_if_told_to(run, tables, tmp_path):
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [
-        (["--space", "nosuch"], "Unknown space 'nosuch'. There is:"),
-        (["--device", "tpu"], "Unknown device 'tpu'. There is: cpu"),
-        (["--runtime", "tflite"], "Unknown runtime 'tflite'. There is: torch, "),
-        (["--preset", "mnist"], "Unknown preset 'mnist'. There is: imagenet, cifar."),
+        (["--space", "nosuch"], "Unknown space 'nosuch'. Available:"),
+        (["--device", "tpu"], "Unknown device 'tpu'. Available: cpu"),
+        (["--runtime", "tflite"], "Unknown runtime 'tflite'. Available: torch, "),
+        (["--preset", "mnist"], "Unknown preset 'mnist'. Available: imagenet, cifar."),
         (["--width", "0"], "--width must be a number in (0, 8]. Got 0.0."),
         (["--input-size", "0"], "--input-size must be an int >= 1. Got 0."),
         (["--budget", "soon"], "A duration must be a positive number"),
@@ -95,7 +95,7 @@ def test_build_replaces_a_table_if_told_to(run, tables, tmp_path):
             ["--metric", "beauty"],
             "'beauty' is not one of 'latency', 'throughput', 'energy', 'power', 'parameter_memory'",
         ),
-        (["--metric", "energy", "--meter", "abacus"], "Unknown meter 'abacus'. There is: constant"),
+        (["--metric", "energy", "--meter", "abacus"], "Unknown meter 'abacus'. Available: constant"),
         (["--metric", "energy", "--meter", "constant:0"], "takes a positive power in watts, as in constant:15"),
         (["--half-width", "1"], "1.0 is not in the range 0<=x<1"),
         (["--timeout", "never"], "A duration must be a positive number"),
@@ -192,7 +192,7 @@ def test_build_measures_again_if_told_to(run):
 
 def test_show_prints_the_table(run, built):
     shown = run("show", built[0]).stdout
-    for text in ("layer6", "k5_e6", "coverage", "100.0 %", current_platform("cpu").id):
+    for text in ("layer6", "k5_e6", "coverage", "100.0 %", Platform.current("cpu").id):
         assert text in shown
 
 
@@ -205,7 +205,7 @@ def test_show_marks_missing_candidates(run, tables):
 def test_show_prints_json(run, built):
     facts = json.loads(run("show", built[0], "--json").stdout)
     assert facts["space"] == {"name": "fbnet", "arguments": dict(FBNetSpace(**TINY).reference.arguments)}
-    assert facts["platform"] == current_platform("cpu").id
+    assert facts["platform"] == Platform.current("cpu").id
     assert facts["coverage"] == 1.0
     assert facts["missing"] == []
     assert facts["protocol"]["time_budget"] == 600.0

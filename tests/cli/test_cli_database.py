@@ -107,7 +107,7 @@ def test_query_selects_by_platform_kind_subject_and_time(run, path):
 def test_a_platform_of_which_nothing_is_known_is_named(fails, path):
     for words in (["query"], ["export", "a.csv"], ["prune"]):
         said = fails("db", *words, "--database", path, "--platform", "nowhere")
-        assert "Unknown platform 'nowhere'. There is: " in said
+        assert "Unknown platform 'nowhere'. Available: " in said
     said = fails("db", "query", "--database", path, "--since", "yesterday")
     assert "A moment must be a date such as 2026-11-01, or a duration such as 7d" in said
 

@@ -11,7 +11,7 @@ from nni_latency.cli._measuring_options import StoreOptions
 from nni_latency.cli._progress import Measuring
 from nni_latency.errors import MeasurementError
 from nni_latency.measurement import CoarseMeterError
-from nni_latency.measurement.meters import ConstantMeter
+from nni_latency.measurement.meters import ConstantMeter, RaplMeter
 from nni_latency.tables import LookupTable
 from nni_latency.testing import FakeRuntime
 
@@ -62,7 +62,7 @@ def test_energy_is_estimated_shown_and_validated(run, built, tmp_path):
 
 
 def test_energy_without_a_meter_says_what_to_do(fails, tmp_path, monkeypatch):
-    monkeypatch.setattr("nni_latency.measurement.meters._rapl._FOLDER", tmp_path / "absent")
+    monkeypatch.setattr(RaplMeter, "folder", tmp_path / "absent")
     complaint = fails("build-lut", *TINY_OPTIONS, "--metric", "energy", "--out", "t.json")
     assert "assume a power: constant:WATTS" in complaint
 

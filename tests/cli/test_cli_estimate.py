@@ -9,7 +9,7 @@ import pytest
 from tiny import TINY_OPTIONS
 
 from nni_latency.estimators import TableEstimator
-from nni_latency.platforms import current_platform
+from nni_latency.platforms import Platform
 from nni_latency.spaces import CANDIDATES, FBNetSpace
 from nni_latency.tables import LookupTable
 
@@ -101,7 +101,7 @@ def test_table_of_layers_is_printed(run, tables):
     for label, choice in SAMPLE.items():
         assert re.search(rf"{label}\W+{choice}\W", shown)
     assert "multiply-adds" in shown
-    assert current_platform("cpu").id in shown
+    assert Platform.current("cpu").id in shown
 
 
 def test_options_that_agree_with_the_table_are_taken(answer):
@@ -151,17 +151,17 @@ def test_table_of_another_platform_is_refused_with_both(fails, tables):
     command = ["estimate", "--architecture", NAMES, "--latency-estimator", tables["elsewhere"], "--device", "cpu"]
     complaint = fails(*command)
     assert "unknown.unknown.fp32.t1" in complaint
-    assert current_platform("cpu").device in complaint
+    assert Platform.current("cpu").device in complaint
 
 
 def test_unknown_device_lists_what_there_is(fails, tables):
     complaint = fails("estimate", "--architecture", NAMES, "--latency-estimator", tables["tiny"], "--device", "tpu")
-    assert "Unknown device 'tpu'. There is: cpu" in complaint
+    assert "Unknown device 'tpu'. Available: cpu" in complaint
 
 
 def test_unknown_estimator_lists_what_there_is(fails):
     complaint = fails("estimate", "--architecture", NAMES, "--latency-estimator", "crystal-ball")
-    assert "Unknown estimator 'crystal-ball'. There is: " in complaint
+    assert "Unknown estimator 'crystal-ball'. Available: " in complaint
 
 
 @pytest.mark.parametrize(

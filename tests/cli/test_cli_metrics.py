@@ -10,7 +10,7 @@ from tiny import TINY, TINY_OPTIONS
 
 from nni_latency.cli import _remote_options
 from nni_latency.database import open_store
-from nni_latency.platforms import Conditions, current_platform
+from nni_latency.platforms import Conditions, Platform
 from nni_latency.spaces import FBNetSpace
 from nni_latency.tables import LookupTable
 from nni_latency.testing import FakeRuntime
@@ -20,7 +20,7 @@ class _Invented(FakeRuntime):
     """A machine that runs out of memory: one candidate fails, and something is swapped in."""
 
     def __init__(self, broken=None, remarkable=False):
-        super().__init__(self._seconds, platform=current_platform("cpu"))
+        super().__init__(self._seconds, platform=Platform.current("cpu"))
         self.broken, self.remarkable, self.asked = broken, remarkable, 0
 
     def _seconds(self, op):
@@ -64,7 +64,7 @@ def _parameters(candidate):
 def test_several_batch_sizes_make_a_table_each(build, tmp_path):
     build("--batch-size", "2,1,2")
     made = {LookupTable.load(path).batch_size: path.name for path in tmp_path.glob("[!.]*")}
-    here = current_platform("cpu").id
+    here = Platform.current("cpu").id
     assert made == {size: f"fbnet-w0.25-d0.25-32x32-b{size}.{here}.json" for size in (1, 2)}
 
 
@@ -125,7 +125,7 @@ def test_throughput_is_the_batch_over_the_latency(build, tmp_path):
 def test_metric_stands_in_the_name_of_the_file(build, tmp_path):
     build("--metric", "throughput")
     (path,) = tmp_path.glob("[!.]*")
-    assert path.name == f"fbnet-w0.25-d0.25-32x32-b1.{current_platform('cpu').id}.throughput.json"
+    assert path.name == f"fbnet-w0.25-d0.25-32x32-b1.{Platform.current('cpu').id}.throughput.json"
 
 
 @pytest.mark.slow

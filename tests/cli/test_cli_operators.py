@@ -11,7 +11,7 @@ from matplotlib.image import imread
 from nni_latency.cli import _remote_options
 from nni_latency.cli._space_options import operator_table_name
 from nni_latency.operators import work_of
-from nni_latency.platforms import Platform, current_platform
+from nni_latency.platforms import Platform
 from nni_latency.tables import OperatorTable
 from nni_latency.testing import FakeRuntime
 
@@ -30,7 +30,7 @@ def _invented():
     """Put an invented machine under the commands."""
 
     def make(*arguments):
-        return FakeRuntime(seconds, platform=current_platform("cpu"))
+        return FakeRuntime(seconds, platform=Platform.current("cpu"))
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_remote_options, "make_runtime", make)
@@ -80,7 +80,7 @@ def test_estimated_tables_of_two_metrics_have_two_names(run, table, tmp_path):
     space = ["--space", OWN, "--networks", 2, "--space-args", '{"widths": [8, 16, 24], "num_labels": 5}']
     for source, metric in ((table[0], "latency"), (tmp_path / "measured.json", "energy")):
         run("build-lut", *space, "--from", source, "--metric", metric)
-    platform = current_platform("cpu").id
+    platform = Platform.current("cpu").id
     metrics = {path.name: OperatorTable.load(path).metric for path in tmp_path.glob("own_space-*.json")}
     assert metrics == {
         f"own_space-OwnSpace-16x16-b1.{platform}.json": "latency",

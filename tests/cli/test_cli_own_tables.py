@@ -11,7 +11,7 @@ import pytest
 
 from nni_latency.errors import InvalidValueError, MismatchError
 from nni_latency.nas import LatencyProfiler
-from nni_latency.platforms import current_platform
+from nni_latency.platforms import Platform
 from nni_latency.spaces import example_inputs_of, make_space
 from nni_latency.tables import LookupTable
 
@@ -58,7 +58,7 @@ def space(tmp_path, monkeypatch):
 def table(space, tmp_path):
     """Save a table of this machine for the space with a width of 8, and return its path."""
     made = make_space(space, {"width": 8})
-    return LookupTable.from_latencies(made, _COSTS, platform=current_platform()).save(tmp_path / "mine.json")
+    return LookupTable.from_latencies(made, _COSTS, platform=Platform.current()).save(tmp_path / "mine.json")
 
 
 def _bare(space):

@@ -110,7 +110,7 @@ def test_operators_that_do_not_add_up_to_their_model_are_doubted(run, tmp_path, 
     ("options", "said"),
     [
         ([], "Name the models to profile, such as --models resnet18,mobilenetv2"),
-        (["--models", "resnot18"], "Unknown model 'resnot18'. There is: resnet18"),
+        (["--models", "resnot18"], "Unknown model 'resnot18'. Available: resnet18"),
         (["--models", "resnot18"], "and your own, as file.py:Class or package.module:function."),
         (["--models", "resnet18,vit", "--input", "3,8,8"], "The networks of families have inputs of their own"),
         (["--models", "net.py:Net", "--input", "3,8,8"], "There is no file 'net.py'"),
@@ -166,7 +166,7 @@ def test_networks_of_torchvision_are_found_beside_families(vision):
 
 def test_a_wrong_name_is_told_the_networks_of_torchvision(fails, vision):
     said = fails("profile-operators", "--models", "resnet51")
-    assert said.startswith("Unknown model 'resnet51'. There is: resnet50, ")
+    assert said.startswith("Unknown model 'resnet51'. Available: resnet50, ")
     assert "pip install" not in said
 
 

@@ -52,7 +52,7 @@ def test_a_table_is_built_on_the_machines_of_a_plugin(run):
         ("lab:pi", ["--threads", "2"], "measures with the runtime 'fake' in fp32 on 2 threads. Available: pi.fake"),
         ("lab:pi", ["--metric", "energy"], "The machines of lab pi read no energy."),
         ("lab:pi#pi.fake.fp32.t2", [], "Unknown platform 'pi.fake.fp32.t2'"),
-        ("nowhere:x", [], "Unknown remote 'nowhere'. There is: lab."),
+        ("nowhere:x", [], "Unknown remote 'nowhere'. Available: lab."),
     ],
 )
 def test_what_the_machines_do_not_have_is_one_sentence(fails, remote, options, said):

@@ -19,8 +19,9 @@ from nni_latency.cli._searched import Searched
 from nni_latency.errors import MeasurementError, MismatchError
 from nni_latency.estimators import TableEstimator
 from nni_latency.measurement import Protocol
+from nni_latency.measurement.meters import RaplMeter
 from nni_latency.nas import SearchResult
-from nni_latency.platforms import current_platform
+from nni_latency.platforms import Platform
 from nni_latency.spaces import FBNetSpace
 from nni_latency.tables import LookupTable
 from nni_latency.units import format_metric, format_seconds
@@ -93,7 +94,7 @@ def test_record_tells_what_was_searched(searched, built):
     content = _content(searched)
     assert content["space"] == "fbnet"
     assert content["estimator"] == str(built[0])
-    assert content["platform"] == current_platform("cpu").id
+    assert content["platform"] == Platform.current("cpu").id
     assert content["dataset"] == "digits"
     assert (content["metric"], content["unit"]) == ("latency", "s")
     assert content["target"] == pytest.approx(searched[2] / 1e3, rel=1e-3)
@@ -340,8 +341,11 @@ def test_target_that_is_no_positive_number_is_refused_as_it_was_typed(refused, t
         (["--space", "nasnet"], "The table belongs to the space 'fbnet', not to 'nasnet'"),
         (["--width", "0.5"], "width=0.25 in the table, width=0.5 requested"),
         (["--batch-size", "4"], "measured with batch size 1, not with 4"),
-        (["--device", "tpu"], "Unknown device 'tpu'. There is: cpu"),
-        (["--dataset", "mnist"], "Unknown data set 'mnist'. There is: digits, cifar10, folder:PATH, PATH.npz, package"),
+        (["--device", "tpu"], "Unknown device 'tpu'. Available: cpu"),
+        (
+            ["--dataset", "mnist"],
+            "Unknown data set 'mnist'. Available: digits, cifar10, folder:PATH, PATH.npz, ",
+        ),
         (["--epochs", "0"], "--epochs must be an int >= 1. Got 0."),
         (["--train-batch-size", "1"], "--train-batch-size must be an int >= 2. Got 1."),
         (["--learning-rate", "0"], "--learning-rate must be > 0. Got 0.0."),
@@ -364,11 +368,11 @@ def test_missing_candidates_are_named(refused):
 def test_table_of_another_platform_is_refused_with_both(refused):
     complaint = refused("--device", "cpu", table="elsewhere")
     assert "unknown.unknown.fp32.t1" in complaint
-    assert current_platform("cpu").id.partition(".")[0] in complaint
+    assert Platform.current("cpu").id.partition(".")[0] in complaint
 
 
 def test_unknown_estimator_lists_what_there_is(refused):
-    assert "Unknown estimator 'crystal-ball'. There is: " in refused(table="crystal-ball")
+    assert "Unknown estimator 'crystal-ball'. Available: " in refused(table="crystal-ball")
 
 
 def test_table_of_another_metric_is_refused(refused):
@@ -422,7 +426,7 @@ def _joules(tables, *further):
 
 
 def test_a_meter_that_is_missing_is_told_before_anything_is_learned(fails, tables, tmp_path, monkeypatch):
-    monkeypatch.setattr("nni_latency.measurement.meters._rapl._FOLDER", tmp_path / "absent")
+    monkeypatch.setattr(RaplMeter, "folder", tmp_path / "absent")
     complaint = fails(*_joules(tables))
     assert "assume a power: constant:WATTS" in complaint
     assert "Without a meter, search with --no-measure." in complaint

@@ -23,7 +23,7 @@ from nni_latency.measurement import Protocol
 from nni_latency.micro_benchmarks import draw_blocks, run_benchmarks
 from nni_latency.nas import Dataset, LatencyProfiler, load_dataset
 from nni_latency.operators import features_of, trace
-from nni_latency.platforms import current_platform
+from nni_latency.platforms import Platform
 from nni_latency.spaces import (
     HUB_SPACES,
     example_inputs_of,
@@ -59,7 +59,7 @@ def _seconds(op):
 def acts(tmp_path_factory):
     """Fit a predictor to invented numbers of this device; return how the command line names it."""
     folder = tmp_path_factory.mktemp("acts")
-    runtime = FakeRuntime(_seconds, platform=current_platform("cpu"))
+    runtime = FakeRuntime(_seconds, platform=Platform.current("cpu"))
     protocol = Protocol(n_warmup=0, rounds=1, time_budget=600.0)
     series = [(block, (1,)) for block in draw_blocks(24)]
     points = run_benchmarks(runtime, protocol, folder / "points.json", series=series)
@@ -267,7 +267,7 @@ def operators(tmp_path_factory):
     costs = {op: _seconds(op) for op in operators_of_space(space, inputs).distinct}
     entries = tuple(OperatorEntry(cost, 0.9 * cost, 1.1 * cost, op) for op, cost in costs.items())
     table = OperatorTable(
-        space=reference_of(space), platform=current_platform("cpu"), input_shape=tuple(inputs.shape), entries=entries
+        space=reference_of(space), platform=Platform.current("cpu"), input_shape=tuple(inputs.shape), entries=entries
     )
     return table.save(tmp_path_factory.mktemp("operators") / "table.json")
 
@@ -292,7 +292,7 @@ def test_table_of_a_space_of_the_hub_is_searched_without_further_options(name):
     shape = tuple(example_inputs_of(made).shape)
     entry = OperatorEntry(1e-3, 1e-3, 1e-3, trace(nn.Conv2d(3, 4, 1), torch.zeros(1, 3, 8, 8)).operators[0].op)
     table = OperatorTable(
-        space=reference_of(made), platform=current_platform("cpu"), input_shape=shape, entries=(entry,)
+        space=reference_of(made), platform=Platform.current("cpu"), input_shape=shape, entries=(entry,)
     )
     asked = SpaceOptions(*[None] * len(dataclasses.fields(SpaceOptions)))
     pair = TensorDataset(torch.zeros(2, 3, 32, 32), torch.zeros(2).long())

@@ -97,8 +97,8 @@ def test_too_little_to_learn_from_is_said(run, fails, tmp_path):
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["--list", "--out", "a.bin"], "Unknown predictor with a version 'evolving'. There is: none."),
-        (["--name", "evolving:board"], "Unknown platform with kernels 'board'. There is: none."),
+        (["--list", "--out", "a.bin"], "Unknown predictor with a version 'evolving'. Available: none."),
+        (["--name", "evolving:board"], "Unknown platform with kernels 'board'. Available: none."),
         (["--remote", "farm:127.0.0.1:1"], "No farm answers at tcp://127.0.0.1:1: Connection refused."),
         (["--remote", "farm:127.0.0.1:1#a.b.fp32.t1"], "Give --remote farm:127.0.0.1:1 alone."),
         (["--dataset", "shipped"], "--dataset has no effect with --from-database. Omit it."),
@@ -122,4 +122,4 @@ def test_the_versions_of_all_predictors_are_listed_taken_and_saved(run, fails, t
     assert "Wrote version 3 to k.json" in run(*words, "--name", "evolving:board", "--list", "--out", "k.json").stdout
     assert Path("k.json").read_bytes() == b"file of evolving:board"
     assert "'k.json' exists" in fails(*words, "--list", "--out", "k.json")
-    assert "Unknown version of 'evolving' '4'. There is: 1, 2, 3." in fails(*words, "--take", 4)
+    assert "Unknown version of 'evolving' '4'. Available: 1, 2, 3." in fails(*words, "--take", 4)

@@ -193,7 +193,7 @@ def test_a_fallback_and_an_ensemble_have_names(run, fails, tables):
         ),
         (
             ["table", "import", "lut.txt", "--format", "xml", "--out", "t.json"],
-            "Unknown format 'xml'. There is: ofa, ofa-yaml",
+            "Unknown format 'xml'. Available: ofa, ofa-yaml",
         ),
         (
             ["table", "export", "absent.json", "--format", "csv", "--unit", "ms", "--out", "t.csv"],
@@ -221,11 +221,11 @@ def test_a_fallback_and_an_ensemble_have_names(run, fails, tables):
         (["table", "subset", "TINY", "--out", "t.json"], "Say what to keep, with --layers or --choices"),
         (
             ["table", "subset", "TINY", "--layers", "layer99", "--out", "t.json"],
-            "Unknown layer 'layer99'. There is: stem, layer0",
+            "Unknown layer 'layer99'. Available: stem, layer0",
         ),
         (
             ["table", "subset", "TINY", "--choices", "k9", "--out", "t.json"],
-            "Unknown choice 'k9'. There is: conv, k3_e1",
+            "Unknown choice 'k9'. Available: conv, k3_e1",
         ),
     ],
 )

@@ -12,7 +12,7 @@ from tiny import TINY, make_table
 
 from nni_latency.cli import _adapt
 from nni_latency.estimators import TransferEstimator
-from nni_latency.platforms import Platform, current_platform
+from nni_latency.platforms import Platform
 from nni_latency.spaces import FBNetSpace
 from nni_latency.tables import LookupTable
 from nni_latency.testing import FakeRuntime
@@ -114,8 +114,8 @@ def test_transfer_takes_a_target_of_few_networks_whole_and_saves_the_estimator(r
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        (["--target-device", "old"], "has no series 'old'. There is: new."),
-        (["--source-device", "a,c"], "has no series 'c'. There is: a, b."),
+        (["--target-device", "old"], "has no series 'old'. Available: new."),
+        (["--source-device", "a,c"], "has no series 'c'. Available: a, b."),
         (["--from", "absent.csv"], "Cannot read 'absent.csv': No such file or directory."),
     ],
 )
@@ -143,7 +143,7 @@ def known(tmp_path):
 
 @pytest.fixture
 def machine(monkeypatch):
-    runtime = FakeRuntime(lambda op: 1e-6 * (1 + sum(map(ord, op.op_key)) % 997), platform=current_platform("cpu"))
+    runtime = FakeRuntime(lambda op: 1e-6 * (1 + sum(map(ord, op.op_key)) % 997), platform=Platform.current("cpu"))
     monkeypatch.setattr(_adapt, "make_runtime", lambda *arguments: runtime)
 
 
@@ -151,7 +151,7 @@ def machine(monkeypatch):
 def test_adapt_measures_few_networks_and_writes_a_table(run, machine, known, tmp_path):
     shown = run("adapt", "--from", *known, "--samples", "6", "--rounds", "2", "--out", "new.json", "--save", "E.json")
     table = LookupTable.load("new.json")
-    assert table.platform == current_platform("cpu")
+    assert table.platform == Platform.current("cpu")
     assert "6 networks in" in shown.stdout
     assert sum(entry.n_samples for entry in table.searched[0].entries.values()) == 6
     assert table.protocol is not None

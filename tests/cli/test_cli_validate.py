@@ -11,7 +11,7 @@ from tiny import TINY, TINY_OPTIONS, stored_rounds
 from nni_latency.cli import _remote_options
 from nni_latency.errors import MeasurementError
 from nni_latency.measurement import Protocol
-from nni_latency.platforms import current_platform
+from nni_latency.platforms import Platform
 from nni_latency.spaces import FBNetSpace
 from nni_latency.tables import build_table
 from nni_latency.testing import FakeRuntime
@@ -31,7 +31,7 @@ class _Invented:
         patch.setattr(_remote_options, "make_runtime", lambda *arguments: self.runtime())
 
     def runtime(self):
-        return FakeRuntime(self.latencies, drift=self._drift, platform=current_platform("cpu"))
+        return FakeRuntime(self.latencies, drift=self._drift, platform=Platform.current("cpu"))
 
     def _drift(self):
         self.runs += 1
@@ -43,7 +43,7 @@ class _Invented:
 @pytest.fixture(scope="module")
 def exact(tmp_path_factory):
     out = tmp_path_factory.mktemp("exact") / "exact.json"
-    runtime = FakeRuntime(_seconds, platform=current_platform("cpu"))
+    runtime = FakeRuntime(_seconds, platform=Platform.current("cpu"))
     build_table(FBNetSpace(**TINY).measure_plan(), runtime, Protocol(n_warmup=0, rounds=2, time_budget=1e9), out)
     return out
 
@@ -102,7 +102,7 @@ def validated(run, built, tmp_path_factory):
 def test_validation_of_this_machine_writes_its_files(validated):
     out, _ = validated
     content = json.loads(out.read_text())
-    assert content["platform"]["id"] == current_platform("cpu").id
+    assert content["platform"]["id"] == Platform.current("cpu").id
     assert [item["name"] for item in content["networks"]][-2:] == ["random 3", "random 4"]
     assert all(item["measured"] > 0 and item["n_samples"] > 1 for item in content["networks"])
     assert imread(out.with_suffix(".png")).std() > 0.02
@@ -217,8 +217,8 @@ def test_validation_may_begin_anew(validate, tmp_path):
     ("options", "complaint"),
     [
         (["--require", "nonsense"], "A requirement must be a score and its limit, such as within10=0.95."),
-        (["--require", "within20=0.9"], "Unknown score 'within20'. There is: within5, within10, spearman"),
-        (["--device", "cuda:7"], "Unknown device 'cuda:7'. There is: cpu"),
+        (["--require", "within20=0.9"], "Unknown score 'within20'. Available: within5, within10, spearman"),
+        (["--device", "cuda:7"], "Unknown device 'cuda:7'. Available: cpu"),
         (["--networks", "-1"], "-1 is not in the range x>=0"),
         (["--budget", "soon"], "A duration must be a positive number"),
         (["--half-width", "1"], "1.0 is not in the range 0<=x<1"),
@@ -243,7 +243,7 @@ def test_table_of_another_platform_is_refused_before_anything_is_measured(fails,
     altered(platform={**json.loads(machine.table.read_text())["platform"], "device": "pi"})
     complaint = fails("validate", machine.table)
     assert "latency on pi." in complaint
-    assert current_platform("cpu").device in complaint
+    assert Platform.current("cpu").device in complaint
 
 
 @pytest.mark.parametrize(("table", "complaint"), [("energy", "energy"), ("holes", "k3_e1")])

@@ -227,7 +227,7 @@ def test_another_state_of_a_platform_is_a_new_beginning(store, tmp_path):
 
 
 def test_a_platform_without_kernels_is_named(store):
-    with pytest.raises(UnknownNameError, match=r"Unknown platform with kernels 'board'. There is: none"):
+    with pytest.raises(UnknownNameError, match=r"Unknown platform with kernels 'board'. Available: none"):
         evolve(store, name="evolving:board")
 
 

@@ -12,12 +12,11 @@ from prepared import prepare
 from torch import nn
 
 from nni_latency.measurement.runtimes import TorchEager
-from nni_latency.spaces import FBNetSpace, choices_of
-from nni_latency.spaces._fbnet_blocks import InvertedResidual
+from nni_latency.spaces import FBNetBlock, FBNetSpace, choices_of
 
 
 def make_block():
-    return InvertedResidual(16, 16, kernel_size=5, stride=1, expansion=3, groups=2)
+    return FBNetBlock(16, 16, kernel_size=5, stride=1, expansion=3, groups=2)
 
 
 def make_network():

@@ -11,13 +11,20 @@ from torch import nn
 from troublemakers import PlainRuntime, fine, raising
 
 from nni_latency.errors import InvalidValueError, MeasurementError
-from nni_latency.measurement import CandidateError, LocalBench, LocalBenches, Meter, Protocol, Subject, cold_chain
-from nni_latency.measurement._cold import flush_size, near_flush_size
+from nni_latency.measurement import (
+    CandidateError,
+    LocalBench,
+    LocalBenches,
+    Meter,
+    Protocol,
+    Subject,
+    cold_chain,
+    flush_size,
+    near_flush_size,
+)
 from nni_latency.measurement.runtimes import TorchEager
-from nni_latency.platforms._caches import read_size
 from nni_latency.tables import candidate_subjects
 from nni_latency.testing import FakeRuntime, fake_plan
-from nni_latency.testing._runtime import REFERENCE
 
 _LATENCIES = {"a": {"x": 0.5, "y": 1.0}, "b": {"x": 2.0, "y": 4.0}}
 
@@ -42,7 +49,7 @@ def open_bench():
 
 def test_visit_times_parts_whole_and_reference(open_bench):
     visit = open_bench().visit(["a/y", "b/x"])
-    assert (visit.reference, visit.parts, visit.samples) == (REFERENCE, [[1.0, 2.0]], {"latency": [3.0]})
+    assert (visit.reference, visit.parts, visit.samples) == (2.0**-10, [[1.0, 2.0]], {"latency": [3.0]})
 
 
 def test_visit_takes_as_many_runs_as_the_protocol_says(open_bench):
@@ -140,7 +147,7 @@ def test_error_of_the_package_is_not_blamed_on_the_subject(open_bench):
 def test_clock_that_gives_no_times_is_refused(open_bench, seconds):
     bench = open_bench()
     bench.runtime.clock.intervals = lambda marks: [seconds] * (len(marks) - 1)
-    with pytest.raises(MeasurementError, match=rf"The clock gave \[{seconds}\], which are no times") as info:
+    with pytest.raises(MeasurementError, match=rf"The clock returned \[{seconds}\], which are not valid times") as info:
         bench.visit(["a/x", "b/x"])
     assert not isinstance(info.value, CandidateError)
 
@@ -189,26 +196,29 @@ def test_operator_alone_runs_on_inputs_that_were_just_made(open_bench):
     assert 0 < product < flush
 
 
+def _write_caches(root, caches):
+    for index, (level, text) in caches.items():
+        folder = root / f"sys/devices/system/cpu/cpu0/cache/index{index}"
+        folder.mkdir(parents=True)
+        (folder / "level").write_text(f"{level}\n")
+        (folder / "size").write_text(f"{text}\n")
+
+
 def test_flush_is_larger_than_the_caches(tmp_path):
     assert 64 * 2**20 <= flush_size() <= 512 * 2**20
-    (tmp_path / "size").write_text("32768K\n")
-    assert read_size(tmp_path / "size") == 32 * 2**20
-    assert read_size(tmp_path / "absent") == 0
+    assert flush_size(tmp_path) == 64 * 2**20
+    _write_caches(tmp_path, {"0": ("1", "48K"), "3": ("3", "65536K"), "4": ("3", "unknown")})
+    assert flush_size(tmp_path) == 128 * 2**20
 
 
 @pytest.mark.parametrize(
     ("caches", "size"),
     [({"0": ("1", "48K"), "2": ("2", "2048K"), "3": ("3", "480M")}, 4), ({"2": ("2", "64M")}, 16), ({}, 4)],
 )
-def test_near_caches_are_those_up_to_the_second_level(caches, size, tmp_path, monkeypatch):
+def test_near_caches_are_those_up_to_the_second_level(caches, size, tmp_path):
     """What is behind them is left alone, however large it is; where nothing is known, a usual size counts."""
-    for index, (level, text) in caches.items():
-        folder = tmp_path / f"index{index}"
-        folder.mkdir()
-        (folder / "level").write_text(f"{level}\n")
-        (folder / "size").write_text(f"{text}\n")
-    monkeypatch.setattr("nni_latency.platforms._caches._CACHES", tmp_path)
-    assert near_flush_size() == size * 2**20
+    _write_caches(tmp_path, caches)
+    assert near_flush_size(tmp_path) == size * 2**20
 
 
 class _Mixed(nn.Module):

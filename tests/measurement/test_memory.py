@@ -12,18 +12,17 @@ from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
 from nni_latency.errors import InvalidValueError, MeasurementError, UnknownNameError
-from nni_latency.measurement import _memory
-from nni_latency.measurement._memory import activation_memory, cuda_activation_memory, parameter_memory
+from nni_latency.measurement import activation_memory, cuda_activation_memory, parameter_memory
 from nni_latency.operators import ChannelShuffle
-from nni_latency.spaces._fbnet_blocks import ClassificationHead, ConvBlock, InvertedResidual, Skip
+from nni_latency.spaces import ClassificationHead, ConvBlock, FBNetBlock, Skip
 
 #: A picture of 3 channels and 16 x 16 pixels, and what 8 channels of it take [byte].
 _SHAPE, _INPUT, _HIDDEN = (1, 3, 16, 16), 4 * 3 * 256, 4 * 8 * 256
 _BLOCKS = {
     "conv": (lambda: ConvBlock(3, 8, 3, 2), (2, 3, 15, 15)),
-    "residual": (lambda: InvertedResidual(16, 16, 3, 1, 6), (2, 16, 14, 14)),
-    "stride": (lambda: InvertedResidual(16, 24, 5, 2, 3), (1, 16, 14, 14)),
-    "grouped": (lambda: InvertedResidual(16, 16, 3, 1, 1, groups=2), (3, 16, 7, 7)),
+    "residual": (lambda: FBNetBlock(16, 16, 3, 1, 6), (2, 16, 14, 14)),
+    "stride": (lambda: FBNetBlock(16, 24, 5, 2, 3), (1, 16, 14, 14)),
+    "grouped": (lambda: FBNetBlock(16, 16, 3, 1, 1, groups=2), (3, 16, 7, 7)),
     "shuffle": (lambda: ChannelShuffle(4), (1, 16, 7, 7)),
     "skip": (Skip, (1, 16, 7, 7)),
     "head": (lambda: ClassificationHead(16, 64, 10), (2, 16, 7, 7)),
@@ -137,7 +136,7 @@ def test_activation_memory_is_the_same_with_and_without_computing(name):
 def test_activation_memory_of_an_inverted_residual():
     """Expanded channels before and after normalisation are the most; ReLU works in place."""
     elements = 14 * 14
-    block = InvertedResidual(16, 24, 3, 2, 6)
+    block = FBNetBlock(16, 24, 3, 2, 6)
     assert _count(block, torch.zeros(1, 16, 14, 14)) == 4 * elements * (16 + 2 * 96)
 
 
@@ -350,7 +349,7 @@ def test_activation_memory_is_that_of_inference_although_parameters_need_gradien
 def _fake_cuda(monkeypatch, before, peak):
     """Let the processor stand for a GPU whose allocator says these numbers."""
     calls = []
-    monkeypatch.setattr(_memory, "resolve_device", lambda name: "cpu")
+    monkeypatch.setattr("nni_latency.measurement._memory.resolve_device", lambda name: "cpu")
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: calls.append("before") or before)
     monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda device: calls.append("reset"))
     monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: calls.append("peak") or peak)
@@ -387,7 +386,7 @@ def test_cuda_activation_memory_reports_a_full_gpu(monkeypatch):
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU here")
 def test_cuda_activation_memory_needs_a_gpu():
-    with pytest.raises(UnknownNameError, match=r"Unknown device 'cuda'\. There is: cpu\."):
+    with pytest.raises(UnknownNameError, match=r"Unknown device 'cuda'\. Available: cpu\."):
         cuda_activation_memory(nn.ReLU(), torch.zeros(1))
 
 
@@ -399,7 +398,7 @@ def test_cuda_activation_memory_needs_a_gpu():
         (nn.Sequential(nn.ReLU(), nn.Sigmoid()), (3, 5, 7), 0),
         (Function(lambda x: x + x.cos().sin()), (1, 1001), 0),
         (_convolution(nn.ReLU()), (64, 3, 128, 128), 2**25),
-        (InvertedResidual(16, 16, 3, 1, 6), (64, 16, 112, 112), 2**26),
+        (FBNetBlock(16, 16, 3, 1, 6), (64, 16, 112, 112), 2**26),
     ],
     ids=["elementwise", "branches", "convolution", "residual"],
 )

@@ -29,18 +29,19 @@ from nni_latency.errors import (
 from nni_latency.loading import load_meter
 from nni_latency.measurement import CoarseMeterError, LocalBench, LocalBenches, Protocol, Visit, WindowLostError
 from nni_latency.measurement.meters import (
+    LOAD_PATTERN,
     ConstantMeter,
+    CounterMeter,
     CsvMeter,
     HttpMeter,
     NvmlMeter,
     PowerLog,
     RaplMeter,
+    SampledMeter,
     ZeusMeter,
-    _power_log,
     clock_offset,
     update_period,
 )
-from nni_latency.measurement.meters._csv import _PATTERN, columns_of
 from nni_latency.plugins import Registration
 from nni_latency.tables import candidate_subjects
 from nni_latency.testing import FakeMeter, FakeRuntime, check_meter, fake_plan
@@ -179,7 +180,7 @@ def test_rapl_that_stalls_in_a_window_is_said(powercap):
 
 
 @pytest.mark.parametrize(("source", "device", "message"), [
-    ("rapl", "cuda:0", r"'rapl' reads processors, not 'cuda:0'\. Take the meter 'nvml'"),
+    ("rapl", "cuda:0", r"'rapl' reads processors, not 'cuda:0'\. Use the meter 'nvml'"),
     ("nvml", "cpu", r"'nvml' reads NVIDIA GPUs, not 'cpu'"),
     ("nvml:volts", "cuda:0", r"takes 'energy' or 'power'.*'volts'"),
     ("constant:much", "cpu", r"positive power in watts, as in constant:15\. Got 'much'"),
@@ -202,7 +203,7 @@ def test_load_meter_knows_names_and_defaults():
     assert load_meter(meter) is meter
     with pytest.raises(UnknownNameError, match=r"Unknown meter 'thermometer'"):
         load_meter("thermometer")
-    with pytest.raises(UnknownNameError, match=r"Unknown domain of RAPL 'gpu'\. There is: all, "):
+    with pytest.raises(UnknownNameError, match=r"Unknown domain of RAPL 'gpu'\. Available: all, "):
         load_meter("rapl:gpu")
 
 
@@ -331,12 +332,12 @@ class Driver:
 @pytest.fixture
 def gpu(monkeypatch, tmp_path):
     """Return a function that makes a meter of a GPU."""
-    monkeypatch.setattr("nni_latency.platforms._nvml.nvml_index", lambda index: index)
-    monkeypatch.setattr("nni_latency.measurement.meters._nvml.PowerSamples.watch", 0.2)
-    monkeypatch.setattr("nni_latency.measurement.meters._nvml.PowerSamples.settling", 0.05)
-    monkeypatch.setattr("nni_latency.measurement.meters._nvml._LOOK_EVERY", 0.005)
-    monkeypatch.setattr("nni_latency.measurement.meters._sampled.IDLE_SECONDS", 0.1)
-    monkeypatch.setattr("nni_latency.measurement.meters._counter.IDLE_SECONDS", 0.1)
+    monkeypatch.setattr("torch.cuda._get_nvml_device_index", lambda index: index)
+    monkeypatch.setattr(SampledMeter, "watch", 0.2)
+    monkeypatch.setattr(NvmlMeter, "power_settling", 0.05)
+    monkeypatch.setattr(NvmlMeter, "look_every", 0.005)
+    monkeypatch.setattr(SampledMeter, "idle_time", 0.1)
+    monkeypatch.setattr(CounterMeter, "idle_time", 0.1)
     return lambda way="", **traits: NvmlMeter("cuda:0", way, nvml=Driver(**traits), root=tmp_path)
 
 
@@ -378,7 +379,7 @@ def test_nvml_takes_the_power_once_it_is_settled(gpu):
 
 def test_nvml_that_can_not_do_as_asked_says_what_the_driver_said(gpu):
     with (
-        pytest.raises(MeasurementError, match=r"tells nothing that nvml:energy reads \(energy: Not Supported\)"),
+        pytest.raises(MeasurementError, match=r"has nothing that nvml:energy can read \(energy: Not Supported\)"),
         gpu("energy", counter=False).session(),
     ):
         pass
@@ -463,7 +464,7 @@ def test_clock_offset_is_found_from_the_load():
     begin, offset, step = 1000.0, -7.36, 0.5
     times = np.arange(begin + offset - 1, begin + offset + 12, 0.1)
     place = ((times - begin - offset) // step).astype(int)
-    load = np.array([_PATTERN[index] if 0 <= index < len(_PATTERN) else 0 for index in place])
+    load = np.array([LOAD_PATTERN[index] if 0 <= index < len(LOAD_PATTERN) else 0 for index in place])
     watts = 30 + 8 * load + np.random.default_rng(0).normal(0, 1, len(times))
     found, clear = clock_offset(times, watts, begin)
     assert found == pytest.approx(offset, abs=0.1)
@@ -494,7 +495,7 @@ class _Logger(threading.Thread):
 def logger(tmp_path, monkeypatch):
     monkeypatch.setattr(CsvMeter, "settling", 0.05)
     monkeypatch.setattr(CsvMeter, "watch", 0.3)
-    monkeypatch.setattr("nni_latency.measurement.meters._sampled.IDLE_SECONDS", 0.1)
+    monkeypatch.setattr(CsvMeter, "idle_time", 0.1)
     thread = _Logger(tmp_path / "plug.csv")
     thread.start()
     yield thread
@@ -507,7 +508,7 @@ def test_csv_reads_what_is_added_by_this_machines_clock(logger, monkeypatch):
     meter = CsvMeter(logger.path, offset=3.0, every=0.01)
     with meter.session():
         assert _window(meter) == pytest.approx(40.0, rel=0.01)
-        monkeypatch.setattr("nni_latency.measurement.meters._sampled._PATIENCE", 0.5)
+        monkeypatch.setattr(meter, "patience", 0.5)
         logger.over.set()
         logger.join()
         meter.start()
@@ -554,14 +555,21 @@ def test_csv_of_a_line_that_is_no_reading_is_said(logger):
         logger.join()
         with logger.path.open("a") as file:
             file.write("oops,1\n")
-        with pytest.raises(MeasurementError, match=r"no time and power: 'oops,1'"):
+        with pytest.raises(MeasurementError, match=r"without a time and a power: 'oops,1'"):
             meter._await(time.perf_counter() + 1.0, "died")
 
 
 def test_csv_needs_columns_of_time_and_power(tmp_path):
-    assert columns_of("Time (s),Watts", "x") == (0, 1, 1.0)
-    with pytest.raises(FileFormatError, match=r"no columns of time and power.*'a,b'"):
-        columns_of("a,b\n", "x")
+    path = tmp_path / "plug.csv"
+    path.write_text("Time (s),Watts\n")
+    meter = CsvMeter(path, offset=0.0)
+    with meter.opened():
+        with path.open("a") as file:
+            file.write(f"{time.time()},7.5\n")
+        assert [watts for _, watts in meter.readings()] == [7.5]
+    path.write_text("a,b\n")
+    with pytest.raises(FileFormatError, match=r"no columns of time and power.*'a,b'"), meter.opened():
+        pass
     with pytest.raises(InvalidValueError, match=r"The offset of .* must be seconds\. Got 'soon'"):
         CsvMeter.of("cpu", f"{tmp_path / 'x.csv'},offset=soon")
 
@@ -675,7 +683,7 @@ def test_every_built_in_meter_keeps_the_contract(powercap, gpu, logger, plug, mo
     for meter in (gpu("energy"), gpu("power"), CsvMeter(logger.path, offset=3.0, every=0.01)):
         check_meter(meter, lambda: time.sleep(0.005))
     # What a gap is has tests of its own: a busy machine may answer no request for a while.
-    monkeypatch.setattr(_power_log, "_LEAST_GAP", 10.0)
+    monkeypatch.setattr(PowerLog, "least_gap", 10.0)
     check_meter(HttpMeter(plug(lambda: time.time() % 1e-3 + 5), every=0.01), lambda: time.sleep(0.005))
 
 

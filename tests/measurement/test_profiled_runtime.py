@@ -96,7 +96,7 @@ def test_kernels_side_by_side_take_what_their_own_nodes_take():
         subjects = [Subject(key, build, inputs.get(key, (1, 4, 6, 6)), "kernel") for key, build in builds.items()]
         values = [runtime.inputs(subject.inputs) for subject in subjects]
         stages = [runtime.prepare(subject, value) for subject, value in zip(subjects, values, strict=True)]
-        together, value = runtime.beside(stages, values)
+        together, value = runtime.join_parallel(stages, values)
         results = together(value)
         for stage, own, result in zip(stages, values, results, strict=True):
             assert result.shape == stage(own).shape

@@ -18,8 +18,7 @@ from prepared import prepare
 from torch import nn
 
 from nni_latency.measurement import Subject
-from nni_latency.measurement.runtimes import TorchScript
-from nni_latency.measurement.runtimes._settling import settle
+from nni_latency.measurement.runtimes import TorchScript, settle
 
 # Largest difference, as a share of the largest output.
 _TOLERANCE = {"fp32": 1e-5, "bf16": 5e-2, "fp16": 1e-2}

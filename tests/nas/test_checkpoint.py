@@ -124,7 +124,7 @@ def test_file_that_is_no_checkpoint_is_refused(checkpoint, content):
         save_file({"random": torch.zeros(1)}, made.path, metadata=content)
     else:
         made.path.write_bytes((content or "").encode())
-    with pytest.raises(FileFormatError, match="is no checkpoint of a search"):
+    with pytest.raises(FileFormatError, match="is not a checkpoint of a search"):
         made.state  # noqa: B018
 
 

@@ -9,7 +9,9 @@ from toys import FASTEST, LATENCIES, Listed, Toy, penalty_of, profiler_of, searc
 from nni_latency.errors import MismatchError, UnreachableTargetError
 from nni_latency.imports import quiet_nni
 from nni_latency.nas import LatencyPenalty, LatencyProfiler, likeliest_sample
-from nni_latency.nas._depth import depth_logits, proxyless_depths
+
+# Private: the distribution is compared with the one that NNI computes.
+from nni_latency.nas._penalty import depth_logits, proxyless_depths
 from nni_latency.tables import LookupTable
 
 with quiet_nni():

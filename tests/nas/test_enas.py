@@ -11,7 +11,9 @@ from toys import FASTEST, LATENCIES, Toy, penalty_of, profiler_of, reversed_late
 from nni_latency.errors import InvalidValueError, UnreachableTargetError
 from nni_latency.imports import quiet_nni
 from nni_latency.nas import ENAS, LatencyFilter, LatencyProfiler
-from nni_latency.nas._controller import Controller
+
+# Private: what the controller draws is compared with the probabilities that it states.
+from nni_latency.nas._enas import Controller
 
 with quiet_nni():
     from nni.nas.nn.pytorch import InputChoice, LayerChoice, ModelSpace, Repeat

@@ -7,7 +7,7 @@ import torch
 
 from nni_latency.errors import MismatchError
 from nni_latency.estimators import AdditiveCost
-from nni_latency.nas._expectation import ExpectedCost
+from nni_latency.nas import ExpectedCost
 
 _UNEQUAL = AdditiveCost(1.0, {"a": {"x": 1.0, "y": 3.0}, "b": {"x": 2.0, "y": 4.0, "z": 6.0}, "c": {"x": 5.0}})
 _EQUAL = AdditiveCost(0.5, {"a": {"x": 1.0, "y": 3.0}, "b": {"x": 2.0, "y": 4.0}})

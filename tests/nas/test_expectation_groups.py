@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from unittest import mock
 
 import numpy as np
 import pytest
@@ -12,13 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nni_latency.errors import InvalidValueError, MismatchError, UnreachableTargetError
-from nni_latency.estimators import AdditiveCost
-from nni_latency.estimators._derived import Derived
-from nni_latency.estimators._grouped import CostTable, GroupedCost
-from nni_latency.nas import _likeliest
-from nni_latency.nas._expectation import ExpectedCost
-from nni_latency.nas._expectation_groups import ExpectedGroups, expected_cost
-from nni_latency.nas._likeliest import likeliest_together
+from nni_latency.estimators import AdditiveCost, CostTable, Derived, GroupedCost
+from nni_latency.nas import ExpectedCost, ExpectedGroups, expected_cost, likeliest_together
 
 VALUES = {"depth": (1, 2, 3), "kernel": (3, 5), "width": (8, 16)}
 
@@ -137,8 +131,8 @@ def test_likeliest_network_where_choices_act_together(small, numbers, share, is_
     low, high = (pick(value for _, value, _ in networks) for pick in (min, max))
     target = low + share * (high - low) + 1e-9
     floor = 0.5 * (low + target) if is_bounded else 0.0
-    with mock.patch.object(_likeliest, "SMALL_SPACE", small):
-        found = likeliest_together(cost, dict(zip(VALUES, rows, strict=True)), target, floor=floor)
+    scores = dict(zip(VALUES, rows, strict=True))
+    found = likeliest_together(cost, scores, target, floor=floor, exhaustive=small)
     assert cost(found) <= target
     inside = [item for item in networks if floor <= item[1] <= target]
     if inside and small:

@@ -10,7 +10,6 @@ from toys import search, seeded
 from nni_latency.estimators import CostTable, GroupedCost
 from nni_latency.imports import quiet_nni
 from nni_latency.nas import FBNet, LatencyPenalty, LatencyProfiler, likeliest_sample
-from nni_latency.nas import _fbnet as fbnet_module
 
 with quiet_nni():
     from nni.nas.nn.pytorch import InputChoice, LayerChoice, ModelSpace, Repeat
@@ -70,7 +69,7 @@ def test_penalty_steers_choices_that_act_together(kind):
 
 @pytest.mark.slow
 def test_fbnet_meets_the_target_where_choices_act_together(monkeypatch):
-    monkeypatch.setattr(fbnet_module, "LatencyProfiler", Preset)
+    monkeypatch.setattr("nni_latency.nas._fbnet.LatencyProfiler", Preset)
     for target in (2.1e-3, 4.1e-3):
         strategy = FBNet(latency_estimator="preset", target=target, arc_learning_rate=0.3, warmup_epochs=0)
         found = search(seeded(Wired), strategy, epochs=3)

@@ -10,8 +10,7 @@ from toys import LATENCIES, Toy, profiler_of
 
 from nni_latency.errors import InvalidValueError
 from nni_latency.imports import quiet_nni
-from nni_latency.nas import FBNetLoss, SharedGumbelSoftmax
-from nni_latency.nas._penalty import architecture_parameters
+from nni_latency.nas import FBNetLoss, SharedGumbelSoftmax, architecture_parameters
 
 with quiet_nni():
     from nni.nas.strategy import DARTS

@@ -223,7 +223,7 @@ def test_profiler_refuses_a_choice_of_several_inputs():
             self.inputs = InputChoice(n_candidates=2, n_chosen=1, label="inputs")
 
     table = LookupTable.from_latencies({"inputs": [0, 1]}, {"inputs": {0: 1e-3, 1: 1e-3}})
-    with pytest.raises(InvalidValueError, match=r"The label 'inputs' is no choice among values but a CategoricalMult"):
+    with pytest.raises(InvalidValueError, match=r"The label 'inputs' is not a choice among values but a Categorical"):
         LatencyProfiler(Several(), latency_estimator=table)
 
 
@@ -241,7 +241,7 @@ def test_profiler_refuses_an_estimator_of_a_wrong_type(wrong):
 
 
 def test_profiler_names_an_unknown_estimator():
-    with pytest.raises(UnknownNameError, match=r"Unknown estimator 'crystal-ball'\. There is:"):
+    with pytest.raises(UnknownNameError, match=r"Unknown estimator 'crystal-ball'\. Available:"):
         LatencyProfiler(Toy(), latency_estimator="crystal-ball")
 
 

@@ -107,7 +107,7 @@ def test_accuracy_is_a_finite_number(accuracy, listening):
 
 @pytest.mark.parametrize("name", ["default", "latency_ms"])
 def test_further_numbers_do_not_replace_others(name):
-    with pytest.raises(InvalidValueError, match=rf"must have names of their own\. Got {name!r}"):
+    with pytest.raises(InvalidValueError, match=rf"must have unused names\. Got {name!r}"):
         report_with_cost(0.5, profiler_of(Toy()), SAMPLE, **{name: 1.0})
 
 

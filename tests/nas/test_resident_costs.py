@@ -16,8 +16,7 @@ from toys import LATENCIES, SCORES, Toy, evaluator_for, module_of, seeded, table
 from nni_latency.errors import InvalidValueError
 from nni_latency.estimators import AdditiveCost
 from nni_latency.imports import quiet_nni
-from nni_latency.nas import FBNet, LatencyProfiler
-from nni_latency.nas._expectation import ExpectedCost
+from nni_latency.nas import ExpectedCost, FBNet, LatencyProfiler
 from nni_latency.spaces import CANDIDATES, FBNetSpace
 from nni_latency.tables import LookupTable, Residency
 from nni_latency.units import with_article

@@ -68,7 +68,7 @@ def test_a_filter_of_nni_keeps_the_range():
 
 def test_a_space_that_can_not_be_followed_is_costed_network_by_network():
     space = Endless()
-    with pytest.warns(UserWarning, match=r"'rate' is no choice among values but a Numerical"):
+    with pytest.warns(UserWarning, match=r"'rate' is not a choice among values but a Numerical"):
         profiler = LatencyProfiler(space, torch.zeros(1, 4), latency_estimator=ByMacs())
     small, large = (profiler.profile({"rate": 0.5, "width": width}) for width in (4, 64))
     assert (small, large) == (pytest.approx(1.5 * (1e-6 + 16e-9)), pytest.approx(1.5 * (1e-6 + 256e-9)))

@@ -22,12 +22,12 @@ from nni_latency.nas import (
     SearchSettings,
     check_images,
     check_strategy,
+    freeze_trained,
     is_one_shot,
     make_strategy,
     run_search,
     run_trials,
 )
-from nni_latency.nas._freezing import freeze_trained
 from nni_latency.spaces import draw_samples, hub_space, network_of
 
 with quiet_nni():
@@ -181,7 +181,7 @@ def test_interrupt_of_a_trial_ends_the_search_at_once(pictures, capfd):
 
 
 def test_unknown_strategy_lists_those_that_there_are():
-    with pytest.raises(UnknownNameError, match=r"Unknown strategy 'luck'\. There is: fbnet, darts"):
+    with pytest.raises(UnknownNameError, match=r"Unknown strategy 'luck'\. Available: fbnet, darts"):
         make_strategy("luck", _aim(Layers()))
 
 

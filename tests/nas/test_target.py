@@ -13,8 +13,7 @@ from toys import LATENCIES, Toy, profiler_of, search, seeded, table_of
 
 from nni_latency.errors import InvalidValueError, UnreachableTargetError
 from nni_latency.imports import quiet_nni
-from nni_latency.nas import FBNet, TargetPenalty, found_sample, likeliest_sample
-from nni_latency.nas._penalty import architecture_parameters
+from nni_latency.nas import FBNet, TargetPenalty, architecture_parameters, found_sample, likeliest_sample
 
 with quiet_nni():
     from nni.nas.strategy import DARTS

@@ -11,8 +11,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from nni_latency.imports import quiet_nni
-from nni_latency.nas import LatencyPenalty, LatencyProfiler
-from nni_latency.nas._penalty import architecture_parameters
+from nni_latency.nas import LatencyPenalty, LatencyProfiler, architecture_parameters
 from nni_latency.tables import LookupTable
 
 with quiet_nni():

@@ -18,7 +18,7 @@ from nni_latency.operators import (
     trace,
     trace_both,
 )
-from nni_latency.spaces._fbnet_blocks import ConvBlock, InvertedResidual
+from nni_latency.spaces import ConvBlock, FBNetBlock
 
 
 class _Describing(nn.Module):
@@ -154,7 +154,7 @@ def test_captured_same_convolution_has_the_short_key():
 
 
 def test_blocks_of_a_table_describe_themselves():
-    model = nn.Sequential(ConvBlock(3, 8), InvertedResidual(8, 8, 3, 1, 6))
+    model = nn.Sequential(ConvBlock(3, 8), FBNetBlock(8, 8, 3, 1, 6))
     kinds = [op.kind for _, op in capture_operators(model, torch.zeros(1, 3, 8, 8))]
     assert kinds == ["conv_block", "inverted_residual"]
 

@@ -12,7 +12,7 @@ from torch import nn
 
 from nni_latency.errors import InvalidValueError
 from nni_latency.operators import Features, OpSpec, capture_operators, features_of
-from nni_latency.spaces._fbnet_blocks import ClassificationHead, ConvBlock, InvertedResidual, Skip
+from nni_latency.spaces import ClassificationHead, ConvBlock, FBNetBlock, Skip
 
 _X = (2, 8, 6, 5)
 _ELEMENTS = 2 * 8 * 6 * 5
@@ -50,10 +50,10 @@ _CLOSED_FORMS = {
 _BLOCKS = {
     "conv_block": ConvBlock(8, 16, 3, 2),
     "conv_block without relu": ConvBlock(8, 16, 1, 1, relu=False),
-    "residual": InvertedResidual(8, 8, 5, 1, 3),
-    "strided": InvertedResidual(8, 12, 3, 2, 6),
-    "grouped": InvertedResidual(8, 8, 3, 1, 1, groups=2),
-    "grouped strided": InvertedResidual(8, 16, 5, 2, 1, groups=2),
+    "residual": FBNetBlock(8, 8, 5, 1, 3),
+    "strided": FBNetBlock(8, 12, 3, 2, 6),
+    "grouped": FBNetBlock(8, 8, 3, 1, 1, groups=2),
+    "grouped strided": FBNetBlock(8, 16, 5, 2, 1, groups=2),
     "classification_head": ClassificationHead(8, 24, 10),
     "skip": Skip(),
 }

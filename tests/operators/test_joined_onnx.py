@@ -6,7 +6,15 @@ import pytest
 import torch
 from torch import nn
 
-from nni_latency.operators import OnnxNetwork, beside_onnx, consumed_onnx, export_onnx, fed_onnx, join_onnx, trace
+from nni_latency.operators import (
+    OnnxNetwork,
+    add_consumers,
+    add_producers,
+    export_onnx,
+    join_onnx,
+    parallel_onnx,
+    trace,
+)
 
 pytest.importorskip("onnx", reason="the package onnx is not installed")
 
@@ -36,7 +44,7 @@ def test_networks_side_by_side_compute_what_each_computes_alone(order):
         (nn.Sequential(nn.Flatten(), nn.Linear(48, 5), nn.ReLU()), [image]),
     ]
     chosen = [cases[place] for place in order]
-    together = beside_onnx([_exported(*case) for case in chosen], [len(tensors) for _, tensors in chosen])
+    together = parallel_onnx([_exported(*case) for case in chosen], [len(tensors) for _, tensors in chosen])
     results = _run(together, [tensor.numpy() for _, tensors in chosen for tensor in tensors])
     for (module, tensors), result in zip(chosen, results, strict=True):
         assert result == pytest.approx(module(*tensors).detach().numpy(), abs=1e-5)
@@ -49,8 +57,8 @@ def test_layer_before_every_input_changes_no_shape_and_has_no_label():
     torch.manual_seed(0)
     image, row, tokens = torch.randn(1, 3, 4, 4), torch.randn(1, 5), torch.randn(1, 2, 5)
     cases = [(nn.Conv2d(3, 2, 1), image), (nn.Linear(5, 2), row), (nn.Linear(5, 2), tokens)]
-    together = beside_onnx([_exported(module, [tensor]) for module, tensor in cases], [1, 1, 1])
-    fed = fed_onnx(together)
+    together = parallel_onnx([_exported(module, [tensor]) for module, tensor in cases], [1, 1, 1])
+    fed = add_producers(together)
     made = [nn.MaxPool2d(3, 1, 1)(image), row.softmax(-1), tokens.softmax(-1)]
     results = _run(fed, [tensor.numpy() for _, tensor in cases])
     for (module, _), tensor, result in zip(cases, made, results, strict=True):
@@ -62,7 +70,7 @@ def test_layer_before_every_input_changes_no_shape_and_has_no_label():
 def test_what_takes_any_layout_is_fed_by_a_convolution():
     """A pooling alone would leave a feature map in the layout of the file."""
     first, second = torch.randn(1, 4, 6, 6), torch.randn(1, 4, 6, 6)
-    fed = fed_onnx(_exported(_Sum(), [first, second]))
+    fed = add_producers(_exported(_Sum(), [first, second]))
     average = nn.Conv2d(4, 4, 3, padding=1, groups=4, bias=False)
     nn.init.constant_(average.weight, 1 / 9)
     made = [nn.MaxPool2d(3, 1, 1)(average(tensor)) for tensor in (first, second)]
@@ -76,15 +84,15 @@ def test_what_works_on_one_map_in_any_layout_is_read():
     """A result of the whole network would have memory of its own; a sum of two maps and a convolution keep theirs."""
     maps = [torch.randn(1, 4, 6, 6) for _ in range(4)]
     cases = [(nn.ReLU(), maps[:1]), (nn.Conv2d(4, 2, 1), maps[1:2]), (_Sum(), maps[2:])]
-    together = beside_onnx([_exported(module, tensors) for module, tensors in cases], [1, 1, 2])
-    read = consumed_onnx(together)
+    together = parallel_onnx([_exported(module, tensors) for module, tensors in cases], [1, 1, 2])
+    read = add_consumers(together)
     results = _run(read, [tensor.numpy() for tensor in maps])
     wanted = [nn.MaxPool2d(3, 1, 1)(maps[0].relu()), cases[1][0](maps[1]), maps[2] + 2 * maps[3]]
     for result, tensor in zip(results, wanted, strict=True):
         assert result == pytest.approx(tensor.detach().numpy(), abs=1e-5)
     assert len(read.model.graph.node) == len(together.model.graph.node) + 1
     assert read.label_of([read.model.graph.node[-1].name]) is None
-    whole = _run(consumed_onnx(together, all_maps=True), [tensor.numpy() for tensor in maps])
+    whole = _run(add_consumers(together, all_maps=True), [tensor.numpy() for tensor in maps])
     for result, tensor in zip(whole, (maps[0].relu(), *wanted[1:]), strict=True):
         assert result == pytest.approx(nn.MaxPool2d(3, 1, 1)(tensor).detach().numpy(), abs=1e-5)
 

@@ -19,10 +19,10 @@ from nni_latency.operators import (
     count_operators,
     features_of,
     given_shapes,
+    parse_op_keys,
     parts_of,
     trace,
 )
-from nni_latency.operators._op_key import parse_op_keys
 
 FEATURES, ROWS = torch.zeros(2, 8, 6, 4), torch.zeros(2, 7, 16)
 

@@ -101,6 +101,7 @@ def test_shapes_may_change_in_every_iteration(tmp_path):
 
 
 def test_loops_that_run_too_much_are_refused(tmp_path, monkeypatch):
+    # Private: 100,000 operators would take too long.
     monkeypatch.setattr("nni_latency.operators._onnx_walk._MOST_OPERATORS", 500)
     inner = looped("trips")
     for _ in range(4):

@@ -284,6 +284,7 @@ def test_limits(tmp_path, monkeypatch):
     )
     with pytest.raises(InvalidValueError, match=r"has tensors of more than 2\^40 numbers: a"):
         read_onnx(path)
+    # Private: a file that reaches the limits would be too large.
     module = "nni_latency.operators._onnx_model"
     path = _save(tmp_path / "net.onnx", [helper.make_node("Relu", ["a"], ["b"])], [_value("a", 2, 2)], [_value("b")])
     monkeypatch.setattr(f"{module}._MOST_NODES", 0)

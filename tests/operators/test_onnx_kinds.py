@@ -301,6 +301,7 @@ def test_sorting_counts(tmp_path):
 
 def test_no_operator_of_onnx_is_taken_for_a_function_of_torch():
     """Where a name is that of a kind of ours, the operator is described on purpose."""
+    # Private: the tables must hold every kind that shares a name with an operator of ONNX.
     from nni_latency.operators._onnx_kinds import IDLE, LAYERS, PLAIN
 
     kinds, names = set(supported_kinds()), {item.name for item in onnx.defs.get_all_schemas() if not item.domain}

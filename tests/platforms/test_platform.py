@@ -12,13 +12,12 @@ from nni_latency.platforms import (
     Platform,
     check_same_platform,
     collect_facts,
-    current_platform,
+    device_slug,
     ids_named,
     list_devices,
     measure_speeds,
     resolve_device,
 )
-from nni_latency.platforms._platform import device_slug
 
 
 def test_id_holds_device_runtime_precision_and_threads():
@@ -114,23 +113,24 @@ def test_collect_facts_keeps_the_order_and_the_list_of_facts():
     assert {"device_kind", "device_name", "machine", "torch", "python"} <= set(found)
 
 
-def test_collect_facts_does_without_cpuinfo(monkeypatch):
-    monkeypatch.setattr("nni_latency.platforms._facts._read", lambda _path: None)
-    facts = collect_facts("cpu")
+def test_collect_facts_does_without_cpuinfo(tmp_path):
+    facts = collect_facts("cpu", root=tmp_path)
     assert facts["device_kind"] == "cpu"
     assert "cpu_signature" not in facts
     assert "cpu_governor" not in facts
 
 
-def test_collect_facts_reads_cpuinfo_and_the_governor(monkeypatch):
+def test_collect_facts_reads_cpuinfo_and_the_governor(tmp_path):
     files = {
-        "cpuinfo": "cpu family\t: 6\nmodel\t\t: 143\nmodel name\t: Some CPU 9000\nstepping\t: 4\n"
+        "proc/cpuinfo": "cpu family\t: 6\nmodel\t\t: 143\nmodel name\t: Some CPU 9000\nstepping\t: 4\n"
         "flags\t\t: fpu hypervisor\n\nprocessor\t: 1\nmodel name\t: Other",
-        "scaling_governor": "performance",
-        "cpuinfo_max_freq": "3500000",
+        "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor": "performance",
+        "sys/devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq": "3500000",
     }
-    monkeypatch.setattr("nni_latency.platforms._facts._read", lambda path: files.get(path.name))
-    facts = collect_facts("cpu")
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    facts = collect_facts("cpu", root=tmp_path)
     assert facts["device_name"] == "Some CPU 9000"
     assert facts["cpu_signature"] == "6-143-4"
     assert facts["virtualised"] is True
@@ -144,13 +144,22 @@ def test_facts_have_different_names_and_a_meaning():
 
 
 def test_current_platform_carries_its_facts():
-    platform = current_platform("cpu", threads=2)
+    platform = Platform.current("cpu", threads=2)
     assert platform.threads == 2
     assert platform.facts["device_kind"] == "cpu"
 
 
 def test_current_platform_is_the_same_every_time():
-    assert current_platform("cpu").differences(current_platform("cpu")) == []
+    assert Platform.current("cpu").differences(Platform.current("cpu")) == []
+
+
+def test_current_platform_takes_runtime_precision_and_threads():
+    assert Platform.current(runtime="openvino", precision="bf16", threads=4).id.endswith(".openvino.bf16.t4")
+
+
+def test_current_platform_refuses_a_device_that_is_not_there():
+    with pytest.raises(UnknownNameError, match=r"Unknown device 'cuda:77'"):
+        Platform.current("cuda:77")
 
 
 def test_list_devices_begins_with_the_cpu():
@@ -158,14 +167,14 @@ def test_list_devices_begins_with_the_cpu():
 
 
 def test_resolve_device_takes_cuda_for_the_first_gpu(monkeypatch):
-    monkeypatch.setattr("nni_latency.platforms._devices.list_devices", lambda: ["cpu", "cuda:0", "cuda:1"])
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
     assert [resolve_device(name) for name in ("cpu", "cuda", "cuda:1")] == ["cpu", "cuda:0", "cuda:1"]
 
 
 @pytest.mark.parametrize("name", ["cuda:7", "tpu", "", "CPU"])
 def test_resolve_device_lists_what_there_is(name, monkeypatch):
-    monkeypatch.setattr("nni_latency.platforms._devices.list_devices", lambda: ["cpu", "cuda:0"])
-    with pytest.raises(UnknownNameError, match=rf"Unknown device {name!r}. There is: cpu, cuda:0."):
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
+    with pytest.raises(UnknownNameError, match=rf"Unknown device {name!r}. Available: cpu, cuda:0."):
         resolve_device(name)
 
 

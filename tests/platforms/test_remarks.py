@@ -98,7 +98,7 @@ def test_remarks_on_believes_the_time_in_between_more_than_the_load():
 def test_remarks_on_stolen_time():
     assert said(QUIET, later(steal=5.0 + 0.5)) == [
         "The host of this virtual machine withheld 1.2 % of the processors' time: it is busy. "
-        "Measure again at a quieter time, or on a machine of its own."
+        "Measure again at a quieter time, or on a dedicated machine."
     ]
 
 

@@ -7,6 +7,8 @@ from matplotlib.figure import Figure
 from matplotlib.image import imread
 
 from nni_latency.errors import OutputError
+
+# Private: what every picture is made of, tested once.
 from nni_latency.plots._canvas import draw_drift, draw_ideal, plain, save_png
 from nni_latency.units import METRICS
 

@@ -15,7 +15,9 @@ from nni_latency.energy import DeviceFacts, HeldOutOperator, MeasuredOperator, P
 from nni_latency.errors import InvalidValueError
 from nni_latency.operators import OpSpec
 from nni_latency.plots import draw_graph_predictor, draw_portable
-from nni_latency.plots._held_out import HeldOut, draw_held_out, draw_ratios
+
+# Private: what several pictures are made of, tested once.
+from nni_latency.plots._canvas import HeldOut, draw_held_out, draw_ratios
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +36,7 @@ def test_platform_without_networks_that_were_held_out_is_left_out(predictor, tmp
     other.held_out_[:, 0] = np.nan
     assert draw_graph_predictor(other, tmp_path / "a.png").is_file()
     other.held_out_[:] = np.nan
-    with pytest.raises(InvalidValueError, match="knows no network that was held out"):
+    with pytest.raises(InvalidValueError, match="has no held-out networks"):
         draw_graph_predictor(other, tmp_path / "b.png")
     assert FAST.id in {platform.id for platform in predictor.platforms_}
 

@@ -201,7 +201,7 @@ def test_what_nobody_knows_is_one_sentence():
         query.ask("0" * 32, HERE.id)
     with pytest.raises(MissingEntryError, match=r"No predictor knows it, and nothing is measured with measure='never'"):
         query.ask(onnx_bytes(), HERE.id, measure="never")
-    with pytest.raises(MissingEntryError, match=r"Nothing is known of the platform 'board'\. There is: fake-device"):
+    with pytest.raises(MissingEntryError, match=r"Nothing is known of the platform 'board'\. Available: fake-device"):
         query.ask(onnx_bytes(), "board")
 
 
@@ -252,7 +252,7 @@ def test_the_graph_of_what_was_measured_is_in_the_database(store):
 
 
 def test_machines_without_the_platform_say_what_there_is():
-    with pytest.raises(UnknownNameError, match=r"Unknown platform 'x'\. There is: fake-device\.fake\.fp32\.t1"):
+    with pytest.raises(UnknownNameError, match=r"Unknown platform 'x'\. Available: fake-device\.fake\.fp32\.t1"):
         LocalMachines([OnnxFake()]).benches("x")
 
 
@@ -263,7 +263,7 @@ def test_machines_together_measure_what_each_of_them_can():
     assert [item.id for item in together.platforms()] == ["board.fake.fp32.t1", HERE.id]
     assert together.benches(HERE.id).runtime is here
     assert together.benches(other.id).runtime is both[1]
-    with pytest.raises(UnknownNameError, match=r"Unknown platform 'x'\. There is: board"):
+    with pytest.raises(UnknownNameError, match=r"Unknown platform 'x'\. Available: board"):
         together.benches("x")
     together.close()
 

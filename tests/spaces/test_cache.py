@@ -16,8 +16,7 @@ from torch import nn
 from nni_latency.files import cache_folder
 from nni_latency.imports import quiet_nni
 from nni_latency.operators import freeze_inputs
-from nni_latency.spaces import draw_samples, hub_space, make_space, operator_plan, operators_of_space
-from nni_latency.spaces._space_key import space_key
+from nni_latency.spaces import draw_samples, hub_space, make_space, operator_plan, operators_of_space, space_key
 
 with quiet_nni():
     from nni.nas.nn.pytorch import LayerChoice, ModelSpace
@@ -89,7 +88,7 @@ def test_another_process_finds_the_walk(tmp_path):
     (tmp_path / "beside.py").write_text("from torch import relu as activation\n")
     (tmp_path / "mine.py").write_text(OWN)
     code = (
-        "import torch; from nni_latency.spaces import make_space; from nni_latency.spaces._space_key import space_key\n"
+        "import torch; from nni_latency.spaces import make_space, space_key\n"
         "from nni_latency.operators import freeze_inputs\n"
         "spaces = [make_space('mine.py:Own'), make_space('nasbench201'), make_space('darts', {'num_cells': 3})]\n"
         "print(*(space_key(space, freeze_inputs(torch.zeros(1, 3, 32, 32))) for space in spaces))"

@@ -11,11 +11,15 @@ from own_space import OwnSpace
 from torch import nn
 
 from nni_latency.errors import InvalidValueError
+from nni_latency.imports import quiet_nni
 from nni_latency.operators import trace
-from nni_latency.spaces import SampledSpace, _covering, draw_samples, make_space, operator_plan
-from nni_latency.spaces import _networks as networks
+from nni_latency.spaces import SampledSpace, draw_samples, make_space, network_of, operator_plan
+
+# Private: the choice is compared with one made by hand.
 from nni_latency.spaces._covering import _choose
-from nni_latency.spaces._nni import LayerChoice, ModelSpace
+
+with quiet_nni():
+    from nni.nas.nn.pytorch import LayerChoice, ModelSpace
 
 
 def test_half_are_taken_as_drawn_and_then_those_that_add_most():
@@ -46,17 +50,15 @@ def test_a_plan_covers_the_space_and_says_how_far():
 def test_every_network_is_built_once(monkeypatch):
     built = []
 
-    def network_of(space, sample):
-        build = networks.network_of(space, sample)
+    def counted(space, sample):
+        build = network_of(space, sample)
         return lambda: built.append(sample) or build()
 
-    monkeypatch.setattr(_covering, "network_of", network_of)
+    monkeypatch.setattr("nni_latency.spaces._covering.network_of", counted)
     plan = operator_plan(OwnSpace(), n_networks=4)
     assert len(built) == 6
     for network in plan.networks:
-        assert network.calls == trace(
-            networks.network_of(OwnSpace(), network.sample)(), torch.zeros(1, 3, 16, 16), "graph"
-        )
+        assert network.calls == trace(network_of(OwnSpace(), network.sample)(), torch.zeros(1, 3, 16, 16), "graph")
 
 
 def test_a_small_space_gives_what_it_has():

@@ -12,8 +12,14 @@ import torch
 
 from nni_latency.errors import InvalidValueError, UnknownNameError
 from nni_latency.operators import Features, capture_operators, features_of
-from nni_latency.spaces import CANDIDATES, PUBLISHED_NETWORKS, FBNetSpace
-from nni_latency.spaces._fbnet_geometry import FBNetGeometry, parse_candidate, scale_channels
+from nni_latency.spaces import (
+    CANDIDATES,
+    PUBLISHED_NETWORKS,
+    FBNetGeometry,
+    FBNetSpace,
+    parse_candidate,
+    scale_channels,
+)
 
 _SHARED = Path(__file__).parents[3] / "shared" / "data" / "help-fbnet"
 
@@ -245,7 +251,7 @@ def test_bad_argument_is_named(arguments, message):
 
 
 def test_unknown_preset_lists_what_there_is():
-    with pytest.raises(UnknownNameError, match=r"Unknown preset 'mnist'\. There is: imagenet, cifar\."):
+    with pytest.raises(UnknownNameError, match=r"Unknown preset 'mnist'\. Available: imagenet, cifar\."):
         FBNetSpace(preset="mnist")
 
 

@@ -11,9 +11,12 @@ import torch
 from own_space import OwnSpace
 
 from nni_latency.errors import InvalidValueError
+from nni_latency.imports import quiet_nni
 from nni_latency.operators import trace
 from nni_latency.spaces import example_inputs_of, make_space, network_of, reference_of
-from nni_latency.spaces._nni import LayerChoice, ModelSpace
+
+with quiet_nni():
+    from nni.nas.nn.pytorch import LayerChoice, ModelSpace
 
 FILE = Path(__file__).parent / "own_space.py"
 

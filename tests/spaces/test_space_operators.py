@@ -13,8 +13,7 @@ from torch import nn
 from nni_latency.errors import InvalidValueError, MissingEntryError
 from nni_latency.imports import quiet_nni
 from nni_latency.operators import trace
-from nni_latency.spaces import draw_samples, hub_space, operators_of_space
-from nni_latency.spaces._varying import TooManyChoicesError
+from nni_latency.spaces import TooManyChoicesError, draw_samples, hub_space, operators_of_space
 
 with quiet_nni():
     import nni
@@ -426,7 +425,7 @@ def test_choices_that_do_not_go_together_are_refused_only_where_they_meet():
 
 
 def test_a_choice_that_can_not_be_listed_is_named():
-    with pytest.raises(TooManyChoicesError, match="'rate' is no choice among values"):
+    with pytest.raises(TooManyChoicesError, match="'rate' is not a choice among values"):
         operators_of_space(Continuous(), torch.zeros(1, 4))
 
 

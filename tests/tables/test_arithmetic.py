@@ -96,7 +96,7 @@ def test_a_part_keeps_the_space_and_fixed_layers():
 
 @pytest.mark.parametrize("wanted", [{"layers": ["q"]}, {"choices": ["q"]}])
 def test_parts_that_are_not_there_are_refused(wanted):
-    with pytest.raises(UnknownNameError, match=r"Unknown .* 'q'. There is:"):
+    with pytest.raises(UnknownNameError, match=r"Unknown .* 'q'. Available:"):
         subset_table(_TABLE, **wanted)
 
 

@@ -135,12 +135,12 @@ def test_from_latencies_takes_choices_that_are_numbers():
 
 
 def test_from_latencies_names_a_layer_that_is_not_there():
-    with pytest.raises(UnknownNameError, match=r"Unknown layer 'c'\. There is: a, b\."):
+    with pytest.raises(UnknownNameError, match=r"Unknown layer 'c'\. Available: a, b\."):
         LookupTable.from_latencies(_SPACE, {"c": {"x": 1.0}})
 
 
 def test_from_latencies_names_a_choice_that_is_not_there():
-    with pytest.raises(UnknownNameError, match=r"Unknown choice of 'a' 'z'\. There is: x, y\."):
+    with pytest.raises(UnknownNameError, match=r"Unknown choice of 'a' 'z'\. Available: x, y\."):
         LookupTable.from_latencies(_SPACE, {"a": {"z": 1.0}})
 
 
@@ -195,7 +195,7 @@ def test_table_is_iterated_by_the_names_of_layers():
 
 
 def test_layer_and_entry_list_what_there_is():
-    with pytest.raises(UnknownNameError, match=r"Unknown layer 'c'\. There is: a, b\."):
+    with pytest.raises(UnknownNameError, match=r"Unknown layer 'c'\. Available: a, b\."):
         _TABLE["c"]
-    with pytest.raises(UnknownNameError, match=r"Unknown entry of 'b' 'x'\. There is: z\."):
+    with pytest.raises(UnknownNameError, match=r"Unknown entry of 'b' 'x'\. Available: z\."):
         _TABLE["b"]["x"]

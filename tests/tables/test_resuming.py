@@ -116,7 +116,7 @@ def test_clock_that_fails_spoils_no_record(tmp_path, ends):
     plan, latencies = make_plan()
     times = iter([0.0] * (ends[1] + 5))
     runtime = FakeRuntime(latencies, noise=lambda: next(times, math.inf))
-    with pytest.raises(MeasurementError, match=r"The clock gave .*inf.*which are no times"):
+    with pytest.raises(MeasurementError, match=r"The clock returned .*inf.*which are not valid times"):
         build_table(plan, runtime, PROTOCOL, tmp_path / "t.json", store=store_of(tmp_path / "t.json"))
     (campaign,) = store_of(tmp_path / "t.json").campaigns()
     assert all(math.isfinite(seconds) for record in campaign.records for seconds in record.whole)

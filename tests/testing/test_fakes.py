@@ -10,7 +10,7 @@ from nni_latency.errors import InvalidValueError, MeasurementError
 from nni_latency.measurement import Subject, time_chain
 from nni_latency.operators import OpSpec
 from nni_latency.platforms import Platform
-from nni_latency.spaces._fbnet_blocks import InvertedResidual
+from nni_latency.spaces import FBNetBlock
 from nni_latency.testing import FakeClock, FakeModule, FakeRuntime, fake_plan
 
 
@@ -43,7 +43,7 @@ def test_runtime_takes_the_time_of_every_operator():
 
 def test_runtime_hands_on_true_shapes():
     runtime = FakeRuntime(lambda _op: 1.0)
-    block = _prepare(runtime, InvertedResidual(8, 12, 3, 2, 6))
+    block = _prepare(runtime, FBNetBlock(8, 12, 3, 2, 6))
     assert block(runtime.inputs((2, 8, 9, 9))).shape == (2, 12, 5, 5)
 
 

@@ -45,7 +45,7 @@ def test_requirement_that_no_score_reaches_is_refused(text):
 
 @pytest.mark.parametrize("text", ["within20=0.9", "=0.9", "n=3", "MAPE=0.1"])
 def test_requirement_of_an_unknown_score_is_refused(text):
-    with pytest.raises(UnknownNameError, match=r"Unknown score '.*'\. There is: within5, within10, spearman, mape"):
+    with pytest.raises(UnknownNameError, match=r"Unknown score '.*'\. Available: within5, within10, spearman, mape"):
         Requirement.parse(text)
 
 

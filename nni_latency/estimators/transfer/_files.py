@@ -135,7 +135,7 @@ def latencies_of(
     unknown = [name for name in devices if name not in content.columns]
     if unknown:
         raise InvalidValueError(
-            f"The file {str(content.path)!r} has no series {unknown[0]!r}. There is: {', '.join(content.columns)}."
+            f"The file {str(content.path)!r} has no series {unknown[0]!r}. Available: {', '.join(content.columns)}."
         )
     places = {name: place for place, name in enumerate(index)}
     unknown = [name for name in content.index if name not in places]

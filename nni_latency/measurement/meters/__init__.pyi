@@ -1,14 +1,9 @@
-from ._constant import ConstantMeter
-from ._counter import CounterMeter, update_period
-from ._csv import CsvMeter, clock_offset
-from ._http import HttpMeter
-from ._nvml import NvmlMeter
-from ._power_log import PowerLog
-from ._rapl import RaplMeter
-from ._sampled import SampledMeter
-from ._zeus import ZeusMeter
+from ._base import ConstantMeter, CounterMeter, PowerLog, SampledMeter, update_period
+from ._external import LOAD_PATTERN, CsvMeter, HttpMeter, clock_offset
+from ._on_board import NvmlMeter, RaplMeter, ZeusMeter
 
 __all__ = [
+    "LOAD_PATTERN",
     "ConstantMeter",
     "CounterMeter",
     "CsvMeter",

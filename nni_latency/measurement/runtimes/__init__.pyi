@@ -1,15 +1,14 @@
-from ._base import Runtime
+from ._base import Arrays, CompiledNetwork, ProfileCost, ProfiledNetwork, ProfiledNode, ProfiledRun, Runtime
 from ._exported import ExportedRuntime
-from ._networks import Arrays, CompiledNetwork, ProfileCost, ProfiledNetwork, ProfiledNode, ProfiledRun
 from ._profiled import ProfiledRuntime
-from ._settling import Unpacking
+from ._session import choose_processors, pinned
+from ._torch import CudaClock, TorchEager, TorchScript, Unpacking, settle
 from ._torch_compile import TorchCompile
-from ._torch_eager import TorchEager
-from ._torchscript import TorchScript
 
 __all__ = [
     "Arrays",
     "CompiledNetwork",
+    "CudaClock",
     "ExportedRuntime",
     "ProfileCost",
     "ProfiledNetwork",
@@ -21,4 +20,7 @@ __all__ = [
     "TorchEager",
     "TorchScript",
     "Unpacking",
+    "choose_processors",
+    "pinned",
+    "settle",
 ]

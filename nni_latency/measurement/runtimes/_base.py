@@ -1,25 +1,38 @@
-"""The seam between measuring and what executes a model."""
+"""The interface between measuring and what executes a model."""
 
 from __future__ import annotations
 
+import math
+import statistics
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
+
+from numpy.typing import NDArray
 
 from nni_latency.errors import MeasurementError
 from nni_latency.hook_checks import COUNT, FLAG, Check, Guard, Pluggable, is_number, is_text
-from nni_latency.measurement._chain import Clock, Stage
-from nni_latency.measurement._fallback import Fallback
-from nni_latency.measurement._isolation import Benches, LocalBenches
+from nni_latency.measurement._isolation import Benches, Limits, LocalBenches
 from nni_latency.measurement._meter import Meter
+from nni_latency.measurement._record import Fallback
 from nni_latency.measurement._subject import Subject
-from nni_latency.measurement._worker_process import Limits
-from nni_latency.measurement.runtimes._reference import REFERENCE_SHAPE, reference_module
+from nni_latency.measurement._timing import Clock, Stage
 from nni_latency.platforms import Conditions, Platform
 
 if TYPE_CHECKING:
     from nni_latency.operators import Inputs
+
+_STAGE: Check = ("something to call", callable)
+
+Arrays = tuple[NDArray[Any], ...]
+
+#: What profiling costs leaves this share of a node's time at least.
+_LEAST_LEFT = 0.1
+
+#: Shape of its input.
+REFERENCE_SHAPE = (1, 64, 28, 28)
 
 
 def _is_pair(answer: Any) -> bool:
@@ -37,7 +50,6 @@ def _are_kernels(answer: Any) -> bool:
     )
 
 
-_STAGE: Check = ("something to call", callable)
 _PAIR: Check = ("a pair of something to call and what it takes", _is_pair)
 
 
@@ -56,7 +68,7 @@ class Runtime(Pluggable, ABC):
         "inputs": Guard(may_raise=True),
         "time_calls": Guard(("a list of times [s]", _are_times), may_raise=True),
         "join": Guard(_STAGE, may_raise=True),
-        "beside": Guard(_PAIR, may_raise=True),
+        "join_parallel": Guard(_PAIR, may_raise=True),
         "divide": Guard(
             ("a list of lists of times [s]", lambda answer: isinstance(answer, list) and all(map(_are_times, answer))),
             may_raise=True,
@@ -97,14 +109,14 @@ class Runtime(Pluggable, ABC):
     #: Whether it can be pickled and measure in a worker process just as well as in this one.
     portable: bool = True
 
-    #: Whether it compiles a network whole and tells afterwards what each part of it took. A chain is then joined to one
-    #: network, and `divide` says what its parts took.
+    #: Whether it compiles a network whole and reports afterwards what each part of it took. A chain is then joined to
+    #: one network, and `divide` returns the times of its parts.
     divides: bool = False
 
     #: Runs that a visit takes at least, because getting ready for one takes long.
     least_runs: int = 1
 
-    #: Whether it calls every operator of a network from Python, so that `time_calls` can tell them apart.
+    #: Whether it calls every operator of a network from Python, so that `time_calls` can time each of them.
     sees_calls: bool = False
 
     #: Whether it compiles networks from ONNX, and so takes a file of one as it is.
@@ -173,7 +185,7 @@ class Runtime(Pluggable, ABC):
         """
         raise MeasurementError(f"The runtime {self.name!r} does not join networks.")
 
-    def beside(self, stages: Sequence[Stage], values: Sequence[Any]) -> tuple[Stage, Any]:
+    def join_parallel(self, stages: Sequence[Stage], values: Sequence[Any]) -> tuple[Stage, Any]:
         """Compile prepared stages that have nothing to do with each other as one network, and return it with its input.
 
         Parameters
@@ -214,7 +226,7 @@ class Runtime(Pluggable, ABC):
         return self.prepare(Subject("reference", reference_module, REFERENCE_SHAPE), inputs), inputs
 
     def fused_operators(self, subject: Subject, inputs: Any) -> list[tuple[str, tuple[str, ...]]] | None:
-        """Say which operators of a network run as one kernel, where the runtime's own model tells.
+        """Say which operators of a network run as one kernel, where the runtime's own model lists them.
 
         Called inside a session.
 
@@ -228,7 +240,7 @@ class Runtime(Pluggable, ABC):
         list of (str, tuple of str) or None
             Every kernel by its name, with the names of the modules or functions that it runs, as
             `nni_latency.operators.trace` has them; what was folded into weights belongs to the kernel that has these.
-            None, as by default, where the runtime does not tell.
+            None, as by default, where the runtime does not report them.
 
         Raises
         ------
@@ -238,7 +250,7 @@ class Runtime(Pluggable, ABC):
         return None
 
     def layout_changes(self, subject: Subject, inputs: Any) -> int | None:
-        """Say how often a network brings a tensor into another memory layout; None, as by default, where nobody knows.
+        """Say how often a network brings a tensor into another memory layout; None, the default, where that is unknown.
 
         Called inside a session.
 
@@ -285,3 +297,160 @@ class Runtime(Pluggable, ABC):
     def conditions(self) -> Conditions:
         """Say what the device is like at this moment; nothing, where that cannot be known."""
         return Conditions()
+
+
+class CompiledNetwork(ABC):
+    """A network as a runtime has compiled it."""
+
+    @abstractmethod
+    def run(self, inputs: Arrays) -> Sequence[NDArray[Any]]:
+        """Run it once."""
+
+    def fallbacks(self, inputs: Arrays) -> tuple[Fallback, ...]:
+        """Say which nodes do not run where, or in the precision, that was asked for; none by default.
+
+        See `nni_latency.measurement.fallbacks_of`. Asked at every visit, so an answer that takes time is kept.
+        """
+        return ()
+
+
+@dataclass(frozen=True)
+class ProfiledNode:
+    """What a runtime says of one of its nodes in one run. Immutable.
+
+    Parameters
+    ----------
+    names : sequence of str
+        Its own name, and those of the operators or tensors of the original network that it stands for.
+    seconds : float
+        What it took [s].
+    changes_layout : bool, default=False
+        Whether the runtime made it to bring a tensor into another memory layout. A network has it only where the layout
+        changes, so it is not part of what a kernel costs.
+    """
+
+    names: Sequence[str]
+    seconds: float
+    changes_layout: bool = False
+
+
+@dataclass(frozen=True)
+class ProfiledRun:
+    """One run of a network with a profile. Immutable.
+
+    Parameters
+    ----------
+    nodes : sequence of ProfiledNode
+        Its nodes in the order in which they ran.
+    seconds : float
+        What the whole run took, from the call until it returned [s].
+    span : float, default=0.0
+        From the begin of the first node to the end of the last [s], where a profile adds something between nodes. What
+        the nodes took is the least.
+    """
+
+    nodes: Sequence[ProfiledNode]
+    seconds: float
+    span: float = 0.0
+
+    @property
+    def inside(self) -> float:
+        """What its nodes took [s]."""
+        return math.fsum(node.seconds for node in self.nodes)
+
+    @property
+    def outside(self) -> float:
+        """What lies before the first node and behind the last, such as taking the input [s]."""
+        return max(0.0, self.seconds - max(self.span, self.inside))
+
+    def with_nodes(self, seconds: Iterable[float]) -> ProfiledRun:
+        """Return the run with other times of its nodes [s], and nothing between them."""
+        nodes = [replace(node, seconds=value) for node, value in zip(self.nodes, seconds, strict=True)]
+        return ProfiledRun(nodes, math.fsum(node.seconds for node in nodes) + self.outside)
+
+    def scaled(self, factor: float) -> ProfiledRun:
+        """Return the run at another speed."""
+        nodes = [replace(node, seconds=factor * node.seconds) for node in self.nodes]
+        return ProfiledRun(nodes, factor * self.seconds, factor * self.span)
+
+
+@dataclass(frozen=True)
+class ProfileCost:
+    """What a profile adds to a run for every node. Immutable.
+
+    Parameters
+    ----------
+    inside : float, default=0.0
+        What it adds to the time that the profile says of a node, less what passes between two nodes without it [s].
+    """
+
+    inside: float = 0.0
+
+    def taken_off(self, run: ProfiledRun) -> ProfiledRun:
+        """Return a run as it would have been without a profile; some of every node is left."""
+        return run.with_nodes(_shifted(node.seconds, -self.inside) for node in run.nodes)
+
+    def brought_to(self, whole: float, runs: Sequence[ProfiledRun]) -> list[ProfiledRun]:
+        """Return runs whose median is what the network takes without a profile.
+
+        What they lack or have too much belongs to all nodes alike, up to twice what a profile costs a node: that cost
+        differs from network to network, and profiles round times down. The rest is the speed of the machine.
+
+        Parameters
+        ----------
+        whole : float
+            What a run takes without a profile [s].
+        runs : sequence of ProfiledRun
+            As `taken_off` returns them.
+        """
+        lacking = (whole - statistics.median(run.seconds for run in runs)) / max(1, len(runs[0].nodes))
+        longer = min(max(lacking, -2 * self.inside), 2 * self.inside)
+        found = [run.with_nodes(_shifted(node.seconds, longer) for node in run.nodes) for run in runs]
+        factor = whole / statistics.median(run.seconds for run in found)
+        return [run.scaled(factor) for run in found]
+
+
+def _shifted(seconds: float, by: float) -> float:
+    return max(seconds + by, _LEAST_LEFT * seconds)
+
+
+class ProfiledNetwork(CompiledNetwork):
+    """A compiled network that reports the times of its nodes."""
+
+    @abstractmethod
+    def profile(self, make_inputs: Callable[[], Arrays], runs: int) -> list[ProfiledRun]:
+        """Run it several times, each time on new inputs."""
+
+
+def reference_module() -> Any:
+    """Build a dense and a depthwise convolution and a matrix of 4 MiB: cycles bound the ones, fetching the other.
+
+    So it feels a neighbour that takes the processor as well as one that takes the cache.
+
+    Returns
+    -------
+    torch.nn.Module
+        A new one every time, always with the same weights. The global random numbers are left alone.
+    """
+    # Here and not above: the interface of all runtimes loads without torch.
+    import torch
+    from torch import nn
+
+    def filled(kind: type[nn.Module], *arguments: int, **options: Any) -> nn.Module:
+        # Their own initialisation would draw from the global generator.
+        made: nn.Conv2d = nn.utils.skip_init(kind, *arguments, **options, bias=False, dtype=torch.float32)
+        deviation = math.sqrt(2 / made.weight[0].numel())
+        with torch.no_grad():
+            made.weight.copy_(torch.randn(made.weight.shape, generator=generator) * deviation)
+        return made
+
+    generator = torch.Generator().manual_seed(0)
+    return nn.Sequential(
+        filled(nn.Conv2d, 64, 64, 3, padding=1),
+        nn.ReLU(),
+        filled(nn.Conv2d, 64, 64, 3, padding=1, groups=64),
+        nn.ReLU(),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        filled(nn.Linear, 64, 16384),
+    )

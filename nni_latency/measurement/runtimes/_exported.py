@@ -14,17 +14,14 @@ import torch
 from numpy.typing import NDArray
 
 from nni_latency.errors import InvalidValueError, MeasurementError
-from nni_latency.measurement._chain import Clock, PerfClock, Stage
-from nni_latency.measurement._fallback import Fallback
+from nni_latency.measurement._record import Fallback
 from nni_latency.measurement._subject import Subject
-from nni_latency.measurement.runtimes._affinity import choose_processors
-from nni_latency.measurement.runtimes._base import Runtime
-from nni_latency.measurement.runtimes._networks import Arrays, CompiledNetwork
-from nni_latency.measurement.runtimes._session import check_threads, computing
-from nni_latency.measurement.runtimes._settling import Unpacking, with_values
-from nni_latency.measurement.runtimes._torch_runtime import _is_plain
+from nni_latency.measurement._timing import Clock, PerfClock, Stage
+from nni_latency.measurement.runtimes._base import Arrays, CompiledNetwork, Runtime
+from nni_latency.measurement.runtimes._session import check_threads, choose_processors, computing
+from nni_latency.measurement.runtimes._torch import Unpacking, _is_plain, with_values
 from nni_latency.operators import Inputs, OnnxNetwork, export_onnx, tensors_in
-from nni_latency.platforms import RUNTIME_FACT, Conditions, Platform, current_platform, read_conditions
+from nni_latency.platforms import RUNTIME_FACT, Conditions, Platform, read_conditions
 from nni_latency.units import format_percent, number_of
 
 #: How far results may be off from those of torch by precision: the length of the difference over that of the result.
@@ -63,7 +60,7 @@ class Native:
 
 
 @dataclasses.dataclass(frozen=True)
-class Behind:
+class Chained:
     """A network behind what makes its inputs and empties the caches."""
 
     natives: Sequence[Native]
@@ -80,7 +77,7 @@ class Behind:
 
 
 @dataclasses.dataclass(frozen=True)
-class Beside(Prepared):
+class Parallel(Prepared):
     """Networks side by side in one; they take a tuple of all of their inputs."""
 
 
@@ -130,7 +127,7 @@ class ExportedRuntime(Runtime):
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What else tells its platforms apart, by names without ``runtime.``."""
+        """Further facts that distinguish its platforms, by names without ``runtime.``."""
         return {}
 
     def _export(self, module: torch.nn.Module, tensors: Sequence[torch.Tensor]) -> Any:
@@ -150,7 +147,7 @@ class ExportedRuntime(Runtime):
     @cached_property
     def platform(self) -> Platform:
         """Where its numbers are taken; read once."""
-        found = current_platform(self.device, runtime=self.name, precision=self.precision, threads=self.threads)
+        found = Platform.current(self.device, runtime=self.name, precision=self.precision, threads=self.threads)
         own = {f"{RUNTIME_FACT}{name}": value for name, value in {"version": self.version, **self.identity}.items()}
         facts = {**found.facts, **own}
         if self._processors:
@@ -200,7 +197,7 @@ class ExportedRuntime(Runtime):
         built = subject.build()
         if isinstance(built, OnnxNetwork):
             # There is nothing of torch to hold its results against.
-            return self._settled(built, each_array(inputs))
+            return self._warmed_up(built, each_array(inputs))
         module = built.eval().requires_grad_(False)
         if getattr(module, "native", False):
             return Native(module)
@@ -212,13 +209,13 @@ class ExportedRuntime(Runtime):
             tensors = [torch.from_numpy(array.copy()) for array in arrays]
             expected = tensors_in(module(*(tensor.clone() for tensor in tensors)))
             network = self._export(module, tensors)
-        prepared = self._settled(network, arrays)
+        prepared = self._warmed_up(network, arrays)
         self._check(prepared.compiled.run(arrays), [item.float().numpy() for item in expected])
         return prepared
 
     def fallbacks(self, stage: Stage, value: Any) -> tuple[Fallback, ...]:
         """Ask the compiled network; what runs in torch before it is not of the runtime."""
-        if isinstance(stage, Behind):
+        if isinstance(stage, Chained):
             return self.fallbacks(stage.prepared, stage.inputs(value))
         return stage.compiled.fallbacks(each_array(value)) if isinstance(stage, Prepared) else ()
 
@@ -226,7 +223,7 @@ class ExportedRuntime(Runtime):
         """Say what the device is like at this moment."""
         return read_conditions(self.device)
 
-    def _settled(self, network: Any, arrays: Arrays) -> Prepared:
+    def _warmed_up(self, network: Any, arrays: Arrays) -> Prepared:
         compiled = self._compile(network, arrays)
         for _ in range(_SETTLING_RUNS):
             compiled.run(arrays)

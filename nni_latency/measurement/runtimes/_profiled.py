@@ -1,4 +1,4 @@
-"""Runtimes that compile a network whole, and tell what its nodes took."""
+"""Runtimes that compile a network whole, and report the times of its nodes."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from nni_latency.measurement._chain import Stage, time_chain
 from nni_latency.measurement._cold import near_flush_size
 from nni_latency.measurement._subject import Subject
-from nni_latency.measurement.runtimes._exported import Behind, Beside, ExportedRuntime, Native, Prepared, each_array
-from nni_latency.measurement.runtimes._networks import Arrays, ProfileCost, ProfiledNetwork, ProfiledNode, ProfiledRun
+from nni_latency.measurement._timing import Stage, time_chain
+from nni_latency.measurement.runtimes._base import Arrays, ProfileCost, ProfiledNetwork, ProfiledNode, ProfiledRun
+from nni_latency.measurement.runtimes._exported import Chained, ExportedRuntime, Native, Parallel, Prepared, each_array
 from nni_latency.operators import (
     Inputs,
     OnnxNetwork,
     Trace,
-    beside_onnx,
-    consumed_onnx,
-    fed_onnx,
+    add_consumers,
+    add_producers,
     join_onnx,
+    parallel_onnx,
     trace,
 )
 from nni_latency.units import number_of
@@ -46,7 +46,7 @@ _PROBE_SHAPE = (1, 16, 6, 6)
 
 
 class ProfiledRuntime(ExportedRuntime):
-    """Base of exported runtimes with a profile of their own, by which they divide networks; see `ExportedRuntime`.
+    """Base of exported runtimes with a profiler, by which they divide networks; see `ExportedRuntime`.
 
     Its `_compile` returns a `ProfiledNetwork`.
     """
@@ -62,21 +62,21 @@ class ProfiledRuntime(ExportedRuntime):
         if natives:
             (prepared,) = stages[len(natives) :]
             assert isinstance(prepared, Prepared), prepared
-            return Behind(natives, prepared)
-        return self._settled(join_onnx([stage.network for stage in stages]), (value,))  # type: ignore[attr-defined]
+            return Chained(natives, prepared)
+        return self._warmed_up(join_onnx([stage.network for stage in stages]), (value,))  # type: ignore[attr-defined]
 
-    def beside(self, stages: Sequence[Stage], values: Sequence[Any]) -> tuple[Stage, Any]:
+    def join_parallel(self, stages: Sequence[Stage], values: Sequence[Any]) -> tuple[Stage, Any]:
         """Compile networks that have nothing to do with each other as one, layers before inputs and behind maps."""
         arrays = [each_array(value) for value in values]
         networks = [stage.network for stage in stages]  # type: ignore[attr-defined]
-        network = fed_onnx(consumed_onnx(beside_onnx(networks, list(map(len, arrays)))))
+        network = add_producers(add_consumers(parallel_onnx(networks, list(map(len, arrays)))))
         together = tuple(itertools.chain.from_iterable(arrays))
-        return Beside(network, self._settled(network, together).compiled), together
+        return Parallel(network, self._warmed_up(network, together).compiled), together
 
     def divide(self, stage: Stage, value: Any, runs: int) -> list[list[float]]:
         """Run a network several times and put the time of its nodes down to its parts.
 
-        What a node took is told by the run itself, and so is what lies outside of the nodes, such as taking the input,
+        The run itself reports what a node took, and what lies outside of the nodes, such as taking the input,
         which belongs to the first part. Where a profile costs something, that is taken off, and the runs are brought to
         what the network takes without a profile, in the median of as many runs. A node that the runtime made of its own
         accord belongs to the part of the node before.
@@ -85,11 +85,11 @@ class ProfiledRuntime(ExportedRuntime):
         Between its neighbours in a network, a kernel finds its input in the layout that it wants. So nodes count that
         change the layout only if there are no others.
         """
-        if isinstance(stage, Behind):
-            return self._divided_behind(stage, value, runs)
+        if isinstance(stage, Chained):
+            return self._divide_chained(stage, value, runs)
         assert isinstance(stage, Prepared), stage
-        if isinstance(stage, Beside):
-            return self._divided_beside(stage, value, runs)
+        if isinstance(stage, Parallel):
+            return self._divide_parallel(stage, value, runs)
         return self._by_part(stage, self._profiled(stage, value, runs))
 
     def _by_part(self, stage: Prepared, runs: Sequence[ProfiledRun]) -> list[list[float]]:
@@ -127,7 +127,7 @@ class ProfiledRuntime(ExportedRuntime):
         """
         stage = self.prepare(subject, inputs)
         assert isinstance(stage, Prepared), stage
-        stage = self._settled(consumed_onnx(stage.network, all_maps=True), each_array(inputs))
+        stage = self._warmed_up(add_consumers(stage.network, all_maps=True), each_array(inputs))
         nodes = self._nodes(stage, inputs)
         like = subject.inputs
         example = (*like.args, dict(like.kwargs)) if isinstance(like, Inputs) else torch.from_numpy(inputs)
@@ -149,14 +149,14 @@ class ProfiledRuntime(ExportedRuntime):
         runs = self._profiled(stage, value, 1)
         return self._by_part(stage, [ProfiledRun(run.nodes, run.inside) for run in runs])[0]
 
-    def _divided_behind(self, stage: Behind, value: Any, runs: int) -> list[list[float]]:
-        """Say what the nodes of a network took; what was run before it has next to no time of its own."""
+    def _divide_chained(self, stage: Chained, value: Any, runs: int) -> list[list[float]]:
+        """Say what the nodes of a network took; what was run before it takes next to no time."""
         least = self.clock.resolution
         before = [least] * len(stage.natives)
         profiles = self._kept(stage.prepared, lambda: each_array(stage.inputs(value)), runs)
         return [[*before, max(_kernel_seconds(run.nodes), least)] for run in profiles]
 
-    def _divided_beside(self, stage: Beside, value: Any, runs: int) -> list[list[float]]:
+    def _divide_parallel(self, stage: Parallel, value: Any, runs: int) -> list[list[float]]:
         """Say what the nodes of every network took, the weights being out of the caches that are near."""
         once = time_chain([stage], value, self.clock)[0]
         runs = max(runs, min(_MOST_KERNEL_RUNS, math.ceil(_KERNEL_SECONDS / once)))
@@ -211,7 +211,7 @@ def _profile(stage: Prepared, feed: Feed, runs: int) -> list[ProfiledRun]:
 
 
 def _after_others(value: Any) -> Any:
-    """Return what is given, after so much memory was written that nothing else is in the near caches."""
+    """Return the value, after enough memory was written to flush the near caches."""
     _filler().fill(1.0)
     return value
 

@@ -1,19 +1,27 @@
-"""What holds while a runtime computes on processors of this machine."""
+"""The settings of the processor while a runtime computes: affinity, threads and the allocator."""
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import functools
+import os
 from collections.abc import Iterator, Sequence
 
 import torch
 
 from nni_latency.errors import InvalidValueError
-from nni_latency.measurement.runtimes._affinity import pinned
-from nni_latency.measurement.runtimes._allocator import keep_freed_memory
 from nni_latency.platforms import torch_threads
 
 #: Threads that a process starts at most; no machine has as many processors.
 _MOST_THREADS = 1024
+
+# Parameters of glibc's mallopt(3), and the highest values that it takes.
+_TRIM_THRESHOLD, _MMAP_THRESHOLD, _MMAP_MAX = -1, -3, -4
+
+_NEVER, _LARGEST = 2**31 - 1, 32 * 2**20
+
+_SETTINGS = {_MMAP_THRESHOLD: _LARGEST, _TRIM_THRESHOLD: _NEVER, _MMAP_MAX: 0}
 
 
 def check_threads(threads: int) -> int:
@@ -36,3 +44,84 @@ def computing(threads: int, processors: Sequence[int], *, keeps_memory: bool = T
         keep_freed_memory()
     with pinned(tuple(processors)), torch.inference_mode(), torch_threads(threads):
         yield
+
+
+def choose_processors(count: int) -> tuple[int, ...]:
+    """Choose processors out of those that the calling thread may use.
+
+    Parameters
+    ----------
+    count : int
+        How many are wanted.
+
+    Returns
+    -------
+    tuple of int
+        The last `count` of them, in ascending order, or all where fewer are there. The first processors serve most
+        interrupts. Empty where the operating system does not let a process choose.
+    """
+    if not hasattr(os, "sched_setaffinity"):
+        return ()
+    usable = sorted(os.sched_getaffinity(0))
+    try:
+        # Some sandboxes know the call and refuse it.
+        os.sched_setaffinity(0, usable)
+    except OSError:
+        return ()
+    return tuple(usable[-count:])
+
+
+@contextlib.contextmanager
+def pinned(processors: Sequence[int]) -> Iterator[None]:
+    """Keep the calling thread on the processors, and the threads that it starts; put all of them back afterwards.
+
+    Linux binds each thread on its own, and a new one inherits from the thread that started it. Threads that are there
+    already stay where they are.
+
+    Parameters
+    ----------
+    processors : sequence of int
+        Where it may run; with none nothing happens.
+    """
+    if not processors:
+        yield
+        return
+    before, others = os.sched_getaffinity(0), _threads()
+    os.sched_setaffinity(0, processors)
+    try:
+        yield
+    finally:
+        for thread in {0} | (_threads() - others):
+            # It may have ended since it was listed.
+            with contextlib.suppress(ProcessLookupError):
+                os.sched_setaffinity(thread, before)
+
+
+def _threads() -> set[int]:
+    try:
+        return {int(name) for name in os.listdir("/proc/self/task")}  # noqa: PTH208
+    except OSError:
+        return set()
+
+
+@functools.cache
+def keep_freed_memory() -> bool:
+    """Ask the C library to keep freed memory for the next allocation, from now on, in this process.
+
+    By default glibc may hand the buffers of activations back to the operating system after every run and ask for them
+    again in the next. Each page then comes anew, and whether that happens depends on what else the process has ever
+    allocated: the same layer of the same network took 1.8 ms in one process and 3.8 ms in another. Buffers of more than
+    32 MiB would come anew whatever the threshold is, so none may be mapped separately: a block with such buffers took
+    70 ms in one process and 250 ms in another, and takes 50 ms in all of them when they are kept.
+
+    Returns
+    -------
+    bool
+        Whether it does; False where the C library is not glibc.
+    """
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (AttributeError, OSError, TypeError):
+        return False
+    done = [mallopt(name, value) for name, value in _SETTINGS.items()]
+    return all(done)

@@ -16,10 +16,9 @@ from torch._C._dynamo.eval_frame import reset_code
 from torch._inductor.codecache import PyCodeCache
 
 from nni_latency.errors import MeasurementError
-from nni_latency.measurement._chain import Stage
-from nni_latency.measurement.runtimes._affinity import choose_processors, pinned
-from nni_latency.measurement.runtimes._compiled import _CompiledRuntime
-from nni_latency.measurement.runtimes._settling import settle
+from nni_latency.measurement._timing import Stage
+from nni_latency.measurement.runtimes._session import choose_processors, pinned
+from nni_latency.measurement.runtimes._torch import _CompiledRuntime, settle
 
 # More than anybody loads: past the limit torch runs a network uncompiled and says so in its log alone.
 _NO_LIMIT = 2**31 - 1

@@ -274,7 +274,7 @@ def test_a_table_of_operators_goes_into_no_format_of_layers(tmp_path, name):
 
 def test_unknown_format_lists_what_there_is():
     table = LookupTable.from_latencies({"a": ["x"]}, {"a": {"x": 1}})
-    with pytest.raises(UnknownNameError, match=r"Unknown format 'xml'. There is: ofa, ofa-yaml, lists"):
+    with pytest.raises(UnknownNameError, match=r"Unknown format 'xml'. Available: ofa, ofa-yaml, lists"):
         export_table(table, "xml", unit="s")
 
 

@@ -194,7 +194,7 @@ class LatencyQuery:
         platforms = self.platforms()
         if platform not in platforms:
             there = listed(platforms) or "none"
-            raise MissingEntryError(f"Nothing is known of the platform {platform!r}. There is: {there}.")
+            raise MissingEntryError(f"Nothing is known of the platform {platform!r}. Available: {there}.")
         raise MissingEntryError(f"The latency of {asked.name or asked.key!r} on {platform} is not known. {reason}")
 
     def _why_not_measured(self, asked: Question, platform: str, measure: str) -> str:

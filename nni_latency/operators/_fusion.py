@@ -1,0 +1,429 @@
+"""Fusion: which operators a runtime runs as one kernel, and the division of a network by such rules."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from graphlib import TopologicalSorter
+
+from nni_latency.errors import InvalidValueError, MismatchError
+from nni_latency.operators._feature_table import work_of
+from nni_latency.operators._graph import Trace, TracedOperator
+from nni_latency.operators._op_spec import OpSpec, family_of
+from nni_latency.platforms import RUNTIME_FACT, Platform
+
+#: Kinds that compute what another one does, under whose name a rule is looked for, too.
+_SAME = {
+    **dict.fromkeys(("hardtanh", "clamp"), "relu6"),
+    **dict.fromkeys(("concat", "concatenate"), "cat"),
+    "multiply": "mul",
+    "global_average_pool": "adaptive_avg_pool2d",
+}
+
+#: Kinds whose inputs may differ in size without being spread over each other.
+_JOINING = frozenset(("cat", "concat", "concatenate", "stack", "matmul", "bmm"))
+
+
+@dataclass(frozen=True)
+class FusionTimes:
+    """What two neighbours take apart and together. Immutable.
+
+    Parameters
+    ----------
+    before, last, together : float
+        Latency of the operators before the last one, of the last one, and of all in one network; what the runtime adds
+        to every run is taken off [s].
+    margin : float, default=0.0
+        How far `share` may be off, by the intervals of the latencies.
+    """
+
+    before: float
+    last: float
+    together: float
+    margin: float = 0.0
+
+    @property
+    def share(self) -> float:
+        """What is saved together, as a share of the shorter one; 0 where that is too short to be measured."""
+        shorter = min(self.before, self.last)
+        return (self.before + self.last - self.together) / shorter if shorter > 0 else 0.0
+
+    @property
+    def clear(self) -> bool:
+        """Whether the share lies on one side of a half, its margin included.
+
+        Above it the margin must be a half at most, too: of many shares that are looked at again and again, one that is
+        far off would else be taken for a saving.
+        """
+        above = self.share - self.margin > 0.5 and self.margin <= 0.5
+        return above or self.share + self.margin < 0.5
+
+
+@dataclass(frozen=True)
+class FusionRule:
+    """Whether an operator runs in one kernel with the operators before it. Immutable.
+
+    Parameters
+    ----------
+    kinds : tuple of str
+        Kinds or families (`family_of`) of operators that follow each other, two or more: the rule is about the last
+        one, where the kernel ends with those before it.
+    fused : bool
+        Whether it runs in their kernel.
+    shared : bool, default=False
+        Whether it does so too where the result before it is read elsewhere as well.
+    folds : bool, default=False
+        Whether the last one becomes part of the weights of those before it, as batch normalisation does: what follows
+        is then judged as if it were not there.
+    times : FusionTimes, optional
+        What was measured.
+    source : str, default=""
+        How else it is known, such as what the runtime's own model says.
+
+    Examples
+    --------
+    >>> FusionRule(("conv2d", "relu"), True, times=FusionTimes(4e-4, 1e-4, 4e-4)).name
+    'conv2d + relu'
+    """
+
+    kinds: tuple[str, ...]
+    fused: bool
+    shared: bool = False
+    folds: bool = False
+    times: FusionTimes | None = None
+    source: str = ""
+
+    def __post_init__(self) -> None:
+        if len(self.kinds) < 2 or not all(self.kinds):
+            raise InvalidValueError(
+                f"A fusion rule must name two kinds of operators or more, such as conv2d and relu. Got {self.kinds!r}."
+            )
+
+    @property
+    def name(self) -> str:
+        """The kinds, as a person writes them."""
+        return " + ".join(self.kinds)
+
+
+@dataclass(frozen=True, repr=False)
+class FusionRules:
+    """What one runtime runs as one kernel. Immutable.
+
+    Parameters
+    ----------
+    platform : Platform
+        Where it was found out; the rules are those of its runtime, in its version.
+    rules : tuple of FusionRule, default=()
+        One for every sequence of kinds that is known.
+    constant : float, default=0.0
+        What the runtime adds to every run of a network [s].
+    failures : mapping of str to str, optional
+        Sequences of kinds that could not be tried, and why.
+    campaign : str, optional
+        The measuring campaign in the database from which they are derived.
+    plain : tuple of str, default=()
+        Kinds of operators that do not work in the memory layout that the runtime computes convolutions in: their input
+        is brought out of it, and their result back into it.
+    blocks : mapping of str to int, optional
+        Kinds that work in that layout only where all of their inputs consist of whole blocks of this many channels.
+
+    Raises
+    ------
+    InvalidValueError
+        If two rules are of the same kinds.
+
+    Examples
+    --------
+    >>> rules = FusionRules(Platform("cpu"), (FusionRule(("conv2d", "relu"), True),))
+    >>> conv = OpSpec.of("conv2d", [(1, 3, 8, 8)], out_channels=4, kernel_size=1, stride=1, groups=1, bias=True)
+    >>> rules.find([conv], OpSpec.of("relu", [(1, 4, 8, 8)])).fused
+    True
+    """
+
+    platform: Platform
+    rules: tuple[FusionRule, ...] = ()
+    constant: float = 0.0
+    failures: Mapping[str, str] = field(default_factory=dict)
+    campaign: str | None = None
+    plain: tuple[str, ...] = ()
+    blocks: Mapping[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if len(self._by_kinds) != len(self.rules):
+            twice = next(rule.name for rule in self.rules if self._by_kinds[rule.kinds] is not rule)
+            raise InvalidValueError(f"There must be one fusion rule for a sequence of kinds. Got two for {twice}.")
+
+    def __repr__(self) -> str:
+        return f"FusionRules({self.platform.id}, {len(self.fused)} of {len(self.rules)} fused)"
+
+    @property
+    def runtime(self) -> str:
+        """Name of the runtime."""
+        return self.platform.runtime
+
+    @property
+    def fused(self) -> tuple[FusionRule, ...]:
+        """The rules that say that operators run in one kernel."""
+        return tuple(rule for rule in self.rules if rule.fused)
+
+    @property
+    def unclear(self) -> tuple[FusionRule, ...]:
+        """The rules that were measured and rest on too little."""
+        return tuple(rule for rule in self.rules if rule.times is not None and not rule.times.clear)
+
+    @cached_property
+    def _by_kinds(self) -> dict[tuple[str, ...], FusionRule]:
+        return {rule.kinds: rule for rule in self.rules}
+
+    @cached_property
+    def _longest(self) -> int:
+        return max((len(rule.kinds) for rule in self.rules), default=0)
+
+    def find(self, before: Sequence[OpSpec], last: OpSpec) -> FusionRule | None:
+        """Return the rule for an operator behind others: the longest there is, and a family before its kind.
+
+        Parameters
+        ----------
+        before : sequence of OpSpec
+            What the kernel ends with, without what was folded into weights.
+        last : OpSpec
+            The operator that may run in it.
+        """
+        for length in range(min(len(before), self._longest - 1), 0, -1):
+            names = [_names(op) for op in (*before[-length:], last)]
+            for kinds in itertools.product(*names):
+                if kinds in self._by_kinds:
+                    return self._by_kinds[kinds]
+        return None
+
+    def layout_of(self, ops: Sequence[OpSpec], before: bool | None) -> bool | None:
+        """Say whether operators of one kernel work in the memory layout of convolutions.
+
+        Parameters
+        ----------
+        ops : sequence of OpSpec
+            Of the kernel.
+        before : bool or None
+            In which layout its input comes; None where that is unknown.
+
+        Returns
+        -------
+        bool or None
+            That of the input, where they work in any.
+        """
+        if any(map(self._is_plain, ops)):
+            return False
+        return True if ops[0].kind.startswith("conv2d") else before
+
+    def _is_plain(self, op: OpSpec) -> bool:
+        names = _names(op)
+        if not set(names).isdisjoint(self.plain):
+            return True
+        block = max((self.blocks.get(name, 1) for name in names), default=1)
+        return any(shape[1] % block for shape in op.input_shapes if len(shape) > 1)
+
+    def check_runtime(self, platform: Platform) -> None:
+        """Raise `MismatchError` if the rules are not those of a platform's runtime, its precision and its version.
+
+        Parameters
+        ----------
+        platform : Platform
+            Where networks are divided into kernels; the device may be another one.
+        """
+        mine, asked = _runtime_of(self.platform), _runtime_of(platform)
+        if any(one and other and one != other for one, other in zip(mine, asked, strict=True)):
+            raise MismatchError(
+                f"The fusion rules are those of the runtime {_written(mine)}, not of {_written(asked)}: "
+                "another runtime makes other kernels. Find out its own with: nni-latency learn kernels --fusion all"
+            )
+
+
+def _runtime_of(platform: Platform) -> tuple[str, str, str]:
+    """Return name, precision and version of a runtime; the version is empty where it is unknown."""
+    facts = platform.facts
+    return platform.runtime, platform.precision, str(facts.get(f"{RUNTIME_FACT}version", facts.get("torch", "")))
+
+
+def _written(runtime: tuple[str, str, str]) -> str:
+    name, precision, version = runtime
+    return f"{name} {version} in {precision}" if version else f"{name} in {precision}"
+
+
+def _names(op: OpSpec) -> tuple[str, ...]:
+    """Name an operator in all ways that a rule may, the narrowest first."""
+    return tuple(dict.fromkeys((family_of(op), op.kind, _SAME.get(op.kind, op.kind))))
+
+
+def reads_whole(op: OpSpec, numbers: int) -> bool:
+    """Whether an operator may read a result of this size as it is: not a part of it, and not spread over more."""
+    sizes = [math.prod(shape) for shape in op.input_shapes]
+    return numbers in sizes and (op.kind in _JOINING or numbers == max(sizes))
+
+
+def fuse(trace: Trace, rules: FusionRules) -> list[tuple[TracedOperator, ...]]:
+    """Divide a network into kernels.
+
+    Every operator is looked at in the order of execution. It joins the kernel of an operator whose result it takes, if
+    a rule says so, that result is the last of its kernel, is taken whole, and nothing else reads it; a rule may allow
+    the last (``shared``). Where it takes several results, such as an addition, the kernel that was computed last comes
+    first, because all others are ready by then.
+
+    Parameters
+    ----------
+    trace : Trace
+        The network, see `nni_latency.operators.trace`.
+    rules : FusionRules
+        What the runtime fuses.
+
+    Returns
+    -------
+    list of tuple of TracedOperator
+        Every operator once, in the order of execution inside a kernel and over all of them.
+
+    Examples
+    --------
+    >>> from nni_latency.operators import FusionRule
+    >>> from nni_latency.platforms import Platform
+    >>> ops = [OpSpec.of("sigmoid", [(1, 8)]), OpSpec.of("neg", [(1, 8)]), OpSpec.of("exp", [(1, 8)])]
+    >>> rules = FusionRules(Platform("cpu"), (FusionRule(("sigmoid", "neg"), True),))
+    >>> [[item.op.kind for item in kernel] for kernel in fuse(chained(ops), rules)]
+    [['sigmoid', 'neg'], ['exp']]
+    """
+    return [tuple(trace.operators[number] for number in kernel) for kernel in divide(trace, rules)]
+
+
+def divide(trace: Trace, rules: FusionRules) -> list[tuple[int, ...]]:
+    """Divide a network into kernels, as `fuse` does; return the numbers of the operators of each."""
+    division = _Division(trace, rules)
+    for number in range(len(trace.operators)):
+        division.place(number)
+    return division.ordered()
+
+
+def chained(ops: Sequence[OpSpec]) -> Trace:
+    """Make a trace of operators of which each takes what the one before it returned.
+
+    Parameters
+    ----------
+    ops : sequence of OpSpec
+        In order.
+    """
+    operators = (TracedOperator("", op, (number - 1,) if number else ()) for number, op in enumerate(ops))
+    return Trace(tuple(operators), len(ops))
+
+
+class _Division:
+    """Kernels while they are found: their operators, and what they end with once weights are folded."""
+
+    def __init__(self, trace: Trace, rules: FusionRules) -> None:
+        self._operators, self._rules = trace.operators, rules
+        self._kernels: list[list[int]] = []
+        self._ends: list[list[OpSpec]] = []
+        self._kernel_of: dict[int, int] = {}
+        self._readers: list[set[int]] = [set() for _ in trace.operators]
+        for number, item in enumerate(trace.operators):
+            for source in item.sources:
+                self._readers[source].add(number)
+
+    def place(self, number: int) -> None:
+        """Put an operator into the kernel that takes it, or a new one."""
+        op = self._operators[number].op
+        for source in sorted(self._operators[number].sources, reverse=True):
+            kernel = self._kernel_of[source]
+            rule = self._rules.find(self._ends[kernel], op)
+            if rule is not None and self._may_join(number, source, rule):
+                self._kernels[kernel].append(number)
+                self._kernel_of[number] = kernel
+                if not rule.folds:
+                    self._ends[kernel].append(op)
+                return
+        self._kernel_of[number] = len(self._kernels)
+        self._kernels.append([number])
+        self._ends.append([op])
+
+    def ordered(self) -> list[tuple[int, ...]]:
+        """Return the kernels so that each comes after those whose results it takes, and else as they were called."""
+        inputs = {number: self._inputs(number) for number in range(len(self._kernels))}
+        sorter, found = TopologicalSorter(inputs), []
+        sorter.prepare()
+        ready = list(sorter.get_ready())
+        while ready:
+            first = min(ready, key=lambda kernel: self._kernels[kernel][-1])
+            ready.remove(first)
+            found.append(tuple(self._kernels[first]))
+            sorter.done(first)
+            ready += sorter.get_ready()
+        return found
+
+    def _may_join(self, number: int, source: int, rule: FusionRule) -> bool:
+        if not rule.fused or self._kernels[self._kernel_of[source]][-1] != source:
+            return False
+        if self._readers[source] != {number} and not rule.shared:
+            return False
+        whole = reads_whole(self._operators[number].op, work_of(self._operators[source].op)[0].outputs)
+        return whole and not self._waits(number, self._kernel_of[source])
+
+    def _waits(self, number: int, kernel: int) -> bool:
+        """Whether an operator takes what can only be computed after a kernel, which it then cannot be part of."""
+        asked = {self._kernel_of[source] for source in self._operators[number].sources} - {kernel}
+        seen: set[int] = set()
+        while asked:
+            other = asked.pop()
+            if other == kernel:
+                return True
+            seen.add(other)
+            asked |= self._inputs(other) - seen
+        return False
+
+    def _inputs(self, kernel: int) -> set[int]:
+        """Return the kernels whose results a kernel takes."""
+        sources = (source for number in self._kernels[kernel] for source in self._operators[number].sources)
+        return {self._kernel_of[source] for source in sources} - {kernel}
+
+
+def layout_changes(
+    traced: Sequence[TracedOperator], kernels: Sequence[tuple[int, ...]], rules: FusionRules
+) -> dict[int, list[tuple[int, ...]]]:
+    """Say which results a runtime brings into another memory layout, once for every layout that they are taken in.
+
+    Parameters
+    ----------
+    traced : sequence of TracedOperator
+        A network.
+    kernels : sequence of tuple of int
+        Numbers of the operators of every kernel, in the order in which they run.
+    rules : FusionRules
+        Which operators work in which layout.
+
+    Returns
+    -------
+    dict of int to list of tuple of int
+        By the first operator of the kernel that takes them, shapes of results.
+    """
+    layouts: dict[int, bool | None] = {}
+    found: dict[int, list[tuple[int, ...]]] = {}
+    done: set[tuple[int, bool]] = set()
+    for kernel in kernels:
+        taken = [
+            (source, shape)
+            for number in kernel
+            for source, shape in zip(traced[number].sources, traced[number].op.input_shapes, strict=False)
+            if source not in kernel
+        ]
+        layout = rules.layout_of([traced[number].op for number in kernel], _shared([layouts[at] for at, _ in taken]))
+        layouts |= dict.fromkeys(kernel, layout)
+        for source, shape in taken:
+            if None not in (layouts[source], layout) and layouts[source] is not layout and (source, layout) not in done:
+                done.add((source, bool(layout)))
+                found.setdefault(kernel[0], []).append(shape)
+    return found
+
+
+def _shared(layouts: Sequence[bool | None]) -> bool | None:
+    """Return the layout in which several results are taken: the plain one unless all are in that of convolutions."""
+    if False in layouts:
+        return False
+    return True if True in layouts else None
