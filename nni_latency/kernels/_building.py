@@ -9,6 +9,7 @@ from typing import Any, Unpack
 
 from nni_latency.errors import InvalidValueError, listed
 from nni_latency.kernels._catalogue import find_types, kernel_types
+from nni_latency.kernels._execution_mode import execution_mode_of
 from nni_latency.kernels._kernel import Kernel
 from nni_latency.kernels._kernel_schedule import KernelSchedule, Standing
 from nni_latency.kernels._kernel_type import KernelType
@@ -17,7 +18,6 @@ from nni_latency.kernels._predictors import KernelPredictors, MeasuredKernel
 from nni_latency.kernels._prior import Prior, shipped_prior
 from nni_latency.kernels._records import fit_groups, measured_in
 from nni_latency.kernels._sampling import Sampling
-from nni_latency.kernels._way import way_of
 from nni_latency.measurement import Protocol
 from nni_latency.measurement.runtimes import Runtime
 from nni_latency.tables import Measuring, MeasuringOptions, new_file
@@ -200,7 +200,7 @@ def measure_kernels(
         how_long,
         Sampling(),
         Prior(),
-        way=way_of(runtime),
+        mode=execution_mode_of(runtime),
         kernels=kernels,
     )
     content = {"kernels": [kernel.key for kernel in kernels], **_company(runtime)}
@@ -225,7 +225,7 @@ def _measure(
         how_long,
         sampling,
         known,
-        way=way_of(runtime),
+        mode=execution_mode_of(runtime),
         is_enough=aim.is_enough,
         on_standing=aim.on_standing,
     )
@@ -237,7 +237,7 @@ def _measure(
 
 def _company(runtime: Runtime) -> dict[str, str]:
     """Say which kernels run together, where any do: what a kernel takes depends on it."""
-    return {"company": "alike"} if way_of(runtime) == "beside" else {}
+    return {"company": "alike"} if execution_mode_of(runtime) == "parallel" else {}
 
 
 def _content(sampling: Sampling) -> dict[str, Any]:

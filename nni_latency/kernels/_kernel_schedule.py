@@ -13,6 +13,7 @@ from typing import Any
 from nni_latency.errors import MeasurementError
 from nni_latency.kernels._company import alike
 from nni_latency.kernels._constant import BODY, CONSTANT, constant_chain
+from nni_latency.kernels._execution_mode import ExecutionMode
 from nni_latency.kernels._kernel import Kernel
 from nni_latency.kernels._kernel_type import KernelType
 from nni_latency.kernels._learning import GroupLearner, in_turn, score_groups, score_tests
@@ -29,7 +30,6 @@ from nni_latency.kernels._speeds import (
     runs_by_key,
     shares_by_key,
 )
-from nni_latency.kernels._way import Way
 from nni_latency.measurement import (
     Chain,
     Failure,
@@ -89,10 +89,10 @@ class Standing:
 
 
 class KernelSchedule(Schedule):
-    """Batches of kernels, each batch in a process of its own; then those from which most can be learned.
+    """Batches of kernels, each batch in a separate process; then those from which most can be learned.
 
     Every kernel is met as inside a network: what empties small caches and makes its inputs runs before it. A runtime
-    that compiles networks and tells what their nodes take runs several kernels side by side in one, other ones in
+    that compiles networks and reports the times of their nodes runs several kernels side by side in one, other ones in
     every round, so that each of them finds the caches as the others leave them. One that has no profile runs kernels as
     networks, of which the time of a network that does next to nothing is taken away.
 
@@ -106,10 +106,10 @@ class KernelSchedule(Schedule):
         Which configurations.
     prior : Prior
         Where they come from.
-    way : {"fed", "beside", "alone"}, default="fed"
-        How the runtime runs kernels, see `way_of`. What a run takes outside of its kernels is measured too unless they
-        are fed: what a network takes that does next to nothing, or, beside others, what a network takes outside of
-        its nodes.
+    mode : {"chained", "parallel", "standalone"}, default="chained"
+        How the runtime runs kernels, see `execution_mode_of`. Unless kernels are chained, what a run takes outside of
+        them is measured too: the time of a network that does next to nothing or, in parallel, what a network takes
+        outside of its nodes.
     is_enough : callable, optional
         Takes `KernelScores` after every iteration, and says whether they are good enough to end.
     on_standing : callable, optional
@@ -130,17 +130,17 @@ class KernelSchedule(Schedule):
         sampling: Sampling,
         prior: Prior,
         *,
-        way: Way = "fed",
+        mode: ExecutionMode = "chained",
         is_enough: Callable[[KernelScores], bool] = lambda _scores: False,
         on_standing: Callable[[Standing], None] = lambda _standing: None,
         kernels: Sequence[Kernel] | None = None,
     ) -> None:
         super().__init__(protocol, isolated=False)
         self.kinds = {item.name: item for item in kinds}
-        self.way, self.sampling = way, sampling
-        self._fewest, self._most, self._most_at_once = _VISITS_TOGETHER if self._is_beside else _VISITS
-        # Beside others it is taken from nothing: it belongs to the file of predictors alone.
-        self._adds_constant = way == "alone" or (self._is_beside and kernels is None)
+        self.mode, self.sampling = mode, sampling
+        self._fewest, self._most, self._most_at_once = _VISITS_TOGETHER if self._is_parallel else _VISITS
+        # In parallel it is taken from nothing: it belongs to the file of predictors alone.
+        self._adds_constant = mode == "standalone" or (self._is_parallel and kernels is None)
         self._is_enough, self._on_standing = is_enough, on_standing
         sampler = Sampler(prior, sampling.seed)
         groups = dict.fromkeys(item.group for item in kinds)
@@ -163,8 +163,8 @@ class KernelSchedule(Schedule):
         #: By kernel, the time of every run [s], and the number of its visit.
         self.samples: dict[Kernel, list[Run]] = {}
         # Medians of what kernels take side by side add up to the lower quartile of their network.
-        self._summing = replace(protocol, statistic=0.5) if self._is_beside else protocol
-        self._speeds: Speeds = CompanySpeeds() if self._is_beside else ReferenceSpeeds(protocol.statistic)
+        self._summing = replace(protocol, statistic=0.5) if self._is_parallel else protocol
+        self._speeds: Speeds = CompanySpeeds() if self._is_parallel else ReferenceSpeeds(protocol.statistic)
         self._n_visits = 0
         self._visits: Counter[Kernel] = Counter()
         self._visits_at_once: Counter[Kernel] = Counter()
@@ -175,8 +175,8 @@ class KernelSchedule(Schedule):
         self.standings: list[Standing] = []
 
     @property
-    def _is_beside(self) -> bool:
-        return self.way == "beside"
+    def _is_parallel(self) -> bool:
+        return self.mode == "parallel"
 
     def _take(self, kernels: Sequence[Kernel]) -> None:
         self._current = list(kernels)
@@ -221,13 +221,13 @@ class KernelSchedule(Schedule):
             if self._wants(kernel) and self._visits_at_once[kernel] < self._most_at_once
         ]
         random.Random(f"{self.protocol.seed}/{self.next}").shuffle(wanting)
-        chains = self._networks(wanting) if self._is_beside else [self.chain(kernel) for kernel in wanting]
-        return [constant_chain(self._is_beside), *chains] if chains and self._adds_constant else chains
+        chains = self._networks(wanting) if self._is_parallel else [self.chain(kernel) for kernel in wanting]
+        return [constant_chain(self._is_parallel), *chains] if chains and self._adds_constant else chains
 
     def chain(self, kernel: Kernel) -> Chain:
         """Return what a bench runs to measure a kernel by itself."""
         kind = self.kinds[kernel.kind]
-        if self.way == "fed":
+        if self.mode == "chained":
             return fed_chain(
                 kernel.key, partial(kind.module, kernel), kind.shapes(kernel), _specification(kind, kernel), "kernel"
             )
@@ -249,7 +249,7 @@ class KernelSchedule(Schedule):
         self.drift.append(quantile(references, 0.5))
         # Before this round is known, because a kernel of the next iteration was drawn without it.
         kernels = {key: self._find(key) for record in records for key in record.subjects if is_kernel(key)}
-        times = [shares_by_key(record) if self._is_beside else runs_by_key(record) for record in records]
+        times = [shares_by_key(record) if self._is_parallel else runs_by_key(record) for record in records]
         self._speeds.observe(references, times)
         for by_key in times:
             for key, seconds in by_key.items():
@@ -275,7 +275,7 @@ class KernelSchedule(Schedule):
 
     def summaries(self) -> dict[Kernel, Summary]:
         """Return what the samples say of every kernel, the machine's drift and the runtime's constant taken out."""
-        constant = self.constant if self.way == "alone" else 0.0
+        constant = self.constant if self.mode == "standalone" else 0.0
         return {kernel: self._summary(runs, constant) for kernel, runs in self.samples.items()}
 
     @property
@@ -367,7 +367,7 @@ class KernelSchedule(Schedule):
     def _draw_batch(self) -> list[Kernel]:
         """Return the next kernels of the iteration, as many as fit into the memory of one process."""
         batch: list[Kernel] = []
-        most, most_macs = _BATCH_TOGETHER if self._is_beside else _BATCH
+        most, most_macs = _BATCH_TOGETHER if self._is_parallel else _BATCH
         numbers = macs = 0
         for kernel in self._wanting():
             kind = self.kinds[kernel.kind]

@@ -10,6 +10,7 @@ from joblib import Parallel, delayed
 
 from nni_latency.errors import InvalidValueError, LatencyError, listed
 from nni_latency.kernels._catalogue import kernel_types
+from nni_latency.kernels._execution_mode import execution_mode_of_records
 from nni_latency.kernels._kernel import Kernel
 from nni_latency.kernels._kernel_schedule import KernelSchedule, is_kernel
 from nni_latency.kernels._kernel_type import KernelType, is_sound
@@ -18,7 +19,6 @@ from nni_latency.kernels._predictor import FEWEST_KERNELS, KernelPredictor
 from nni_latency.kernels._predictors import KernelPredictors, MeasuredKernel
 from nni_latency.kernels._prior import Prior
 from nni_latency.kernels._sampling import Sampling
-from nni_latency.kernels._way import way_of_records
 from nni_latency.measurement import Protocol, StoredCampaign
 from nni_latency.platforms import Platform
 from nni_latency.units import number_of
@@ -179,7 +179,7 @@ def _replayed(campaign: StoredCampaign, types: Mapping[str, KernelType]) -> Kern
             campaign.header.protocol,
             Sampling(),
             Prior(),
-            way=way_of_records(campaign.records),
+            mode=execution_mode_of_records(campaign.records),
             kernels=kernels,
         )
         schedule.replay(campaign.records, campaign.failures)

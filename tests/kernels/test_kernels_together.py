@@ -20,7 +20,7 @@ LARGE = [Kernel.of("conv_relu", HW=56, CIN=64, COUT=width, KERNEL_SIZE=3, STRIDE
 
 def _schedule(kernels=KERNELS):
     kinds = find_types(dict.fromkeys(kernel.kind for kernel in kernels))
-    return KernelSchedule(kinds, Protocol(), Sampling(), Prior(), way="beside", kernels=kernels)
+    return KernelSchedule(kinds, Protocol(), Sampling(), Prior(), mode="parallel", kernels=kernels)
 
 
 def _next(schedule):
