@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 from rich.markup import escape
@@ -20,6 +21,9 @@ from nni_latency.cli._report import Column, Grid, Report, ReportingCommand, prin
 from nni_latency.errors import FileFormatError, InvalidValueError, LatencyError, UnknownNameError
 from nni_latency.files import is_file, replacing
 from nni_latency.units import format_count, number_of, parse_duration
+
+if TYPE_CHECKING:
+    from nni_latency.database import Database
 
 #: Rows that are shown of a list of any length.
 _SHOWN = 50
@@ -52,7 +56,7 @@ class _DatabaseOptions:
         metavar="URL|FILE",
     )
 
-    def opened(self, *, create: bool = False) -> contextlib.AbstractContextManager[database.Database]:
+    def opened(self, *, create: bool = False) -> contextlib.AbstractContextManager[Database]:
         """Open the database; it is closed at the end of the context."""
         return _opened(self.database or database.default_location(), create=create)
 
@@ -64,7 +68,7 @@ class _FilterOptions(_DatabaseOptions):
     platform: str | None = option("Only this platform, such as epyc-7763.torch.fp32.t1.", metavar="ID")
     kind: str | None = option("Only campaigns of this kind, such as layers.", metavar="NAME")
 
-    def check(self, opened: database.Database) -> None:
+    def check(self, opened: Database) -> None:
         """Raise `UnknownNameError` for a platform of which the database has nothing, unless it is empty."""
         if self.platform is None:
             return
@@ -199,7 +203,7 @@ def prune(wanted: _PruneOptions) -> None:
 
 
 @contextlib.contextmanager
-def _opened(location: str, *, create: bool = False) -> Iterator[database.Database]:
+def _opened(location: str, *, create: bool = False) -> Iterator[Database]:
     if location == database.MEMORY:
         raise InvalidValueError(
             f"The store {database.MEMORY!r} is gone with its process. Name a file or a URL with --database."
@@ -215,7 +219,7 @@ def _opened(location: str, *, create: bool = False) -> Iterator[database.Databas
 
 
 @contextlib.contextmanager
-def _made(out: str) -> Iterator[database.Database]:
+def _made(out: str) -> Iterator[Database]:
     """Make a database: a file whole or not at all, beside its place first."""
     if "://" in out:
         with _opened(out, create=True) as opened:
