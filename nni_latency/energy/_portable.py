@@ -18,7 +18,7 @@ from nni_latency.energy._measured import MeasuredOperator
 from nni_latency.energy._portable_document import PORTABLE, PortableDocument
 from nni_latency.errors import InvalidValueError
 from nni_latency.operators import OpSpec, group_of
-from nni_latency.regression import Trees
+from nni_latency.regression import Trees, corrected
 
 Array = NDArray[np.float64]
 
@@ -153,8 +153,8 @@ class PortableModel:
         if not hasattr(self, "time_"):
             raise NotFittedError("PortableModel is not fitted: call 'fit' first.")
         rows = kernel_features(ops, device, self.groups_)
-        seconds = (device.launch + roofline(ops, device)) * np.exp(self.time_.predict(rows))
-        watts = device.power * np.exp(self.power_.predict(rows))
+        seconds = corrected(device.launch + roofline(ops, device), [self.time_], rows)
+        watts = corrected(np.full(len(rows), device.power), [self.power_], rows)
         return seconds, np.clip(watts, device.rest, device.power)
 
     def constant_power(self, device: str | DeviceFacts) -> float:

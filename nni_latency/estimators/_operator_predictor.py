@@ -9,12 +9,11 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 
 import numpy as np
-import scipy
 from numpy.typing import NDArray
 
 from nni_latency.costs import NORMAL, Cost
 from nni_latency.operators import OpSpec, family_of, size_of_attribute, work_of
-from nni_latency.regression import CORRELATIONS, Posterior, Spectrum, squared_distances
+from nni_latency.regression import CORRELATIONS, Posterior, Spectrum, proportional, squared_distances
 
 Array = NDArray[np.float64]
 
@@ -33,6 +32,9 @@ _NOMINAL = (5e-6, 3e-11, 5e-10, 5e-10, 5e-10)
 
 #: How strongly weights are regularised towards nominal weights, where a measured operator counts with 1.
 _REGULARISATION = 0.2
+
+#: The constant is at least this share of the smallest cost.
+_LEAST_CONSTANT = 0.1
 
 #: Standard deviation of the logarithm added for operators of families with little data.
 _UNSURE = 0.5
@@ -230,12 +232,7 @@ def _plain_weights(ops: Sequence[OpSpec], costs: Array) -> Array:
     """
     terms = _terms(ops)
     usual = np.array(_NOMINAL) * float(np.median(costs / (terms @ np.array(_NOMINAL))))
-    rows = np.vstack([terms * usual / costs[:, None], _REGULARISATION * np.eye(len(usual))])
-    weights = (
-        scipy.optimize.nnls(rows, np.concatenate([np.ones(len(ops)), np.full(len(usual), _REGULARISATION)]))[0] * usual
-    )
-    weights[0] = max(weights[0], 0.1 * float(costs.min()))
-    return np.asarray(weights, dtype=np.float64)
+    return proportional(terms, costs, _LEAST_CONSTANT, usual, _REGULARISATION / usual)
 
 
 def _points(descriptions: Sequence[Mapping[str, float]], names: Sequence[str]) -> Array:

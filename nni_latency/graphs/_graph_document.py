@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -19,10 +20,8 @@ from nni_latency.errors import FileFormatError, OutputError, first_line
 from nni_latency.files import replacing
 from nni_latency.graphs._encoding import GROUPS, KINDS, N_FEATURES, TERMS
 from nni_latency.graphs._graph_network import GraphNetwork
+from nni_latency.graphs._learned_graphs import LearnedGraphs
 from nni_latency.graphs._operator_trees import OperatorTrees
-
-if TYPE_CHECKING:
-    from nni_latency.graphs._graph_predictor import GraphPredictor
 
 Array = NDArray[np.float64]
 
@@ -81,35 +80,35 @@ def _description() -> list[str | int]:
     return [N_FEATURES, *TERMS, *GROUPS, *KINDS]
 
 
-def write_predictor(predictor: GraphPredictor, path: Path) -> Path:
-    """Write a predictor, whole or not at all."""
+def write_predictor(settings: Mapping[str, Any], learned: LearnedGraphs, path: Path) -> Path:
+    """Write the settings of a predictor and what it has learned, whole or not at all."""
     content = {
         **FORMAT.head,
-        "settings": {name: value for name, value in predictor.get_params().items() if name != "n_jobs"},
+        "settings": {name: value for name, value in settings.items() if name != "n_jobs"},
         "description": _description(),
-        "platforms": [platform.as_dict() for platform in predictor.platforms_],
-        "epochs": predictor.epochs_,
-        "spreads": [float(value) for value in predictor.spreads_],
-        "unmeasured_spread": predictor.unmeasured_spread_ if math.isfinite(predictor.unmeasured_spread_) else None,
-        "counts": [int(value) for value in predictor.counts_],
-        "families": list(predictor.families_),
-        "kinds": list(predictor.kinds_),
+        "platforms": [platform.as_dict() for platform in learned.platforms],
+        "epochs": learned.epochs,
+        "spreads": [float(value) for value in learned.spreads],
+        "unmeasured_spread": learned.unmeasured_spread if math.isfinite(learned.unmeasured_spread) else None,
+        "counts": [int(value) for value in learned.counts],
+        "families": list(learned.families),
+        "kinds": list(learned.kinds),
     }
     with FORMAT.writable(str(path)):
         FORMAT.check_content(content)
     tensors = {
         f"{number}/{name}": value.detach().contiguous().clone()
-        for number, member in enumerate(predictor.members_)
+        for number, member in enumerate(learned.members)
         for name, value in member.state_dict().items()
     }
     tensors |= {
         f"{_TREES}/{number}/{name}": torch.from_numpy(np.ascontiguousarray(values))
-        for number, trees in enumerate(predictor.trees_)
+        for number, trees in enumerate(learned.trees)
         if trees is not None
         for name, values in trees.tensors().items()
     }
-    tensors[_HELD_OUT] = torch.from_numpy(np.ascontiguousarray(predictor.held_out_))
-    tensors[_LATENCIES] = torch.from_numpy(np.ascontiguousarray(predictor.latencies_))
+    tensors[_HELD_OUT] = torch.from_numpy(np.ascontiguousarray(learned.held_out))
+    tensors[_LATENCIES] = torch.from_numpy(np.ascontiguousarray(learned.latencies))
     with replacing(path) as temporary:
         try:
             save_file(tensors, temporary, metadata={_KEY: json.dumps(content)})
@@ -118,10 +117,8 @@ def write_predictor(predictor: GraphPredictor, path: Path) -> Path:
     return path
 
 
-def read_predictor(path: Path) -> GraphPredictor:
-    """Read a predictor and check it."""
-    from nni_latency.graphs._graph_predictor import GraphPredictor
-
+def read_predictor(path: Path) -> tuple[dict[str, Any], LearnedGraphs]:
+    """Read the settings of a predictor and what it has learned, and check them."""
     content, tensors = _load(path)
     FORMAT.check(content, str(path))
     with FORMAT.valid(str(path)):
@@ -131,23 +128,32 @@ def read_predictor(path: Path) -> GraphPredictor:
             f"{str(path)!r} describes operators in another way than this version does. Fit it again with "
             "'nni-latency learn graph'."
         )
-    found = GraphPredictor(**document.settings.model_dump())
-    found.platforms_ = tuple(item.to_platform() for item in document.platforms)
-    found.epochs_, found.spreads_ = document.epochs, np.array(document.spreads)
-    found.counts_, found.families_ = np.array(document.counts), tuple(document.families)
-    found.kinds_ = tuple(document.kinds)
-    found.unmeasured_spread_ = math.inf if document.unmeasured_spread is None else document.unmeasured_spread
     try:
-        found.held_out_, found.latencies_ = _held_out(tensors, len(found.platforms_))
-        found.trees_ = tuple(_trees(tensors, number) for number in range(len(found.platforms_)))
-        found.members_ = [_member(found, tensors, number) for number in range(found.n_members)]
-        if {len(found.spreads_), len(found.counts_)} != {len(found.platforms_)}:
-            raise ValueError("there must be a spread and a count for every platform")
+        return document.settings.model_dump(), _learned(document, tensors)
     except (KeyError, RuntimeError, ValueError) as error:
         raise FileFormatError(
             f"{str(path)!r} is damaged: {first_line(error).rstrip('.')}. Fit it again, or copy it again."
         ) from error
-    return found
+
+
+def _learned(document: GraphPredictorDocument, tensors: dict[str, torch.Tensor]) -> LearnedGraphs:
+    count = len(document.platforms)
+    held_out, latencies = _held_out(tensors, count)
+    if {len(document.spreads), len(document.counts)} != {count}:
+        raise ValueError("there must be a spread and a count for every platform")
+    return LearnedGraphs(
+        platforms=tuple(item.to_platform() for item in document.platforms),
+        trees=tuple(_trees(tensors, number) for number in range(count)),
+        members=[_member(document, tensors, number) for number in range(document.settings.n_members)],
+        epochs=document.epochs,
+        spreads=np.array(document.spreads),
+        held_out=held_out,
+        latencies=latencies,
+        unmeasured_spread=math.inf if document.unmeasured_spread is None else document.unmeasured_spread,
+        counts=np.array(document.counts),
+        families=tuple(document.families),
+        kinds=tuple(document.kinds),
+    )
 
 
 def _held_out(tensors: dict[str, torch.Tensor], n_platforms: int) -> tuple[Array, Array]:
@@ -166,8 +172,9 @@ def _trees(tensors: dict[str, torch.Tensor], number: int) -> OperatorTrees | Non
     return OperatorTrees.read(own) if own else None
 
 
-def _member(predictor: GraphPredictor, tensors: dict[str, torch.Tensor], number: int) -> GraphNetwork:
-    network = GraphNetwork(len(predictor.platforms_), predictor.hidden, predictor.n_layers, predictor.dropout)
+def _member(document: GraphPredictorDocument, tensors: dict[str, torch.Tensor], number: int) -> GraphNetwork:
+    settings = document.settings
+    network = GraphNetwork(len(document.platforms), settings.hidden, settings.n_layers, settings.dropout)
     prefix = f"{number}/"
     network.load_state_dict(
         {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}

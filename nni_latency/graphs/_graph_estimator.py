@@ -59,8 +59,7 @@ class GraphNetworkEstimator(NetworkEstimator):
                 f"The graph predictor {name!r} knows {number_of(len(ids), 'platform')}. Name one of them, as in "
                 f"graph-network:{name},{ids[0]}. The others are: {listed(ids[1:])}."
             )
-        made: GraphNetworkEstimator = predictor.estimator(platform or None)
-        return made
+        return cls(predictor, predictor.platform(platform or None))
 
     def estimate(self, model: Any, example_inputs: Any = None) -> Estimate:
         """Estimate a network.

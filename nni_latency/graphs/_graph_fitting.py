@@ -13,13 +13,10 @@ from nni_latency.graphs._encoding import EncodedGraph
 from nni_latency.graphs._examples import Examples
 from nni_latency.graphs._graph_learning import Learned, Settings, learn
 from nni_latency.graphs._graph_measurements import Measurements
-from nni_latency.graphs._operator_trees import OperatorTrees, describe, has_enough, learn_trees
+from nni_latency.graphs._operator_trees import PlatformTrees, describe, has_enough, learn_trees
 from nni_latency.graphs._side_by_side import side_by_side
 
 Array = NDArray[np.float64]
-
-#: By platform; None where the kernels of too few networks were timed.
-PlatformTrees = tuple[OperatorTrees | None, ...]
 
 #: Seed of the first graph network that is held out from something.
 _FIRST_HELD_OUT = 100

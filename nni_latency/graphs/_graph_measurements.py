@@ -14,7 +14,7 @@ from nni_latency.graphs._examples import Examples, Part
 from nni_latency.graphs._measured_network import MeasuredNetwork
 from nni_latency.graphs._mixed_networks import MIXED
 from nni_latency.platforms import Platform
-from nni_latency.regression import weighted_quantile
+from nni_latency.regression import draw_folds, weighted_quantile
 
 Array = NDArray[np.float64]
 
@@ -73,15 +73,13 @@ class Measurements:
 
         Networks of mixed blocks are in no part: they are always learned from.
         """
-        random = np.random.default_rng(seed)
         families = [family for family in self.families if family not in MIXED]
         if len(families) < count:
-            rows = random.permutation(len(self.family_of))
-            return [sorted(map(int, rows[first::count])) for first in range(count)]
-        order = [families[number] for number in random.permutation(len(families))]
+            return [fold.tolist() for fold in draw_folds(range(len(self.family_of)), count, seed)]
+        rows = [row for family in families for row, name in enumerate(self.family_of) if name == family]
         return [
-            [row for row, family in enumerate(self.family_of) if family in order[first::count]]
-            for first in range(count)
+            sorted(rows[place] for place in fold)
+            for fold in draw_folds([self.family_of[row] for row in rows], count, seed)
         ]
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,14 @@ from nni_latency.estimators import Estimate
 from nni_latency.graphs._adding_platforms import add_platform
 from nni_latency.graphs._encoding import EncodedGraph, encode_graph
 from nni_latency.graphs._examples import Examples
-from nni_latency.graphs._graph_fitting import Fitting, PlatformTrees, with_trees
+from nni_latency.graphs._graph_document import read_predictor, write_predictor
+from nni_latency.graphs._graph_fitting import Fitting, with_trees
 from nni_latency.graphs._graph_learning import Settings
 from nni_latency.graphs._graph_measurements import Measurements, spreads_of
+from nni_latency.graphs._learned_graphs import LearnedGraphs
 from nni_latency.graphs._measured_network import MeasuredNetwork, check_networks
 from nni_latency.graphs._operator_cost import OperatorCost
-from nni_latency.graphs._operator_trees import describe
+from nni_latency.graphs._operator_trees import PlatformTrees, describe
 from nni_latency.graphs._parameters import Parametrized
 from nni_latency.operators import Graph, precision_remarks, require_operators
 from nni_latency.platforms import Platform
@@ -36,6 +39,9 @@ _UNSEEN = math.log(3)
 
 #: Logarithms of latencies that no predictor gives unless it is damaged.
 _LARGEST_LOGARITHM = 100
+
+#: What is learned; the attributes have a "_" at the end.
+_LEARNED = tuple(field.name for field in fields(LearnedGraphs))
 
 
 class GraphPredictor(Parametrized):
@@ -106,9 +112,10 @@ class GraphPredictor(Parametrized):
 
     Examples
     --------
-    >>> from nni_latency.graphs import GraphPredictor, read_measured
+    >>> from nni_latency.graphs import GraphNetworkEstimator, GraphPredictor, read_measured
     >>> predictor = GraphPredictor().fit(read_measured("measured"))               # doctest: +SKIP
-    >>> predictor.estimator("epyc-7763.onnxruntime.fp32.t1").estimate("net.onnx")  # doctest: +SKIP
+    >>> platform = predictor.platform("epyc-7763.onnxruntime.fp32.t1")            # doctest: +SKIP
+    >>> GraphNetworkEstimator(predictor, platform).estimate("net.onnx")           # doctest: +SKIP
     """
 
     def __init__(
@@ -300,12 +307,6 @@ class GraphPredictor(Parametrized):
             for item, cost in zip(graph.operators, seconds, strict=True)
         ]
 
-    def estimator(self, platform: Platform | str | None = None) -> Any:
-        """Return the estimator of one platform, a `GraphNetworkEstimator`."""
-        from nni_latency.graphs._graph_estimator import GraphNetworkEstimator
-
-        return GraphNetworkEstimator(self, self.platforms_[self._number(platform)])
-
     def adapt(
         self, networks: Sequence[MeasuredNetwork], watch: Callable[[int, int], None] | None = None
     ) -> GraphPredictor:
@@ -336,7 +337,10 @@ class GraphPredictor(Parametrized):
             If there are fewer than 5 networks, of several platforms, or two latencies of one network disagree.
         """
         self._check_fitted()
-        return add_platform(self, Measurements.of(check_networks(networks)), watch)
+        data = Measurements.of(check_networks(networks))
+        return self._with(
+            self.get_params(), add_platform(self._learned, data, self.confidence, self.random_state, watch)
+        )
 
     def suggest(self, graphs: Sequence[Graph], count: int) -> list[int]:
         """Choose networks to measure on a platform that it does not know: those that together tell the most about it.
@@ -367,10 +371,8 @@ class GraphPredictor(Parametrized):
         OutputError
             If it cannot be written.
         """
-        from nni_latency.graphs._graph_document import write_predictor
-
         self._check_fitted()
-        return write_predictor(self, Path(path))
+        return write_predictor(self.get_params(), self._learned, Path(path))
 
     @classmethod
     def load(cls, path: str | Path) -> GraphPredictor:
@@ -381,9 +383,18 @@ class GraphPredictor(Parametrized):
         FileFormatError
             If the file is absent, truncated, altered, of another kind or of a newer version.
         """
-        from nni_latency.graphs._graph_document import read_predictor
+        return cls._with(*read_predictor(Path(path)))
 
-        return read_predictor(Path(path))
+    @classmethod
+    def _with(cls, settings: Mapping[str, Any], learned: LearnedGraphs) -> GraphPredictor:
+        found = cls(**settings)
+        for name in _LEARNED:
+            setattr(found, f"{name}_", getattr(learned, name))
+        return found
+
+    @property
+    def _learned(self) -> LearnedGraphs:
+        return LearnedGraphs(**{name: getattr(self, f"{name}_") for name in _LEARNED})
 
     def _predict(self, graphs: Sequence[EncodedGraph], trees: PlatformTrees) -> Array:
         """Predict latencies [s], (n_graphs, n_platforms), by the graph networks and some of the trees."""
@@ -413,6 +424,18 @@ class GraphPredictor(Parametrized):
                 runs[number] = (runs[number] + trees.run) / 2
         scale: Array = (values / (costs.sum(0) + runs)) * costs
         return scale
+
+    def platform(self, platform: Platform | str | None = None) -> Platform:
+        """Return one of its platforms, by its id; by default the one that it knows, if it knows one alone.
+
+        Raises
+        ------
+        NotFittedError
+            Before `fit`.
+        UnknownNameError
+            If it does not know the platform.
+        """
+        return self.platforms_[self._number(platform)]
 
     def _number(self, platform: Platform | str | None) -> int:
         """Return the number of a platform."""

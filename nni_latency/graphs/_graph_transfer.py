@@ -156,12 +156,6 @@ def nearest_head(network: GraphNetwork, examples: Examples) -> Head:
     return Head.of(network, best).slower(float(middle[best]))
 
 
-def folds_of(count: int, random: np.random.Generator) -> list[list[int]]:
-    """Divide networks into five parts at random, or fewer where there are fewer networks."""
-    order = random.permutation(count)
-    return [sorted(map(int, order[first :: min(5, count)])) for first in range(min(5, count))]
-
-
 def held_out_errors(
     network: GraphNetwork, examples: Examples, start: Head, folds: Sequence[Sequence[int]]
 ) -> dict[float, Array]:

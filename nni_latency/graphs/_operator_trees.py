@@ -28,6 +28,9 @@ _FARTHEST = 3.0
 #: What is left at least of the first kernel, without what a run takes besides, as a share.
 _LEAST_LEFT = 0.05
 
+#: Rows of which the trees must say what scikit-learn says.
+_COMPARED = 1000
+
 #: What every operator of a kernel counts at least, so that those that a runtime fuses are seen, too.
 _LEAST_WEIGHT = 1e-4
 
@@ -136,6 +139,10 @@ class OperatorTrees:
         return cls(rates, run, Trees.of_arrays(tensors).check(N_COLUMNS))
 
 
+#: By platform; None where the kernels of too few networks were timed.
+PlatformTrees = tuple[OperatorTrees | None, ...]
+
+
 def learn_trees(examples: Examples, platform: int, seed: int) -> OperatorTrees:
     """Learn what operators cost on one platform, from times of kernels.
 
@@ -185,7 +192,7 @@ def _learned(
     # In the precision in which trees are asked later, so that values on a threshold stay on their side.
     features = np.concatenate(rows).astype(np.float32)
     boosting.fit(features, np.clip(targets, -_FARTHEST, _FARTHEST), np.concatenate(weights))
-    return Trees.of_histograms(boosting)
+    return Trees.of_histograms(boosting, features[:_COMPARED])
 
 
 def has_enough(examples: Examples, platform: int) -> bool:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from nni_latency.graphs._encoding import GROUPS, TERMS, EncodedGraph
 from nni_latency.graphs._examples import Examples
+from nni_latency.regression import nonnegative
 
 Array = NDArray[np.float64]
 
@@ -87,7 +88,7 @@ def fit_rates(totals: Array, measured: Array, kernels: Kernels | None = None) ->
     n_graphs, n_groups, n_terms = totals.shape
     runs = np.full(n_graphs, _RUN)
     shared = np.column_stack([totals.sum(1), runs]) / measured[:, None]
-    common = np.maximum(scipy.optimize.nnls(shared, np.ones(n_graphs))[0], 0.02)
+    common = np.maximum(nonnegative(shared, np.ones(n_graphs)), 0.02)
     start = np.concatenate([np.tile(common[:-1], n_groups), common[-1:]])
     design = np.column_stack([totals.reshape(n_graphs, -1), runs]) / measured[:, None] * start
     wanted = np.ones(n_graphs)

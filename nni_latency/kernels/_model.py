@@ -7,21 +7,22 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import scipy
 from numpy.typing import NDArray
 from sklearn.ensemble import GradientBoostingRegressor, RandomForestRegressor
-from sklearn.model_selection import KFold
 
 from nni_latency.errors import InvalidValueError
 from nni_latency.kernels._features import FeatureTable
 from nni_latency.kernels._kernel import Kernel
-from nni_latency.regression import Process, Trees
+from nni_latency.regression import Process, Rows, Trees, corrected, draw_folds, held_out, proportional
 from nni_latency.units import number_of
 
 Array = NDArray[np.float64]
 
 #: No prediction is less [s].
 _LEAST = 1e-9
+
+#: The constant is at least this share of the shortest time.
+_LEAST_CONSTANT = 0.05
 
 #: What may be learned: nn-Meter's forest, and what learns the logarithm of the time over a sum that is in proportion to
 #: the work.
@@ -58,10 +59,9 @@ class KernelModel:
         if self.base is None:
             assert self.trees is not None
             return np.maximum(self.trees.predict(table.plain(kernels)), _LEAST)
-        features = table.physical(kernels)
-        parts = [part.predict(features) for part in (self.trees, self.process) if part is not None]
-        expected = table.terms(kernels) @ np.array(self.base) * np.exp(np.mean(parts, axis=0))
-        return np.asarray(np.maximum(expected, _LEAST))
+        parts = [part for part in (self.trees, self.process) if part is not None]
+        expected = table.terms(kernels) @ np.array(self.base)
+        return np.maximum(corrected(expected, parts, table.physical(kernels)), _LEAST)
 
     def content(self) -> dict[str, Any]:
         """Return plain values."""
@@ -141,23 +141,19 @@ def _boosting(seed: int, count: int) -> Any:
 
 def fit_base(terms: Array, seconds: Array) -> Array:
     """Fit seconds by term, none negative and the constant positive, so that ratios are near 1."""
-    scale = terms.mean(axis=0)
-    scale = np.where(scale > 0, scale, 1.0)
-    weights, _ = scipy.optimize.nnls(terms / scale / seconds[:, None], np.ones(len(seconds)), maxiter=1000)
-    found = weights / scale
-    found[0] = max(found[0], 0.05 * float(seconds.min()))
-    return np.asarray(found, dtype=np.float64)
+    return proportional(terms, seconds, _LEAST_CONSTANT)
 
 
-def held_out(
+def predict_held_out(
     name: str, table: FeatureTable, kernels: Sequence[Kernel], seconds: Array, *, folds: int, seed: int
 ) -> Array:
     """Predict every kernel by a model that has not seen it, (n,) [s]."""
-    predicted = np.empty(len(kernels))
-    for known, unknown in KFold(folds, shuffle=True, random_state=seed).split(seconds):
+
+    def fit(known: Rows) -> Callable[[Rows], Array]:
         model = fit_model(name, table, [kernels[place] for place in known], seconds[known], seed)
-        predicted[unknown] = model.predict(table, [kernels[place] for place in unknown])
-    return predicted
+        return lambda unknown: model.predict(table, [kernels[place] for place in unknown])
+
+    return held_out(len(seconds), draw_folds(range(len(seconds)), folds, seed), fit)
 
 
 def disagreement(table: FeatureTable, kernels: Sequence[Kernel], seconds: Array, seed: int) -> Callable[..., Array]:

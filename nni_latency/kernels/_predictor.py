@@ -20,7 +20,7 @@ from nni_latency.kernels._features import FeatureTable
 from nni_latency.kernels._kernel import Kernel
 from nni_latency.kernels._kernel_type import KernelType
 from nni_latency.kernels._layers import ACTIVATIONS
-from nni_latency.kernels._model import CANDIDATES, fit_model, held_out
+from nni_latency.kernels._model import CANDIDATES, fit_model, predict_held_out
 from nni_latency.regression import conformal_factor
 from nni_latency.units import number_of
 
@@ -220,7 +220,8 @@ class KernelPredictor(RegressorMixin, BaseEstimator):
         )
         folds = min(self.n_folds, len(kernels))
         found = {
-            name: held_out(name, self.table_, kernels, seconds, folds=folds, seed=self.random_state) for name in parts
+            name: predict_held_out(name, self.table_, kernels, seconds, folds=folds, seed=self.random_state)
+            for name in parts
         }
         if "blend" in self.candidates:
             found["blend"] = np.sqrt(found["boosting"] * found["process"])

@@ -1,7 +1,8 @@
 from ._document import ProcessDocument, TreesDocument
+from ._folds import Rows, draw_folds, held_out
 from ._gaussian import CORRELATIONS, Posterior, Spectrum, ordinary_weights, squared_distances
 from ._intervals import conformal_factor
-from ._process import Process, left_out, unlikelihood
+from ._process import Process, left_out, negative_log_likelihood
 from ._robust import (
     deviation,
     group_means,
@@ -11,27 +12,35 @@ from ._robust import (
     huber_weights,
     weighted_quantile,
 )
+from ._sums import Correction, corrected, nonnegative, proportional
 from ._trees import Tree, Trees
 
 __all__ = [
     "CORRELATIONS",
+    "Correction",
     "Posterior",
     "Process",
     "ProcessDocument",
+    "Rows",
     "Spectrum",
     "Tree",
     "Trees",
     "TreesDocument",
     "conformal_factor",
+    "corrected",
     "deviation",
+    "draw_folds",
     "group_means",
     "group_quantiles",
+    "held_out",
     "huber_locations",
     "huber_losses",
     "huber_weights",
     "left_out",
+    "negative_log_likelihood",
+    "nonnegative",
     "ordinary_weights",
+    "proportional",
     "squared_distances",
-    "unlikelihood",
     "weighted_quantile",
 ]

@@ -156,7 +156,7 @@ def _likeliest(points: Array, targets: Array) -> tuple[Array, float]:
     first = np.append(np.full(points.shape[1], usual), math.log(_NOISE))
     bounds = [(usual - 5, usual + 5)] * points.shape[1] + [(math.log(_LEAST_NOISE), math.log(_MOST_NOISE))]
     found = scipy.optimize.minimize(
-        unlikelihood,
+        negative_log_likelihood,
         first,
         args=(points, targets),
         jac=True,
@@ -167,7 +167,7 @@ def _likeliest(points: Array, targets: Array) -> tuple[Array, float]:
     return np.exp(found.x[:-1]), math.exp(found.x[-1])
 
 
-def unlikelihood(logs: Array, points: Array, targets: Array) -> tuple[float, Array]:
+def negative_log_likelihood(logs: Array, points: Array, targets: Array) -> tuple[float, Array]:
     """Return the negative logarithm of how likely targets are, but for a constant, and its gradient.
 
     Parameters
@@ -189,6 +189,6 @@ def unlikelihood(logs: Array, points: Array, targets: Array) -> tuple[float, Arr
     # in it.
     by_square = 3 * slope * np.exp(-math.sqrt(3) * distances)
     by_length = 2 * (by_square.sum(1) @ scaled**2) - 2 * (scaled * (by_square @ scaled)).sum(0)
-    strange = (logs[:-1] - 0.5 * math.log(len(lengths))) / _SPREAD
-    loss = 0.5 * count * math.log(variance) + seen.half_log_determinant + 0.5 * (strange**2).sum()
-    return float(loss), np.append(by_length + strange / _SPREAD, 2 * ratio**2 * np.trace(slope))
+    unusual = (logs[:-1] - 0.5 * math.log(len(lengths))) / _SPREAD
+    loss = 0.5 * count * math.log(variance) + seen.half_log_determinant + 0.5 * (unusual**2).sum()
+    return float(loss), np.append(by_length + unusual / _SPREAD, 2 * ratio**2 * np.trace(slope))

@@ -11,13 +11,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from nni_latency.errors import InvalidValueError
+from nni_latency.errors import InvalidValueError, MissingDependencyError
 from nni_latency.units import number_of
 
 Array = NDArray[np.float64]
 
 #: Significant digits of what a leaf says.
 _LEAF_DIGITS = 6
+
+#: How near the answers of trees and of what they were taken from must be.
+_SAME = 1e-3
+
+_OTHER_TREES = (
+    "The installed version of scikit-learn keeps the trees of HistGradientBoostingRegressor in an unknown way. "
+    "Install the one that this package was tested with: pip install 'scikit-learn<1.10'."
+)
 
 #: Steps from a node to its child that are taken at once, so that the arrays of a step stay in the cache.
 _MOST_STEPS = 2**14
@@ -127,11 +135,31 @@ class Trees:
         return cls(trees, start, float(boosting.learning_rate))
 
     @classmethod
-    def of_histograms(cls, boosting: Any) -> Trees:
-        """Take over a fitted `HistGradientBoostingRegressor` of features without gaps."""
-        # scikit-learn does not publish these trees; the tests hold the answers to its own.
-        trees = tuple(_histogram_tree(item.nodes) for (item,) in boosting._predictors)
-        return cls(trees, float(np.ravel(boosting._baseline_prediction)[0]))
+    def of_histograms(cls, boosting: Any, features: ArrayLike) -> Trees:
+        """Take over a fitted `HistGradientBoostingRegressor` of features without gaps.
+
+        Parameters
+        ----------
+        boosting : HistGradientBoostingRegressor
+            What was fitted.
+        features : array-like of shape (n, n_features)
+            Rows, in single precision, of which scikit-learn and the trees must say the same.
+
+        Raises
+        ------
+        MissingDependencyError
+            If scikit-learn keeps its trees in another way than the versions that are known.
+        """
+        # scikit-learn publishes all other trees, but neither these nor a way to save them without pickle. So they are
+        # read from where it keeps them, here alone, and held to what it says itself.
+        try:
+            trees = tuple(_histogram_tree(item.nodes) for (item,) in boosting._predictors)
+            found = cls(trees, float(np.ravel(boosting._baseline_prediction)[0]))
+        except (AttributeError, LookupError, TypeError) as error:
+            raise MissingDependencyError(_OTHER_TREES) from error
+        if not np.allclose(found.predict(features), boosting.predict(features), rtol=_SAME, atol=_SAME):
+            raise MissingDependencyError(_OTHER_TREES)
+        return found
 
     def arrays(self) -> dict[str, NDArray[np.generic]]:
         """Return them as arrays: nodes of all trees behind one another, and where each tree begins."""

@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nni_latency.estimators import ActsEstimator
-from nni_latency.estimators.acts._model import draw_folds
 from nni_latency.estimators.acts._traits import AMOUNTS, N_TOTALS, N_TRAITS, START, describe_work, start_of_workload
 from nni_latency.estimators.acts._traits import describe_totals as totals_work
 from nni_latency.operators import OpSpec, features_of
@@ -68,19 +67,6 @@ def test_a_device_that_fills_its_lanes_is_learned():
     blocks = [[op] for op in ops]
     fitted = ActsEstimator().fit(blocks[:80], truth[:80])
     assert np.median(np.abs(fitted.predict(blocks[80:]) / truth[80:] - 1)) < 0.01
-
-
-@given(st.lists(st.tuples(st.integers(0, 9), st.integers(1, 4)), min_size=2, max_size=40), st.integers(2, 6))
-def test_folds_are_a_partition_that_keeps_groups_together(blocks, n_folds):
-    groups = [(number, kind) for number, (kind, count) in enumerate(blocks) for _ in range(count)]
-    kinds = [kind for _, kind in groups]
-    folds = draw_folds(groups, n_folds, 0, kinds)
-    assert sorted(np.concatenate(folds)) == list(range(len(groups)))
-    where = [{groups[row] for row in fold} for fold in folds]
-    assert sum(map(len, where)) == len(blocks)
-    for kind in set(kinds):
-        held = [sum(1 for _, other in fold if other == kind) for fold in where]
-        assert max(held) - min(held) <= 1
 
 
 def test_groups_are_one_for_each_point():

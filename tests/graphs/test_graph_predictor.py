@@ -20,7 +20,7 @@ from sklearn.utils.validation import check_is_fitted
 from torch import nn
 
 from nni_latency.errors import FileFormatError, InvalidValueError, UnknownNameError
-from nni_latency.graphs import GraphPredictor, MeasuredNetwork
+from nni_latency.graphs import GraphNetworkEstimator, GraphPredictor, MeasuredNetwork
 from nni_latency.graphs._graph_learning import prepare
 from nni_latency.graphs._graph_measurements import Measurements
 from nni_latency.graphs._graph_network import GraphNetwork
@@ -100,7 +100,7 @@ def test_operators_never_seen_are_named_and_widen_the_interval(predictor: GraphP
 def test_an_estimator_keeps_the_contract(predictor: GraphPredictor) -> None:
     pytest.importorskip("onnx")
     module = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU()).eval()
-    check_estimator(predictor.estimator(FAST), module, torch.zeros(1, 3, 16, 16))
+    check_estimator(GraphNetworkEstimator(predictor, FAST), module, torch.zeros(1, 3, 16, 16))
 
 
 def test_a_platform_must_be_known(predictor: GraphPredictor) -> None:

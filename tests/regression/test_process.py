@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nni_latency.regression import Process, left_out, unlikelihood
+from nni_latency.regression import Process, left_out, negative_log_likelihood
 
 
 def test_a_process_says_how_far_each_is_from_the_others():
@@ -37,7 +37,11 @@ def test_the_gradient_of_a_likelihood_is_that_of_differences(seed):
     logs = np.append(0.55 + generator.normal(size=3), generator.uniform(-3.0, 0.5))
     steps = 1e-5 * np.eye(4)
     differences = [
-        (unlikelihood(logs + step, points, targets)[0] - unlikelihood(logs - step, points, targets)[0]) / 2e-5
+        (
+            negative_log_likelihood(logs + step, points, targets)[0]
+            - negative_log_likelihood(logs - step, points, targets)[0]
+        )
+        / 2e-5
         for step in steps
     ]
-    assert unlikelihood(logs, points, targets)[1] == pytest.approx(differences, rel=1e-4, abs=1e-4)
+    assert negative_log_likelihood(logs, points, targets)[1] == pytest.approx(differences, rel=1e-4, abs=1e-4)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from sklearn.ensemble import GradientBoostingRegressor, HistGradientBoostingRegressor, RandomForestRegressor
 
-from nni_latency.errors import InvalidValueError
+from nni_latency.errors import InvalidValueError, MissingDependencyError
 from nni_latency.regression import Tree, Trees
 
 
@@ -29,9 +31,23 @@ def test_trees_of_histograms_say_what_scikit_learn_says():
     features = generator.normal(size=(500, 4)).astype(np.float32).astype(np.float64)
     targets = 3.0 + np.sin(features[:, 0]) + generator.normal(size=500)
     learned = HistGradientBoostingRegressor(max_iter=20, max_depth=4).fit(features, targets)
-    trees = Trees.of_histograms(learned)
+    trees = Trees.of_histograms(learned, features)
     assert trees.predict(features) == pytest.approx(learned.predict(features), rel=1e-4)
     assert Trees.read(trees.content()) == trees
+
+
+def test_trees_that_scikit_learn_keeps_in_another_way_are_refused():
+    features = np.random.default_rng(0).normal(size=(50, 2))
+    learned = HistGradientBoostingRegressor(max_iter=3).fit(features, features[:, 0])
+    known = {name: getattr(learned, name) for name in ("_predictors", "_baseline_prediction", "predict")}
+    assert len(Trees.of_histograms(SimpleNamespace(**known), features).trees) == 3
+    for other in (
+        {"predict": learned.predict},
+        {**known, "_predictors": learned._predictors[:1]},
+        {**known, "_baseline_prediction": np.array([[9.0]])},
+    ):
+        with pytest.raises(MissingDependencyError, match="scikit-learn keeps the trees"):
+            Trees.of_histograms(SimpleNamespace(**other), features)
 
 
 def test_trees_are_added_up():

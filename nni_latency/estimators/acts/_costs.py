@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-import scipy
 from numpy.typing import NDArray
 
 from nni_latency.estimators.acts._traits import START, Work
 from nni_latency.estimators.acts._workloads import Workloads
+from nni_latency.regression import nonnegative
 
 #: How strongly the costs of a group are held to those of all groups together, a share of the points.
 _SHRINKAGE = 0.03
@@ -72,19 +72,12 @@ def fit_costs(workloads: Workloads, seconds: NDArray[np.float64]) -> GroupCosts:
     )
 
 
-def _solve(columns: NDArray[np.float64], target: NDArray[np.float64]) -> NDArray[np.float64]:
-    scale = np.linalg.norm(columns, axis=0)
-    scale[scale == 0] = 1.0
-    found, _ = scipy.optimize.nnls(columns / scale, target)
-    return np.asarray(found / scale)
-
-
 def _solve_shared(
     blocks: NDArray[np.float64], begins: NDArray[np.bool_]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Solve for the costs of all operators together, and for those of a beginning if there is one."""
     operators = blocks[:, ~begins].sum(axis=1)
-    found = _solve(np.hstack([operators, blocks[:, begins].sum(axis=1)]), np.ones(len(blocks)))
+    found = nonnegative(np.hstack([operators, blocks[:, begins].sum(axis=1)]), np.ones(len(blocks)))
     return found[: operators.shape[1]], found[operators.shape[1] :]
 
 
@@ -92,7 +85,5 @@ def _solve_held(blocks: NDArray[np.float64], prior: NDArray[np.float64]) -> NDAr
     """Solve for all groups at once, with a ridge towards costs that are likely for each."""
     n, n_groups, n_amounts = blocks.shape
     columns = blocks.reshape(n, n_groups * n_amounts)
-    ridge = np.sqrt(_SHRINKAGE) * np.maximum(np.linalg.norm(columns, axis=0), 1e-12)
-    design = np.vstack([columns, np.diag(ridge)])
-    found = _solve(design, np.concatenate([np.ones(n), ridge * prior.ravel()]))
+    found = nonnegative(columns, np.ones(n), prior.ravel(), _SHRINKAGE)
     return found.reshape(n_groups, n_amounts)

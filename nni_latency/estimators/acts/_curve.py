@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import scipy
 from numpy.typing import NDArray
 
 from nni_latency.estimators.acts._workloads import Workloads
+from nni_latency.regression import nonnegative
 
 Array = NDArray[np.float64]
 
@@ -55,12 +55,8 @@ def fit_curve(workloads: Workloads, base: Array, seconds: Array) -> CostCurve:
     knots = (0.0, *np.unique(np.quantile(base, np.arange(1, _PIECES) / _PIECES)).tolist())
     columns = np.column_stack([workloads.counts.sum(axis=1), workloads.counts @ _pieces(base, knots)])
     columns = columns / seconds[:, None]
-    ridge = np.sqrt(_SHRINKAGE) * np.maximum(np.linalg.norm(columns, axis=0), 1e-12)
     prior = np.concatenate([[0.0], np.ones(len(knots))])
-    design = np.vstack([columns, np.diag(ridge)])
-    scale = np.linalg.norm(design, axis=0)
-    found, _ = scipy.optimize.nnls(design / scale, np.concatenate([np.ones(len(seconds)), ridge * prior]))
-    start, *slopes = (found / scale).tolist()
+    start, *slopes = nonnegative(columns, np.ones(len(seconds)), prior, _SHRINKAGE).tolist()
     return CostCurve(start, knots, tuple(slopes))
 
 

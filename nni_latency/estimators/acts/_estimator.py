@@ -22,7 +22,6 @@ from nni_latency.estimators.acts._model import (
     CORRECTIONS,
     CostModel,
     choose_correction,
-    draw_folds,
     fit_model,
     validate_line,
     validate_model,
@@ -31,7 +30,7 @@ from nni_latency.estimators.acts._scores import BlockScores, score_blocks
 from nni_latency.estimators.acts._workloads import Workloads, WorkloadSource, workloads_of
 from nni_latency.operators import OpSpec, capture_operators, read_onnx
 from nni_latency.platforms import Platform
-from nni_latency.regression import conformal_factor
+from nni_latency.regression import conformal_factor, draw_folds
 from nni_latency.units import number_of
 
 Variant = Literal["refined", "published"]

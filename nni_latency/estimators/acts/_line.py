@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import scipy
 from numpy.typing import NDArray
+
+from nni_latency.regression import nonnegative
 
 #: Points that the first line needs at least, and the second one.
 _FEWEST, _FEWEST_BELOW = 10, 5
@@ -71,7 +72,7 @@ def fit_line(totals: NDArray[np.float64], seconds: NDArray[np.float64], *, relat
     totals, seconds = totals[about], seconds[about]
     weights = 1 / seconds if relative else np.ones(len(seconds))
     columns = np.column_stack([totals, np.ones(len(totals))])
-    a, b, c, d = _not_negative(columns, seconds, weights)
+    a, b, c, d = nonnegative(columns * weights[:, None], seconds * weights).tolist()
     first = ActsLine(a, b, c, d)
     plane = first.plane(totals)
     best, least = first, _error(first, totals, seconds, weights)
@@ -79,7 +80,7 @@ def fit_line(totals: NDArray[np.float64], seconds: NDArray[np.float64], *, relat
         below = plane < limit
         # Through the height at d, the least that the first line can be, so that no prediction is negative.
         design = np.column_stack([plane[below] - d, np.ones(below.sum())])
-        slope, height = _not_negative(design, seconds[below], weights[below])
+        slope, height = nonnegative(design * weights[below, None], seconds[below] * weights[below]).tolist()
         line = ActsLine(a, b, c, d, breakpoint=float(limit), slope=slope, offset=height - slope * d)
         error = _error(line, totals, seconds, weights)
         if error < least * (1 - 1e-9):
@@ -107,16 +108,3 @@ def _error(
     line: ActsLine, totals: NDArray[np.float64], seconds: NDArray[np.float64], weights: NDArray[np.float64]
 ) -> float:
     return float((((line.predict(totals) - seconds) * weights) ** 2).sum())
-
-
-def _not_negative(
-    columns: NDArray[np.float64], seconds: NDArray[np.float64], weights: NDArray[np.float64]
-) -> list[float]:
-    """Solve weighted least squares with coefficients that are not negative; columns are scaled first."""
-    weighted = columns * weights[:, None]
-    scale = np.linalg.norm(weighted, axis=0)
-    scale[scale == 0] = 1.0
-    target = seconds * weights
-    height = np.linalg.norm(target) or 1.0
-    found, _ = scipy.optimize.nnls(weighted / scale, target / height)
-    return [float(value) for value in found * height / scale]

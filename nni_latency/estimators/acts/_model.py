@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,12 +13,15 @@ from nni_latency.estimators.acts._curve import CostCurve, fit_curve
 from nni_latency.estimators.acts._line import fit_line
 from nni_latency.estimators.acts._residual import Residual, fit_residual
 from nni_latency.estimators.acts._workloads import Workloads
+from nni_latency.regression import Rows, held_out
 
 Array = NDArray[np.float64]
-Rows = NDArray[np.intp]
 
 #: Costs workloads [s], of shape (n_workloads,).
 Predict = Callable[[Workloads], Array]
+
+#: No workload is predicted to take less [s].
+_LEAST = 1e-9
 
 #: The corrections that are tried, from the simplest to the richest.
 CORRECTIONS = ("none", "curve", "residual")
@@ -105,35 +108,9 @@ def held_out_errors(
     fit : callable
         Takes workloads and seconds, returns what predicts others.
     """
-    errors = np.zeros(len(seconds))
-    everything = np.arange(len(seconds))
-    for fold in folds:
-        rest = np.setdiff1d(everything, fold)
-        predict = fit(workloads.take(rest), seconds[rest])
-        errors[fold] = np.log(seconds[fold] / np.maximum(predict(workloads.take(fold)), 1e-9))
-    return errors
 
+    def fitted(rows: Rows) -> Callable[[Rows], Array]:
+        predict = fit(workloads.take(rows), seconds[rows])
+        return lambda others: np.maximum(predict(workloads.take(others)), _LEAST)
 
-def draw_folds(groups: Sequence[object], n_folds: int, seed: int, strata: Sequence[object] | None = None) -> list[Rows]:
-    """Deal rows to folds at random; those of one group stay together.
-
-    Parameters
-    ----------
-    groups : sequence
-        By row, what is alike, such as a block at several batch sizes.
-    n_folds : int
-        Most folds; there are no more than groups.
-    seed : int
-        Of the deal.
-    strata : sequence, optional
-        By row, its kind: the groups of one kind are dealt to as many folds as there are, so that no fold leaves out
-        the only two of a kind and asks for what nothing like it was seen of.
-    """
-    kind_of = dict(zip(groups, [0] * len(groups) if strata is None else strata, strict=True))
-    names = list(kind_of)
-    order = np.random.default_rng(seed).permutation(len(names))
-    ranks = {kind: rank for rank, kind in enumerate(dict.fromkeys(kind_of[names[place]] for place in order))}
-    dealt = sorted(order, key=lambda place: ranks[kind_of[names[place]]])
-    fold_of = {names[place]: position % n_folds for position, place in enumerate(dealt)}
-    folds = np.array([fold_of[group] for group in groups])
-    return [np.flatnonzero(folds == fold) for fold in range(min(n_folds, len(names)))]
+    return np.asarray(np.log(seconds / held_out(len(seconds), folds, fitted)))
