@@ -16,7 +16,8 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c c
 # Plugins whose commands are tested and documented with those of the package.
 COMMANDS_OF := plugins/nni_latency_farm plugins/nni_latency_service
 NAMED_IN := setup.cfg pyproject.toml constraints.txt $(COMMANDS_OF:%=%/setup.cfg)
-PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile
+# Files go to the processes in their order, not by their number of tests: long ones come before the many short examples.
+PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 # Passed on to pytest or to the demo, as in: make test ARGS="-k table"
 ARGS ?=
 
@@ -71,7 +72,7 @@ gpu: $(VENV)/.installed-test ## Run what needs a GPU, ten minutes at most; the r
 check: $(VENV)/.installed-test ## Check style, types, layers and the quick tests of what differs from main, before a commit
 	@$(BIN)/ruff check
 	@$(BIN)/ruff format --check
-	@{ $(BIN)/mypy && $(BIN)/lint-imports | tail -3; } & \
+	@{ $(BIN)/mypy && $(BIN)/lint-imports; } & \
 	tests="$$($(BIN)/python .ci/changed_tests.py)"; failed=0; \
 	[ -z "$$tests" ] || $(BIN)/python -m pytest -q -m "not slow" $$tests $(ARGS) || [ $$? = 5 ] || failed=1; \
 	wait $$! && exit $$failed

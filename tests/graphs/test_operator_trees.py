@@ -56,6 +56,11 @@ def trees(items: list[MeasuredNetwork]) -> OperatorTrees:
     return learn_trees(Measurements.of(items).examples, 0, 0)
 
 
+@pytest.fixture(scope="module")
+def predictor(items: list[MeasuredNetwork]) -> GraphPredictor:
+    return GraphPredictor(hidden=8, epochs=2, n_folds=2, n_members=1).fit(items)
+
+
 def test_networks_that_were_not_seen_are_sums_of_their_operators(trees: OperatorTrees) -> None:
     graphs = [network([20, 20, 20], 20), network([33, 33], 25, "sigmoid"), network([48] * 3, 14, shortcut=True)]
     encoded = [encode_graph(graph) for graph in graphs]
@@ -109,8 +114,7 @@ def test_arrays_that_fit_nothing_are_refused(trees: OperatorTrees, name: str, va
         OperatorTrees.read({**trees.tensors(), name: value})
 
 
-def test_a_predictor_answers_with_its_trees(items: list[MeasuredNetwork], tmp_path: Path) -> None:
-    predictor = GraphPredictor(hidden=8, epochs=2, n_folds=2, n_members=1).fit(items)
+def test_a_predictor_answers_with_its_trees(predictor: GraphPredictor, tmp_path: Path) -> None:
     assert [found is None for found in predictor.trees_] == [False, True]
     graph = network([24, 24], 18)
     alone = predictor.predict([graph], FAST)[0]
@@ -123,10 +127,16 @@ def test_a_predictor_answers_with_its_trees(items: list[MeasuredNetwork], tmp_pa
     assert 0 < sum(item.seconds for item in costs) <= alone * (1 + 1e-9)
     again = GraphPredictor.load(predictor.save(tmp_path / "new.safetensors"))
     np.testing.assert_array_equal(again.predict([graph], FAST), predictor.predict([graph], FAST))
-    # A platform that is learned anew has trees if kernels of enough networks were timed.
-    assert again.adapt([item for item in items if item.platform == FAST][:8]).trees_ == (None, None)
-    adapted = again.adapt([item for item in items if item.platform == FAST])
-    assert [found is None for found in adapted.trees_] == [False, True]
+
+
+@pytest.mark.slow
+def test_a_platform_that_is_learned_anew_has_trees_if_enough_kernels_were_timed(
+    predictor: GraphPredictor, items: list[MeasuredNetwork], tmp_path: Path
+) -> None:
+    again = GraphPredictor.load(predictor.save(tmp_path / "again.safetensors"))
+    fast = [item for item in items if item.platform == FAST]
+    assert again.adapt(fast[:8]).trees_ == (None, None)
+    assert [found is None for found in again.adapt(fast).trees_] == [False, True]
 
 
 def _without_trees(predictor: GraphPredictor, path: Path) -> Path:
@@ -139,8 +149,8 @@ def _without_trees(predictor: GraphPredictor, path: Path) -> Path:
     return path
 
 
-def test_damaged_trees_are_refused(items: list[MeasuredNetwork], tmp_path: Path) -> None:
-    path = GraphPredictor(hidden=8, epochs=1, n_folds=2, n_members=1).fit(items).save(tmp_path / "g.safetensors")
+def test_damaged_trees_are_refused(predictor: GraphPredictor, tmp_path: Path) -> None:
+    path = predictor.save(tmp_path / "g.safetensors")
     with safe_open(path, "pt") as file:
         metadata, tensors = file.metadata(), {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     tensors["trees/0/left"] = tensors["trees/0/left"] * 0

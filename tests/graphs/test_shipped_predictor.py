@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from matplotlib.image import imread
 
 from nni_latency.cli import main
-from nni_latency.datasets import load_networks, measured_networks
+from nni_latency.datasets import load_networks
 from nni_latency.graphs import MIXED, GraphPredictor, families, save_onnx, shipped_predictor
 
 
@@ -27,7 +27,7 @@ def test_it_is_of_the_data_set_that_ships(shipped: GraphPredictor) -> None:
 
 
 def test_it_is_drawn_with_what_was_measured(shipped: GraphPredictor, tmp_path: Path) -> None:
-    known = [item.latency for item in measured_networks("shipped") if item.family not in MIXED]
+    known = [item.latency for item in load_networks() if item.family not in MIXED]
     assert sorted(shipped.latencies_[~np.isnan(shipped.latencies_)]) == pytest.approx(sorted(known))
     np.testing.assert_array_equal(np.isnan(shipped.latencies_), np.isnan(shipped.held_out_))
     picture = tmp_path / "predictor.png"
@@ -38,9 +38,9 @@ def test_it_is_drawn_with_what_was_measured(shipped: GraphPredictor, tmp_path: P
 
 @pytest.mark.slow
 def test_it_knows_what_it_has_learned(shipped: GraphPredictor) -> None:
-    known = measured_networks("shipped")
+    """Of networks between those whose figures are kept in tests/acceptance."""
     for platform in shipped.platforms_:
-        networks = [item for item in known if item.platform.id == platform.id]
+        networks = load_networks().only(platform=platform.id)[2::5]
         predicted = shipped.predict([item.graph for item in networks], platform)
         errors = np.abs(predicted / np.array([item.latency for item in networks]) - 1)
         assert np.median(errors) < 0.15, platform.id
