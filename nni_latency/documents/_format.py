@@ -5,26 +5,21 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-import re
-import zipfile
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
-from pydantic import ValidationError
+from pydantic import ValidationError, create_model
 
+from nni_latency.documents._saved_file import SavedFile
 from nni_latency.errors import FileFormatError, InvalidValueError, LatencyError
 from nni_latency.files import readable, write_atomically
 
 Content = dict[str, Any]
 Made = TypeVar("Made")
-
-#: A format where it is JSON, and where it is JSON within JSON, as in the metadata of safetensors.
-_FORMAT = re.compile(r'\\?"format\\?"\s*:\s*\\?"(?P<name>nni_latency\.\w+)\\?"')
-
-#: Letters in which the first file of an archive says what it is.
-_BEGINNING = 10_000
 
 #: Letters of a wrong value that are shown, and of a whole reason.
 _SHOWN, _LONGEST = 60, 800
@@ -47,7 +42,7 @@ class DocumentFormat:
     remedy : str
         How to come by another one, to end a sentence.
     model : type of BaseModel, optional
-        What the content must be; without it a file is not read as a whole.
+        What the content must be, ``format`` and ``version`` apart.
 
     Examples
     --------
@@ -55,8 +50,8 @@ class DocumentFormat:
     >>> class Letter(BaseModel):
     ...     pages: int
     >>> letters = DocumentFormat("nni_latency.letter", 1, "letter", "a letter", "write it", model=Letter)
-    >>> letters.parse({"format": "nni_latency.letter", "version": 1, "pages": 2})
-    Letter(pages=2)
+    >>> letters.parse_json('{"format": "nni_latency.letter", "version": 1, "pages": 2}', "letter.json").pages
+    2
     """
 
     name: str
@@ -73,32 +68,62 @@ class DocumentFormat:
 
     def schema(self) -> Content:
         """Return the JSON schema of the content."""
-        schema: Content = self.model.model_json_schema()
+        schema: Content = self._whole.model_json_schema()
         return schema
 
-    def load(self, path: str | Path, make: Callable[[Any], Made]) -> Made:
+    def load(self, path: str | os.PathLike[str], make: Callable[[Any], Made]) -> Made:
         """Read and check a file, and make something of it.
 
         Parameters
         ----------
-        path : str or Path
-            The file.
+        path : str or path
+            The file, or a `SavedFile`, which is not read again.
         make : callable
             Makes it; what is wrong with a value is a fault of the file.
 
         Raises
         ------
         FileFormatError
-            If the file is absent, truncated, altered, of another kind or of a newer version.
+            If the file is absent, truncated, altered, of another kind or of another version.
         """
-        with readable(path, self.what):
-            content = self.read(Path(path))
-            with self.valid(str(path)):
-                return make(self.parse(content))
+        file = SavedFile.of(path)
+        with readable(file.path, self.what):
+            document = self.parse_json(self._data(file), str(file))
+            with self.valid(str(file)):
+                return make(document)
 
     def parse(self, content: Content) -> Any:
-        """Check the content of a file."""
-        return self.model.model_validate(content)
+        """Check the content of a file that is not JSON as a whole."""
+        return self._whole.model_validate(content)
+
+    def parse_json(self, data: str | bytes, origin: str) -> Any:
+        """Check the content of a file, and return it as the model.
+
+        Parameters
+        ----------
+        data : str or bytes
+            The JSON.
+        origin : str
+            Where it was read, for the message.
+
+        Raises
+        ------
+        FileFormatError
+            If it is not whole, of another kind, of another version, or not valid.
+        """
+        try:
+            return self._whole.model_validate_json(data)
+        except ValidationError as error:
+            # Whatever else is wrong counts for less than that.
+            self.check(self._json(data, origin), origin)
+            with self.valid(origin):
+                raise error
+
+    @cached_property
+    def _whole(self) -> Any:
+        """The model with the fields that say what the file is."""
+        head: Any = {"format": (Literal[self.name], ...), "version": (Literal[self.version], ...)}
+        return create_model(self.model.__name__, __base__=self.model, __doc__=self.model.__doc__, **head)
 
     def save(
         self, path: str | Path, fields: Mapping[str, Any], lists: Mapping[str, Iterable[str]] | None = None
@@ -120,8 +145,7 @@ class DocumentFormat:
 
     def check_content(self, content: Any) -> None:
         """Raise `ValueError` if the content of a file to be written is not what is read from one."""
-        json.dumps(content, ensure_ascii=False).encode()
-        self.model.model_validate(content)
+        self._whole.model_validate_json(json.dumps(content, ensure_ascii=False).encode())
 
     @contextlib.contextmanager
     def writable(self, origin: str) -> Iterator[None]:
@@ -137,18 +161,19 @@ class DocumentFormat:
         except (TypeError, ValueError, RecursionError) as error:
             raise InvalidValueError(f"The {self.noun} cannot be written to {origin!r}: {_reason(error)}") from error
 
-    def read(self, path: Path) -> Content:
+    def read(self, path: str | os.PathLike[str]) -> Content:
         """Read a file and check what it is.
 
         Raises
         ------
         FileFormatError
-            If it is absent, truncated, of another kind or of a newer version.
+            If it is absent, truncated, of another kind or of another version.
         """
-        return self.check(self._load(path), str(path))
+        file = SavedFile.of(path)
+        return self.check(self._json(self._data(file), str(file)), str(file))
 
     def check(self, content: Any, origin: str) -> Content:
-        """Return the content of a file if its format is this one, and its version none to come.
+        """Return the content of a file if its format is this one, and its version not a higher one.
 
         Parameters
         ----------
@@ -160,7 +185,7 @@ class DocumentFormat:
         Raises
         ------
         FileFormatError
-            If it is of another kind or of a newer version.
+            If it is of another kind or of another version.
         """
         kind = content.get("format") if isinstance(content, dict) else None
         if not isinstance(content, dict) or kind != self.name:
@@ -172,7 +197,7 @@ class DocumentFormat:
         if isinstance(version, int) and version > self.version:
             raise FileFormatError(
                 f"The {self.noun} {origin!r} has version {version}, this nni_latency reads up to {self.version}. "
-                "Update it with: pip install --upgrade nni_latency"
+                f"It was written by another version of nni_latency: use that version, or {self.remedy}"
             )
         return content
 
@@ -192,19 +217,24 @@ class DocumentFormat:
         except (LatencyError, TypeError, ValueError, LookupError, ArithmeticError) as error:
             raise FileFormatError(f"The {self.noun} {origin!r} is not valid: {_short(str(error))}") from error
 
-    def _load(self, path: Path) -> Any:
+    def _data(self, file: SavedFile) -> bytes:
         try:
-            return json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError) as error:
-            reason = getattr(error, "strerror", None) or "it is not text"
-            raise FileFormatError(f"Cannot read the {self.noun} {str(path)!r}: {reason}.") from error
+            return file.data
+        except OSError as error:
+            raise FileFormatError(f"Cannot read the {self.noun} {str(file)!r}: {error.strerror or error}.") from error
+
+    def _json(self, data: str | bytes, origin: str) -> Any:
+        try:
+            return json.loads(data if isinstance(data, str) else data.decode())
+        except UnicodeDecodeError as error:
+            raise FileFormatError(f"Cannot read the {self.noun} {origin!r}: it is not text.") from error
         except json.JSONDecodeError as error:
             raise FileFormatError(
-                f"The {self.noun} {str(path)!r} is not whole JSON (line {error.lineno}: {error.msg}). It may have been "
+                f"The {self.noun} {origin!r} is not whole JSON (line {error.lineno}: {error.msg}). It may have been "
                 f"cut off while it was copied: take it again from where it came, or {self.remedy}"
             ) from error
         except (ValueError, RecursionError) as error:
-            raise FileFormatError(f"The {self.noun} {str(path)!r} is not JSON that can be read: {error}.") from error
+            raise FileFormatError(f"The {self.noun} {origin!r} is not JSON that can be read: {error}.") from error
 
 
 def _short(text: str) -> str:
@@ -227,28 +257,10 @@ def explain(error: ValidationError) -> str:
     first, *others = error.errors()
     place = ".".join(map(str, first["loc"])) or "the document"
     more = f" (and {len(others)} more)" if others else ""
-    return f"{place}: {first['msg']}. Got {str(first['input'])[:_SHOWN]!r}{more}."
-
-
-def format_of(path: str | Path) -> str:
-    """Return the format that a file says it has, without reading it as JSON; empty if it says nothing.
-
-    A file of tensors says it in its metadata, an archive in its first file.
-    """
-    try:
-        with readable(path, "a file of this package"):
-            found = _FORMAT.search(_text(Path(path)).decode(errors="replace"))
-    except FileFormatError:
-        return ""
-    return found["name"] if found else ""
-
-
-def _text(path: Path) -> bytes:
-    if not zipfile.is_zipfile(path):
-        return path.read_bytes()
-    with zipfile.ZipFile(path) as archive:
-        first = next(iter(archive.namelist()), None)
-        return b"" if first is None else archive.open(first).read(_BEGINNING)
+    cause = first.get("ctx", {}).get("error")
+    reason = first["msg"] if cause is None else _short(str(cause)).rstrip(".")
+    got = "" if isinstance(cause, LatencyError) else f". Got {str(first['input'])[:_SHOWN]!r}"
+    return f"{place}: {reason}{got}{more}."
 
 
 def render(fields: Mapping[str, Any], lists: Mapping[str, Iterable[str]] | None = None) -> str:

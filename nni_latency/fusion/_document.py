@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import Field, NonNegativeFloat, PositiveInt
 
@@ -37,8 +37,6 @@ class RuleDocument(StrictDocument):
 class FusionDocument(StrictDocument):
     """What one runtime runs as one kernel."""
 
-    format: Literal["nni_latency.fusion"]
-    version: Literal[1]
     platform: NamedPlatformDocument
     constant: NonNegativeFloat = Field(description="what the runtime adds to every run of a network [s]")
     failures: dict[str, str] = Field(description="kinds that could not be tried, and why")
@@ -108,7 +106,7 @@ def read_rules(path: str | Path, platform: Platform | None = None) -> FusionRule
     Raises
     ------
     FileFormatError
-        If the file is absent, truncated, altered, of another kind or of a newer version.
+        If the file is absent, truncated, altered, of another kind or of another version.
     MismatchError
         If the rules are those of another runtime than the platform's, or of another precision or version of it.
     """

@@ -115,7 +115,7 @@ class BenchmarkPoints(TableHeader):
         Raises
         ------
         FileFormatError
-            If it is absent, truncated, altered, of another kind or of a newer version.
+            If it is absent, truncated, altered, of another kind or of another version.
         """
         return POINTS.load(path, cls._of_document)
 
@@ -156,7 +156,4 @@ def _content(point: BenchmarkPoint) -> dict[str, Any]:
 
 
 def _point(document: PointDocument) -> BenchmarkPoint:
-    fields = {name: getattr(document, name) for name in _PLAIN}
-    return BenchmarkPoint(
-        **{**fields, "input_shape": tuple(document.input_shape)}, ops=tuple(op.to_op() for op in document.ops)
-    )
+    return BenchmarkPoint(**{name: getattr(document, name) for name in (*_PLAIN, "ops")})

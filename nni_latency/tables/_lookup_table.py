@@ -221,7 +221,7 @@ class LookupTable(SpaceTable):
         Raises
         ------
         FileFormatError
-            If the file is absent, truncated, altered, of another kind or of a newer version.
+            If the file is absent, truncated, altered, of another kind or of another version.
         """
         return TABLE.load(path, cls._of_document)
 
@@ -230,7 +230,7 @@ class LookupTable(SpaceTable):
         return cls(
             **document.header(),
             layers=tuple(map(TableLayer.of_document, document.layers)),
-            input_shape=tuple(document.input_shape),
+            input_shape=document.input_shape,
             reference=document.reference,
         )
 
