@@ -62,7 +62,7 @@ def test_help_lists_every_option(run, name):
 
 
 def test_common_options_are_documented_once():
-    before, _, _ = DOCUMENT.read_text(encoding="utf-8").partition("``build-lut``\n---")
+    before, _, _ = DOCUMENT.read_text(encoding="utf-8").partition("``measure``\n---")
     assert all(f"``{name}" in before for name in COMMON | REPORTING)
 
 

@@ -37,7 +37,7 @@ _COMMANDS = commands()
 #: Commands that measure, or need what was measured on this machine.
 _MEASURING = {
     *("build-lut", "validate", "search", "adapt"),
-    *("profile-operators", "query", "serve", "farm"),
+    *("measure", "query", "serve", "farm"),
     *("dataset measure", "table rebuild", "learn device", "learn kernels"),
 }
 
@@ -70,6 +70,7 @@ def _measures(words):
     return (
         (({words[0], " ".join(words[:2])} & _MEASURING) and not (context.params.get("source") or learned_from))
         or context.params.get("from_database", False)
+        or (words[0] == "profile" and context.params["measure"])
         or asked.partition(":")[0] in _ON_DEMAND
         or any("://" in word for word in words)
     )
