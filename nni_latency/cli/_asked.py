@@ -98,7 +98,7 @@ def ask(estimator: estimators.Estimator, named: NamedNetwork, options: NetworkOp
         check_picture(named, options, plan.input_shape)
         return _ask_plan(estimator, named, plan)
     if isinstance(estimator, estimators.TableEstimator):
-        return _ask_table(estimator, named, space, chosen)
+        return _ask_table(estimator, named, space, chosen, options)
     return ask_network(estimator, make_architecture(named, chosen, space, options))
 
 
@@ -110,13 +110,21 @@ def ask_network(estimator: estimators.Estimator, network: Network) -> Answer:
     return Answer(network.named, found.total, rows, found.features, "operator", found.uncounted, found.remarks)
 
 
-def _ask_table(estimator: estimators.TableEstimator, named: NamedNetwork, space: Any, chosen: ChosenSpace) -> Answer:
+def _ask_table(
+    estimator: estimators.TableEstimator,
+    named: NamedNetwork,
+    space: Any,
+    chosen: ChosenSpace,
+    options: NetworkOptions,
+) -> Answer:
     """Look up the choices of a network; its work is counted as well where it is known what the space takes."""
     sample: Mapping[str, Any] = sample_of(space, chosen.name, named.architecture)
     total, layers = estimator.estimate_sample(sample), estimator.breakdown(sample)
     if chosen.input_shape is None and not spaces.knows_inputs(space):
         return Answer(named, total, _rows(layers), None)
-    graph = operators.trace(spaces.network_of(space, sample)(), random_inputs(chosen.example_inputs(space)))
+    inputs = chosen.example_inputs(space)
+    check_picture(named, options, tuple(inputs.shape))
+    graph = operators.trace(spaces.network_of(space, sample)(), random_inputs(inputs))
     counted = operators.count_graph(graph)
     return Answer(named, total, _rows(layers), counted.features, "choice", counted.uncounted, graph.remarks)
 
