@@ -164,7 +164,8 @@ def _write_operators(folder):
         timer=lambda: runtime.clock.now,
         meters=(FakeMeter(runtime.clock),),
     )
-    profile.save(folder / "operators.here.b32.json")
+    for name in ("here", "a", "b"):
+        profile.save(folder / f"operators.{name}.b32.json")
 
 
 _OWN_SPACE = """
