@@ -13,7 +13,7 @@ from nni_latency.cli._asked import Answer, Row
 from nni_latency.cli._console import named, print_lines, remarks, sentence
 from nni_latency.cli._constant_power import CONSTANT, at_constant_power, constant_power_content
 from nni_latency.cli._network import NamedNetwork
-from nni_latency.cli._report import Column, Grid, Report, report_format
+from nni_latency.cli._report import Column, Grid, Report, print_report, report_format
 from nni_latency.units import cost_row, format_count, format_metric, format_percent
 
 #: Layers that are printed without --top.
@@ -23,7 +23,27 @@ ROWS = 30
 _EXTREMES = {"latency": ("Fastest", "Slowest")}
 
 
-def network_report(answer: Answer, estimator: estimators.Estimator, top: int | None) -> Report:
+def print_answers(answers: Sequence[Answer], estimator: estimators.Estimator, top: int | None) -> None:
+    """Print what an estimator says: of one network its layers, of several a comparison, and all that is doubtful."""
+    if len(answers) == 1:
+        print_report(_network_report(answers[0], estimator, top))
+    else:
+        platform, metric = estimator.platform.id, estimator.metric
+        costs = [
+            {
+                "network": answer.named.text,
+                "platform": platform,
+                **cost_row(answer.total, metric),
+                "missing": list(answer.total.missing),
+            }
+            for answer in answers
+        ]
+        print_report(comparison_report([answer.named for answer in answers], costs, [platform], metric))
+    for answer in answers:
+        _print_doubts(answer, estimator)
+
+
+def _network_report(answer: Answer, estimator: estimators.Estimator, top: int | None) -> Report:
     """Report on one network: its cost, and those of its layers, the most expensive first."""
     value = next(iter(cost_row(None, estimator.metric)))
     rows = [_row(row, answer.column, value) for row in answer.rows]
@@ -45,14 +65,14 @@ def network_report(answer: Answer, estimator: estimators.Estimator, top: int | N
         *_work(answer),
     ]
     content = {
-        **network_content(answer, estimator),
+        **_network_content(answer, estimator),
         "platform": {"id": estimator.platform.id, "facts": dict(estimator.platform.facts)},
         "layers": rows,
     }
     return Report(Grid(rows, columns, most=top or ROWS, by="share"), content, after=lines)
 
 
-def network_content(answer: Answer, estimator: estimators.Estimator) -> dict[str, Any]:
+def _network_content(answer: Answer, estimator: estimators.Estimator) -> dict[str, Any]:
     """Return what JSON says of a network as a whole."""
     features = answer.features
     return {
@@ -67,7 +87,7 @@ def network_content(answer: Answer, estimator: estimators.Estimator) -> dict[str
     }
 
 
-def print_doubts(answer: Answer, estimator: estimators.Estimator) -> None:
+def _print_doubts(answer: Answer, estimator: estimators.Estimator) -> None:
     """Print what had to be assumed of a network, and what the estimator lacks."""
     print_lines(remarks(), map(sentence, answer.remarks))
     names = [name for name in dict.fromkeys(answer.total.missing) if name not in answer.remarks]

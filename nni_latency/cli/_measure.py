@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -12,13 +13,13 @@ import nni_latency.measurement as measurement
 import nni_latency.measurement.runtimes as runtimes
 from nni_latency.cli._asked import ask_network
 from nni_latency.cli._console import remarks
-from nni_latency.cli._cost_report import ROWS, comparison_report, network_report, print_doubts
+from nni_latency.cli._cost_report import ROWS, print_answers
 from nni_latency.cli._measuring_options import EndingOptions, PlatformOptions, database_option, make_runtime
 from nni_latency.cli._network import NETWORKS, NetworkOptions, make_all, parse_networks
 from nni_latency.cli._option import grouped, option
-from nni_latency.cli._report import ReportingCommand, print_report
+from nni_latency.cli._report import ReportingCommand
 from nni_latency.cli._supervision import user_code
-from nni_latency.units import cost_row, number_of
+from nni_latency.units import number_of
 
 By = Literal["network", "module", "graph"]
 
@@ -77,30 +78,15 @@ def command(
     with user_code(f"The code of {named[0].text!r}", 0.0), remarks().status(what):
         estimator.measure([(item.model, item.example_inputs()) for item in made])
         answers = [ask_network(estimator, item) for item in made]
-    if len(answers) == 1:
-        print_report(network_report(answers[0], estimator, wanted.top))
-    else:
-        costs = [
-            {
-                "network": found.named.text,
-                "platform": runtime.platform.id,
-                **cost_row(found.total, estimator.metric),
-                "missing": list(found.total.missing),
-            }
-            for found in answers
-        ]
-        print_report(comparison_report(named, costs, [runtime.platform.id], estimator.metric))
-    for found in answers:
-        print_doubts(found, estimator)
+    print_answers(answers, estimator, wanted.top)
 
 
 def _estimator(
     wanted: _MeasureOptions, runtime: runtimes.Runtime, protocol: measurement.Protocol
 ) -> estimators.MeasuringEstimator:
-    kinds = {
+    kinds: dict[str, Callable[..., estimators.MeasuringEstimator]] = {
         "network": estimators.MeasuredNetworkEstimator,
         "module": estimators.ModuleEstimator,
         "graph": estimators.GraphEstimator,
     }
-    made: estimators.MeasuringEstimator = kinds[wanted.by](runtime=runtime, protocol=protocol, store=wanted.database)
-    return made
+    return kinds[wanted.by](runtime=runtime, protocol=protocol, store=wanted.database)

@@ -13,7 +13,7 @@ import nni_latency.graphs as graphs
 import nni_latency.operators as operators
 from nni_latency.cli._asked import ask
 from nni_latency.cli._console import print_lines, remarks
-from nni_latency.cli._cost_report import ROWS, comparison_report, network_report, print_doubts
+from nni_latency.cli._cost_report import ROWS, comparison_report, print_answers
 from nni_latency.cli._estimator_options import EstimatorOptions
 from nni_latency.cli._network import NETWORKS, NamedNetwork, NetworkOptions, limited, make, parse_networks
 from nni_latency.cli._option import grouped, option
@@ -101,21 +101,7 @@ def command(
     for item in named:
         with limited(item, network):
             answers.append(ask(made, item, network))
-    if len(answers) == 1:
-        print_report(network_report(answers[0], made, answer.top))
-    else:
-        costs = [
-            {
-                "network": found.named.text,
-                "platform": made.platform.id,
-                **cost_row(found.total, made.metric),
-                "missing": list(found.total.missing),
-            }
-            for found in answers
-        ]
-        print_report(comparison_report(named, costs, [made.platform.id], made.metric))
-    for found in answers:
-        print_doubts(found, made)
+    print_answers(answers, made, answer.top)
 
 
 def _check(made: estimators.Estimator, name: str, answer: _AnswerOptions, unmeasured: _GuessOptions) -> None:
@@ -211,7 +197,8 @@ def _rows(
     """Return what is predicted of a network, the fastest platform first, and a guess last."""
     estimates = known.estimate(graph)
     counts = {item.id: int(count) for item, count in zip(known.platforms_, known.counts_, strict=True)}
-    rows = sorted((_row(name, estimates[name], counts[name]) for name in platforms), key=lambda row: row["latency_s"])
+    ranked = sorted(platforms, key=lambda name: estimates[name].value)
+    rows = [_row(name, estimates[name], counts[name]) for name in ranked]
     return [*rows, *([_row(new.id, known.guess(graph, new), 0)] if new is not None else [])]
 
 
