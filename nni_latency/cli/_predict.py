@@ -19,7 +19,7 @@ from nni_latency.cli._network import NETWORKS, NamedNetwork, NetworkOptions, lim
 from nni_latency.cli._option import grouped, option
 from nni_latency.cli._report import Column, Grid, Report, ReportingCommand, print_report, report_format
 from nni_latency.errors import InvalidValueError, MismatchError, UnknownNameError, listed
-from nni_latency.platforms import Platform, current_platform, ids_named
+from nni_latency.platforms import Platform, ids_named
 from nni_latency.units import cost_row, format_count, format_percent
 
 #: Facts that a guess takes.
@@ -176,7 +176,7 @@ def _chosen_platforms(known: graphs.GraphPredictor, names: tuple[str, ...], devi
     """Return the ids of the platforms that are asked for, which may be named in part."""
     ids = [platform.id for platform in known.platforms_]
     if device is not None:
-        here = current_platform(device).device
+        here = Platform.current(device).device
         ids = [platform.id for platform in known.platforms_ if platform.device == here]
         if not ids:
             raise MismatchError(f"The predictor knows no platform of this machine's {device}, {here!r}. Omit --device.")
