@@ -149,7 +149,7 @@ class Report:
         """Profile the operators of a few networks at the larger batch."""
         out, picture = self.out / "operators.json", self.out / "operators.png"
         printed = self.command(
-            *("nni_latency", "profile-operators", "--models", ",".join(self.settings["models"])),
+            *("nni_latency", "profile", "--measure", *self.settings["models"]),
             *("--device", self.device, "--batch-size", str(max(self.settings["batches"])), "--meter", self.meter),
             *("--budget", f"{self.settings['operators']}s", "--out", str(out), "--plot", str(picture), "--json"),
             *("--overwrite", "--fresh"),

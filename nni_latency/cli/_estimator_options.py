@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
-import click
-
+import nni_latency.documents as documents
 import nni_latency.estimators as estimators
+import nni_latency.graphs as graphs
 import nni_latency.loading as loading
 from nni_latency.cli._measuring_options import DeviceOptions, make_runtime
 from nni_latency.cli._option import option
@@ -17,6 +17,12 @@ from nni_latency.platforms import Platform, check_same_platform
 
 #: What names an estimator in help texts.
 ESTIMATOR = "FILE|NAME[:ARGUMENT]"
+
+#: The format of a predictor that knows several platforms.
+_GRAPH_PREDICTOR = "nni_latency.graph_predictor"
+
+#: The option that names an estimator, the same in every command.
+FLAGS = ("-e", "--estimator", "--latency-estimator")
 
 missing_option = partial(
     option,
@@ -27,18 +33,15 @@ missing_option = partial(
 
 @dataclass(frozen=True)
 class EstimatorOptions:
-    """The options that choose an estimator, and what it is asked."""
+    """The options that choose an estimator."""
 
     latency_estimator: str = option(
-        "A saved table or predictor, a shipped table, or a registered estimator.", required=True, metavar=ESTIMATOR
+        "A saved table or predictor, a shipped table, or a registered estimator.",
+        *FLAGS,
+        required=True,
+        metavar=ESTIMATOR,
     )
     missing: Literal["error", "nearest"] = missing_option()
-    batch_size: int | None = option(
-        "Images per run.  [default: the table's; a different value is an error]",
-        "--batch-size",
-        "--batch",
-        type=click.IntRange(1),
-    )
     device: str | None = option("Require an estimator for this device of this machine, such as cpu or cuda.")
 
     def load(self) -> estimators.Estimator:
@@ -55,6 +58,19 @@ class EstimatorOptions:
             here = _platform_here(self.device, platform)
             check_same_platform(platform, here, f"Using an estimator of {platform.id} for {here.id}")
         return estimator
+
+    def load_any(self) -> estimators.Estimator | graphs.GraphPredictor:
+        """Load the estimator, or the predictor of several platforms.
+
+        Raises
+        ------
+        LatencyError
+            As `load` does, which also checks the device.
+        """
+        path = loading.file_of(self.latency_estimator)
+        if path is not None and documents.format_of(path) == _GRAPH_PREDICTOR:
+            return graphs.GraphPredictor.load(path)
+        return self.load()
 
 
 def _platform_here(device: str, platform: Platform) -> Platform:

@@ -85,7 +85,7 @@ class _Scored:
 def learn_energy(data: tuple[str, ...], fit: _EnergyOptions, output: OutputOptions) -> None:
     """Learn a portable model of time and power.
 
-    A FILE is of one device: a profile of 'nni-latency profile-operators' with a meter, or a CSV file with the columns
+    A FILE is of one device: a profile of 'nni-latency profile --measure' with a meter, or a CSV file with the columns
     operator, input_shape, latency_s and energy_mj. Operators of several devices are scored by leaving one device
     out, those of each device by cross-validation.
     """

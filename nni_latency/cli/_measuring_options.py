@@ -27,6 +27,13 @@ _runtime_options = partial(
     multiple=True,
 )
 
+database_option = partial(
+    option,
+    "Where measurements are kept.  [default: the user's own database]",
+    metavar="URL|FILE",
+    envvar="NNI_LATENCY_DATABASE",
+)
+
 
 @dataclass(frozen=True)
 class PlatformOptions:
@@ -129,11 +136,7 @@ class StoreOptions:
     """Where measurements are kept, and what those of earlier runs are good for."""
 
     fresh: bool = option("Measure again what the database already holds.", default=False)
-    database: str | None = option(
-        "Where measurements are kept.  [default: the user's own database]",
-        metavar="URL|FILE",
-        envvar="NNI_LATENCY_DATABASE",
-    )
+    database: str | None = database_option()
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,8 @@ def option(text: str, *flags: str, **attributes: Any) -> Any:
     text : str
         Help text.
     flags : str
-        Flags of the option, such as ``--json``. By default one flag with the name of the field.
+        Flags of the option, such as ``--json``. By default one flag with the name of the field, and
+        ``-o`` besides ``--out``.
     attributes
         Attributes of `click.option`. By default the type follows from the annotation of the field; a bool that is
         True by default has a flag ``--no-NAME`` too.
@@ -113,7 +114,8 @@ def _declare(item: dataclasses.Field[Any], hint: Any, changes: Mapping[str, Any]
         kind = next((kind for kind in get_args(hint) if kind is not NoneType), hint)
         attributes["type"] = click.Path(path_type=Path) if kind is Path else kind
     attributes.setdefault("show_default", default not in (None, "") and default is not False)
-    return click.option(*(item.metadata["flags"] or [f"--{flag}"]), item.name, **attributes)
+    flags = item.metadata["flags"] or [*(["-o"] if item.name == "out" else []), f"--{flag}"]
+    return click.option(*flags, item.name, **attributes)
 
 
 def with_fields(record: Record, given: Iterable[tuple[str, Any]], what: str, *, fixed: Container[str] = ()) -> Record:

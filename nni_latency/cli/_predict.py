@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import click
@@ -11,15 +11,16 @@ import click
 import nni_latency.estimators as estimators
 import nni_latency.graphs as graphs
 import nni_latency.operators as operators
+from nni_latency.cli._asked import ask
+from nni_latency.cli._console import print_lines, remarks
+from nni_latency.cli._cost_report import ROWS, comparison_report, print_answers
+from nni_latency.cli._estimator_options import EstimatorOptions
+from nni_latency.cli._network import NETWORKS, NamedNetwork, NetworkOptions, limited, make, parse_networks
 from nni_latency.cli._option import grouped, option
-from nni_latency.cli._predictor_options import OnnxOptions, PredictorOptions
-from nni_latency.cli._report import Column, Grid, Report, ReportingCommand, print_report
-from nni_latency.errors import InvalidValueError, UnknownNameError, listed
+from nni_latency.cli._report import Column, Grid, Report, ReportingCommand, print_report, report_format
+from nni_latency.errors import InvalidValueError, MismatchError, UnknownNameError, listed
 from nni_latency.platforms import Platform, ids_named
-from nni_latency.units import format_count, format_percent
-
-#: Operators that --explain lists.
-_LISTED = 15
+from nni_latency.units import cost_row, format_count, format_percent
 
 #: Facts that a guess takes.
 _FACTS = ("peak_flops", "memory_bandwidth", "cache")
@@ -27,11 +28,17 @@ _FACTS = ("peak_flops", "memory_bandwidth", "cache")
 
 @dataclass(frozen=True)
 class _AnswerOptions:
-    """What is told."""
+    """What is answered."""
 
-    platform: tuple[str, ...] = option("Platform; repeat for several.  [default: all]", "--platform", multiple=True)
-    explain: bool = option("List the operators that cost the most.", default=False, is_flag=True)
-    top: int = option("Operators that --explain lists.", type=click.IntRange(1), default=_LISTED)
+    platform: tuple[str, ...] = option(
+        "Platform, or a part of its id; repeat for several.  [default: all of the predictor]",
+        "--platform",
+        multiple=True,
+    )
+    top: int | None = option(
+        f"Number of layers to list.  [default: {ROWS}, as JSON or CSV all, in order; of several platforms none]",
+        type=click.IntRange(1),
+    )
 
 
 @dataclass(frozen=True)
@@ -67,49 +74,112 @@ def _fact(text: str) -> tuple[str, float]:
 
 
 @click.command("predict", cls=ReportingCommand)
-@click.argument("model", type=click.Path(path_type=Path))
-@grouped()
+@click.argument("networks", nargs=-1, required=True, metavar=NETWORKS)
+@grouped(latency_estimator={"required": False, "default": graphs.PRETRAINED})
 def command(
-    model: Path, predictor: PredictorOptions, network: OnnxOptions, answer: _AnswerOptions, unmeasured: _GuessOptions
+    networks: tuple[str, ...],
+    estimator: EstimatorOptions,
+    network: NetworkOptions,
+    answer: _AnswerOptions,
+    unmeasured: _GuessOptions,
 ) -> None:
-    """Predict the latency of an ONNX file on every known platform.
+    """Predict the cost of a network layer by layer, or compare several. Nothing is measured.
 
-    MODEL is an ONNX file; its weights need not be there. Nothing is run, and nothing is measured.
+    NET is an ONNX file; a class or function, such as net.py:Net or package.module:function, with --input 3,224,224; a
+    published network, such as resnet18; or an architecture of a space, such as fbnet@fbnet-c or
+    my_space.py:MySpace@sample.json. The file of a class is executed.
+
+    The predictor that ships answers for all of its platforms. A table, a file or a plugin answers for its own.
     """
-    known = predictor.load()
-    wanted = chosen_platforms(known, answer.platform)
-    graph = network.read(model)
-    rows = predicted_rows(known, graph, wanted)
-    new = unmeasured.platform()
-    if new is not None:
-        rows.append(_row(new.id, known.guess(graph, new), 0))
-    explained = {name: _costliest(known, graph, name, answer.top) for name in wanted} if answer.explain else {}
+    named, new = parse_networks(networks, network), unmeasured.platform()
+    made = estimator.load_any()
+    if isinstance(made, graphs.GraphPredictor):
+        _predict_platforms(made, named, network, answer, new, estimator.device)
+        return
+    _check(made, estimator.latency_estimator, answer, unmeasured)
+    answers = []
+    for item in named:
+        with limited(item, network):
+            answers.append(ask(made, item, network))
+    print_answers(answers, made, answer.top)
+
+
+def _check(made: estimators.Estimator, name: str, answer: _AnswerOptions, unmeasured: _GuessOptions) -> None:
+    """Raise `LatencyError` if an estimator measures, or is not one of what the options ask for."""
+    if isinstance(made, estimators.MeasuringEstimator):
+        by = name.partition(":")[0]
+        raise InvalidValueError(f"{name!r} measures. Measure the network with: nni-latency measure --by {by} NET")
+    if unmeasured.guess is not None:
+        raise InvalidValueError(
+            f"--guess needs a predictor of several platforms, such as {graphs.PRETRAINED}. Got {name!r}."
+        )
+    for platform in answer.platform:
+        if not ids_named(platform, [made.platform.id]):
+            raise MismatchError(f"{name!r} is for the platform {made.platform.id}, not for {platform!r}.")
+
+
+def _predict_platforms(
+    known: graphs.GraphPredictor,
+    named: Sequence[NamedNetwork],
+    network: NetworkOptions,
+    answer: _AnswerOptions,
+    new: Platform | None,
+    device: str | None,
+) -> None:
+    """Predict networks on every platform that is asked for."""
+    wanted = _chosen_platforms(known, answer.platform, device)
+    found = []
+    for item in named:
+        with limited(item, network):
+            graph = make(item, network).graph()
+            found.append((item, graph, _rows(known, graph, wanted, new)))
+    doubts = dict.fromkeys(name for _, _, rows in found for row in rows for name in row["missing"])
+    if len(found) == 1:
+        ((item, graph, rows),) = found
+        print_report(_platforms_report(known, item, graph, rows, answer.top))
+    else:
+        costs = [{"network": item.text, **row} for item, _, rows in found for row in rows]
+        ids = [*wanted, *([new.id] if new is not None else [])]
+        print_report(comparison_report(named, costs, ids, "latency"))
+    assumed = dict.fromkeys(remark for _, graph, _ in found for remark in graph.remarks)
+    lines = [*assumed, *(f"{name}; the interval is wider" for name in doubts)]
+    print_lines(remarks(), (f"{line[:1].upper()}{line[1:].removesuffix('.')}." for line in lines))
+
+
+def _platforms_report(
+    known: graphs.GraphPredictor,
+    item: NamedNetwork,
+    graph: operators.Graph,
+    rows: list[dict[str, Any]],
+    top: int | None,
+) -> Report:
+    """Report on one network: a row for each platform, and the layers of those whose layers are listed."""
+    shown = rows if top is not None or len(rows) == 1 else []
+    explained = {row["platform"]: _layers(known, graph, row["platform"], top) for row in shown if row["networks"]}
     features = operators.count_graph(graph).features
     lines = [f"{format_count(features.macs)} multiply-adds, {format_count(features.params)} parameters"]
-    doubts = dict.fromkeys(name for row in rows for name in row["missing"])
-    lines += [f"{name[:1].upper()}{name[1:]}; the interval is wider." for name in doubts]
-    grids = [Grid(items, _OPERATORS, f"Operators that cost the most on {name}") for name, items in explained.items()]
+    grids = [
+        Grid(items, _LAYERS, f"Layers on {name}", most=top or ROWS, by="share") for name, items in explained.items()
+    ]
     content = {
-        "model": str(model),
+        "network": item.text,
         "macs": features.macs,
         "params": features.params,
         "platforms": [
-            {**row, **({"operators": explained[row["platform"]]} if row["platform"] in explained else {})}
-            for row in rows
+            {**row, **({"layers": explained[row["platform"]]} if row["platform"] in explained else {})} for row in rows
         ],
     }
-    print_report(Report(Grid(rows, _PLATFORMS), content, after=[*grids, *lines]))
+    return Report(Grid(rows, _PLATFORMS), content, after=[*grids, *lines])
 
 
-def chosen_platforms(known: graphs.GraphPredictor, names: tuple[str, ...]) -> list[str]:
-    """Return the ids of the platforms that are asked for, which may be named in part.
-
-    Raises
-    ------
-    UnknownNameError
-        If there is no such platform.
-    """
+def _chosen_platforms(known: graphs.GraphPredictor, names: tuple[str, ...], device: str | None) -> list[str]:
+    """Return the ids of the platforms that are asked for, which may be named in part."""
     ids = [platform.id for platform in known.platforms_]
+    if device is not None:
+        here = Platform.current(device).device
+        ids = [platform.id for platform in known.platforms_ if platform.device == here]
+        if not ids:
+            raise MismatchError(f"The predictor knows no platform of this machine's {device}, {here!r}. Omit --device.")
     found: dict[str, None] = {}
     for name in names or ids:
         fitting = ids_named(name, ids)
@@ -121,31 +191,36 @@ def chosen_platforms(known: graphs.GraphPredictor, names: tuple[str, ...]) -> li
     return list(found)
 
 
-def predicted_rows(known: graphs.GraphPredictor, graph: operators.Graph, platforms: list[str]) -> list[dict[str, Any]]:
-    """Return what is predicted of a network, the fastest platform first."""
+def _rows(
+    known: graphs.GraphPredictor, graph: operators.Graph, platforms: list[str], new: Platform | None
+) -> list[dict[str, Any]]:
+    """Return what is predicted of a network, the fastest platform first, and a guess last."""
     estimates = known.estimate(graph)
     counts = {item.id: int(count) for item, count in zip(known.platforms_, known.counts_, strict=True)}
-    rows = [_row(name, estimates[name], counts[name]) for name in platforms]
-    return sorted(rows, key=lambda row: row["latency_s"])
+    ranked = sorted(platforms, key=lambda name: estimates[name].value)
+    rows = [_row(name, estimates[name], counts[name]) for name in ranked]
+    return [*rows, *([_row(new.id, known.guess(graph, new), 0)] if new is not None else [])]
 
 
 def _row(platform: str, estimate: estimators.Estimate, networks: int) -> dict[str, Any]:
     return {
         "platform": platform,
-        "latency_s": estimate.value,
-        "low_s": estimate.low,
-        "high_s": estimate.high,
+        **cost_row(estimate, "latency"),
         "networks": networks,
         "missing": list(estimate.missing),
     }
 
 
-def _costliest(known: graphs.GraphPredictor, graph: operators.Graph, platform: str, count: int) -> list[dict[str, Any]]:
-    costs = sorted(known.explain(graph, platform), key=lambda item: item.seconds, reverse=True)
-    return [
+def _layers(
+    known: graphs.GraphPredictor, graph: operators.Graph, platform: str, top: int | None
+) -> list[dict[str, Any]]:
+    rows = [
         {"name": item.name, "operator": item.op_key, "latency_s": item.seconds, "share": item.share}
-        for item in costs[:count]
+        for item in known.explain(graph, platform)
     ]
+    if top is not None and report_format() != "table":
+        return sorted(rows, key=lambda row: row["share"], reverse=True)[:top]
+    return rows
 
 
 _PLATFORMS = [
@@ -156,9 +231,9 @@ _PLATFORMS = [
     Column("measured networks", "networks", metric="count"),
 ]
 
-_OPERATORS = [
-    Column("operator", "name"),
-    Column("what", "operator"),
+_LAYERS = [
+    Column("layer", "name"),
+    Column("operator", "operator"),
     Column("latency", "latency_s", metric="latency"),
     Column("share", "share", format_percent),
 ]

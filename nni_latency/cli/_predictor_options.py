@@ -1,15 +1,10 @@
-"""The predictor that a command asks, and the networks that it is asked about."""
+"""The predictor that a command asks."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
-
-import click
 
 import nni_latency.graphs as graphs
-import nni_latency.operators as operators
-from nni_latency.cli._model import inputs_option, onnx_inputs_of
 from nni_latency.cli._option import option
 
 
@@ -29,15 +24,3 @@ class PredictorOptions:
 def load_predictor(name: str) -> graphs.GraphPredictor:
     """Read a predictor from its file, or the one that ships."""
     return graphs.GraphPredictor.load(graphs.find_predictor(name))
-
-
-@dataclass(frozen=True)
-class OnnxOptions:
-    """How an ONNX file is read."""
-
-    batch_size: int | None = option("Inputs of a run.  [default: what the file says, or 1]", type=click.IntRange(1))
-    inputs: tuple[str, ...] = inputs_option()
-
-    def read(self, path: Path) -> operators.Graph:
-        """Read the graph of a file."""
-        return graphs.graph_of(path, onnx_inputs_of(self.inputs), self.batch_size)

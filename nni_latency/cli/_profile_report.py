@@ -1,4 +1,4 @@
-"""What ``nni-latency profile-operators`` found, by kind of operator, by model or by operator."""
+"""What ``nni-latency profile --measure`` found, by kind of operator, by model or by operator."""
 
 from __future__ import annotations
 

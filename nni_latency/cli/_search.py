@@ -69,7 +69,7 @@ def command(
         with user_code(f"The code of the data set {options.dataset!r}", 0.0):
             dataset = nas.load_dataset(options.dataset, options.data_folder, seed=options.seed)
         with user_code(f"The code of the space {space.name!r}", code.timeout if ":" in space.name else 0.0):
-            searched = searched_space(made, space, estimator.batch_size, dataset)
+            searched = searched_space(made, space, options.batch_size, dataset)
             if len(searched.input_shape) == 4:
                 dataset = dataset.with_channels(searched.input_shape[1])
             nas.check_images(searched.make(), dataset.few(2), dataset.num_classes)

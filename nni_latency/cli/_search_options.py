@@ -46,6 +46,9 @@ class SearchOptions:
         "--data",
         default="digits",
     )
+    batch_size: int | None = option(
+        "Images per run on the device.  [default: the table's; a different value is an error]", type=click.IntRange(1)
+    )
     data_folder: Path = option("Folder where cifar10 is kept.", default=Path("data"))
     epochs: int = option("Epochs of the search; of every trial of a strategy with trials.", default=_SETTINGS.epochs)
     trials: int = option("Number of trials of evolution and random.", type=click.IntRange(1), default=20)

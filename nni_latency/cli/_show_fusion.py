@@ -40,7 +40,7 @@ class DividedNetworkOptions:
         if not are_rules:
             raise InvalidValueError(
                 f"{what} is no file of fusion rules: --network shows what such rules make of a network. "
-                "Estimate the network with: nni-latency estimate"
+                "Predict the network with: nni-latency predict"
             )
 
     def trace(self) -> operators.Trace:

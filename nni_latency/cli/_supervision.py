@@ -19,7 +19,7 @@ from typing import Any
 from nni_latency.cli._added import runs_networks
 
 #: Built-in commands that run networks of the user.
-COMMANDS = frozenset({"estimate", "analyze", "profile-operators", "search"})
+COMMANDS = frozenset({"measure", "predict", "profile", "search"})
 
 #: The variable with the number of the pipe to the process that watches.
 _PIPE = "NNI_LATENCY_SUPERVISOR"

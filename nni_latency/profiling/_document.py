@@ -138,7 +138,7 @@ PROFILE = DocumentFormat(
     1,
     "profile",
     "an operator profile",
-    "measure one with: nni-latency profile-operators",
+    "measure one with: nni-latency profile --measure",
     model=ProfileDocument,
 )
 

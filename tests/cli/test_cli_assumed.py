@@ -47,10 +47,10 @@ def selected():
     "command",
     [
         ["predict", "flat.onnx"],
-        ["compare", "relu.onnx", "flat.onnx"],
+        ["predict", "relu.onnx", "flat.onnx"],
         ["query", "flat.onnx", "--database", "records.sqlite"],
-        ["analyze", "--model", "flat.onnx"],
-        ["estimate", "flat.onnx", "--latency-estimator", "graph-network:pretrained,epyc-25-1-1.onnxruntime.fp32.t1"],
+        ["profile", "flat.onnx"],
+        ["predict", "flat.onnx", "--latency-estimator", "graph-network:pretrained,epyc-25-1-1.onnxruntime.fp32.t1"],
     ],
 )
 def test_a_network_without_operators_takes_no_time(fails, flat, command):
@@ -62,7 +62,7 @@ def test_answers_for_a_network_in_half_precision_say_so(run, half):
     assert found
     assert all(REMARK in row["missing"] for row in found)
     platform = found[0]["platform"]
-    estimated = run("estimate", half, "--latency-estimator", f"graph-network:pretrained,{platform}", "--json")
+    estimated = run("predict", half, "--latency-estimator", f"graph-network:pretrained,{platform}", "--json")
     assert REMARK in json.loads(estimated.stdout)["remarks"]
     assert estimated.stderr.count(REMARK[1:]) == 1
     asked = ["query", half, "--platform", platform, "--measure", "never", "--database", "records.sqlite", "--json"]
@@ -72,12 +72,12 @@ def test_answers_for_a_network_in_half_precision_say_so(run, half):
 
 def test_what_is_assumed_of_a_file_is_said(run, selected):
     assumed = "the results of z depend on data"
-    analysed = run("analyze", "--model", selected, "--json")
+    analysed = run("profile", selected, "--json")
     (remark,) = json.loads(analysed.stdout)["remarks"]
     assert assumed in remark
     assert assumed in analysed.stderr
     where = "graph-network:pretrained,epyc-25-1-1.onnxruntime.fp32.t1"
-    estimated = run("estimate", selected, "--latency-estimator", where, "--json")
+    estimated = run("predict", selected, "--latency-estimator", where, "--json")
     assert json.loads(estimated.stdout)["remarks"] == [remark]
     assert assumed in estimated.stderr
 

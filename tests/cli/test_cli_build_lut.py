@@ -257,7 +257,7 @@ def test_commands_refuse_a_latency_that_is_no_positive_number(fails, tables, tmp
     path = _altered(tables, tmp_path, lambda content: _entry(content).update(value=number))
     for command in (
         ["show", path],
-        ["estimate", "--architecture", "0,0,0,0,0,0,0", "--latency-estimator", path],
+        ["predict", "fbnet@0,0,0,0,0,0,0", "-e", path],
         ["search", "--target-ms", 3, "--latency-estimator", path],
     ):
         complaint = fails(*command)
@@ -269,7 +269,7 @@ def test_commands_refuse_a_latency_that_is_no_positive_number(fails, tables, tmp
 def test_commands_refuse_a_truncated_table(fails, tables, tmp_path):
     path = tmp_path / "cut.json"
     path.write_bytes(tables["tiny"].read_bytes()[:500])
-    for command in (["show", path], ["estimate", "--architecture", "fbnet-a", "--latency-estimator", path]):
+    for command in (["show", path], ["predict", "fbnet@fbnet-a", "-e", path]):
         complaint = fails(*command)
         assert str(path) in complaint
         assert "JSON" in complaint
@@ -277,7 +277,7 @@ def test_commands_refuse_a_truncated_table(fails, tables, tmp_path):
 
 def test_commands_refuse_a_newer_table(fails, tables, tmp_path):
     path = _altered(tables, tmp_path, lambda content: content.update(version=99))
-    for command in (["show", path], ["estimate", "--architecture", "fbnet-a", "--latency-estimator", path]):
+    for command in (["show", path], ["predict", "fbnet@fbnet-a", "-e", path]):
         complaint = fails(*command)
         assert "version 99" in complaint
         assert "written by another version of nni_latency: use that version, or" in complaint

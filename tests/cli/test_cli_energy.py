@@ -49,7 +49,7 @@ def test_energy_is_estimated_shown_and_validated(run, built, tmp_path):
     assert " mJ" in run("show", folder / "energy.json").stdout
     table = LookupTable.load(folder / "energy.json")
     names = ",".join(next(iter(layer.entries)) for layer in table.searched)
-    command = ["estimate", "--architecture", names, "--latency-estimator", folder / "energy.json", "--json"]
+    command = ["predict", f"fbnet@{names}", "-e", folder / "energy.json", "--json"]
     estimated = json.loads(run(*command).stdout)
     assert "energy" in json.dumps(estimated)
     run(

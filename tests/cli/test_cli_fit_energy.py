@@ -66,7 +66,7 @@ def test_scores_are_rows(run, fitted):
 
 def test_networks_are_estimated(run, fails, fitted, tmp_path):
     (tmp_path / "net.py").write_text(_NET)
-    words = ["estimate", "net.py:Net", "--input", "3,8,8", "--json", "--latency-estimator"]
+    words = ["predict", "net.py:Net", "--input", "3,8,8", "--json", "--latency-estimator"]
     energy = json.loads(run(*words, "energy:energy.json,quick").stdout)
     latency = json.loads(run(*words, "energy:energy.json,quick,metric=latency").stdout)
     assert energy["low"] < energy["energy"] < energy["high"]
@@ -77,7 +77,7 @@ def test_networks_are_estimated(run, fails, fitted, tmp_path):
 
 def test_a_predicted_energy_stands_beside_the_time_at_a_constant_power(run, fitted, tmp_path):
     (tmp_path / "net.py").write_text(_NET)
-    words = ["estimate", "net.py:Net", "--input", "3,8,8", "--latency-estimator"]
+    words = ["predict", "net.py:Net", "--input", "3,8,8", "--latency-estimator"]
     latency = json.loads(run(*words, "energy:energy.json,quick,metric=latency", "--json").stdout)
     assert "at_constant_power" not in json.dumps(latency)
     found = json.loads(run(*words, "energy:energy.json,quick", "--json").stdout)
@@ -95,8 +95,8 @@ def test_a_predicted_energy_stands_beside_the_time_at_a_constant_power(run, fitt
 
 def test_an_analysis_is_of_latency(fails, fitted, tmp_path):
     (tmp_path / "net.py").write_text(_NET)
-    words = ["analyze", "--model", "net.py:Net", "--input", "3,8,8", "--latency-estimator", "energy:energy.json,quick"]
-    assert "An analysis takes an estimator of latency. Got PortableEstimator(energy on " in fails(*words)
+    words = ["profile", "net.py:Net", "--input", "3,8,8", "--latency-estimator", "energy:energy.json,quick"]
+    assert "A profile takes an estimator of latency. Got PortableEstimator(energy on " in fails(*words)
 
 
 @pytest.mark.parametrize(

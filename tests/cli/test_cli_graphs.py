@@ -1,4 +1,4 @@
-"""``learn graph``, ``predict``, ``compare`` and ``families suggest`` on the command line."""
+"""``learn graph``, ``predict`` and ``families suggest`` on the command line."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_a_predictor_is_fitted_and_predicts(run, folder, net):
     report = json.loads(run(*words, "--json").stdout)
     assert [row["networks"] for row in report["platforms"]] == [12, 12]
     assert report["families"] == ["depth1", "depth2", "depth3"]
-    shown = run("predict", net, "--predictor", "graph.safetensors").stdout
+    shown = run("predict", net, "-e", "graph.safetensors").stdout
     assert shown.index(FAST.id) < shown.index(SLOW.id)
     assert "multiply-adds" in shown
 
@@ -50,7 +50,7 @@ def test_a_platform_is_added(run, folder, predictor, net):
         "both.safetensors",
     ]
     assert "Wrote both.safetensors" in run(*words).stdout
-    found = json.loads(run("predict", net, "--predictor", "both.safetensors", "--json").stdout)
+    found = json.loads(run("predict", net, "-e", "both.safetensors", "--json").stdout)
     assert {row["platform"]: row["networks"] for row in found["platforms"]} == {FAST.id: 24, SLOW.id: 12}
 
 
@@ -66,18 +66,17 @@ def test_data_of_several_platforms_has_no_other_name(fails, folder, predictor):
 
 
 def test_operators_are_explained(run, predictor, net):
-    found = json.loads(
-        run("predict", net, "--predictor", predictor, "--explain", "--platform", "fast", "--json").stdout
-    )
+    found = json.loads(run("predict", net, "-e", predictor, "--platform", "fast", "--json").stdout)
     (row,) = found["platforms"]
     assert row["platform"] == FAST.id
     assert row["low_s"] < row["latency_s"] < row["high_s"]
-    assert sum(item["latency_s"] for item in row["operators"]) < row["latency_s"]
-    assert "Operators that cost the most" in run("predict", net, "--predictor", predictor, "--explain").stdout
+    assert sum(item["latency_s"] for item in row["layers"]) < row["latency_s"]
+    assert "Layers on" not in run("predict", net, "-e", predictor).stdout
+    assert run("predict", net, "-e", predictor, "--top", 2).stdout.count("Layers on ") == 2
 
 
 def test_a_platform_that_nobody_measured_needs_three_that_were(fails, predictor, net):
-    words = ["predict", net, "--predictor", predictor]
+    words = ["predict", net, "--estimator", predictor]
     assert "three known ones" in fails(*words, "--guess", "board.onnxruntime.fp32.t4", "--fact", "peak_flops=1e11")
     assert "must be NAME=NUMBER" in fails(*words, "--guess", "board", "--fact", "colour=red")
     assert "Name it with --guess" in fails(*words, "--fact", "peak_flops=1e11")
@@ -85,7 +84,7 @@ def test_a_platform_that_nobody_measured_needs_three_that_were(fails, predictor,
 
 def test_a_batch_takes_longer(run, predictor, net):
     one, eight = (
-        json.loads(run("predict", net, "--predictor", predictor, "--batch-size", size, "--json").stdout)["platforms"][0]
+        json.loads(run("predict", net, "-e", predictor, "--batch-size", size, "--json").stdout)["platforms"][0]
         for size in (1, 8)
     )
     assert eight["latency_s"] > 2 * one["latency_s"]
@@ -93,12 +92,11 @@ def test_a_batch_takes_longer(run, predictor, net):
 
 def test_networks_are_compared(run, fails, predictor, folder):
     small, large = folder / "onnx" / "n0.onnx", folder / "onnx" / "n11.onnx"
-    found = json.loads(run("compare", large, small, "--predictor", predictor, "--json").stdout)
-    assert {row["fastest"] for row in found["platforms"]} == {str(small)}
+    found = json.loads(run("predict", large, small, "-e", predictor, "--json").stdout)
+    assert {row["best"] for row in found["platforms"]} == {str(small)}
     assert all(row["factor"] > 1 for row in found["platforms"])
-    assert f"Fastest: {small} on {FAST.id}" in run("compare", large, small, "--predictor", predictor).stdout
-    assert "two ONNX files or more" in fails("compare", small, "--predictor", predictor)
-    assert "compared with itself" in fails("compare", small, small, "--predictor", predictor)
+    assert f"Fastest: {small} on {FAST.id}" in run("predict", large, small, "-e", predictor).stdout
+    assert "is named twice" in fails("predict", small, small, "-e", predictor)
 
 
 def test_networks_to_measure_are_suggested(run, fails, predictor, folder, tmp_path):
@@ -110,10 +108,10 @@ def test_networks_to_measure_are_suggested(run, fails, predictor, folder, tmp_pa
 
 
 def test_mistakes_are_said_in_one_sentence(fails, predictor, folder, net, tmp_path):
-    assert "Unknown platform 'pixel'" in fails("predict", net, "--predictor", predictor, "--platform", "pixel")
+    assert "Unknown platform 'pixel'" in fails("predict", net, "-e", predictor, "--platform", "pixel")
     (tmp_path / "net.onnx").write_bytes(net.read_bytes()[:100])
-    assert "not an ONNX file" in fails("predict", tmp_path / "net.onnx", "--predictor", predictor)
-    assert "no graph predictor" in fails("predict", net, "--predictor", net)
+    assert "not an ONNX file" in fails("predict", tmp_path / "net.onnx", "-e", predictor)
+    assert str(net) in fails("predict", net, "-e", net)
     (tmp_path / "gt.txt").write_text("1 onnx/a.onnx 1 fast plain device-fast\n2 onnx/b.onnx\n")
     message = fails("learn", "graph", "--dataset", tmp_path)
     assert "line 1" in message

@@ -100,9 +100,7 @@ def test_input_shape_of_a_space_with_a_plan_is_its_own():
 
 
 def test_network_is_estimated_by_its_choices_with_its_work(run, space, table):
-    found = json.loads(
-        run("estimate", "--space", space, "--latency-estimator", table, "--architecture", _NETWORK, "--json").stdout
-    )
+    found = json.loads(run("predict", f"{space}@{_NETWORK}", "--latency-estimator", table, "--json").stdout)
     assert found["latency_s"] == pytest.approx(2.3e-3)
     assert [(row["name"], row["choice"]) for row in found["layers"]] == [("first", "large"), ("second", "tanh")]
     assert (found["macs"], found["params"]) == (28 * 28 * 9 * 8 + 8 * 2, 9 * 8 + 8 + 8 * 2 + 2)
@@ -120,11 +118,11 @@ def test_network_is_estimated_by_its_choices_with_its_work(run, space, table):
 )
 def test_work_is_told_where_the_input_is_known(run, space, tmp_path, make, known):
     path = make(_bare(space)).save(tmp_path / "bare.json")
-    how = ("--space", _bare(space), "--latency-estimator", path, "--architecture", _NETWORK)
-    found = json.loads(run("estimate", *how, "--json").stdout)
+    how = (f"{_bare(space)}@{_NETWORK}", "--estimator", path)
+    found = json.loads(run("predict", *how, "--json").stdout)
     assert found["latency_s"] == pytest.approx(2.3e-3)
     assert (found["macs"] is not None) is known
-    assert ("multiply-adds" in run("estimate", *how).stdout) is known
+    assert ("multiply-adds" in run("predict", *how).stdout) is known
 
 
 def test_space_may_be_written_by_its_module_or_by_any_path(run, space, tmp_path, monkeypatch):
@@ -135,13 +133,13 @@ def test_space_may_be_written_by_its_module_or_by_any_path(run, space, tmp_path,
     assert by_module.space.name == "written:Sized"
     path = by_module.save(tmp_path / "table.json")
     for name in ("written:Sized", "elsewhere/written.py:Sized", space):
-        run("estimate", "--space", name, "--latency-estimator", path, "--architecture", _NETWORK)
+        run("predict", f"{name}@{_NETWORK}", "-e", path)
     monkeypatch.delitem(sys.modules, "written", raising=False)
 
 
 def test_table_from_another_machine_is_known_by_the_name_of_the_file(run, fails, space, table):
     content = json.loads(table.read_text())
-    asked = ("estimate", "--space", space, "--latency-estimator", table, "--architecture", _NETWORK)
+    asked = ("predict", f"{space}@{_NETWORK}", "-e", table)
     content["space"]["name"] = "/home/another/written.py:Sized"
     table.write_text(json.dumps(content))
     run(*asked)
@@ -151,32 +149,32 @@ def test_table_from_another_machine_is_known_by_the_name_of_the_file(run, fails,
 
 
 @pytest.mark.parametrize(
-    ("options", "reason"),
+    ("name", "options", "reason"),
     [
-        ([], "if you trust the class, name it yourself with --space"),
-        (["--space", "OTHER"], "The table belongs to the space"),
-        (["--space", "OWN", "--space-args", '{"width": 16}'], "width=8 in the table, width=16 requested"),
-        (["--space", "OWN", "--input-size", 32], "input_size=28 in the table, input_size=32 requested"),
-        (["--space", "OWN", "--batch-size", 2], "batch size 1, not with 2"),
-        (["--space", "fbnet"], "The table belongs to the space"),
+        ("OTHER", [], "The table belongs to the space"),
+        ("OWN", ["--kwargs", '{"width": 16}'], "width=8 in the table, width=16 requested"),
+        ("OWN", ["--input", "1,32,32"], "input_size=28 in the table, input_size=32 requested"),
+        ("OWN", ["--input", "3,28,28"], "takes inputs of the shape 1,28,28. Got --input 3,28,28"),
+        ("OWN", ["--batch-size", 2], "batch size 1, not with 2"),
+        ("fbnet", [], "The table belongs to the space"),
     ],
-    ids=["no space", "another class", "arguments", "size", "batch", "registered"],
+    ids=["another class", "arguments", "size", "channels", "batch", "registered"],
 )
-def test_what_does_not_fit_the_table_is_refused(fails, space, table, options, reason):
-    named = [{"OWN": space, "OTHER": _bare(space)}.get(option, option) for option in options]
-    assert reason in fails("estimate", *named, "--latency-estimator", table, "--architecture", _NETWORK)
+def test_what_does_not_fit_the_table_is_refused(fails, space, table, name, options, reason):
+    named = {"OWN": space, "OTHER": _bare(space)}.get(name, name)
+    assert reason in fails("predict", f"{named}@{_NETWORK}", "-e", table, *options)
 
 
 def test_table_of_labels_alone_needs_the_space(fails, space, tmp_path):
     path = LookupTable.from_latencies(_CHOICES, _COSTS).save(tmp_path / "labels.json")
-    complaint = fails("estimate", "--latency-estimator", path, "--architecture", _NETWORK)
+    complaint = fails("validate", path)
     assert "does not say which space they belong to. Name it with --space" in complaint
 
 
 def test_space_of_other_inputs_than_the_table_is_refused(fails, space, tmp_path):
     made = make_space(space)
     path = LookupTable.from_latencies(made, _COSTS, input_shape=(1, 3, 28, 28)).save(tmp_path / "three.json")
-    asked = ("estimate", "--space", space, "--latency-estimator", path, "--architecture", _NETWORK)
+    asked = ("predict", f"{space}@{_NETWORK}", "-e", path)
     assert "The table is for inputs of the shape (1, 3, 28, 28)" in fails(*asked)
 
 
@@ -210,7 +208,7 @@ def test_changed_tables_still_belong_to_the_space(run, space, table):
     run("table", "merge", table, table, "--out", "merged.json")
     run("table", "subset", table, "--layers", "first", "--out", "part.json")
     for path, expected in (("scaled.json", 4.6e-3), ("merged.json", 2.3e-3)):
-        found = run("estimate", space, "--latency-estimator", path, "--architecture", _NETWORK, "--json")
+        found = run("predict", f"{space}@{_NETWORK}", "-e", path, "--json")
         assert json.loads(found.stdout)["latency_s"] == pytest.approx(expected)
     assert "28x28" in run("show", "part.json").stdout
     assert "ratio" in run("diff", table, "scaled.json").stdout

@@ -9,7 +9,7 @@ import pytest
 from fake_machines import HERE, machines, onnx_bytes
 from measured_graphs import FAST, SLOW, fitted
 from nni_latency_service.query import LatencyQuery
-from tiny import TINY_OPTIONS
+from tiny import TINY_KWARGS
 
 from nni_latency.database import DatabaseStore
 
@@ -73,16 +73,16 @@ def test_a_network_is_measured_once_in_a_runtime_of_this_machine(run):
 
 @pytest.mark.slow
 def test_an_architecture_of_a_space_is_asked_about(run, predictor):
-    words = ["query", *TINY_OPTIONS, "--architecture", "0,1,2,0,1,2,0", "--predictor", predictor, "--platform", FAST.id]
+    words = ["query", "fbnet@0,1,2,0,1,2,0", *TINY_KWARGS, "--predictor", predictor, "--platform", FAST.id]
     assert json.loads(run(*words, "--json").stdout)["answers"][0]["source"] == "prediction"
 
 
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        ([], "Say what to ask about: an ONNX file, a class"),
+        ([], "Missing argument 'NET|KEY'."),
         (["nope.onnx"], "Cannot read the ONNX file 'nope.onnx'"),
-        (["nothing"], "A latency is asked of an ONNX file"),
+        (["nothing"], "or the key of an operator, a kernel or a graph."),
         (["relu()@1x8:float32", "--measure", "always"], "Measuring needs one platform. Name it with --platform"),
         (["relu()@1x8:float32", "--platform", "board"], "Unknown platform 'board'"),
         (["relu()@1x8:float32", "--within", "300%"], "A share must be above 0 and at most 1"),

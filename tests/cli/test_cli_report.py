@@ -139,7 +139,7 @@ def test_the_rest_is_counted_unless_everything_is_asked_for():
 
 
 def test_quiet_and_verbose_hold_for_the_group_and_for_the_command(run, fails, tables):
-    command = ["estimate", "--architecture", "skip,skip,skip,skip,skip,skip,skip", "--missing", "nearest"]
+    command = ["predict", "fbnet@skip,skip,skip,skip,skip,skip,skip", "--missing", "nearest"]
     command += ["--latency-estimator", tables["holes"]]
     assert "taken from the nearest entry" in run(*command).stderr
     assert run(*command, "--quiet").stderr == ""
@@ -167,7 +167,7 @@ def test_what_cannot_be_written_is_told_and_a_closed_pipe_is_not():
 def test_a_folder_in_the_place_of_a_file_is_told(fails, tmp_path):
     (tmp_path / "folder.json").mkdir()
     assert "folder.json" in fails("show", "folder.json")
-    assert "folder.json" in fails("estimate", "fbnet-a", "--latency-estimator", "folder.json")
+    assert "folder.json" in fails("predict", "fbnet@fbnet-a", "-e", "folder.json")
 
 
 @pytest.mark.slow
@@ -189,22 +189,22 @@ def test_operators_are_taken_as_they_are_printed(run, fails, tmp_path, operators
     (tmp_path / "keys.txt").write_text("\n".join(keys))
     asked = [",".join(keys), " ".join(keys), json.dumps(keys), " ".join(f"'{key}'" for key in keys)]
     for text in (*asked, "keys.json", "keys.txt"):
-        command = ["estimate", "--space", "operators", "--latency-estimator", operators, text, "--json"]
+        command = ["predict", "-e", operators, f"operators@{text}", "--json"]
         assert [row["name"] for row in json.loads(run(*command).stdout)["layers"]] == keys
-    message = fails("estimate", "--space", "operators", "--latency-estimator", operators, "nope")
+    message = fails("predict", "-e", operators, "operators@nope")
     assert "'nope'" in message
     assert message.startswith("OperatorTableEstimator(operators")
 
 
-def test_estimate_takes_onnx_files_with_open_sizes(run, fails, operators):
+def test_predict_takes_onnx_files_with_open_sizes(run, fails, operators):
     onnx = pytest.importorskip("onnx", reason="the package onnx is not installed")
     sizes = ["n", 3, "h", "w"]
     value = onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, sizes)
     out = onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, sizes)
     node = onnx.helper.make_node("Relu", ["x"], ["y"])
     onnx.save(onnx.helper.make_model(onnx.helper.make_graph([node], "g", [value], [out])), "net.onnx")
-    command = ["estimate", "net.onnx", "--latency-estimator", operators, "--json"]
-    (row,) = json.loads(run(*command, "--input", "3,8,8", "--batch", 2).stdout)["layers"]
+    command = ["predict", "net.onnx", "--latency-estimator", operators, "--json"]
+    (row,) = json.loads(run(*command, "--input", "3,8,8", "--batch-size", 2).stdout)["layers"]
     assert row["operator"].startswith("relu()@2x3x8x8")
     assert "Give the shapes of its inputs" in fails(*command)
     assert "has the shape ?x3x?x?, in which the file fixes 3. Got 1x4x8x8" in fails(*command, "--input", "4,8,8")

@@ -177,7 +177,7 @@ def test_summary_compares_prediction_and_measurement(searched):
 
 @pytest.mark.slow
 def test_found_network_can_be_estimated_from_its_file(searched, built, run):
-    command = ["estimate", "--architecture", searched[0] / "result.json", "--latency-estimator", built[0], "--json"]
+    command = ["predict", f"fbnet@{searched[0] / 'result.json'}", "-e", built[0], "--json"]
     assert json.loads(run(*command).stdout)["latency_s"] == pytest.approx(_content(searched)["predicted"])
 
 

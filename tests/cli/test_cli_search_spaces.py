@@ -157,7 +157,7 @@ def test_weights_fit_the_network_of_the_sample(found, request):
 @pytest.mark.slow
 def test_network_found_can_be_estimated_from_its_file(own, run, acts):
     _, out, record = own
-    command = ["estimate", "--space", OWN, "--num-classes", 10, "--architecture", out / "result.json"]
+    command = ["predict", f"{OWN}@{out / 'result.json'}", "--kwargs", '{"num_labels": 10}']
     found = json.loads(run(*command, "--latency-estimator", acts, "--json").stdout)
     assert found["latency_s"] == pytest.approx(record["predicted"], rel=1e-6)
 

@@ -23,8 +23,8 @@ ENDS = {
 }
 
 _COMMANDS = {
-    "estimate": ["estimate", "{0}:{1}", "--latency-estimator", f"acts:{FIT}", "--input", "3,8,8"],
-    "analyze": ["analyze", "--file", "{0}", "--model", "{1}", "--input", "3,8,8"],
+    "predict": ["predict", "{0}:{1}", "--estimator", f"acts:{FIT}", "--input", "3,8,8"],
+    "profile": ["profile", "{0}:{1}", "--input", "3,8,8"],
 }
 
 
@@ -62,7 +62,7 @@ def test_search_survives_a_space():
 
 @pytest.mark.slow
 def test_interrupt_is_130_with_a_sentence():
-    done = _run("estimate", "Interrupts")
+    done = _run("predict", "Interrupts")
     assert done.returncode == 130
     assert done.stderr.splitlines()[-1] == "Interrupted."
 
@@ -114,16 +114,16 @@ def test_variable_is_not_passed_on(supervised):
 
 def test_only_commands_that_run_networks_are_watched(monkeypatch):
     monkeypatch.delenv(_supervision._PIPE, raising=False)
-    assert _supervision.is_needed(["estimate", "net.py:Net"])
+    assert _supervision.is_needed(["predict", "net.py:Net"])
     assert not _supervision.is_needed(["show", "table.json"])
     assert not _supervision.is_needed(["search", "--help"])
     assert not _supervision.is_needed(["no-such-command"])
     monkeypatch.setenv(_supervision._PIPE, "5")
-    assert not _supervision.is_needed(["estimate", "net.py:Net"])
+    assert not _supervision.is_needed(["predict", "net.py:Net"])
 
 
 def test_a_command_that_is_watched_goes_by_its_own_name():
-    command = [sys.executable, "-m", "nni_latency", "analyze", "--no-such-option"]
+    command = [sys.executable, "-m", "nni_latency", "profile", "--no-such-option"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2
-    assert done.stderr.startswith("Usage: nni-latency analyze ")
+    assert done.stderr.startswith("Usage: nni-latency profile ")

@@ -43,7 +43,7 @@ def test_a_table_is_imported_shown_estimated_and_exported(run, text):
     assert table.platform.id == "pixel-3.unknown.fp32.t1"
     assert table["layer1"]["k3_e1_g2"].value == 201.5e-6
     assert "k3_e1_g2" in run("show", "t.json").stdout
-    answer = run("estimate", "--latency-estimator", "t.json", "--architecture", "0,0,0,0,0,0,0", "--json").stdout
+    answer = run("predict", "fbnet@0,0,0,0,0,0,0", "-e", "t.json", "--json").stdout
     assert json.loads(answer)["latency_s"] == pytest.approx(sum(100.5 + 100 * n for n in range(7)) * 1e-6)
     run("table", "export", "t.json", "--format", "text", "--unit", "us", "--out", "back.txt")
     assert Path("back.txt").read_text() == Path(text).read_text()
@@ -52,27 +52,27 @@ def test_a_table_is_imported_shown_estimated_and_exported(run, text):
 def test_a_table_of_operators_is_shown_as_a_list_and_estimates_networks(run, operators):
     run("table", "import", operators, "--space", "none", "--unit", "ms", "--out", "t.json")
     assert "Logits-input:1x1x1536-output:10" in run("show", "t.json").stdout
-    command = ["estimate", "--space", "operators", "--latency-estimator", "t.json", "--json"]
-    answer = json.loads(run(*command, "--architecture", ",".join([*_KEYS, _KEYS[0]])).stdout)
+    command = ["predict", "-e", "t.json", "--json"]
+    answer = json.loads(run(*command, "operators@" + ",".join([*_KEYS, _KEYS[0]])).stdout)
     assert answer["latency_s"] == pytest.approx(0.017)
     assert [layer["name"] for layer in answer["layers"]] == [*_KEYS, _KEYS[0]]
     Path("net.txt").write_text("\n".join(_KEYS))
-    assert json.loads(run(*command, "--architecture", "net.txt").stdout)["latency_s"] == pytest.approx(0.016)
+    assert json.loads(run(*command, "operators@net.txt").stdout)["latency_s"] == pytest.approx(0.016)
     # By what it computes, and not by how it is spelt.
     other = _KEYS[2].replace("expand:6", "expand:144")
-    assert json.loads(run(*command, "--architecture", other).stdout)["latency_s"] == pytest.approx(0.005)
+    assert json.loads(run(*command, f"operators@{other}").stdout)["latency_s"] == pytest.approx(0.005)
 
 
 def test_operators_that_a_table_lacks_are_named(run, fails, operators):
     run("table", "import", operators, "--space", "none", "--unit", "ms", "--out", "t.json")
-    command = ["estimate", "--space", "operators", "--latency-estimator", "t.json", "--architecture"]
-    assert "no entry 'nonsense', and it is no key such as" in fails(*command, "nonsense")
-    assert "what it computes is not known" in fails(*command, "Odd-input:1x1x1-output:1x1x1")
-    guessed = json.loads(run(*command, "AvgPool2D-input:7x7x8-output:1x1x8", "--json").stdout)
+    command = ["predict", "-e", "t.json"]
+    assert "no entry 'nonsense', and it is no key such as" in fails(*command, "operators@nonsense")
+    assert "what it computes is not known" in fails(*command, "operators@Odd-input:1x1x1-output:1x1x1")
+    guessed = json.loads(run(*command, "operators@AvgPool2D-input:7x7x8-output:1x1x8", "--json").stdout)
     assert guessed["missing"] == ["guessed by its size: global_average_pool()@1x8x7x7:float32"]
-    shown = run(*command, "Logits-input:1x1x8-output:10", "--json").stdout
+    shown = run(*command, "operators@Logits-input:1x1x8-output:10", "--json").stdout
     assert json.loads(shown)["missing"] == ["predicted: linear(bias=1,out_features=10)@1x8:float32"]
-    assert "names no operator" in fails(*command, ",")
+    assert "names no operator" in fails(*command, "operators@,")
 
 
 def test_every_unmatched_row_is_named(run, fails, text):
@@ -103,9 +103,7 @@ def test_errors_name_the_options_that_were_typed(run, fails, tables):
     Path("t.json").write_text(json.dumps([[1, 2]]))
     complaint = fails("table", "import", "t.json", "--format", "lists", *TINY_OPTIONS, "--out", "out.json")
     assert "does not say its unit. Give it as --unit; " in complaint
-    complaint = fails(
-        "estimate", "--architecture", "k3_e1,k3_e1,skip,skip,skip,skip,skip", "--latency-estimator", tables["holes"]
-    )
+    complaint = fails("predict", "fbnet@k3_e1,k3_e1,skip,skip,skip,skip,skip", "-e", tables["holes"])
     assert "or take the nearest entry with --missing nearest." in complaint
 
 
@@ -139,7 +137,7 @@ def test_two_tables_are_compared(run, tables):
 @pytest.mark.slow
 def test_a_fallback_and_an_ensemble_have_names(run, fails, tables):
     architecture = "k3_e1,k3_e3,skip,k3_e3,k3_e3,k3_e3,k3_e3"
-    command = ["estimate", "--architecture", architecture, "--json", "--latency-estimator"]
+    command = ["predict", f"fbnet@{architecture}", "--json", "-e"]
     found = json.loads(run(*command, f"fallback:{tables['holes']},{tables['tiny']}").stdout)
     assert found["missing"] == ["layer0:k3_e1", "layer2:skip"]
     assert len(json.loads(run(*command, f"ensemble:{tables['holes']},{tables['tiny']}").stdout)["layers"]) == 9

@@ -31,7 +31,6 @@ def evil(tmp_path, monkeypatch):
 
 
 _READERS = [
-    ("estimate", "--architecture", "fbnet-a", "--latency-estimator"),
     ("validate",),
     ("adapt", "--from"),
     ("search", "--target-ms", "5", "--latency-estimator"),

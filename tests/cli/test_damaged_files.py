@@ -89,7 +89,7 @@ def test_a_database_whose_schema_is_no_text_is_refused(fails, tmp_path):
 def test_an_attribute_of_the_wrong_type_is_named(fails, tmp_path, predictor):
     weights = onnx.numpy_helper.from_array(np.ones((4, 3, 3, 3), np.float32), "w")
     path = _network(tmp_path / "net.onnx", [helper.make_node("Conv", ["x", "w"], ["y"], strides=2.5)], weights)
-    message = fails("predict", path, "--predictor", predictor)
+    message = fails("predict", path, "-e", predictor)
     assert "net.onnx', an operator Conv, is not valid: its attribute 'strides' must be of the type INTS" in message
 
 
@@ -97,16 +97,16 @@ def test_an_attribute_of_the_wrong_type_is_named(fails, tmp_path, predictor):
 def test_a_clip_without_an_end_is_predicted_and_queried(run, tmp_path, predictor, low, high):
     nodes = [helper.make_node("Clip", ["x", "low", "high"], ["y"])]
     path = _network(tmp_path / "net.onnx", nodes, _scalar("low", low), _scalar("high", high))
-    assert _strict(run("predict", path, "--predictor", predictor, "--json").stdout)["platforms"]
+    assert _strict(run("predict", path, "-e", predictor, "--json").stdout)["platforms"]
     query = ("query", path, "--predictor", predictor, "--measure", "never", "--database", "new.sqlite", "--json")
     assert _strict(run(*query).stdout)["answers"]
 
 
-@pytest.mark.parametrize("command", ["predict", "query"])
+@pytest.mark.parametrize("command", [["predict", "-e"], ["query", "--predictor"]], ids=["predict", "query"])
 def test_a_clip_to_nothing_is_refused(fails, tmp_path, predictor, command):
     nodes = [helper.make_node("Clip", ["x", "low", "high"], ["y"])]
     path = _network(tmp_path / "net.onnx", nodes, _scalar("low", math.nan), _scalar("high", 6.0))
-    assert "net.onnx', an operator Clip, is not valid" in fails(command, path, "--predictor", predictor)
+    assert "net.onnx', an operator Clip, is not valid" in fails(*command, predictor, path)
 
 
 def test_a_number_of_thousands_of_digits_in_a_key_is_refused(fails, tmp_path):

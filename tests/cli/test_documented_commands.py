@@ -40,7 +40,7 @@ _FIRST_PLACES = {words: place for place, words in reversed(_COMMANDS)}
 #: Commands that measure, or need what was measured on this machine.
 _MEASURING = {
     *("build-lut", "validate", "search", "adapt"),
-    *("profile-operators", "query", "serve", "farm"),
+    *("measure", "query", "serve", "farm"),
     *("dataset measure", "table rebuild", "learn device", "learn kernels"),
 }
 
@@ -73,6 +73,7 @@ def _measures(words):
     return (
         (({words[0], " ".join(words[:2])} & _MEASURING) and not (context.params.get("source") or learned_from))
         or context.params.get("from_database", False)
+        or (words[0] == "profile" and context.params["measure"])
         or asked.partition(":")[0] in _ON_DEMAND
         or any("://" in word for word in words)
     )
@@ -166,7 +167,8 @@ def _write_operators(folder):
         timer=lambda: runtime.clock.now,
         meters=(FakeMeter(runtime.clock),),
     )
-    profile.save(folder / "operators.here.b32.json")
+    for name in ("here", "a", "b"):
+        profile.save(folder / f"operators.{name}.b32.json")
 
 
 _OWN_SPACE = """

@@ -31,7 +31,7 @@ from mutations import (
     damage,
 )
 from onnx import helper
-from tiny import TINY, TINY_OPTIONS, make_table
+from tiny import TINY, TINY_KWARGS, TINY_OPTIONS, make_table
 from torch import nn
 from written_files import write_files
 
@@ -164,10 +164,10 @@ _DATABASE = ("--database", "new.sqlite")
 def _onnx_commands(folder):
     predictor = folder / "nni_latency.graph_predictor"
     return [
-        ["predict", "FILE", "--predictor", predictor, "--json"],
+        ["predict", "FILE", "-e", predictor, "--json"],
         ["query", "FILE", "--predictor", predictor, "--measure", "never", *_DATABASE, "--json"],
-        ["estimate", "FILE", "--latency-estimator", folder / "nni_latency.energy", "--json"],
-        ["analyze", "--model", "FILE", "--json"],
+        ["predict", "FILE", "--latency-estimator", folder / "nni_latency.energy", "--json"],
+        ["profile", "FILE", "--json"],
     ]
 
 
@@ -198,8 +198,8 @@ def _show(*more):
     return lambda folder: [["show", "FILE", "--json"], ["show", "FILE"], ["show", "FILE", "--format", "csv"], *more]
 
 
-_AS_ESTIMATOR = ["estimate", *TINY_OPTIONS, "--architecture", "0,0,0,0,0,0,0", "--latency-estimator", "FILE", "--json"]
-_ONNX_ESTIMATOR = ["estimate", "exported.onnx", "--latency-estimator", "FILE", "--json"]
+_AS_ESTIMATOR = ["predict", "fbnet@0,0,0,0,0,0,0", *TINY_KWARGS, "-e", "FILE", "--json"]
+_ONNX_ESTIMATOR = ["predict", "exported.onnx", "--latency-estimator", "FILE", "--json"]
 
 #: By file: how it is mutated, and the commands that read it.
 _KINDS = {
@@ -225,7 +225,7 @@ _KINDS = {
     ),
     "nni_latency.graph_predictor": (
         (change_safetensors,),
-        _show(["predict", "exported.onnx", "--predictor", "FILE", "--json"]),
+        _show(["predict", "exported.onnx", "-e", "FILE", "--json"]),
     ),
     "nni_latency.networks": (
         (change_archive,),
@@ -242,13 +242,11 @@ _KINDS = {
     ),
     "sample.json": (
         (change_json,),
-        lambda _: [["estimate", *TINY_OPTIONS, "--architecture", "FILE", "--latency-estimator", "table.json"]],
+        lambda _: [["predict", "fbnet@FILE", *TINY_KWARGS, "-e", "table.json"]],
     ),
     "names.json": (
         (change_json, change_text),
-        lambda _: [
-            ["estimate", "--space", "operators", "--architecture", "FILE", "--latency-estimator", "nni_latency.energy"]
-        ],
+        lambda _: [["predict", "operators@FILE", "-e", "nni_latency.energy"]],
     ),
     "store.sqlite": (
         (change_sqlite,),
@@ -288,7 +286,7 @@ def _fault(invoke, command, path):
             if command[0] == "library":
                 done = _call(command[1], path)
             else:
-                done = invoke([str(path) if part == "FILE" else str(part) for part in command])
+                done = invoke([str(part).replace("FILE", str(path)) for part in command])
     except _Hang:
         return f"takes more than {_LONGEST} s"
     finally:

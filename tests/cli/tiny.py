@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
@@ -16,9 +17,10 @@ from nni_latency.tables import LookupTable
 with quiet_nni():
     from nni.nas.nn.pytorch import LayerChoice, ModelSpace
 
-#: Arguments of the space, and the same as options.
+#: Arguments of the space, and the same as options of a space and of a network.
 TINY = {"num_classes": 10, "input_size": 32, "width": 0.25, "depth": 0.25}
 TINY_OPTIONS = ["--num-classes", "10", "--input-size", "32", "--width", "0.25", "--depth", "0.25"]
+TINY_KWARGS = ["--kwargs", json.dumps(TINY)]
 
 
 def make_table(space, *, leave_out=(), seed=0, **options):

@@ -81,7 +81,7 @@ def test_predictors_estimate_it(name, variant):
 @every_network
 @pytest.mark.parametrize("variant", ["refined", "published"])
 def test_parts_and_whole_have_one_estimate(name, variant):
-    """What ``estimate`` says operator by operator is what ``analyze`` and Python say of the whole."""
+    """What an estimator says operator by operator is what an analysis and Python say of the whole."""
     network, inputs = _made(name)
     estimator = load_estimator(f"acts:{DATA / f'acts_1_{variant}.json'}")
     parts, whole = (

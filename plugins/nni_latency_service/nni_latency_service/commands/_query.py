@@ -15,14 +15,11 @@ import nni_latency.graphs as graphs
 import nni_latency.loading as loading
 import nni_latency.measurement as measurement
 import nni_latency_service.query as query
-from nni_latency.cli._asked import NetworkOptions
 from nni_latency.cli._console import progress, remarks, sentence
-from nni_latency.cli._model import UserCodeOptions
+from nni_latency.cli._network import NetworkOptions
 from nni_latency.cli._option import DURATION, grouped, option, parsed
 from nni_latency.cli._predictor_options import load_predictor
 from nni_latency.cli._report import Column, Grid, Report, ReportingCommand, print_report
-from nni_latency.cli._space_options import SpaceOptions
-from nni_latency.cli._supervision import user_code
 from nni_latency.documents import SavedFile
 from nni_latency.errors import InvalidValueError, LatencyError, MissingEntryError, UnknownNameError, listed
 from nni_latency.platforms import Platform, ids_named
@@ -48,7 +45,6 @@ class _AskOptions:
         type=click.Choice(["always", "if-unsure", "never"]),
     )
     within: float = option("Width of a prediction that is sure enough, such as 10%.", type=SHARE, default="10%")
-    batch_size: int | None = option("Inputs of a run.  [default: what the file says, or 1]", type=click.IntRange(1))
 
 
 @dataclass(frozen=True)
@@ -85,28 +81,25 @@ class _MachineOptions:
 
 
 @click.command("query", cls=ReportingCommand)
-@click.argument("model", required=False)
+@click.argument("network", metavar="NET|KEY")
 @grouped()
 def query_command(
-    model: str | None,
+    network: str,
     asked: _AskOptions,
     known: _KnownOptions,
     remote: _ServiceOptions,
     machine: _MachineOptions,
-    space: SpaceOptions,
-    network: NetworkOptions,
-    code: UserCodeOptions,
+    options: NetworkOptions,
 ) -> None:
     """Ask for a latency: from a record, a measurement or a prediction.
 
-    MODEL is an ONNX file; a class of your own, such as net.py:Net with --input 3,224,224; the key of an operator or a
-    kernel; a graph_key; or, with --space, an architecture. What is measured is kept, and never measured again.
+    NET is a network, as for 'nni-latency predict'; KEY is that of an operator, a kernel or a graph. What is measured is
+    kept, and never measured again.
     """
     if asked.platform is None and asked.measure not in (None, "never"):
         raise InvalidValueError("Measuring needs one platform. Name it with --platform.")
+    question = question_of(network, options)
     with contextlib.redirect_stdout(sys.stderr):
-        with user_code(f"The code of {model or space.name!r}", code.timeout):
-            question = question_of(model, space, network, asked.batch_size)
         answers = (
             _ask(question, asked, known, machine) if remote.url is None else _ask_service(question, asked, remote.url)
         )

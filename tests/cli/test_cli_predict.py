@@ -1,4 +1,4 @@
-"""``nni-latency estimate`` and ``plugins``."""
+"""``nni-latency predict`` by a table, and ``plugins``."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import re
 
 import pytest
-from tiny import TINY_OPTIONS
+from tiny import TINY_KWARGS
 
 from nni_latency.estimators import TableEstimator
 from nni_latency.platforms import Platform
@@ -29,10 +29,10 @@ PUBLISHED = {
 
 @pytest.fixture
 def answer(run, tables):
-    """Estimate with the tiny table; return the JSON."""
+    """Predict with the tiny table; return the JSON."""
 
     def ask(architecture=NAMES, *options, table="tiny"):
-        command = ["estimate", "--architecture", architecture, "--latency-estimator", tables[table], "--json"]
+        command = ["predict", f"fbnet@{architecture}", "--latency-estimator", tables[table], "--json"]
         return json.loads(run(*command, *options).stdout)
 
     return ask
@@ -61,7 +61,7 @@ def test_json_is_what_the_table_says(answer, tables):
 
 def test_json_of_a_measured_table_adds_up_as_well(run, built):
     """A measured table has a calibration and intervals, one made by hand has not."""
-    command = ["estimate", "--architecture", NAMES, "--latency-estimator", built[0], "--json"]
+    command = ["predict", f"fbnet@{NAMES}", "--estimator", built[0], "--json"]
     content = json.loads(run(*command).stdout)
     assert sum(layer["latency_s"] for layer in content["layers"]) == pytest.approx(content["latency_s"])
     assert content["low_s"] < content["latency_s"] < content["high_s"]
@@ -88,16 +88,16 @@ def test_published_networks_have_the_published_size(answer, name):
 
 
 def test_architecture_may_be_indices(answer):
-    assert answer(",".join(map(str, INDICES))) == answer()
+    assert answer(",".join(map(str, INDICES)))["layers"] == answer()["layers"]
 
 
 def test_architecture_may_be_a_saved_sample(answer, tmp_path):
     (tmp_path / "result.json").write_text(json.dumps(SAMPLE))
-    assert answer("result.json") == answer()
+    assert answer("result.json")["layers"] == answer()["layers"]
 
 
 def test_table_of_layers_is_printed(run, tables):
-    shown = run("estimate", "--architecture", NAMES, "--latency-estimator", tables["tiny"]).stdout
+    shown = run("predict", f"fbnet@{NAMES}", "-e", tables["tiny"]).stdout
     for label, choice in SAMPLE.items():
         assert re.search(rf"{label}\W+{choice}\W", shown)
     assert "multiply-adds" in shown
@@ -105,7 +105,7 @@ def test_table_of_layers_is_printed(run, tables):
 
 
 def test_options_that_agree_with_the_table_are_taken(answer):
-    assert answer(NAMES, *TINY_OPTIONS, "--batch-size", 1, "--device", "cpu") == answer()
+    assert answer(NAMES, *TINY_KWARGS, "--batch-size", 1, "--device", "cpu") == answer()
 
 
 def test_other_metrics_keep_their_name(answer):
@@ -116,7 +116,7 @@ def test_other_metrics_keep_their_name(answer):
 
 def test_missing_candidates_are_named(fails, tables):
     architecture = "k3_e1,k3_e1,skip,skip,skip,skip,skip"
-    complaint = fails("estimate", "--architecture", architecture, "--latency-estimator", tables["holes"])
+    complaint = fails("predict", f"fbnet@{architecture}", "-e", tables["holes"])
     assert "'layer0'" in complaint
     assert "k3_e1" in complaint
     assert "nearest" in complaint
@@ -124,43 +124,43 @@ def test_missing_candidates_are_named(fails, tables):
 
 def test_missing_candidates_may_be_taken_from_the_nearest(run, tables):
     architecture = "k3_e1,k3_e1,skip,skip,skip,skip,skip"
-    command = ["estimate", "--architecture", architecture, "--latency-estimator", tables["holes"], "--json"]
+    command = ["predict", f"fbnet@{architecture}", "-e", tables["holes"], "--json"]
     result = run(*command, "--missing", "nearest")
     assert json.loads(result.stdout)["missing"] == ["layer0:k3_e1", "layer2:skip"]
     assert "taken from the nearest entry or left out: layer0:k3_e1, layer2:skip" in result.stderr
 
 
 @pytest.mark.parametrize(
-    ("options", "both"),
+    ("space", "options", "both"),
     [
-        (["--width", "0.5"], ("width=0.25", "width=0.5")),
-        (["--depth", "1"], ("depth=0.25", "depth=1.0")),
-        (["--input-size", "64"], ("input_size=32", "input_size=64")),
-        (["--preset", "imagenet"], ("preset=cifar", "preset=imagenet")),
-        (["--space", "nasnet"], ("'fbnet'", "'nasnet'")),
-        (["--batch-size", "8"], ("batch size 1", "with 8")),
+        ("fbnet", ["--kwargs", '{"width": 0.5}'], ("width=0.25", "width=0.5")),
+        ("fbnet", ["--kwargs", '{"depth": 1.0}'], ("depth=0.25", "depth=1.0")),
+        ("fbnet", ["--input", "3,64,64"], ("input_size=32", "input_size=64")),
+        ("fbnet", ["--kwargs", '{"preset": "imagenet"}'], ("preset=cifar", "preset=imagenet")),
+        ("nasnet", [], ("'fbnet'", "'nasnet'")),
+        ("fbnet", ["--batch-size", "8"], ("batch size 1", "with 8")),
     ],
-    ids=lambda value: value[0],
+    ids=["width", "depth", "input", "preset", "space", "batch"],
 )
-def test_table_of_something_else_is_refused_with_both(fails, tables, options, both):
-    complaint = fails("estimate", "--architecture", NAMES, "--latency-estimator", tables["tiny"], *options)
+def test_table_of_something_else_is_refused_with_both(fails, tables, space, options, both):
+    complaint = fails("predict", f"{space}@{NAMES}", "--latency-estimator", tables["tiny"], *options)
     assert all(text in complaint for text in both)
 
 
 def test_table_of_another_platform_is_refused_with_both(fails, tables):
-    command = ["estimate", "--architecture", NAMES, "--latency-estimator", tables["elsewhere"], "--device", "cpu"]
+    command = ["predict", f"fbnet@{NAMES}", "-e", tables["elsewhere"], "--device", "cpu"]
     complaint = fails(*command)
     assert "unknown.unknown.fp32.t1" in complaint
     assert Platform.current("cpu").device in complaint
 
 
 def test_unknown_device_lists_what_there_is(fails, tables):
-    complaint = fails("estimate", "--architecture", NAMES, "--latency-estimator", tables["tiny"], "--device", "tpu")
+    complaint = fails("predict", f"fbnet@{NAMES}", "-e", tables["tiny"], "--device", "tpu")
     assert "Unknown device 'tpu'. Available: cpu" in complaint
 
 
 def test_unknown_estimator_lists_what_there_is(fails):
-    complaint = fails("estimate", "--architecture", NAMES, "--latency-estimator", "crystal-ball")
+    complaint = fails("predict", f"fbnet@{NAMES}", "-e", "crystal-ball")
     assert "Unknown estimator 'crystal-ball'. Available: " in complaint
 
 
@@ -174,13 +174,55 @@ def test_unknown_estimator_lists_what_there_is(fails):
     ],
 )
 def test_unknown_architecture_is_refused(fails, tables, architecture, complaint):
-    assert complaint in fails("estimate", "--architecture", architecture, "--latency-estimator", tables["tiny"])
+    assert complaint in fails("predict", f"fbnet@{architecture}", "-e", tables["tiny"])
 
 
 def test_saved_sample_that_is_cut_is_refused(fails, tables, tmp_path):
     (tmp_path / "result.json").write_text('{"layer0": "sk')
-    complaint = fails("estimate", "--architecture", "result.json", "--latency-estimator", tables["tiny"])
+    complaint = fails("predict", "fbnet@result.json", "-e", tables["tiny"])
     assert "Cannot read 'result.json' as a saved sample: JSONDecodeError: Unterminated string" in complaint
+
+
+def test_several_networks_are_compared_by_a_table(run, tables):
+    other = ",".join(["skip"] * 7)
+    command = ["predict", f"fbnet@{NAMES}", f"fbnet@{other}", "-e", tables["tiny"]]
+    found = json.loads(run(*command, "--json").stdout)
+    first, second = found["networks"]
+    assert {first["network"], second["network"]} == {f"fbnet@{other}", f"fbnet@{NAMES}"}
+    assert first["latency_s"] < second["latency_s"]
+    (row,) = found["platforms"]
+    assert (row["best"], row["sure"]) == (first["network"], True)
+    assert row["factor"] == pytest.approx(found["networks"][1]["latency_s"] / found["networks"][0]["latency_s"])
+    assert f"Fastest: {first['network']} on " in run(*command).stdout
+    energy = run(*command[:-1], tables["energy"]).stdout
+    assert "Lowest: " in energy
+    assert "Highest: " in energy
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["resnot"], "Unknown network 'resnot'. Available: resnet"),
+        (["resnot"], "A network is an ONNX file (net.onnx), a class or function (net.py:Net, package.module:function)"),
+        (["net.py"], "'net.py' is a Python file. Name the class or function in it, such as net.py:Net."),
+        (["table.txt"], "'table.txt' is not an ONNX file, whose name ends with .onnx."),
+        (["resnet18", "resnet18"], "'resnet18' is named twice."),
+        (["resnet18", "--input", "3,8,8"], "'resnet18' has a fixed input: omit --input."),
+        (["resnet18", "--kwargs", '{"a": 1}'], "--kwargs is for a class, a function or a space, such as net.py:Net."),
+        (["nowhere@a"], "Unknown space 'nowhere'"),
+        (["fbnet@fbnet-c", "--input", "3,32,30"], "must be a square picture"),
+        (["operators@relu()@1x8:float32"], "nni-latency predict NET --estimator TABLE"),
+        (["resnet18", "-e", "module"], "'module' measures. Measure the network with: nni-latency measure --by module"),
+        (["fbnet@fbnet-c", "-e", "FULL", "--guess", "board"], "--guess needs a predictor of several platforms"),
+        (
+            ["fbnet@fbnet-c", "-e", "FULL", "--platform", "board"],
+            "is for the platform unknown.unknown.fp32.t1, not for",
+        ),
+    ],
+)
+def test_what_is_no_network_or_does_not_fit_is_said(fails, tables, tmp_path, words, complaint):
+    (tmp_path / "table.txt").write_text("1")
+    assert complaint in fails("predict", *(tables["full"] if word == "FULL" else word for word in words))
 
 
 def test_plugins_lists_what_is_registered(run):

@@ -1,15 +1,13 @@
-"""``nni-latency estimate MODEL``: classes of one's own, samples of any space, and estimators that measure on demand."""
+"""``nni-latency measure``: classes of one's own, samples of any space, several networks."""
 
 from __future__ import annotations
 
 import json
 
 import pytest
-from tiny import TINY_OPTIONS
+from tiny import TINY_KWARGS
 
-import nni_latency.estimators._measuring as measuring
 import nni_latency.measurement.runtimes as runtimes
-from nni_latency.measurement import Protocol
 from nni_latency.testing import FakeRuntime
 
 NET = """
@@ -82,10 +80,10 @@ def _files(tmp_path):
 
 @pytest.fixture
 def made(monkeypatch):
-    """Let the estimators that measure do so with invented times; return the runtimes that were made."""
+    """Measure invented times; return the runtimes that were made."""
     found = []
 
-    def make(device):
+    def make(device, **options):
         found.append(FakeRuntime(lambda op: TIMES.get(op.kind, 2**-12), mark=2**-20))
         return found[-1]
 
@@ -95,16 +93,16 @@ def made(monkeypatch):
 
 @pytest.fixture
 def answer(run, made):
-    """Estimate; return the JSON."""
+    """Measure; return the JSON."""
 
     def ask(*arguments, by="module"):
-        return json.loads(run("estimate", *arguments, "--latency-estimator", by, "--json").stdout)
+        return json.loads(run("measure", *arguments, "--by", by, "--json").stdout)
 
     return ask
 
 
 @pytest.mark.parametrize("by", ["module", "graph", "network"])
-def test_class_in_a_file_is_estimated(answer, by):
+def test_class_in_a_file_is_measured(answer, by):
     content = answer(*WIDE, by=by)
     total = sum(TIMES[kind] for kind in ("conv2d", "add", "mean", "linear"))
     assert content["latency_s"] == pytest.approx(total, rel=1e-4)
@@ -126,7 +124,7 @@ def test_top_lists_the_costliest_first(answer):
 
 
 def test_table_prints_the_costliest_first_and_counts_the_rest(run, made):
-    result = run("estimate", *WIDE, "--latency-estimator", "module", "--top", 2)
+    result = run("measure", *WIDE, "--by", "module", "--top", 2)
     assert result.stdout.index("conv2d(") < result.stdout.index("linear(")
     assert "and 2 more" in result.stdout
     assert "on its way" not in result.stdout
@@ -138,7 +136,7 @@ def test_function_of_a_file_makes_a_network(answer):
 
 
 def test_batch_goes_in_front_of_every_input(answer):
-    assert "@5x3x8x8:" in answer(*WIDE, "--batch", 5)["layers"][0]["operator"]
+    assert "@5x3x8x8:" in answer(*WIDE, "--batch-size", 5)["layers"][0]["operator"]
 
 
 def test_several_inputs_of_other_types_and_by_name(answer):
@@ -152,35 +150,57 @@ def test_nothing_is_measured_twice(answer, made):
     assert [runtime.sessions for runtime in made] == [1, 0]
 
 
-@pytest.mark.parametrize("place", [["--space", "space.py:Space"], ["space.py:Space"]])
-def test_sample_of_a_space_of_ones_own(answer, tmp_path, place):
+def test_sample_of_a_space_of_ones_own(answer, tmp_path):
     (tmp_path / "sample.json").write_text('{"width": 16, "end": 0}')
-    content = answer(*place, "--architecture", "sample.json", "--input-size", 8)
+    content = answer("space.py:Space@sample.json", "--input", "3,8,8")
     assert [layer["name"] for layer in content["layers"]] == ["conv", "end"]
     assert content["params"] == 16 * 27 + 16
-    assert answer(*place, "--architecture", '{"width": 16, "end": 0}', "--input-size", 8) == content
+    again = answer('space.py:Space@{"width": 16, "end": 0}', "--input", "3,8,8")
+    assert again["layers"] == content["layers"]
+
+
+def test_several_networks_are_measured_in_turns(run, made):
+    command = ["measure", "net.py:Net", "net.py:make", "--kwargs", '{"width": 8}', "--input", "3,8,8"]
+    assert "cannot be made with the arguments {'width': 8}" in run(*command, code=2).stderr
+    command = ["measure", "net.py:make", 'space.py:Space@{"width": 8, "end": 0}', "--input", "3,8,8"]
+    found = json.loads(run(*command, "--json").stdout)
+    assert [row["network"].partition("@")[0] for row in found["networks"]] == ["net.py:make", "space.py:Space"]
+    assert [runtime.sessions for runtime in made[1:]] == [1]
+    assert "times the fastest" in run(*command).stdout
+
+
+def test_published_network_is_measured(run, made):
+    assert json.loads(run("measure", "squeezenet", "--json").stdout)["latency_s"] > 0
+
+
+def test_onnx_file_needs_a_runtime_that_reads_it(fails):
+    onnx = pytest.importorskip("onnx", reason="the package onnx is not installed")
+    value = onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["n", 4])
+    out = onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, ["n", 4])
+    node = onnx.helper.make_node("Relu", ["x"], ["y"])
+    onnx.save(onnx.helper.make_model(onnx.helper.make_graph([node], "g", [value], [out])), "net.onnx")
+    assert "a runtime for ONNX files, such as 'onnxruntime'" in fails("measure", "net.onnx", "--batch-size", 2)
 
 
 def test_architecture_of_a_plan_names_its_layers(answer):
-    content = answer("skip,k3_e1,skip,skip,skip,skip,skip", *TINY_OPTIONS)
+    content = answer("fbnet@skip,k3_e1,skip,skip,skip,skip,skip", *TINY_KWARGS)
     assert [layer["name"] for layer in content["layers"]][:3] == ["stem", "layer0", "layer1"]
 
 
 def test_architecture_of_a_plan_by_its_whole(answer):
-    content = answer("skip,k3_e1,skip,skip,skip,skip,skip", *TINY_OPTIONS, by="network")
+    content = answer("fbnet@skip,k3_e1,skip,skip,skip,skip,skip", *TINY_KWARGS, by="network")
     assert content["layers"] == []
     assert content["latency_s"] > 0
 
 
 def test_table_is_asked_for_the_operators_of_a_class(run, tables):
-    result = run("estimate", *WIDE, "--latency-estimator", tables["tiny"], code=2)
+    result = run("predict", *WIDE, "--estimator", tables["tiny"], code=2)
     assert "The table has no entry for the operator conv2d(" in result.stderr
 
 
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        ([], "Say what to estimate: a class such as net.py:Net with --input 3,224,224"),
         (["absent.py:Net", "--input", "3"], "There is no file 'absent.py'."),
         (["no.such.module:Net", "--input", "3"], "Cannot import 'no.such.module': ModuleNotFoundError"),
         (["broken.py:Net", "--input", "3"], "Cannot import 'broken.py': ModuleNotFoundError: No module named"),
@@ -200,25 +220,18 @@ def test_table_is_asked_for_the_operators_of_a_class(run, tables):
         (["net.py:make", "--input", "3:nonsense"], "An input must be sizes >= 1 separated by commas"),
         (["net.py:make", "--input", "4,8,8"], "The example inputs of shape (1, 4, 8, 8) do not fit Net"),
         (["net.py:Broken", "--input", "4"], "do not fit Broken: 'Tensor' object has no attribute 'nonsense'"),
-        (
-            ["net.py:make", "--input", "3,8,8", "--architecture", "x"],
-            "--architecture is for spaces, and a class of your own is a single network.",
-        ),
-        (["fbnet-a", "--architecture", "fbnet-b"], "MODEL and --architecture both name an architecture"),
-        (["fbnet-a", "--input", "3,8,8"], "--input is for a class of your own, such as net.py:Net, or an ONNX file."),
-        (["space.py:Space"], "Say what to estimate"),
-        (["space.py:Space", "--architecture", "absent"], "must be the file of a saved sample, or a JSON object"),
-        (["space.py:Space", "--architecture", '{"width": 16}'], "The sample has no choice for: end."),
-        (["space.py:Space", "--architecture", '{"width": 8, "end": 0, "x": 1}'], "labels that Space does not have: x."),
-        (["space.py:Space", "--architecture", "{"], "The architecture is not valid JSON"),
-        (
-            ["space.py:Space", "--architecture", '{"width": 8, "end": 0}'],
-            "Give the input image size",
-        ),
+        (["space.py:Space", "--input", "3,8,8"], "'space.py:Space' is a model space. Name one of its networks as"),
+        (["space.py:Space@absent"], "must be the file of a saved sample, or a JSON object"),
+        (['space.py:Space@{"width": 16}'], "The sample has no choice for: end."),
+        (['space.py:Space@{"width": 8, "end": 0, "x": 1}'], "labels that Space does not have: x."),
+        (["space.py:Space@{"], "The architecture is not valid JSON"),
+        (['space.py:Space@{"width": 8, "end": 0}'], "Give the input image size"),
+        (["operators@relu()@1x8:float32"], "lists operators, whose costs a table knows."),
+        (["net.py:make", "--input", "3,8,8", "--runtime", "torchscript"], "the whole network with --by network."),
     ],
 )
 def test_mistakes_are_told_in_one_sentence(run, made, arguments, complaint):
-    result = run("estimate", *arguments, "--latency-estimator", "module", code=2)
+    result = run("measure", *arguments, "--by", "module", code=2)
     _, _, sentence = result.stderr.partition("Error: ")
     assert complaint in sentence
     assert sentence.count("\n") == 1
@@ -227,9 +240,8 @@ def test_mistakes_are_told_in_one_sentence(run, made, arguments, complaint):
 
 
 @pytest.mark.slow
-def test_class_of_a_file_reaches_the_worker_process(run, monkeypatch):
-    monkeypatch.setattr(measuring, "ON_DEMAND", Protocol(rounds=2, processes=1))
-    result = run("estimate", *WIDE, "--latency-estimator", "graph", "--json")
+def test_class_of_a_file_reaches_the_worker_process(run):
+    result = run("measure", *WIDE, "--by", "graph", "--rounds", 3, "--budget", "2s", "--json")
     content = json.loads(result.stdout)
     assert 0 < content["low_s"] <= content["latency_s"] <= content["high_s"]
     assert len(content["layers"]) == 4

@@ -1,4 +1,4 @@
-"""``profile-operators``: models of every origin, campaign files, reports, and what cannot be profiled."""
+"""``profile --measure``: networks of every origin, campaign files, reports, and what cannot be profiled."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def measured(run, tmp_path_factory):
     (folder / "nets.py").write_text(_NETS)
     (folder / "models.txt").write_text(f"{folder}/nets.py:two 3,8,8\n[ ] {folder}/nets.py:Moody 3,8,8\n")
     words = [
-        "profile-operators", "--models", f"{folder}/nets.py:Net", "--campaign", folder / "models.txt",
+        "profile", f"{folder}/nets.py:Net", "--measure", "--campaign", folder / "models.txt",
         "--input", "3,8,8", "--budget", "20s", "--database", folder / "records.sqlite", "--meter", "constant:15",
         "--out", folder / "profile.json", "--plot", folder / "profile.png",
     ]  # fmt: skip
@@ -81,14 +81,14 @@ def test_same_command_measures_nothing_again(run, measured):
 @pytest.mark.parametrize(("by", "name"), [("kind", "kinds"), ("model", "parts"), ("operator", "operators")])
 def test_profile_is_reported_without_measuring(run, measured, by, name):
     folder, _, _ = measured
-    words = ["profile-operators", "--profile", folder / "profile.json", "--by", by]
+    words = ["profile", "--from", folder / "profile.json", "--by", by]
     content = json.loads(run(*words, "--json").stdout)
     assert {row["model"].rpartition(":")[2] for row in content["models"]} == {"Net", "two"}
     rows = list(csv.DictReader(io.StringIO(run(*words, "--format", "csv").stdout)))
     assert len(rows) == len(content[name])
     assert rows[0]["platform"] == OperatorProfile.load(folder / "profile.json").platform.id
     assert "linear" in run(*words).stdout
-    both = run(*words, "--profile", folder / "profile.json", "--plot", "both.png")
+    both = run(*words, "--from", folder / "profile.json", "--plot", "both.png")
     assert "platform" in both.stdout
 
 
@@ -101,7 +101,7 @@ def test_operators_that_do_not_add_up_to_their_model_are_doubted(run, tmp_path, 
         platform=platform, batch_size=1, target=0.9, models=(model,), operators=(ProfiledOperator(op),)
     )
     path = profile.save(tmp_path / "profile.json")
-    shown = " ".join(run("profile-operators", "--profile", path).stdout.split())
+    shown = " ".join(run("profile", "--from", path).stdout.split())
     assert ("do not add up to it" in shown) is bool(said)
     assert said in shown
 
@@ -109,25 +109,25 @@ def test_operators_that_do_not_add_up_to_their_model_are_doubted(run, tmp_path, 
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ([], "Name the models to profile, such as --models resnet18,mobilenetv2"),
-        (["--models", "resnot18"], "Unknown model 'resnot18'. Available: resnet18"),
-        (["--models", "resnot18"], "and your own, as file.py:Class or package.module:function."),
-        (["--models", "resnet18,vit", "--input", "3,8,8"], "The networks of families have inputs of their own"),
-        (["--models", "net.py:Net", "--input", "3,8,8"], "There is no file 'net.py'"),
-        (["--models", "nets.py:Net"], "The network needs the shape of its input"),
-        (["--models", "nets.py:Net", "--input", "5,8,8"], "do not fit Net"),
+        (["resnot18"], "Unknown network 'resnot18'. Available: resnet18"),
+        (["resnet18", "vit", "--input", "3,8,8"], "'resnet18' has a fixed input: omit --input."),
+        (["net.py:Net", "--input", "3,8,8"], "There is no file 'net.py'"),
+        (["nets.py:Net"], "The network needs the shape of its input"),
+        (["nets.py:Net", "--input", "5,8,8"], "do not fit Net"),
         (["--campaign", "none.txt"], "Cannot read the campaign file 'none.txt': No such file or directory."),
-        (["--models", "vit", "--target", "0"], "0.0 is not in the range 0<x<=1"),
-        (["--models", "vit", "--runtime", "torchscript"], "cannot time the operators of a network one by one"),
-        (["--models", "vit", "--meter", "constant:-2"], "takes a positive power in watts"),
-        (["--models", "vit", "--profile", "a.json"], "omit --models and --campaign"),
-        (["--profile", "none.json"], "Cannot read the profile 'none.json': No such file or directory."),
+        (["vit", "--share", "0"], "0.0 is not in the range 0<x<=1"),
+        (["vit", "--runtime", "torchscript"], "cannot time the operators of a network one by one"),
+        (["vit", "--meter", "constant:-2"], "takes a positive power in watts"),
     ],
 )
 def test_what_cannot_be_profiled_is_said_before_anything_is_measured(fails, tmp_path, options, said):
     (tmp_path / "nets.py").write_text(_NETS)
-    assert said in fails("profile-operators", *options)
+    assert said in fails("profile", "--measure", *options)
     assert not list(tmp_path.glob("operators.*"))
+
+
+def test_profile_that_is_not_there_is_said(fails):
+    assert "Cannot read the profile 'none.json': No such file or directory." in fails("profile", "--from", "none.json")
 
 
 _VISION = """
@@ -165,18 +165,16 @@ def test_networks_of_torchvision_are_found_beside_families(vision):
 
 
 def test_a_wrong_name_is_told_the_networks_of_torchvision(fails, vision):
-    said = fails("profile-operators", "--models", "resnet51")
-    assert said.startswith("Unknown model 'resnet51'. Available: resnet50, ")
+    said = fails("profile", "--measure", "resnet51")
+    assert said.startswith("Unknown network 'resnet51'. Available: resnet50, ")
     assert "pip install" not in said
 
 
 def test_a_torchvision_that_does_not_load_is_said(fails, vision):
     (vision / "__init__.py").write_text("raise RuntimeError('operator torchvision::nms does not exist')\n")
-    assert "does not load here (operator torchvision::nms does not exist)" in fails(
-        "profile-operators", "--models", "resnet50"
-    )
+    assert "does not load here (operator torchvision::nms does not exist)" in fails("profile", "--measure", "resnet50")
 
 
 def test_without_torchvision_its_networks_need_an_extra(fails, monkeypatch):
     monkeypatch.setattr("nni_latency.profiling._models.importlib.util.find_spec", lambda name: None)
-    assert "after pip install 'nni_latency[vision]'" in fails("profile-operators", "--models", "resnet50")
+    assert "after pip install 'nni_latency[vision]'" in fails("profile", "--measure", "resnet50")

@@ -1,0 +1,170 @@
+"""What networks cost, as ``predict`` and ``measure`` print it: one layer by layer, or several beside each other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from rich.markup import escape
+
+import nni_latency.estimators as estimators
+from nni_latency.cli._asked import Answer, Row
+from nni_latency.cli._console import named, print_lines, remarks, sentence
+from nni_latency.cli._constant_power import CONSTANT, at_constant_power, constant_power_content
+from nni_latency.cli._network import NamedNetwork
+from nni_latency.cli._report import Column, Grid, Report, print_report, report_format
+from nni_latency.units import cost_row, format_count, format_metric, format_percent
+
+#: Layers that are printed without --top.
+ROWS = 30
+
+#: What the least and the largest cost are called; of other metrics than latency, lowest and highest.
+_EXTREMES = {"latency": ("Fastest", "Slowest")}
+
+
+def print_answers(answers: Sequence[Answer], estimator: estimators.Estimator, top: int | None) -> None:
+    """Print what an estimator says: of one network its layers, of several a comparison, and all that is doubtful."""
+    if len(answers) == 1:
+        print_report(_network_report(answers[0], estimator, top))
+    else:
+        platform, metric = estimator.platform.id, estimator.metric
+        costs = [
+            {
+                "network": answer.named.text,
+                "platform": platform,
+                **cost_row(answer.total, metric),
+                "missing": list(answer.total.missing),
+            }
+            for answer in answers
+        ]
+        print_report(comparison_report([answer.named for answer in answers], costs, [platform], metric))
+    for answer in answers:
+        _print_doubts(answer, estimator)
+
+
+def _network_report(answer: Answer, estimator: estimators.Estimator, top: int | None) -> Report:
+    """Report on one network: its cost, and those of its layers, the most expensive first."""
+    value = next(iter(cost_row(None, estimator.metric)))
+    rows = [_row(row, answer.column, value) for row in answer.rows]
+    if top is not None and report_format() != "table":
+        rows = sorted(rows, key=lambda row: row["share"], reverse=True)[:top]
+    cost = partial(format_metric, metric=estimator.metric)
+    has_constant = any(CONSTANT in row for row in rows)
+    columns = [
+        Column("layer", "name"),
+        *([Column(answer.column, answer.column)] if any(row.what for row in answer.rows) else []),
+        Column(estimator.metric, value, metric=estimator.metric),
+        *([Column("at constant power", CONSTANT, metric=estimator.metric)] if has_constant else []),
+        Column("share", "share", format_percent),
+    ]
+    total = answer.total
+    lines = [
+        f"{estimator.metric} {cost(total.value)} ({cost(total.low)} to {cost(total.high)}) on {estimator.platform.id}",
+        *at_constant_power(total, estimator),
+        *_work(answer),
+    ]
+    content = {
+        **_network_content(answer, estimator),
+        "platform": {"id": estimator.platform.id, "facts": dict(estimator.platform.facts)},
+        "layers": rows,
+    }
+    return Report(Grid(rows, columns, most=top or ROWS, by="share"), content, after=lines)
+
+
+def _network_content(answer: Answer, estimator: estimators.Estimator) -> dict[str, Any]:
+    """Return what JSON says of a network as a whole."""
+    features = answer.features
+    return {
+        "network": answer.named.text,
+        **cost_row(answer.total, estimator.metric),
+        **constant_power_content(answer.total),
+        "macs": features and features.macs,
+        "params": features and features.params,
+        "uncounted": list(answer.uncounted),
+        "missing": list(answer.total.missing),
+        "remarks": list(answer.remarks),
+    }
+
+
+def _print_doubts(answer: Answer, estimator: estimators.Estimator) -> None:
+    """Print what had to be assumed of a network, and what the estimator lacks."""
+    print_lines(remarks(), map(sentence, answer.remarks))
+    names = [name for name in dict.fromkeys(answer.total.missing) if name not in answer.remarks]
+    if names:
+        how = ", taken from the nearest entry or left out:" if isinstance(estimator, estimators.TableEstimator) else ","
+        remarks().print(escape(f"Not in the estimator as asked{how} {named(names)}"))
+
+
+def comparison_report(
+    networks: Sequence[NamedNetwork], costs: Sequence[Mapping[str, Any]], platforms: Sequence[str], metric: str
+) -> Report:
+    """Report on several networks: a row for each platform, or for each network where the platform is one.
+
+    Parameters
+    ----------
+    networks : sequence of NamedNetwork
+        In the order of the columns.
+    costs : sequence of mapping
+        Of every network on every platform: ``network``, ``platform``, and value and interval as `cost_row` names them.
+    platforms : sequence of str
+        In the order of the rows.
+    metric : str
+        What is compared.
+    """
+    value, low, high = cost_row(None, metric)
+    ranked = sorted(costs, key=lambda row: row[value])
+    rows = [_platform_row(networks, [row for row in ranked if row["platform"] == name], metric) for name in platforms]
+    least, most = _EXTREMES.get(metric, ("Lowest", "Highest"))
+    cost = partial(format_metric, metric=metric)
+    lines = [
+        f"{word}: {row['network']} on {row['platform']}, {cost(row[value])}."
+        for word, row in ((least, ranked[0]), (most, ranked[-1]))
+    ]
+    content = {"platforms": rows, "networks": ranked}
+    if len(platforms) > 1:
+        columns = [
+            Column("platform", "platform"),
+            *(Column(item.short, item.text, metric=metric) for item in networks),
+            Column(least.lower(), "best"),
+            Column("by a factor of", "factor", "{:.2f}".format),
+            Column("sure", "sure", lambda sure: "yes" if sure else "no"),
+        ]
+        return Report(Grid(rows, columns), content, after=lines)
+    shorts = {item.text: item.short for item in networks}
+    shown = [{**row, "name": shorts[row["network"]], "factor": row[value] / ranked[0][value]} for row in ranked]
+    columns = [
+        Column("network", "name"),
+        Column(metric, value, metric=metric),
+        Column("from", low, metric=metric),
+        Column("to", high, metric=metric),
+        Column(f"times the {least.lower()}", "factor", "{:.2f}".format),
+    ]
+    return Report(Grid(shown, columns, platforms[0]), content, rows=ranked, after=lines)
+
+
+def _platform_row(networks: Sequence[NamedNetwork], ranked: Sequence[Mapping[str, Any]], metric: str) -> dict[str, Any]:
+    value, low, high = cost_row(None, metric)
+    first, second, last = ranked[0], ranked[1], ranked[-1]
+    by_name = {row["network"]: row[value] for row in ranked}
+    return {
+        "platform": first["platform"],
+        **{item.text: by_name[item.text] for item in networks},
+        "best": first["network"],
+        "factor": last[value] / first[value],
+        "sure": first[high] < second[low],
+    }
+
+
+def _row(row: Row, column: str, value: str) -> dict[str, Any]:
+    estimate = row.estimate
+    costs = {value: estimate.value, **constant_power_content(estimate)}
+    return {"name": row.name, column: row.what, **costs, "share": row.share}
+
+
+def _work(answer: Answer) -> list[str]:
+    features = answer.features
+    if features is None:
+        return []
+    uncounted = f", not counting {named(answer.uncounted)}" if answer.uncounted else ""
+    return [f"{format_count(features.macs)} multiply-adds, {format_count(features.params)} parameters{uncounted}"]
