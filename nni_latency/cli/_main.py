@@ -35,7 +35,6 @@ COMMANDS: dict[str, str] = {
     "profile-operators": "nni_latency.cli._profile_operators",
     "predict": "nni_latency.cli._predict",
     "compare": "nni_latency.cli._compare",
-    "adapt": "nni_latency.cli._adapt",
     "db": "nni_latency.cli._db",
     "plugins": "nni_latency.cli._plugins",
 }
@@ -54,7 +53,6 @@ _SUMMARIES = {
     "profile-operators": "Measure which kinds of operators take the time and energy of several models.",
     "predict": "Predict the latency of an ONNX file on every known platform.",
     "compare": "Compare the predicted latencies of ONNX files.",
-    "adapt": "Make a table of this device from a few measurements and tables of other devices.",
     "db": "Inspect, share and clean up the database of measurements.",
     "plugins": "List what plugins registered, such as runtimes and estimators.",
 }

@@ -33,7 +33,7 @@ def evil(tmp_path, monkeypatch):
 _READERS = [
     ("estimate", "--architecture", "fbnet-a", "--latency-estimator"),
     ("validate",),
-    ("adapt", "--from"),
+    ("build-lut", "--samples", "3", "--from"),
     ("search", "--target-ms", "5", "--latency-estimator"),
 ]
 

@@ -36,7 +36,7 @@ _COMMANDS = commands()
 
 #: Commands that measure, or need what was measured on this machine.
 _MEASURING = {
-    *("build-lut", "validate", "search", "adapt"),
+    *("build-lut", "validate", "search"),
     *("profile-operators", "query", "serve", "farm"),
     *("dataset measure", "table rebuild", "learn device", "learn kernels"),
 }
@@ -59,6 +59,9 @@ def _contexts(words, command=main, name="nni-latency", parent=None):
     if not isinstance(command, click.Group):
         return [context]
     rest = list(getattr(context, "_protected_args", None) or context.protected_args) + context.args
+    if not rest:
+        # A group that runs without a command.
+        return [context]
     inner, found, left = command.resolve_command(context, rest)
     return [context, *_contexts(left, found, inner, context)]
 
@@ -66,9 +69,10 @@ def _contexts(words, command=main, name="nni-latency", parent=None):
 def _measures(words):
     context = _contexts(words)[-1]
     asked = str(context.params.get("latency_estimator", ""))
+    tabulated = context.params.get("sources") and not context.params.get("samples")
     learned_from = words[0] == "learn" and (context.params.get("files") or context.params.get("data"))
     return (
-        (({words[0], " ".join(words[:2])} & _MEASURING) and not (context.params.get("source") or learned_from))
+        (({words[0], " ".join(words[:2])} & _MEASURING) and not (tabulated or learned_from))
         or context.params.get("from_database", False)
         or asked.partition(":")[0] in _ON_DEMAND
         or any("://" in word for word in words)
