@@ -35,8 +35,6 @@ class EstimatorOptions:
     missing: Literal["error", "nearest"] = missing_option()
     batch_size: int | None = option(
         "Images per run.  [default: the table's; a different value is an error]",
-        "--batch-size",
-        "--batch",
         type=click.IntRange(1),
     )
     device: str | None = option("Require an estimator for this device of this machine, such as cpu or cuda.")

@@ -80,6 +80,13 @@ class LazyGroup(click.Group):
             click.echo(f"Error: {printable(_explain(error))}", err=True)
             sys.exit(Failure.exit_code)
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the arguments; --quiet and --verbose may stand behind any command."""
+        end = args.index("--") if "--" in args else len(args)
+        common = {name for item in noise_options() for name in item.opts}
+        lifted = [word for word in args[:end] if word in common]
+        return super().parse_args(ctx, [*lifted, *(word for word in args[:end] if word not in common), *args[end:]])
+
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of the commands, in order, those of plugins last."""
         return [*COMMANDS, *added_commands(COMMANDS).commands]

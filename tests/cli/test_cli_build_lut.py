@@ -273,7 +273,7 @@ def test_commands_refuse_a_latency_that_is_no_positive_number(fails, tables, tmp
     for command in (
         ["show", path],
         ["estimate", "--architecture", "0,0,0,0,0,0,0", "--latency-estimator", path],
-        ["search", "--target-ms", 3, "--latency-estimator", path],
+        ["search", "--target", "3ms", "--latency-estimator", path],
     ):
         complaint = fails(*command)
         assert str(path) in complaint

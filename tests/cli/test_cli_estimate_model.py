@@ -138,7 +138,7 @@ def test_function_of_a_file_makes_a_network(answer):
 
 
 def test_batch_goes_in_front_of_every_input(answer):
-    assert "@5x3x8x8:" in answer(*WIDE, "--batch", 5)["layers"][0]["operator"]
+    assert "@5x3x8x8:" in answer(*WIDE, "--batch-size", 5)["layers"][0]["operator"]
 
 
 def test_several_inputs_of_other_types_and_by_name(answer):

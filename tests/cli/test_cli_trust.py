@@ -34,7 +34,7 @@ _READERS = [
     ("estimate", "--architecture", "fbnet-a", "--latency-estimator"),
     ("validate",),
     ("build-lut", "--samples", "3", "--from"),
-    ("search", "--target-ms", "5", "--latency-estimator"),
+    ("search", "--target", "5ms", "--latency-estimator"),
 ]
 
 
