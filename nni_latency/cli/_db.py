@@ -52,10 +52,6 @@ class _DatabaseOptions:
         metavar="URL|FILE",
     )
 
-    def opened(self, *, create: bool = False) -> contextlib.AbstractContextManager[database.Database]:
-        """Open the database; it is closed at the end of the context."""
-        return _opened(self.database or database.default_location(), create=create)
-
 
 @dataclass(frozen=True)
 class _FilterOptions(_DatabaseOptions):
@@ -103,7 +99,7 @@ def command() -> None:
 @grouped()
 def info(where: _DatabaseOptions) -> None:
     """Summarise the database by platform and kind."""
-    with where.opened() as opened:
+    with _opened(where.database) as opened:
         found = database.summarise(opened)
         size = opened.size
         name = opened.name
@@ -121,7 +117,7 @@ def info(where: _DatabaseOptions) -> None:
 @grouped()
 def query(wanted: _QueryOptions) -> None:
     """List the subjects of every campaign."""
-    with wanted.opened() as opened:
+    with _opened(wanted.database) as opened:
         wanted.check(opened)
         found = database.find_subjects(
             opened, platform=wanted.platform, kind=wanted.kind, text=wanted.text, since=wanted.since
@@ -137,7 +133,7 @@ def query(wanted: _QueryOptions) -> None:
 @grouped()
 def export(out: Path, wanted: _FilterOptions) -> None:
     """Write the raw samples to the .parquet or .csv file OUT, one row per sample."""
-    with wanted.opened() as opened:
+    with _opened(wanted.database) as opened:
         wanted.check(opened)
         n_samples = database.export_samples(opened, out, platform=wanted.platform, kind=wanted.kind)
     results().print(f"Wrote {escape(str(out))}: {number_of(n_samples, 'sample')}")
@@ -151,7 +147,7 @@ def import_(sources: tuple[str, ...], into: _DatabaseOptions) -> None:
 
     A SOURCE is a SQLite file or the URL of a server. Duplicates are skipped.
     """
-    with into.opened(create=True) as opened:
+    with _opened(into.database, create=True) as opened:
         for source in sources:
             with _opened(source) as other:
                 _report(source, database.copy_database(other, opened))
@@ -175,7 +171,7 @@ def prune(wanted: _PruneOptions) -> None:
     """Remove the campaigns that meet all conditions, with all their samples."""
     if (wanted.platform, wanted.kind, wanted.older_than, wanted.keep_latest) == (None,) * 4:
         raise InvalidValueError("Say what to remove, with --older-than, --keep-latest, --platform or --kind.")
-    with wanted.opened() as opened:
+    with _opened(wanted.database) as opened:
         wanted.check(opened)
         stale = database.stale_campaigns(
             opened,
@@ -199,7 +195,8 @@ def prune(wanted: _PruneOptions) -> None:
 
 
 @contextlib.contextmanager
-def _opened(location: str, *, create: bool = False) -> Iterator[database.Database]:
+def _opened(named: str | None, *, create: bool = False) -> Iterator[database.Database]:
+    location = named or database.default_location()
     if location == database.MEMORY:
         raise InvalidValueError(
             f"The store {database.MEMORY!r} is gone with its process. Name a file or a URL with --database."
