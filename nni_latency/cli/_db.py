@@ -129,10 +129,10 @@ def query(wanted: _QueryOptions) -> None:
 
 
 @command.command("export", cls=WritingCommand)
-@click.argument("out", type=OutputFile())
+@click.option("-o", "--out", required=True, type=OutputFile(), help="A .parquet or .csv file.")
 @grouped()
 def export(out: Path, wanted: _FilterOptions) -> None:
-    """Write the raw samples to the .parquet or .csv file OUT, one row per sample."""
+    """Write the raw samples to a .parquet or .csv file, a row each."""
     with _opened(wanted.database) as opened:
         wanted.check(opened)
         n_samples = database.export_samples(opened, out, platform=wanted.platform, kind=wanted.kind)
@@ -155,7 +155,7 @@ def import_(sources: tuple[str, ...], into: _DatabaseOptions) -> None:
 
 @command.command("merge", cls=WritingCommand)
 @click.argument("sources", nargs=-1, required=True, metavar="SOURCE...")
-@click.option("--out", required=True, type=OutputDatabase(), metavar="FILE|URL", help="The new database.")
+@click.option("-o", "--out", required=True, type=OutputDatabase(), metavar="FILE|URL", help="The new database.")
 def merge(sources: tuple[str, ...], out: str) -> None:
     """Merge several databases into a new one, without duplicates. The sources are not changed."""
     with _made(out) as made:

@@ -62,7 +62,7 @@ class SearchOptions:
     )
     threads: int = option("Threads used for training; small images gain little from more.", default=_SETTINGS.threads)
     seed: int = option("Random seed.", default=0)
-    out: Path = option("Folder of the results.", type=FOLDER, default=Path("search"))
+    out: Path = option("Folder of the results.", "-o", "--out", type=FOLDER, default=Path("search"))
 
     @property
     def target(self) -> float:

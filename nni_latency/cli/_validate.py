@@ -49,7 +49,7 @@ class _ValidateOptions:
         type=parsed("score=limit", validation.Requirement.parse),
         multiple=True,
     )
-    out: Path | None = output_option("JSON file of the result.  [default: named after the table]")
+    out: Path | None = output_option("JSON file of the result.  [default: named after the table]", "-o", "--out")
     plot: Path | None = output_option("PNG file of the plots.  [default: next to the JSON file]")
 
 
