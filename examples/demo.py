@@ -42,7 +42,7 @@ def main() -> None:
     print(f"\nThe target: {target:g} ms, halfway between the fastest and the slowest network.")
     run(
         *("search", "--space", "fbnet", *SCALE, "--latency-estimator", str(TABLE)),
-        *("--target-ms", f"{target:g}", "--dataset", "digits", "--epochs", "5"),
+        *("--target", f"{target:g}ms", "--dataset", "digits", "--epochs", "5"),
         *("--out", str(FOLDER), "--overwrite"),
     )
 

@@ -5,7 +5,7 @@ NNI makes no supernet of a dropout rate that is searched, so trials of networks 
 From a table of operators of this machine to a measured network:
 
     nni-latency build-lut --space examples/hello_nas_space.py:HelloSpace --out hello.json
-    nni-latency search --space examples/hello_nas_space.py:HelloSpace --latency-estimator hello.json --target-ms 2 \
+    nni-latency search --space examples/hello_nas_space.py:HelloSpace --latency-estimator hello.json --target 2ms \
         --dataset examples/hello_nas_space.py:pictures
 """
 

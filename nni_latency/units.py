@@ -14,6 +14,7 @@ from nni_latency.costs import Cost
 from nni_latency.errors import InvalidValueError
 
 _DURATION = re.compile(r"(?P<number>\d+(?:\.\d*)?|\.\d+)\s*(?P<unit>ms|s|sec|min|m|h|d)?")
+_QUANTITY = re.compile(r"(?P<number>(?:\d+(?:\.\d*)?|\.\d+)(?:e[+-]?\d+)?)\s*(?P<unit>[a-z/1]*)")
 _MOST_DIGITS = 18
 _SECONDS = {"ms": 1e-3, "s": 1.0, "sec": 1.0, "": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
@@ -141,6 +142,59 @@ def parse_duration(text: str) -> float:
             f"A duration must be a positive number with 'ms', 's', 'min', 'h' or 'd'. Got {text!r}."
         )
     return seconds
+
+
+#: Units that a person types, with the SI unit and how many of it one is.
+_TYPED_UNITS = {
+    "ns": ("s", 1e-9),
+    "us": ("s", 1e-6),
+    "ms": ("s", 1e-3),
+    "s": ("s", 1.0),
+    "uj": ("J", 1e-6),
+    "mj": ("J", 1e-3),
+    "j": ("J", 1.0),
+    "mw": ("W", 1e-3),
+    "w": ("W", 1.0),
+    "b": ("byte", 1.0),
+    "byte": ("byte", 1.0),
+    "kib": ("byte", 2.0**10),
+    "mib": ("byte", 2.0**20),
+    "gib": ("byte", 2.0**30),
+    "/s": ("1/s", 1.0),
+    "1/s": ("1/s", 1.0),
+    "": ("1", 1.0),
+}
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """A number with an SI unit, as in `Metric.unit`; ``"1"`` for none."""
+
+    value: float
+    unit: str
+
+
+def parse_quantity(text: str) -> Quantity:
+    """Read a positive quantity such as ``12ms``, ``20 mJ``, ``4MiB``, ``100/s`` or ``2.5``.
+
+    Raises
+    ------
+    InvalidValueError
+        If the text is not a positive number, or its unit is not known.
+
+    Examples
+    --------
+    >>> parse_quantity("12ms"), parse_quantity("2.5")
+    (Quantity(value=0.012, unit='s'), Quantity(value=2.5, unit='1'))
+    """
+    match = _QUANTITY.fullmatch(text.strip().lower())
+    unit, factor = _TYPED_UNITS.get(match["unit"], ("", 0.0)) if match else ("", 0.0)
+    value = float(match["number"]) * factor if match else 0.0
+    if not 0 < value < math.inf:
+        raise InvalidValueError(
+            f"It must be a positive number with a unit, such as 12ms, 20mJ, 4MiB or 100/s. Got {text!r}."
+        )
+    return Quantity(value, unit)
 
 
 def _three_digits(value: float) -> str:

@@ -10,12 +10,13 @@ from rich.markup import escape
 import nni_latency.measurement as measurement
 import nni_latency.measurement.runtimes as runtimes
 import nni_latency.tables as tables
+from nni_latency.cli._build_adapted import build_adapted
 from nni_latency.cli._build_estimated import build_estimated
 from nni_latency.cli._build_operators import build_operator_tables
-from nni_latency.cli._build_options import TableJob, TableOptions, VisitOptions
+from nni_latency.cli._build_options import TableJob, TableOptions
 from nni_latency.cli._console import doubts, print_lines, remarks, results
-from nni_latency.cli._measuring_options import MeterOptions, PlatformOptions, StoreOptions
-from nni_latency.cli._option import grouped
+from nni_latency.cli._measuring_options import MeterOptions, PlatformOptions, ProtocolOptions, StoreOptions
+from nni_latency.cli._option import grouped, refuse_given
 from nni_latency.cli._output_options import OutputOptions
 from nni_latency.cli._outputs import WritingCommand
 from nni_latency.cli._progress import Measuring
@@ -24,20 +25,25 @@ from nni_latency.cli._space_options import SpaceOptions, plan_for, table_name
 from nni_latency.errors import InvalidValueError
 from nni_latency.units import COUNTED_METRICS, format_percent, format_seconds, number_of
 
-_DEFAULTS = measurement.Protocol()
+_USUAL = measurement.Protocol()
+
+#: Fields of options that tables of known devices answer.
+_OF_TABLES = (
+    *("space_args", "preset", "input_size", "num_classes", "width", "depth", "batch_sizes", "metric"),
+    *("networks", "meter", "max_window"),
+)
 
 
 @click.command("build-lut", cls=WritingCommand)
 @grouped(
-    budget={"default": f"{_DEFAULTS.time_budget:g}s"},
-    half_width={"default": _DEFAULTS.half_width},
+    budget={"default": f"{_USUAL.time_budget:g}s"},
     out={"help": "File of the table.  [default: named after space and platform]"},
 )
 def command(
     asked: SpaceOptions,
     wanted: TableOptions,
     platform: PlatformOptions,
-    visits: VisitOptions,
+    ending: ProtocolOptions,
     metered: MeterOptions,
     output: OutputOptions,
     store: StoreOptions,
@@ -46,19 +52,30 @@ def command(
     """Measure the candidates of a space on this device and write a lookup table.
 
     Most spaces of NNI's hub have no layers with a few candidates each. For these, a sample of networks is measured, and
-    the table holds the cost of each operator.
+    the table holds the cost of each operator. With --from and --samples, a few networks are measured, and tables of
+    other devices show which costs are typical.
 
     An interrupted build can be resumed: run the same command again.
     """
-    space = asked.make()
     job = TableJob(asked, wanted, output, store)
+    if wanted.sources and wanted.samples is not None:
+        refuse_given(_OF_TABLES, "with --from and --samples: the tables are of a space and its inputs")
+        runtime = where.runtime(platform)
+        build_adapted(job, wanted.samples, runtime, ending.of(_USUAL, runtime.platform.threads, wanted.seed))
+        return
+    refuse_given(("samples", "save"), "without --from" if wanted.samples else "without --from and --samples")
+    space = asked.make()
     if output.out and len(wanted.batch_sizes) > 1:
         raise InvalidValueError("--out names one file, but --batch-size asks for several tables. Omit one of them.")
-    if wanted.source is not None:
-        build_estimated(space, wanted.source, job)
+    if wanted.sources:
+        if len(wanted.sources) > 1:
+            raise InvalidValueError(
+                "The estimates of one estimator are tabulated. Give one --from, or --samples as well."
+            )
+        build_estimated(space, wanted.sources[0], job)
         return
     runtime = where.runtime(platform)
-    protocol = visits.protocol(runtime.platform.threads, wanted.seed)
+    protocol = ending.of(_USUAL, runtime.platform.threads, wanted.seed)
     if not hasattr(space, "measure_plan"):
         tables.check_operator_metric(wanted.metric)
         meters = where.meters(metered, wanted.metric, platform.device, runtime)

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
+from pathlib import Path
 
 import click
 
-import nni_latency.measurement as measurement
 from nni_latency.cli._estimator_options import ESTIMATOR
-from nni_latency.cli._measuring_options import EndingOptions, StoreOptions
-from nni_latency.cli._option import BATCH_SIZES, DURATION, option
+from nni_latency.cli._measuring_options import StoreOptions
+from nni_latency.cli._option import BATCH_SIZES, option, output_option
 from nni_latency.cli._output_options import OutputOptions
 from nni_latency.cli._space_options import SpaceOptions
 from nni_latency.units import COUNTED_METRICS
-
-_DEFAULTS = measurement.Protocol()
 
 
 @dataclass(frozen=True)
@@ -33,45 +30,22 @@ class TableOptions:
         type=click.Choice(["latency", "throughput", "energy", "power", *COUNTED_METRICS]),
         default="latency",
     )
+    sources: tuple[str, ...] = option(
+        "Measure nothing: tabulate the estimates of this estimator for its platform, such as acts:FILE. With "
+        "--samples, a table of a known device; repeat for several.",
+        "--from",
+        multiple=True,
+        metavar=ESTIMATOR,
+    )
     networks: int | None = option(
         "Number of networks to measure, for a space without a measure plan.  [default: 30]", type=click.IntRange(1)
     )
-    source: str | None = option(
-        "Measure nothing: tabulate the estimates of this estimator for its platform, such as acts:FILE.",
-        "--from",
-        metavar=ESTIMATOR,
+    samples: int | None = option(
+        "With --from: measure this many networks, such as 10, and make a table of this device from those of others.",
+        type=click.IntRange(3),
     )
+    save: Path | None = output_option("With --from and --samples, also write the fitted estimator to this file.")
     seed: int = option("Random seed for the choice and order of networks.", type=click.IntRange(0), default=0)
-
-
-@dataclass(frozen=True)
-class VisitOptions(EndingOptions):
-    """How networks are measured, and when it ends."""
-
-    timeout: float = option(
-        "Time limit per candidate; a slower one is recorded as failed.",
-        type=DURATION,
-        default=f"{_DEFAULTS.timeout:g}s",
-    )
-    processes: int = option(
-        "Number of worker processes that share the rounds; each places weights differently in memory.",
-        type=click.IntRange(1),
-        default=_DEFAULTS.processes,
-    )
-    n_warmup: int = option("Untimed runs per visit of a network.", type=click.IntRange(0), default=_DEFAULTS.n_warmup)
-    n_run: int = option("Timed runs per visit of a network.", type=click.IntRange(1), default=_DEFAULTS.n_run)
-    outlier: float = option("Share of samples to drop at each end.", default=_DEFAULTS.outlier)
-
-    def protocol(self, threads: int, seed: int = 0) -> measurement.Protocol:
-        """Return the protocol of a table."""
-        return dataclasses.replace(
-            super().protocol(threads, seed),
-            timeout=self.timeout,
-            processes=self.processes,
-            n_warmup=self.n_warmup,
-            n_run=self.n_run,
-            outlier=self.outlier,
-        )
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,7 @@ class _GenerateOptions:
     per_family: int = option("Networks of each family.", type=click.IntRange(1), default=10)
     seed: int = option("Seed of the first network; 0 is the published one.", type=click.IntRange(0), default=1)
     batch_size: int = option("Inputs of a run.", type=click.IntRange(1), default=1)
-    out: Path = option("Folder of the ONNX files.", type=_FOLDER, default=Path("onnx"))
+    out: Path = option("Folder of the ONNX files.", "-o", "--out", type=_FOLDER, default=Path("onnx"))
 
 
 @click.group("dataset")

@@ -18,8 +18,8 @@ import nni_latency.measurement as measurement
 import nni_latency.measurement.runtimes as runtimes
 import nni_latency.platforms as platforms
 from nni_latency.cli._console import named, progress, remarks
-from nni_latency.cli._measuring_options import PlatformOptions, StoreOptions
-from nni_latency.cli._option import BATCH_SIZES, DURATION, grouped, names_option, option
+from nni_latency.cli._measuring_options import PlatformOptions, ProtocolOptions, StoreOptions
+from nni_latency.cli._option import BATCH_SIZES, grouped, names_option, option
 from nni_latency.cli._output_options import OutputOptions
 from nni_latency.cli._progress import Measuring
 from nni_latency.cli._remote_options import RemoteOptions
@@ -83,33 +83,20 @@ class _PlatformsOptions:
         return where.runtime(PlatformOptions(self.device, runtime, (), precision, self.threads, "kept"))
 
 
-@dataclass(frozen=True)
-class _EndOptions:
-    """When measuring ends."""
-
-    budget: float = option(
-        "Maximum time spent measuring on all platforms together, loading of networks included.",
-        type=DURATION,
-        default="1h",
-    )
-    half_width: float = option(
-        "Visit a network no more once the half-width of its interval is at most this share of its value.",
-        type=click.FloatRange(0, 1, max_open=True),
-        default=0.02,
-    )
-    timeout: float = option(
-        "Time limit per network; a slower one is recorded as failed.", type=DURATION, default="2min"
-    )
-
-
 @click.command("measure", cls=ReportingCommand)
 @click.argument("files", nargs=-1, type=click.Path(path_type=Path))
-@grouped(out={"help": "File of the data set.", "default": "networks.zip"})
+@grouped(
+    budget={
+        "help": "Maximum time spent measuring on all platforms together, loading of networks included.",
+        "default": "1h",
+    },
+    out={"help": "File of the data set.", "default": "networks.zip"},
+)
 def measure(
     files: tuple[Path, ...],
     wanted: _NetworkOptions,
     where: _PlatformsOptions,
-    ending: _EndOptions,
+    ending: ProtocolOptions,
     output: OutputOptions,
     store: StoreOptions,
     remote: RemoteOptions,
@@ -178,20 +165,16 @@ class _Step:
             self.reason = str(error)
 
 
-def _measure_all(steps: Sequence[_Step], ending: _EndOptions, store: StoreOptions) -> None:
+def _measure_all(steps: Sequence[_Step], ending: ProtocolOptions, store: StoreOptions) -> None:
     """Measure on all platforms; what one leaves of its share of the budget goes to those that need more."""
-    left, waiting = ending.budget, list(steps)
-    while waiting and (left > _LEAST_BUDGET or left == ending.budget):
+    budget = ending.budget or datasets.DATASET_PROTOCOL.time_budget
+    left, waiting = budget, list(steps)
+    while waiting and (left > _LEAST_BUDGET or left == budget):
         share = left / len(waiting)
         for step in waiting:
             before = step.spent
-            protocol = replace(
-                datasets.DATASET_PROTOCOL,
-                time_budget=before + share,
-                half_width=ending.half_width,
-                timeout=ending.timeout,
-                threads=step.runtime.platform.threads,
-            )
+            protocol = ending.of(datasets.DATASET_PROTOCOL, step.runtime.platform.threads)
+            protocol = replace(protocol, time_budget=before + share)
             step.measure(f"{steps.index(step) + 1} of {len(steps)}", protocol, store)
             left -= step.spent - before
         # What is measured again is no longer fresh.

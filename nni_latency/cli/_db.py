@@ -56,10 +56,6 @@ class _DatabaseOptions:
         metavar="URL|FILE",
     )
 
-    def opened(self, *, create: bool = False) -> contextlib.AbstractContextManager[Database]:
-        """Open the database; it is closed at the end of the context."""
-        return _opened(self.database or database.default_location(), create=create)
-
 
 @dataclass(frozen=True)
 class _FilterOptions(_DatabaseOptions):
@@ -107,7 +103,7 @@ def command() -> None:
 @grouped()
 def info(where: _DatabaseOptions) -> None:
     """Summarise the database by platform and kind."""
-    with where.opened() as opened:
+    with _opened(where.database) as opened:
         found = database.summarise(opened)
         size = opened.size
         name = opened.name
@@ -125,7 +121,7 @@ def info(where: _DatabaseOptions) -> None:
 @grouped()
 def query(wanted: _QueryOptions) -> None:
     """List the subjects of every campaign."""
-    with wanted.opened() as opened:
+    with _opened(wanted.database) as opened:
         wanted.check(opened)
         found = database.find_subjects(
             opened, platform=wanted.platform, kind=wanted.kind, text=wanted.text, since=wanted.since
@@ -137,11 +133,11 @@ def query(wanted: _QueryOptions) -> None:
 
 
 @command.command("export", cls=WritingCommand)
-@click.argument("out", type=OutputFile())
+@click.option("-o", "--out", required=True, type=OutputFile(), help="A .parquet or .csv file.")
 @grouped()
 def export(out: Path, wanted: _FilterOptions) -> None:
-    """Write the raw samples to the .parquet or .csv file OUT, one row per sample."""
-    with wanted.opened() as opened:
+    """Write the raw samples to a .parquet or .csv file, a row each."""
+    with _opened(wanted.database) as opened:
         wanted.check(opened)
         n_samples = database.export_samples(opened, out, platform=wanted.platform, kind=wanted.kind)
     results().print(f"Wrote {escape(str(out))}: {number_of(n_samples, 'sample')}")
@@ -155,7 +151,7 @@ def import_(sources: tuple[str, ...], into: _DatabaseOptions) -> None:
 
     A SOURCE is a SQLite file or the URL of a server. Duplicates are skipped.
     """
-    with into.opened(create=True) as opened:
+    with _opened(into.database, create=True) as opened:
         for source in sources:
             with _opened(source) as other:
                 _report(source, database.copy_database(other, opened))
@@ -163,7 +159,7 @@ def import_(sources: tuple[str, ...], into: _DatabaseOptions) -> None:
 
 @command.command("merge", cls=WritingCommand)
 @click.argument("sources", nargs=-1, required=True, metavar="SOURCE...")
-@click.option("--out", required=True, type=OutputDatabase(), metavar="FILE|URL", help="The new database.")
+@click.option("-o", "--out", required=True, type=OutputDatabase(), metavar="FILE|URL", help="The new database.")
 def merge(sources: tuple[str, ...], out: str) -> None:
     """Merge several databases into a new one, without duplicates. The sources are not changed."""
     with _made(out) as made:
@@ -179,7 +175,7 @@ def prune(wanted: _PruneOptions) -> None:
     """Remove the campaigns that meet all conditions, with all their samples."""
     if (wanted.platform, wanted.kind, wanted.older_than, wanted.keep_latest) == (None,) * 4:
         raise InvalidValueError("Say what to remove, with --older-than, --keep-latest, --platform or --kind.")
-    with wanted.opened() as opened:
+    with _opened(wanted.database) as opened:
         wanted.check(opened)
         stale = database.stale_campaigns(
             opened,
@@ -203,7 +199,8 @@ def prune(wanted: _PruneOptions) -> None:
 
 
 @contextlib.contextmanager
-def _opened(location: str, *, create: bool = False) -> Iterator[Database]:
+def _opened(named: str | None, *, create: bool = False) -> Iterator[Database]:
+    location = named or database.default_location()
     if location == database.MEMORY:
         raise InvalidValueError(
             f"The store {database.MEMORY!r} is gone with its process. Name a file or a URL with --database."

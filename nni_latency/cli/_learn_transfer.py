@@ -55,7 +55,9 @@ class _FitOptions:
 class _ResultOptions:
     """The files that are written."""
 
-    out: Path = output_option("CSV file of the predictions, or of the networks to measure.", required=True)
+    out: Path = output_option(
+        "CSV file of the predictions, or of the networks to measure.", "-o", "--out", required=True
+    )
     table: Path | None = output_option("Also write the lookup table of the new device to this file.")
     save: Path | None = output_option("Also write the fitted estimator to this file.")
 

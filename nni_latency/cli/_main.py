@@ -33,7 +33,6 @@ COMMANDS: dict[str, str] = {
     "learn": "nni_latency.cli._learn",
     "table": "nni_latency.cli._table",
     "dataset": "nni_latency.cli._dataset",
-    "adapt": "nni_latency.cli._adapt",
     "db": "nni_latency.cli._db",
     "plugins": "nni_latency.cli._plugins",
 }
@@ -50,7 +49,6 @@ _SUMMARIES = {
     "learn": "Learn to predict what has not been measured.",
     "table": "Convert lookup tables, and make tables of others.",
     "dataset": "Write networks as ONNX files, and measure them: data sets to learn from.",
-    "adapt": "Make a table of this device from a few measurements and tables of other devices.",
     "db": "Inspect, share and clean up the database of measurements.",
     "plugins": "List what plugins registered, such as runtimes and estimators.",
 }
@@ -77,6 +75,13 @@ class LazyGroup(click.Group):
             _give_up_stdout()
             click.echo(f"Error: {printable(_explain(error))}", err=True)
             sys.exit(Failure.exit_code)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the arguments; --quiet and --verbose may stand behind any command."""
+        end = args.index("--") if "--" in args else len(args)
+        common = {name for item in noise_options() for name in item.opts}
+        lifted = [word for word in args[:end] if word in common]
+        return super().parse_args(ctx, [*lifted, *(word for word in args[:end] if word not in common), *args[end:]])
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of the commands, in order, those of plugins last."""

@@ -1,4 +1,4 @@
-"""How much the commands say: ``--quiet`` and ``--verbose`` of the group and of every command, no remark twice."""
+"""How much the commands say: ``--quiet`` and ``--verbose``, before or behind any command; no remark twice."""
 
 from __future__ import annotations
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
-import math
 from collections.abc import Callable, Container, Iterable, Mapping
 from pathlib import Path
 from types import NoneType
@@ -14,9 +13,10 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin, g
 import click
 from click.core import ParameterSource
 
+from nni_latency.cli._help import RARE, Option
 from nni_latency.cli._outputs import OutputFile
 from nni_latency.errors import InvalidValueError, LatencyError, UnknownNameError
-from nni_latency.units import parse_duration, whole_number
+from nni_latency.units import parse_duration, parse_quantity, whole_number
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -94,13 +94,15 @@ def grouped(**changes: Mapping[str, Any]) -> Callable[[Callable[..., None]], Cal
         for kind in reversed(groups.values()):
             hints = get_type_hints(kind)
             for item in reversed(dataclasses.fields(kind)):
-                run = _declare(item, hints[item.name], changes.get(item.name, {}))(run)
+                title = (kind.__doc__ or "").partition("\n")[0].partition(";")[0].rstrip(".")
+                declare = _declare(item, hints[item.name], changes.get(item.name, {}), title)
+                run = declare(run)
         return run
 
     return add
 
 
-def _declare(item: dataclasses.Field[Any], hint: Any, changes: Mapping[str, Any]) -> Callable[..., Any]:
+def _declare(item: dataclasses.Field[Any], hint: Any, changes: Mapping[str, Any], section: str) -> Callable[..., Any]:
     """Make the option of a field."""
     attributes = {**item.metadata["attributes"], **changes}
     flag = item.name.replace("_", "-")
@@ -115,7 +117,7 @@ def _declare(item: dataclasses.Field[Any], hint: Any, changes: Mapping[str, Any]
         attributes["type"] = click.Path(path_type=Path) if kind is Path else kind
     attributes.setdefault("show_default", default not in (None, "") and default is not False)
     flags = item.metadata["flags"] or [*(["-o"] if item.name == "out" else []), f"--{flag}"]
-    return click.option(*flags, item.name, **attributes)
+    return click.option(*flags, item.name, cls=Option, section=section, is_rare=item.name in RARE, **attributes)
 
 
 def with_fields(record: Record, given: Iterable[tuple[str, Any]], what: str, *, fixed: Container[str] = ()) -> Record:
@@ -198,16 +200,6 @@ def _parse_names(text: str) -> tuple[str, ...]:
     return names
 
 
-def _parse_milliseconds(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 0 < value < math.inf:
-        raise InvalidValueError(f"It must be a positive, finite number of milliseconds. Got {text!r}.")
-    return value
-
-
 def _parse_object(text: str) -> dict[str, Any]:
     try:
         content = json.loads(text)
@@ -233,8 +225,8 @@ def _parse_assignment(text: str) -> tuple[str, Any]:
 #: A duration such as ``90``, ``90s`` or ``1.5min`` [s].
 DURATION = parsed("duration", parse_duration)
 
-#: A time [ms].
-MILLISECONDS = parsed("float", _parse_milliseconds)
+#: A positive quantity such as ``12ms``.
+QUANTITY = parsed("quantity", parse_quantity)
 
 #: Batch sizes separated by commas, such as ``1,8,32``.
 BATCH_SIZES = parsed("n[,n...]", _parse_batch_sizes)

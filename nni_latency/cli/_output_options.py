@@ -13,7 +13,7 @@ from nni_latency.cli._outputs import outputs
 class OutputOptions:
     """The file that a command writes."""
 
-    out: Path | None = output_option("Output file.")
+    out: Path | None = output_option("Output file.", "-o", "--out")
 
     @property
     def overwrite(self) -> bool:

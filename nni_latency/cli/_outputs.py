@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from nni_latency.cli._noise import noise_options
+from nni_latency.cli._help import format_options, help_all_option
 from nni_latency.errors import InvalidValueError, OutputError
 from nni_latency.files import check_writable
 
@@ -138,13 +138,21 @@ class WritingCommand(click.Command):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self.params += noise_options()
+        self._help_all = help_all_option()
         if any(isinstance(parameter.type, OutputFile) for parameter in self.params):
             self.params.append(
                 click.Option(
                     ["--overwrite"], is_flag=True, help="Replace existing files.", expose_value=False, callback=_note
                 )
             )
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        """Return the parameters, those of help at the end."""
+        return [*super().get_params(ctx), self._help_all]
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options in the length that was asked for."""
+        format_options(self, ctx, formatter)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the arguments, and note whether files may be replaced."""

@@ -34,7 +34,7 @@ from nni_latency.units import METRICS, format_metric, format_percent, number_of
 
 #: Options that decide what a search finds, beside those of the space and the estimator.
 _LEARNING = (
-    "dataset", "target_ms", "target_value", "margin", "fill", "epochs", "trials", "final_epochs", "train_batch_size",
+    "dataset", "target", "margin", "fill", "epochs", "trials", "final_epochs", "train_batch_size",
     "learning_rate", "arc_learning_rate", "weight", "seed",
 )  # fmt: skip
 
@@ -111,17 +111,15 @@ def command(
 
 
 def _check_target(metric: str, options: SearchOptions) -> None:
-    """Raise `LatencyError` unless there is one target, of the estimator's metric."""
-    if (options.target_ms is None) == (options.target_value is None):
-        raise InvalidValueError(f"Give one target: --target-ms for latency, or {_target_in(metric)}.")
-    if options.target_ms is not None and metric != "latency":
-        raise MismatchError(f"The estimator gives {metric}, --target-ms asks for latency. Give {_target_in(metric)}.")
-
-
-def _target_in(metric: str) -> str:
-    """Name the option of a target with its unit, as far as the metric has one."""
+    """Raise `MismatchError` unless the target has the unit of the estimator's metric."""
     unit = METRICS[metric].unit
-    return "--target, a number without a unit" if unit == "1" else f"--target in {unit}"
+    if options.quantity.unit != unit:
+        wanted = "is a number without a unit" if unit == "1" else f"is in {unit}, such as {_TARGETS[unit]}"
+        raise MismatchError(f"The estimator gives {metric}, so that --target {wanted}.")
+
+
+#: A target in each unit.
+_TARGETS = {"s": "12ms", "J": "20mJ", "W": "15W", "byte": "4MiB", "1/s": "100/s"}
 
 
 def _checkpoint(
@@ -201,7 +199,7 @@ def _announce(
     else:
         what = f"{number_of(choices, 'choice')}, input {'x'.join(map(str, searched.input_shape))}"
     metric = aim.profiler.cost.metric
-    target = f"{options.target_ms:g} ms" if options.target_ms else format_metric(options.target, metric)
+    target = format_metric(options.target, metric)
     remarks().print(
         f"Searching {escape(searched.name)} ({what}) with {strategy} on {escape(dataset.name)} for "
         f"{target} on {aim.profiler.estimator.platform.id}",

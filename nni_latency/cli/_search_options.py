@@ -8,8 +8,9 @@ from pathlib import Path
 import click
 
 import nni_latency.nas as nas
-from nni_latency.cli._option import DURATION, MILLISECONDS, option
+from nni_latency.cli._option import DURATION, QUANTITY, option
 from nni_latency.cli._outputs import OutputFolder
+from nni_latency.units import Quantity
 
 #: What a search writes.
 FILES = ("result.json", "weights.safetensors", "search.json", "search.png")
@@ -24,12 +25,11 @@ _SETTINGS = nas.SearchSettings()
 class SearchOptions:
     """What is searched for, how it is learned, and where the results go."""
 
-    target_ms: float | None = option("Maximum latency of the network [ms].", type=MILLISECONDS)
-    target_value: float | None = option(
-        "Maximum cost of the network in the unit of the estimator's metric, such as 0.02 for 20 mJ of energy; instead "
-        "of --target-ms.",
+    quantity: Quantity = option(
+        "Maximum cost of the network, such as 12ms of latency or 20mJ of energy.",
         "--target",
-        type=click.FloatRange(0, min_open=True),
+        type=QUANTITY,
+        required=True,
     )
     margin: float = option(
         "Share of the target kept free for the error of the estimate.", type=click.FloatRange(0, 0.5), default=0.05
@@ -42,8 +42,6 @@ class SearchOptions:
     dataset: str = option(
         "Data set: digits, cifar10, folder:PATH, a file of arrays (.npz), package.module:function or "
         "path/to/file.py:function.",
-        "--dataset",
-        "--data",
         default="digits",
     )
     batch_size: int | None = option(
@@ -67,12 +65,12 @@ class SearchOptions:
     )
     threads: int = option("Threads used for training; small images gain little from more.", default=_SETTINGS.threads)
     seed: int = option("Random seed.", default=0)
-    out: Path = option("Folder of the results.", type=FOLDER, default=Path("search"))
+    out: Path = option("Folder of the results.", "-o", "--out", type=FOLDER, default=Path("search"))
 
     @property
     def target(self) -> float:
         """Maximum cost of the network, in the SI unit of the metric."""
-        return (self.target_ms or 0.0) / 1e3 if self.target_value is None else self.target_value
+        return self.quantity.value
 
     @property
     def limit(self) -> float:

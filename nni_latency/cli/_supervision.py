@@ -43,7 +43,7 @@ def is_needed(arguments: Sequence[str]) -> bool:
     return (
         sys.platform != "win32"
         and _PIPE not in os.environ
-        and not {"-h", "--help"} & set(arguments)
+        and not {"-h", "--help", "--help-all"} & set(arguments)
         and (command in COMMANDS or runs_networks(command))
     )
 

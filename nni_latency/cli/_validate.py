@@ -10,13 +10,14 @@ import click
 
 import nni_latency.estimators as estimators
 import nni_latency.loading as loading
+import nni_latency.measurement as measurement
 import nni_latency.plots as plots
 import nni_latency.spaces as spaces
 import nni_latency.tables as tables
 import nni_latency.validation as validation
 from nni_latency.cli._console import loading_remark, print_lines, remarks
 from nni_latency.cli._estimator_options import missing_option
-from nni_latency.cli._measuring_options import DeviceOptions, EndingOptions, MeterOptions, StoreOptions, check_known
+from nni_latency.cli._measuring_options import DeviceOptions, MeterOptions, ProtocolOptions, StoreOptions, check_known
 from nni_latency.cli._option import grouped, option, output_option, parsed
 from nni_latency.cli._outputs import outputs
 from nni_latency.cli._progress import Measuring
@@ -26,6 +27,9 @@ from nni_latency.cli._space_options import SPACE_OF_TABLE, SpaceOptions, choose_
 from nni_latency.cli._validation_report import validation_report
 from nni_latency.errors import MismatchError
 from nni_latency.units import number_of
+
+#: How networks are measured; budget and number of threads are those of the command.
+_USUAL = measurement.Protocol(half_width=0.01)
 
 
 @dataclass(frozen=True)
@@ -45,7 +49,7 @@ class _ValidateOptions:
         type=parsed("score=limit", validation.Requirement.parse),
         multiple=True,
     )
-    out: Path | None = output_option("JSON file of the result.  [default: named after the table]")
+    out: Path | None = output_option("JSON file of the result.  [default: named after the table]", "-o", "--out")
     plot: Path | None = output_option("PNG file of the plots.  [default: next to the JSON file]")
 
 
@@ -57,7 +61,7 @@ def command(
     asked: SpaceOptions,
     wanted: _ValidateOptions,
     device: DeviceOptions,
-    ending: EndingOptions,
+    ending: ProtocolOptions,
     metered: MeterOptions,
     store: StoreOptions,
     where: RemoteOptions,
@@ -84,7 +88,7 @@ def command(
         if wanted.normalise:
             predicted |= validation.predict_references(made, plan, tables.reference_networks(plan, networks))
     meters = where.meters(metered, made.metric, platform.device, runtime)
-    protocol = metered.protocol(ending.protocol(platform.threads))
+    protocol = metered.protocol(ending.of(_USUAL, platform.threads))
     title = str(plan.space) if isinstance(plan, tables.MeasurePlan) else plan.space.name
     with Measuring(f"{number_of(len(networks), 'network')} of {title}", runtime, store, meters) as measuring:
         measured = tables.measure_networks(plan, networks, runtime, protocol, metric=made.metric, **measuring.how)

@@ -121,7 +121,18 @@ def tables(tmp_path_factory):
 def built(run, tmp_path_factory):
     """Build the table of the tiny space on this machine; return the path and what was printed."""
     out = tmp_path_factory.mktemp("built") / "table.json"
-    return out, run("build-lut", *TINY_OPTIONS, "--budget", "10min", "--rounds", 4, "--processes", 1, "--out", out)
+    return out, run(
+        "build-lut",
+        *TINY_OPTIONS,
+        "--budget",
+        "10min",
+        "--protocol",
+        "rounds=4",
+        "--protocol",
+        "processes=1",
+        "--out",
+        out,
+    )
 
 
 @pytest.fixture(scope="module")

@@ -42,7 +42,8 @@ def test_build_shows_its_progress_on_standard_error(built):
 @pytest.mark.slow
 def test_build_takes_the_protocol_from_its_options(run):
     run(
-        "build-lut", *TINY_OPTIONS, "--rounds", 2, "--n-warmup", 0, "--n-run", 2, "--outlier", 0.1, "--seed", 3,
+        "build-lut", *TINY_OPTIONS, "--protocol", "rounds=2", "--protocol", "n_warmup=0", "--protocol", "n_run=2",
+        "--protocol", "outlier=0.1", "--seed", 3,
         "--out", "t.json",
     )  # fmt: skip
     protocol = LookupTable.load("t.json").protocol
@@ -52,7 +53,7 @@ def test_build_takes_the_protocol_from_its_options(run):
 
 @pytest.mark.slow
 def test_build_names_the_file_after_space_and_platform(run, tmp_path):
-    run("build-lut", *TINY_OPTIONS, "--rounds", 1, "--processes", 1, "--batch-size", 2)
+    run("build-lut", *TINY_OPTIONS, "--protocol", "rounds=1", "--protocol", "processes=1", "--batch-size", 2)
     (out,) = tmp_path.glob("*.json")
     assert out.name == f"fbnet-w0.25-d0.25-32x32-b2.{Platform.current('cpu').id}.json"
     assert LookupTable.load(out).batch_size == 2
@@ -70,7 +71,7 @@ def test_build_refuses_to_replace_a_table(fails, built):
 def test_build_replaces_a_table_if_told_to(run, tables, tmp_path):
     out = tmp_path / "t.json"
     out.write_bytes(tables["tiny"].read_bytes())
-    run("build-lut", *TINY_OPTIONS, "--rounds", 1, "--processes", 1, "--out", out, "--overwrite")
+    run("build-lut", *TINY_OPTIONS, "--protocol", "rounds=1", "--protocol", "processes=1", "--out", out, "--overwrite")
     assert LookupTable.load(out).rounds == 1
 
 
@@ -84,7 +85,7 @@ def test_build_replaces_a_table_if_told_to(run, tables, tmp_path):
         (["--width", "0"], "--width must be a number in (0, 8]. Got 0.0."),
         (["--input-size", "0"], "--input-size must be an int >= 1. Got 0."),
         (["--budget", "soon"], "A duration must be a positive number"),
-        (["--outlier", "0.7"], "--outlier must"),
+        (["--protocol", "outlier=0.7"], "The 'outlier' of a Protocol must"),
         (["--precision", "int4"], "'int4' is not one of"),
         (["--threads", "0"], "0 is not in the range x>=1"),
         (["--batch-size", "0"], "Batch sizes must be whole numbers >= 1, separated by commas. Got '0'."),
@@ -97,8 +98,8 @@ def test_build_replaces_a_table_if_told_to(run, tables, tmp_path):
         ),
         (["--metric", "energy", "--meter", "abacus"], "Unknown meter 'abacus'. Available: constant"),
         (["--metric", "energy", "--meter", "constant:0"], "takes a positive power in watts, as in constant:15"),
-        (["--half-width", "1"], "1.0 is not in the range 0<=x<1"),
-        (["--timeout", "never"], "A duration must be a positive number"),
+        (["--protocol", "half_width=1"], "The 'half_width' of a Protocol must be a number in [0, 1). Got 1."),
+        (["--protocol", "timeout=never"], "The 'timeout' of a Protocol must be a number in (0, inf). Got 'never'."),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",
 )
@@ -140,11 +141,13 @@ def test_build_refuses_a_table_that_another_process_builds(fails, run, tmp_path)
     )
     with holder:
         assert holder.stdout.readline() == "held\n"
-        complaint = fails("build-lut", *TINY_OPTIONS, "--rounds", 1, "--processes", 1, "--out", out)
+        complaint = fails(
+            "build-lut", *TINY_OPTIONS, "--protocol", "rounds=1", "--protocol", "processes=1", "--out", out
+        )
         holder.communicate("")
     assert f"Another process is building {str(out)!r}" in complaint
     assert not out.exists()
-    run("build-lut", *TINY_OPTIONS, "--rounds", 1, "--processes", 1, "--out", out)
+    run("build-lut", *TINY_OPTIONS, "--protocol", "rounds=1", "--protocol", "processes=1", "--out", out)
 
 
 def _start(out, budget):
@@ -176,14 +179,24 @@ def test_interrupted_build_is_resumed(run, tmp_path):
     assert not out.exists()
     kept = stored_rounds()
     assert kept >= 3
-    result = run("build-lut", *TINY_OPTIONS, "--budget", "10min", "--rounds", kept + 2, "--out", out)
+    result = run("build-lut", *TINY_OPTIONS, "--budget", "10min", "--protocol", f"rounds={kept + 2}", "--out", out)
     assert f"resuming after {kept} rounds" in result.stderr
     assert LookupTable.load(out).rounds == kept + 2
 
 
 @pytest.mark.slow
 def test_build_measures_again_if_told_to(run):
-    command = ["build-lut", *TINY_OPTIONS, "--rounds", 1, "--database", "d.sqlite", "--out", "t.json", "--overwrite"]
+    command = [
+        "build-lut",
+        *TINY_OPTIONS,
+        "--protocol",
+        "rounds=1",
+        "--database",
+        "d.sqlite",
+        "--out",
+        "t.json",
+        "--overwrite",
+    ]
     run(*command)
     assert "resuming" in run(*command).stderr
     assert "resuming" not in run(*command, "--fresh").stderr
@@ -231,7 +244,9 @@ def test_build_prints_a_path_with_brackets(run, tmp_path):
     (tmp_path / "[red]").mkdir()
     assert (
         "Wrote [red]/t.json"
-        in run("build-lut", *TINY_OPTIONS, "--rounds", 1, "--processes", 1, "--out", "[red]/t.json").stdout
+        in run(
+            "build-lut", *TINY_OPTIONS, "--protocol", "rounds=1", "--protocol", "processes=1", "--out", "[red]/t.json"
+        ).stdout
     )
 
 
@@ -258,7 +273,7 @@ def test_commands_refuse_a_latency_that_is_no_positive_number(fails, tables, tmp
     for command in (
         ["show", path],
         ["predict", "fbnet@0,0,0,0,0,0,0", "-e", path],
-        ["search", "--target-ms", 3, "--latency-estimator", path],
+        ["search", "--target", "3ms", "--latency-estimator", path],
     ):
         complaint = fails(*command)
         assert str(path) in complaint

@@ -105,7 +105,7 @@ def test_query_selects_by_platform_kind_subject_and_time(run, path):
 
 
 def test_a_platform_of_which_nothing_is_known_is_named(fails, path):
-    for words in (["query"], ["export", "a.csv"], ["prune"]):
+    for words in (["query"], ["export", "--out", "a.csv"], ["prune"]):
         said = fails("db", *words, "--database", path, "--platform", "nowhere")
         assert "Unknown platform 'nowhere'. Available: " in said
     said = fails("db", "query", "--database", path, "--since", "yesterday")
@@ -114,7 +114,7 @@ def test_a_platform_of_which_nothing_is_known_is_named(fails, path):
 
 def test_export_writes_every_sample_once_in_both_formats(run, path, tmp_path):
     for name in ("out.csv", "out.parquet"):
-        assert "7 samples" in run("db", "export", "--database", path, tmp_path / name).stdout
+        assert "7 samples" in run("db", "export", "--database", path, "--out", tmp_path / name).stdout
     with (tmp_path / "out.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     table = pyarrow.parquet.read_table(tmp_path / "out.parquet").to_pylist()
@@ -136,14 +136,14 @@ def test_export_writes_every_sample_once_in_both_formats(run, path, tmp_path):
         "value": 0.001,
     }
     assert [(row["subject"], row["part"]) for row in table[2:4]] == [("net", 0), ("stem", 1)]
-    run("db", "export", "--database", path, tmp_path / "one.csv", "--platform", THERE.id, "--kind", "layers")
+    run("db", "export", "--database", path, "--out", tmp_path / "one.csv", "--platform", THERE.id, "--kind", "layers")
     assert (tmp_path / "one.csv").read_text().count("\n") == 4
 
 
 def test_export_refuses_other_endings_and_files_that_exist(fails, path, tmp_path):
-    assert "must end in .parquet or .csv" in fails("db", "export", "--database", path, tmp_path / "out.xls")
+    assert "must end in .parquet or .csv" in fails("db", "export", "--database", path, "--out", tmp_path / "out.xls")
     (tmp_path / "out.csv").touch()
-    assert "replace it with --overwrite" in fails("db", "export", "--database", path, tmp_path / "out.csv")
+    assert "replace it with --overwrite" in fails("db", "export", "--database", path, "--out", tmp_path / "out.csv")
 
 
 def test_merge_makes_one_database_without_doubles(run, fails, path, tmp_path):

@@ -20,7 +20,17 @@ from nni_latency.testing import FakeRuntime
 def built(run, tmp_path_factory):
     """Build tables of latency, energy and power of the tiny space, with one campaign for the last two."""
     folder = tmp_path_factory.mktemp("energy")
-    how = [*TINY_OPTIONS, "--rounds", 4, "--processes", 1, "--half-width", 0, "--database", folder / "records.sqlite"]
+    how = [
+        *TINY_OPTIONS,
+        "--protocol",
+        "rounds=4",
+        "--protocol",
+        "processes=1",
+        "--protocol",
+        "half_width=0",
+        "--database",
+        folder / "records.sqlite",
+    ]
     for metric in ("energy", "power"):
         meter = ["--meter", "constant:20", "--max-window", "5s"]
         result = run("build-lut", *how, "--metric", metric, *meter, "--out", folder / f"{metric}.json")
@@ -53,7 +63,7 @@ def test_energy_is_estimated_shown_and_validated(run, built, tmp_path):
     estimated = json.loads(run(*command).stdout)
     assert "energy" in json.dumps(estimated)
     run(
-        "validate", folder / "energy.json", "--networks", 3, "--rounds", 2, "--meter", "constant:20",
+        "validate", folder / "energy.json", "--networks", 3, "--protocol", "rounds=2", "--meter", "constant:20",
         "--out", tmp_path / "v.json", "--plot", tmp_path / "v.png",
     )  # fmt: skip
     content = json.loads((tmp_path / "v.json").read_text())

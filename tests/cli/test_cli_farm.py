@@ -26,7 +26,7 @@ from nni_latency.spaces import FBNetSpace
 from nni_latency.tables import LookupTable, build_table
 from nni_latency.testing import FakeDevice
 
-QUICK = ("--rounds", 3, "--budget", "60s", "--half-width", 0)
+QUICK = ("--protocol", "rounds=3", "--budget", "60s", "--protocol", "half_width=0")
 
 
 @pytest.fixture(autouse=True)
@@ -221,7 +221,9 @@ def test_a_farm_runs_from_start_to_ctrl_c(tmp_path):
             "--budget",
             "20s",
         ]
-        done = subprocess.run([*program, *words, "--rounds", "3"], capture_output=True, text=True, env=environment)
+        done = subprocess.run(
+            [*program, *words, "--protocol", "rounds=3"], capture_output=True, text=True, env=environment
+        )
         assert done.returncode == 0, done.stderr
         assert LookupTable.load(tmp_path / "t.json").coverage == 1
         for process in (worker, scheduler):

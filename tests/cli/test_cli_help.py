@@ -12,6 +12,7 @@ import pytest
 
 import nni_latency
 from nni_latency.cli import main
+from nni_latency.cli._outputs import WritingCommand
 from nni_latency.cli._report import ReportingCommand
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "cli.rst"
@@ -58,10 +59,25 @@ def _section(name):
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_help_lists_every_option(run, name):
-    shown = run(name, "--help").stdout
-    for parameter in _command(name).params:
+    command = _command(name)
+    shown = run(name, "--help-all" if isinstance(command, WritingCommand) else "--help").stdout
+    for parameter in command.params:
         if isinstance(parameter, click.Option):
             assert parameter.opts[0] in shown
+
+
+def test_help_lists_what_most_people_need_and_the_rest_is_listed_in_sections(run):
+    shown, everything = run("build-lut", "--help").stdout, run("build-lut", "--help-all").stdout
+    assert "--budget" in shown
+    assert "--protocol" not in shown
+    assert "--help-all" in shown
+    assert "Where measurements are kept" in everything
+    assert "--protocol" in everything
+
+
+def test_quiet_and_verbose_stand_anywhere(run, fails):
+    assert run("plugins", "--verbose").stdout == run("--verbose", "plugins").stdout
+    assert "exclude each other" in fails("plugins", "--quiet", "--verbose")
 
 
 def test_common_options_are_documented_once():

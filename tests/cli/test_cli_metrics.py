@@ -47,7 +47,7 @@ def use(monkeypatch):
 @pytest.fixture
 def build(run, use):
     use(_Invented())
-    return lambda *options: run("build-lut", *TINY_OPTIONS, "--rounds", 1, *options)
+    return lambda *options: run("build-lut", *TINY_OPTIONS, "--protocol", "rounds=1", *options)
 
 
 @pytest.fixture
@@ -149,7 +149,18 @@ def test_raw_samples_are_kept_in_the_database(build, plan):
 def test_early_end_leaves_budget(run, use, tmp_path):
     """Without any noise the intervals are narrow as soon as there are enough samples."""
     use(_Invented())
-    run("build-lut", *TINY_OPTIONS, "--rounds", 60, "--half-width", 0.05, "--budget", "5min", "--out", "t.json")
+    run(
+        "build-lut",
+        *TINY_OPTIONS,
+        "--protocol",
+        "rounds=60",
+        "--protocol",
+        "half_width=0.05",
+        "--budget",
+        "5min",
+        "--out",
+        "t.json",
+    )
     table = LookupTable.load(tmp_path / "t.json")
     assert table.rounds < 60
     assert table.unsettled == ()
@@ -157,7 +168,7 @@ def test_early_end_leaves_budget(run, use, tmp_path):
 
 @pytest.mark.slow
 def test_protocol_takes_half_width_and_timeout(build, tmp_path):
-    build("--half-width", 0.1, "--timeout", "3min", "--out", "t.json")
+    build("--protocol", "half_width=0.1", "--protocol", "timeout=180", "--out", "t.json")
     protocol = LookupTable.load(tmp_path / "t.json").protocol
     assert (protocol.half_width, protocol.timeout) == (0.1, 180.0)
 
@@ -189,7 +200,7 @@ def test_entries_that_did_not_settle_are_reported(run, use, tmp_path):
     machine = use(_Invented())
     draw = random.Random(0)
     machine.noise = lambda: draw.uniform(0.0, 2e-3)
-    result = run("build-lut", *TINY_OPTIONS, "--rounds", 3, "--out", "t.json")
+    result = run("build-lut", *TINY_OPTIONS, "--protocol", "rounds=3", "--out", "t.json")
     count = len(LookupTable.load(tmp_path / "t.json").unsettled)
     assert count > 8
     assert f"{count} entries did not settle within the budget: " in result.stderr

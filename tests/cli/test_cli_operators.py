@@ -41,7 +41,7 @@ def _invented():
 def table(run, tmp_path_factory, _invented):
     """Build a table of the invented machine; return its path and what was printed."""
     out = tmp_path_factory.mktemp("operators") / "own.json"
-    options = ("--networks", "6", "--rounds", "3", "--space-args", '{"widths": [8, 16, 24], "num_labels": 5}')
+    options = ("--networks", "6", "--protocol", "rounds=3", "--space-args", '{"widths": [8, 16, 24], "num_labels": 5}')
     return out, run("build-lut", "--space", OWN, "--out", out, *options)
 
 
@@ -49,7 +49,7 @@ def table(run, tmp_path_factory, _invented):
 def test_a_real_space_of_ones_own_is_built_and_shown(run, tmp_path):
     out = tmp_path / "real.json"
     built = run(
-        *("build-lut", "--space", OWN, "--networks", "3", "--budget", "1s", "--processes", "1", "--out", out),
+        *("build-lut", "--space", OWN, "--networks", "3", "--budget", "1s", "--protocol", "processes=1", "--out", out),
     )
     assert "operators in 3 networks" in built.stdout
     assert OperatorTable.load(out).space.name == OWN
@@ -66,7 +66,7 @@ def test_a_compiled_runtime_is_refused(fails):
 
 def test_a_table_of_energy_is_built_shown_and_validated(run, _invented, tmp_path):
     out = tmp_path / "energy.json"
-    words = ["--networks", 4, "--rounds", 3, "--metric", "energy", "--meter", "constant:2"]
+    words = ["--networks", 4, "--protocol", "rounds=3", "--metric", "energy", "--meter", "constant:2"]
     built = run("build-lut", "--space", OWN, *words, "--out", out)
     assert "operators in 4 networks, 3 rounds" in built.stdout
     assert "a constant power of 2 W, which is an assumption" in built.stderr
@@ -102,7 +102,9 @@ def test_a_table_says_what_it_rests_on(run, table):
 
 def test_a_validation_draws_other_networks_of_the_tables_own_space(run, table, tmp_path):
     out = table[0]
-    content = json.loads(run("validate", out, "--space", OWN, "--networks", "4", "--rounds", "3", "--json").stdout)
+    content = json.loads(
+        run("validate", out, "--space", OWN, "--networks", "4", "--protocol", "rounds=3", "--json").stdout
+    )
     known = [dict(network.sample) for network in OperatorTable.load(out).networks]
     assert len(content["networks"]) == 4
     assert not [network for network in content["networks"] if network["selection"] in known]

@@ -121,7 +121,7 @@ def test_two_outputs_are_two_files(fails, tmp_path, words, command, item):
 def test_folder_of_results_is_not_mixed_with_an_older_one(fails, tmp_path, tables):
     (tmp_path / "found").mkdir()
     (tmp_path / "found" / "result.json").write_text("precious")
-    complaint = fails("search", "--latency-estimator", tables["tiny"], "--target-ms", 1000, "--out", "found")
+    complaint = fails("search", "--latency-estimator", tables["tiny"], "--target", "1000ms", "--out", "found")
     assert (
         "The folder 'found' is not empty. Choose another folder, or replace its results with --overwrite." in complaint
     )

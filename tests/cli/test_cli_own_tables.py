@@ -180,7 +180,7 @@ def test_space_of_other_inputs_than_the_table_is_refused(fails, space, tmp_path)
 
 @pytest.mark.slow
 def test_networks_of_the_space_are_validated(run, space, table):
-    how = ("--networks", 2, "--budget", "10min", "--rounds", 2, "--out", "found.json")
+    how = ("--networks", 2, "--budget", "10min", "--protocol", "rounds=2", "--out", "found.json")
     run("validate", table, "--space", space, *how)
     predicted = [network["predicted"] for network in json.loads(Path("found.json").read_text())["networks"]]
     assert len(predicted) == 2
@@ -196,7 +196,7 @@ def test_space_is_searched_by_the_table(run, space, table):
     generator = np.random.default_rng(0)
     np.savez("grey.npz", images=generator.random((40, 28, 28), np.float32), labels=np.arange(40) % 2)
     run(
-        *("search", "--space", space, "--latency-estimator", table, "--target-ms", 1.2, "--margin", 0, "--no-measure"),
+        *("search", "--space", space, "--latency-estimator", table, "--target", "1.2ms", "--margin", 0, "--no-measure"),
         *("--dataset", "grey.npz", "--strategy", "random", "--trials", 2, "--epochs", 1, "--final-epochs", 1),
         *("--train-batch-size", 8, "--out", "found"),
     )
@@ -215,7 +215,7 @@ def test_changed_tables_still_belong_to_the_space(run, space, table):
 
 
 def test_command_that_needs_a_plan_says_so(fails, space, table):
-    assert "has no measure plan" in fails("adapt", "--from", table, "--space", space)
+    assert "has no measure plan" in fails("build-lut", "--samples", 3, "--from", table, "--space", space)
 
 
 def test_table_by_hand_knows_no_operators(run, space, table):

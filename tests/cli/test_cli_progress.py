@@ -24,7 +24,7 @@ main(sys.argv[1:])
 """
 
 
-@pytest.mark.parametrize("command", [["validate"], ["search", "--target-ms", "8", "--latency-estimator"]])
+@pytest.mark.parametrize("command", [["validate"], ["search", "--target", "8ms", "--latency-estimator"]])
 def test_commands_that_take_long_say_so_before_they_import_anything(command):
     table = next(iter(shipped_tables()))
     words = [sys.executable, "-c", _LIGHT, *command, table]

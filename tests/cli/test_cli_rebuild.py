@@ -10,7 +10,18 @@ from nni_latency.tables import LookupTable
 
 @pytest.mark.slow
 def test_rebuilt_table_is_the_one_that_was_built(run, fails):
-    run("build-lut", *TINY_OPTIONS, "--rounds", 2, "--processes", 1, "--database", "d.sqlite", "--out", "t.json")
+    run(
+        "build-lut",
+        *TINY_OPTIONS,
+        "--protocol",
+        "rounds=2",
+        "--protocol",
+        "processes=1",
+        "--database",
+        "d.sqlite",
+        "--out",
+        "t.json",
+    )
     shown = run("table", "rebuild", "t.json", "--database", "d.sqlite", "--out", "again.json").stdout
     assert "Wrote again.json, coverage 100.0 %" in shown
     assert LookupTable.load("again.json") == LookupTable.load("t.json")

@@ -35,7 +35,7 @@ def _lab(monkeypatch):
 
 
 def test_a_table_is_built_on_the_machines_of_a_plugin(run):
-    quick = ("--rounds", 1, "--budget", "60s", "--half-width", 0)
+    quick = ("--protocol", "rounds=1", "--budget", "60s", "--protocol", "half_width=0")
     run("build-lut", *TINY_OPTIONS, "--runtime", "fake", "--remote", "lab:pi", "--out", "table.json", *quick)
     assert LookupTable.load("table.json").platform.id == "pi.fake.fp32.t1"
 

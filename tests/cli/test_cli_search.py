@@ -39,7 +39,7 @@ def searched(run, built, tmp_path_factory, _few_digits):
     target = (low + 0.5 * (high - low)) * 1e3
     torch.set_num_threads(1)
     result = run(
-        "search", "--latency-estimator", built[0], "--target-ms", f"{target:.4f}", "--epochs", 2, "--final-epochs", 1,
+        "search", "--latency-estimator", built[0], "--target", f"{target:.4f}ms", "--epochs", 2, "--final-epochs", 1,
         "--train-batch-size", 32, "--budget", "4s", "--out", out,
     )  # fmt: skip
     return out, result, target
@@ -67,7 +67,7 @@ def test_result_is_a_sample_that_the_space_freezes_with_the_weights(searched):
 def test_a_table_of_more_classes_than_the_data_set_has_is_searched(run, tmp_path):
     """As `build-lut --space fbnet` makes it: for the thousand classes of ImageNet."""
     table = make_table(FBNetSpace(**{**TINY, "num_classes": 20})).save(tmp_path / "t.json")
-    words = ["search", "--latency-estimator", table, "--target-ms", 2000, "--epochs", 1, "--final-epochs", 0]
+    words = ["search", "--latency-estimator", table, "--target", "2000ms", "--epochs", 1, "--final-epochs", 0]
     result = run(*words, "--no-measure", "--out", tmp_path / "found")
     assert result.stderr.count("The target excludes no network: a latency in this space is ") == 1
     weights = load_file(tmp_path / "found" / "weights.safetensors").values()
@@ -221,7 +221,7 @@ def test_estimator_of_another_platform_cannot_be_held_to_this_one(tables):
 def test_result_is_written_although_it_cannot_be_measured(run, tables, tmp_path, _few_digits):
     """The table is of a device that is not here."""
     done = run(
-        "search", "--latency-estimator", tables["elsewhere"], "--target-ms", 4, "--fill", 0.9, "--epochs", 1,
+        "search", "--latency-estimator", tables["elsewhere"], "--target", "4ms", "--fill", 0.9, "--epochs", 1,
         "--final-epochs", 0, "--train-batch-size", 32, "--margin", 0, "--out", "out",
         "--second-estimator", tables["energy"], "--samples", 20, "--plot", "front.png",
     )  # fmt: skip
@@ -240,7 +240,7 @@ def test_result_is_written_although_it_cannot_be_measured(run, tables, tmp_path,
 def unfinished(run, tables, tmp_path, _few_digits, monkeypatch):
     """Search, and interrupt it while the network found learns on; return the command."""
     command = [
-        "search", "--latency-estimator", tables["tiny"], "--target-ms", 4, "--epochs", 1, "--final-epochs", 2,
+        "search", "--latency-estimator", tables["tiny"], "--target", "4ms", "--epochs", 1, "--final-epochs", 2,
         "--train-batch-size", 32, "--no-measure", "--out", "out",
     ]  # fmt: skip
 
@@ -299,7 +299,7 @@ def refused(fails, tables, tmp_path, _few_digits):
     """Search with options that must be refused before anything is learned or written; return the sentence."""
 
     def search(*options, table="tiny", target=4, out="out"):
-        command = ["search", "--latency-estimator", tables.get(table, table), "--target-ms", target, "--out", out]
+        command = ["search", "--latency-estimator", tables.get(table, table), "--target", f"{target}ms", "--out", out]
         before = sorted(tmp_path.rglob("*"))
         complaint = fails(*command, *options)
         assert sorted(tmp_path.rglob("*")) == before
@@ -332,7 +332,7 @@ def test_target_without_room_for_the_margin_tells_the_fastest(refused, tables):
 
 @pytest.mark.parametrize("target", ["0", "-1", "nan", "inf", "soon"])
 def test_target_that_is_no_positive_number_is_refused_as_it_was_typed(refused, target):
-    assert f"It must be a positive, finite number of milliseconds. Got '{target}'." in refused(target=target)
+    assert f"such as 12ms, 20mJ, 4MiB or 100/s. Got '{target}ms'." in refused(target=target)
 
 
 @pytest.mark.parametrize(
@@ -376,15 +376,11 @@ def test_unknown_estimator_lists_what_there_is(refused):
 
 
 def test_table_of_another_metric_is_refused(refused):
-    assert "The estimator gives energy, --target-ms asks for latency. Give --target in J." in refused(table="energy")
-
-
-def test_search_takes_one_target(refused):
-    assert "Give one target: --target-ms for latency, or --target in s." in refused("--target", "0.004")
+    assert "The estimator gives energy, so that --target is in J, such as 20mJ." in refused(table="energy")
 
 
 def test_target_in_joules_out_of_reach_tells_the_reachable_range(fails, tables, _few_digits):
-    words = ["search", "--latency-estimator", tables["energy"], "--target", "1e-9", "--no-measure", "--out", "out"]
+    words = ["search", "--latency-estimator", tables["energy"], "--target", "1e-9J", "--no-measure", "--out", "out"]
     complaint = fails(*words)
     assert "No network of the space meets an energy of" in complaint
     assert "J" in complaint
@@ -393,14 +389,10 @@ def test_target_in_joules_out_of_reach_tells_the_reachable_range(fails, tables, 
 @pytest.mark.parametrize(
     ("source", "options", "said"),
     [
-        ("{energy}", [], "--target-ms for latency, or --target in J."),
-        (
-            "{energy}",
-            ["--target-ms", "5"],
-            "The estimator gives energy, --target-ms asks for latency. Give --target in J.",
-        ),
-        ("weighted:100*{tiny},20*{energy}", [], "or --target, a number without a unit."),
-        ("weighted:100*{tiny},20*{energy}", ["--target-ms", "5"], "Give --target, a number without a unit."),
+        ("{energy}", ["--target", "5ms"], "The estimator gives energy, so that --target is in J, such as 20mJ."),
+        ("{tiny}", ["--target", "0.004"], "The estimator gives latency, so that --target is in s, such as 12ms."),
+        ("weighted:100*{tiny},20*{energy}", ["--target", "5ms"], "--target is a number without a unit."),
+        ("{tiny}", [], "Missing option '--target'."),
     ],
 )
 def test_a_target_is_asked_for_in_the_unit_of_the_metric(fails, tables, source, options, said):
@@ -411,7 +403,7 @@ def test_a_target_is_asked_for_in_the_unit_of_the_metric(fails, tables, source, 
 @pytest.mark.usefixtures("_few_digits")
 def test_costs_of_layers_are_listed_in_the_unit_of_the_metric(run, tables):
     shown = run(
-        "search", "--latency-estimator", tables["energy"], "--target", 0.004, "--epochs", 1, "--final-epochs", 0,
+        "search", "--latency-estimator", tables["energy"], "--target", "4mJ", "--epochs", 1, "--final-epochs", 0,
         "--train-batch-size", 32, "--no-measure", "--out", "out",
     ).stdout  # fmt: skip
     assert re.search(r"┃ layer .*┃ energy \[[mu]J\] ┃", shown)
@@ -420,7 +412,7 @@ def test_costs_of_layers_are_listed_in_the_unit_of_the_metric(run, tables):
 
 def _joules(tables, *further):
     return [
-        "search", "--latency-estimator", tables["energy"], "--target", 0.004, "--epochs", 1, "--final-epochs", 0,
+        "search", "--latency-estimator", tables["energy"], "--target", "4mJ", "--epochs", 1, "--final-epochs", 0,
         "--train-batch-size", 32, "--out", "out", *further,
     ]  # fmt: skip
 
@@ -437,7 +429,8 @@ def test_a_meter_that_is_missing_is_told_before_anything_is_learned(fails, table
 @pytest.mark.parametrize("source", ["{energy}", "weighted:100*{tiny},20*{energy}"])
 def test_a_wrong_meter_is_told_before_anything_is_learned(fails, tables, source):
     words = [source.format(**tables) if word == tables["energy"] else word for word in _joules(tables)]
-    assert "Unknown meter 'watts'" in fails(*words, "--meter", "watts:3")
+    target = ["--target", "0.5"] if source.startswith("weighted") else []
+    assert "Unknown meter 'watts'" in fails(*words, *target, "--meter", "watts:3")
 
 
 @pytest.mark.slow

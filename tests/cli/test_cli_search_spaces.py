@@ -75,7 +75,7 @@ def search(run, acts, tmp_path_factory):
 
     def invoke(*options, target=1000):
         out = tmp_path_factory.mktemp("searched")
-        done = run("search", "--latency-estimator", acts, "--target-ms", target, *QUICK, "--out", out, *options)
+        done = run("search", "--latency-estimator", acts, "--target", f"{target}ms", *QUICK, "--out", out, *options)
         return done, out, json.loads((out / "search.json").read_text())
 
     return invoke
@@ -88,7 +88,7 @@ def own(search):
 
 @pytest.fixture(scope="module")
 def hub(search):
-    return search(*SMALL, "--data", "digits", "--strategy", "enas", "--no-measure")
+    return search(*SMALL, "--dataset", "digits", "--strategy", "enas", "--no-measure")
 
 
 @pytest.fixture(scope="module")
@@ -192,7 +192,7 @@ def refused(fails, acts, tmp_path):
     """Search with options that must be refused before anything is learned or written; return the sentence."""
 
     def invoke(*options, target=1000):
-        complaint = fails("search", "--latency-estimator", acts, "--target-ms", target, "--out", "out", *options)
+        complaint = fails("search", "--latency-estimator", acts, "--target", f"{target}ms", "--out", "out", *options)
         assert not (tmp_path / "out").exists()
         return complaint
 
@@ -276,7 +276,7 @@ def operators(tmp_path_factory):
 def test_table_of_operators_brings_its_space(run, operators, tmp_path):
     """Space, arguments and input are those of the table; its classes are those of the data set."""
     quick = [*QUICK, "--strategy", "random", "--trials", 1, "--no-measure", "--out", "out"]
-    run("search", "--latency-estimator", operators, "--target-ms", 1000, *quick)
+    run("search", "--latency-estimator", operators, "--target", "1000ms", *quick)
     record = json.loads((tmp_path / "out" / "search.json").read_text())
     assert record["space"] == "nasbench201"
     assert record["space_arguments"] == {"stem_out_channels": 4, "num_modules_per_stack": 1, "num_labels": 10}
@@ -319,4 +319,4 @@ def test_table_of_a_space_of_the_hub_is_searched_without_further_options(name):
     ids=["arguments", "batch size", "input size"],
 )
 def test_what_is_not_that_of_the_table_is_refused(fails, operators, options, complaint):
-    assert complaint in fails("search", "--latency-estimator", operators, "--target-ms", 1000, *options)
+    assert complaint in fails("search", "--latency-estimator", operators, "--target", "1000ms", *options)

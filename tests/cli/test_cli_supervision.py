@@ -55,7 +55,7 @@ def test_every_command_survives_every_network(command, name):
 @pytest.mark.slow
 def test_search_survives_a_space():
     space = f"{Path(__file__).with_name('tiny.py')}:Crashing"
-    words = ["search", "--space", space, "--latency-estimator", f"acts:{FIT}", "--target-ms", "1000"]
+    words = ["search", "--space", space, "--latency-estimator", f"acts:{FIT}", "--target", "1000ms"]
     done = subprocess.run([sys.executable, "-m", "nni_latency", *words], capture_output=True, text=True, check=False)
     _check(done, "crashed the process (SIGSEGV).")
 

@@ -1,4 +1,4 @@
-"""``nni-latency learn transfer`` and ``nni-latency adapt``."""
+"""``nni-latency learn transfer``, and ``build-lut`` from tables of other devices."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from tiny import TINY, make_table
 
-from nni_latency.cli import _adapt
+from nni_latency.cli import _remote_options
 from nni_latency.estimators import TransferEstimator
 from nni_latency.platforms import Platform
 from nni_latency.spaces import FBNetSpace
@@ -144,12 +144,14 @@ def known(tmp_path):
 @pytest.fixture
 def machine(monkeypatch):
     runtime = FakeRuntime(lambda op: 1e-6 * (1 + sum(map(ord, op.op_key)) % 997), platform=Platform.current("cpu"))
-    monkeypatch.setattr(_adapt, "make_runtime", lambda *arguments: runtime)
+    monkeypatch.setattr(_remote_options, "make_runtime", lambda *arguments: runtime)
 
 
 @pytest.mark.slow
 def test_adapt_measures_few_networks_and_writes_a_table(run, machine, known, tmp_path):
-    shown = run("adapt", "--from", *known, "--samples", "6", "--rounds", "2", "--out", "new.json", "--save", "E.json")
+    shown = run(
+        "build-lut", *_from(known), "--samples", "6", "--protocol", "rounds=2", "--out", "new.json", "--save", "E.json"
+    )
     table = LookupTable.load("new.json")
     assert table.platform == Platform.current("cpu")
     assert "6 networks in" in shown.stdout
@@ -161,15 +163,23 @@ def test_adapt_measures_few_networks_and_writes_a_table(run, machine, known, tmp
 
 @pytest.mark.slow
 def test_adapt_from_one_table_says_what_that_means(run, machine, known):
-    shown = run("adapt", "--from", known[0], "--samples", "5", "--rounds", "2", "--out", "new.json")
+    shown = run("build-lut", *_from(known[:1]), "--samples", "5", "--protocol", "rounds=2", "--out", "new.json")
     assert "There is one known device, 'pixel-3.torch.fp32.t1'" in shown.stderr
 
 
+def _from(tables):
+    return [part for table in tables for part in ("--from", table)]
+
+
 def test_adapt_refuses_what_it_can_not_use(fails, machine, known, tmp_path):
-    assert "no file 'absent'" in fails("adapt", "--from", "absent", "--out", "new.json")
-    assert "is given twice" in fails("adapt", "--from", known[0], known[0], known[0], "--out", "new.json")
+    words = ("build-lut", "--samples", 10, "--out", "new.json")
+    assert "no file 'absent'" in fails(*words, "--from", "absent")
+    assert "is given twice" in fails(*words, *_from([known[0]] * 3))
     other = make_table(FBNetSpace(num_classes=10, input_size=32, width=0.5, depth=0.25), platform=Platform("x"))
-    path = other.save(tmp_path / "other.json")
-    assert "do not belong together" in fails("adapt", "--from", known[0], path, "--out", "new.json")
+    assert "do not belong together" in fails(*words, *_from([known[0], other.save(tmp_path / "other.json")]))
+    assert "--width has no effect with --from and --samples" in fails(*words, *_from(known), "--width", 0.5)
+    assert "--samples has no effect without --from. Omit it." in fails(*words)
+    assert "--save has no effect without --from and --samples" in fails("build-lut", "--save", "e.json")
+    assert "Give one --from, or --samples as well." in fails("build-lut", *_from(known))
     (tmp_path / "new.json").write_text("{}")
-    assert "exists" in fails("adapt", "--from", *known, "--out", "new.json")
+    assert "exists" in fails(*words, *_from(known))

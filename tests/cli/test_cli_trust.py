@@ -32,8 +32,8 @@ def evil(tmp_path, monkeypatch):
 
 _READERS = [
     ("validate",),
-    ("adapt", "--from"),
-    ("search", "--target-ms", "5", "--latency-estimator"),
+    ("build-lut", "--samples", "3", "--from"),
+    ("search", "--target", "5ms", "--latency-estimator"),
 ]
 
 

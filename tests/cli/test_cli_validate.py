@@ -58,7 +58,7 @@ def validate(run, machine):
     """Validate the exact table on the invented machine, as quickly as can be."""
 
     def invoke(*options, code=0):
-        return run("validate", machine.table, "--rounds", 2, "--networks", 3, *options, code=code)
+        return run("validate", machine.table, "--protocol", "rounds=2", "--networks", 3, *options, code=code)
 
     return invoke
 
@@ -86,8 +86,8 @@ def validated(run, built, tmp_path_factory):
         *TINY_OPTIONS,
         "--networks",
         4,
-        "--rounds",
-        3,
+        "--protocol",
+        "rounds=3",
         "--budget",
         "10min",
         "--out",
@@ -126,7 +126,7 @@ def test_scores_and_worst_cases_are_printed(validate):
 def printed(run, exact, tmp_path_factory):
     """Validate the exact table with requirements that it meets; return the folder and the JSON that was printed."""
     folder = tmp_path_factory.mktemp("printed")
-    command = ["validate", exact, "--rounds", 2, "--networks", 3, "--seed", 5, "--json"]
+    command = ["validate", exact, "--protocol", "rounds=2", "--networks", 3, "--seed", 5, "--json"]
     for requirement in ("within10=1", "mape=0.001", "spearman=0.99"):
         command += ["--require", requirement]
     with pytest.MonkeyPatch.context() as patch:
@@ -194,13 +194,13 @@ def test_slower_machine_is_an_error_where_it_is_not_taken_out(validate, machine)
 @pytest.mark.slow
 def test_interrupted_validation_is_resumed(validate, machine, tmp_path):
     machine.stop_after = 250
-    result = validate("--rounds", 20, "--half-width", 0, "--out", "v.json", code=130)
+    result = validate("--protocol", "rounds=20", "--protocol", "half_width=0", "--out", "v.json", code=130)
     assert "Run the same command again to resume" in result.stderr
     kept = stored_rounds()
     assert kept >= 1
     assert not (tmp_path / "v.json").exists()
     machine.stop_after = None
-    result = validate("--rounds", 20, "--half-width", 0, "--out", "v.json")
+    result = validate("--protocol", "rounds=20", "--protocol", "half_width=0", "--out", "v.json")
     assert "resuming after" in result.stderr
     assert len(json.loads((tmp_path / "v.json").read_text())["drift"]) == 20
 
@@ -221,7 +221,7 @@ def test_validation_may_begin_anew(validate, tmp_path):
         (["--device", "cuda:7"], "Unknown device 'cuda:7'. Available: cpu"),
         (["--networks", "-1"], "-1 is not in the range x>=0"),
         (["--budget", "soon"], "A duration must be a positive number"),
-        (["--half-width", "1"], "1.0 is not in the range 0<=x<1"),
+        (["--protocol", "half_width=1"], "The 'half_width' of a Protocol must be a number in [0, 1). Got 1."),
         (["--batch-size", "4"], "measured with batch size 1, not with 4"),
         (["--width", "0.5"], "width=0.25 in the table, width=0.5 requested"),
         (["--space", "nasnet"], "the space 'fbnet', not to 'nasnet'"),

@@ -39,7 +39,7 @@ _FIRST_PLACES = {words: place for place, words in reversed(_COMMANDS)}
 
 #: Commands that measure, or need what was measured on this machine.
 _MEASURING = {
-    *("build-lut", "validate", "search", "adapt"),
+    *("build-lut", "validate", "search"),
     *("measure", "query", "serve", "farm"),
     *("dataset measure", "table rebuild", "learn device", "learn kernels"),
 }
@@ -62,6 +62,9 @@ def _contexts(words, command=main, name="nni-latency", parent=None):
     if not isinstance(command, click.Group):
         return [context]
     rest = list(getattr(context, "_protected_args", None) or context.protected_args) + context.args
+    if not rest:
+        # A group that runs without a command.
+        return [context]
     inner, found, left = command.resolve_command(context, rest)
     return [context, *_contexts(left, found, inner, context)]
 
@@ -69,9 +72,10 @@ def _contexts(words, command=main, name="nni-latency", parent=None):
 def _measures(words):
     context = _contexts(words)[-1]
     asked = str(context.params.get("latency_estimator", ""))
+    tabulated = context.params.get("sources") and not context.params.get("samples")
     learned_from = words[0] == "learn" and (context.params.get("files") or context.params.get("data"))
     return (
-        (({words[0], " ".join(words[:2])} & _MEASURING) and not (context.params.get("source") or learned_from))
+        (({words[0], " ".join(words[:2])} & _MEASURING) and not (tabulated or learned_from))
         or context.params.get("from_database", False)
         or (words[0] == "profile" and context.params["measure"])
         or asked.partition(":")[0] in _ON_DEMAND

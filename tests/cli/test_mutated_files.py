@@ -255,7 +255,7 @@ _KINDS = {
             ["db", "query", "--database", "FILE", "--json"],
             ["db", "import", "FILE", *_DATABASE],
             ["db", "merge", "FILE", *_OUT],
-            ["db", "export", "--database", "FILE", "out.csv", "--overwrite"],
+            ["db", "export", "--database", "FILE", "--out", "out.csv", "--overwrite"],
             ["db", "prune", "--database", "FILE", "--keep-latest", "1", "--yes"],
         ],
     ),

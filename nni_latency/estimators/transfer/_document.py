@@ -95,7 +95,7 @@ TRANSFER = DocumentFormat(
     1,
     "transfer",
     "a saved transfer",
-    "fit one with: nni-latency transfer or adapt",
+    "fit one with: nni-latency learn transfer",
     model=TransferDocument,
 )
 

@@ -1,24 +1,21 @@
-"""``nni-latency adapt``."""
+"""``nni-latency build-lut --from --samples``: a table of this device from tables of other devices."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 
-import click
 import numpy as np
 from rich.markup import escape
 
 import nni_latency.estimators as estimators
 import nni_latency.loading as loading
 import nni_latency.measurement as measurement
+import nni_latency.measurement.runtimes as runtimes
 import nni_latency.spaces as spaces
 import nni_latency.tables as tables
+from nni_latency.cli._build_options import TableJob
 from nni_latency.cli._console import print_lines, remarks, results
-from nni_latency.cli._measuring_options import EndingOptions, PlatformOptions, StoreOptions, make_runtime
-from nni_latency.cli._option import grouped, option, output_option
-from nni_latency.cli._output_options import OutputOptions
-from nni_latency.cli._outputs import WritingCommand
 from nni_latency.cli._progress import Measuring
 from nni_latency.cli._space_options import name_space, plan_for, table_name
 from nni_latency.errors import InvalidValueError, MeasurementError, MismatchError
@@ -28,59 +25,48 @@ from nni_latency.units import format_percent, format_seconds, number_of
 _POOL = 2000
 
 
-@dataclass(frozen=True)
-class _AdaptOptions:
-    """What a table is adapted from."""
+def build_adapted(job: TableJob, samples: int, runtime: runtimes.Runtime, protocol: measurement.Protocol) -> None:
+    """Write a table of this device from a few measurements and tables of known devices, and report on it.
 
-    sources: tuple[str, ...] = option(
-        "Table of a known device: a file, a shipped table or a registered estimator; more may follow.",
-        "--from",
-        multiple=True,
-        required=True,
-        metavar="TABLE",
-    )
-    space: str | None = option("Model space; required if a table names a class of your own, as package.module:Class.")
-    samples: int = option("Number of networks to measure.", type=click.IntRange(3), default=10)
-    seed: int = option("Random seed for the choice of networks.", type=click.IntRange(0), default=0)
-    save: Path | None = output_option("Also write the fitted estimator to this file.")
+    Measures the most informative networks in interleaved rounds. The tables show which costs are typical.
 
+    Parameters
+    ----------
+    job : TableJob
+        The table to be made, with the names of the known tables.
+    samples : int
+        Number of networks to measure.
+    runtime : Runtime
+        What executes them.
+    protocol : Protocol
+        How to measure.
 
-@click.command("adapt", cls=WritingCommand)
-@click.argument("more", nargs=-1, metavar="[TABLE]...")
-@grouped(budget={"default": "30s"}, out={"help": "File of the table.  [default: as build-lut names it]"})
-def command(
-    more: tuple[str, ...],
-    adapt: _AdaptOptions,
-    platform: PlatformOptions,
-    ending: EndingOptions,
-    output: OutputOptions,
-    store: StoreOptions,
-) -> None:
-    """Make a lookup table of this device from a few measurements and the tables of other devices.
-
-    Measures the most informative networks in interleaved rounds. The tables given by --from show which costs are
-    typical. With only one table, the errors are larger, because nothing is known about how devices differ.
-
-    An interrupted run can be resumed: run the same command again.
+    Raises
+    ------
+    InvalidValueError
+        If a table is given twice or is of operators, or a file exists.
+    MismatchError
+        If the tables do not belong together.
+    MeasurementError
+        If no network can be measured.
     """
-    known = _tables([*adapt.sources, *more])
-    plan = _plan(next(iter(known.values())), adapt.space)
-    runtime = make_runtime(platform)
-    estimator = estimators.TransferEstimator(plan, platform=runtime.platform, random_state=adapt.seed)
-    out = output.path(table_name(plan, runtime.platform, estimator.metric))
+    seed = job.wanted.seed
+    known = _tables(job.wanted.sources)
+    plan = _plan(next(iter(known.values())), job.asked.space)
+    estimator = estimators.TransferEstimator(plan, platform=runtime.platform, random_state=seed)
+    out = job.output.path(table_name(plan, runtime.platform, estimator.metric))
     estimator.fit_tables(known)
-    protocol = ending.protocol(platform.threads, adapt.seed)
-    networks = _networks(estimator, plan, adapt.samples, adapt.seed)
-    with Measuring(f"{number_of(len(networks), 'network')} of {plan.space}", runtime, store) as measuring:
+    networks = _networks(estimator, plan, samples, seed)
+    with Measuring(f"{number_of(len(networks), 'network')} of {plan.space}", runtime, job.store) as measuring:
         measured = tables.measure_networks(plan, networks, runtime, protocol, **measuring.how)
     table = _fit(estimator, measured, protocol)
-    tables.write_table(table, out, overwrite=output.overwrite)
-    if adapt.save:
-        estimator.save(adapt.save)
+    tables.write_table(table, out, overwrite=job.output.overwrite)
+    if job.wanted.save:
+        estimator.save(job.wanted.save)
     _report(estimator, table, measured, out)
 
 
-def _tables(names: list[str]) -> dict[str, tables.LookupTable]:
+def _tables(names: Sequence[str]) -> dict[str, tables.LookupTable]:
     """Read the tables of known devices, by their platforms or, where these are alike, by their files."""
     found: dict[str, tables.LookupTable] = {}
     for name in names:

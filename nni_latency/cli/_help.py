@@ -1,0 +1,103 @@
+"""Help in two lengths: ``--help`` lists what most people need, ``--help-all`` every option in sections."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+_META = "nni_latency.help_all"
+
+#: Fields whose options only ``--help-all`` lists: most people need them never.
+RARE = frozenset(
+    {
+        *("space_args", "preset", "num_classes", "width", "depth", "runtime_options", "allocator", "seed"),
+        *(
+            "protocol_fields",
+            "sampling_fields",
+            "fresh",
+            "database",
+            "remote",
+            "max_window",
+            "prior",
+            "held_out",
+            "jobs",
+        ),
+        *("requirements", "normalise", "missing", "save", "networks", "plot", "timeout", "epochs", "members", "probes"),
+        *("name", "at_least", "show", "take", "check_unit", "strict", "invalid", "source_devices", "target_device"),
+        *("data_folder", "fill", "final_epochs", "train_batch_size", "learning_rate", "arc_learning_rate", "weight"),
+        *("trees", "folds", "jobs", "save_points", "tests", "families", "second_estimator", "threads", "meter"),
+    }
+)
+
+#: With so few options, all are listed.
+_FEW = 12
+
+
+class Option(click.Option):
+    """An option of a group, which help lists in a section.
+
+    Parameters
+    ----------
+    section : str
+        Title of the section.
+    is_rare : bool
+        Whether only ``--help-all`` lists it.
+    """
+
+    def __init__(self, *args: Any, section: str = "", is_rare: bool = False, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.section, self.is_rare = section, is_rare
+
+
+def help_sections(parameters: Sequence[click.Parameter], *, everything: bool) -> dict[str, list[click.Parameter]]:
+    """Return the options that help lists, by the title of their section.
+
+    Parameters
+    ----------
+    parameters : sequence of click.Parameter
+        Those of a command.
+    everything : bool
+        Whether all are listed, in sections, or those alone that most people need.
+    """
+    if not everything:
+        options = [item for item in parameters if isinstance(item, click.Option)]
+        few = len(options) <= _FEW
+        return {"Options": [item for item in options if few or not getattr(item, "is_rare", False)]}
+    found: dict[str, list[click.Parameter]] = {}
+    for item in parameters:
+        if isinstance(item, click.Option):
+            found.setdefault(getattr(item, "section", "") or "Options", []).append(item)
+    return found
+
+
+def help_all_option() -> click.Option:
+    """Make ``--help-all``."""
+
+    def show(context: click.Context, parameter: click.Parameter, value: bool) -> None:
+        if value and not context.resilient_parsing:
+            context.meta[_META] = True
+            click.echo(context.get_help(), color=context.color)
+            context.exit()
+
+    return click.Option(
+        ["--help-all"],
+        is_flag=True,
+        is_eager=True,
+        expose_value=False,
+        callback=show,
+        help="Show all options and exit.",
+    )
+
+
+def format_options(command: click.Command, context: click.Context, formatter: click.HelpFormatter) -> None:
+    """Write the options of a command: those that most people need, or all."""
+    everything = bool(context.meta.get(_META))
+    for title, options in help_sections(command.get_params(context), everything=everything).items():
+        records = [record for item in options if (record := item.get_help_record(context)) is not None]
+        with formatter.section(title):
+            formatter.write_dl(records)
+    if everything:
+        formatter.write_paragraph()
+        formatter.write_text("Every command also takes --quiet and --verbose.")
