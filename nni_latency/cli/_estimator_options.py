@@ -68,7 +68,7 @@ class EstimatorOptions:
             As `load` does, which also checks the device.
         """
         path = loading.file_of(self.latency_estimator)
-        if path is not None and documents.format_of(path) == _GRAPH_PREDICTOR:
+        if path is not None and documents.SavedFile(path).kind == _GRAPH_PREDICTOR:
             return graphs.GraphPredictor.load(path)
         return self.load()
 

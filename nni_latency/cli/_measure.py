@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 import click
@@ -14,7 +14,7 @@ import nni_latency.measurement.runtimes as runtimes
 from nni_latency.cli._asked import ask_network
 from nni_latency.cli._console import remarks
 from nni_latency.cli._cost_report import ROWS, print_answers
-from nni_latency.cli._measuring_options import EndingOptions, PlatformOptions, database_option, make_runtime
+from nni_latency.cli._measuring_options import PlatformOptions, ProtocolOptions, database_option, make_runtime
 from nni_latency.cli._network import NETWORKS, NetworkOptions, make_all, parse_networks
 from nni_latency.cli._option import grouped, option
 from nni_latency.cli._report import ReportingCommand
@@ -43,17 +43,15 @@ class _MeasureOptions:
 @click.command("measure", cls=ReportingCommand)
 @click.argument("networks", nargs=-1, required=True, metavar=NETWORKS)
 @grouped(
-    budget={"default": "20s"},
     # As estimators measure on demand; naming them here would load torch.
-    rounds={"default": 24},
-    half_width={"default": measurement.Protocol().half_width},
+    budget={"default": "20s"},
 )
 def command(
     networks: tuple[str, ...],
     network: NetworkOptions,
     wanted: _MeasureOptions,
     platform: PlatformOptions,
-    ending: EndingOptions,
+    ending: ProtocolOptions,
 ) -> None:
     """Measure the latency of a network on this device, or compare several.
 
@@ -69,9 +67,7 @@ def command(
     if wanted.by != "network" and not runtime.sees_calls:
         raise runtime.sees_no_calls("Measure with --runtime torch, or the whole network with --by network.")
     made = list(make_all(named, network))
-    protocol = replace(
-        estimators.ON_DEMAND, time_budget=ending.budget, half_width=ending.half_width, rounds=ending.rounds
-    )
+    protocol = ending.of(estimators.ON_DEMAND, platform.threads)
     estimator = _estimator(wanted, runtime, protocol)
     what = f"Measuring {number_of(len(made), 'network')} on {runtime.platform.id}"
     # What is measured has time limits of its own.

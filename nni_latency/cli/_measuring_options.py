@@ -81,27 +81,6 @@ def check_known(platform: Platform) -> None:
 
 
 @dataclass(frozen=True)
-class EndingOptions:
-    """When measuring ends."""
-
-    budget: float = option(
-        "Maximum time spent measuring, such as 30s or 5min. Starting and loading come on top.", type=DURATION
-    )
-    half_width: float = option(
-        "Stop early once the half-width of every interval is at most this share of its value; 0 uses the whole budget.",
-        type=click.FloatRange(0, 1, max_open=True),
-        default=0.01,
-    )
-    rounds: int = option("Maximum number of rounds.", type=click.IntRange(1), default=measurement.Protocol().rounds)
-
-    def protocol(self, threads: int, seed: int = 0) -> measurement.Protocol:
-        """Return the protocol that ends so."""
-        return measurement.Protocol(
-            rounds=self.rounds, time_budget=self.budget, half_width=self.half_width, threads=threads, seed=seed
-        )
-
-
-@dataclass(frozen=True)
 class ProtocolOptions:
     """When measuring ends, and how visits are made."""
 

@@ -18,7 +18,7 @@ from nni_latency.cli._block_report import analysis_report, comparison_of_work
 from nni_latency.cli._console import named as listed_names
 from nni_latency.cli._console import print_lines, remarks, sentence
 from nni_latency.cli._estimator_options import ESTIMATOR, FLAGS
-from nni_latency.cli._measuring_options import EndingOptions, MeterOptions, PlatformOptions, StoreOptions
+from nni_latency.cli._measuring_options import MeterOptions, PlatformOptions, ProtocolOptions, StoreOptions
 from nni_latency.cli._network import NETWORKS, NamedNetwork, NetworkOptions, limited, make, parse_networks
 from nni_latency.cli._option import grouped, option, output_option
 from nni_latency.cli._output_options import OutputOptions
@@ -58,11 +58,6 @@ class _ReportOptions:
 @click.argument("networks", nargs=-1, metavar=NETWORKS)
 @grouped(
     budget={"default": "10min"},
-    half_width={
-        "default": 0.05,
-        "help": "Visit what is known no more: once the half-width of its interval is at most this share of its value.",
-    },
-    rounds={"help": "Maximum number of visits of a network or an operator; six are enough for all."},
     out={"help": "JSON file of the profile.  [default: operators.<platform>.b<batch size>.json]"},
 )
 def command(
@@ -72,7 +67,7 @@ def command(
     shown: _ReportOptions,
     profiled: ProfiledOptions,
     platform: PlatformOptions,
-    ending: EndingOptions,
+    ending: ProtocolOptions,
     metered: MeterOptions,
     store: StoreOptions,
     output: OutputOptions,
@@ -114,7 +109,7 @@ def _check_options(shown: _ReportOptions) -> None:
     flags = {item.name: max(item.opts, key=len) for item in context.command.params}
     flags["latency_estimator"] = "--estimator"
     analysed = _names(_AnalysisOptions)
-    measured = _names(PlatformOptions, EndingOptions, MeterOptions, StoreOptions, ProfiledOptions, OutputOptions)
+    measured = _names(PlatformOptions, ProtocolOptions, MeterOptions, StoreOptions, ProfiledOptions, OutputOptions)
     if shown.source:
         ignored, reason = (
             analysed | measured | _names(NetworkOptions) | {"measure"},

@@ -13,7 +13,13 @@ import nni_latency.measurement as measurement
 import nni_latency.measurement.runtimes as runtimes
 import nni_latency.profiling as profiling
 from nni_latency.cli._console import remarks
-from nni_latency.cli._measuring_options import EndingOptions, MeterOptions, PlatformOptions, StoreOptions, make_runtime
+from nni_latency.cli._measuring_options import (
+    MeterOptions,
+    PlatformOptions,
+    ProtocolOptions,
+    StoreOptions,
+    make_runtime,
+)
 from nni_latency.cli._network import NamedNetwork, NetworkOptions, limited, make, parse_network, parse_networks
 from nni_latency.cli._option import option
 from nni_latency.cli._output_options import OutputOptions
@@ -63,7 +69,7 @@ def measure_profile(
     listed: Sequence[Listed],
     profiled: ProfiledOptions,
     platform: PlatformOptions,
-    ending: EndingOptions,
+    ending: ProtocolOptions,
     metered: MeterOptions,
     store: StoreOptions,
     output: OutputOptions,
@@ -81,13 +87,7 @@ def measure_profile(
     meters = metered.meters("latency", platform.device)
     batch_size = listed[0][1].batch_size or 1
     out = output.path(f"operators.{runtime.platform.id}.b{batch_size}.json")
-    protocol = replace(
-        profiling.PROFILE_PROTOCOL,
-        rounds=ending.rounds,
-        time_budget=ending.budget,
-        half_width=ending.half_width,
-        threads=platform.threads,
-    )
+    protocol = ending.of(profiling.PROFILE_PROTOCOL, platform.threads)
     profiler = profiling.OperatorProfiler(
         _made(listed),
         runtime,
