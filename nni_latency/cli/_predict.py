@@ -214,7 +214,7 @@ def _row(platform: str, estimate: estimators.Estimate, networks: int) -> dict[st
 def _layers(
     known: graphs.GraphPredictor, graph: operators.Graph, platform: str, top: int | None
 ) -> list[dict[str, Any]]:
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"name": item.name, "operator": item.op_key, "latency_s": item.seconds, "share": item.share}
         for item in known.explain(graph, platform)
     ]

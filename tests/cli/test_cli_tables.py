@@ -215,7 +215,7 @@ def test_a_fallback_and_an_ensemble_have_names(run, fails, tables):
         (["table", "merge", "TINY", "ENERGY", "--out", "t.json"], "metric: latency against energy"),
         (["table", "scale", "TINY", "--factor", "0", "--out", "t.json"], "must be a positive, finite number. Got 0.0"),
         (["table", "scale", "TINY", "--factor", "much", "--out", "t.json"], "'much' is not a valid float"),
-        (["table", "scale", "TINY", "--factor", "2"], "Missing option '--out'"),
+        (["table", "scale", "TINY", "--factor", "2"], "Missing option '-o' / '--out'"),
         (["table", "subset", "TINY", "--out", "t.json"], "Say what to keep, with --layers or --choices"),
         (
             ["table", "subset", "TINY", "--layers", "layer99", "--out", "t.json"],
