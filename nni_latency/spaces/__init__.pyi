@@ -11,7 +11,8 @@ from ._fbnet_geometry import (
     scale_channels,
 )
 from ._fbnet_plan import ClassificationHead, ConvBlock, FBNetBlock, Skip
-from ._finding import HUB_SPACES, class_of, hub_space, is_space, make_space, parameters_of, reference_of
+from ._finding import class_of, hub_space, is_space, make_space, parameters_of, reference_of
+from ._hub import HUB_SPACES
 from ._networks import NetworkBuilder, example_inputs_of, knows_inputs, network_of
 from ._samples import SampledSpace, check_sample, draw_samples, labels_of, name_choices, read_sample
 from ._space_key import choices_of, plan_of, space_key

@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
-import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from types import MappingProxyType, ModuleType
+from types import ModuleType
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from nni_latency.errors import InvalidValueError, LatencyError, UnknownNameError
+from nni_latency.errors import InvalidValueError, LatencyError
 from nni_latency.hook_checks import set_origin
 from nni_latency.imports import import_place, quiet_nni
 from nni_latency.plugins import load_registry
+from nni_latency.spaces._hub import HUB_SPACES, hub_class, hub_name
 from nni_latency.spaces._nni import ModelSpace
 from nni_latency.tables import SpaceReference
 
 #: How spaces were asked for, so that they can be made again in another process.
 _REFERENCES: WeakKeyDictionary[Any, SpaceReference] = WeakKeyDictionary()
-
-_HUB = "nni.nas.hub.pytorch"
 
 
 def make_space(name: str, arguments: Mapping[str, Any] | None = None) -> Any:
@@ -204,78 +200,3 @@ def _import(place: str, name: str) -> ModuleType:
             return import_place(place)
     except Exception as error:  # user code may raise anything
         raise InvalidValueError(f"Cannot import the space {name!r}: {type(error).__name__}: {error}") from error
-
-
-@dataclass(frozen=True)
-class HubSpace:
-    """One space of NNI's hub.
-
-    Parameters
-    ----------
-    class_name : str
-        Its class in ``nni.nas.hub.pytorch``.
-    input_size : int
-        Input image size that it is made for [pixel].
-    defaults : mapping
-        Arguments that are given unless others are.
-    size_argument : str or None
-        Argument of the class that says the input size, if there is one.
-    """
-
-    class_name: str
-    input_size: int
-    defaults: Mapping[str, Any] = field(default_factory=dict)
-    size_argument: str | None = None
-
-    def size_for(self, arguments: Mapping[str, Any]) -> int:
-        """Return the input image size [pixel] that the space has with these arguments."""
-        if self.size_argument in arguments:
-            return int(arguments[str(self.size_argument)])
-        return 224 if arguments.get("dataset") == "imagenet" else self.input_size
-
-
-def _cells(class_name: str) -> HubSpace:
-    return HubSpace(class_name, 32, {"dataset": "cifar"})
-
-
-#: The spaces of NNI's hub by the name under which they are registered.
-HUB_SPACES: Mapping[str, HubSpace] = MappingProxyType(
-    {
-        "proxylessnas": HubSpace("ProxylessNAS", 224),
-        "mobilenetv3": HubSpace("MobileNetV3Space", 224),
-        "shufflenet": HubSpace("ShuffleNetSpace", 224),
-        "autoformer": HubSpace("AutoFormer", 224, size_argument="img_size"),
-        "nasbench101": HubSpace("NasBench101", 32),
-        "nasbench201": HubSpace("NasBench201", 32),
-        "darts": _cells("DARTS"),
-        "nasnet": _cells("NASNet"),
-        "enas": _cells("ENAS"),
-        "amoebanet": _cells("AmoebaNet"),
-        "pnas": _cells("PNAS"),
-    }
-)
-
-
-def hub_class(name: str) -> type[Any]:
-    """Return the class of a space of NNI's hub.
-
-    Raises
-    ------
-    UnknownNameError
-        If the hub has no space of that name.
-    """
-    if name not in HUB_SPACES:
-        raise UnknownNameError.of("space of NNI's hub", name, list(HUB_SPACES))
-    with quiet_nni():
-        hub = importlib.import_module(_HUB)
-    # It prints the matrix of every cell that it makes.
-    logging.getLogger(f"{_HUB}.modules.nasbench101").setLevel(logging.WARNING)
-    found: type[Any] = getattr(hub, HUB_SPACES[name].class_name)
-    return found
-
-
-def hub_name(kind: type[Any]) -> str | None:
-    """Return the name of the hub's space that a class is; None if it is not the hub's own."""
-    if not kind.__module__.startswith(f"{_HUB}."):
-        return None
-    return next((name for name, space in HUB_SPACES.items() if space.class_name == kind.__name__), None)

@@ -14,7 +14,8 @@ import torch
 
 from nni_latency.errors import InvalidValueError
 from nni_latency.imports import quiet_nni
-from nni_latency.spaces._finding import HUB_SPACES, hub_class, make_space, reference_of, space_class
+from nni_latency.spaces._finding import make_space, reference_of, space_class
+from nni_latency.spaces._hub import HUB_SPACES, hub_class
 from nni_latency.tables import SpaceReference
 
 
