@@ -67,7 +67,7 @@ def _reading(words, command, given, file):
 def test_every_path_that_a_command_takes_says_what_it_is():
     """A new option of a file is either one that is read, listed here, or an output."""
     read = {"file", "points", "tests", "architectures", "sources", "target", "data", "data_folder", "prior"}
-    read |= {"files", "folder", "model", "models", "campaign", "profile"}
+    read |= {"files", "folder", "model", "models", "campaign", "source"}
     read |= {"keys", "token_file", "tls_cert", "tls_key", "tls_ca"}
     for words, command in _COMMANDS:
         for item in command.params:
