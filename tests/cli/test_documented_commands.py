@@ -61,7 +61,11 @@ def _contexts(words, command=main, name="nni-latency", parent=None):
     context = command.make_context(name, list(words), parent=parent)
     if not isinstance(command, click.Group):
         return [context]
-    rest = list(getattr(context, "_protected_args", None) or context.protected_args) + context.args
+    protected = context._protected_args if hasattr(context, "_protected_args") else context.protected_args
+    rest = [*protected, *context.args]
+    if not rest:
+        # A group that does something by itself.
+        return [context]
     inner, found, left = command.resolve_command(context, rest)
     return [context, *_contexts(left, found, inner, context)]
 
