@@ -81,7 +81,7 @@ def register_kernels(register: Register) -> None:
 
 
 def _read_table(argument: str) -> Any:
-    return estimators.read_estimator(tables.find_table(argument))
+    return loading.load_estimator(tables.find_table(argument))
 
 
 def _load_ensemble(argument: str) -> Any:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import TypeAlias
 
 import nni_latency.documents as documents
@@ -16,7 +17,7 @@ import nni_latency.kernels as kernels
 import nni_latency.measurement as measurement
 import nni_latency.tables as tables
 from nni_latency.errors import InvalidValueError, UnknownNameError
-from nni_latency.files import is_file, naming, readable, split_sources
+from nni_latency.files import is_file, naming, split_sources
 from nni_latency.measurement.runtimes import Runtime
 from nni_latency.platforms import PRECISIONS
 from nni_latency.plugins import load_registry
@@ -60,18 +61,17 @@ def load_estimator(source: EstimatorSource, *, missing: estimators.Missing = "er
     if isinstance(source, estimators.Estimator):
         return source.resolve()
     if isinstance(source, (tables.LookupTable, tables.OperatorTable)):
-        return estimators.table_estimator(source, missing=missing)
+        return _of_table(source, missing=missing)
     if not isinstance(source, (str, os.PathLike)):
         raise InvalidValueError(
             "The 'latency_estimator' must be an Estimator, a LookupTable, the path of a saved one, or the name of a "
             f"plugin ('name' or 'name:argument'). Got {type(source).__name__}."
         )
     path = file_of(source)
-    if path is not None:
-        load = _LOADERS.get(documents.format_of(path))
-        with naming(path), readable(path, "an estimator"):
-            return load(os.fspath(source)) if load else estimators.read_estimator(path, missing=missing).resolve()
-    return _from_plugin(str(source), missing)
+    if path is None:
+        return _from_plugin(str(source), missing)
+    with naming(path):
+        return _from_file(documents.SavedFile(path), os.fspath(source), missing)
 
 
 def list_estimators() -> list[str]:
@@ -88,29 +88,26 @@ def list_estimators() -> list[str]:
     return [*tables.shipped_tables(), *predictor, *load_registry().estimators]
 
 
-def load_saved(
-    source: str | os.PathLike[str],
-) -> tuple[tables.LookupTable | tables.OperatorTable | estimators.Estimator, Path | None]:
-    """Return the table that a name stands for, or the estimator where it is none, and its file where it has one.
+def _of_table(
+    table: tables.LookupTable | tables.OperatorTable, *, missing: estimators.Missing
+) -> estimators.TableEstimator | estimators.OperatorTableEstimator:
+    """Return a table of either kind as an estimator; one of operators predicts them rather than raise."""
+    if isinstance(table, tables.LookupTable):
+        return estimators.TableEstimator(table, missing=missing)
+    return estimators.OperatorTableEstimator(table, missing="nearest" if missing == "nearest" else "predict")
 
-    Parameters
-    ----------
-    source : str or path
-        A file, a shipped table or a plugin, as for `load_estimator`.
 
-    Raises
-    ------
-    LatencyError
-        Whatever `load_estimator` raises.
-    """
-    path = file_of(source)
-    if path is None or documents.format_of(path) in _LOADERS:
-        found = load_estimator(source)
-        if isinstance(found, (estimators.TableEstimator, estimators.OperatorTableEstimator)):
-            return found.table, path
-        return found, path
-    with naming(path), readable(path, "a table or an estimator"):
-        return estimators.read_saved(tables.find_table(path)), path
+def _from_file(file: documents.SavedFile, name: str, missing: estimators.Missing) -> estimators.Estimator:
+    if file.kind == "nni_latency.graph_predictor":
+        return graphs.GraphNetworkEstimator.of(name)
+    found = documents.load(file, _ESTIMATORS)
+    if isinstance(found, (tables.LookupTable, tables.OperatorTable)):
+        return _of_table(found, missing=missing)
+    if isinstance(found, estimators.Estimator):
+        return found.resolve()
+    if isinstance(found, kernels.KernelPredictors):
+        return _kernel_estimator(found, name)
+    return _portable_estimator(found, name)
 
 
 def load_table(source: str | os.PathLike[str]) -> tables.LookupTable | tables.OperatorTable:
@@ -123,10 +120,14 @@ def load_table(source: str | os.PathLike[str]) -> tables.LookupTable | tables.Op
     LatencyError
         Whatever `load_estimator` raises.
     """
-    found, _ = load_saved(source)
-    if isinstance(found, estimators.Estimator):
+    path = file_of(source)
+    if path is not None:
+        table: tables.LookupTable | tables.OperatorTable = documents.load(tables.find_table(path), _TABLES)
+        return table
+    found = load_estimator(source)
+    if not isinstance(found, (estimators.TableEstimator, estimators.OperatorTableEstimator)):
         raise InvalidValueError(f"{str(source)!r} is {found!r}, which is no table. Name a table.")
-    return found
+    return found.table
 
 
 def load_fallback(argument: str) -> estimators.Estimator:
@@ -210,7 +211,11 @@ def load_kernels(argument: str) -> estimators.Estimator:
         If a file cannot be read.
     """
     first, second = _two_sources(needed(argument, "kernels:PREDICTORS"))
-    costs = kernels.PredictedKernels(kernels.KernelPredictors.load(first, types=load_kernel_types()))
+    return _kernel_estimator(load_kernel_predictors(first), first, second)
+
+
+def _kernel_estimator(predictors: kernels.KernelPredictors, first: str, second: str = "") -> estimators.Estimator:
+    costs = kernels.PredictedKernels(predictors)
     rules = Path(second) if second else Path(first).with_name(f"fusion.{costs.platform.id}.json")
     if not is_file(rules):
         runtime = costs.platform.runtime
@@ -240,8 +245,16 @@ def load_energy(argument: str) -> estimators.Estimator:
     """
     path, *parts = split_sources(needed(argument, "energy:MODEL,DEVICE"))
     given = dict(part.partition("=")[::2] for part in parts if "=" in part)
-    names, metric = [part for part in parts if part and "=" not in part], given.pop("metric", "energy")
-    model = energy.PortableModel.load(path)
+    return _portable_estimator(
+        energy.PortableModel.load(path), path, [part for part in parts if "=" not in part], given
+    )
+
+
+def _portable_estimator(
+    model: energy.PortableModel, path: str, parts: Sequence[str] = (), facts: Mapping[str, str] = MappingProxyType({})
+) -> estimators.Estimator:
+    names, given = list(filter(None, parts)), dict(facts)
+    metric = given.pop("metric", "energy")
     if given and not names:
         return energy.PortableEstimator(model, _device_facts(given), metric=metric)  # type: ignore[arg-type]
     names = names or list(model.devices_)
@@ -278,12 +291,28 @@ def _two_sources(argument: str) -> tuple[str, str]:
     return first, "".join(rest)
 
 
-#: What makes an estimator of a file by its format, other than a table or what `nni_latency.estimators` reads.
-_LOADERS: Mapping[str, Callable[[str], estimators.Estimator]] = {
-    "nni_latency.kernels": load_kernels,
-    "nni_latency.energy": load_energy,
-    "nni_latency.graph_predictor": lambda argument: graphs.GraphNetworkEstimator.of(argument),
-}
+#: Kinds of files that are tables, and those of which an estimator is made.
+_TABLES = ("nni_latency.lookup_table", "nni_latency.operator_table")
+_ESTIMATORS = (
+    *_TABLES,
+    "nni_latency.acts",
+    "nni_latency.transfer",
+    "nni_latency.kernels",
+    "nni_latency.energy",
+)
+
+
+def load_kernel_predictors(path: str | os.PathLike[str]) -> kernels.KernelPredictors:
+    """Load predictors of kernels, those of plugins too.
+
+    Raises
+    ------
+    FileFormatError
+        As for `nni_latency.kernels.KernelPredictors.load`.
+    PluginError
+        As for `load_kernel_types`.
+    """
+    return kernels.KernelPredictors.load(path, types=load_kernel_types())
 
 
 def load_kernel_types() -> Mapping[str, kernels.KernelType]:
@@ -439,5 +468,5 @@ def _from_plugin(source: str, missing: estimators.Missing) -> estimators.Estimat
         if isinstance(estimator, estimators.TableEstimator) and estimator.addends:
             weights, parts = zip(*estimator.addends, strict=True)
             return estimators.TableEstimator.weighted([part.table for part in parts], weights, missing=missing)
-        return estimators.table_estimator(estimator.table, missing=missing)
+        return _of_table(estimator.table, missing=missing)
     return estimator

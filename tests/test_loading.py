@@ -11,7 +11,7 @@ from nni_latency.energy import DeviceFacts, MeasuredOperator, PortableModel
 from nni_latency.errors import FileFormatError, InvalidValueError, MissingEntryError, PluginError, UnknownNameError
 from nni_latency.estimators import TableEstimator
 from nni_latency.graphs import GraphPredictor, shipped_predictor
-from nni_latency.loading import list_estimators, load_estimator, load_saved, load_table
+from nni_latency.loading import list_estimators, load_estimator, load_table
 from nni_latency.operators import OpSpec
 from nni_latency.plugins import Registration, Registry
 from nni_latency.tables import LookupTable, shipped_tables
@@ -187,7 +187,6 @@ def test_predictor_that_ships_is_known_by_its_name_everywhere():
             load_estimator(name)
     named = f"graph-network:pretrained,{known[2].id}"
     assert load_estimator(named).platform == known[2]
-    assert load_saved(named)[0].platform == known[2]
     with pytest.raises(InvalidValueError, match=r"which is no table\. Name a table\."):
         load_table(named)
 

@@ -130,9 +130,10 @@ def _read(data: Sequence[str]) -> tuple[dict[str, list[energy.MeasuredOperator]]
 
 def _read_file(path: str) -> tuple[str, list[energy.MeasuredOperator], str | None]:
     """Read a profile or a table: what its device is called, its operators, and what was assumed about its power."""
-    if documents.format_of(path) != _PROFILE:
+    file = documents.SavedFile(path)
+    if file.kind != _PROFILE:
         return Path(path).stem, energy.read_operators(path), None
-    profile = profiling.OperatorProfile.load(path)
+    profile: profiling.OperatorProfile = documents.load(file)
     if profile.meter is None:
         raise InvalidValueError(f"The profile {path!r} holds no energy. Measure one with --meter.")
     return profile.platform.id, profile.measured(), profile.assumption

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
@@ -83,3 +84,8 @@ SEARCH = DocumentFormat(
 
 #: Returns the JSON schema of the file format.
 search_schema = SEARCH.schema
+
+
+def read_search(path: str | os.PathLike[str]) -> SearchDocument:
+    """Read the record of a search."""
+    return SEARCH.load(path, SearchDocument.model_copy)

@@ -8,15 +8,16 @@ from typing import Any
 import click
 
 import nni_latency.documents as documents
+import nni_latency.estimators as estimators
 import nni_latency.fusion as fusion
 import nni_latency.loading as loading
+import nni_latency.tables as tables
 from nni_latency.cli._option import grouped
 from nni_latency.cli._outputs import OutputFile
 from nni_latency.cli._report import ReportingCommand, print_report
-from nni_latency.cli._saved_files import SAVED_FILES, SavedFile, kind_of
+from nni_latency.cli._saved_files import SAVED_FILES, FileView, view_of
 from nni_latency.cli._show_fusion import DividedNetworkOptions, show_network
 from nni_latency.errors import InvalidValueError
-from nni_latency.files import naming, readable
 
 
 @click.command("show", cls=ReportingCommand)
@@ -31,24 +32,26 @@ def command(file: str, plot: Path | None, divided: DividedNetworkOptions) -> Non
     rules is shown with its evidence, or, with --network, by the kernels that it makes of a network.
     """
     path = loading.file_of(file)
+    saved = None if path is None else documents.SavedFile(path)
     if divided.network is not None:
-        divided.check_rules(repr(file), are_rules=documents.format_of(file) == fusion.FUSION.name)
+        divided.check_rules(repr(file), are_rules=saved is not None and saved.kind == fusion.FUSION.name)
         print_report(show_network(file, divided, plot))
         return
-    found, kind = _load(file, path)
+    found, view = _load(file, saved)
     if plot is not None:
-        if kind.draw is None:
-            raise InvalidValueError(f"{file!r} is {kind.what}. {kind.undrawn}")
-        kind.draw(found, plot)
-    print_report(kind.report(found, path))
+        if view.draw is None:
+            raise InvalidValueError(f"{file!r} is {view.what}. {view.undrawn}")
+        view.draw(found, plot)
+    print_report(view.report(found, path))
 
 
-def _load(file: str, path: Path | None) -> tuple[Any, SavedFile]:
-    kind = None if path is None else SAVED_FILES.get(documents.format_of(path))
-    if path is not None and kind is not None:
-        with naming(path), readable(path, kind.what):
-            found = kind.load(path)
-        return found, kind
-    # An estimator of a plugin, or nothing that is known: then this says what is wrong.
-    found, _ = loading.load_saved(file)
-    return found, kind_of(found)
+def _load(name: str, file: documents.SavedFile | None) -> tuple[Any, FileView]:
+    if file is not None:
+        if file.kind not in SAVED_FILES:
+            tables.find_table(file)
+        found = documents.load(file)
+        return found, SAVED_FILES[file.kind]
+    found = loading.load_estimator(name)
+    if isinstance(found, (estimators.TableEstimator, estimators.OperatorTableEstimator)):
+        return found.table, view_of(found.table)
+    return found, view_of(found)

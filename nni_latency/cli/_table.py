@@ -9,6 +9,7 @@ from typing import Literal
 import click
 from rich.markup import escape
 
+import nni_latency.loading as loading
 import nni_latency.spaces as spaces
 import nni_latency.tables as tables
 import nni_latency.tables.formats as formats
@@ -49,7 +50,7 @@ def export(table: str, wanted: _ExportOptions, output: OutputOptions) -> None:
 
     Prints what the format cannot hold.
     """
-    loaded = tables.read_table(tables.find_table(table))
+    loaded = loading.load_table(tables.find_table(table))
     out = output.path()
     print_lines(remarks(), formats.export_table(loaded, wanted.file_format, unit=wanted.unit, out=out))
     results().print(f"Wrote {escape(str(out))}")
@@ -84,7 +85,7 @@ def merge(names: tuple[str, ...], merging: _MergeOptions, output: OutputOptions)
 def scale(table: str, factor: float, output: OutputOptions) -> None:
     """Multiply every cost of a table by a factor."""
     out = output.path()
-    loaded = tables.read_table(tables.find_table(table))
+    loaded = loading.load_table(tables.find_table(table))
     _write(tables.scale_table(loaded, factor), out, [loaded])
 
 
@@ -133,7 +134,7 @@ def rebuild(table: str, samples: _RebuildOptions, output: OutputOptions) -> None
     """
     path = tables.find_table(table)
     out = output.path(f"{path.name.removesuffix('.json')}.rebuilt.json")
-    loaded = tables.read_table(path)
+    loaded = loading.load_table(path)
 
     def plan() -> tables.MeasurePlan:
         name = name_space(loaded, samples.space)

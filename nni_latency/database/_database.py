@@ -15,7 +15,7 @@ from typing import Any
 from sqlalchemy import URL, Connection, Engine, create_engine, event, func, select
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
-from nni_latency.database._migration import check_ours, check_version, upgrade, version_of
+from nni_latency.database._migration import check_ours, upgrade, version_of
 from nni_latency.database._schema import VERSION
 from nni_latency.errors import BusyError, FileFormatError, LatencyError, OutputError, first_line
 from nni_latency.files import locked, readable
@@ -77,7 +77,7 @@ class Database:
     Raises
     ------
     FileFormatError
-        If it is no database of this package, of a newer version, or absent and not to be made.
+        If it is no database of this package, of another version, or absent and not to be made.
     OutputError
         If it cannot be opened.
     """
@@ -205,7 +205,6 @@ class Database:
 
     def _version(self, connection: Connection) -> int:
         found = version_of(connection, self.name)
-        check_version(found, self.name)
         if not found:
             check_ours(connection, self.name)
         return found

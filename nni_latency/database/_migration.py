@@ -9,6 +9,7 @@ from sqlalchemy import Connection, inspect, text
 
 from nni_latency.database._schema import VERSION, VERSION_TABLE, metadata
 from nni_latency.errors import FileFormatError
+from nni_latency.units import whole_number
 
 
 def version_of(connection: Connection, name: str) -> int:
@@ -17,23 +18,20 @@ def version_of(connection: Connection, name: str) -> int:
     Raises
     ------
     FileFormatError
-        If the version is no number.
+        If it has none, or one that this version of the package does not know.
     """
     if not inspect(connection).has_table(VERSION_TABLE):
         return 0
     found = connection.execute(text(f"SELECT version_num FROM {VERSION_TABLE}")).scalar()
-    if found is None or not str(found).isdecimal():
-        raise FileFormatError(f"The database {name!r} is damaged: its version must be a number. Got {found!r}.")
-    return int(found)
-
-
-def check_version(found: int, name: str) -> None:
-    """Raise `FileFormatError` for a database of a newer version."""
-    if found > VERSION:
+    if found is None:
+        raise FileFormatError(f"The database {name!r} is damaged: it does not say which version it has.")
+    version = whole_number(str(found))
+    if version is None or not 0 < version <= VERSION:
         raise FileFormatError(
-            f"The database {name!r} has version {found}, this nni_latency reads up to {VERSION}. "
-            "Update it with: pip install --upgrade nni_latency"
+            f"The database {name!r} was written by another version of nni_latency: its tables have version {found}, "
+            f"this one reads version {VERSION}. Move the database away, or use the version that wrote it."
         )
+    return version
 
 
 def check_ours(connection: Connection, name: str) -> None:

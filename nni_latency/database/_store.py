@@ -46,7 +46,7 @@ class DatabaseStore(Store):
     InvalidValueError
         If the location is of another kind.
     FileFormatError
-        If it is no database of this package, or of a newer version.
+        If it is no database of this package, or of another version.
     OutputError
         If it cannot be opened.
     MissingDependencyError

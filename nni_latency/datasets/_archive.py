@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 import zipfile
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from nni_latency.datasets._document import NETWORKS, GraphDocument, NetworksDocument
+from nni_latency.datasets._document import NETWORKS, GraphDocument, NetworksDocument, RunDocument
+from nni_latency.documents import SavedFile
 from nni_latency.errors import FileFormatError
 from nni_latency.files import replacing
 from nni_latency.operators import Graph
@@ -35,26 +37,28 @@ class Archive:
 
     Parameters
     ----------
-    path : Path
+    path : str or path
         The file.
 
     Raises
     ------
     FileFormatError
-        Here and in all methods, if the file is absent, truncated, altered, of another kind or of a newer version.
+        Here and in all methods, if the file is absent, truncated, altered, of another kind or of another version.
     """
 
-    def __init__(self, path: str | Path) -> None:
+    def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
+        self.runs: tuple[RunDocument, ...] = ()
         self.graph = lru_cache(_KEPT_GRAPHS)(self._graph)
         self.parts = lru_cache(None)(self._parts)
 
-    def header(self) -> NetworksDocument:
-        """Read what is in the file."""
-        content = self._json(HEADER)
+    def header(self, file: SavedFile) -> NetworksDocument:
+        """Return what is in the file, which is not opened again if it was read."""
+        content = self._json(HEADER, file)
         NETWORKS.check(content, str(self.path))
         with NETWORKS.valid(str(self.path)):
             document: NetworksDocument = NETWORKS.parse(content)
+        self.runs = tuple(document.runs)
         return document
 
     def onnx(self, name: str) -> bytes:
@@ -80,10 +84,11 @@ class Archive:
                 for network, parts in content.items()
             }
 
-    def _json(self, name: str) -> Any:
-        content = self._read(name)
+    def _json(self, name: str, file: SavedFile | None = None) -> Any:
+        known = file is not None and file.member == name
+        content = b"" if known else self._read(name)
         try:
-            return json.loads(content)
+            return file.content if file is not None and known else json.loads(content)
         except (ValueError, RecursionError) as error:
             raise FileFormatError(
                 f"The data set {str(self.path)!r} is not valid: {name!r} is no JSON: {error}."

@@ -64,21 +64,32 @@ class NetworkFile:
         graph = load_onnx(self.path, self._asked).graph
         return sum(math.prod(tensor.dims) for tensor in graph.initializer)
 
-    @cached_property
+    @property
     def graph(self) -> Graph:
         """Its operators, and how they hang together; raises as `nni_latency.operators.read_onnx`."""
-        return read_onnx(self.path, self._asked)
+        return self._read[1]
 
-    @cached_property
+    @property
     def _asked(self) -> int | None:
         """Batch size that the file is set to; none for one input a run where the file fixes a size that is no batch."""
-        if self.batch_size != 1 or self.seed is not None:
-            return self.batch_size
+        return self._read[0]
+
+    @cached_property
+    def _read(self) -> tuple[int | None, Graph]:
+        """The batch size that the file is set to, and the graph."""
+        try:
+            return self.batch_size, read_onnx(self.path, self.batch_size)
+        except InvalidValueError:
+            if self.batch_size != 1 or self.seed is not None or self._can_be_set():
+                raise
+            return None, read_onnx(self.path)
+
+    def _can_be_set(self) -> bool:
         try:
             load_onnx(self.path, self.batch_size)
         except InvalidValueError:
-            return None
-        return self.batch_size
+            return False
+        return True
 
     @cached_property
     def graph_key(self) -> str:

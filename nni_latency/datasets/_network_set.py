@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import overload
 from nni_latency.costs import Cost
 from nni_latency.datasets._archive import Archive, Part
 from nni_latency.datasets._document import LatencyDocument, NetworksDocument, RunDocument
+from nni_latency.documents import SavedFile
 from nni_latency.errors import FileFormatError, InvalidValueError, listed
 from nni_latency.graphs import latency_conflicts
 from nni_latency.operators import Graph
@@ -149,7 +151,7 @@ class NetworkSet(Sequence[NetworkEntry]):
     @property
     def runs(self) -> tuple[RunDocument, ...]:
         """On what it was measured, when, and how; empty where it does not come from a file."""
-        return tuple(self._archive.header().runs) if self._archive is not None else ()
+        return self._archive.runs if self._archive is not None else ()
 
     def only(
         self,
@@ -197,14 +199,14 @@ class NetworkSet(Sequence[NetworkEntry]):
         return self._archive.onnx(name)
 
 
-def load_networks(path: str | Path | None = None) -> NetworkSet:
+def load_networks(path: str | os.PathLike[str] | None = None) -> NetworkSet:
     """Read a data set of networks with latencies.
 
     The list of networks and latencies is read at once; graphs, kernels and ONNX files when they are asked for.
 
     Parameters
     ----------
-    path : str or Path, optional
+    path : str or path, optional
         The file; by default the one that ships.
 
     Returns
@@ -214,7 +216,7 @@ def load_networks(path: str | Path | None = None) -> NetworkSet:
     Raises
     ------
     FileFormatError
-        If it is absent, truncated, altered, of another kind or of a newer version, or two latencies of one network on
+        If it is absent, truncated, altered, of another kind or of another version, or two latencies of one network on
         one platform disagree.
     InvalidValueError
         If none is named, and none ships with this installation.
@@ -223,8 +225,9 @@ def load_networks(path: str | Path | None = None) -> NetworkSet:
         raise InvalidValueError(
             "No data set ships with this installation. Name a file, or measure one with 'nni-latency dataset measure'."
         )
-    archive = Archive(SHIPPED if path is None else path)
-    return _networks_of(archive, archive.header())
+    file = SavedFile.of(SHIPPED if path is None else path)
+    archive = Archive(file)
+    return _networks_of(archive, archive.header(file))
 
 
 def _networks_of(archive: Archive, header: NetworksDocument) -> NetworkSet:

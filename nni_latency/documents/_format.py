@@ -5,8 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-import re
-import zipfile
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,17 +13,12 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
+from nni_latency.documents._saved_file import SavedFile
 from nni_latency.errors import FileFormatError, InvalidValueError, LatencyError
 from nni_latency.files import readable, write_atomically
 
 Content = dict[str, Any]
 Made = TypeVar("Made")
-
-#: A format where it is JSON, and where it is JSON within JSON, as in the metadata of safetensors.
-_FORMAT = re.compile(r'\\?"format\\?"\s*:\s*\\?"(?P<name>nni_latency\.\w+)\\?"')
-
-#: Letters in which the first file of an archive says what it is.
-_BEGINNING = 10_000
 
 #: Letters of a wrong value that are shown, and of a whole reason.
 _SHOWN, _LONGEST = 60, 800
@@ -76,24 +70,25 @@ class DocumentFormat:
         schema: Content = self.model.model_json_schema()
         return schema
 
-    def load(self, path: str | Path, make: Callable[[Any], Made]) -> Made:
+    def load(self, path: str | os.PathLike[str], make: Callable[[Any], Made]) -> Made:
         """Read and check a file, and make something of it.
 
         Parameters
         ----------
-        path : str or Path
-            The file.
+        path : str or path
+            The file, or a `SavedFile`, which is not read again.
         make : callable
             Makes it; what is wrong with a value is a fault of the file.
 
         Raises
         ------
         FileFormatError
-            If the file is absent, truncated, altered, of another kind or of a newer version.
+            If the file is absent, truncated, altered, of another kind or of another version.
         """
-        with readable(path, self.what):
-            content = self.read(Path(path))
-            with self.valid(str(path)):
+        file = SavedFile.of(path)
+        with readable(file.path, self.what):
+            content = self.read(file)
+            with self.valid(str(file)):
                 return make(self.parse(content))
 
     def parse(self, content: Content) -> Any:
@@ -137,18 +132,19 @@ class DocumentFormat:
         except (TypeError, ValueError, RecursionError) as error:
             raise InvalidValueError(f"The {self.noun} cannot be written to {origin!r}: {_reason(error)}") from error
 
-    def read(self, path: Path) -> Content:
+    def read(self, path: str | os.PathLike[str]) -> Content:
         """Read a file and check what it is.
 
         Raises
         ------
         FileFormatError
-            If it is absent, truncated, of another kind or of a newer version.
+            If it is absent, truncated, of another kind or of another version.
         """
-        return self.check(self._load(path), str(path))
+        file = SavedFile.of(path)
+        return self.check(self._load(file), str(file))
 
     def check(self, content: Any, origin: str) -> Content:
-        """Return the content of a file if its format is this one, and its version none to come.
+        """Return the content of a file if its format is this one, and its version not a higher one.
 
         Parameters
         ----------
@@ -160,7 +156,7 @@ class DocumentFormat:
         Raises
         ------
         FileFormatError
-            If it is of another kind or of a newer version.
+            If it is of another kind or of another version.
         """
         kind = content.get("format") if isinstance(content, dict) else None
         if not isinstance(content, dict) or kind != self.name:
@@ -172,7 +168,7 @@ class DocumentFormat:
         if isinstance(version, int) and version > self.version:
             raise FileFormatError(
                 f"The {self.noun} {origin!r} has version {version}, this nni_latency reads up to {self.version}. "
-                "Update it with: pip install --upgrade nni_latency"
+                f"It was written by another version of nni_latency: use that version, or {self.remedy}"
             )
         return content
 
@@ -192,19 +188,19 @@ class DocumentFormat:
         except (LatencyError, TypeError, ValueError, LookupError, ArithmeticError) as error:
             raise FileFormatError(f"The {self.noun} {origin!r} is not valid: {_short(str(error))}") from error
 
-    def _load(self, path: Path) -> Any:
+    def _load(self, file: SavedFile) -> Any:
         try:
-            return json.loads(path.read_text(encoding="utf-8"))
+            return file.content
         except (OSError, UnicodeDecodeError) as error:
             reason = getattr(error, "strerror", None) or "it is not text"
-            raise FileFormatError(f"Cannot read the {self.noun} {str(path)!r}: {reason}.") from error
+            raise FileFormatError(f"Cannot read the {self.noun} {str(file)!r}: {reason}.") from error
         except json.JSONDecodeError as error:
             raise FileFormatError(
-                f"The {self.noun} {str(path)!r} is not whole JSON (line {error.lineno}: {error.msg}). It may have been "
+                f"The {self.noun} {str(file)!r} is not whole JSON (line {error.lineno}: {error.msg}). It may have been "
                 f"cut off while it was copied: take it again from where it came, or {self.remedy}"
             ) from error
         except (ValueError, RecursionError) as error:
-            raise FileFormatError(f"The {self.noun} {str(path)!r} is not JSON that can be read: {error}.") from error
+            raise FileFormatError(f"The {self.noun} {str(file)!r} is not JSON that can be read: {error}.") from error
 
 
 def _short(text: str) -> str:
@@ -228,27 +224,6 @@ def explain(error: ValidationError) -> str:
     place = ".".join(map(str, first["loc"])) or "the document"
     more = f" (and {len(others)} more)" if others else ""
     return f"{place}: {first['msg']}. Got {str(first['input'])[:_SHOWN]!r}{more}."
-
-
-def format_of(path: str | Path) -> str:
-    """Return the format that a file says it has, without reading it as JSON; empty if it says nothing.
-
-    A file of tensors says it in its metadata, an archive in its first file.
-    """
-    try:
-        with readable(path, "a file of this package"):
-            found = _FORMAT.search(_text(Path(path)).decode(errors="replace"))
-    except FileFormatError:
-        return ""
-    return found["name"] if found else ""
-
-
-def _text(path: Path) -> bytes:
-    if not zipfile.is_zipfile(path):
-        return path.read_bytes()
-    with zipfile.ZipFile(path) as archive:
-        first = next(iter(archive.namelist()), None)
-        return b"" if first is None else archive.open(first).read(_BEGINNING)
 
 
 def render(fields: Mapping[str, Any], lists: Mapping[str, Iterable[str]] | None = None) -> str:

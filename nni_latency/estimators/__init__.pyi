@@ -16,7 +16,6 @@ from ._measuring import ON_DEMAND, MeasuringEstimator
 from ._operator_predictor import OperatorPredictor, nominal_time
 from ._operator_table import OperatorTableEstimator
 from ._predicted_rest import PredictedRest
-from ._reading import read_estimator, read_saved, table_estimator
 from ._sample_error import sample_error
 from ._scores import Scores, score
 from ._selection import estimate_layers, estimate_selection
@@ -77,12 +76,9 @@ __all__ = [
     "likeliest_within",
     "make_ensemble",
     "nominal_time",
-    "read_estimator",
-    "read_saved",
     "sample_error",
     "score",
     "separable_cost",
-    "table_estimator",
     "transfer_schema",
     "with_fallback",
 ]

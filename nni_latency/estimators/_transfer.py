@@ -291,7 +291,7 @@ class TransferEstimator(BaseEstimator, TransferCosts):
         return values, np.maximum(values - half, 0.0), values + half
 
     def save(self, path: str | Path) -> Path:
-        """Write the estimator as JSON, whole or not at all; `load` and `read_estimator` read it.
+        """Write the estimator as JSON, whole or not at all; `load` and `nni_latency.load_estimator` read it.
 
         The architectures of `fit_sources` are not kept: after reading, `suggest` has to be given some.
 
@@ -317,9 +317,9 @@ class TransferEstimator(BaseEstimator, TransferCosts):
         Raises
         ------
         FileFormatError
-            If the file is absent, truncated, altered, of another kind or of a newer version.
+            If the file is absent, truncated, altered, of another kind or of another version.
         """
-        state = read_transfer(Path(path))
+        state = read_transfer(path)
         confidence, check, seed = state.settings
         encoding = state.population.encoding
         estimator = cls(

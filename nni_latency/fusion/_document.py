@@ -108,7 +108,7 @@ def read_rules(path: str | Path, platform: Platform | None = None) -> FusionRule
     Raises
     ------
     FileFormatError
-        If the file is absent, truncated, altered, of another kind or of a newer version.
+        If the file is absent, truncated, altered, of another kind or of another version.
     MismatchError
         If the rules are those of another runtime than the platform's, or of another precision or version of it.
     """

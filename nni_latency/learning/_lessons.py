@@ -158,7 +158,7 @@ class KernelLesson(Lesson[MeasuredKernel, KernelPredictors]):
 
     def load(self, path: Path) -> KernelPredictors:
         """Read it."""
-        return KernelPredictors.load(path, types=loading.load_kernel_types())
+        return loading.load_kernel_predictors(path)
 
     def is_about(self, predictor: KernelPredictors) -> bool:
         """Whether the kernels of a predictor may be mixed with these."""

@@ -115,7 +115,7 @@ class BenchmarkPoints(TableHeader):
         Raises
         ------
         FileFormatError
-            If it is absent, truncated, altered, of another kind or of a newer version.
+            If it is absent, truncated, altered, of another kind or of another version.
         """
         return POINTS.load(path, cls._of_document)
 

@@ -364,7 +364,7 @@ class OperatorProfile(TableHeader, Tabular):
         Raises
         ------
         FileFormatError
-            If the file is absent, truncated, altered, of another kind or of a newer version.
+            If the file is absent, truncated, altered, of another kind or of another version.
         """
         return PROFILE.load(path, cls._of_document)
 

@@ -32,7 +32,6 @@ from ._plan import (
     measure_plan_of,
     network_plan,
 )
-from ._reading import read_table
 from ._rebuilding import rebuild_table
 from ._residency import Residency, fit_residency
 from ._shipped import find_table, shipped_table, shipped_tables, validation_path
@@ -111,7 +110,6 @@ __all__ = [
     "network_powers",
     "new_file",
     "operator_table_schema",
-    "read_table",
     "rebuild_table",
     "reference_networks",
     "scale_table",

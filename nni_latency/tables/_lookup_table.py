@@ -221,7 +221,7 @@ class LookupTable(SpaceTable):
         Raises
         ------
         FileFormatError
-            If the file is absent, truncated, altered, of another kind or of a newer version.
+            If the file is absent, truncated, altered, of another kind or of another version.
         """
         return TABLE.load(path, cls._of_document)
 

@@ -175,7 +175,7 @@ class OperatorTable(SpaceTable):
         Raises
         ------
         FileFormatError
-            If the file is absent, truncated, altered, of another kind or of a newer version.
+            If the file is absent, truncated, altered, of another kind or of another version.
         """
         return OPERATOR_TABLE.load(path, cls._of_document)
 

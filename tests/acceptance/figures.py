@@ -28,6 +28,7 @@ import torch
 from nni_latency import FBNetSpace
 from nni_latency.database import open_store
 from nni_latency.datasets import SHIPPED_NAME, NetworkEntry, learn_network_kernels, load_networks, measured_networks
+from nni_latency.documents import load
 from nni_latency.estimators import ActsEstimator, TableEstimator, TransferEstimator, score
 from nni_latency.estimators.transfer import architectures_of, encoding_of, latencies_of, read_columns
 from nni_latency.graphs import GraphPredictor, MeasuredNetwork, families, shipped_predictor
@@ -44,7 +45,7 @@ from nni_latency.spaces import (
     network_of,
     plan_of,
 )
-from nni_latency.tables import LookupTable, OperatorTable, find_table, read_table, rebuild_table
+from nni_latency.tables import LookupTable, OperatorTable, find_table, rebuild_table
 
 with quiet_nni():
     from nni.nas.strategy import DARTS
@@ -120,7 +121,7 @@ def tables_from_raw_samples() -> Figures:
 
 
 def _rebuild(name: str) -> dict[str, tuple[float, float, float]]:
-    table = read_table(HERE / "data" / f"{name}.json")
+    table = load(HERE / "data" / f"{name}.json")
     with tempfile.TemporaryDirectory() as folder:
         database = Path(folder) / "raw.sqlite"
         database.write_bytes(gzip.decompress((HERE / "data" / f"{name}.sqlite.gz").read_bytes()))

@@ -16,7 +16,7 @@ import nni_latency
 from nni_latency.cli._saved_files import SAVED_FILES
 from nni_latency.cli._search_document import search_schema
 from nni_latency.datasets import load_networks
-from nni_latency.documents import DocumentFormat, format_of
+from nni_latency.documents import KINDS, DocumentFormat, SavedFile
 from nni_latency.errors import LatencyError
 from nni_latency.loading import load_estimator
 
@@ -36,13 +36,13 @@ def _formats():
 
 
 def test_every_kind_of_file_is_known():
-    assert _formats() == set(SAVED_FILES) == {*KEPT, *WRITTEN}
+    assert _formats() == set(KINDS) == set(SAVED_FILES) == {*KEPT, *WRITTEN}
 
 
 @pytest.mark.parametrize("name", [*KEPT, *WRITTEN])
 def test_every_kind_of_file_is_shown(run, files, name, monkeypatch):
     expected = {**KEPT, **WRITTEN}[name][1]
-    assert format_of(files[name]) == name
+    assert SavedFile(files[name]).kind == name
     assert expected in run("show", files[name]).stdout
     for width in WIDTHS:
         monkeypatch.setenv("COLUMNS", str(width))

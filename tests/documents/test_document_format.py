@@ -15,8 +15,8 @@ from nni_latency.documents import (
     NamedPlatformDocument,
     OperatorDocument,
     PlatformDocument,
+    SavedFile,
     StrictDocument,
-    format_of,
     render,
 )
 from nni_latency.errors import FileFormatError, InvalidValueError
@@ -70,8 +70,11 @@ def test_fault_of_a_value_that_something_is_made_of_is_one_of_the_file(path):
         LETTER.load(_write(path), lambda letter: letter.pages[0])
 
 
-def test_newer_version_says_how_to_update(path):
-    with pytest.raises(FileFormatError, match=r"^The letter '.*\.json' has version 2, this .* up to 1\. Update it"):
+def test_other_version_says_what_to_do(path):
+    with pytest.raises(
+        FileFormatError,
+        match=r"^The letter '.*\.json' has version 2, this .* up to 1\. It was .*write one$",
+    ):
         LETTER.read(_write(path, version=2))
 
 
@@ -153,12 +156,12 @@ def test_interruption_passes():
 )
 def test_format_is_found_wherever_it_stands(path, text, name):
     path.write_text(text)
-    assert format_of(path) == name
+    assert SavedFile(path).kind == name
 
 
 def test_file_that_can_not_be_read_has_no_format(path):
-    assert format_of(path) == ""
-    assert format_of(path.parent) == ""
+    assert SavedFile(path).kind == ""
+    assert SavedFile(path.parent).kind == ""
 
 
 @given(

@@ -20,10 +20,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from nni_latency.cli._saved_files import SAVED_FILES
 from nni_latency.cli._search_document import SEARCH
 from nni_latency.datasets import NetworkFile, PlatformLatencies, load_networks, save_networks
-from nni_latency.documents import format_of
+from nni_latency.documents import KINDS, SavedFile
 from nni_latency.energy import DeviceFacts, HeldOutOperator, MeasuredOperator, PortableModel
 from nni_latency.errors import InvalidValueError
 from nni_latency.estimators import ActsEstimator, Estimate, TransferEstimator
@@ -362,7 +361,7 @@ def _graph_predictors(draw):
         platforms_=tuple(draw(st.lists(platforms, min_size=size, max_size=size))),
         families_=draw(_tuples(texts)),
         kinds_=draw(_tuples(texts)),
-        unmeasured_spread_=draw(positive | st.just(np.inf)),
+        unmeasured_spread_=draw(st.floats(0, 100) | st.just(np.inf)),
         confidence=draw(shares),
         random_state=draw(counts),
         members_=known.members_[:1],
@@ -546,7 +545,7 @@ _UNORDERED = ("nni_latency.networks", "nni_latency.operator_profile", "nni_laten
 
 
 def test_every_kind_of_file_is_tried():
-    assert set(_KINDS) == set(SAVED_FILES)
+    assert set(_KINDS) == set(KINDS)
 
 
 @pytest.mark.parametrize("name", _KINDS)
@@ -558,7 +557,7 @@ def test_whatever_is_saved_is_loaded_and_equal(name, tmp_path):
     def check(item):
         path, again = tmp_path / "file", tmp_path / "again"
         save(item, path)
-        assert format_of(path) == name
+        assert SavedFile(path).kind == name
         loaded = load(path)
         assert state(loaded) == state(item)
         if name not in _UNORDERED:

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nni_latency.errors import InvalidValueError, MismatchError, MissingEntryError
-from nni_latency.estimators import TableEstimator, read_estimator
+from nni_latency.estimators import TableEstimator
+from nni_latency.loading import load_estimator
 from nni_latency.measurement import Protocol
 from nni_latency.operators import OpSpec
 from nni_latency.platforms import Platform
@@ -292,9 +293,9 @@ def test_plan_of_another_space_is_refused_and_both_are_named(fbnet_table):
         TableEstimator(fbnet_table).check_plan(other.measure_plan())
 
 
-def test_read_estimator_reads_what_was_saved(tmp_path):
+def test_load_estimator_reads_what_was_saved(tmp_path):
     path = _GAPS.save(tmp_path / "t.json")
-    estimator = read_estimator(path, missing="nearest")
+    estimator = load_estimator(path, missing="nearest")
     assert isinstance(estimator, TableEstimator)
     assert (estimator.table, estimator.missing) == (_GAPS, "nearest")
 

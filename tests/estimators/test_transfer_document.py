@@ -10,8 +10,9 @@ import pytest
 from devices import SPACE, costs_of, draw, known_devices, latencies_of
 
 from nni_latency import TableEstimator, load_estimator
+from nni_latency.documents import load
 from nni_latency.errors import FileFormatError
-from nni_latency.estimators import TransferEstimator, read_estimator, transfer_schema
+from nni_latency.estimators import TransferEstimator, transfer_schema
 from nni_latency.platforms import Platform
 
 NETWORKS = draw(60)
@@ -30,7 +31,7 @@ def saved(tmp_path_factory):
 @pytest.mark.slow
 def test_saved_transfer_predicts_the_same(saved):
     estimator, path = saved
-    again = read_estimator(path)
+    again = load(path)
     for ours, theirs in zip(estimator.predict_interval(NETWORKS), again.predict_interval(NETWORKS), strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-9)
     assert again.platform == Platform("new")

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from nni_latency.documents import load
 from nni_latency.errors import LatencyError
 from nni_latency.estimators import TransferEstimator
 from nni_latency.estimators.acts import ActsEstimator
 from nni_latency.micro_benchmarks import BenchmarkPoints
-from nni_latency.tables import read_table
 from nni_latency.validation import read_summary
 
 DATA = Path(__file__).parent / "data"
@@ -24,10 +24,10 @@ READERS = {
     "acts_1_published": ActsEstimator.load,
     "acts_1_refined": ActsEstimator.load,
     "benchmark_points_1": BenchmarkPoints.load,
-    "lookup_table_1": read_table,
-    "lookup_table_1_failures": read_table,
-    "operator_table_1": read_table,
-    "operator_table_1_names": read_table,
+    "lookup_table_1": load,
+    "lookup_table_1_failures": load,
+    "operator_table_1": load,
+    "operator_table_1_names": load,
     "transfer_1": TransferEstimator.load,
     "validation_1": read_summary,
 }

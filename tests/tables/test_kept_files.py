@@ -13,11 +13,12 @@ import numpy as np
 import pytest
 
 from nni_latency import load_estimator
+from nni_latency.documents import load
 from nni_latency.errors import FileFormatError
 from nni_latency.estimators import OperatorTableEstimator, TableEstimator, TransferEstimator
 from nni_latency.micro_benchmarks import BenchmarkPoints
 from nni_latency.operators import OpSpec
-from nni_latency.tables import LookupTable, OperatorTable, read_table
+from nni_latency.tables import LookupTable, OperatorTable
 from nni_latency.validation import read_summary
 
 _DATA = Path(__file__).parent / "data"
@@ -41,13 +42,13 @@ def test_lookup_table_costs_networks_what_it_did(name):
 
 
 def test_lookup_table_keeps_what_else_it_said():
-    table = read_table(_DATA / "lookup_table_1.json")
+    table = load(_DATA / "lookup_table_1.json")
     assert (table.space.name, table.rounds, len(table.drift)) == ("fbnet", 11, 11)
     assert table.residency.saving == 0.6
     assert table.reference == 0.012025369460614336
     assert set(table.conditions) == {"before", "after"}
     assert (table.campaign, table.package_version) == (None, None)
-    failed = read_table(_DATA / "lookup_table_1_failures.json")
+    failed = load(_DATA / "lookup_table_1_failures.json")
     assert failed.metric == "throughput"
     assert dict(failed["b"].failures) == {"y": "ValueError: broken"}
 
@@ -89,8 +90,8 @@ def test_table_of_operators_is_no_lookup_table_and_the_other_way_round():
 
 @pytest.mark.parametrize("name", [*_OPERATORS, "lookup_table_1", "lookup_table_1_failures"])
 def test_table_is_written_anew_without_a_change(tmp_path, name):
-    table = read_table(_DATA / f"{name}.json")
-    assert read_table(table.save(tmp_path / "new.json")) == table
+    table = load(_DATA / f"{name}.json")
+    assert load(table.save(tmp_path / "new.json")) == table
 
 
 def test_benchmark_points_are_what_they_were(tmp_path):

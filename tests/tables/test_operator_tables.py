@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from nni_latency.documents import load
 from nni_latency.errors import FileFormatError, InvalidValueError, MeasurementError
 from nni_latency.estimators import OperatorTableEstimator
 from nni_latency.measurement import MemoryStore, Protocol, Record, operator_times
@@ -24,7 +25,6 @@ from nni_latency.tables import (
     SpaceReference,
     build_operator_table,
     operator_table_schema,
-    read_table,
 )
 from nni_latency.tables._operator_entries import operator_entries
 from nni_latency.tables._operator_samples import OperatorSamples, Place
@@ -165,9 +165,9 @@ def test_a_table_is_not_replaced_unless_asked(plan, tmp_path):
 def test_a_table_survives_its_file(table, tmp_path):
     path = table.save(tmp_path / "saved.json")
     assert OperatorTable.load(path) == table
-    assert read_table(path) == table
+    assert load(path) == table
     lookup = LookupTable.from_latencies({"a": ["x"]}, {"a": {"x": 1e-3}})
-    assert read_table(lookup.save(tmp_path / "lookup.json")).layers == lookup.layers
+    assert load(lookup.save(tmp_path / "lookup.json")).layers == lookup.layers
 
 
 def test_a_table_of_infinite_attributes_survives_its_file(table, tmp_path):
@@ -214,7 +214,7 @@ def test_a_value_outside_its_interval_and_a_double_are_refused(table, tmp_path):
 def test_a_file_cut_off_is_refused(table, tmp_path):
     path = table.save(tmp_path / "cut.json")
     path.write_text(path.read_text()[:500])
-    for read in (OperatorTable.load, read_table):
+    for read in (OperatorTable.load, load):
         with pytest.raises(FileFormatError, match="is not whole JSON"):
             read(path)
 

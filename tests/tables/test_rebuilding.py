@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 from building import make_plan
 
+from nni_latency.documents import load
 from nni_latency.errors import MissingEntryError
 from nni_latency.measurement import MemoryStore, Protocol
 from nni_latency.spaces import make_space, operator_plan
-from nni_latency.tables import LookupTable, build_operator_table, build_table, read_table, rebuild_table
+from nni_latency.tables import LookupTable, build_operator_table, build_table, rebuild_table
 from nni_latency.testing import FakeRuntime
 
 _PROTOCOL = Protocol(rounds=8, time_budget=1e9, max_measure_execution_time=1e9)
@@ -44,7 +45,7 @@ def test_rebuilt_table_is_the_one_that_was_built(tmp_path, metric):
     store, runtime = MemoryStore(), FakeRuntime(latencies, noise=_noise())
     table = build_table(plan, runtime, _PROTOCOL, tmp_path / "t.json", metric=metric, store=store)
     before = store.version(), runtime.clock.now
-    rebuilt = rebuild_table(read_table(tmp_path / "t.json"), lambda: plan, store)
+    rebuilt = rebuild_table(load(tmp_path / "t.json"), lambda: plan, store)
     assert rebuilt == table
     assert (store.version(), runtime.clock.now) == before
 

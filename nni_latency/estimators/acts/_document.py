@@ -182,7 +182,7 @@ def write_acts(path: Path, fit: ActsFit) -> Path:
     return FIT.save(path, content)
 
 
-def read_acts(path: Path) -> ActsFit:
+def read_acts(path: str | Path) -> ActsFit:
     """Read a fit.
 
     Raises

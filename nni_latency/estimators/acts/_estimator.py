@@ -321,7 +321,7 @@ class ActsEstimator(RegressorMixin, BaseEstimator, LayerEstimator):
         FileFormatError
             If it is absent, truncated, altered, of another kind or of a newer version.
         """
-        fit = read_acts(Path(path))
+        fit = read_acts(path)
         estimator = cls(**fit.settings)
         for name in _LEARNED:
             setattr(estimator, f"{name}_", getattr(fit, name))

@@ -156,13 +156,13 @@ def write_transfer(path: Path, state: State) -> Path:
     return TRANSFER.save(path, content)
 
 
-def read_transfer(path: Path) -> State:
+def read_transfer(path: str | Path) -> State:
     """Read an estimator.
 
     Raises
     ------
     FileFormatError
-        If the file is absent, truncated, altered, of another kind or of a newer version.
+        If the file is absent, truncated, altered, of another kind or of another version.
     """
     return TRANSFER.load(path, _state)
 

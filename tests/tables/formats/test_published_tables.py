@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from nni_latency.documents import load
 from nni_latency.errors import InvalidValueError
 from nni_latency.estimators import OperatorTableEstimator, TableEstimator, estimate_selection
 from nni_latency.operators import OpSpec
 from nni_latency.spaces import FBNetSpace
-from nni_latency.tables import read_table
 from nni_latency.tables.formats import export_table, import_table
 
 FOLDER = Path(__file__).parents[4] / "shared" / "data" / "lookup-tables"
@@ -37,7 +37,7 @@ def test_a_published_table_goes_in_and_out_and_in_again(tmp_path, plan, name, ki
     done = import_table(FOLDER / name, space, unit=unit)
     assert (done.format, done.unmatched, done.left_out) == (kind, (), ())
     assert sum(len(getattr(entry, "names", "1")) for _, entry in done.table.places()) == count
-    loaded = read_table(done.table.save(tmp_path / "table.json"))
+    loaded = load(done.table.save(tmp_path / "table.json"))
     assert loaded == done.table
     assert export_table(loaded, kind, unit=unit, out=tmp_path / "out") == ()
     again = import_table(tmp_path / "out", space, unit=unit).table

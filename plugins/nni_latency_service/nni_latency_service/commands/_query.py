@@ -23,7 +23,7 @@ from nni_latency.cli._predictor_options import load_predictor
 from nni_latency.cli._report import Column, Grid, Report, ReportingCommand, print_report
 from nni_latency.cli._space_options import SpaceOptions
 from nni_latency.cli._supervision import user_code
-from nni_latency.documents import format_of
+from nni_latency.documents import SavedFile
 from nni_latency.errors import InvalidValueError, LatencyError, MissingEntryError, UnknownNameError, listed
 from nni_latency.platforms import Platform, ids_named
 from nni_latency.units import format_percent, format_seconds, parse_share
@@ -263,7 +263,7 @@ def load_predictors(names: tuple[str, ...]) -> dict[str, Any]:
 
 def _load_predictor(name: str) -> Any:
     path = loading.file_of(name)
-    is_graphs = path is not None and format_of(path) == _GRAPH_PREDICTOR
+    is_graphs = path is not None and SavedFile(path).kind == _GRAPH_PREDICTOR
     return load_predictor(name) if is_graphs else loading.load_estimator(name)
 
 

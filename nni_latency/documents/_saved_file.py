@@ -1,0 +1,115 @@
+"""`SavedFile`: a file that is read once and parsed once; it says which kind it is."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import zipfile
+from functools import cached_property
+from pathlib import Path
+from typing import Any, BinaryIO
+
+#: A format where it is JSON, and where it is JSON within JSON, as in the metadata of safetensors.
+_FORMAT = re.compile(r'\\?"format\\?"\s*:\s*\\?"(?P<name>nni_latency\.\w+)\\?"')
+
+#: How an archive begins; and where the JSON of a file of tensors begins, after its length.
+_ARCHIVE, _LENGTH = b"PK\x03\x04", 8
+
+#: Bytes of the first member of an archive, or of the header of tensors, at most.
+_MOST_BYTES = 2**28
+
+
+class SavedFile(os.PathLike[str]):
+    """A file, read when its content is asked for first and never again.
+
+    Of an archive the first member is read, of a file of tensors the header: the rest is left to what knows the kind.
+
+    Parameters
+    ----------
+    path : str or path
+        The file. It may be absent, which whoever loads it says.
+
+    Examples
+    --------
+    >>> from nni_latency.tables import shipped_tables
+    >>> SavedFile(next(iter(shipped_tables().values()))).kind
+    'nni_latency.lookup_table'
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+
+    @classmethod
+    def of(cls, path: str | os.PathLike[str]) -> SavedFile:
+        """Return the file of a path, or the file itself, with what was read of it."""
+        return path if isinstance(path, SavedFile) else cls(path)
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+    def __fspath__(self) -> str:
+        return str(self.path)
+
+    @property
+    def content(self) -> Any:
+        """The content as JSON.
+
+        Raises
+        ------
+        OSError
+            If the file cannot be read.
+        ValueError, RecursionError
+            If it is no JSON.
+        """
+        return self._parsed
+
+    @property
+    def member(self) -> str:
+        """Name of the member of an archive that was read; empty for other files, and for those that cannot be read."""
+        try:
+            return self._read[0]
+        except OSError:
+            return ""
+
+    @cached_property
+    def kind(self) -> str:
+        """The format that the file says it has, even where it is damaged; empty if it says nothing."""
+        try:
+            content = self._parsed
+        except OSError:
+            return ""
+        except (ValueError, RecursionError):
+            content = None
+        name = content.get("format") if isinstance(content, dict) else None
+        if isinstance(name, str) and name.startswith("nni_latency."):
+            return name
+        found = _FORMAT.search(self._read[1].decode(errors="replace"))
+        return found["name"] if found else ""
+
+    @cached_property
+    def _parsed(self) -> Any:
+        return json.loads(self._read[1].decode("utf-8"))
+
+    @cached_property
+    def _read(self) -> tuple[str, bytes]:
+        """Name of the member, and the bytes that say what the file is."""
+        with self.path.open("rb") as file:
+            beginning = file.read(_LENGTH + 1)
+            if beginning.startswith(_ARCHIVE):
+                return _first_member(file)
+            length = int.from_bytes(beginning[:_LENGTH], "little")
+            is_tensors = beginning[_LENGTH:] == b"{" and length < _MOST_BYTES
+            return "", beginning[_LENGTH:] + file.read(length - 1) if is_tensors else beginning + file.read()
+
+
+def _first_member(file: BinaryIO) -> tuple[str, bytes]:
+    """Return name and content of the first member of an archive; nothing of one that is damaged."""
+    try:
+        with zipfile.ZipFile(file) as archive:
+            first = next(iter(archive.infolist()), None)
+            if first is not None and first.file_size <= _MOST_BYTES:
+                return first.filename, archive.read(first)
+    except Exception:  # zipfile and zlib have errors of their own; whoever loads the archive says what is wrong
+        pass
+    return "", b""
