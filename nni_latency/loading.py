@@ -302,7 +302,7 @@ _ESTIMATORS = (
 )
 
 
-def load_kernel_predictors(path: str | os.PathLike[str]) -> kernels.KernelPredictors:
+def load_kernel_predictors(path: str | Path) -> kernels.KernelPredictors:
     """Load predictors of kernels, those of plugins too.
 
     Raises

@@ -38,8 +38,6 @@ class SearchDocument(BaseModel):
 
     model_config = ConfigDict(strict=True, allow_inf_nan=False)
 
-    format: str
-    version: int
     space: str
     space_arguments: dict[str, Any] = Field(default_factory=dict)
     input_shape: list[int] = Field(default_factory=list, description="what networks take on the device, batch first")
@@ -88,4 +86,5 @@ search_schema = SEARCH.schema
 
 def read_search(path: str | os.PathLike[str]) -> SearchDocument:
     """Read the record of a search."""
-    return SEARCH.load(path, SearchDocument.model_copy)
+    found: SearchDocument = SEARCH.load(path, SearchDocument.model_copy)
+    return found

@@ -48,7 +48,7 @@ def command(file: str, plot: Path | None, divided: DividedNetworkOptions) -> Non
 def _load(name: str, file: documents.SavedFile | None) -> tuple[Any, FileView]:
     if file is not None:
         if file.kind not in SAVED_FILES:
-            tables.find_table(file)
+            tables.find_table(file.path)
         found = documents.load(file)
         return found, SAVED_FILES[file.kind]
     found = loading.load_estimator(name)

@@ -54,10 +54,8 @@ class Archive:
 
     def header(self, file: SavedFile) -> NetworksDocument:
         """Return what is in the file, which is not opened again if it was read."""
-        content = self._json(HEADER, file)
-        NETWORKS.check(content, str(self.path))
-        with NETWORKS.valid(str(self.path)):
-            document: NetworksDocument = NETWORKS.parse(content)
+        data = file.data if file.member == HEADER else self._read(HEADER)
+        document: NetworksDocument = NETWORKS.parse_json(data, str(self.path))
         self.runs = tuple(document.runs)
         return document
 
@@ -84,11 +82,10 @@ class Archive:
                 for network, parts in content.items()
             }
 
-    def _json(self, name: str, file: SavedFile | None = None) -> Any:
-        known = file is not None and file.member == name
-        content = b"" if known else self._read(name)
+    def _json(self, name: str) -> Any:
+        content = self._read(name)
         try:
-            return file.content if file is not None and known else json.loads(content)
+            return json.loads(content)
         except (ValueError, RecursionError) as error:
             raise FileFormatError(
                 f"The data set {str(self.path)!r} is not valid: {name!r} is no JSON: {error}."

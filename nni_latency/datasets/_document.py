@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
@@ -53,8 +53,6 @@ class LatencyDocument(StrictDocument):
 class NetworksDocument(StrictDocument):
     """A data set of networks with latencies."""
 
-    format: Literal["nni_latency.networks"]
-    version: Literal[1]
     package_version: str | None = None
     runs: list[RunDocument]
     networks: list[NetworkDocument]

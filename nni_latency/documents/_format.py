@@ -8,10 +8,11 @@ import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
-from pydantic import ValidationError
+from pydantic import ValidationError, create_model
 
 from nni_latency.documents._saved_file import SavedFile
 from nni_latency.errors import FileFormatError, InvalidValueError, LatencyError
@@ -41,7 +42,7 @@ class DocumentFormat:
     remedy : str
         How to come by another one, to end a sentence.
     model : type of BaseModel, optional
-        What the content must be; without it a file is not read as a whole.
+        What the content must be, ``format`` and ``version`` apart.
 
     Examples
     --------
@@ -49,8 +50,8 @@ class DocumentFormat:
     >>> class Letter(BaseModel):
     ...     pages: int
     >>> letters = DocumentFormat("nni_latency.letter", 1, "letter", "a letter", "write it", model=Letter)
-    >>> letters.parse({"format": "nni_latency.letter", "version": 1, "pages": 2})
-    Letter(pages=2)
+    >>> letters.parse_json('{"format": "nni_latency.letter", "version": 1, "pages": 2}', "letter.json").pages
+    2
     """
 
     name: str
@@ -67,7 +68,7 @@ class DocumentFormat:
 
     def schema(self) -> Content:
         """Return the JSON schema of the content."""
-        schema: Content = self.model.model_json_schema()
+        schema: Content = self._whole.model_json_schema()
         return schema
 
     def load(self, path: str | os.PathLike[str], make: Callable[[Any], Made]) -> Made:
@@ -87,13 +88,42 @@ class DocumentFormat:
         """
         file = SavedFile.of(path)
         with readable(file.path, self.what):
-            content = self.read(file)
+            document = self.parse_json(self._data(file), str(file))
             with self.valid(str(file)):
-                return make(self.parse(content))
+                return make(document)
 
     def parse(self, content: Content) -> Any:
-        """Check the content of a file."""
-        return self.model.model_validate(content)
+        """Check the content of a file that is not JSON as a whole."""
+        return self._whole.model_validate(content)
+
+    def parse_json(self, data: str | bytes, origin: str) -> Any:
+        """Check the content of a file, and return it as the model.
+
+        Parameters
+        ----------
+        data : str or bytes
+            The JSON.
+        origin : str
+            Where it was read, for the message.
+
+        Raises
+        ------
+        FileFormatError
+            If it is not whole, of another kind, of another version, or not valid.
+        """
+        try:
+            return self._whole.model_validate_json(data)
+        except ValidationError as error:
+            # Whatever else is wrong counts for less than that.
+            self.check(self._json(data, origin), origin)
+            with self.valid(origin):
+                raise error
+
+    @cached_property
+    def _whole(self) -> Any:
+        """The model with the fields that say what the file is."""
+        head: Any = {"format": (Literal[self.name], ...), "version": (Literal[self.version], ...)}
+        return create_model(self.model.__name__, __base__=self.model, __doc__=self.model.__doc__, **head)
 
     def save(
         self, path: str | Path, fields: Mapping[str, Any], lists: Mapping[str, Iterable[str]] | None = None
@@ -115,8 +145,7 @@ class DocumentFormat:
 
     def check_content(self, content: Any) -> None:
         """Raise `ValueError` if the content of a file to be written is not what is read from one."""
-        json.dumps(content, ensure_ascii=False).encode()
-        self.model.model_validate(content)
+        self._whole.model_validate_json(json.dumps(content, ensure_ascii=False).encode())
 
     @contextlib.contextmanager
     def writable(self, origin: str) -> Iterator[None]:
@@ -141,7 +170,7 @@ class DocumentFormat:
             If it is absent, truncated, of another kind or of another version.
         """
         file = SavedFile.of(path)
-        return self.check(self._load(file), str(file))
+        return self.check(self._json(self._data(file), str(file)), str(file))
 
     def check(self, content: Any, origin: str) -> Content:
         """Return the content of a file if its format is this one, and its version not a higher one.
@@ -188,19 +217,24 @@ class DocumentFormat:
         except (LatencyError, TypeError, ValueError, LookupError, ArithmeticError) as error:
             raise FileFormatError(f"The {self.noun} {origin!r} is not valid: {_short(str(error))}") from error
 
-    def _load(self, file: SavedFile) -> Any:
+    def _data(self, file: SavedFile) -> bytes:
         try:
-            return file.content
-        except (OSError, UnicodeDecodeError) as error:
-            reason = getattr(error, "strerror", None) or "it is not text"
-            raise FileFormatError(f"Cannot read the {self.noun} {str(file)!r}: {reason}.") from error
+            return file.data
+        except OSError as error:
+            raise FileFormatError(f"Cannot read the {self.noun} {str(file)!r}: {error.strerror or error}.") from error
+
+    def _json(self, data: str | bytes, origin: str) -> Any:
+        try:
+            return json.loads(data if isinstance(data, str) else data.decode())
+        except UnicodeDecodeError as error:
+            raise FileFormatError(f"Cannot read the {self.noun} {origin!r}: it is not text.") from error
         except json.JSONDecodeError as error:
             raise FileFormatError(
-                f"The {self.noun} {str(file)!r} is not whole JSON (line {error.lineno}: {error.msg}). It may have been "
+                f"The {self.noun} {origin!r} is not whole JSON (line {error.lineno}: {error.msg}). It may have been "
                 f"cut off while it was copied: take it again from where it came, or {self.remedy}"
             ) from error
         except (ValueError, RecursionError) as error:
-            raise FileFormatError(f"The {self.noun} {str(file)!r} is not JSON that can be read: {error}.") from error
+            raise FileFormatError(f"The {self.noun} {origin!r} is not JSON that can be read: {error}.") from error
 
 
 def _short(text: str) -> str:
@@ -223,7 +257,10 @@ def explain(error: ValidationError) -> str:
     first, *others = error.errors()
     place = ".".join(map(str, first["loc"])) or "the document"
     more = f" (and {len(others)} more)" if others else ""
-    return f"{place}: {first['msg']}. Got {str(first['input'])[:_SHOWN]!r}{more}."
+    cause = first.get("ctx", {}).get("error")
+    reason = first["msg"] if cause is None else _short(str(cause)).rstrip(".")
+    got = "" if isinstance(cause, LatencyError) else f". Got {str(first['input'])[:_SHOWN]!r}"
+    return f"{place}: {reason}{got}{more}."
 
 
 def render(fields: Mapping[str, Any], lists: Mapping[str, Iterable[str]] | None = None) -> str:

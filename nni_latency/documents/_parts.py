@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated
+from collections.abc import Sequence
+from typing import Annotated, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt
 
 from nni_latency.operators import LARGEST_TENSOR, OpSpec
 from nni_latency.platforms import Platform
 
+_Sizes = TypeVar("_Sizes", bound=Sequence[int])
 
-def _check_shape(shape: list[int]) -> list[int]:
+
+def check_shape(shape: _Sizes) -> _Sizes:
+    """Raise `ValueError` for a tensor that nobody has."""
     if math.prod(shape) > LARGEST_TENSOR:
         raise ValueError(f"a tensor of {'x'.join(map(str, shape))} has more than 2^40 numbers")
     return shape
 
 
 #: Shape of an input, batch first.
-Shape = Annotated[list[PositiveInt], Field(min_length=1, max_length=16), AfterValidator(_check_shape)]
+Shape = Annotated[list[PositiveInt], Field(min_length=1, max_length=16), AfterValidator(check_shape)]
 
 
 class StrictDocument(BaseModel):

@@ -1,14 +1,13 @@
-"""`SavedFile`: a file that is read once and parsed once; it says which kind it is."""
+"""`SavedFile`: a file that is read once, and says which kind it is."""
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import zipfile
 from functools import cached_property
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 #: A format where it is JSON, and where it is JSON within JSON, as in the metadata of safetensors.
 _FORMAT = re.compile(r'\\?"format\\?"\s*:\s*\\?"(?P<name>nni_latency\.\w+)\\?"')
@@ -52,17 +51,15 @@ class SavedFile(os.PathLike[str]):
         return str(self.path)
 
     @property
-    def content(self) -> Any:
-        """The content as JSON.
+    def data(self) -> bytes:
+        """What says what the file is: all of it, the first member of an archive, or the header of tensors.
 
         Raises
         ------
         OSError
             If the file cannot be read.
-        ValueError, RecursionError
-            If it is no JSON.
         """
-        return self._parsed
+        return self._read[1]
 
     @property
     def member(self) -> str:
@@ -76,20 +73,10 @@ class SavedFile(os.PathLike[str]):
     def kind(self) -> str:
         """The format that the file says it has, even where it is damaged; empty if it says nothing."""
         try:
-            content = self._parsed
+            found = _FORMAT.search(self.data.decode(errors="replace"))
         except OSError:
             return ""
-        except (ValueError, RecursionError):
-            content = None
-        name = content.get("format") if isinstance(content, dict) else None
-        if isinstance(name, str) and name.startswith("nni_latency."):
-            return name
-        found = _FORMAT.search(self._read[1].decode(errors="replace"))
         return found["name"] if found else ""
-
-    @cached_property
-    def _parsed(self) -> Any:
-        return json.loads(self._read[1].decode("utf-8"))
 
     @cached_property
     def _read(self) -> tuple[str, bytes]:

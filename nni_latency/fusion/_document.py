@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import Field, NonNegativeFloat, PositiveInt
 
@@ -37,8 +37,6 @@ class RuleDocument(StrictDocument):
 class FusionDocument(StrictDocument):
     """What one runtime runs as one kernel."""
 
-    format: Literal["nni_latency.fusion"]
-    version: Literal[1]
     platform: NamedPlatformDocument
     constant: NonNegativeFloat = Field(description="what the runtime adds to every run of a network [s]")
     failures: dict[str, str] = Field(description="kinds that could not be tried, and why")

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 from pydantic import Field, model_validator
 
-from nni_latency.documents import DocumentFormat, OperatorDocument, Shape
+from nni_latency.documents import DocumentFormat, Operator, ShapeTuple
 from nni_latency.tables import CountedDocument, HeaderDocument
 
 #: Name of the predefined blocks.
@@ -18,8 +16,8 @@ class PointDocument(CountedDocument):
 
     block: str
     kind: str
-    input_shape: Shape = Field(description="batch first")
-    ops: list[OperatorDocument] = Field(min_length=1)
+    input_shape: ShapeTuple = Field(description="batch first")
+    ops: tuple[Operator, ...] = Field(min_length=1)
 
     @model_validator(mode="after")
     def _interval_encloses_value(self) -> PointDocument:
@@ -31,8 +29,6 @@ class PointDocument(CountedDocument):
 class PointsDocument(HeaderDocument):
     """Blocks and what they took on one platform."""
 
-    format: Literal["nni_latency.benchmark_points"]
-    version: Literal[1]
     failures: dict[str, str] = Field(default_factory=dict, description="blocks with no larger batch size, and why")
     points: list[PointDocument]
 

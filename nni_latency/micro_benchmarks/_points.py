@@ -156,7 +156,4 @@ def _content(point: BenchmarkPoint) -> dict[str, Any]:
 
 
 def _point(document: PointDocument) -> BenchmarkPoint:
-    fields = {name: getattr(document, name) for name in _PLAIN}
-    return BenchmarkPoint(
-        **{**fields, "input_shape": tuple(document.input_shape)}, ops=tuple(op.to_op() for op in document.ops)
-    )
+    return BenchmarkPoint(**{name: getattr(document, name) for name in (*_PLAIN, "ops")})

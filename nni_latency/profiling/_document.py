@@ -1,66 +1,136 @@
-"""The file of an operator profile: versioned JSON, checked by pydantic, one line a model and one an operator."""
+"""Operators and models as they stand in the file of a profile: versioned JSON, one line a model and one an operator."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated
 
-from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 
-from nni_latency.documents import DocumentFormat, OperatorDocument, StrictDocument
-from nni_latency.tables import CostDocument, HeaderDocument
+from nni_latency.costs import Cost
+from nni_latency.documents import RECORD, DocumentFormat, Operator
+from nni_latency.operators import family_of
+from nni_latency.tables import HeaderDocument
 
-#: Number of an operator in the list of them, how often it runs, and what all of its runs take [s].
-_Part = Annotated[tuple[NonNegativeInt, PositiveInt, PositiveFloat], Field(strict=False)]
+#: How an operator runs alone: again and again on one input, or on inputs and weights that come from memory.
+_Way = Annotated[str, Field(pattern="^(reused|memory)$")]
 
-
-class _TimedDocument(CostDocument):
-    """A latency with a power."""
-
-    watts: PositiveFloat | None = Field(None, description="mean power [W]; null where no meter was read")
-
-
-class ProfiledOperatorDocument(StrictDocument):
-    """An operator, and what it takes alone."""
-
-    op: OperatorDocument
-    reused: _TimedDocument | None = Field(None, description="again and again on one input")
-    memory: _TimedDocument | None = Field(None, description="on inputs and weights that come from memory")
+_Watts = Annotated[PositiveFloat | None, Field(description="mean power [W]; null where no meter was read")]
 
 
-class ModelDocument(_TimedDocument):
-    """A whole model, and what its operators take in it."""
+@dataclass(frozen=True)
+class AloneCost(Cost):
+    """What an operator takes alone. Immutable.
+
+    Parameters
+    ----------
+    value, low, high : float
+        Latency of one run and its interval [s].
+    watts : float or None
+        Mean power [W]; None where no meter was read.
+    n_samples : int
+        Loops behind it.
+    """
+
+    watts: _Watts = None
+    n_samples: NonNegativeInt = 0
+
+    __pydantic_config__ = RECORD
+
+
+@dataclass(frozen=True)
+class ProfiledOperator:
+    """An operator of one or several models. Immutable.
+
+    Parameters
+    ----------
+    op : OpSpec
+        What it computes.
+    alone : mapping of str to AloneCost
+        What it takes alone, by whether it reuses one input, ``reused``, or takes them from memory, ``memory``; empty
+        where that was not measured.
+    """
+
+    op: Operator
+    alone: Mapping[_Way, AloneCost] = field(default_factory=dict)
+
+    __pydantic_config__ = RECORD
+
+    @property
+    def kind(self) -> str:
+        """Kind of the operator; of a convolution with its form."""
+        return family_of(self.op)
+
+    @property
+    def watts(self) -> float | None:
+        """Mean power alone [W], from memory where that is known; None where no meter was read."""
+        for way in ("memory", "reused"):
+            if way in self.alone and self.alone[way].watts is not None:
+                return self.alone[way].watts
+        return None
+
+
+@dataclass(frozen=True)
+class Part:
+    """How often an operator runs in a model, and what all of its runs take there together [s]. Immutable."""
+
+    count: PositiveInt
+    seconds: PositiveFloat
+
+    __pydantic_config__ = RECORD
+
+
+@dataclass(frozen=True)
+class ModelProfile(Cost):
+    """A whole model, and its operators as they run in it. Immutable.
+
+    Parameters
+    ----------
+    value, low, high : float
+        Latency and its interval [s].
+    name : str
+        What it is called.
+    inputs : tuple of tuple of int
+        Shapes of its inputs.
+    marked : float
+        What its operators took with a mark after each of them, added up [s].
+    parts : mapping of str to Part
+        By the key of an operator; their times add up to the latency.
+    watts : float or None
+        Mean power [W]; None where no meter was read.
+    n_samples : int
+        Runs behind it.
+    """
 
     name: str
-    inputs: list[list[NonNegativeInt]] = Field(description="shapes")
-    marked: PositiveFloat = Field(description="sum of its operators with a mark after each [s]")
-    parts: list[_Part] = Field(
-        min_length=1, description="number of an operator, how often it runs, and what all of its runs take [s]"
-    )
+    inputs: tuple[tuple[NonNegativeInt, ...], ...]
+    marked: Annotated[PositiveFloat, Field(description="sum of its operators with a mark after each [s]")]
+    parts: Annotated[Mapping[str, Part], Field(min_length=1, description="by the key of an operator")]
+    watts: _Watts = None
+    n_samples: NonNegativeInt = 0
+
+    __pydantic_config__ = RECORD
+
+    @property
+    def joules(self) -> float | None:
+        """Energy of a run [J], gross."""
+        return None if self.watts is None else self.value * self.watts
 
 
 class ProfileDocument(HeaderDocument):
     """Operators of several models on one platform."""
 
-    format: Literal["nni_latency.operator_profile"]
-    version: Literal[1]
     batch_size: PositiveInt
     target: float = Field(gt=0, le=1, description="share of every model that was to be attributed")
-    significant: list[str] = Field(default_factory=list, description="kinds of operators that were chosen for that")
+    significant: tuple[str, ...] = Field(default=(), description="kinds of operators that were chosen for that")
     failures: dict[str, str] = Field(
         default_factory=dict, description="models, and operators alone, that could not be measured, and why"
     )
     meter: str | None = Field(None, description="what read the energy")
     assumption: str | None = Field(None, description="what that assumes instead of measuring it")
-    models: list[ModelDocument] = Field(min_length=1)
-    operators: list[ProfiledOperatorDocument] = Field(min_length=1)
-
-    @model_validator(mode="after")
-    def _parts_are_operators(self) -> ProfileDocument:
-        for model in self.models:
-            wrong = next((number for number, _, _ in model.parts if number >= len(self.operators)), None)
-            if wrong is not None:
-                raise ValueError(f"the model {model.name!r} has an operator {wrong} of {len(self.operators)}")
-        return self
+    models: tuple[ModelProfile, ...] = Field(min_length=1)
+    operators: tuple[ProfiledOperator, ...] = Field(min_length=1)
 
 
 PROFILE = DocumentFormat(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections import defaultdict
 from collections.abc import Mapping
@@ -11,12 +10,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from nni_latency.costs import Cost
+from nni_latency.documents import line
 from nni_latency.energy import MeasuredOperator
 from nni_latency.errors import InvalidValueError
 from nni_latency.notebook import Tabular
-from nni_latency.operators import OpSpec, family_of
-from nni_latency.profiling._document import PROFILE, ProfileDocument
+from nni_latency.profiling._document import PROFILE, ModelProfile, ProfileDocument, ProfiledOperator
 from nni_latency.tables import OPERATORS, SpaceReference, TableHeader
 from nni_latency.units import number_of
 
@@ -27,95 +25,8 @@ METRICS = ("latency", "energy")
 _USUAL = 0.1
 
 
-@dataclass(frozen=True)
-class AloneCost(Cost):
-    """What an operator takes alone. Immutable.
-
-    Parameters
-    ----------
-    value, low, high : float
-        Latency of one run and its interval [s].
-    watts : float or None
-        Mean power [W]; None where no meter was read.
-    n_samples : int
-        Loops behind it.
-    """
-
-    watts: float | None = None
-    n_samples: int = 0
-
-
-@dataclass(frozen=True)
-class ProfiledOperator:
-    """An operator of one or several models. Immutable.
-
-    Parameters
-    ----------
-    op : OpSpec
-        What it computes.
-    alone : mapping of str to AloneCost
-        What it takes alone, by whether it reuses one input, ``reused``, or takes them from memory, ``memory``; empty
-        where that was not measured.
-    """
-
-    op: OpSpec
-    alone: Mapping[str, AloneCost] = field(default_factory=dict)
-
-    @property
-    def kind(self) -> str:
-        """Kind of the operator; of a convolution with its form."""
-        return family_of(self.op)
-
-    @property
-    def watts(self) -> float | None:
-        """Mean power alone [W], from memory where that is known; None where no meter was read."""
-        for way in ("memory", "reused"):
-            if way in self.alone and self.alone[way].watts is not None:
-                return self.alone[way].watts
-        return None
-
-
-@dataclass(frozen=True)
-class Part:
-    """How often an operator runs in a model, and what all of its runs take there together [s]. Immutable."""
-
-    count: int
-    seconds: float
-
-
-@dataclass(frozen=True)
-class ModelProfile(Cost):
-    """A whole model, and its operators as they run in it. Immutable.
-
-    Parameters
-    ----------
-    value, low, high : float
-        Latency and its interval [s].
-    name : str
-        What it is called.
-    inputs : tuple of tuple of int
-        Shapes of its inputs.
-    marked : float
-        What its operators took with a mark after each of them, added up [s].
-    parts : mapping of str to Part
-        By the key of an operator; their times add up to the latency.
-    watts : float or None
-        Mean power [W]; None where no meter was read.
-    n_samples : int
-        Runs behind it.
-    """
-
-    name: str
-    inputs: tuple[tuple[int, ...], ...]
-    marked: float
-    parts: Mapping[str, Part]
-    watts: float | None = None
-    n_samples: int = 0
-
-    @property
-    def joules(self) -> float | None:
-        """Energy of a run [J], gross."""
-        return None if self.watts is None else self.value * self.watts
+#: What of a profile stands in its file beside the header.
+_FIELDS = ("batch_size", "target", "significant", "failures", "meter", "assumption", "models", "operators")
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -334,28 +245,9 @@ class OperatorProfile(TableHeader, Tabular):
         OutputError
             If it cannot be written.
         """
-        numbers = {item.op.op_key: number for number, item in enumerate(self.operators)}
-        content = {
-            **self.header_content(),
-            "batch_size": self.batch_size,
-            "target": self.target,
-            "significant": list(self.significant),
-            "failures": dict(self.failures),
-            "meter": self.meter,
-            "assumption": self.assumption,
-        }
-        models = [
-            {
-                **vars(model),
-                "inputs": [list(shape) for shape in model.inputs],
-                "parts": [[numbers[key], part.count, part.seconds] for key, part in model.parts.items()],
-            }
-            for model in self.models
-        ]
-        operators = [
-            {"op": item.op.as_dict(), **{way: vars(item.alone[way]) for way in item.alone}} for item in self.operators
-        ]
-        return PROFILE.save(path, content, {"models": map(_line, models), "operators": map(_line, operators)})
+        content = {name: getattr(self, name) for name in _FIELDS[:-2]}
+        content |= {**self.header_content(), "failures": dict(self.failures)}
+        return PROFILE.save(path, content, {name: map(line, getattr(self, name)) for name in _FIELDS[-2:]})
 
     @classmethod
     def load(cls, path: str | Path) -> OperatorProfile:
@@ -370,33 +262,4 @@ class OperatorProfile(TableHeader, Tabular):
 
     @classmethod
     def _of_document(cls, document: ProfileDocument) -> OperatorProfile:
-        operators = tuple(
-            ProfiledOperator(
-                item.op.to_op(),
-                {
-                    way: AloneCost(**dict(cost))
-                    for way, cost in (("reused", item.reused), ("memory", item.memory))
-                    if cost is not None
-                },
-            )
-            for item in document.operators
-        )
-        keys = [item.op.op_key for item in operators]
-        models = tuple(
-            ModelProfile(
-                **{
-                    **dict(item),
-                    "inputs": tuple(map(tuple, item.inputs)),
-                    "parts": {keys[number]: Part(count, seconds) for number, count, seconds in item.parts},
-                }
-            )
-            for item in document.models
-        )
-        plain = {name: getattr(document, name) for name in ("batch_size", "target", "failures", "meter", "assumption")}
-        return cls(
-            **document.header(), **plain, models=models, operators=operators, significant=tuple(document.significant)
-        )
-
-
-def _line(content: Mapping[str, Any]) -> str:
-    return json.dumps(content, allow_nan=False)
+        return cls(**document.header(), **{name: getattr(document, name) for name in _FIELDS})

@@ -9,6 +9,7 @@ from ._header import CostDocument, CountedDocument, HeaderDocument, SpaceDocumen
 from ._known_costs import CachedCost, KnownCosts
 from ._layer_schedule import LayerSchedule, candidate_subjects
 from ._lookup_table import LookupTable
+from ._measured import MeasuredNetwork
 from ._memory_table import as_throughput, count_table
 from ._networks import NetworkMeasurements, NetworkTimes, measure_networks, reference_networks
 from ._operator_builder import build_operator_table, check_operator_metric, check_sees_calls
@@ -17,7 +18,7 @@ from ._operator_energy import energy_of_operators
 from ._operator_entries import OperatorEntry
 from ._operator_plan import OperatorPlan, PlannedNetwork
 from ._operator_samples import OperatorSamples
-from ._operator_table import UNKNOWN, MeasuredNetwork, OperatorTable, named_operators
+from ._operator_table import UNKNOWN, OperatorTable, named_operators
 from ._plan import (
     HEAD_ONLY,
     OPERATORS,

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 from pydantic import Field, PositiveFloat, model_validator
 
-from nni_latency.documents import DocumentFormat, OperatorDocument, Shape, StrictDocument
+from nni_latency.documents import DocumentFormat, Operator, ShapeTuple, StrictDocument
 from nni_latency.tables._header import CountedDocument, HeaderDocument
 
 
@@ -14,7 +12,7 @@ class EntryDocument(CountedDocument):
     """What a candidate costs, and what it computes."""
 
     n_dropped: int = Field(0, ge=0, description="samples trimmed away")
-    op: OperatorDocument | None = None
+    op: Operator | None = None
 
 
 class LayerDocument(StrictDocument):
@@ -45,9 +43,7 @@ class LayerDocument(StrictDocument):
 class TableDocument(HeaderDocument):
     """A lookup table: what the candidates of a space cost on one platform."""
 
-    format: Literal["nni_latency.lookup_table"]
-    version: Literal[1]
-    input_shape: Shape = Field(description="of the network's input, batch first")
+    input_shape: ShapeTuple = Field(description="of the network's input, batch first")
     reference: PositiveFloat | None = Field(None, description="time of the space's reference network [s]")
     layers: list[LayerDocument] = Field(min_length=1)
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from importlib.metadata import version
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import Field, JsonValue, PositiveFloat, model_validator
 
-from nni_latency.documents import NamedPlatformDocument, StrictDocument
+from nni_latency.documents import InFile, NamedPlatform, StrictDocument
 from nni_latency.errors import InvalidValueError, MismatchError
 from nni_latency.measurement import Protocol
 from nni_latency.notebook import Tabular
@@ -147,11 +147,8 @@ class SpaceDocument(StrictDocument):
         return SpaceReference(self.name, self.arguments)  # type: ignore[arg-type]
 
 
-class ResidencyDocument(StrictDocument):
-    """What small networks save because their data stay in the cache."""
-
-    saving: float = Field(ge=0, lt=1, description="share saved by a network that takes no time at all")
-    scale: PositiveFloat = Field(description="sum over which the saving fades, in the table's unit")
+#: A space, in the file of a table.
+Space = Annotated[SpaceReference, InFile(SpaceDocument, SpaceDocument.to_space, SpaceReference.as_dict)]
 
 
 class CostDocument(StrictDocument):
@@ -184,9 +181,9 @@ class HeaderDocument(StrictDocument):
     nni_latency: str | None = Field(None, description="version of the package that made the table")
     metric: str
     unit: str = Field(description="SI unit of every value")
-    space: SpaceDocument
-    platform: NamedPlatformDocument
-    protocol: dict[str, int | float] | None = Field(None, description="how it was measured; null for other numbers")
+    space: Space
+    platform: NamedPlatform
+    protocol: Protocol | None = Field(None, description="how it was measured; null for other numbers")
     rounds: int = Field(0, ge=0)
     duration: float = Field(0.0, ge=0, description="time spent measuring [s]")
     calibration: PositiveFloat = Field(1.0, le=1e15, description="factor on the sum of entries")
@@ -194,14 +191,14 @@ class HeaderDocument(StrictDocument):
         None, description="relative standard deviation of whole networks from what the table says, beyond chance"
     )
     campaign: str | None = Field(None, description="measuring campaign in the database that the table is derived from")
-    residency: ResidencyDocument | None = Field(None, description="for the calibrated sum; null for none")
-    drift: list[PositiveFloat] = Field(
-        default_factory=list, description="median time of the reference operator in every round [s]"
+    residency: Residency | None = Field(None, description="for the calibrated sum; null for none")
+    drift: tuple[PositiveFloat, ...] = Field(
+        default=(), description="median time of the reference operator in every round [s]"
     )
     conditions: dict[str, dict[str, bool | int | float | str | list[int | float | str]]] = Field(
         default_factory=dict, description="what the machine was like before and after"
     )
-    remarks: list[str] = Field(default_factory=list, description="what was unstable, and what to do about it")
+    remarks: tuple[str, ...] = Field(default=(), description="what was unstable, and what to do about it")
 
     @model_validator(mode="after")
     def _unit_fits_metric(self) -> HeaderDocument:
@@ -211,15 +208,5 @@ class HeaderDocument(StrictDocument):
 
     def header(self) -> dict[str, Any]:
         """Return what `TableHeader` takes."""
-        return {
-            "package_version": self.nni_latency,
-            "metric": self.metric,
-            "space": self.space.to_space(),
-            "platform": self.platform.to_platform(),
-            "protocol": None if self.protocol is None else Protocol(**self.protocol),  # type: ignore[arg-type]
-            **{name: getattr(self, name) for name in _PLAIN},
-            "residency": self.residency and Residency(self.residency.saving, self.residency.scale),
-            "drift": tuple(self.drift),
-            "conditions": self.conditions,
-            "remarks": tuple(self.remarks),
-        }
+        names = (field.name for field in fields(TableHeader) if field.name != "package_version")
+        return {"package_version": self.nni_latency, **{name: getattr(self, name) for name in names}}

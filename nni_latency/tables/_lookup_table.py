@@ -230,7 +230,7 @@ class LookupTable(SpaceTable):
         return cls(
             **document.header(),
             layers=tuple(map(TableLayer.of_document, document.layers)),
-            input_shape=tuple(document.input_shape),
+            input_shape=document.input_shape,
             reference=document.reference,
         )
 

@@ -6,11 +6,14 @@ import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field, NonNegativeInt
 
 from nni_latency.costs import NORMAL, Cost
+from nni_latency.documents import RECORD, Operator
 from nni_latency.errors import InvalidValueError
 from nni_latency.operators import Features, OpSpec, work_of
 from nni_latency.tables._operator_samples import Place
@@ -51,13 +54,14 @@ class OperatorEntry(Cost):
         If the value is not positive and finite, or lies outside its interval.
     """
 
-    op: OpSpec
-    n_samples: int = 0
-    n_places: int = 0
-    n_networks: int = 0
-    names: tuple[str, ...] = ()
+    op: Operator
+    n_samples: NonNegativeInt = 0
+    n_places: Annotated[NonNegativeInt, Field(description="places in networks where it was timed")] = 0
+    n_networks: Annotated[NonNegativeInt, Field(description="networks with such a place")] = 0
+    names: Annotated[tuple[str, ...], Field(description="what files of other projects call it")] = ()
 
     _finite = True
+    __pydantic_config__ = RECORD
 
     def __post_init__(self) -> None:
         super().__post_init__()

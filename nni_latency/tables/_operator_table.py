@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -11,12 +9,13 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from nni_latency.costs import Cost
+from nni_latency.documents import line
 from nni_latency.errors import InvalidValueError
 from nni_latency.notebook import bar_chart
 from nni_latency.operators import OpSpec, family_of
 from nni_latency.tables._entry import Entry
 from nni_latency.tables._header import SpaceTable
+from nni_latency.tables._measured import MeasuredNetwork
 from nni_latency.tables._operator_document import OPERATOR_TABLE, OperatorTableDocument
 from nni_latency.tables._operator_entries import OperatorEntry
 from nni_latency.units import cost_row, format_metric, number_of
@@ -26,38 +25,6 @@ UNKNOWN = "unknown"
 
 #: Operators that a notebook shows.
 _DRAWN = 20
-
-
-@dataclass(frozen=True, kw_only=True)
-class MeasuredNetwork(Cost):
-    """One network that was measured for a table of operators. Immutable.
-
-    Parameters
-    ----------
-    value, low, high : float
-        Cost of unmarked runs of the whole network and its interval, in the unit of the table's metric.
-    sample : mapping
-        Its choices, ``{label: choice}``.
-    entries : float
-        Sum of its operators' entries, before calibration.
-    n_samples : int
-        Timed runs.
-    """
-
-    sample: Mapping[str, Any]
-    entries: float
-    n_samples: int = 0
-
-    _finite = True
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not (self.low > 0 and 0 < self.entries < math.inf):
-            raise InvalidValueError(f"The costs of a network must be positive and finite. Got {self}.")
-
-    def scaled(self, factor: float) -> MeasuredNetwork:
-        """Return the same network at costs that are `factor` times as large."""
-        return replace(super().scaled(factor), entries=factor * self.entries)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -163,10 +130,8 @@ class OperatorTable(SpaceTable):
             "coverage": self.coverage,
             "failures": dict(self.failures),
         }
-        networks = [{**vars(network), "sample": dict(network.sample)} for network in self.networks]
-        return OPERATOR_TABLE.save(
-            path, content, {"networks": map(_line, networks), "entries": map(_line, map(_entry_content, self.entries))}
-        )
+        lists = {"networks": map(line, self.networks), "entries": map(line, self.entries)}
+        return OPERATOR_TABLE.save(path, content, lists)
 
     @classmethod
     def load(cls, path: str | Path) -> OperatorTable:
@@ -181,26 +146,8 @@ class OperatorTable(SpaceTable):
 
     @classmethod
     def _of_document(cls, document: OperatorTableDocument) -> OperatorTable:
-        return cls(
-            **document.header(),
-            input_shape=tuple(document.input_shape),
-            entries=tuple(
-                OperatorEntry(**{**dict(item), "op": item.op.to_op(), "names": tuple(item.names)})
-                for item in document.entries
-            ),
-            networks=tuple(MeasuredNetwork(**dict(item)) for item in document.networks),
-            coverage=document.coverage,
-            failures=document.failures,
-        )
-
-
-def _line(content: Mapping[str, Any]) -> str:
-    return json.dumps(content, allow_nan=False)
-
-
-def _entry_content(entry: OperatorEntry) -> dict[str, Any]:
-    content = {"op": None, **vars(entry)} | {"op": entry.op.as_dict()}
-    return content if entry.names else {name: value for name, value in content.items() if name != "names"}
+        names = ("input_shape", "entries", "networks", "coverage", "failures")
+        return cls(**document.header(), **{name: getattr(document, name) for name in names})
 
 
 def operator_name(place: str, choice: str) -> str:

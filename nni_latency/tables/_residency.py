@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field, PositiveFloat
 
+from nni_latency.documents import RECORD
 from nni_latency.errors import InvalidValueError
 from nni_latency.regression import deviation, huber_losses, huber_weights
 
@@ -56,8 +58,10 @@ class Residency:
     (0.003264, 0.039999, 0.004)
     """
 
-    saving: float
-    scale: float
+    saving: Annotated[float, Field(ge=0, lt=1, description="share saved by a network that takes no time at all")]
+    scale: Annotated[PositiveFloat, Field(description="sum over which the saving fades, in the table's unit")]
+
+    __pydantic_config__ = RECORD
 
     def __post_init__(self) -> None:
         if not 0 <= self.saving < 1:

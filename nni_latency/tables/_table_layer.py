@@ -100,8 +100,7 @@ def _entry_content(entry: Entry) -> dict[str, Any]:
 
 
 def _entry(document: EntryDocument) -> Entry:
-    op = None if document.op is None else document.op.to_op()
-    entry = Entry(document.value, document.low, document.high, document.n_samples, document.n_dropped, op)
+    entry = Entry(document.value, document.low, document.high, document.n_samples, document.n_dropped, document.op)
     # Features are counted anew from the operator, which shows whether its kind and attributes are known.
     _ = entry.features
     return entry

@@ -50,8 +50,8 @@ def _check(files, name, parsed, use):
     _opened.clear()
     use(path)
     assert _opened[str(path)] == 1
-    if name not in ("nni_latency.graph_predictor", "nni_latency.networks"):
-        assert parsed.count(len(path.read_text())) == 1
+    # What is checked is parsed where it is checked, by pydantic.
+    assert len(content := path.read_bytes()) not in parsed or content.startswith(b"PK")
 
 
 @pytest.mark.parametrize("name", [*KEPT, *WRITTEN])

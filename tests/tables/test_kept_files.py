@@ -119,4 +119,5 @@ def test_transfer_predicts_what_it_did():
 
 
 def test_validation_has_the_scores_that_it_had():
-    assert read_summary(_DATA / "validation_1.json").model_dump() == _THEN["validation_1"]
+    summary = read_summary(_DATA / "validation_1.json")
+    assert summary.model_dump(include={"scores", "repeatability"}) == _THEN["validation_1"]

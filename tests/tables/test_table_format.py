@@ -73,7 +73,7 @@ _SPOILT = {
     "protocol value": (("protocol", "n_run"), 0, r"'n_run' of a Protocol must be an int >= 1\. Got 0"),
     "protocol field": (("protocol", "n_runs"), 3, r"n_runs"),
     "calibration": (("calibration",), 0.0, r"calibration: Input should be greater than 0"),
-    "input shape": (("input_shape",), [], r"input_shape: List should have at least 1 item"),
+    "input shape": (("input_shape",), [], r"input_shape: Tuple should have at least 1 item"),
     "version 0": (("version",), 0, r"version: Input should be 1\. Got '0'"),
     "version text": (("version",), "2", r"version: Input should be 1\. Got '2'"),
     "failed stranger": (("layers", 0, "failures"), {"q": "why"}, r"\['q'\] are not among the choi"),

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, PositiveFloat, model_validator
 
-from nni_latency.documents import DocumentFormat, OperatorDocument, PlatformDocument, StrictDocument
+from nni_latency.documents import DocumentFormat, PlatformDocument, StrictDocument, plain
 from nni_latency.errors import FileFormatError
 from nni_latency.estimators.transfer._cell import CellEncoding
 from nni_latency.estimators.transfer._encoding import Encoding
@@ -18,7 +18,6 @@ from nni_latency.estimators.transfer._evidence import Expectation
 from nni_latency.estimators.transfer._known import KnownDevice
 from nni_latency.estimators.transfer._layers import EncodedLayer, LayeredSpace, LayerEncoding
 from nni_latency.estimators.transfer._population import Population
-from nni_latency.operators import OpSpec
 from nni_latency.platforms import Platform
 from nni_latency.tables import SpaceDocument
 from nni_latency.units import number_of
@@ -54,46 +53,24 @@ class State:
     latencies: NDArray[np.float64]
 
 
-class _Layer(StrictDocument):
-    name: str
-    choices: Annotated[list[str], Field(min_length=1)]
-    ops: list[OperatorDocument] | None = None
-    searched: bool = True
-    default: str | None = None
-
-
 class _Space(SpaceDocument):
     kind: Literal["layers", "cell"]
-    input_shape: list[int]
-    layers: Annotated[list[_Layer], Field(min_length=1)]
-
-
-class _Device(StrictDocument):
-    name: str
-    coefficients: list[float]
-    constant: PositiveFloat
-    noise: PositiveFloat
-
-
-class _Expected(StrictDocument):
-    centre: list[float]
-    spread: list[PositiveFloat]
+    input_shape: tuple[int, ...]
+    layers: Annotated[tuple[EncodedLayer, ...], Field(min_length=1)]
 
 
 class TransferDocument(StrictDocument):
     """Known devices, what is expected of a new one, and what was measured on it."""
 
-    format: Literal["nni_latency.transfer"]
-    version: Literal[1]
     confidence: float = Field(gt=0, lt=1)
     check_units: bool
     random_state: int
     platform: PlatformDocument
     space: _Space
-    devices: Annotated[list[_Device], Field(min_length=1)]
-    kin: _Expected
-    stranger: _Expected
-    noises: list[PositiveFloat]
+    devices: Annotated[tuple[KnownDevice, ...], Field(min_length=1)]
+    kin: Expectation
+    stranger: Expectation
+    noises: tuple[PositiveFloat, ...]
     errors: Annotated[list[float], Field(min_length=2)]
     measured: list[list[int]]
     latencies: list[PositiveFloat]
@@ -135,19 +112,9 @@ def write_transfer(path: Path, state: State) -> Path:
         "random_state": settings[2],
         "platform": platform.as_dict(),
         "space": _space_content(population.encoding),
-        "devices": [
-            {
-                "name": device.name,
-                "coefficients": device.coefficients.tolist(),
-                "constant": device.constant,
-                "noise": device.noise,
-            }
-            for device in population.devices
-        ],
-        **{
-            name: {"centre": expected.centre.tolist(), "spread": expected.spread.tolist()}
-            for name, expected in (("kin", population.similar_prior), ("stranger", population.novel_prior))
-        },
+        "devices": list(map(plain, population.devices)),
+        "kin": plain(population.similar_prior),
+        "stranger": plain(population.novel_prior),
         "noises": list(population.noises),
         "errors": state.errors.tolist(),
         "measured": state.measured.tolist(),
@@ -169,16 +136,15 @@ def read_transfer(path: str | Path) -> State:
 
 def _state(document: TransferDocument) -> State:
     encoding = _encoding(document.space)
-    devices = []
-    for item in document.devices:
-        coefficients = np.array(item.coefficients)
-        if coefficients.shape != encoding.centre.shape:
+    for device in document.devices:
+        if device.coefficients.shape != encoding.centre.shape:
             raise FileFormatError(
-                f"device {item.name!r} has {len(coefficients)} of {number_of(len(encoding.centre), 'coefficient')}"
+                f"device {device.name!r} has {len(device.coefficients)} of "
+                f"{number_of(len(encoding.centre), 'coefficient')}"
             )
-        devices.append(KnownDevice(item.name, coefficients, item.constant, item.noise))
-    similar, novel = (_expectation(item, len(encoding.parts) + 3) for item in (document.kin, document.stranger))
-    population = Population(encoding, tuple(devices), similar, novel, tuple(document.noises))
+    for expected in (document.kin, document.stranger):
+        _check_expectation(expected, len(encoding.parts) + 3)
+    population = Population(encoding, document.devices, document.kin, document.stranger, document.noises)
     if document.measured and len(document.measured[0]) != len(encoding.labels):
         raise FileFormatError(
             f"a measured network has {len(document.measured[0])} of {number_of(len(encoding.labels), 'choice')}"
@@ -194,12 +160,11 @@ def _state(document: TransferDocument) -> State:
     )
 
 
-def _expectation(item: _Expected, count: int) -> Expectation:
-    if not len(item.centre) == len(item.spread) == count:
+def _check_expectation(expected: Expectation, count: int) -> None:
+    if not len(expected.centre) == len(expected.spread) == count:
         raise FileFormatError(
-            f"a model has {len(item.centre)} and {len(item.spread)} of {number_of(count, 'variance')}"
+            f"a model has {len(expected.centre)} and {len(expected.spread)} of {number_of(count, 'variance')}"
         )
-    return Expectation(np.array(item.centre), np.array(item.spread))
 
 
 def _space_content(encoding: Encoding) -> dict[str, Any]:
@@ -211,35 +176,11 @@ def _space_content(encoding: Encoding) -> dict[str, Any]:
         "kind": kind,
         **space.reference.as_dict(),
         "input_shape": list(space.input_shape),
-        "layers": [
-            {
-                "name": layer.name,
-                "choices": list(layer.choices),
-                "ops": layer.ops and [op.as_dict() for op in layer.ops],
-                "searched": layer.searched,
-                "default": layer.default,
-            }
-            for layer in space.layers
-        ],
+        "layers": list(map(plain, space.layers)),
     }
 
 
 def _encoding(document: _Space) -> Encoding:
     if document.kind == "cell":
         return CellEncoding({layer.name: layer.choices for layer in document.layers})
-    layers = tuple(
-        EncodedLayer(layer.name, tuple(layer.choices), _ops(layer), layer.searched, layer.default)
-        for layer in document.layers
-    )
-    return LayerEncoding(LayeredSpace(document.to_space(), tuple(document.input_shape), layers))
-
-
-def _ops(layer: _Layer) -> tuple[OpSpec, ...] | None:
-    if layer.ops is None:
-        return None
-    if len(layer.ops) != len(layer.choices):
-        raise FileFormatError(
-            f"layer {layer.name!r} has {number_of(len(layer.choices), 'choice')} and "
-            f"{number_of(len(layer.ops), 'operator')}"
-        )
-    return tuple(op.to_op() for op in layer.ops)
+    return LayerEncoding(LayeredSpace(document.to_space(), document.input_shape, document.layers))

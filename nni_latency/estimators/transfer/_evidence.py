@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 import scipy
 from numpy.typing import NDArray
+from pydantic import PositiveFloat
 
+from nni_latency.documents import RECORD, InFile, Vector
 from nni_latency.regression import Posterior
 
 #: Variance of the constant, in units of the typical network: its cost is known to about a third.
@@ -32,8 +35,10 @@ class Expectation:
         Mean and standard deviation of a normal prior.
     """
 
-    centre: NDArray[np.float64]
-    spread: NDArray[np.float64]
+    centre: Vector
+    spread: Annotated[NDArray[np.float64], InFile(list[PositiveFloat], np.array, np.ndarray.tolist)]
+
+    __pydantic_config__ = RECORD
 
 
 @dataclass(frozen=True)

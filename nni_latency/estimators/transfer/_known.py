@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field, PositiveFloat
 
+from nni_latency.documents import RECORD, InFile, Vector
 from nni_latency.estimators.transfer._encoding import Encoding
 from nni_latency.estimators.transfer._evidence import FREEDOM, Expectation, Observations
 from nni_latency.regression import deviation
@@ -22,6 +25,10 @@ _PLAUSIBLE = (0.1, 3.0)
 
 #: Least noise, as a share of the typical network: some series are sums of parts and have none.
 LEAST_NOISE = 1e-3
+
+
+def _nothing(_: object) -> None:
+    """Leave out of a file what it does not hold."""
 
 
 @dataclass(frozen=True)
@@ -43,10 +50,12 @@ class KnownDevice:
     """
 
     name: str
-    coefficients: NDArray[np.float64]
-    constant: float
-    noise: float
-    covariance: NDArray[np.float64] | None = None
+    coefficients: Vector
+    constant: PositiveFloat
+    noise: PositiveFloat
+    covariance: Annotated[NDArray[np.float64] | None, InFile(None, _nothing, _nothing), Field(exclude=True)] = None
+
+    __pydantic_config__ = RECORD
 
     def predict(self, features: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return latencies [s] by centred features, (n,)."""

@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
+from nni_latency.documents import RECORD, Operator
+from nni_latency.errors import InvalidValueError
 from nni_latency.estimators.transfer._encoding import Encoding, one_hot
 from nni_latency.operators import OpSpec, form_of, parts_of, work_of
 from nni_latency.tables import LookupTable, MeasurePlan, SpaceReference
+from nni_latency.units import number_of
 
 #: What may make an operator slow, each with its columns among `_amounts`; what one device is short of, another has.
 _CAUSES = {
@@ -53,10 +57,19 @@ class EncodedLayer:
     """
 
     name: str
-    choices: tuple[str, ...]
-    ops: tuple[OpSpec, ...] | None = None
+    choices: Annotated[tuple[str, ...], Field(min_length=1)]
+    ops: tuple[Operator, ...] | None = None
     searched: bool = True
     default: str | None = None
+
+    __pydantic_config__ = RECORD
+
+    def __post_init__(self) -> None:
+        if self.ops is not None and len(self.ops) != len(self.choices):
+            raise InvalidValueError(
+                f"layer {self.name!r} has {number_of(len(self.choices), 'choice')} and "
+                f"{number_of(len(self.ops), 'operator')}"
+            )
 
 
 @dataclass(frozen=True)
