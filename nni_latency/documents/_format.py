@@ -116,6 +116,11 @@ class DocumentFormat:
         except ValidationError as error:
             # Whatever else is wrong counts for less than that.
             self.check(self._json(data, origin), origin)
+            first = error.errors()[0]
+            if first["type"] == "json_invalid":
+                # Python reads halves of characters, which no text can hold.
+                reason = first["ctx"]["error"]
+                raise FileFormatError(f"The {self.noun} {origin!r} is not JSON that can be read: {reason}.") from error
             with self.valid(origin):
                 raise error
 

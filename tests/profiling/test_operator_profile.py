@@ -326,9 +326,9 @@ def test_profile_is_what_was_saved(tmp_path):
     assert loaded.rows() == profile.rows()
     assert (loaded.meter, loaded.significant, loaded.campaign) == ("simulated", profile.significant, profile.campaign)
     content = json.loads(path.read_text())
-    content["models"][0]["parts"][0][0] = 99
+    content["models"][0]["parts"]["none"] = {"count": 1, "seconds": 1.0}
     path.write_text(json.dumps(content))
-    with pytest.raises(FileFormatError, match="the model 'convolutions' has an operator 99 of"):
+    with pytest.raises(FileFormatError, match=r"A profile must hold all operators of its models\. It lacks none\."):
         OperatorProfile.load(path)
 
 
