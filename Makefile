@@ -29,7 +29,7 @@ LOWEST_TESTS ?= tests/platforms tests/documents tests/operators/test_*onnx*.py t
     tests/tables/test_campaign.py tests/tables/test_builder.py tests/cli/test_cli_help.py tests/cli/test_cli_options.py \
     tests/testing tests/measurement/test_bench.py tests/database/test_store_contract.py
 
-.PHONY: help demo demo-service check test test-slow test-all test-lowest gpu lint docs benchmarks venv converter clean
+.PHONY: help demo demo-service check test test-slow test-lowest gpu lint docs benchmarks venv converter clean
 
 # What the runtimes of plugins/ stand on, for their tests.
 DEPLOYED := onnxruntime openvino ncnn pnnx ai-edge-litert
@@ -56,10 +56,6 @@ test: $(VENV)/.installed-test ## Run the tests, in two processes, without the sl
 
 test-slow: $(VENV)/.installed-test ## Run the slow tests: real budgets, whole searches
 	@$(PYTEST) -m slow $(ARGS)
-
-# Quick and slow tests of a file share what it makes, such as searches, tables and fitted predictors.
-test-all: $(VENV)/.installed-test ## Run all tests in one go, which takes less than one after the other
-	@$(PYTEST) $(ARGS)
 
 # Old packages warn about the new ones that they meet, which is no fault of this one.
 test-lowest: $(LOWEST)/.installed-test ## Run the tests with the lowest versions that setup.cfg allows
