@@ -21,7 +21,8 @@ from torch import nn
 from nni_latency.errors import InvalidValueError, MismatchError
 from nni_latency.files import cache_folder, make_private
 from nni_latency.operators import Inputs, freeze_shapes
-from nni_latency.spaces._finding import hub_name, reference_of
+from nni_latency.spaces._finding import reference_of
+from nni_latency.spaces._hub import hub_name
 from nni_latency.spaces._nni import Mutable, nni_version
 from nni_latency.spaces._symbolic import TensorSpec, TooManyChoicesError, as_key
 from nni_latency.spaces._walker import Signatures
