@@ -227,8 +227,8 @@ def _typed(words):
 
 @pytest.fixture
 def _few_networks_ship(monkeypatch):
-    """Let commands learn from every 40th network that ships, on two platforms; all take 20 minutes of a processor."""
-    read = datasets.measured_networks
+    """Let commands learn from a few of the networks that ship; all of them take up to 20 minutes of a processor."""
+    read, load = datasets.measured_networks, datasets.load_networks
 
     def few(source):
         networks = read(source)
@@ -238,6 +238,7 @@ def _few_networks_ship(monkeypatch):
         return [item for item in networks if item.platform.id in platforms][::40]
 
     monkeypatch.setattr(datasets, "measured_networks", few)
+    monkeypatch.setattr(datasets, "load_networks", lambda path=None: load(path) if path else load()[::10])
 
 
 @pytest.mark.usefixtures("_few_networks_ship")
