@@ -44,6 +44,8 @@ def _minimal(command, given, file):
             value = next(iter(choices))
         elif isinstance(item.type, OutputFile):
             value = f"other-{item.name}.out"
+        elif item.type.name == "quantity":
+            value = "1ms"
         else:
             value = "1" if item.type.name in ("float", "integer") else str(file)
         arguments += [value] if isinstance(item, click.Argument) else [item.opts[0], value]
