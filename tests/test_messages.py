@@ -24,7 +24,15 @@ _COMMANDS = {"cli", "commands"}
 
 #: An option, unless the text names a whole command that has it.
 _OPTION = re.compile(r"(?<![\w-])--[a-z]")
-_PROGRAMS = ("pip install", "nvidia-smi", "cpupower", "taskset", "--governor", "nni-latency learn kernels")
+_PROGRAMS = (
+    "pip install",
+    "nvidia-smi",
+    "cpupower",
+    "taskset",
+    "--governor",
+    "nni-latency learn kernels",
+    "nni-latency profile --measure",
+)
 
 
 def test_no_message_outside_of_the_command_line_advises_its_options():
