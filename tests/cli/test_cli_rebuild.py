@@ -1,4 +1,4 @@
-"""``nni-latency rebuild`` on a table that was measured for real."""
+"""``nni-latency table rebuild`` on a table that was measured for real."""
 
 from __future__ import annotations
 

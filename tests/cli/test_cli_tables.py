@@ -1,4 +1,4 @@
-"""``nni-latency import``, ``export``, ``diff``, ``merge``, ``scale`` and ``subset``."""
+"""``nni-latency table import``, ``export``, ``diff``, ``merge``, ``scale`` and ``subset``."""
 
 from __future__ import annotations
 
