@@ -246,7 +246,7 @@ def registered(plugin, monkeypatch):
             register("it", factory)
 
         registry = collect([_BUILTIN, plugin("theirs", **{f"register_{kind}s": hook})])
-        for place in ("cli._added", "loading", "spaces._finding", "cli._measuring_options"):
+        for place in ("cli._added", "loading", "spaces._finding", "cli._measuring"):
             monkeypatch.setattr(importlib.import_module(f"nni_latency.{place}"), "load_registry", lambda: registry)
         return registry
 

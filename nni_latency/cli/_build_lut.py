@@ -10,16 +10,11 @@ from rich.markup import escape
 import nni_latency.measurement as measurement
 import nni_latency.measurement.runtimes as runtimes
 import nni_latency.tables as tables
-from nni_latency.cli._build_adapted import build_adapted
-from nni_latency.cli._build_estimated import build_estimated
-from nni_latency.cli._build_operators import build_operator_tables
-from nni_latency.cli._build_options import TableJob, TableOptions
+from nni_latency.cli._build_tables import TableJob, TableOptions, build_adapted, build_estimated, build_operator_tables
 from nni_latency.cli._console import doubts, print_lines, remarks, results
-from nni_latency.cli._measuring_options import MeterOptions, PlatformOptions, ProtocolOptions, StoreOptions
-from nni_latency.cli._option import grouped, refuse_given
-from nni_latency.cli._output_options import OutputOptions
+from nni_latency.cli._measuring import Measuring, MeterOptions, PlatformOptions, ProtocolOptions, StoreOptions
+from nni_latency.cli._option import OutputOptions, grouped, refuse_given
 from nni_latency.cli._outputs import WritingCommand
-from nni_latency.cli._progress import Measuring
 from nni_latency.cli._remote_options import RemoteOptions
 from nni_latency.cli._space_options import SpaceOptions, plan_for, table_name
 from nni_latency.errors import InvalidValueError

@@ -18,8 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 import nni_latency.tables as tables
-from nni_latency.cli._noise import is_new, is_quiet, is_verbose
-from nni_latency.cli._printable import printable
+from nni_latency.cli._messages import is_new, is_quiet, is_verbose, printable
 from nni_latency.errors import LISTED, listed
 from nni_latency.platforms import FACTS, Platform
 from nni_latency.units import format_count, number_of
@@ -125,6 +124,11 @@ def doubts(table: tables.LookupTable) -> list[str]:
             "larger --budget, or measure on a quieter machine."
         )
     return [*lines, *table.remarks]
+
+
+def operator_doubts(table: tables.OperatorTable) -> list[str]:
+    """Say what is doubtful about a table: networks that failed, and unsteady conditions."""
+    return [*(f"Could not be measured: {name}: {reason}" for name, reason in table.failures.items()), *table.remarks]
 
 
 def print_lines(console: Console, lines: Iterable[str]) -> None:

@@ -1,4 +1,4 @@
-"""What networks cost, as ``predict`` and ``measure`` print it: one layer by layer, or several beside each other."""
+"""What networks cost: one layer by layer or block by block, or several beside each other."""
 
 from __future__ import annotations
 
@@ -8,19 +8,22 @@ from typing import Any
 
 from rich.markup import escape
 
+import nni_latency.analysis as analysis
 import nni_latency.estimators as estimators
 from nni_latency.cli._asked import Answer, Row
 from nni_latency.cli._console import named, print_lines, remarks, sentence
-from nni_latency.cli._constant_power import CONSTANT, at_constant_power, constant_power_content
+from nni_latency.cli._estimator_report import CONSTANT, at_constant_power, constant_power_content
 from nni_latency.cli._network import NamedNetwork
 from nni_latency.cli._report import Column, Grid, Report, print_report, report_format
-from nni_latency.units import cost_row, format_count, format_metric, format_percent
+from nni_latency.units import cost_row, format_count, format_metric, format_percent, format_seconds
 
 #: Layers that are printed without --top.
 ROWS = 30
 
 #: What the least and the largest cost are called; of other metrics than latency, lowest and highest.
 _EXTREMES = {"latency": ("Fastest", "Slowest")}
+
+_COUNTS = {"ACTS": "acts", "INP": "inp", "FLOPs": "flops", "parameters": "params", "bytes moved": "memory"}
 
 
 def print_answers(answers: Sequence[Answer], estimator: estimators.Estimator, top: int | None) -> None:
@@ -168,3 +171,73 @@ def _work(answer: Answer) -> list[str]:
         return []
     uncounted = f", not counting {named(answer.uncounted)}" if answer.uncounted else ""
     return [f"{format_count(features.macs)} multiply-adds, {format_count(features.params)} parameters{uncounted}"]
+
+
+def analysis_report(named: NamedNetwork, analysed: analysis.ModelAnalysis, top: int) -> Report:
+    """Report on one network, block by block, the most expensive first."""
+    rows = [_block_row(block) for block in analysed.blocks]
+    timed = any(row["latency_s"] is not None for row in rows)
+    columns = [
+        Column("block", "name"),
+        Column("kind", "kind"),
+        *(Column(header, key, metric="count") for header, key in _COUNTS.items()),
+        *([Column("latency", "latency_s", metric="latency")] if timed else []),
+        Column("share", "share", format_percent),
+    ]
+    features = analysed.features
+    lines = [
+        f"{format_count(features.acts)} ACTS, {format_count(features.inp)} INP, {format_count(features.flops)} FLOPs "
+        f"({format_count(features.macs)} multiply-adds), {format_count(analysed.params)} parameters; shares are "
+        f"of the {'latency' if timed else 'FLOPs'}",
+    ]
+    if analysed.latency is not None and analysed.estimator is not None:
+        low, value, high = (format_seconds(getattr(analysed.latency, name)) for name in ("low", "value", "high"))
+        lines.append(f"latency {value} ({low} to {high}) on {analysed.estimator.platform.id}")
+    grid = Grid(rows, columns, "Blocks, most expensive first", most=top, by="share")
+    content = {**_work_content(named, analysed), "blocks": rows, "suggestions": analysed.suggestions}
+    return Report(grid, content, after=[*lines, *(f"- {line}" for line in analysed.suggestions)])
+
+
+def comparison_of_work(named: Sequence[NamedNetwork], analysed: Sequence[analysis.ModelAnalysis]) -> Report:
+    """Report on several networks, a row each."""
+    rows = [_work_content(name, item) for name, item in zip(named, analysed, strict=True)]
+    timed = any(row["latency_s"] is not None for row in rows)
+    shown = [{**row, "short": item.short} for row, item in zip(rows, named, strict=True)]
+    columns = [
+        Column("network", "short"),
+        *(Column(header, key, metric="count") for header, key in _COUNTS.items()),
+        *([Column("latency", "latency_s", metric="latency")] if timed else []),
+    ]
+    return Report(Grid(shown, columns, "Networks"), {"networks": rows}, rows=rows)
+
+
+def _work_content(named: NamedNetwork, analysed: analysis.ModelAnalysis) -> dict[str, Any]:
+    latency = analysed.latency
+    return {
+        "network": named.text,
+        "batch_size": analysed.batch_size,
+        "acts": analysed.features.acts,
+        "inp": analysed.features.inp,
+        "flops": analysed.features.flops,
+        "macs": analysed.features.macs,
+        "params": analysed.params,
+        "memory": analysed.features.memory,
+        "latency_s": latency and latency.value,
+        "low_s": latency and latency.low,
+        "high_s": latency and latency.high,
+        "platform": analysed.estimator and analysed.estimator.platform.id,
+        "uncounted": list(analysed.uncounted),
+        "remarks": list(analysed.remarks),
+    }
+
+
+def _block_row(block: analysis.BlockAnalysis) -> dict[str, Any]:
+    return {
+        "name": block.name,
+        "kind": block.kind,
+        **{name: getattr(block.features, name) for name in ("acts", "inp", "flops", "macs", "memory")},
+        "params": block.params,
+        "latency_s": block.latency and block.latency.value,
+        "share": block.share,
+        "uncounted": list(block.uncounted),
+    }

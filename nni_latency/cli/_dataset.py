@@ -14,10 +14,9 @@ import nni_latency.datasets as datasets
 import nni_latency.graphs as graphs
 from nni_latency.cli._console import progress, remarks, results
 from nni_latency.cli._dataset_measure import generating_jobs, measure
-from nni_latency.cli._option import grouped, names_option, option
-from nni_latency.cli._output_options import OutputOptions
+from nni_latency.cli._estimator_options import PredictorOptions
+from nni_latency.cli._option import OutputOptions, grouped, names_option, option
 from nni_latency.cli._outputs import OutputFolder, WritingCommand, outputs
-from nni_latency.cli._predictor_options import PredictorOptions
 from nni_latency.cli._report import Column, Grid, Report, ReportingCommand, print_report
 from nni_latency.cli._supervision import INTERRUPTED
 from nni_latency.errors import InvalidValueError, OutputError

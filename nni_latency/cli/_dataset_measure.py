@@ -18,10 +18,8 @@ import nni_latency.measurement as measurement
 import nni_latency.measurement.runtimes as runtimes
 import nni_latency.platforms as platforms
 from nni_latency.cli._console import named, progress, remarks
-from nni_latency.cli._measuring_options import PlatformOptions, ProtocolOptions, StoreOptions
-from nni_latency.cli._option import BATCH_SIZES, grouped, names_option, option
-from nni_latency.cli._output_options import OutputOptions
-from nni_latency.cli._progress import Measuring
+from nni_latency.cli._measuring import Measuring, PlatformOptions, ProtocolOptions, StoreOptions
+from nni_latency.cli._option import BATCH_SIZES, OutputOptions, grouped, names_option, option
 from nni_latency.cli._remote_options import RemoteOptions
 from nni_latency.cli._report import Column, Grid, Report, ReportingCommand, print_report
 from nni_latency.cli._supervision import INTERRUPTED

@@ -1,4 +1,4 @@
-"""The options that choose an estimator."""
+"""The options that choose an estimator or a predictor."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import nni_latency.documents as documents
 import nni_latency.estimators as estimators
 import nni_latency.graphs as graphs
 import nni_latency.loading as loading
-from nni_latency.cli._measuring_options import DeviceOptions, make_runtime
+from nni_latency.cli._measuring import DeviceOptions, make_runtime
 from nni_latency.cli._option import option
 from nni_latency.errors import UnknownNameError
 from nni_latency.platforms import Platform, check_same_platform
@@ -82,3 +82,21 @@ def _platform_here(device: str, platform: Platform) -> Platform:
         return Platform.current(
             device, runtime=platform.runtime, precision=platform.precision, threads=platform.threads
         )
+
+
+@dataclass(frozen=True)
+class PredictorOptions:
+    """The predictor that is asked."""
+
+    predictor: str = option(
+        f"File of 'nni-latency learn graph', or {graphs.PRETRAINED} for the one that ships.", default=graphs.PRETRAINED
+    )
+
+    def load(self) -> graphs.GraphPredictor:
+        """Read it."""
+        return load_predictor(self.predictor)
+
+
+def load_predictor(name: str) -> graphs.GraphPredictor:
+    """Read a predictor from its file, or the one that ships."""
+    return graphs.GraphPredictor.load(graphs.find_predictor(name))

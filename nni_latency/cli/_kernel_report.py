@@ -1,4 +1,4 @@
-"""What ``learn kernels`` and ``show`` say of kernel predictors."""
+"""Reports of kernel predictors, and of fusion rules and the kernels that they make of a network."""
 
 from __future__ import annotations
 
@@ -6,12 +6,18 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+import nni_latency.fusion as fusion
 import nni_latency.kernels as kernels
+import nni_latency.operators as operators
 from nni_latency.cli._report import Column, Grid, Pairs, Report
+from nni_latency.errors import listed
 from nni_latency.units import format_percent, format_seconds, number_of
 
 #: Kernels that take as long are scored by themselves, too: of shorter ones, whole microseconds are a large share [s].
 _LONG = 30e-6
+
+#: Kernels of a network that are listed.
+_LISTED = 60
 
 
 def kernel_report(found: kernels.KernelPredictors, after: Sequence[str | Pairs] = ()) -> Report:
@@ -89,3 +95,111 @@ def _test_lines(scores: kernels.KernelScores | None, long: kernels.KernelScores 
 def _plain(scores: kernels.KernelScores) -> dict[str, Any]:
     # NaN, which JSON lacks, is the only number that differs from itself.
     return {name: value if value == value else None for name, value in asdict(scores).items()}
+
+
+def fusion_report(rules: operators.FusionRules, *, after: tuple[str, ...] = ()) -> Report:
+    """Report on fusion rules: a line for each, with its evidence.
+
+    Parameters
+    ----------
+    rules : FusionRules
+        The rules.
+    after : tuple of str
+        What is said below.
+    """
+    rows = [_rule_row(rule) for rule in rules.rules]
+    columns = [
+        Column("operators", "operators"),
+        Column("verdict", "verdict"),
+        Column("before", "before", metric="latency"),
+        Column("last", "last", metric="latency"),
+        Column("together", "together", metric="latency"),
+        Column("saved", "share", format_percent),
+        Column("+-", "margin", format_percent),
+        *([Column("source", "source")] if any(rule.source for rule in rules.rules) else []),
+    ]
+    facts = {
+        "platform": rules.platform.id,
+        "rules": f"{len(rules.fused)} of {len(rules.rules)} run as one kernel",
+        **({"constant": f"{format_seconds(rules.constant)} a run, taken off"} if rules.constant else {}),
+        **({"copied": layouts} if (layouts := _layouts(rules)) else {}),
+        **({"campaign": rules.campaign} if rules.campaign else {}),
+    }
+    content = {
+        "platform": {"id": rules.platform.id, "facts": dict(rules.platform.facts)},
+        "constant": rules.constant,
+        "campaign": rules.campaign,
+        "failures": dict(rules.failures),
+        "plain": list(rules.plain),
+        "blocks": dict(rules.blocks),
+        "rules": [fusion.rule_content(rule) for rule in rules.rules],
+    }
+    grid = Grid(rows, columns, nothing="There are no rules: every operator is a kernel.")
+    return Report(grid, content, before=[Pairs("Fusion", facts)], after=[*after, *_doubts(rules)])
+
+
+def kernels_report(network: operators.Trace, rules: operators.FusionRules) -> Report:
+    """Report on the kernels that fusion rules make of a network.
+
+    Parameters
+    ----------
+    network : Trace
+        The network.
+    rules : FusionRules
+        The rules of its runtime.
+    """
+    kernels = operators.fuse(network, rules)
+    rows = [
+        {
+            "kernel": place,
+            "operators": " + ".join(operators.family_of(item.op) for item in kernel),
+            "first": kernel[0].name,
+            "names": [item.name for item in kernel],
+        }
+        for place, kernel in enumerate(kernels)
+    ]
+    columns = [
+        Column("kernel", "kernel", str),
+        Column("operators", "operators"),
+        Column("first", "first"),
+    ]
+    made = f"{number_of(len(kernels), 'kernel')} on {rules.platform.id}"
+    summary = f"{made} from {number_of(len(network.operators), 'operator')}"
+    return Report(Grid(rows, columns, most=_LISTED), after=[summary])
+
+
+def _layouts(rules: operators.FusionRules) -> str:
+    """Say which operators have their input copied into another memory layout."""
+    found = [listed(rules.plain)] if rules.plain else []
+    for block in sorted(set(rules.blocks.values())):
+        kinds = [kind for kind, channels in rules.blocks.items() if channels == block]
+        found.append(f"{listed(kinds)} unless channels are a multiple of {block}")
+    return "; ".join(found)
+
+
+def _rule_row(rule: operators.FusionRule) -> dict[str, Any]:
+    times = rule.times
+    verdict = "one kernel" if rule.fused else "apart"
+    if rule.folds:
+        verdict = "in the weights"
+    if times is not None and not times.clear:
+        verdict += ", not clear"
+    return {
+        "operators": rule.name,
+        "verdict": verdict,
+        "before": times and times.before,
+        "last": times and times.last,
+        "together": times and times.together,
+        "share": times and times.share,
+        "margin": times and times.margin,
+        "source": rule.source,
+    }
+
+
+def _doubts(rules: operators.FusionRules) -> list[str]:
+    """Say what could not be tried, and what is not clear."""
+    found = [f"Could not be tried: {name}: {reason}" for name, reason in rules.failures.items()]
+    if rules.unclear:
+        names = listed(rule.name for rule in rules.unclear)
+        found.append(f"Not clear: {names}. Raise --budget, or measure on a quieter machine.")
+    return found

@@ -14,13 +14,11 @@ import nni_latency.measurement as measurement
 import nni_latency.measurement.runtimes as runtimes
 import nni_latency.micro_benchmarks as micro_benchmarks
 import nni_latency.plots as plots
-from nni_latency.cli._acts_formula import acts_formula
 from nni_latency.cli._console import named, print_lines, remarks
-from nni_latency.cli._measuring_options import PlatformOptions, ProtocolOptions, StoreOptions, make_runtime
-from nni_latency.cli._option import grouped, option, output_option
-from nni_latency.cli._output_options import OutputOptions
+from nni_latency.cli._estimator_report import acts_formula
+from nni_latency.cli._measuring import Measuring, PlatformOptions, ProtocolOptions, StoreOptions, make_runtime
+from nni_latency.cli._option import OutputOptions, grouped, option, output_option
 from nni_latency.cli._outputs import outputs
-from nni_latency.cli._progress import Measuring
 from nni_latency.cli._report import Column, Grid, Report, ReportingCommand, print_report
 from nni_latency.errors import InvalidValueError
 from nni_latency.platforms import check_same_platform

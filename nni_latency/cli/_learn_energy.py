@@ -14,8 +14,7 @@ import nni_latency.documents as documents
 import nni_latency.energy as energy
 import nni_latency.profiling as profiling
 from nni_latency.cli._console import progress, remarks
-from nni_latency.cli._option import grouped, option
-from nni_latency.cli._output_options import OutputOptions
+from nni_latency.cli._option import OutputOptions, grouped, option
 from nni_latency.cli._report import Column, Grid, Report, ReportingCommand, print_report
 from nni_latency.errors import InvalidValueError
 from nni_latency.units import format_count, format_percent, format_seconds, number_of

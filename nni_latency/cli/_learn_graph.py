@@ -1,27 +1,172 @@
-"""``nni-latency learn graph``."""
+"""``nni-latency learn graph``, from a data set or from the versions that the database keeps."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import click
 
+import nni_latency.database as database
 import nni_latency.datasets as datasets
 import nni_latency.graphs as graphs
+import nni_latency.learning as learn
+import nni_latency.plots as plots
 from nni_latency.cli._console import progress, remarks
-from nni_latency.cli._graph_report import graph_report
-from nni_latency.cli._learn_versions import VersionOptions, learn_versions
-from nni_latency.cli._option import grouped, option, refuse_given
-from nni_latency.cli._output_options import OutputOptions
-from nni_latency.cli._predictor_options import load_predictor
+from nni_latency.cli._estimator_options import load_predictor
+from nni_latency.cli._estimator_report import graph_report
+from nni_latency.cli._option import OutputOptions, grouped, option, output_option, refuse_given
 from nni_latency.cli._remote_options import FitRemoteOptions
-from nni_latency.cli._report import ReportingCommand, print_report
-from nni_latency.errors import InvalidValueError, listed
+from nni_latency.cli._report import Column, Grid, Report, ReportingCommand, print_report
+from nni_latency.errors import InvalidValueError, UnknownNameError, listed
+from nni_latency.files import write_atomically
 from nni_latency.platforms import Platform
-from nni_latency.units import format_seconds
+from nni_latency.units import format_percent, format_seconds
+
+
+@dataclass(frozen=True)
+class VersionOptions:
+    """Learning from the database, which keeps the versions of predictors."""
+
+    from_database: bool = option(
+        "Learn networks, and kernels of each platform, from the records of the database, and keep versions there.",
+        default=False,
+    )
+    database: str | None = option(
+        "Where records are and versions are kept.  [default: the user's own database]",
+        metavar="URL|FILE",
+        envvar=database.DATABASE_VARIABLE,
+    )
+    name: str = option(
+        "Name of the predictor of networks; those of kernels are NAME:PLATFORM, and one of them can be named alone.",
+        default="evolving",
+    )
+    at_least: int = option("Latencies that must be new.", type=click.IntRange(1), default=20)
+    show: bool = option("List the versions instead of learning.", "--list", default=False, is_flag=True)
+    take: int | None = option(
+        "Let this version answer instead of learning, an older one for instance.", metavar="NUMBER"
+    )
+    plot: Path | None = output_option("PNG file of the errors of all versions against records and time.")
+
+
+def learn_versions(asked: VersionOptions, out: Path | None, where: FitRemoteOptions, epochs: int) -> None:
+    """Fit new versions of predictors to the records of the database, and list all versions.
+
+    One predictor learns networks; others learn kernels, one for each platform on which kernels were measured. A new
+    version answers only if it is no worse on networks, or kernels, that no version has learned from.
+
+    Parameters
+    ----------
+    asked : VersionOptions
+        Of which predictor, and whether anything is learned.
+    out : Path or None
+        Where the version that answers is written.
+    where : FitRemoteOptions
+        Where predictors are fitted.
+    epochs : int
+        Times that every network is seen at most.
+
+    Raises
+    ------
+    InvalidValueError
+        If the store is not a database.
+    UnknownNameError
+        If there is no such version.
+    """
+    store = database.open_store(asked.database)
+    if not isinstance(store, database.DatabaseStore):
+        raise InvalidValueError("Versions are kept in a database. Name a file or a URL with --database.")
+    try:
+        said = []
+        if asked.take is not None:
+            said.append(_take_version(store, asked.name, asked.take))
+        elif not asked.show:
+            with where.fitting():
+                said += _learn_next(store, asked, epochs)
+        if out is not None:
+            said.append(_save_version(store, asked.name, out))
+        versions = _versions(store, asked.name)
+        if asked.plot is not None:
+            plots.draw_evolution(versions, asked.plot)
+            said.append(f"Wrote {asked.plot}")
+    finally:
+        store.close()
+    rows = [
+        {**asdict(item), "error": item.errors.get("all"), "before": item.errors.get("before"), "current": _mark(item)}
+        for item in versions
+    ]
+    grid = Grid(rows, _VERSION_COLUMNS, f"Versions of {asked.name}", nothing="There is no version yet.")
+    print_report(Report(grid, {"versions": rows, "said": said}, after=said))
+
+
+def _versions(store: database.DatabaseStore, name: str) -> list[database.PredictorVersion]:
+    """Return the versions of the predictor of networks and of those of kernels, by predictor, the oldest first."""
+    found = [item for item in database.predictor_versions(store.database) if learn.is_named(item.name, name)]
+    return sorted(found, key=lambda item: (item.name, item.number))
+
+
+def _take_version(store: database.DatabaseStore, name: str, number: int) -> str:
+    versions = {item.number: item.name for item in _versions(store, name)}
+    if number not in versions:
+        raise UnknownNameError.of(f"version of {name!r}", str(number), list(map(str, sorted(versions))))
+    taken = database.take_predictor(store.database, versions[number], number)
+    return f"Version {taken.number} answers from now on."
+
+
+def _save_version(store: database.DatabaseStore, name: str, path: Path) -> str:
+    current = next((item for item in _versions(store, name) if item.name == name and item.is_current), None)
+    if current is None:
+        known = sorted({item.name for item in _versions(store, name)})
+        raise UnknownNameError.of("predictor with a version", name, known)
+    write_atomically(path, database.predictor_content(store.database, current.number))
+    return f"Wrote version {current.number} to {path}"
+
+
+def _learn_next(store: database.DatabaseStore, asked: VersionOptions, epochs: int) -> list[str]:
+    bar = progress(remarks())
+    task = bar.add_task("learning", total=1.0, left="")
+    begun: dict[str, float] = {}
+
+    def watch(name: str, done: int, total: int) -> None:
+        if not begun:
+            bar.start()
+        now = time.monotonic()
+        left = (now - begun.setdefault(name, now)) / done * (total - done)
+        told = f"{format_seconds(left)} left" if left else ""
+        bar.update(task, description=f"learning {name}", completed=done, total=total, left=told)
+
+    make = partial(graphs.GraphPredictor, epochs=epochs)
+    try:
+        found = learn.evolve(store, name=asked.name, at_least=asked.at_least, make=make, watch=watch)
+    finally:
+        if begun:
+            bar.stop()
+    # With the name where there are several.
+    return [f"{item.name}: {item.reason}" if len(found) > 1 else item.reason for item in found]
+
+
+def _mark(version: database.PredictorVersion) -> str:
+    return "yes" if version.is_current else "no"
+
+
+def _date(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M")
+
+
+_VERSION_COLUMNS = [
+    Column("predictor", "name"),
+    Column("version", "number", str),
+    Column("answers", "current"),
+    Column("fitted", "at", _date),
+    Column("learned from", "n_networks", metric="count"),
+    Column("held out", "n_held_out", metric="count"),
+    Column("error", "error", format_percent, absent="-"),
+    Column("version before", "before", format_percent, absent="-"),
+]
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,8 @@
-"""``nni-latency learn kernels``."""
+"""``nni-latency learn kernels``: one kernel at a time, inside of networks, or which operators run as one."""
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -9,17 +10,20 @@ from typing import Any
 import click
 from rich.markup import escape
 
+import nni_latency.datasets as datasets
+import nni_latency.fusion as fusion
 import nni_latency.kernels as kernels
 import nni_latency.loading as loading
+import nni_latency.measurement as measurement
+import nni_latency.measurement.runtimes as runtimes
 import nni_latency.plots as plots
 import nni_latency.validation as validation
-from nni_latency.cli._console import named, print_lines, remarks
-from nni_latency.cli._kernel_report import kernel_report
-from nni_latency.cli._learn_fusion import FUSION_PROTOCOL, learn_fusion
-from nni_latency.cli._learn_network_kernels import NetworkKernelOptions, learn_network_kernels
-from nni_latency.cli._measuring_options import PlatformOptions, ProtocolOptions, StoreOptions
+from nni_latency.cli._console import named, print_lines, progress, remarks
+from nni_latency.cli._kernel_report import fusion_report, kernel_report
+from nni_latency.cli._measuring import Measuring, PlatformOptions, ProtocolOptions, StoreOptions
 from nni_latency.cli._option import (
     ASSIGNMENT,
+    OutputOptions,
     grouped,
     names_option,
     option,
@@ -28,11 +32,140 @@ from nni_latency.cli._option import (
     refuse_given,
     with_fields,
 )
-from nni_latency.cli._output_options import OutputOptions
-from nni_latency.cli._progress import Measuring
+from nni_latency.cli._outputs import outputs
 from nni_latency.cli._remote_options import RemoteOptions
 from nni_latency.cli._report import ReportingCommand, print_report
+from nni_latency.errors import InvalidValueError, UnknownNameError, listed
+from nni_latency.platforms import ids_named
 from nni_latency.units import format_percent, number_of
+
+#: The sequences of operators that networks have.
+ALL_PROBES = "all"
+
+#: Visits are of eight runs: the networks are small, so that a visit takes longer to begin than to be timed.
+FUSION_PROTOCOL = measurement.Protocol(n_run=8, processes=1, time_budget=180.0)
+
+#: Fields of options that say what is measured, and how.
+_MEASURING = (
+    *("device", "runtime", "runtime_options", "precision", "threads", "names", "sampling_fields", "prior", "seed"),
+    *("budget", "protocol_fields", "fresh", "database", "remote"),
+)
+
+
+def learn_fusion(
+    runtime: runtimes.Runtime, protocol: measurement.Protocol, asked: str, out: Path, store: StoreOptions
+) -> None:
+    """Find out which operators a runtime runs as one kernel, write the rules, and print them.
+
+    A runtime that reports its kernels is asked. With any other, small networks of two or three operators are measured
+    apart and together, until it is clear of each whether it runs as one kernel.
+
+    Parameters
+    ----------
+    runtime : Runtime
+        The runtime.
+    protocol : Protocol
+        How networks are measured.
+    asked : str
+        Operators that follow each other, such as ``conv2d+relu,linear+gelu``, or ``all`` for those that networks have.
+    out : Path
+        File of the rules.
+    store : StoreOptions
+        Where measurements are kept.
+
+    Raises
+    ------
+    UnknownNameError
+        If there is no such operator.
+    """
+    tried = fusion.PROBES if asked == ALL_PROBES else fusion.parse_probes(asked)
+    with Measuring(
+        f"{number_of(len(tried), 'sequence')} of operators, apart and together", runtime, store
+    ) as measuring:
+        rules = fusion.detect_fusion(
+            runtime, protocol, out, probes=tried, overwrite=outputs().overwrite, **measuring.how
+        )
+    print_report(fusion_report(rules, after=(f"Wrote {out}",)))
+
+
+@dataclass(frozen=True)
+class NetworkKernelOptions:
+    """Learning from the kernels inside of measured networks instead of measuring."""
+
+    data: tuple[Path, ...] = option(
+        "Measure nothing: learn from kernels inside of the networks of this data set, a file of 'dataset measure', or "
+        "shipped; repeat for several.",
+        "--dataset",
+        multiple=True,
+        type=click.Path(path_type=Path),
+    )
+    platform: str | None = option("Platform of the data set to learn.  [default: the only one]", metavar="NAME|ID")
+    families: tuple[str, ...] = names_option("Family to learn from; repeat for several.  [default: all]", "--family")
+    held_out: int = option(
+        "Keep one network of the data set in so many to hold the predictors to; 0 for none.",
+        type=click.IntRange(0),
+        default=10,
+    )
+    jobs: int = option("Groups of kernels that are learned side by side.", type=click.IntRange(1), default=1)
+
+
+def learn_network_kernels(asked: NetworkKernelOptions, output: OutputOptions) -> tuple[kernels.KernelPredictors, Path]:
+    """Fit predictors to the kernels inside of measured networks; return them and their file, which is to be written.
+
+    The networks must have been measured in a runtime that reports the times of its nodes.
+
+    Raises
+    ------
+    InvalidValueError
+        If the options do not name one platform of the data.
+    UnknownNameError
+        If the data has no such family.
+    """
+    networks = _networks(asked)
+    out = output.path(f"{networks[0].platform.id}.kernels.json")
+    import joblib
+
+    with joblib.parallel_config(n_jobs=asked.jobs), ExitStack() as stack:
+        found = datasets.learn_network_kernels(
+            networks, loading.load_kernel_types(), asked.held_out, _Watch(stack).tell
+        )
+    return found, out
+
+
+class _Watch:
+    """A bar that appears once learning begins: what cannot be learned from is told without one."""
+
+    def __init__(self, stack: ExitStack) -> None:
+        self._stack = stack
+
+    def tell(self, done: int, total: int) -> None:
+        if not done:
+            self._bar = self._stack.enter_context(progress(remarks()))
+            self._task = self._bar.add_task("learning", left="")
+        self._bar.update(self._task, completed=done, total=total)
+
+
+def _networks(asked: NetworkKernelOptions) -> list[datasets.NetworkEntry]:
+    """Return the networks of the platform and the families that are asked for, of one input a run."""
+    sets = [datasets.load_networks(None if str(path) == datasets.SHIPPED_NAME else path) for path in asked.data]
+    entries = [entry for item in sets for entry in item if entry.batch_size == 1]
+    if asked.families:
+        known = sorted({item.family for item in entries})
+        for name in asked.families:
+            if name not in known:
+                raise UnknownNameError(UnknownNameError.of("family of the data", name, known))
+        entries = [item for item in entries if item.family in asked.families]
+    known_ids = sorted({item.platform.id for item in entries})
+    ids = known_ids if asked.platform is None else ids_named(asked.platform, known_ids)
+    if len(ids) != 1:
+        have = listed(known_ids) or "no network of one input"
+        several = f"--platform {asked.platform} names {number_of(len(ids), 'platform')} of the data, which has {have}."
+        raise InvalidValueError(
+            f"Kernels are learned on one platform. Name one with --platform; the data has {have}."
+            if asked.platform is None
+            else f"{several} Name one."
+        )
+    return list({item.name: item for item in entries if item.platform.id == ids[0]}.values())
 
 
 @dataclass(frozen=True)
@@ -128,13 +261,6 @@ def learn_kernels(
     print_report(kernel_report(found, after=[f"Wrote {wrote}"]))
     _print_remarks(found)
     _check(found, wanted.requirements)
-
-
-#: Fields of options that say what is measured, and how.
-_MEASURING = (
-    *("device", "runtime", "runtime_options", "precision", "threads", "names", "sampling_fields", "prior", "seed"),
-    *("budget", "protocol_fields", "fresh", "database", "remote"),
-)
 
 
 def _measured(

@@ -14,10 +14,8 @@ import click
 from click.shell_completion import CompletionItem
 
 from nni_latency.cli._added import added_commands
-from nni_latency.cli._noise import is_verbose, noise_options, warnings_as_remarks
-from nni_latency.cli._printable import printable
+from nni_latency.cli._messages import as_typed, is_verbose, noise_options, printable, warnings_as_remarks
 from nni_latency.cli._supervision import INTERRUPTED
-from nni_latency.cli._typed_names import as_typed
 from nni_latency.errors import LatencyError
 
 #: Command to the module that holds it, in the order in which help lists them.

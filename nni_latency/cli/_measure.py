@@ -14,7 +14,7 @@ import nni_latency.measurement.runtimes as runtimes
 from nni_latency.cli._asked import ask_network
 from nni_latency.cli._console import remarks
 from nni_latency.cli._cost_report import ROWS, print_answers
-from nni_latency.cli._measuring_options import PlatformOptions, ProtocolOptions, database_option, make_runtime
+from nni_latency.cli._measuring import PlatformOptions, ProtocolOptions, database_option, make_runtime
 from nni_latency.cli._network import NETWORKS, NetworkOptions, make_all, parse_networks
 from nni_latency.cli._option import grouped, option
 from nni_latency.cli._report import ReportingCommand

@@ -14,7 +14,7 @@ import click
 from click.core import ParameterSource
 
 from nni_latency.cli._help import RARE, Option
-from nni_latency.cli._outputs import OutputFile
+from nni_latency.cli._outputs import OutputFile, outputs
 from nni_latency.errors import InvalidValueError, LatencyError, UnknownNameError
 from nni_latency.units import parse_duration, parse_quantity, whole_number
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 Value = TypeVar("Value")
+
 Record = TypeVar("Record", bound="DataclassInstance")
 
 
@@ -162,6 +163,22 @@ def refuse_given(names: Container[str], when: str) -> None:
         name = item.name or ""
         if name in names and context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
             raise InvalidValueError(f"{max(item.opts, key=len)} has no effect {when}. Omit it.")
+
+
+@dataclasses.dataclass(frozen=True)
+class OutputOptions:
+    """The file that a command writes."""
+
+    out: Path | None = output_option("Output file.", "-o", "--out")
+
+    @property
+    def overwrite(self) -> bool:
+        """Whether an existing file may be replaced."""
+        return outputs().overwrite
+
+    def path(self, default: str = "") -> Path:
+        """Return the file, by default the one of that name; one that cannot be written is an error."""
+        return self.out or outputs().claim(Path(default))
 
 
 def parsed(name: str, parse: Callable[[str], Value]) -> Callable[[str], Value]:

@@ -13,7 +13,7 @@ import nni_latency.measurement as measurement
 import nni_latency.measurement.runtimes as runtimes
 import nni_latency.tables as tables
 from nni_latency.cli._console import remarks
-from nni_latency.cli._measuring_options import MeterOptions, PlatformOptions, make_runtime
+from nni_latency.cli._measuring import MeterOptions, PlatformOptions, make_runtime
 from nni_latency.cli._option import option
 from nni_latency.errors import InvalidValueError, MismatchError, RemoteError
 from nni_latency.platforms import Platform

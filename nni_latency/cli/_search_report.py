@@ -15,12 +15,11 @@ import nni_latency.plots as plots
 import nni_latency.spaces as spaces
 import nni_latency.validation as validation
 from nni_latency.cli._console import results
-from nni_latency.cli._constant_power import at_constant_power, constant_power_content
+from nni_latency.cli._estimator_report import at_constant_power, constant_power_content
 from nni_latency.cli._report import Column, Grid, print_part
-from nni_latency.cli._search_addends import Addend
 from nni_latency.cli._search_document import SEARCH
-from nni_latency.cli._search_options import FILES, SearchOptions
-from nni_latency.cli._searched import Searched
+from nni_latency.cli._search_measure import Addend
+from nni_latency.cli._searched import FILES, Searched, SearchOptions
 from nni_latency.documents import json_text
 from nni_latency.files import write_atomically
 from nni_latency.units import METRIC_UNITS, format_metric, format_percent, number_of

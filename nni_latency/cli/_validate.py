@@ -17,14 +17,20 @@ import nni_latency.tables as tables
 import nni_latency.validation as validation
 from nni_latency.cli._console import loading_remark, print_lines, remarks
 from nni_latency.cli._estimator_options import missing_option
-from nni_latency.cli._measuring_options import DeviceOptions, MeterOptions, ProtocolOptions, StoreOptions, check_known
+from nni_latency.cli._measuring import (
+    DeviceOptions,
+    Measuring,
+    MeterOptions,
+    ProtocolOptions,
+    StoreOptions,
+    check_known,
+)
 from nni_latency.cli._option import grouped, option, output_option, parsed
 from nni_latency.cli._outputs import outputs
-from nni_latency.cli._progress import Measuring
+from nni_latency.cli._record_report import validation_report
 from nni_latency.cli._remote_options import RemoteOptions
 from nni_latency.cli._report import ReportingCommand, print_report
 from nni_latency.cli._space_options import SPACE_OF_TABLE, SpaceOptions, choose_space, plan_for
-from nni_latency.cli._validation_report import validation_report
 from nni_latency.errors import MismatchError
 from nni_latency.units import number_of
 

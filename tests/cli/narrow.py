@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.cells import cell_len
 from rich.console import Console
 
-from nni_latency.cli._layout import fits, table_of
+from nni_latency.cli._report import fits, table_of
 
 #: Widths of screens [letters].
 WIDTHS = (80, 100)

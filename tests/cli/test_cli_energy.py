@@ -7,8 +7,7 @@ import json
 import pytest
 from tiny import TINY_OPTIONS
 
-from nni_latency.cli._measuring_options import StoreOptions
-from nni_latency.cli._progress import Measuring
+from nni_latency.cli._measuring import Measuring, StoreOptions
 from nni_latency.errors import MeasurementError
 from nni_latency.measurement import CoarseMeterError
 from nni_latency.measurement.meters import ConstantMeter, RaplMeter

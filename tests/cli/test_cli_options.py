@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 from tiny import TINY_OPTIONS
 
-from nni_latency.cli._measuring_options import DeviceOptions, PlatformOptions, make_runtime
+from nni_latency.cli._measuring import DeviceOptions, PlatformOptions, make_runtime
 from nni_latency.cli._option import ASSIGNMENT, BATCH_SIZES, DURATION, grouped, option
 from nni_latency.errors import InvalidValueError
 from nni_latency.platforms import PRECISIONS, Platform

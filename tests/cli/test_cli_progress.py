@@ -9,9 +9,9 @@ import sys
 import pytest
 from rich.console import Console
 
-from nni_latency.cli import _progress
+from nni_latency.cli import _measuring
 from nni_latency.cli._console import progress
-from nni_latency.cli._progress import Part
+from nni_latency.cli._measuring import Part
 from nni_latency.tables import shipped_tables
 
 #: Runs a command in a process that has none of the packages which take seconds to import.
@@ -34,7 +34,7 @@ def test_commands_that_take_long_say_so_before_they_import_anything(command):
 
 def test_the_time_left_is_that_of_the_pace_so_far(monkeypatch):
     now = 100.0
-    monkeypatch.setattr(_progress.time, "monotonic", lambda: now)
+    monkeypatch.setattr(_measuring.time, "monotonic", lambda: now)
     with progress(Console(file=io.StringIO())) as bar:
         part = Part(bar, "searching", is_next=False)
         (task,) = bar.tasks

@@ -14,9 +14,8 @@ import pytest
 from click.testing import CliRunner
 from narrow import check_lines, printed
 
-from nni_latency.cli._layout import fits, table_of
-from nni_latency.cli._noise import is_quiet, is_verbose
-from nni_latency.cli._report import Column, Grid, Pairs, Report, ReportingCommand, print_report
+from nni_latency.cli._messages import is_quiet, is_verbose
+from nni_latency.cli._report import Column, Grid, Pairs, Report, ReportingCommand, fits, print_report, table_of
 from nni_latency.operators import parse_op_keys
 from nni_latency.platforms import Platform
 from nni_latency.tables import OperatorEntry, OperatorTable, SpaceReference, shipped_tables

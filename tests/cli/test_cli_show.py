@@ -13,8 +13,8 @@ from PIL import Image
 from written_files import KEPT, WRITTEN, write_files
 
 import nni_latency
-from nni_latency.cli._saved_files import SAVED_FILES
 from nni_latency.cli._search_document import search_schema
+from nni_latency.cli._show import SAVED_FILES
 from nni_latency.datasets import load_networks
 from nni_latency.documents import KINDS, DocumentFormat, SavedFile
 from nni_latency.errors import LatencyError

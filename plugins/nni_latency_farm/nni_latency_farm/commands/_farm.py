@@ -14,7 +14,7 @@ import nni_latency.loading as loading
 import nni_latency.measurement as measurement
 import nni_latency_farm as farm
 from nni_latency.cli._console import remarks
-from nni_latency.cli._measuring_options import PlatformOptions, make_runtime
+from nni_latency.cli._measuring import PlatformOptions, make_runtime
 from nni_latency.cli._option import DURATION, grouped, option
 from nni_latency.cli._report import Column, Grid, Report, ReportingCommand, print_report
 from nni_latency.errors import InvalidValueError, LatencyError

@@ -16,9 +16,9 @@ import nni_latency.loading as loading
 import nni_latency.measurement as measurement
 import nni_latency_service.query as query
 from nni_latency.cli._console import progress, remarks, sentence
+from nni_latency.cli._estimator_options import load_predictor
 from nni_latency.cli._network import NetworkOptions
 from nni_latency.cli._option import DURATION, grouped, option, parsed
-from nni_latency.cli._predictor_options import load_predictor
 from nni_latency.cli._report import Column, Grid, Report, ReportingCommand, print_report
 from nni_latency.documents import SavedFile
 from nni_latency.errors import InvalidValueError, LatencyError, MissingEntryError, UnknownNameError, listed

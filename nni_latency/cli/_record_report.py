@@ -1,19 +1,26 @@
-"""``nni-latency show`` for measurements that are no table: benchmark points, data sets, priors of kernels."""
+"""Reports of what was recorded: benchmark points, data sets, priors of kernels, validations, searches."""
 
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import nni_latency.datasets as datasets
 import nni_latency.kernels as kernels
 import nni_latency.measurement as measurement
 import nni_latency.micro_benchmarks as micro_benchmarks
+import nni_latency.validation as validation
 from nni_latency.cli._console import named
-from nni_latency.cli._report import Column, Grid, Report
-from nni_latency.cli._table_facts import table_pairs
+from nni_latency.cli._report import Column, Grid, Pairs, Report
+from nni_latency.cli._search_document import SearchDocument
+from nni_latency.cli._table_report import table_pairs
 from nni_latency.errors import listed
-from nni_latency.units import format_percent, format_seconds, number_of
+from nni_latency.units import format_metric, format_percent, format_seconds, number_of
+
+#: Networks of which the error is shown.
+_WORST = 6
 
 
 def points_report(found: micro_benchmarks.BenchmarkPoints) -> Report:
@@ -131,3 +138,85 @@ def prior_report(found: kernels.Prior) -> Report:
         Column("the commonest", "commonest"),
     ]
     return Report(Grid(rows, columns, "Kernels of known networks", nothing="It holds no kernels."), {"groups": rows})
+
+
+def validation_report(found: validation.Validation, after: Sequence[str] = ()) -> Report:
+    """Report on a validation: its worst networks, its scores, and how well the measurement repeats.
+
+    Parameters
+    ----------
+    found : Validation
+        The validation.
+    after : sequence of str
+        What is said below.
+    """
+    columns = [
+        Column("network", "network"),
+        Column("predicted", "predicted", metric=found.metric),
+        Column("measured", "measured", metric=found.metric),
+        Column("error", "error", partial(format_percent, signed=True)),
+        Column("split-half difference", "halves", format_percent),
+    ]
+    rows = [
+        {
+            "network": item.name,
+            "predicted": item.predicted.value,
+            "measured": item.measured,
+            "error": item.error,
+            "halves": abs(item.halves[0] / item.halves[1] - 1),
+        }
+        for item in found.worst
+    ]
+    lines = [f"{format_percent(found.coverage)} of the networks lie in the 95 % interval of their prediction."]
+    if abs(found.speed - 1) > 0.02:
+        slower = "slower" if found.speed < 1 else "faster"
+        lines.append(
+            f"The machine is {format_percent(abs(1 / found.speed - 1))} {slower} than the predictions say of the "
+            "space's reference networks; measured times are taken to the speed that the predictions stand for."
+        )
+    worst = Grid(rows[:_WORST], columns, "Worst cases")
+    return Report(worst, validation.validation_content(found), rows, after=[_scores(found), *lines, *after])
+
+
+def _scores(found: validation.Validation) -> Grid:
+    rows = [
+        {"name": name, **vars(scores)}
+        for name, scores in (
+            ("predicted against measured", found.scores),
+            ("repeatability", found.repeatability),
+        )
+    ]
+    percent = {"MAPE": "mape", "RMSPE": "rmspe", "bias": "bias", "within 5 %": "within5", "within 10 %": "within10"}
+    columns = [Column(header, key, partial(format_percent, signed=key == "bias")) for header, key in percent.items()]
+    return Grid(rows, [Column("", "name"), *columns, Column("Spearman", "spearman", "{:.4f}".format)])
+
+
+def search_report(found: SearchDocument) -> Report:
+    """Report on a search: what was asked, what was found, and what was measured of it.
+
+    Parameters
+    ----------
+    found : SearchDocument
+        The record.
+    """
+    cost = partial(format_metric, metric=found.metric)
+    facts = {
+        "space": f"{found.space} on {found.dataset}, by {found.strategy}",
+        "estimator": found.estimator,
+        "platform": found.platform,
+        "target": f"{cost(found.target)} of {found.metric}",
+        "predicted": cost(found.predicted),
+        "measured": _measured_cost(found),
+        "accuracy": f"{format_percent(found.accuracy)} on held-out images",
+    }
+    rows = [{"label": label, "choice": choice} for label, choice in found.choices.items()]
+    columns = [Column("label", "label"), Column("choice", "choice")]
+    return Report(Grid(rows, columns, "The network found"), found.model_dump(), rows, before=[Pairs("Search", facts)])
+
+
+def _measured_cost(found: SearchDocument) -> str:
+    if found.measured is None or found.measured_at_speed is None:
+        return f"no: {found.not_measured}"
+    verdict = "meets the target" if found.meets_target else "misses the target"
+    cost = partial(format_metric, metric=found.metric)
+    return f"{cost(found.measured)}; at the estimator's speed {cost(found.measured_at_speed)}, which {verdict}"
