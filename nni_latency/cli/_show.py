@@ -168,7 +168,7 @@ class DividedNetworkOptions:
     )
     inputs: tuple[str, ...] = inputs_option()
     kwargs: dict[str, Any] | None = option("Arguments of the class as a JSON object.", type=JSON_OBJECT)
-    batch: int = option("Inputs per run.", type=click.IntRange(1), default=1)
+    batch_size: int = option("Inputs per run.", type=click.IntRange(1), default=1)
 
     def check_rules(self, what: str, *, are_rules: bool) -> None:
         """Raise `InvalidValueError` if a network is named, although there are no rules to divide it by."""
@@ -187,7 +187,7 @@ class DividedNetworkOptions:
             )
         with contextlib.redirect_stdout(sys.stderr), user_code(f"The code of {text!r}", _TRACING_TIMEOUT):
             network = make_network(text, load_class(text), self.kwargs or {})
-            return operators.trace(network, make_inputs(self.inputs, self.batch), by="graph")
+            return operators.trace(network, make_inputs(self.inputs, self.batch_size), by="graph")
 
 
 def show_network(path: str, wanted: DividedNetworkOptions, plot: Path | None) -> Report:

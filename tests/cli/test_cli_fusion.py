@@ -80,7 +80,7 @@ def test_a_network_is_shown_as_kernels_and_drawn(run, rules):
     assert "4 kernels on" in shown
     with Image.open("before_after.png") as picture:
         assert min(picture.size) > 200
-    kernels = json.loads(run(*words, "--kwargs", '{"width": 4}', "--json").stdout)
+    kernels = json.loads(run(*words, "--kwargs", '{"width": 4}', "--batch-size", 2, "--json").stdout)
     assert kernels[0]["names"] == ["stem.0.conv2d", "stem.1.batch_norm", "stem.2.relu"]
 
 
