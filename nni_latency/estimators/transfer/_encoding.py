@@ -23,18 +23,18 @@ from nni_latency.units import number_of
 _SAMPLE = 2048
 
 #: Operators of an edge as the benchmark's strings name them, in the order of their indices.
-OPERATORS = ("none", "skip_connect", "nor_conv_1x1", "nor_conv_3x3", "avg_pool_3x3")
+_CELL_OPERATORS = ("none", "skip_connect", "nor_conv_1x1", "nor_conv_3x3", "avg_pool_3x3")
 
 #: Edges in the order of the strings: from which node to which.
-EDGES = ((0, 1), (0, 2), (1, 2), (0, 3), (1, 3), (2, 3))
+_CELL_EDGES = ((0, 1), (0, 2), (1, 2), (0, 3), (1, 3), (2, 3))
 
 #: The same operators by the names of NNI's hub.
 _OTHER_NAMES = {"conv_1x1": "nor_conv_1x1", "conv_3x3": "nor_conv_3x3"}
 
 #: Lengths of an edge by operator, under which the longest path from input to output is a feature.
-_LENGTHS = ((0, 1, 1, 1, 1), (0, 0, 1, 1, 0), (0, 0, 0, 1, 0), (0, 0, 1, 1, 1))
+_CELL_LENGTHS = ((0, 1, 1, 1, 1), (0, 0, 1, 1, 0), (0, 0, 0, 1, 0), (0, 0, 1, 1, 1))
 
-_TERM = re.compile(r"(?P<op>\w+)~(?P<node>\d)")
+_CELL_TERM = re.compile(r"(?P<op>\w+)~(?P<node>\d)")
 
 #: What may make an operator slow, each with its columns among `_amounts`; what one device is short of, another has.
 _CAUSES = {
@@ -214,8 +214,10 @@ class CellEncoding(Encoding):
     """
 
     def __init__(self, choices: Mapping[str, Sequence[Any]] | None = None) -> None:
-        super().__init__(choices or {f"{start}_{end}": OPERATORS for start, end in EDGES})
-        self._order = np.array([[OPERATORS.index(plain_name(name)) for name in row] for row in self.choices.values()])
+        super().__init__(choices or {f"{start}_{end}": _CELL_OPERATORS for start, end in _CELL_EDGES})
+        self._order = np.array(
+            [[_CELL_OPERATORS.index(plain_name(name)) for name in row] for row in self.choices.values()]
+        )
 
     def indices(self, architectures: Any) -> NDArray[np.int64]:
         """Check cells, given as strings, indices or samples, and return the indices of their choices, (n, 6)."""
@@ -232,7 +234,7 @@ class CellEncoding(Encoding):
         alive = _alive(ops)
         edges, live = one_hot(ops, (5,) * 6), one_hot(np.where(alive, ops, 0), (5,) * 6)
         counts, live_counts = (part.reshape(len(ops), 6, 5).sum(axis=1) for part in (edges, live))
-        paths = np.stack([_longest(ops, np.array(lengths)) for lengths in _LENGTHS], axis=1)
+        paths = np.stack([_longest(ops, np.array(lengths)) for lengths in _CELL_LENGTHS], axis=1)
         dead = np.logical_not(alive.any(axis=1))
         return np.hstack([counts, edges, live_counts, live, dead.reshape(-1, 1), paths]).astype(np.float64)
 
@@ -247,15 +249,16 @@ class CellEncoding(Encoding):
         return parts
 
     def _from_string(self, row: int, text: str) -> list[int]:
-        terms = [(match["op"], int(match["node"])) for match in _TERM.finditer(text)]
+        terms = [(match["op"], int(match["node"])) for match in _CELL_TERM.finditer(text)]
         names = [plain_name(name) for name, _ in terms]
-        if [node for _, node in terms] != [start for start, _ in EDGES] or not set(names) <= set(OPERATORS):
+        if [node for _, node in terms] != [start for start, _ in _CELL_EDGES] or not set(names) <= set(_CELL_OPERATORS):
             raise InvalidValueError(
                 f"Architecture {row} is no cell of NAS-Bench-201: expected '|op~0|+|op~0|op~1|+|op~0|op~1|op~2|' with "
-                f"the operators {', '.join(OPERATORS)}. Got {text[:80]!r}."
+                f"the operators {', '.join(_CELL_OPERATORS)}. Got {text[:80]!r}."
             )
         return [
-            list(order).index(OPERATORS.index(name)) for order, name in zip(self._order.tolist(), names, strict=True)
+            list(order).index(_CELL_OPERATORS.index(name))
+            for order, name in zip(self._order.tolist(), names, strict=True)
         ]
 
 
@@ -267,25 +270,27 @@ def plain_name(name: str) -> str:
 def is_cell(choices: Mapping[str, Sequence[Any]]) -> bool:
     """Tell whether labels and choices are those of a cell of NAS-Bench-201."""
     rows = [{plain_name(str(name)) for name in row} for row in choices.values()]
-    return len(rows) == len(EDGES) and all(row == set(OPERATORS) for row in rows)
+    return len(rows) == len(_CELL_EDGES) and all(row == set(_CELL_OPERATORS) for row in rows)
 
 
 def _alive(ops: NDArray[np.int64]) -> NDArray[np.bool_]:
     """Tell for every edge whether a path from input to output takes it, (n, 6)."""
     fed, used = np.zeros((len(ops), 4), dtype=bool), np.zeros((len(ops), 4), dtype=bool)
     fed[:, 0], used[:, 3] = True, True
-    for edge, (start, end) in enumerate(EDGES):
+    for edge, (start, end) in enumerate(_CELL_EDGES):
         fed[:, end] |= fed[:, start] & (ops[:, edge] != 0)
-    for edge, (start, end) in reversed(list(enumerate(EDGES))):
+    for edge, (start, end) in reversed(list(enumerate(_CELL_EDGES))):
         used[:, start] |= used[:, end] & (ops[:, edge] != 0)
-    return np.stack([(ops[:, i] != 0) & fed[:, start] & used[:, end] for i, (start, end) in enumerate(EDGES)], axis=1)
+    return np.stack(
+        [(ops[:, i] != 0) & fed[:, start] & used[:, end] for i, (start, end) in enumerate(_CELL_EDGES)], axis=1
+    )
 
 
 def _longest(ops: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.float64]:
     """Return the length of the longest path from input to output, -1 without one, (n,)."""
     reach = np.full((len(ops), 4), -np.inf)
     reach[:, 0] = 0.0
-    for edge, (start, end) in enumerate(EDGES):
+    for edge, (start, end) in enumerate(_CELL_EDGES):
         step = np.where(ops[:, edge] != 0, reach[:, start] + lengths[ops[:, edge]], -np.inf)
         reach[:, end] = np.maximum(reach[:, end], step)
     return np.where(np.isfinite(reach[:, 3]), reach[:, 3], -1.0)

@@ -152,15 +152,15 @@ def read_numpy(data: bytes) -> Sheet:
     import numpy as np
 
     file = io.BytesIO(data)
-    shape, kind = _header(file)
+    shape, kind = _array_header(file)
     if kind.hasobject:
         if kind != np.dtype(object):
             raise FileFormatError(f"it holds an array of {kind}, and not of dictionaries")
-        return _dictionaries(read_plain_pickle(data[file.tell() :]))
-    return _numbers(np.asarray(_plain(data, file.tell(), shape, kind)))
+        return _sheet_of_dictionaries(read_plain_pickle(data[file.tell() :]))
+    return _sheet_of_numbers(np.asarray(_plain_array(data, file.tell(), shape, kind)))
 
 
-def _header(file: io.BytesIO) -> tuple[tuple[int, ...], np.dtype[Any]]:
+def _array_header(file: io.BytesIO) -> tuple[tuple[int, ...], np.dtype[Any]]:
     from numpy.lib import format as npy
 
     try:
@@ -172,7 +172,7 @@ def _header(file: io.BytesIO) -> tuple[tuple[int, ...], np.dtype[Any]]:
     return shape, kind
 
 
-def _plain(data: bytes, begin: int, shape: tuple[int, ...], kind: np.dtype[Any]) -> Any:
+def _plain_array(data: bytes, begin: int, shape: tuple[int, ...], kind: np.dtype[Any]) -> Any:
     """Load an array of numbers, once it is known that they are all there."""
     import numpy as np
 
@@ -181,7 +181,7 @@ def _plain(data: bytes, begin: int, shape: tuple[int, ...], kind: np.dtype[Any])
     return np.load(io.BytesIO(data), allow_pickle=False)
 
 
-def _numbers(costs: Any) -> Sheet:
+def _sheet_of_numbers(costs: Any) -> Sheet:
     rows = [
         Row(place, read_number(value, place), layer, choice)
         for layer, values in enumerate(costs.tolist())
@@ -192,7 +192,7 @@ def _numbers(costs: Any) -> Sheet:
     return Sheet(tuple(rows), len(costs))
 
 
-def _dictionaries(content: Any) -> Sheet:
+def _sheet_of_dictionaries(content: Any) -> Sheet:
     items = content.items if isinstance(content, PlainArray) else content
     if not isinstance(items, list) or not items or not all(isinstance(item, dict) for item in items):
         raise FileFormatError("it must hold an array of dictionaries, one a layer")
