@@ -1,25 +1,15 @@
 from ._additive import AdditiveCost, additive_cost, cheapest_selection, likeliest_within, separable_cost
-from ._base import Estimate, Estimator, LayerEstimator, NetworkEstimator
-from ._breakdown import Breakdown, OperatorShare, break_down
-from ._choice_cost import ChoiceCost
-from ._derived import Derived
+from ._base import Estimate, Estimator, LayerEstimator, LayerShare, NetworkEstimator, layer_shares
+from ._breakdown import Breakdown, OperatorShare, break_down, estimate_layers, estimate_selection
+from ._choice_cost import ChoiceCost, CostTable, Derived, GroupedCost, sample_error
 from ._distil import Distillation, distil
 from ._ensemble import LayerEnsemble, NetworkEnsemble, make_ensemble
-from ._estimated_table import estimate_operator_table, estimate_table
 from ._fallback import Agreement, FallbackEstimator, NetworkFallback, with_fallback
-from ._grouped import CostTable, GroupedCost
 from ._kernel import KernelCosts, KernelEstimator
-from ._layer_share import LayerShare, layer_shares
-from ._measured_layers import GraphEstimator, ModuleEstimator
-from ._measured_network import MeasuredNetworkEstimator
-from ._measuring import ON_DEMAND, MeasuringEstimator
-from ._operator_predictor import OperatorPredictor, nominal_time
-from ._operator_table import OperatorTableEstimator
-from ._predicted_rest import PredictedRest
-from ._sample_error import sample_error
+from ._measuring import ON_DEMAND, GraphEstimator, MeasuredNetworkEstimator, MeasuringEstimator, ModuleEstimator
+from ._operator_predictor import OperatorPredictor, PredictedRest, nominal_time
 from ._scores import Scores, score
-from ._selection import estimate_layers, estimate_selection
-from ._table import Missing, TableEstimator
+from ._table import Missing, OperatorTableEstimator, TableEstimator, estimate_operator_table, estimate_table
 from ._transfer import TransferEstimator
 from .acts import ActsEstimator, ActsLine, acts_schema
 from .transfer import CellEncoding, FewSourcesWarning, Recovery, encoding_of, transfer_schema

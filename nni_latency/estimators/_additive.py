@@ -13,8 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from nni_latency.combinations import SUM
 from nni_latency.errors import InvalidValueError
 from nni_latency.estimators._base import Estimate, LayerEstimator
-from nni_latency.estimators._choice_cost import ChoiceCost
-from nni_latency.estimators._sample_error import sample_error
+from nni_latency.estimators._choice_cost import ChoiceCost, sample_error
 from nni_latency.tables import MeasurePlan, Residency
 from nni_latency.units import combination_of
 

@@ -1,4 +1,4 @@
-"""The interfaces of estimators, and the answer they give."""
+"""The interfaces of estimators, the answer they give, and the share of one layer in a network."""
 
 from __future__ import annotations
 
@@ -210,3 +210,29 @@ class LayerEstimator(Estimator):
 
 class NetworkEstimator(Estimator):
     """Network-based: the network is costed as a whole."""
+
+
+@dataclass(frozen=True)
+class LayerShare:
+    """The cost of one layer of a network."""
+
+    name: str
+    choice: str
+    estimate: Estimate
+    share: float
+
+
+def layer_shares(estimator: LayerEstimator, parts: Sequence[tuple[str, str, Estimate]]) -> list[LayerShare]:
+    """Take the cost of a network apart: the parts, each with layer and choice, scaled so that they make it up.
+
+    A share is that of the sum; for a throughput that of the time; for memory that layers need one after another that of
+    the largest.
+    """
+    combination = combination_of(estimator.metric)
+    weights = [combination.counted(part.value) for _, _, part in parts]
+    total = combination.total(weights)
+    factor = estimator.total(part for _, _, part in parts).value / combination.whole(total) if total else 1.0
+    return [
+        LayerShare(name, choice, part.scaled(factor), weight / total if total else 0.0)
+        for (name, choice, part), weight in zip(parts, weights, strict=True)
+    ]

@@ -1,14 +1,14 @@
-"""The cost of a network and of each of its operators, by any estimator."""
+"""The cost of a network and of each of its operators or layers, by any estimator."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from nni_latency.errors import InvalidValueError
-from nni_latency.estimators._base import Estimate, Estimator, LayerEstimator
-from nni_latency.estimators._layer_share import layer_shares
+from nni_latency.estimators._base import Estimate, Estimator, LayerEstimator, LayerShare, layer_shares
 from nni_latency.estimators._measuring import MeasuringEstimator
 from nni_latency.operators import (
     By,
@@ -22,6 +22,7 @@ from nni_latency.operators import (
     require_operators,
     trace,
 )
+from nni_latency.tables import MeasurePlan
 
 
 @dataclass(frozen=True)
@@ -142,3 +143,55 @@ def _of_onnx(estimator: Estimator, path: str | Path, example_inputs: Any, batch_
     if not (isinstance(estimator, (MeasuringEstimator, LayerEstimator)) or estimator.reads_onnx):
         raise InvalidValueError(f"{estimator!r} takes networks of torch, and no ONNX files such as {str(path)!r}.")
     return read_onnx(path, batch_size, example_inputs)
+
+
+def estimate_selection(estimator: Estimator, plan: MeasurePlan, selection: Mapping[str, str]) -> Estimate:
+    """Estimate a network of a plan, with any estimator.
+
+    Parameters
+    ----------
+    estimator : Estimator
+        A layer-based one is asked for every part; one that is network-based, or measures on demand, gets the whole
+        network, made on the spot.
+    plan : MeasurePlan
+        The space.
+    selection : mapping of str to str
+        ``{layer: choice}`` with every layer.
+
+    Raises
+    ------
+    MissingEntryError
+        If the estimator knows too little to answer.
+    MismatchError
+        If it is a table of another space, input size or batch size.
+    """
+    if isinstance(estimator, LayerEstimator) and not isinstance(estimator, MeasuringEstimator):
+        return estimator.total(part for _, _, part in _estimated_parts(estimator, plan, selection))
+    import torch
+
+    return estimator.estimate(plan.network_of(selection)(), torch.zeros(plan.input_shape))
+
+
+def estimate_layers(estimator: Estimator, plan: MeasurePlan, selection: Mapping[str, str]) -> list[LayerShare]:
+    """List what every layer of a network of a plan costs, so that they add up to the whole.
+
+    Raises
+    ------
+    InvalidValueError
+        If the estimator cannot be taken apart by layer.
+    """
+    if not isinstance(estimator, LayerEstimator):
+        raise InvalidValueError(f"{estimator!r} estimates whole networks and cannot be taken apart by layer.")
+    return layer_shares(estimator, _estimated_parts(estimator, plan, selection))
+
+
+def _estimated_parts(
+    estimator: LayerEstimator, plan: MeasurePlan, selection: Mapping[str, str]
+) -> list[tuple[str, str, Estimate]]:
+    estimator.check_plan(plan)
+    parts = []
+    for layer in plan.layers:
+        choice = selection[layer.name]
+        op = layer.candidates[choice].op
+        parts.append((layer.name, choice, estimator.estimate_choice(layer.name, choice, op)))
+    return parts

@@ -1,17 +1,26 @@
-"""`ChoiceCost`: what the costs of spaces by their choices have in common."""
+"""Costs of spaces by their choices: what they share, and sums of small tables over choices that act together."""
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from nni_latency.combinations import Combination
-from nni_latency.errors import InvalidValueError, UnreachableTargetError
+from nni_latency.errors import InvalidValueError, LatencyError, MissingEntryError, UnreachableTargetError, listed
 from nni_latency.tables import Residency
 from nni_latency.units import combination_of, format_metric, with_article
+
+#: Tables are joined as long as the result has no more entries than this.
+_LARGEST_TABLE = 4096
+
+_CLASH = "its choices do not go together"
 
 
 class ChoiceCost(ABC):
@@ -72,3 +81,265 @@ class ChoiceCost(ABC):
                 f"{'Reachable is' if self.separable else 'Found were'} {format_metric(low, self.metric)} to "
                 f"{format_metric(high, self.metric)}."
             )
+
+
+@dataclass(frozen=True)
+class CostTable:
+    """A cost by some choices together.
+
+    Parameters
+    ----------
+    labels : tuple of str
+        What it depends on.
+    costs : ndarray of shape (n_choices of the first label, ...)
+        The cost of every combination; not a number where no network has it.
+    """
+
+    labels: tuple[str, ...]
+    costs: NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class GroupedCost(ChoiceCost):
+    """A constant and tables, each over a few labels: the cost of a network is what they say of its choices, added up.
+
+    An `AdditiveCost` has one table per label. Here a label may stand in several, so depth and kernel, or the widths of
+    two neighbours, may act together. Immutable.
+
+    Parameters
+    ----------
+    constant : float
+        Cost of everything that the space does not choose.
+    tables : tuple of CostTable
+        The rest.
+    values : mapping of str to tuple
+        Choices of every label, derived ones included, in the order of the tables' axes; lists stand as tuples.
+    derived : tuple of Derived, default=()
+        Labels that follow from others.
+    metric : str, default="latency"
+        What it is a cost of.
+    missing : tuple of str, default=()
+        What was left out, or is no measurement of its own.
+    residency : Residency or None
+        What small networks save; applied to the sum.
+
+    Examples
+    --------
+    >>> table = CostTable(("depth", "width"), np.array([[1.0, 2.0], [2.0, 4.0]]))
+    >>> cost = GroupedCost(0.5, (table,), {"depth": (1, 2), "width": (8, 16)})
+    >>> cost({"depth": 2, "width": 16}), cost.range
+    (4.5, (1.5, 4.5))
+    """
+
+    constant: float
+    tables: tuple[CostTable, ...]
+    values: Mapping[str, tuple[Any, ...]]
+    derived: tuple[Derived, ...] = ()
+    metric: str = "latency"
+    missing: tuple[str, ...] = ()
+    residency: Residency | None = None
+
+    separable = False
+
+    @cached_property
+    def labels(self) -> tuple[str, ...]:
+        """The labels that the space itself has, in order."""
+        made = {label for item in self.derived for label in item.outputs}
+        return tuple(label for label in self.values if label not in made)
+
+    @property
+    def choices(self) -> Mapping[str, tuple[Any, ...]]:
+        """The choices of the labels that the space itself has, in order."""
+        return {label: self.values[label] for label in self.labels}
+
+    def __call__(self, sample: Mapping[str, Any]) -> float:
+        """Return the cost of one sample, ``{label: choice}``.
+
+        Raises
+        ------
+        MissingEntryError
+            If the sample lacks a label that matters, or has a choice that is not in the space.
+        InvalidValueError
+            If the choices are allowed one by one, but not together.
+        """
+        chosen = {label: tuple(value) if type(value) is list else value for label, value in sample.items()}
+        try:
+            for item in self.derived:
+                chosen.update(zip(item.outputs, item.function(chosen), strict=True))
+            total = self._look_up(chosen)
+        except KeyError as error:
+            return self._look_up_the_rest(chosen, error)
+        except (ValueError, TypeError) as error:
+            raise self._sample_error(chosen, error) from error
+        if total != total:
+            raise self._sample_error(chosen, "its shapes do not fit each other")
+        return float(self.of_sum(total))
+
+    def _look_up(self, chosen: Mapping[str, Any]) -> float:
+        parts = [self.constant]
+        for places, costs in self._flat:
+            place = 0
+            for label, steps in places:
+                place += steps[chosen[label]]
+            parts.append(costs[place])
+        return self.combination.total(parts)
+
+    @cached_property
+    def _flat(self) -> tuple[tuple[tuple[tuple[str, dict[Any, int]], ...], list[float]], ...]:
+        """Every table as a flat list, with the steps that the choices of its labels mean in it."""
+        flat = []
+        for table in self._joined:
+            strides = [math.prod(table.costs.shape[axis + 1 :]) for axis in range(table.costs.ndim)]
+            places = tuple(
+                (label, {value: stride * index for index, value in enumerate(self.values[label])})
+                for label, stride in zip(table.labels, strides, strict=True)
+            )
+            flat.append((places, table.costs.ravel().tolist()))
+        return tuple(flat)
+
+    @cached_property
+    def _joined(self) -> tuple[CostTable, ...]:
+        """The tables, those over few labels added to those over more."""
+        joined: list[CostTable] = []
+        for table in sorted(self.tables, key=lambda item: -item.costs.size):
+            for place, other in enumerate(joined):
+                if set(table.labels) <= set(other.labels):
+                    joined[place] = self._add(other, table, other.labels)
+                    break
+                union = tuple(label for label in self.values if label in {*table.labels, *other.labels})
+                shared = set(table.labels) & set(other.labels)
+                if shared and math.prod(len(self.values[label]) for label in union) <= _LARGEST_TABLE:
+                    joined[place] = self._add(other, table, union)
+                    break
+            else:
+                joined.append(table)
+        return tuple(joined)
+
+    def _add(self, one: CostTable, other: CostTable, labels: tuple[str, ...]) -> CostTable:
+        parts = []
+        for table in (one, other):
+            order = [table.labels.index(label) for label in labels if label in table.labels]
+            sizes = [len(self.values[label]) if label in table.labels else 1 for label in labels]
+            parts.append(table.costs.transpose(order).reshape(sizes))
+        return CostTable(labels, self.combination.join(*parts))
+
+    def _look_up_the_rest(self, chosen: Mapping[str, Any], error: KeyError) -> float:
+        """Return the cost of a sample that lacks labels, if they make no difference to it: those of layers left out."""
+        for label, value in chosen.items():
+            if label in self.values and value not in self.values[label]:
+                raise self._sample_error(chosen, error) from error
+        parts = [self.constant]
+        for table in self.tables:
+            places = tuple(
+                self.values[label].index(chosen[label]) if label in chosen else slice(None) for label in table.labels
+            )
+            left = np.unique(table.costs[places])
+            if len(left) != 1:
+                raise self._sample_error(chosen, error) from error
+            parts.append(float(left[0]))
+        return float(self.of_sum(self.combination.total(parts)))
+
+    def _sample_error(self, sample: Mapping[str, Any], reason: Exception | str) -> LatencyError:
+        return sample_error(sample, self.values, reason, self.derived)
+
+    def predict(self, samples: Sequence[Mapping[str, Any]]) -> NDArray[np.float64]:
+        """Return the costs of many samples, (n_samples,)."""
+        return np.array([self(sample) for sample in samples])
+
+    @cached_property
+    def range(self) -> tuple[float, float]:
+        """Costs of the cheapest and the costliest network that could be found by changing one choice at a time."""
+        ends = [self._extreme(sign) for sign in (1.0, -1.0)]
+        return ends[0], ends[1]
+
+    def _extreme(self, sign: float, starts: int = 3) -> float:
+        generator = np.random.default_rng(0)
+        found: list[float] = []
+        while len(found) < starts:
+            sample = {label: values[generator.integers(len(values))] for label, values in self.choices.items()}
+            cost = sign * self._cost_or_worst(sample, sign)
+            if math.isfinite(cost):
+                found.append(self._descend(sample, cost, sign))
+        return sign * min(found)
+
+    def _descend(self, sample: dict[str, Any], cost: float, sign: float) -> float:
+        before = math.inf
+        while cost < before:
+            before = cost
+            for label, values in self.choices.items():
+                costs = [sign * self._cost_or_worst({**sample, label: value}, sign) for value in values]
+                best = int(np.argmin(costs))
+                if costs[best] < cost:
+                    sample, cost = {**sample, label: values[best]}, costs[best]
+        return cost
+
+    def _cost_or_worst(self, sample: Mapping[str, Any], sign: float) -> float:
+        try:
+            return self(sample)
+        except InvalidValueError:
+            return sign * math.inf
+
+
+@dataclass(frozen=True)
+class Derived:
+    """Labels whose values follow from those of others.
+
+    Parameters
+    ----------
+    outputs : tuple of str
+        Their names.
+    labels : tuple of str
+        What they follow from.
+    function : callable
+        Computes their values, a tuple, of a sample.
+    """
+
+    outputs: tuple[str, ...]
+    labels: tuple[str, ...]
+    function: Callable[[Mapping[str, Any]], tuple[Any, ...]]
+
+
+def sample_error(
+    sample: object,
+    choices: Mapping[str, Collection[Any]],
+    reason: Exception | str = _CLASH,
+    derived: Sequence[Derived] = (),
+) -> LatencyError:
+    """Make the error that says what is wrong with a sample: a choice, a label without one, or all of it together.
+
+    Parameters
+    ----------
+    sample : mapping
+        ``{label: choice}``.
+    choices : mapping of str to collection
+        What there is to choose from, by label.
+    reason : Exception or str, optional
+        Why the choices do not go together, if each of them is one of the space; a `LookupError` says nothing of that.
+    derived : sequence of Derived, default=()
+        Labels that are not the sample's own, but follow from it.
+
+    Returns
+    -------
+    MissingEntryError or InvalidValueError
+        To be raised.
+
+    Examples
+    --------
+    >>> str(sample_error({"a": 3}, {"a": (1, 2), "b": (1, 2)}))
+    "The choice of 'a' must be one of 1, 2. Got 3."
+    >>> str(sample_error({"a": 2}, {"a": (1, 2), "b": (1, 2)}))
+    "The sample has no choice for 'b'."
+    """
+    if not isinstance(sample, Mapping):
+        return InvalidValueError(f"A sample must be a mapping, {{label: choice}}. Got {type(sample).__name__}.")
+    made = {label for item in derived for label in item.outputs}
+    own = {label: known for label, known in choices.items() if label not in made}
+    for label, known in own.items():
+        # Compared one by one, because what a sample has may be no key of anything.
+        if label in sample and sample[label] not in list(known):
+            return MissingEntryError(f"The choice of {label!r} must be one of {listed(known)}. Got {sample[label]!r}.")
+    absent = [repr(label) for label in own if label not in sample]
+    if absent:
+        return MissingEntryError(f"The sample has no choice for {listed(absent)}.")
+    why = _CLASH if isinstance(reason, LookupError) else str(reason).removesuffix(".")
+    return InvalidValueError(f"The sample is no network of the space: {why}.")

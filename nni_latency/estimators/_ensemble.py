@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from nni_latency.costs import NORMAL
 from nni_latency.errors import InvalidValueError, MismatchError, MissingEntryError
 from nni_latency.estimators._base import Estimate, Estimator, LayerEstimator, NetworkEstimator
-from nni_latency.estimators._selection import estimate_selection
+from nni_latency.estimators._breakdown import estimate_selection
 from nni_latency.estimators._table import TableEstimator
 from nni_latency.operators import OpSpec
 from nni_latency.platforms import Platform, check_same_platform

@@ -11,8 +11,7 @@ import numpy as np
 
 from nni_latency.errors import InvalidValueError, LatencyError, MismatchError, MissingEntryError
 from nni_latency.estimators._base import Estimate, Estimator, LayerEstimator, NetworkEstimator
-from nni_latency.estimators._operator_table import OperatorTableEstimator
-from nni_latency.estimators._table import TableEstimator
+from nni_latency.estimators._table import OperatorTableEstimator, TableEstimator
 from nni_latency.operators import OpSpec
 from nni_latency.platforms import Platform, check_same_platform
 from nni_latency.tables import LookupTable, MeasurePlan, OperatorTable

@@ -1,10 +1,11 @@
-"""`TableEstimator`: a lookup table as an estimator, for any metric."""
+"""Tables as estimators, by layer and by operator, and tables filled with the estimates of an estimator."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -12,15 +13,32 @@ from numpy.typing import ArrayLike, NDArray
 import nni_latency.estimators.transfer as transfer
 from nni_latency.errors import InvalidValueError, MismatchError, MissingEntryError, listed
 from nni_latency.estimators._additive import AdditiveCost, separable_cost
-from nni_latency.estimators._base import Estimate, LayerEstimator
-from nni_latency.estimators._layer_share import LayerShare, layer_shares
-from nni_latency.estimators._nearest import nearest_entry
-from nni_latency.operators import OpSpec
+from nni_latency.estimators._base import Estimate, LayerEstimator, LayerShare, layer_shares
+from nni_latency.estimators._operator_predictor import OperatorPredictor
+from nni_latency.operators import OpSpec, work_of
 from nni_latency.platforms import Platform
-from nni_latency.tables import HEAD_ONLY, Entry, LookupTable, MeasurePlan, TableLayer, weigh_tables
+from nni_latency.tables import (
+    HEAD_ONLY,
+    UNKNOWN,
+    Entry,
+    LookupTable,
+    MeasurePlan,
+    OperatorEntry,
+    OperatorPlan,
+    OperatorTable,
+    TableLayer,
+    weigh_tables,
+)
 from nni_latency.units import combination_of, number_of
 
 Missing = Literal["error", "nearest"]
+
+OperatorMissing = Literal["predict", "nearest", "error"]
+
+AnyEntry = TypeVar("AnyEntry", Entry, OperatorEntry)
+
+#: Counts by which operators are alike.
+_ALIKE_BY = ("macs", "acts", "inp", "params", "memory")
 
 
 class TableEstimator(LayerEstimator):
@@ -374,3 +392,208 @@ class TableEstimator(LayerEstimator):
             if entry.op is not None:
                 found.setdefault(entry.op.op_key, []).append(entry)
         return found
+
+
+class OperatorTableEstimator(LayerEstimator):
+    """A table of operators as an estimator, for networks of its space and others alike, of any metric. Immutable.
+
+    An operator that was measured has its entry. One that was not is predicted from measured ones of its family, with a
+    wider interval, and every estimate names it.
+
+    Parameters
+    ----------
+    table : OperatorTable
+        The costs.
+    missing : {"predict", "nearest", "error"}, default="predict"
+        What to do about an operator without an entry: predict it, and raise if the table has none of its kind; predict
+        it, and take the entry whose operator is most alike if it has none; or raise.
+
+    Raises
+    ------
+    InvalidValueError
+        If `missing` is none of these.
+
+    Examples
+    --------
+    >>> from nni_latency.platforms import Platform
+    >>> from nni_latency.tables import OperatorEntry, SpaceReference
+    >>> entries = [OperatorEntry(k, k, k, OpSpec.of("relu", [(1, 8 * k)])) for k in (1, 2, 4)]
+    >>> table = OperatorTable(
+    ...     space=SpaceReference("mine"), platform=Platform("mine"), input_shape=(1, 8), entries=tuple(entries)
+    ... )
+    >>> estimator = OperatorTableEstimator(table)
+    >>> estimator.estimate_op(OpSpec.of("relu", [(1, 16)])).value
+    2
+    >>> estimator.estimate_op(OpSpec.of("relu", [(1, 24)])).missing
+    ('predicted: relu()@1x24:float32',)
+    """
+
+    def __init__(self, table: OperatorTable, *, missing: OperatorMissing = "predict") -> None:
+        if missing not in get_args(OperatorMissing):
+            known = ", ".join(map(repr, get_args(OperatorMissing)))
+            raise InvalidValueError(f"The 'missing' of OperatorTableEstimator must be one of {known}. Got {missing!r}.")
+        self.table = table
+        self.missing = missing
+        self.metric = table.metric
+        self.platform = table.platform
+        self.calibration = table.calibration
+        self.residency = table.residency
+        self.network_error = table.network_error or 0.0
+        self._predicted: dict[str, Estimate] = {}
+
+    def __repr__(self) -> str:
+        return f"OperatorTableEstimator({self.table.space.name}, {self.metric} on {self.platform.id})"
+
+    @cached_property
+    def predictor(self) -> OperatorPredictor:
+        """What predicts operators without an entry, fitted when the first one is asked for."""
+        entries = [entry for entry in self.table.entries if entry.op.kind != UNKNOWN]
+        return OperatorPredictor([entry.op for entry in entries], [entry.value for entry in entries])
+
+    def estimate_op(self, op: OpSpec) -> Estimate:
+        """Return the entry of an operator, or predict it.
+
+        Raises
+        ------
+        MissingEntryError
+            If it has no entry and must not be predicted, or the table has no operator that is known.
+        """
+        entry = self.table.by_key.get(op.op_key)
+        if entry is not None:
+            return Estimate.of(entry)
+        if op.op_key not in self._predicted:
+            self._predicted[op.op_key] = self._predict(op)
+        return self._predicted[op.op_key]
+
+    def of_sum(self, entries: float) -> float:
+        """Return the cost of a network whose entries add up to `entries`."""
+        return self.total([Estimate(entries, entries, entries)]).value
+
+    def check_plan(self, plan: MeasurePlan) -> None:
+        """Raise `MismatchError` if the table was measured with another batch size than the plan has."""
+        self.table.check_batch_size(plan.batch_size)
+
+    def _predict(self, op: OpSpec) -> Estimate:
+        if self.missing == "error":
+            raise MissingEntryError(
+                f"The table has no entry for the operator {op.op_key}. Measure it, or let it be predicted, with "
+                "missing='predict'."
+            )
+        found = self.predictor.predict(op)
+        if found is None and self.missing == "nearest":
+            near = nearest_entry(op, self.table.entries)
+            if near is not None:
+                return Estimate.of(near, (op.op_key,))
+        guessed = None if found is not None else self.predictor.guess(op)
+        if guessed is not None:
+            return Estimate.of(guessed, (f"guessed by its size: {op.op_key}",))
+        if found is None:
+            kinds = sorted({entry.op.kind for entry in self.table.entries})
+            raise MissingEntryError(
+                f"The table has no operator of a known kind from which {op.op_key} could be predicted. "
+                f"It has: {', '.join(kinds)}."
+            )
+        return Estimate.of(found, (f"predicted: {op.op_key}",))
+
+
+def estimate_table(estimator: LayerEstimator, plan: MeasurePlan) -> LookupTable:
+    """Estimate every candidate of a plan, and put the estimates into a table of the estimator's platform.
+
+    Parameters
+    ----------
+    estimator : LayerEstimator
+        What says what a candidate costs.
+    plan : MeasurePlan
+        The space.
+
+    Returns
+    -------
+    LookupTable
+        Without a protocol, since nothing was measured; a remark says where the numbers are from.
+
+    Raises
+    ------
+    InvalidValueError
+        If the estimator cannot be taken apart by layer.
+    MissingEntryError
+        If it does not know an operator.
+    """
+    _check_estimator(estimator)
+    layers: list[TableLayer] = []
+    uncounted: list[str] = []
+    for layer in plan.layers:
+        entries = {}
+        for choice, candidate in layer.candidates.items():
+            found = estimator.estimate_op(candidate.op)
+            uncounted += found.missing
+            entries[choice] = Entry(found.value, found.low, found.high, op=candidate.op)
+        layers.append(TableLayer(layer.name, tuple(layer.candidates), entries, layer.searched, layer.default))
+    return LookupTable(layers=tuple(layers), **_estimated_header(estimator, plan, uncounted))
+
+
+def estimate_operator_table(estimator: LayerEstimator, plan: OperatorPlan) -> OperatorTable:
+    """Estimate every operator of a plan, and put the estimates into a table of the estimator's platform.
+
+    Parameters
+    ----------
+    estimator : LayerEstimator
+        What says what an operator costs.
+    plan : OperatorPlan
+        Networks of the space that cover its operators.
+
+    Raises
+    ------
+    InvalidValueError
+        If the estimator cannot be taken apart by operator.
+    MissingEntryError
+        If it does not know an operator.
+    """
+    _check_estimator(estimator)
+    ops = dict.fromkeys(item.op for network in plan.networks for item in network.trace.operators)
+    found: dict[OpSpec, Estimate] = {op: estimator.estimate_op(op) for op in ops}
+    entries = tuple(OperatorEntry(cost.value, cost.low, cost.high, op) for op, cost in found.items())
+    uncounted = [name for cost in found.values() for name in cost.missing]
+    return OperatorTable(entries=entries, coverage=plan.coverage, **_estimated_header(estimator, plan, uncounted))
+
+
+def _estimated_header(
+    estimator: LayerEstimator, plan: MeasurePlan | OperatorPlan, uncounted: list[str]
+) -> dict[str, Any]:
+    return {
+        "space": plan.space,
+        "platform": estimator.platform,
+        "input_shape": plan.input_shape,
+        "metric": estimator.metric,
+        "calibration": estimator.calibration,
+        "residency": estimator.residency,
+        "network_error": estimator.network_error or None,
+        "remarks": _estimated_remarks(estimator, uncounted),
+    }
+
+
+def _check_estimator(estimator: object) -> None:
+    if not isinstance(estimator, LayerEstimator):
+        raise InvalidValueError(f"{estimator!r} estimates whole networks and cannot be taken apart by layer.")
+
+
+def _estimated_remarks(estimator: LayerEstimator, uncounted: list[str]) -> tuple[str, ...]:
+    names = list(dict.fromkeys(uncounted))
+    remarks = [f"Estimated by {type(estimator).__name__} and not measured."]
+    if names:
+        remarks.append(f"Not known to the estimator as asked: {listed(names)}.")
+    return tuple(remarks)
+
+
+def nearest_entry(op: OpSpec | None, entries: Iterable[AnyEntry]) -> AnyEntry | None:
+    """Return the entry whose operator is most alike: of the same kind if there is one, and of the closest counts."""
+    alike = [entry for entry in entries if entry.op is not None and entry.features is not None]
+    if op is None or not alike:
+        return None
+    wanted = work_of(op)[0]
+
+    def distance(entry: AnyEntry) -> tuple[bool, float]:
+        have = entry.features
+        logs = (abs(math.log((getattr(wanted, n) + 1) / (getattr(have, n) + 1))) for n in _ALIKE_BY)
+        return entry.op is None or entry.op.kind != op.kind, sum(logs)
+
+    return min(alike, key=distance)

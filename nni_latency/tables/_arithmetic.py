@@ -1,18 +1,20 @@
-"""Arithmetic of tables: scaling, taking a part, and putting parts together. Every result is a new table."""
+"""Tables made without measuring: scaled, parts, merged, weighted sums, throughput, and counted memory."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import contextlib
+import math
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Literal, TypeVar, get_args
 
-from nni_latency.errors import InvalidValueError, MismatchError, UnknownNameError, listed
-from nni_latency.platforms import check_same_platform
-from nni_latency.tables._entry import Entry
-from nni_latency.tables._lookup_table import LookupTable
+import nni_latency.measurement as measurement
+from nni_latency.errors import InvalidValueError, MeasurementError, MismatchError, UnknownNameError, listed
+from nni_latency.platforms import Platform, check_same_platform
+from nni_latency.tables._lookup_table import Entry, LookupTable, TableLayer
 from nni_latency.tables._operator_table import OperatorTable
-from nni_latency.tables._table_layer import TableLayer
-from nni_latency.units import combination_of, format_percent, number_of
+from nni_latency.tables._plan import MeasurePlan
+from nni_latency.units import COUNTED_METRICS, combination_of, format_percent, number_of
 
 AnyTable = TypeVar("AnyTable", bound=LookupTable | OperatorTable)
 Conflict = Literal["error", "first", "last", "mean"]
@@ -21,6 +23,9 @@ CONFLICTS: tuple[Conflict, ...] = get_args(Conflict)
 
 #: Tables of machines whose reference networks differ by more were built at different speeds.
 _SPEED = 0.05
+
+#: The metric of a weighted sum.
+WEIGHTED = "weighted"
 
 
 def scale_table(table: AnyTable, factor: float) -> AnyTable:
@@ -221,3 +226,165 @@ def _merged_remarks(tables: Sequence[LookupTable], clashes: Sequence[str], confl
             "tables than for another, by the space's reference network; scale one of them first."
         )
     return tuple(dict.fromkeys([*(remark for table in tables for remark in table.remarks), *remarks]))
+
+
+def weigh_tables(tables: Sequence[LookupTable], weights: Sequence[float]) -> LookupTable:
+    """Return the table of a weighted sum of metrics: every entry is the sum of the tables' entries times the weights.
+
+    Parameters
+    ----------
+    tables : sequence of LookupTable
+        Of one space, input and platform; metrics whose costs add up over layers.
+    weights : sequence of float
+        One a table, in one over the SI unit of its metric: with 100 for latency and 20 for energy, 10 ms count as much
+        as 50 mJ.
+
+    Returns
+    -------
+    LookupTable
+        Of the metric ``weighted``. What small networks save does not count.
+
+    Raises
+    ------
+    InvalidValueError
+        If there are fewer than two tables, a weight is not positive, or a metric does not add up.
+    MismatchError
+        If the tables differ in space, input, platform or candidates.
+
+    Examples
+    --------
+    >>> costs = {"a": {"x": 0.001, "y": 0.002}}
+    >>> latency = LookupTable.from_latencies({"a": ["x", "y"]}, costs)
+    >>> energy = LookupTable.from_latencies({"a": ["x", "y"]}, {"a": {"x": 0.05, "y": 0.01}}, metric="energy")
+    >>> weigh_tables([latency, energy], [100, 2])["a"]["x"].value
+    0.2
+    """
+    if len(tables) < 2 or len(tables) != len(weights) or not all(0 < weight < math.inf for weight in weights):
+        raise InvalidValueError(
+            "A weighted sum takes two tables at least and a positive weight for each. Got "
+            f"{number_of(len(tables), 'table')} and the weights {list(weights)}."
+        )
+    first = tables[0]
+    for table in tables:
+        if not combination_of(table.metric).has_expectation:
+            raise InvalidValueError(f"The {table.metric} of layers does not add up, so it has no weighted sum.")
+        check_same_platform(first.platform, table.platform, "A weighted sum")
+        if (table.space, table.input_shape) != (first.space, first.input_shape):
+            raise MismatchError("The tables of a weighted sum must be of one space and input.")
+        if [(layer.name, layer.choices) for layer in table.layers] != [
+            (layer.name, layer.choices) for layer in first.layers
+        ]:
+            raise MismatchError("The tables of a weighted sum must have the same layers and candidates.")
+    folded = [fold_calibration(table) for table in tables]
+    layers = [_weighed([table.layers[place] for table in folded], weights) for place in range(len(first.layers))]
+    return replace(
+        folded[0], metric=WEIGHTED, layers=tuple(layers), residency=None, network_error=None, reference=None,
+        campaign=None, remarks=tuple(dict.fromkeys(remark for table in tables for remark in table.remarks)),
+    )  # fmt: skip
+
+
+def _weighed(layers: Sequence[TableLayer], weights: Sequence[float]) -> TableLayer:
+    """Return a layer with the candidates that all tables know."""
+    entries = {}
+    for choice, entry in layers[0].entries.items():
+        parts = [layer.entries.get(choice) for layer in layers]
+        known = [part for part in parts if part is not None]
+        if len(known) == len(parts):
+            total = Entry.sum(part.scaled(weight) for part, weight in zip(known, weights, strict=True))
+            entries[choice] = replace(total, op=entry.op)
+    return replace(layers[0], entries=entries)
+
+
+def count_table(plan: MeasurePlan, metric: str, platform: Platform) -> LookupTable:
+    """Count the memory of every candidate of a plan.
+
+    Parameters
+    ----------
+    plan : MeasurePlan
+        What to count.
+    metric : {"parameter_memory", "activation_memory"}
+        Bytes of parameters and buffers; or the most that the tensors of a candidate take at the same time, its input
+        and output included.
+    platform : Platform
+        For which precision, and what the table says where it is from.
+
+    Returns
+    -------
+    LookupTable
+
+    Raises
+    ------
+    InvalidValueError
+        If the metric is neither.
+    MeasurementError
+        If a candidate cannot be made or run.
+    """
+    if metric not in COUNTED_METRICS:
+        raise InvalidValueError(f"Counted are {' and '.join(COUNTED_METRICS)}. Got {metric!r}.")
+    layers, inputs = [], _zeros(plan.input_shape, platform.precision)
+    for layer in plan.layers:
+        entries, outputs = {}, None
+        for name, candidate in layer.candidates.items():
+            with _naming("make", layer.name, name):
+                module = candidate.build().eval().to(_dtype(platform.precision))
+            with _naming("run", layer.name, name):
+                count = float(_count(metric, module, inputs))
+                outputs = _run(module, inputs) if outputs is None else outputs
+            entries[name] = Entry(count, count, count, op=candidate.op)
+        layers.append(TableLayer(layer.name, tuple(layer.candidates), entries, layer.searched, layer.default))
+        inputs = outputs
+    return LookupTable(
+        space=plan.space, platform=platform, layers=tuple(layers), input_shape=plan.input_shape, metric=metric
+    )
+
+
+def as_throughput(table: LookupTable) -> LookupTable:
+    """Turn a table of latencies into one of throughput: the batch size over the latency [1/s].
+
+    Raises
+    ------
+    InvalidValueError
+        If it is a table of another metric.
+    """
+    if table.metric != "latency":
+        raise InvalidValueError(f"Only latencies become throughput. The table is one of {table.metric}.")
+    batch = table.batch_size
+    residency = table.residency and table.residency.scaled(1 / batch)
+    return table.with_entries(lambda entry: entry.inverted(batch), metric="throughput", residency=residency)
+
+
+def _count(metric: str, module: Any, inputs: Any) -> int:
+    # Asked of the room and not imported from it: only then does it load torch.
+    if metric == "parameter_memory":
+        return measurement.parameter_memory(module)
+    return measurement.activation_memory(module, inputs)
+
+
+@contextlib.contextmanager
+def _naming(what: str, layer: str, name: str) -> Iterator[None]:
+    """Say which candidate it was that failed."""
+    try:
+        yield
+    except Exception as error:  # a stranger's module may raise anything
+        raise MeasurementError(f"Cannot {what} {layer}:{name}: {type(error).__name__}: {error}") from error
+
+
+def _zeros(shape: tuple[int, ...], precision: str) -> Any:
+    import torch
+
+    return torch.empty(shape, dtype=_dtype(precision), device="meta")
+
+
+def _dtype(precision: str) -> Any:
+    import torch
+
+    return {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[precision]
+
+
+def _run(module: Any, inputs: Any) -> Any:
+    import copy
+
+    import torch
+
+    with torch.inference_mode():
+        return copy.deepcopy(module).to("meta")(inputs)

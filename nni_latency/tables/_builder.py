@@ -1,17 +1,21 @@
-"""The builder of lookup tables: a campaign, then one table, whole or not at all."""
+"""The builder of lookup tables, and deriving a table again from the raw samples of its campaign."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Unpack
 
-from nni_latency.errors import InvalidValueError
-from nni_latency.measurement import Protocol
+from nni_latency.errors import InvalidValueError, MissingEntryError
+from nni_latency.measurement import Protocol, Store, StoredCampaign
 from nni_latency.measurement.runtimes import Runtime
 from nni_latency.operators import features_of
 from nni_latency.platforms import Platform
+from nni_latency.tables._arithmetic import as_throughput
 from nni_latency.tables._building import (
     METERED,
+    Measured,
     Measuring,
     MeasuringOptions,
     check_metered,
@@ -19,12 +23,13 @@ from nni_latency.tables._building import (
     new_file,
     space_content,
 )
-from nni_latency.tables._energy import metered_table
 from nni_latency.tables._layer_schedule import LayerSchedule
 from nni_latency.tables._lookup_table import LookupTable
-from nni_latency.tables._memory_table import as_throughput
+from nni_latency.tables._operator_builder import stored_operator_table
+from nni_latency.tables._operator_table import OperatorTable
 from nni_latency.tables._plan import MeasurePlan
-from nni_latency.tables._solved import solved_table
+from nni_latency.tables._solved import BatchSchedule, prior_of, solve_batches, solved_table
+from nni_latency.tables._solving import metered_table
 from nni_latency.tables._summary import summarise
 
 
@@ -140,3 +145,63 @@ def plan_content(plan: MeasurePlan) -> dict[str, Any]:
         for layer in plan.layers
     ]
     return space_content(plan.space, plan.input_shape, candidates)
+
+
+def rebuild_table(
+    table: LookupTable | OperatorTable, plan: Callable[[], MeasurePlan], store: Store
+) -> LookupTable | OperatorTable:
+    """Derive a table again from the raw samples of its campaign. Nothing is measured.
+
+    Parameters
+    ----------
+    table : LookupTable or OperatorTable
+        Names its campaign.
+    plan : callable
+        Makes the measure plan of the table's space; it is needed for lookup tables alone.
+    store : Store
+        Where the records are.
+
+    Returns
+    -------
+    LookupTable or OperatorTable
+        Of the same kind and metric, by today's statistics.
+
+    Raises
+    ------
+    MissingEntryError
+        If the table names no campaign, or the store does not have it.
+    """
+    campaign = _campaign_of(table, store)
+    measured = Measured.of(campaign)
+    if isinstance(table, OperatorTable):
+        return measured.mark(stored_operator_table(campaign, table))
+    rebuilt = measured.mark(_rebuilt_lookup_table(campaign, plan(), store))
+    rebuilt = replace(rebuilt, protocol=table.protocol)
+    return as_throughput(rebuilt) if table.metric == "throughput" else rebuilt
+
+
+def _campaign_of(table: LookupTable | OperatorTable, store: Store) -> StoredCampaign:
+    if not table.campaign:
+        raise MissingEntryError(
+            "The table names no campaign, so its raw samples are not known. Only tables that were measured with a "
+            "database can be rebuilt."
+        )
+    found = next(store.campaigns(identifier=table.campaign), None)
+    if found is None:
+        raise MissingEntryError(
+            f"The database does not have the campaign {table.campaign!r} of the table. Name the one it was measured "
+            "with."
+        )
+    return found
+
+
+def _rebuilt_lookup_table(campaign: StoredCampaign, plan: MeasurePlan, store: Store) -> LookupTable:
+    protocol, platform = campaign.header.protocol, campaign.header.platform
+    if campaign.header.kind == BatchSchedule.kind:
+        prior, failed = prior_of(plan, campaign, store)
+        batches = BatchSchedule(plan, protocol, prior, list(failed))
+        batches.replay(campaign.records, campaign.failures)
+        return solve_batches(batches, failed, platform)
+    layers = LayerSchedule(plan, protocol)
+    layers.replay(campaign.records, campaign.failures)
+    return table_of(layers, platform)

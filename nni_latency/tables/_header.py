@@ -16,8 +16,8 @@ from nni_latency.measurement import Protocol
 from nni_latency.notebook import Tabular
 from nni_latency.operators import Features
 from nni_latency.platforms import Platform
+from nni_latency.tables._machine import Residency
 from nni_latency.tables._plan import SpaceReference
-from nni_latency.tables._residency import Residency
 from nni_latency.units import METRIC_UNITS, check_metric
 
 #: An argument of a space; a list for a tuple.

@@ -22,8 +22,7 @@ from nni_latency.measurement import (
 from nni_latency.operators import parse_op_keys
 from nni_latency.platforms import Platform
 from nni_latency.tables._operator_builder import reference_of
-from nni_latency.tables._operator_entries import OperatorEntry, operator_entries
-from nni_latency.tables._operator_samples import OperatorSamples, Place
+from nni_latency.tables._operator_entries import OperatorEntry, OperatorSamples, Place, operator_entries
 
 #: Kinds of campaigns that measure operators inside networks, and those that measure one alone.
 IN_NETWORKS, ALONE = ("operators", "on-demand"), "alone"

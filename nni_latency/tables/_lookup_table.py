@@ -1,24 +1,154 @@
-"""`LookupTable`: the measured candidates of a space on one platform."""
+"""`LookupTable`: the measured candidates of a space on one platform, with its layers, entries and file format."""
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from nni_latency.errors import InvalidValueError, UnknownNameError
+from pydantic import Field, PositiveFloat, model_validator
+
+from nni_latency.costs import Cost
+from nni_latency.documents import DocumentFormat, Operator, ShapeTuple, StrictDocument
+from nni_latency.errors import FileFormatError, InvalidValueError, LatencyError, UnknownNameError
 from nni_latency.notebook import heat_map
-from nni_latency.operators import OpSpec
+from nni_latency.operators import Features, OpSpec, features_of
 from nni_latency.platforms import Platform
-from nni_latency.tables._document import TABLE, TableDocument
-from nni_latency.tables._entry import Entry
-from nni_latency.tables._header import SpaceTable
-from nni_latency.tables._plan import UNKNOWN_SPACE, SpaceReference, measure_plan_of
-from nni_latency.tables._samples import NEGLIGIBLE
-from nni_latency.tables._table_layer import TableLayer
+from nni_latency.tables._header import CountedDocument, HeaderDocument, SpaceTable, counts_content
+from nni_latency.tables._layer_schedule import NEGLIGIBLE
+from nni_latency.tables._plan import UNKNOWN_SPACE, PlanLayer, SpaceReference, measure_plan_of
 from nni_latency.units import METRIC_UNITS, METRICS, cost_row, number_of
+
+
+@dataclass(frozen=True)
+class Entry(Cost):
+    """What one candidate of one layer costs. Immutable.
+
+    Parameters
+    ----------
+    value, low, high : float
+        Cost and its interval, in the unit of the table's metric.
+    n_samples, n_dropped : int
+        Samples behind it, and how many of them were trimmed away; 0 for numbers from elsewhere.
+    op : OpSpec or None
+        The operator, where it is known.
+
+    Raises
+    ------
+    InvalidValueError
+        If the value is negative or not finite, or lies outside its interval.
+    """
+
+    n_samples: int = 0
+    n_dropped: int = 0
+    op: OpSpec | None = None
+
+    _finite = True
+
+    @property
+    def features(self) -> Features | None:
+        """Features of the operator, where it is known."""
+        return None if self.op is None else features_of(self.op)
+
+    @classmethod
+    def _joined(cls, parts: Sequence[Entry], value: float, low: float, high: float) -> Entry:
+        n_samples, n_dropped = sum(part.n_samples for part in parts), sum(part.n_dropped for part in parts)
+        return cls(value, low, high, n_samples, n_dropped, parts[0].op)
+
+
+@dataclass(frozen=True)
+class TableLayer:
+    """One layer of a table.
+
+    Parameters
+    ----------
+    name : str
+        Label of the layer in the space.
+    choices : tuple of str
+        Every candidate of the space, in the order of its indices, measured or not.
+    entries : mapping of str to Entry
+        The candidates that have a cost.
+    searched : bool, default=True
+        Whether the space chooses.
+    default : str or None
+        Candidate of a fixed layer.
+    failures : mapping of str to str
+        Candidates that could not be measured, each with the reason.
+    """
+
+    name: str
+    choices: tuple[str, ...]
+    entries: Mapping[str, Entry]
+    searched: bool = True
+    default: str | None = None
+    failures: Mapping[str, str] = field(default_factory=dict)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.entries)
+
+    def __getitem__(self, choice: str) -> Entry:
+        """Return the entry of one candidate; `UnknownNameError` if it has none."""
+        if choice not in self.entries:
+            raise UnknownNameError.of(f"entry of {self.name!r}", choice, list(self.entries))
+        return self.entries[choice]
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """Candidates without an entry."""
+        return tuple(choice for choice in self.choices if choice not in self.entries)
+
+    @classmethod
+    def of_plan(cls, layer: PlanLayer) -> TableLayer:
+        """Make the layer of a plan, without entries."""
+        return cls(layer.name, tuple(layer.candidates), {}, layer.searched, layer.default)
+
+    def as_json(self) -> str:
+        """Return the layer as JSON, one line an entry."""
+        head = {name: getattr(self, name) for name in ("name", "searched", "default", "choices")}
+        entries = ",\n   ".join(
+            f"{json.dumps(choice)}: {json.dumps(_entry_content(entry), allow_nan=False)}"
+            for choice, entry in self.entries.items()
+        )
+        inner = f"{{\n   {entries}\n  }}" if entries else "{}"
+        failures = f', "failures": {json.dumps(dict(self.failures))}' if self.failures else ""
+        return json.dumps(head)[:-1] + f', "entries": {inner}{failures}}}'
+
+    @classmethod
+    def of_document(cls, document: LayerDocument) -> TableLayer:
+        """Make the layer of a file.
+
+        Raises
+        ------
+        FileFormatError
+            If an entry's interval or operator cannot be; the message names it.
+        """
+        entries = {}
+        for choice, item in document.entries.items():
+            try:
+                entries[choice] = _entry(item)
+            except (LatencyError, LookupError, ValueError, TypeError, ArithmeticError) as error:
+                raise FileFormatError(f"layer {document.name!r}, entry {choice!r}: {error}") from error
+        choices = tuple(document.choices)
+        return cls(document.name, choices, entries, document.searched, document.default, document.failures)
+
+
+def _entry_content(entry: Entry) -> dict[str, Any]:
+    content: dict[str, Any] = {
+        name: getattr(entry, name) for name in ("value", "low", "high", "n_samples", "n_dropped")
+    }
+    if entry.op is not None and entry.features is not None:
+        content |= {**counts_content(entry.features), "op": entry.op.as_dict()}
+    return content
+
+
+def _entry(document: EntryDocument) -> Entry:
+    entry = Entry(document.value, document.low, document.high, document.n_samples, document.n_dropped, document.op)
+    # Features are counted anew from the operator, which shows whether its kind and attributes are known.
+    _ = entry.features
+    return entry
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -305,3 +435,57 @@ def _hand_entries(layer: str, given: Mapping[Any, float], ops: Mapping[str, OpSp
                 f"The cost of {layer!r}, choice {choice!r} must be a positive, finite number. Got {cost!r}."
             ) from error
     return entries
+
+
+class EntryDocument(CountedDocument):
+    """What a candidate costs, and what it computes."""
+
+    n_dropped: int = Field(0, ge=0, description="samples trimmed away")
+    op: Operator | None = None
+
+
+class LayerDocument(StrictDocument):
+    """One layer: its candidates in the order of the space's indices, and the entries of those that have a cost."""
+
+    name: str
+    searched: bool = True
+    default: str | None = None
+    choices: list[str] = Field(min_length=1)
+    entries: dict[str, EntryDocument]
+    failures: dict[str, str] = Field(default_factory=dict, description="candidates that could not be measured, and why")
+
+    @model_validator(mode="after")
+    def _names_are_choices(self) -> LayerDocument:
+        strangers = sorted({*self.entries, *self.failures} - set(self.choices))
+        if strangers:
+            raise ValueError(f"entries {strangers} are not among the choices")
+        both = sorted(set(self.entries) & set(self.failures))
+        if both:
+            raise ValueError(f"{both} have both an entry and a failure")
+        if len(set(self.choices)) != len(self.choices):
+            raise ValueError("the choices must all be different")
+        if self.default is not None and self.default not in self.choices:
+            raise ValueError(f"default {self.default!r} is not among the choices")
+        return self
+
+
+class TableDocument(HeaderDocument):
+    """A lookup table: what the candidates of a space cost on one platform."""
+
+    input_shape: ShapeTuple = Field(description="of the network's input, batch first")
+    reference: PositiveFloat | None = Field(None, description="time of the space's reference network [s]")
+    layers: list[LayerDocument] = Field(min_length=1)
+
+
+TABLE = DocumentFormat(
+    "nni_latency.lookup_table",
+    1,
+    "table",
+    "a lookup table",
+    "build one with: nni-latency build-lut",
+    model=TableDocument,
+)
+
+
+#: Returns the JSON schema of the file format.
+table_schema = TABLE.schema

@@ -16,10 +16,9 @@ from nni_latency.measurement.runtimes import Runtime
 from nni_latency.platforms import Platform
 from nni_latency.regression import group_means, huber_locations
 from nni_latency.tables._building import METERED, Measuring, MeasuringOptions, check_metered, space_content
-from nni_latency.tables._layer_schedule import Round
+from nni_latency.tables._layer_schedule import Round, Runs, Samples
+from nni_latency.tables._machine import locate
 from nni_latency.tables._plan import NetworkSource
-from nni_latency.tables._samples import Runs, Samples
-from nni_latency.tables._speed import locate
 
 #: Name of the first of the reference networks among those that are measured; the others have a number.
 REFERENCE = "reference"

@@ -14,13 +14,11 @@ from nni_latency.measurement.runtimes import Runtime
 from nni_latency.operators import OpSpec, parse_op_keys
 from nni_latency.platforms import Platform
 from nni_latency.tables._building import Measuring, MeasuringOptions, check_metered, new_file, space_content
-from nni_latency.tables._measured import MeasuredNetwork
-from nni_latency.tables._operator_energy import energy_of_operators, powers_of
-from nni_latency.tables._operator_entries import operator_entries
-from nni_latency.tables._operator_plan import OperatorPlan
-from nni_latency.tables._operator_samples import OperatorSamples
-from nni_latency.tables._operator_table import OperatorTable
-from nni_latency.tables._residency import fit_residency
+from nni_latency.tables._machine import fit_residency
+from nni_latency.tables._operator_entries import OperatorSamples, operator_entries
+from nni_latency.tables._operator_table import MeasuredNetwork, OperatorTable
+from nni_latency.tables._plan import OperatorPlan
+from nni_latency.tables._solving import energy_of_operators, powers_of
 from nni_latency.units import number_of
 
 

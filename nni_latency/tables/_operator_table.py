@@ -1,22 +1,24 @@
-"""`OperatorTable`: what operators cost on one platform, inside the networks of a space or as another project says."""
+"""`OperatorTable`: what operators cost on one platform, with its networks and file format."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Annotated, Any
 
-from nni_latency.documents import line
+from pydantic import Field, JsonValue, NonNegativeInt, PositiveFloat
+
+from nni_latency.costs import Cost
+from nni_latency.documents import RECORD, DocumentFormat, ShapeTuple, line
 from nni_latency.errors import InvalidValueError
 from nni_latency.notebook import bar_chart
 from nni_latency.operators import OpSpec, family_of
-from nni_latency.tables._entry import Entry
-from nni_latency.tables._header import SpaceTable
-from nni_latency.tables._measured import MeasuredNetwork
-from nni_latency.tables._operator_document import OPERATOR_TABLE, OperatorTableDocument
+from nni_latency.tables._header import HeaderDocument, SpaceTable
+from nni_latency.tables._lookup_table import Entry
 from nni_latency.tables._operator_entries import OperatorEntry
 from nni_latency.units import cost_row, format_metric, number_of
 
@@ -177,3 +179,64 @@ def named_operators(rows: Iterable[tuple[str, Entry]]) -> tuple[OperatorEntry, .
         cost = Entry.mean(entries)
         made.append(OperatorEntry(cost.value, cost.low, cost.high, op, n_samples=cost.n_samples, names=names))
     return tuple(made)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasuredNetwork(Cost):
+    """One network that was measured for a table of operators. Immutable.
+
+    Parameters
+    ----------
+    value, low, high : float
+        Cost of unmarked runs of the whole network and its interval, in the unit of the table's metric.
+    sample : mapping
+        Its choices, ``{label: choice}``.
+    entries : float
+        Sum of its operators' entries, before calibration.
+    n_samples : int
+        Timed runs.
+    """
+
+    sample: Annotated[Mapping[str, JsonValue], Field(description="its choices by label, as NNI writes them")]
+    entries: Annotated[PositiveFloat, Field(description="sum of its operators' entries, before calibration")]
+    n_samples: NonNegativeInt = 0
+
+    _finite = True
+    __pydantic_config__ = RECORD
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not (self.low > 0 and 0 < self.entries < math.inf):
+            raise InvalidValueError(f"The costs of a network must be positive and finite. Got {self}.")
+
+    def scaled(self, factor: float) -> MeasuredNetwork:
+        """Return the same network at costs that are `factor` times as large."""
+        return replace(super().scaled(factor), entries=factor * self.entries)
+
+
+class OperatorTableDocument(HeaderDocument):
+    """A table of operators: what they cost inside the networks of a space on one platform."""
+
+    input_shape: ShapeTuple = Field(description="of the networks' input, batch first")
+    coverage: float = Field(
+        1.0, ge=0, le=1, description="share of the operators of other random networks with an entry"
+    )
+    failures: dict[str, str] = Field(default_factory=dict, description="networks that could not be measured, and why")
+    networks: tuple[MeasuredNetwork, ...] = Field(
+        default=(), description="measured whole; the first one is the space's reference network"
+    )
+    entries: tuple[OperatorEntry, ...] = Field(min_length=1)
+
+
+OPERATOR_TABLE = DocumentFormat(
+    "nni_latency.operator_table",
+    1,
+    "table",
+    "a table of operators",
+    "build one with: nni-latency build-lut",
+    model=OperatorTableDocument,
+)
+
+
+#: Returns the JSON schema of the file format.
+operator_table_schema = OPERATOR_TABLE.schema

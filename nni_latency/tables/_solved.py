@@ -27,12 +27,10 @@ from nni_latency.measurement import (
 from nni_latency.operators import OpSpec, features_of
 from nni_latency.platforms import Platform
 from nni_latency.tables._building import METERS, Measuring, space_content
-from nni_latency.tables._entry import Entry
 from nni_latency.tables._layer_schedule import ALIGNMENTS, LayerSchedule, Network
-from nni_latency.tables._lookup_table import LookupTable
+from nni_latency.tables._lookup_table import Entry, LookupTable, TableLayer
 from nni_latency.tables._plan import MeasurePlan
 from nni_latency.tables._solving import Solution, solve_entries
-from nni_latency.tables._table_layer import TableLayer
 
 #: Share of the budget for timing the candidates in the runtime that stands in, and how narrow their intervals become.
 _PRIOR_SHARE, _PRIOR_HALF_WIDTH = 0.25, 0.03

@@ -1,15 +1,24 @@
-"""Solving for the entries of a table: whole networks are known, what their parts cost is not."""
+"""Entries solved for from whole networks, and tables of energy and power, which only whole networks show."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from nni_latency.errors import InvalidValueError
+from nni_latency.costs import NORMAL
+from nni_latency.errors import InvalidValueError, MeasurementError
+from nni_latency.measurement import Record, quantile
+from nni_latency.operators import group_of
 from nni_latency.regression import Posterior
+from nni_latency.tables._layer_schedule import LayerSchedule, Network
+from nni_latency.tables._lookup_table import Entry, LookupTable, TableLayer
+from nni_latency.tables._machine import fit_residency
+from nni_latency.tables._operator_entries import OperatorEntry
+from nni_latency.tables._operator_table import OperatorTable
 
 #: How far entries may lie from their prior, as shares of it; the likeliest is taken.
 _SPREADS = np.geomspace(0.01, 1.0, 9)
@@ -21,10 +30,23 @@ _COMMON = (0.0, 0.1, 0.3, 1.0)
 _NOISES = np.geomspace(0.003, 0.1, 6)
 
 #: No entry is less than this share of its prior: nothing takes a negative time.
-_LEAST = 0.02
+_LEAST_SHARE = 0.02
 
 #: A priori standard deviation of the weights of the prior's features: as good as nothing is known about them.
 _WIDE = 10.0
+
+#: Networks from which candidates are told apart; of fewer only the mean power is known.
+_FEWEST_NETWORKS = 3
+
+#: Standard deviation of the power of a candidate, as a share, where nothing is known of it.
+_UNKNOWN_CANDIDATE = 0.2
+
+#: Standard deviations, as shares of the mean power: of the power of a group where nothing is known of it, and of what
+#: groups do not explain of a network's power.
+_UNKNOWN_GROUP, _UNEXPLAINED = 0.3, 0.03
+
+#: No group draws less than this share of the mean power.
+_LEAST_GROUP = 0.1
 
 
 @dataclass(frozen=True)
@@ -113,7 +135,7 @@ def solve_entries(
     shares = [(float(spread), common, float(noise)) for spread in _SPREADS for common in _COMMON for noise in _NOISES]
     best = max(shares, key=lambda share: process.evidence(*share))
     values, deviations = process.posterior(*best)
-    values = np.maximum(values, _LEAST * known * values.sum() / known.sum())
+    values = np.maximum(values, _LEAST_SHARE * known * values.sum() / known.sum())
     cuts = np.cumsum(sizes)[:-1]
     return Solution(tuple(np.split(values * unit, cuts)), tuple(np.split(deviations * unit, cuts)), best[0], best[2])
 
@@ -177,3 +199,225 @@ class _Process:
         own, shared, features = self._seen
         within = spread**2 * own + common**2 * shared + features + noise**2 * np.diag(self._totals**2)
         return Posterior(within, self._totals)
+
+
+def metered_table(table: LookupTable, schedule: LayerSchedule, metric: str) -> LookupTable:
+    """Turn a table of latencies into one of energy or power, by what a meter read of the same networks.
+
+    No meter resolves a layer, so the energy of whole networks is solved for that of their candidates, with their times
+    as the prior: a network costs the sum of its latencies times its power. An entry of power is what a candidate adds
+    to the mean power of a network.
+
+    Parameters
+    ----------
+    table : LookupTable
+        The latencies [s].
+    schedule : LayerSchedule
+        What was measured.
+    metric : {"energy", "power"}
+        What the table holds.
+
+    Raises
+    ------
+    MeasurementError
+        If no meter was read.
+    """
+    powers = network_powers(schedule)
+    if not powers:
+        raise MeasurementError(f"No meter was read, so there is no {metric}. Measure anew, with a meter.")
+    mean = quantile(list(powers.values()), 0.5)
+    if metric == "power":
+        even = mean / len(table.layers)
+        return replace(
+            table,
+            metric="power",
+            layers=_solved_powers(table, powers, lambda _entry: even, lambda _network: 1.0),
+            calibration=1.0,
+            residency=None,
+            network_error=None,
+            reference=None,
+        )
+    values = _latencies(table)
+    return replace(
+        table,
+        metric="energy",
+        layers=_solved_powers(
+            table,
+            powers,
+            lambda entry: mean * entry.value,
+            lambda network: math.fsum(column[choice] for column, choice in zip(values, network, strict=True)),
+        ),
+        residency=table.residency and table.residency.scaled(mean),
+        reference=None if table.reference is None else table.reference * mean,
+    )
+
+
+def network_powers(schedule: LayerSchedule) -> dict[Network, float]:
+    """Return the power of every network that was visited with a meter, the median of its windows [W]."""
+    found: dict[Network, list[float]] = {}
+    for network, record in _visits(schedule):
+        found.setdefault(network, []).extend(record.samples.get("power", ()))
+    return {network: quantile(watts, 0.5) for network, watts in found.items() if watts}
+
+
+def _visits(schedule: LayerSchedule) -> list[tuple[Network, Record]]:
+    return [pair for item in schedule.samples.rounds for pair in zip(item.networks, item.visits, strict=True)]
+
+
+def _latencies(table: LookupTable) -> list[list[float]]:
+    return [
+        [layer.entries[choice].value if choice in layer.entries else math.nan for choice in layer.choices]
+        for layer in table.layers
+    ]
+
+
+def _solved_powers(
+    table: LookupTable,
+    powers: dict[Network, float],
+    prior_of: Callable[[Entry], float],
+    weight_of: Callable[[Network], float],
+) -> tuple[TableLayer, ...]:
+    """Solve for entries whose sums are the powers of the networks times their weights."""
+    known = [network for network in powers if math.isfinite(weight_of(network)) and _is_known(table, network)]
+    prior = [
+        np.array([prior_of(layer.entries[choice]) if choice in layer.entries else 1e-12 for choice in layer.choices])
+        for layer in table.layers
+    ]
+    if len(known) < _FEWEST_NETWORKS:
+        deviations = [_UNKNOWN_CANDIDATE * column for column in prior]
+        return _layers_with_powers(table, prior, deviations)
+    totals = np.array([powers[network] * weight_of(network) for network in known])
+    names = [list(layer.choices) for layer in table.layers]
+    solution: Solution = solve_entries(np.array(known), totals, prior, (), names)
+    return _layers_with_powers(table, solution.values, solution.deviations)
+
+
+def _is_known(table: LookupTable, network: Network) -> bool:
+    return all(layer.choices[choice] in layer.entries for layer, choice in zip(table.layers, network, strict=True))
+
+
+def _layers_with_powers(
+    table: LookupTable, values: Sequence[NDArray[np.float64]], deviations: Sequence[NDArray[np.float64]]
+) -> tuple[TableLayer, ...]:
+    layers = []
+    for layer, column, errors in zip(table.layers, values, deviations, strict=True):
+        entries = {}
+        for choice, value, error in zip(layer.choices, column.tolist(), errors.tolist(), strict=True):
+            if choice in layer.entries:
+                before = layer.entries[choice]
+                width = math.hypot(before.spread if before.value else 0.0, NORMAL * error / value) * value
+                entries[choice] = replace(before, value=value, low=max(0.0, value - width), high=value + width)
+        layers.append(replace(layer, entries=entries))
+    return tuple(layers)
+
+
+@dataclass(frozen=True)
+class GroupPowers:
+    """The power of groups of operators. Immutable.
+
+    Parameters
+    ----------
+    watts : mapping of str to float
+        By group, the power while one of its operators runs [W].
+    deviations : mapping of str to float
+        By group, its standard deviation [W].
+    """
+
+    watts: Mapping[str, float]
+    deviations: Mapping[str, float]
+
+    def joules(self, entry: OperatorEntry) -> OperatorEntry:
+        """Return the energy of an operator [J] by its latency."""
+        group = group_of(entry.op)
+        watts, spread = self.watts[group], self.deviations[group] / self.watts[group]
+        value = entry.value * watts
+        width = math.hypot(entry.spread, NORMAL * spread) * value
+        return replace(entry, value=value, low=max(0.0, value - width), high=value + width)
+
+
+def energy_of_operators(
+    table: OperatorTable, operators: Sequence[Sequence[str]], powers: Sequence[float]
+) -> OperatorTable:
+    """Turn a table of latencies into one of energy, by what a meter read of the same networks.
+
+    No meter resolves an operator. The power of a network is the mean of the powers of its operators, weighted by time;
+    operators of a group, as `nni_latency.operators.group_of` tells them, are taken to draw the same. Their powers are
+    solved for, and drawn to the mean where the networks do not tell. Energy is power times latency.
+
+    Parameters
+    ----------
+    table : OperatorTable
+        The latencies [s].
+    operators : sequence of sequence of str
+        Of every network of the table, the keys of its operators, as often as they run.
+    powers : sequence of float
+        Of every network of the table, its power [W].
+
+    Raises
+    ------
+    MeasurementError
+        If no meter was read.
+    """
+    if not powers or len(powers) != len(table.networks):
+        raise MeasurementError("No meter was read, so there is no energy. Measure anew, with a meter.")
+    found = group_powers([[table.by_key[key] for key in keys if key in table.by_key] for keys in operators], powers)
+    usual = float(np.mean(powers))
+    watts = {group_of(entry.op): found.watts.get(group_of(entry.op), usual) for entry in table.entries}
+    deviations = {group: found.deviations.get(group, _UNKNOWN_GROUP * usual) for group in watts}
+    whole = GroupPowers(watts, deviations)
+    entries = {entry.op.op_key: whole.joules(entry) for entry in table.entries}
+    sums = [math.fsum(entries[key].value for key in keys if key in entries) for keys in operators]
+    networks = tuple(
+        replace(network.scaled(power), entries=total)
+        for network, power, total in zip(table.networks, powers, sums, strict=True)
+    )
+    calibration, residency = fit_residency(sums, [network.value for network in networks])
+    return replace(
+        table,
+        metric="energy",
+        entries=tuple(entries.values()),
+        networks=networks,
+        calibration=calibration,
+        residency=residency,
+        network_error=None,
+    )
+
+
+def group_powers(networks: Sequence[Sequence[OperatorEntry]], powers: Sequence[float]) -> GroupPowers:
+    """Solve for the power of groups of operators.
+
+    Parameters
+    ----------
+    networks : sequence of sequence of OperatorEntry
+        The operators of every network with their latencies.
+    powers : sequence of float
+        Power of every network [W].
+    """
+    groups = sorted({group_of(entry.op) for entries in networks for entry in entries})
+    shares = np.array([_shares(entries, groups) for entries in networks])
+    usual = float(np.mean(powers))
+    # Rows of shares add up to 1, so a constant power leaves nothing to explain, and the mean is given back exactly.
+    precision = shares.T @ shares / _UNEXPLAINED**2 + np.eye(len(groups)) / _UNKNOWN_GROUP**2
+    covariance = np.linalg.inv(precision)
+    ratios = 1 + covariance @ shares.T @ (np.asarray(powers) / usual - 1) / _UNEXPLAINED**2
+    watts = np.maximum(_LEAST_GROUP, ratios) * usual
+    deviations = np.sqrt(np.diag(covariance)) * usual
+    return GroupPowers(
+        dict(zip(groups, watts.tolist(), strict=True)), dict(zip(groups, deviations.tolist(), strict=True))
+    )
+
+
+def _shares(entries: Sequence[OperatorEntry], groups: Sequence[str]) -> NDArray[np.float64]:
+    times = np.zeros(len(groups))
+    for entry in entries:
+        times[groups.index(group_of(entry.op))] += entry.value
+    shares: NDArray[np.float64] = times / times.sum()
+    return shares
+
+
+def powers_of(records: Sequence[Record]) -> dict[str, float]:
+    """Return the power of every network that was visited with a meter, the median of its windows [W]."""
+    found: dict[str, list[float]] = {}
+    for record in records:
+        found.setdefault(record.subjects[0], []).extend(record.samples.get("power", ()))
+    return {network: quantile(watts, 0.5) for network, watts in found.items() if watts}

@@ -1,30 +1,40 @@
-"""From samples to a table."""
+"""From samples to a table: entries, speed of the machine, calibration, residency and the error of whole networks."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 
 import numpy as np
+from numpy.typing import NDArray
 
 from nni_latency.costs import NORMAL
-from nni_latency.measurement import Protocol, Summary
+from nni_latency.measurement import Measurement, Protocol, Summary
 from nni_latency.platforms import Platform
-from nni_latency.regression import huber_locations
-from nni_latency.tables._entry import Entry
-from nni_latency.tables._lookup_table import LookupTable
-from nni_latency.tables._network_error import network_error
+from nni_latency.regression import deviation, group_means, group_quantiles, huber_locations
+from nni_latency.tables._layer_schedule import Runs, Samples
+from nni_latency.tables._lookup_table import Entry, LookupTable, TableLayer
+from nni_latency.tables._machine import Residency, fit_residency, local_speed, location_errors
 from nni_latency.tables._plan import MeasurePlan
-from nni_latency.tables._samples import Runs, Samples
-from nni_latency.tables._speed import location_errors
-from nni_latency.tables._table_fit import Places, TableFit
-from nni_latency.tables._table_layer import TableLayer
 
 #: Networks lighter than this share of the median one lie at the end of the curve and say little of the others.
 _LIGHTEST = 0.25
 
 #: Runs of a network from which its own deviation is told, and rounds that can be divided into halves.
 _FEWEST_RUNS, _FEWEST_ROUNDS = 6, 4
+
+#: Entries, speed and curve depend on each other; after so many turns none of them changes any more.
+_TURNS = 4
+
+#: What networks differ by on most machines, and how far (as a logarithm) that may be off, before anything was measured.
+TYPICAL_ERROR, _UNCERTAINTY = 0.012, 0.8
+
+#: Degrees of freedom of the deviations: networks at the ends of a space deviate by more than the others.
+_FREEDOM = 4
+
+#: What is tried.
+_ERRORS = np.geomspace(0.001, 0.2, 107)
 
 
 def summarise(
@@ -57,7 +67,7 @@ def summarise(
         residency=fit.residency,
         reference=_reference(runs, fit, plan.indices_of(plan.reference)),
         drift=tuple(float(f"{seconds:.6g}") for seconds in samples.drift),
-        network_error=_network_error(runs, fit, summaries, protocol),
+        network_error=_error_of_networks(runs, fit, summaries, protocol),
     )
 
 
@@ -69,7 +79,9 @@ def _reference(runs: Runs, fit: TableFit, network: tuple[int, ...]) -> float | N
     return float(np.exp(huber_locations(taken, np.zeros(len(taken), dtype=np.int64), 1)[0]))
 
 
-def _network_error(runs: Runs, fit: TableFit, summaries: Sequence[Summary | None], protocol: Protocol) -> float | None:
+def _error_of_networks(
+    runs: Runs, fit: TableFit, summaries: Sequence[Summary | None], protocol: Protocol
+) -> float | None:
     """Return by how much networks differ from their sums beyond chance; None if too few were run again and again.
 
     The runs of every other round are held to the entries of the rest, so that no network is held to itself.
@@ -111,3 +123,158 @@ def _layers(
                 entries[name] = Entry(item.value, item.low, item.high, item.n_samples, item.n_dropped, candidate.op)
         layers.append(TableLayer(layer.name, names, entries, layer.searched, layer.default, failed))
     return tuple(layers)
+
+
+@dataclass(frozen=True)
+class Places:
+    """The entries of a plan in a row.
+
+    Parameters
+    ----------
+    starts : ndarray of int of shape (n_layers,)
+        Where the candidates of each layer begin.
+    operators : ndarray of int of shape (n_entries,)
+        Equal numbers for equal operators, from 0.
+    """
+
+    starts: NDArray[np.int64]
+    operators: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, keys: Sequence[Sequence[str]]) -> Places:
+        """Return the places of the candidates of all layers, given what tells their operators apart."""
+        starts = np.cumsum([0, *(len(layer) for layer in keys[:-1])])
+        _, operators = np.unique([key for layer in keys for key in layer], return_inverse=True)
+        return cls(starts, operators)
+
+    def pooled(self, values: NDArray[np.float64], counts: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Give entries of equal operators the mean of their logarithms, weighted by their samples."""
+        seen = counts > 0
+        means = group_means(np.log(values[seen]), self.operators[seen], len(values), counts[seen].astype(np.float64))
+        return np.where(seen, np.exp(means[self.operators]), np.nan)
+
+
+@dataclass(frozen=True)
+class TableFit:
+    """What runs say of the candidates of a space.
+
+    Parameters
+    ----------
+    places : Places
+        Which entry is which.
+    values : ndarray of shape (n_entries,)
+        Costs of the candidates [s]; nan where there is no sample.
+    slowness : ndarray of shape (n_runs,)
+        How much slower than usual the machine was at each run, as a factor.
+    samples : ndarray of shape (n_runs, n_layers)
+        Times of the layers in a large network at the usual speed [s].
+    calibration : float
+        Factor on the sum of entries.
+    residency : Residency or None
+        For the calibrated sum.
+    """
+
+    places: Places
+    values: NDArray[np.float64]
+    slowness: NDArray[np.float64]
+    samples: NDArray[np.float64]
+    calibration: float
+    residency: Residency | None
+
+    @classmethod
+    def of(cls, runs: Runs, places: Places, protocol: Protocol) -> TableFit:
+        """Fit all at once to runs."""
+        index = runs.networks + places.starts
+        count, flat, n_visits = len(places.operators), index.ravel(), len(runs.reference)
+        sizes = np.bincount(flat, minlength=count)
+        values = group_quantiles(runs.parts.ravel(), flat, count, 0.5)
+        relative, times_run = np.ones(len(index)), runs.counts[runs.ids]
+        for _ in range(_TURNS):
+            expected = values[index].sum(axis=1) * relative
+            excess = np.log(runs.parts.sum(axis=1) * runs.whole / expected**2) / 2
+            speed = local_speed(group_means(excess, runs.visits, n_visits), runs.reference, protocol.statistic)
+            slowness = np.exp(speed)[runs.visits]
+            samples = runs.parts / (slowness * relative)[:, None]
+            entries = group_quantiles(samples.ravel(), flat, count, protocol.statistic, protocol.outlier)
+            values = places.pooled(entries, sizes)
+            sums = values[index].sum(axis=1)
+            weights = _run_weights(times_run, np.log(runs.whole / (slowness * sums)))
+            calibration, residency = fit_residency(sums, runs.whole / slowness, weights)
+            if residency is not None:
+                relative = residency(sums * calibration) / (sums * calibration)
+        return cls(places, values, slowness, samples, calibration, residency)
+
+    def predict(self, networks: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return the costs of networks, (n, n_layers), [s]; nan for those with a candidate without a sample."""
+        sums = self.values[networks + self.places.starts].sum(axis=1) * self.calibration
+        costs: NDArray[np.float64] = sums if self.residency is None else self.residency(sums)
+        return costs
+
+    def summaries(self, runs: Runs, protocol: Protocol) -> list[Summary | None]:
+        """Return value and interval of every entry; None where there is no sample.
+
+        The half-widths of the intervals of equal operators add up like standard deviations, as do their weights.
+        """
+        own: dict[int, Summary] = {}
+        for column, start, chosen in zip(self.samples.T, self.places.starts, runs.networks.T, strict=True):
+            for choice in np.unique(chosen).tolist():
+                taken = tuple(column[chosen == choice].tolist())
+                own[int(start) + choice] = Measurement(taken, protocol).summary
+        alike: dict[int, list[Summary]] = {}
+        for place, summary in own.items():
+            alike.setdefault(int(self.places.operators[place]), []).append(summary)
+        return [
+            _pooled(alike[operator], float(value)) if place in own else None
+            for place, (operator, value) in enumerate(zip(self.places.operators.tolist(), self.values, strict=True))
+        ]
+
+
+def _pooled(summaries: list[Summary], value: float) -> Summary:
+    if len(summaries) == 1:
+        return summaries[0]
+    total = sum(item.n_samples for item in summaries)
+    shares = np.array([item.n_samples / total for item in summaries])
+    below, above = (
+        float(np.sqrt(np.sum((shares * np.log(ratios)) ** 2)))
+        for ratios in (
+            [item.value / item.low for item in summaries],
+            [item.high / item.value for item in summaries],
+        )
+    )
+    dropped = sum(item.n_dropped for item in summaries)
+    return Summary(value, value * np.exp(-below).item(), value * np.exp(above).item(), total, dropped)
+
+
+def _run_weights(times_run: NDArray[np.int64], rest: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return how much each run counts: those of one network have what the sum does not say of it in common."""
+    noise = deviation(rest - np.median(rest))
+    common = TYPICAL_ERROR**2 / (TYPICAL_ERROR**2 + noise**2)
+    weights: NDArray[np.float64] = 1 / (1 + common * (times_run - 1))
+    return weights
+
+
+def network_error(residuals: NDArray[np.float64], errors: NDArray[np.float64]) -> float:
+    """Return the standard deviation of whole networks from their prediction, as a share, beyond their standard errors.
+
+    It is the root mean square under the posterior: few networks leave it uncertain, and the interval that is made of it
+    has to be wider for that.
+
+    Parameters
+    ----------
+    residuals : ndarray of shape (n_networks,)
+        Logarithm of measured over predicted time, of networks that the prediction was not fitted to.
+    errors : ndarray of shape (n_networks,)
+        Standard errors of those by chance alone.
+
+    Examples
+    --------
+    >>> precise = np.full(200, 0.001)
+    >>> round(network_error(np.tile([0.03, -0.03], 100), precise), 3)
+    0.03
+    """
+    variance = _ERRORS[:, None] ** 2 + errors**2
+    # Student's t in place of the normal density.
+    evidence = -0.5 * (np.log(variance) + (_FREEDOM + 1) * np.log1p(residuals**2 / (_FREEDOM * variance))).sum(axis=1)
+    evidence -= 0.5 * (np.log(_ERRORS / TYPICAL_ERROR) / _UNCERTAINTY) ** 2
+    posterior = np.exp(evidence - evidence.max())
+    return float(np.sqrt(posterior @ _ERRORS**2 / posterior.sum()))

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nni_latency.estimators import ActsEstimator
-from nni_latency.estimators.acts._traits import AMOUNTS, N_TOTALS, N_TRAITS, START, describe_work, start_of_workload
-from nni_latency.estimators.acts._traits import describe_totals as totals_work
+from nni_latency.estimators.acts._workloads import AMOUNTS, N_TOTALS, N_TRAITS, START, describe_work, start_of_workload
+from nni_latency.estimators.acts._workloads import describe_totals as totals_work
 from nni_latency.operators import OpSpec, features_of
 
 CHANNELS = st.integers(1, 70)

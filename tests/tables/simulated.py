@@ -22,9 +22,8 @@ from nni_latency.tables import (
     SpaceReference,
     reference_networks,
 )
-from nni_latency.tables._layer_schedule import Round
+from nni_latency.tables._layer_schedule import Round, Samples
 from nni_latency.tables._networks import network_times
-from nni_latency.tables._samples import Samples
 from nni_latency.tables._summary import summarise
 from nni_latency.validation import draw_networks
 

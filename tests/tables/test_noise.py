@@ -14,10 +14,9 @@ from nni_latency.estimators import TableEstimator, estimate_selection
 from nni_latency.measurement import Protocol
 from nni_latency.regression import huber_locations
 from nni_latency.tables import Residency
-from nni_latency.tables._network_error import network_error
-from nni_latency.tables._samples import Samples
-from nni_latency.tables._speed import local_speed, locate, location_errors
-from nni_latency.tables._summary import summarise
+from nni_latency.tables._layer_schedule import Samples
+from nni_latency.tables._machine import local_speed, locate, location_errors
+from nni_latency.tables._summary import network_error, summarise
 from nni_latency.validation import validate
 
 

@@ -26,8 +26,7 @@ from nni_latency.tables import (
     build_operator_table,
     operator_table_schema,
 )
-from nni_latency.tables._operator_entries import operator_entries
-from nni_latency.tables._operator_samples import OperatorSamples, Place
+from nni_latency.tables._operator_entries import OperatorSamples, Place, operator_entries
 from nni_latency.testing import FakeRuntime
 
 OWN = f"{Path(__file__).parent.parent / 'spaces' / 'own_space.py'}:OwnSpace"

@@ -55,7 +55,7 @@ def test_rebuilt_table_follows_the_statistics_of_today(tmp_path, monkeypatch):
     store = MemoryStore()
     table = build_table(plan, FakeRuntime(latencies), _PROTOCOL, tmp_path / "t.json", store=store)
     monkeypatch.setattr(
-        "nni_latency.tables._rebuilding.table_of",
+        "nni_latency.tables._builder.table_of",
         lambda schedule, platform: dataclasses.replace(table, rounds=len(schedule.samples.drift), calibration=2.0),
     )
     assert rebuild_table(table, lambda: plan, store).calibration == 2.0

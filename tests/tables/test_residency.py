@@ -14,8 +14,7 @@ from nni_latency.errors import InvalidValueError
 from nni_latency.measurement import Protocol, balanced_round, light_network
 from nni_latency.platforms import Platform
 from nni_latency.tables import Residency, fit_residency
-from nni_latency.tables._layer_schedule import Round
-from nni_latency.tables._samples import Samples
+from nni_latency.tables._layer_schedule import Round, Samples
 from nni_latency.tables._summary import summarise
 from nni_latency.testing import fake_plan
 

@@ -1,7 +1,6 @@
 from ._document import acts_schema
 from ._estimator import ActsEstimator, Variant
-from ._line import ActsLine, convolving, fit_line
-from ._scores import BlockScores, score_blocks
+from ._line import ActsLine, BlockScores, convolving, fit_line, score_blocks
 from ._workloads import WorkloadSource
 
 __all__ = [

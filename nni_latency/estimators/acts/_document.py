@@ -12,12 +12,9 @@ from numpy.typing import NDArray
 from pydantic import Field, PositiveFloat, model_validator
 
 from nni_latency.documents import DocumentFormat, PlatformDocument, StrictDocument
-from nni_latency.estimators.acts._costs import GroupCosts
-from nni_latency.estimators.acts._curve import CostCurve
 from nni_latency.estimators.acts._line import ActsLine
-from nni_latency.estimators.acts._model import CostModel
-from nni_latency.estimators.acts._residual import KERNELS, Residual
-from nni_latency.estimators.acts._traits import AMOUNTS, N_TOTALS, N_TRAITS, Work
+from nni_latency.estimators.acts._model import KERNELS, CostCurve, CostModel, GroupCosts, Residual
+from nni_latency.estimators.acts._workloads import AMOUNTS, N_TOTALS, N_TRAITS, Work
 from nni_latency.platforms import Platform
 
 NotNegative = Annotated[float, Field(ge=0)]

@@ -15,9 +15,8 @@ from sklearn.utils.validation import check_is_fitted
 
 from nni_latency.errors import InvalidValueError
 from nni_latency.estimators._base import Estimate, LayerEstimator
-from nni_latency.estimators.acts._checks import check_points, check_settings, one_platform
 from nni_latency.estimators.acts._document import ActsFit, read_acts, write_acts
-from nni_latency.estimators.acts._line import ActsLine, fit_line
+from nni_latency.estimators.acts._line import ActsLine, BlockScores, fit_line, score_blocks
 from nni_latency.estimators.acts._model import (
     CORRECTIONS,
     CostModel,
@@ -26,10 +25,9 @@ from nni_latency.estimators.acts._model import (
     validate_line,
     validate_model,
 )
-from nni_latency.estimators.acts._scores import BlockScores, score_blocks
 from nni_latency.estimators.acts._workloads import Workloads, WorkloadSource, workloads_of
 from nni_latency.operators import OpSpec, capture_operators, read_onnx
-from nni_latency.platforms import Platform
+from nni_latency.platforms import Platform, check_same_platform
 from nni_latency.regression import conformal_factor, draw_folds
 from nni_latency.units import number_of
 
@@ -39,6 +37,12 @@ _NOWHERE = Platform("unknown", "unknown")
 
 #: What a file keeps of what was learned; the attributes have a "_" at the end.
 _LEARNED = tuple(field.name for field in fields(ActsFit) if field.name != "settings")
+
+#: Points that a fit needs at least.
+FEWEST_POINTS = 10
+
+#: Amounts of work that differ by less than this share in no respect are those of one block.
+_ALIKE = 1e-6
 
 
 class ActsEstimator(RegressorMixin, BaseEstimator, LayerEstimator):
@@ -326,3 +330,83 @@ class ActsEstimator(RegressorMixin, BaseEstimator, LayerEstimator):
             setattr(estimator, f"{name}_", getattr(fit, name))
         estimator._take_line(fit.line)
         return estimator
+
+
+def check_settings(variant: str, confidence: float, n_folds: int) -> None:
+    """Raise `InvalidValueError` if a parameter of the estimator is outside its range."""
+    if variant not in ("refined", "published"):
+        raise InvalidValueError(f"The 'variant' of ActsEstimator must be 'refined' or 'published'. Got {variant!r}.")
+    if not 0 < confidence < 1:
+        raise InvalidValueError(f"The 'confidence' of ActsEstimator must be a number in (0, 1). Got {confidence!r}.")
+    if not isinstance(n_folds, int) or n_folds < 2:
+        raise InvalidValueError(f"The 'n_folds' of ActsEstimator must be an int >= 2. Got {n_folds!r}.")
+
+
+def check_points(workloads: Workloads, y: ArrayLike) -> NDArray[np.float64]:
+    """Return the latencies [s] if something can be learned from the points.
+
+    Raises
+    ------
+    InvalidValueError
+        If they are fewer than 10, not as many as the workloads, not positive, or all of one block.
+    """
+    try:
+        seconds = np.asarray(y, dtype=np.float64)
+    except (TypeError, ValueError):
+        seconds = np.empty((0, 0))
+    if seconds.shape != (len(workloads),):
+        raise InvalidValueError(
+            f"The 'y' of ActsEstimator must be one latency [s] for each of {number_of(len(workloads), 'point')}. Got "
+            f"an array of shape {seconds.shape}."
+        )
+    if not (np.isfinite(seconds).all() and (seconds > 0).all()):
+        raise InvalidValueError("Latencies must be positive, finite numbers of seconds.")
+    if len(seconds) < FEWEST_POINTS:
+        raise InvalidValueError(
+            f"ActsEstimator needs at least {FEWEST_POINTS} points to fit. Got {len(seconds)}: measure more blocks."
+        )
+    if _all_alike(workloads):
+        raise InvalidValueError(
+            f"All {number_of(len(seconds), 'point')} are of one block: what they compute differs by a common factor "
+            "at most, and nothing can be learned about others. Measure blocks of several kinds, channels and sizes."
+        )
+    return seconds
+
+
+def one_platform(platforms: Platform | Sequence[Platform] | None, count: int) -> Platform | None:
+    """Return the platform that all points have in common.
+
+    Raises
+    ------
+    InvalidValueError
+        If there is not one for each point.
+    MismatchError
+        If there are several.
+    """
+    if platforms is None or isinstance(platforms, Platform):
+        return platforms
+    if len(platforms) != count:
+        raise InvalidValueError(
+            f"The 'platform' must be one, or one for each of {number_of(count, 'point')}. Got {len(platforms)}."
+        )
+    first, *others = platforms
+    for other in others:
+        if other is not first:
+            check_same_platform(first, other, "Fitting one device to these points")
+    return first
+
+
+def _all_alike(workloads: Workloads) -> bool:
+    """Say whether what the workloads do is the same but for a common factor."""
+    if workloads.operators:
+        # Outputs, inputs and FLOPs; parameters are the same at every batch size.
+        amounts = workloads.counts @ np.array([piece.amounts[:3] for piece in workloads.work])
+    else:
+        amounts = workloads.totals
+    largest = amounts.max(axis=0)
+    scaled = amounts / np.where(largest > 0, largest, 1.0)
+    lengths = np.linalg.norm(scaled, axis=1, keepdims=True)
+    if not lengths.any():
+        return True
+    directions = scaled / np.maximum(lengths, 1e-300)
+    return bool(np.abs(directions - directions[0]).max() < _ALIKE)

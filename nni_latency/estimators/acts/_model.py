@@ -1,19 +1,16 @@
-"""`CostModel`: costs by amounts, and the correction that cross-validation chose."""
+"""`CostModel`: costs by amounts of work, and the corrections among which cross-validation chooses."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from nni_latency.estimators.acts._costs import GroupCosts, fit_costs
-from nni_latency.estimators.acts._curve import CostCurve, fit_curve
 from nni_latency.estimators.acts._line import fit_line
-from nni_latency.estimators.acts._residual import Residual, fit_residual
-from nni_latency.estimators.acts._workloads import Workloads
-from nni_latency.regression import Rows, held_out
+from nni_latency.estimators.acts._workloads import START, Work, Workloads
+from nni_latency.regression import CORRELATIONS, Posterior, Rows, Spectrum, held_out, nonnegative, squared_distances
 
 Array = NDArray[np.float64]
 
@@ -21,7 +18,7 @@ Array = NDArray[np.float64]
 Predict = Callable[[Workloads], Array]
 
 #: No workload is predicted to take less [s].
-_LEAST = 1e-9
+_LEAST_LATENCY = 1e-9
 
 #: The corrections that are tried, from the simplest to the richest.
 CORRECTIONS = ("none", "curve", "residual")
@@ -29,6 +26,31 @@ CORRECTIONS = ("none", "curve", "residual")
 #: The richest correction is taken whose error is at most this share above the least. Leaving out a block takes away the
 #: points that are most like it, on which a correction lives, so a tie speaks for the richer one.
 _TIE = 0.02
+
+#: How strongly the costs of a group are held to those of all groups together, a share of the points.
+_GROUP_SHRINKAGE = 0.03
+
+#: No piece of work costs less [s].
+_LEAST_COST = 1e-9
+
+#: Pieces of the curve, and how strongly each is held to the slope 1, as a share of the points.
+_PIECES, _SLOPE_SHRINKAGE = 5, 0.01
+
+#: Correlations by distance that are tried: of functions that are continuous, and of some that are smooth.
+KERNELS = ("matern12", "matern32")
+
+#: What is tried: ranges of the correlation in standard deviations of the traits, and noise over signal.
+_RANGES = (0.5, 1.0, 2.0, 4.0, 8.0)
+_NOISES = (1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0)
+
+#: Squared distance, in variances of a trait, that lies between two groups.
+_BETWEEN_GROUPS = 8.0
+
+#: Correlation that all pieces of work have in common: the level may be off everywhere.
+_COMMON = 0.5
+
+#: Steps of the Gauss-Newton iteration.
+_STEPS = 4
 
 
 @dataclass(frozen=True)
@@ -111,6 +133,226 @@ def held_out_errors(
 
     def fitted(rows: Rows) -> Callable[[Rows], Array]:
         predict = fit(workloads.take(rows), seconds[rows])
-        return lambda others: np.maximum(predict(workloads.take(others)), _LEAST)
+        return lambda others: np.maximum(predict(workloads.take(others)), _LEAST_LATENCY)
 
     return np.asarray(np.log(seconds / held_out(len(seconds), folds, fitted)))
+
+
+@dataclass(frozen=True)
+class GroupCosts:
+    """Costs of the amounts of work [s], for every group of operators and for those that were never seen.
+
+    Parameters
+    ----------
+    shared : tuple of float
+        By amount, in all groups together.
+    groups : mapping of str to tuple of float
+        By group and amount.
+    """
+
+    shared: tuple[float, ...]
+    groups: Mapping[str, tuple[float, ...]]
+
+    def __call__(self, work: tuple[Work, ...]) -> NDArray[np.float64]:
+        """Return what every piece of work costs [s]; positive."""
+        costs = np.array([self.groups.get(piece.group, self.shared) for piece in work])
+        amounts = np.array([piece.amounts for piece in work])
+        return np.asarray(np.maximum((costs * amounts).sum(axis=1), _LEAST_COST))
+
+
+def fit_costs(workloads: Workloads, seconds: NDArray[np.float64]) -> GroupCosts:
+    """Fit costs that are not negative, by relative errors.
+
+    A group is held to the costs of all together, the more so the less of it there is.
+
+    Parameters
+    ----------
+    workloads : Workloads
+        Of n workloads.
+    seconds : ndarray of shape (n,)
+        Measured latencies [s].
+    """
+    names = sorted({piece.group for piece in workloads.work})
+    amounts = np.array([piece.amounts for piece in workloads.work])
+    member = np.array([[piece.group == name for piece in workloads.work] for name in names])
+    # Amounts by workload and group, over the measured time: of shape (n, n_groups, n_amounts).
+    blocks = np.stack([workloads.counts[:, mask] @ amounts[mask] for mask in member], axis=1) / seconds[:, None, None]
+    # The beginning of a workload is no operator, and has a cost of its own from the start.
+    begins = np.array([name == START for name in names])
+    shared, start = _solve_shared(blocks, begins)
+    prior = np.where(begins[:, None], start, shared)
+    fitted = shared[None] if len(names) == 1 else _solve_held(blocks, prior)
+    # Relative least squares lean to the low side; the median is put right.
+    costs = GroupCosts(tuple(shared), {name: tuple(row) for name, row in zip(names, fitted, strict=True)})
+    factor = float(np.median(seconds / (workloads.counts @ costs(workloads.work))))
+    return GroupCosts(
+        tuple(float(cost * factor) for cost in shared),
+        {name: tuple(float(cost * factor) for cost in row) for name, row in zip(names, fitted, strict=True)},
+    )
+
+
+def _solve_shared(
+    blocks: NDArray[np.float64], begins: NDArray[np.bool_]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Solve for the costs of all operators together, and for those of a beginning if there is one."""
+    operators = blocks[:, ~begins].sum(axis=1)
+    found = nonnegative(np.hstack([operators, blocks[:, begins].sum(axis=1)]), np.ones(len(blocks)))
+    return found[: operators.shape[1]], found[operators.shape[1] :]
+
+
+def _solve_held(blocks: NDArray[np.float64], prior: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Solve for all groups at once, with a ridge towards costs that are likely for each."""
+    n, n_groups, n_amounts = blocks.shape
+    columns = blocks.reshape(n, n_groups * n_amounts)
+    found = nonnegative(columns, np.ones(n), prior.ravel(), _GROUP_SHRINKAGE)
+    return found.reshape(n_groups, n_amounts)
+
+
+@dataclass(frozen=True)
+class CostCurve:
+    """A rising line of several pieces, from what work should cost to what it does.
+
+    Parameters
+    ----------
+    start : float
+        Cost of what should cost nothing [s].
+    knots : tuple of float
+        Where a new piece begins [s]; the first at 0.
+    slopes : tuple of float
+        Of the pieces, not negative.
+    """
+
+    start: float
+    knots: tuple[float, ...]
+    slopes: tuple[float, ...]
+
+    def __call__(self, costs: Array) -> Array:
+        """Return corrected costs [s]; rising where the costs rise."""
+        return np.asarray(np.maximum(self.start + _pieces(costs, self.knots) @ np.array(self.slopes), 1e-9))
+
+
+def fit_curve(workloads: Workloads, base: Array, seconds: Array) -> CostCurve:
+    """Fit a curve on the time of whole workloads, by relative errors.
+
+    Parameters
+    ----------
+    workloads : Workloads
+        Of n workloads with m distinct pieces of work.
+    base : ndarray of shape (m,)
+        What the pieces cost by their amounts [s].
+    seconds : ndarray of shape (n,)
+        Measured latencies [s].
+    """
+    knots = (0.0, *np.unique(np.quantile(base, np.arange(1, _PIECES) / _PIECES)).tolist())
+    columns = np.column_stack([workloads.counts.sum(axis=1), workloads.counts @ _pieces(base, knots)])
+    columns = columns / seconds[:, None]
+    prior = np.concatenate([[0.0], np.ones(len(knots))])
+    start, *slopes = nonnegative(columns, np.ones(len(seconds)), prior, _SLOPE_SHRINKAGE).tolist()
+    return CostCurve(start, knots, tuple(slopes))
+
+
+def _pieces(costs: Array, knots: Sequence[float]) -> Array:
+    """Return by cost and piece how far the cost goes into the piece; of shape (n_costs, n_pieces)."""
+    begins, ends = np.array(knots), np.array([*knots[1:], np.inf])
+    return np.asarray(np.clip(costs[:, None], begins, ends) - begins)
+
+
+@dataclass(frozen=True)
+class Residual:
+    """A Gaussian process over pieces of work, whose values are logarithms of factors on their costs.
+
+    Parameters
+    ----------
+    kernel : str
+        Name of the correlation by distance.
+    reach : float
+        Distance over which the correlation falls.
+    centre, scale : tuple of float
+        Mean and standard deviation of the traits.
+    work : tuple of Work
+        What it was learned from.
+    weights : tuple of float
+        Of the correlations with those; the logarithm is their weighted sum.
+    """
+
+    kernel: str
+    reach: float
+    centre: tuple[float, ...]
+    scale: tuple[float, ...]
+    work: tuple[Work, ...]
+    weights: tuple[float, ...]
+
+    def __call__(self, work: Sequence[Work]) -> Array:
+        """Return the factor of every piece of work."""
+        distances = _distances(work, self.work, self.centre, self.scale)
+        logs = _correlation(self.kernel, distances, self.reach) @ np.array(self.weights)
+        return np.asarray(np.exp(logs))
+
+
+def fit_residual(workloads: Workloads, base: Array, seconds: Array) -> Residual:
+    """Learn factors of pieces of work from the time of whole workloads.
+
+    The logarithm of a workload's time is not linear in the logarithms of its pieces, so it is linearised around the
+    factors found so far, which gives a Gaussian process observed through sums [1]_, and solved again.
+
+    Parameters
+    ----------
+    workloads : Workloads
+        Of n workloads with m distinct pieces of work.
+    base : ndarray of shape (m,)
+        What the pieces cost by their amounts [s].
+    seconds : ndarray of shape (n,)
+        Measured latencies [s].
+
+    References
+    ----------
+    .. [1] C. E. Rasmussen, C. K. I. Williams, "Gaussian Processes for Machine Learning", MIT Press 2006, chapters 2
+       and 5. https://gaussianprocess.org/gpml/
+    """
+    traits = np.array([piece.traits for piece in workloads.work])
+    centre, scale = traits.mean(axis=0), traits.std(axis=0)
+    scale[scale < 1e-9] = 1.0
+    distances = _distances(workloads.work, workloads.work, tuple(centre), tuple(scale))
+    logs = np.zeros(len(base))
+    found: tuple[str, float, float] | None = None
+    for _ in range(_STEPS):
+        costs = workloads.counts * (base * np.exp(logs))
+        whole = costs.sum(axis=1)
+        shares = costs / whole[:, None]
+        target = np.log(seconds / whole) + shares @ logs
+        found = found or _likeliest(distances, shares, target)
+        kernel, reach, noise = found
+        correlation = _correlation(kernel, distances, reach)
+        covariance = shares @ correlation @ shares.T
+        weights = shares.T @ Posterior(covariance + noise * np.eye(len(target)), target).weights
+        logs = correlation @ weights
+    return Residual(
+        kernel, reach, tuple(centre.tolist()), tuple(scale.tolist()), workloads.work, tuple(weights.tolist())
+    )
+
+
+def _likeliest(distances: Array, shares: Array, target: Array) -> tuple[str, float, float]:
+    """Choose the kernel, its reach and the noise by their likelihood, the height of the signal integrated out."""
+    found = {
+        (kernel, reach, noise): spectrum.log_likelihood(noise)
+        for kernel in KERNELS
+        for reach in _RANGES
+        for spectrum in (Spectrum(shares @ _correlation(kernel, distances, reach) @ shares.T, target),)
+        for noise in _NOISES
+    }
+    return max(found, key=lambda choice: found[choice])
+
+
+def _correlation(kernel: str, distances: Array, reach: float) -> Array:
+    return np.asarray(CORRELATIONS[kernel](distances / reach) + _COMMON)
+
+
+def _distances(one: Sequence[Work], other: Sequence[Work], centre: Sequence[float], scale: Sequence[float]) -> Array:
+    """Return the root of the mean squared difference of the traits, groups included."""
+    first, second = (
+        (np.array([piece.traits for piece in work]) - np.array(centre)) / np.array(scale) for work in (one, other)
+    )
+    names = {name: index for index, name in enumerate(sorted({piece.group for piece in (*one, *other)}))}
+    groups, others = (np.array([names[piece.group] for piece in work]) for work in (one, other))
+    squares = squared_distances(first, second) + _BETWEEN_GROUPS * (groups[:, None] != others[None])
+    return np.asarray(np.sqrt(squares / first.shape[1]))

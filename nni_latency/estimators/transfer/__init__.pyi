@@ -1,10 +1,7 @@
-from ._cell import CellEncoding
+from ._adaptation import FewSourcesWarning
 from ._document import transfer_schema
-from ._encoding import Encoding
-from ._files import UNITS, CsvColumns, architectures_of, latencies_of, read_columns
-from ._finding import encoding_of
-from ._layers import EncodedLayer, LayeredSpace, LayerEncoding
-from ._learning import FewSourcesWarning
+from ._encoding import CellEncoding, EncodedLayer, Encoding, LayeredSpace, LayerEncoding, encoding_of
+from ._inputs import UNITS, CsvColumns, architectures_of, latencies_of, read_columns
 from ._recovery import Recovery, recover
 
 __all__ = [

@@ -1,14 +1,20 @@
-"""`Adaptation`: what a few measurements say about a new device, given the known ones."""
+"""From known devices to a new one: what is learned before, what its measurements say, and how far that is off."""
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
 
-from nni_latency.estimators.transfer._evidence import CONSTANT, Expectation, Observations, student_weights, weight_prior
-from nni_latency.estimators.transfer._population import Population
+from nni_latency.errors import LatencyWarning
+from nni_latency.estimators.transfer._encoding import Encoding
+from nni_latency.estimators.transfer._inputs import check_units
+from nni_latency.estimators.transfer._known import CONSTANT, Expectation, Observations, student_weights, weight_prior
+from nni_latency.estimators.transfer._population import Population, learn_population
 
 #: Turns of finding variances and the reliability of each measurement.
 _TURNS = 3
@@ -21,6 +27,15 @@ _STEPS = 12
 
 #: Hypotheses that are less probable than this are left out.
 _NEGLIGIBLE = 1e-3
+
+#: Networks that a known device is adapted with, and others that show how far it is off.
+_ADAPTED, _HELD_OUT = 10, 200
+
+#: Quantiles of the errors that are kept.
+_LEVELS = 201
+
+#: With fewer known devices than this, errors are taken to be normal.
+_FEWEST_DEVICES = 3
 
 
 @dataclass(frozen=True)
@@ -158,3 +173,105 @@ def _posterior(
     gain = prior @ np.hstack([features, np.ones((len(features), 1))]).T
     seen = belief.observed.posterior(belief.logs)
     return seen.mean(gain), seen.covariance(gain, prior)
+
+
+def error_quantiles(
+    population: Population,
+    features: NDArray[np.float64],
+    latencies: list[NDArray[np.float64]],
+    generator: np.random.Generator,
+) -> NDArray[np.float64]:
+    """Return quantiles, evenly spaced from 0 to 1, of errors over their expected standard deviation, (n_levels,).
+
+    Every known device is taken for a new one in turn: the others adapt to it with a few of its networks, drawn at
+    random, and the errors of others of its networks are compared with what was expected of them. Measurements have
+    outliers, and a few cannot tell how noisy the rest is, so the errors are larger than normal ones.
+    """
+    errors = []
+    for place, values in enumerate(latencies):
+        if len(population.devices) < _FEWEST_DEVICES:
+            break
+        drawn = generator.permutation(len(features))[: _ADAPTED + _HELD_OUT]
+        chosen, others = drawn[:_ADAPTED], drawn[_ADAPTED:]
+        adaptation = adapt(population.without(place), features[chosen], values[chosen])
+        off = np.abs(values[others] - adaptation.predict(features[others])) / adaptation.deviations(features[others])
+        errors.append(np.quantile(off, np.linspace(0, 1, _LEVELS)))
+    return pooled(errors) if errors else half_normal()
+
+
+def pooled(errors: list[NDArray[np.float64]]) -> NDArray[np.float64]:
+    """Return quantiles of the errors of all devices together, each device counting alike."""
+    return np.quantile(np.concatenate(errors), np.linspace(0, 1, _LEVELS))
+
+
+def half_normal() -> NDArray[np.float64]:
+    """Return the same for normal errors."""
+    return np.asarray(scipy.stats.norm.ppf(0.5 + np.linspace(0, 1, _LEVELS) / 2.004), dtype=np.float64)
+
+
+class FewSourcesWarning(LatencyWarning):
+    """Issued when there is one known device alone, so that nothing is known about how devices differ."""
+
+
+@dataclass(frozen=True)
+class Learned:
+    """What is known before a new device is measured.
+
+    Parameters
+    ----------
+    population : Population
+        The known devices, and what is expected of a new one.
+    indices : ndarray of int of shape (n, n_labels)
+        Networks that the known devices were measured on.
+    errors : ndarray of shape (n_levels,)
+        Quantiles of errors over their expected standard deviation.
+    """
+
+    population: Population
+    indices: NDArray[np.int64]
+    errors: NDArray[np.float64]
+
+
+def learn(
+    encoding: Encoding,
+    indices: NDArray[np.int64],
+    series: Mapping[str, NDArray[np.float64]],
+    seed: int,
+    *,
+    check: bool,
+    least_noise: float = 0.0,
+) -> Learned:
+    """Learn known devices from latencies that are checked by row.
+
+    Parameters
+    ----------
+    encoding : Encoding
+        The space.
+    indices : ndarray of int of shape (n, n_labels)
+        Networks that the known devices were measured on.
+    series : mapping of str to ndarray of shape (n,)
+        By device, what they took [s].
+    seed : int
+        Seed of what is drawn.
+    check : bool
+        Whether to refuse series of another unit than the others.
+    least_noise : float, default=0.0
+        Least noise that is expected of a new device's measurements, as a share of its typical network.
+
+    Raises
+    ------
+    InvalidValueError
+        If one series is of another unit than the others.
+    """
+    if check:
+        check_units(series)
+    if len(series) == 1:
+        warnings.warn(
+            f"There is one known device, {next(iter(series))!r}: nothing is known about how devices differ. "
+            "Expect larger errors, measure more networks, or add devices.",
+            FewSourcesWarning,
+            stacklevel=3,
+        )
+    population = learn_population(encoding, indices, series, seed, least_noise)
+    features, generator = encoding.features(indices), np.random.default_rng(seed)
+    return Learned(population, indices, error_quantiles(population, features, list(series.values()), generator))

@@ -1,12 +1,10 @@
 from ._import import Imported, export_table, import_table
-from ._matching import Matching, match_sheet
-from ._names import foreign_name, own_name
-from ._numbers import UNITS
-from ._operator_key import OperatorKey, operator_key
+from ._matching import Matching, implausible, match_sheet
+from ._ofa import OperatorKey, operator_key
 from ._plain_pickle import read_plain_pickle
-from ._plausibility import implausible
 from ._registry import FORMATS, TableFormat, find_format, recognise_format
-from ._sheet import Row, Sheet, Written
+from ._sheet import Row, Sheet, Written, foreign_name, own_name
+from ._text import UNITS
 
 __all__ = [
     "FORMATS",

@@ -13,16 +13,13 @@ from nni_latency.errors import InvalidValueError, listed
 from nni_latency.files import naming, readable, write_atomically
 from nni_latency.platforms import Platform
 from nni_latency.tables._arithmetic import fold_calibration
-from nni_latency.tables._entry import Entry
-from nni_latency.tables._lookup_table import LookupTable
+from nni_latency.tables._lookup_table import Entry, LookupTable
 from nni_latency.tables._operator_table import OperatorTable, named_operators, operator_name
 from nni_latency.tables._plan import MeasurePlan
-from nni_latency.tables.formats._matching import Matching, Place, match_sheet
-from nni_latency.tables.formats._numbers import UNITS, power_of, to_si
-from nni_latency.tables.formats._plausibility import implausible, odd_layers
+from nni_latency.tables.formats._matching import Matching, Place, implausible, match_sheet, odd_layers
 from nni_latency.tables.formats._registry import FORMATS, TableFormat, find_format, read_sheet, recognise_format
 from nni_latency.tables.formats._sheet import Row, Sheet
-from nni_latency.tables.formats._text import read_bytes
+from nni_latency.tables.formats._text import UNITS, power_of, read_bytes, to_si
 from nni_latency.units import METRIC_UNITS, number_of
 
 Invalid = Literal["error", "leave-out"]

@@ -8,11 +8,25 @@ from types import MappingProxyType
 from typing import Any
 
 from nni_latency.errors import FileFormatError, InvalidValueError, UnknownNameError
-from nni_latency.tables.formats._csv import is_csv, read_csv, write_csv
-from nni_latency.tables.formats._grid import is_grid, read_grid, write_grid
-from nni_latency.tables.formats._lists import is_lists, read_lists, write_lists
-from nni_latency.tables.formats._nni_text import is_nni_text, read_nni_text, write_nni_text
-from nni_latency.tables.formats._numpy import is_numpy, read_numpy, write_numpy
+from nni_latency.tables.formats._by_layer import (
+    is_csv,
+    is_grid,
+    is_lists,
+    read_csv,
+    read_grid,
+    read_lists,
+    write_csv,
+    write_grid,
+    write_lists,
+)
+from nni_latency.tables.formats._nni import (
+    is_nni_text,
+    is_numpy,
+    read_nni_text,
+    read_numpy,
+    write_nni_text,
+    write_numpy,
+)
 from nni_latency.tables.formats._ofa import is_ofa, read_ofa, write_ofa, write_ofa_yaml
 from nni_latency.tables.formats._sheet import Sheet, Written
 

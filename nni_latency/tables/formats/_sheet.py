@@ -1,11 +1,22 @@
-"""`Sheet`: what a file of costs says, before it is known which space it belongs to."""
+"""`Sheet`: what a file of costs says, and what formats share: names, positions and keys for several entries."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from decimal import Decimal
 
+import nni_latency.tables as tables
+from nni_latency.errors import InvalidValueError, listed
 from nni_latency.operators import OpSpec
+from nni_latency.tables._lookup_table import Entry
+from nni_latency.units import number_of
+
+_OUR_NAME = re.compile(r"k(?P<kernel>\d+)_e(?P<expansion>\d+)(?:_g(?P<groups>\d+))?")
+_THEIR_NAME = re.compile(r"ir_k(?P<kernel>\d+)_(?P<kind>[es])(?P<number>\d+)")
+
+KeyFunction = Callable[[str, OpSpec | None], str | None]
 
 
 @dataclass(frozen=True)
@@ -89,3 +100,117 @@ class Written:
 
     content: bytes
     remarks: tuple[str, ...] = ()
+
+
+def own_name(name: str) -> str:
+    """Return our name of a candidate; a name that is no one's stays as it is.
+
+    Their ``s`` counts the groups of a block that does not widen.
+
+    Examples
+    --------
+    >>> own_name("ir_k5_e6"), own_name("ir_k3_s2"), own_name("skip")
+    ('k5_e6', 'k3_e1_g2', 'skip')
+    """
+    match = _THEIR_NAME.fullmatch(name)
+    if match is None:
+        return name
+    number = match["number"]
+    return f"k{match['kernel']}_e{number}" if match["kind"] == "e" else f"k{match['kernel']}_e1_g{number}"
+
+
+def foreign_name(name: str) -> str:
+    """Return their name of a candidate; one that they have no name for stays as it is.
+
+    Examples
+    --------
+    >>> foreign_name("k5_e6"), foreign_name("k3_e1_g2"), foreign_name("k3_e3_g2")
+    ('ir_k5_e6', 'ir_k3_s2', 'k3_e3_g2')
+    """
+    match = _OUR_NAME.fullmatch(name)
+    if match is None:
+        return name
+    if match["groups"] is None:
+        return f"ir_k{match['kernel']}_e{match['expansion']}"
+    return f"ir_k{match['kernel']}_s{match['groups']}" if match["expansion"] == "1" else name
+
+
+def fixed_remarks(table: tables.LookupTable) -> tuple[str, ...]:
+    """Name the entries of fixed layers, which these formats have no place for."""
+    names = [f"{layer.name}:{choice}" for layer in table.layers if not layer.searched for choice in layer.entries]
+    if not names:
+        return ()
+    return (f"The format has no place for fixed layers, which are left out: {listed(names)}.",)
+
+
+def common_choices(table: tables.LookupTable) -> list[str]:
+    """Return the candidates of all searched layers, each once, in their order."""
+    return list(dict.fromkeys(choice for layer in table.searched for choice in layer.choices))
+
+
+def shared_entries(
+    table: tables.LookupTable | tables.OperatorTable, key_of: KeyFunction
+) -> tuple[dict[str, Entry], tuple[str, ...]]:
+    """Sort the entries of a table by the keys of a format.
+
+    Parameters
+    ----------
+    table : LookupTable or OperatorTable
+        The table.
+    key_of : callable
+        ``key_of(name, op)`` returns the key, or None where the format has none. An operator has the name that it came
+        with; an entry of a layer is called ``layer:choice``.
+
+    Returns
+    -------
+    entries : dict of str to Entry
+        One a key; the mean where several have it.
+    remarks : tuple of str
+        What was left out, and what became a mean.
+
+    Raises
+    ------
+    InvalidValueError
+        If the format has a key for none of them.
+    """
+    found: dict[str, list[tuple[str, Entry]]] = {}
+    nameless = []
+    for name, entry in _named(table):
+        key = key_of(name, entry.op)
+        if key is None:
+            nameless.append(name)
+        else:
+            found.setdefault(key, []).append((name, entry))
+    if not found:
+        raise InvalidValueError(
+            "The format is keyed by operators, and the table has no entry whose operator it has a key for. "
+            "Use the format 'csv', which has a place for everything."
+        )
+    shared = [name for items in found.values() if len({entry.value for _, entry in items}) > 1 for name, _ in items]
+    remarks = []
+    if nameless:
+        remarks.append(
+            f"The format has no key for {number_of(len(nameless), 'entry', 'entries')}, which are left out: "
+            f"{listed(nameless)}."
+        )
+    if shared:
+        remarks.append(
+            f"{number_of(len(shared), 'entry', 'entries')} share a key with others, which gets their mean: "
+            f"{listed(shared)}."
+        )
+    return {key: _mean([entry for _, entry in items]) for key, items in found.items()}, tuple(remarks)
+
+
+def _named(table: tables.LookupTable | tables.OperatorTable) -> Iterator[tuple[str, Entry]]:
+    if isinstance(table, tables.LookupTable):
+        yield from ((f"{layer}:{choice}", entry) for (layer, choice), entry in table.places())
+        return
+    for item in table.entries:
+        entry = Entry(item.value, item.low, item.high, item.n_samples, op=item.op)
+        yield from ((name, entry) for name in item.names or (item.op.op_key,))
+
+
+def _mean(entries: list[Entry]) -> Entry:
+    if len({(entry.low, entry.value, entry.high) for entry in entries}) == 1:
+        return entries[0]
+    return Entry.mean(entries)
