@@ -253,7 +253,7 @@ def test_commands_that_measure_nothing_run(run, files, monkeypatch, tmp_path, wo
     context = _contexts(words)[-1]
     for item in context.command.params:
         if isinstance(item.type, OutputFile):
-            by_default = re.findall(r"\[default: (\S+)\]", item.help or "") or [""]
+            by_default = re.findall(r"\[default: ([^\s;\]]+)[;\]]", item.help or "") or [""]
             written = Path(context.params.get(item.name) or by_default[0])
             if written.is_file():
                 written.unlink()
