@@ -1,9 +1,17 @@
 from ._answers import count_stored, list_known, measured_graphs
 from ._database import Database
-from ._drift import DriftPoint, PlatformDrift, platform_drift
 from ._export import COLUMNS, export_samples
 from ._location import DATABASE_VARIABLE, MEMORY, default_location
-from ._overview import KindOverview, SubjectOverview, find_subjects, latest_platforms, summarise
+from ._overview import (
+    DriftPoint,
+    KindOverview,
+    PlatformDrift,
+    SubjectOverview,
+    find_subjects,
+    latest_platforms,
+    platform_drift,
+    summarise,
+)
 from ._predictors import (
     PredictorVersion,
     add_predictor,

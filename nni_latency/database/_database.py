@@ -15,8 +15,7 @@ from typing import Any
 from sqlalchemy import URL, Connection, Engine, create_engine, event, func, select
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
-from nni_latency.database._migration import check_ours, upgrade, version_of
-from nni_latency.database._schema import VERSION
+from nni_latency.database._schema import VERSION, check_ours, upgrade, version_of
 from nni_latency.errors import BusyError, FileFormatError, LatencyError, OutputError, first_line
 from nni_latency.files import locked, readable
 

@@ -1,11 +1,15 @@
-"""The tables of the database, as its newest version has them."""
+"""The tables of the database in the newest version, and bringing a database to it."""
 
 from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
 
 from sqlalchemy import (
     BigInteger,
     Boolean,
     Column,
+    Connection,
     Double,
     ForeignKey,
     Index,
@@ -15,7 +19,12 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
+    inspect,
+    text,
 )
+
+from nni_latency.errors import FileFormatError
+from nni_latency.units import whole_number
 
 #: Version of the tables that this package reads and writes.
 VERSION = 1
@@ -27,12 +36,6 @@ metadata = MetaData()
 
 # SQLite numbers rows by itself only in a column of this very type.
 _NUMBER = BigInteger().with_variant(Integer, "sqlite")
-
-
-def _campaign(*, primary_key: bool = False) -> Column[int]:
-    reference = ForeignKey("campaigns.id", ondelete="CASCADE")
-    return Column("campaign_id", _NUMBER, reference, primary_key=primary_key, nullable=False)
-
 
 #: One row for each state of a device and its software. Platforms of equal ``identity`` may be mixed.
 platforms = Table(
@@ -77,6 +80,12 @@ campaigns = Table(
 
 graphs = Table("graphs", metadata, Column("digest", Text, primary_key=True), Column("content", Text, nullable=False))
 
+
+def _campaign(*, primary_key: bool = False) -> Column[int]:
+    reference = ForeignKey("campaigns.id", ondelete="CASCADE")
+    return Column("campaign_id", _NUMBER, reference, primary_key=primary_key, nullable=False)
+
+
 subjects = Table(
     "subjects",
     metadata,
@@ -89,6 +98,7 @@ subjects = Table(
     Column("graph", Text, ForeignKey("graphs.digest")),
     UniqueConstraint("campaign_id", "key"),
 )
+
 
 records = Table(
     "records",
@@ -110,6 +120,7 @@ records = Table(
     Index("ix_records_campaign_id_subjects", "campaign_id", "subjects"),
 )
 
+
 #: Of which subjects of campaigns there are records alone, so that a latency is found without reading campaigns.
 answers = Table(
     "answers",
@@ -125,6 +136,7 @@ answers = Table(
     Index("ix_answers_digest_platform_id_at", "digest", "platform_id", "at"),
 )
 
+
 conditions = Table(
     "conditions",
     metadata,
@@ -136,6 +148,7 @@ conditions = Table(
     Index("ix_conditions_campaign_id", "campaign_id"),
 )
 
+
 failures = Table(
     "failures",
     metadata,
@@ -146,6 +159,7 @@ failures = Table(
     Column("at", Double, nullable=False),
     Index("ix_failures_campaign_id", "campaign_id"),
 )
+
 
 #: Versions of predictors, each with its file. One of each name is current.
 predictors = Table(
@@ -165,8 +179,68 @@ predictors = Table(
     Index("ix_predictors_name", "name"),
 )
 
+
 #: Numbers of the store itself, such as the changes of campaigns that are gone.
 counters = Table("counters", metadata, Column("name", Text, primary_key=True), Column("value", _NUMBER, nullable=False))
 
+
 #: The counter of changes that went with their campaigns.
 RETIRED = "retired"
+
+
+def version_of(connection: Connection, name: str) -> int:
+    """Return the version of a database, 0 for one without our tables.
+
+    Raises
+    ------
+    FileFormatError
+        If it has none, or one that this version of the package does not know.
+    """
+    if not inspect(connection).has_table(VERSION_TABLE):
+        return 0
+    found = connection.execute(text(f"SELECT version_num FROM {VERSION_TABLE}")).scalar()
+    if found is None:
+        raise FileFormatError(f"The database {name!r} is damaged: it does not say which version it has.")
+    version = whole_number(str(found))
+    if version is None or not 0 < version <= VERSION:
+        raise FileFormatError(
+            f"The database {name!r} was written by another version of nni_latency: its tables have version {found}, "
+            f"this one reads version {VERSION}. Move the database away, or use the version that wrote it."
+        )
+    return version
+
+
+def check_ours(connection: Connection, name: str) -> None:
+    """Raise `FileFormatError` if the tables of another program are where ours would go."""
+    tables = set(inspect(connection).get_table_names())
+    # A file belongs to one program; several may share a server.
+    foreign = sorted(tables if connection.dialect.name == "sqlite" else tables & set(metadata.tables))
+    if foreign:
+        raise FileFormatError(
+            f"{name!r} is a database of another program: it holds the table {foreign[0]!r}. Name another one."
+        )
+
+
+def upgrade(connection: Connection) -> None:
+    """Bring a database to the newest version, within the transaction of the connection."""
+    from alembic.operations import Operations
+
+    scripts, context = _scripts(), _context(connection)
+    done = int(context.get_current_revision() or 0)
+    for script in sorted(scripts.walk_revisions(), key=lambda script: int(script.revision)):
+        if int(script.revision) > done:
+            with Operations.context(context):
+                script.module.upgrade()
+            context.stamp(scripts, script.revision)
+
+
+def _scripts() -> Any:
+    from alembic.script import ScriptDirectory
+
+    return ScriptDirectory(str(Path(__file__).with_name("migrations")))
+
+
+def _context(connection: Connection) -> Any:
+    from alembic.migration import MigrationContext
+
+    return MigrationContext.configure(connection, opts={"version_table": VERSION_TABLE})

@@ -1,4 +1,4 @@
-"""`DatabaseStore`: the store behind everything that is measured, in a database."""
+"""`DatabaseStore`: the store behind everything that is measured, in a database, and the campaigns written to it."""
 
 from __future__ import annotations
 
@@ -8,21 +8,38 @@ import os
 import platform as machine
 import secrets
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import metadata
+from typing import Any
 
-from sqlalchemy import func, select
+from sqlalchemy import func, select, update
 
 from nni_latency.database._answers import find_known
 from nni_latency.database._database import Database
 from nni_latency.database._location import MEMORY, default_location, parse_location
-from nni_latency.database._log import DatabaseLog
-from nni_latency.database._reading import read_campaign, select_campaigns
-from nni_latency.database._rows import platform_of
+from nni_latency.database._reading import (
+    Complaints,
+    read_campaign,
+    read_failures,
+    read_keys,
+    read_records,
+    select_campaigns,
+)
+from nni_latency.database._rows import failure_row, n_samples, platform_of, record_row
 from nni_latency.database._schema import campaigns, counters, platforms
-from nni_latency.database._writing import Origin, add_campaign
+from nni_latency.database._writing import Origin, add_campaign, add_conditions, add_failures, add_records, add_subjects
 from nni_latency.errors import LatencyError
-from nni_latency.measurement import CampaignHeader, CampaignLog, KnownLatency, MemoryStore, Store, StoredCampaign
+from nni_latency.measurement import (
+    CampaignHeader,
+    CampaignLog,
+    Failure,
+    KnownLatency,
+    MemoryStore,
+    Record,
+    Store,
+    StoredCampaign,
+    Subject,
+)
 from nni_latency.platforms import Platform
 
 
@@ -199,3 +216,70 @@ def _user() -> str:
     except (KeyError, OSError):
         # A container may run under a number without a name.
         return "unknown"
+
+
+class DatabaseLog(CampaignLog):
+    """A campaign in a database. What is appended is committed when the call returns; not thread-safe.
+
+    Parameters
+    ----------
+    database : Database
+        Where it is.
+    number : int
+        Number of the campaign in the database.
+    identifier : str
+        Name of the campaign in every database.
+    """
+
+    def __init__(self, database: Database, number: int, identifier: str) -> None:
+        self.identifier = identifier
+        self._database, self._number = database, number
+        complaints = Complaints(database.name, identifier)
+        with database.reading() as connection:
+            keys = read_keys(connection, number)
+            self.records = list(read_records(connection, number, keys, complaints))
+            self.failures = read_failures(connection, number)
+        self._numbers = {key: number for number, key in keys.items()}
+        complaints.warn()
+
+    def admit(self, subject: Subject) -> None:
+        """Note what a subject is; again is harmless."""
+        if subject.key in self._numbers:
+            return
+        number = max(self._numbers.values(), default=-1) + 1
+        with self._database.writing() as connection:
+            add_subjects(connection, self._number, {number: subject.record}, time.time())
+        self._numbers[subject.key] = number
+
+    def append(self, record: Record) -> None:
+        """Keep a record.
+
+        Raises
+        ------
+        InvalidValueError
+            If it names a subject that was not admitted, or holds what no measurement gives.
+        OutputError
+            If it cannot be kept. The records before stay.
+        """
+        record = record.rounded()
+        row = record_row(record, self._numbers)
+        with self._database.writing() as connection:
+            add_records(connection, self._number, [row], n_samples(record), time.time())
+        self.records.append(record)
+
+    def fail(self, failure: Failure) -> None:
+        """Keep a failure; raises as `append` does."""
+        row = failure_row(failure)
+        with self._database.writing() as connection:
+            add_failures(connection, self._number, [row], time.time())
+        self.failures.append(Failure(**row))
+
+    def note(self, moment: str, conditions: Mapping[str, Any]) -> None:
+        """Keep what the machine was like at a moment."""
+        with self._database.writing() as connection:
+            add_conditions(connection, self._number, moment, conditions, time.time())
+
+    def mark(self, status: str) -> None:
+        """Keep whether it is ``running``, ``ended`` or ``interrupted``."""
+        with self._database.writing() as connection:
+            connection.execute(update(campaigns).where(campaigns.c.id == self._number).values(status=status))

@@ -1,4 +1,9 @@
-"""What is written of a campaign, within the transaction of a connection."""
+"""What is written of a campaign, within the transaction of a connection.
+
+Which subjects were measured alone is an index of the records, kept in step with them. A row says that there are records
+of a subject alone in a campaign. Its summary is derived from them when it is asked for, kept if there are many, and
+forgotten with every record that is added, in the same transaction.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +11,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, Table, bindparam, case, insert, select, update
+from sqlalchemy import Connection, Table, bindparam, case, delete, insert, literal, null, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
-from nni_latency.database._alone import forget_failed, note_measured
 from nni_latency.database._rows import digest_of, dumped
 from nni_latency.database._schema import (
+    answers,
     campaigns,
     conditions,
     failures,
@@ -28,6 +33,7 @@ GRAPH = "graph"
 
 # Made once: making a statement takes longer than running it.
 _INSERT_RECORD = insert(records)
+
 _COUNT = (
     update(campaigns)
     .where(campaigns.c.id == bindparam("campaign"))
@@ -150,3 +156,38 @@ def _number_of(connection: Connection, table: Table, content: Mapping[str, Any],
     digest = digest_of(content)
     insert_new(connection, table, {"digest": digest, "content": dumped(content), **others})
     return int(connection.execute(select(table.c.id).where(table.c.digest == digest)).scalar_one())
+
+
+def note_measured(connection: Connection, campaign: int, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Note of which subjects there are records alone; what was derived of them before is forgotten."""
+    latest: dict[int, float] = {}
+    for row in rows:
+        alone = str(row["subjects"])[1:-1]
+        if alone.isdecimal():
+            latest[int(alone)] = max(row["at"], latest.get(int(alone), 0.0))
+    for number, at in latest.items():
+        _note(connection, campaign, number, at)
+
+
+def forget_failed(connection: Connection, campaign: int, keys: Sequence[str]) -> None:
+    """Take out subjects that failed after they were measured."""
+    failed = select(subjects.c.number).where(subjects.c.campaign_id == campaign, subjects.c.key.in_(keys))
+    connection.execute(delete(answers).where(answers.c.campaign_id == campaign, answers.c.number.in_(failed)))
+
+
+def _note(connection: Connection, campaign: int, number: int, at: float) -> None:
+    dialect = sqlite if connection.dialect.name == "sqlite" else postgresql
+    row = (
+        select(
+            subjects.c.campaign_id, subjects.c.number, subjects.c.digest, campaigns.c.platform_id, literal(at), null()
+        )
+        .join(campaigns, subjects.c.campaign_id == campaigns.c.id)
+        .where(subjects.c.campaign_id == campaign, subjects.c.number == number, subjects.c.digest != "")
+    )
+    names = ["campaign_id", "number", "digest", "platform_id", "at", "summary"]
+    noted = dialect.insert(answers).from_select(names, row)
+    connection.execute(
+        noted.on_conflict_do_update(
+            index_elements=["campaign_id", "number"], set_={"at": noted.excluded.at, "summary": None}
+        )
+    )

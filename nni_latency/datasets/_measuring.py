@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Unpack
 
-from nni_latency.datasets._batches import BatchedNetworks
+from nni_latency.datasets._batches import BatchedNetworks, part_times, summarise_networks
 from nni_latency.datasets._network_files import NetworkFile, family_files
-from nni_latency.datasets._summaries import part_times, summarise_networks
 from nni_latency.errors import InvalidValueError
 from nni_latency.graphs import find_families
 from nni_latency.measurement import NetworkSummary, Protocol, Subject

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 import nni_latency.graphs as graphs
-from nni_latency.datasets._document import GraphDocument
+from nni_latency.datasets._archive import GraphDocument
 from nni_latency.errors import InvalidValueError
 from nni_latency.files import cache_folder
 from nni_latency.graphs import Family, families, generate_onnx

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import overload
 
 from nni_latency.costs import Cost
-from nni_latency.datasets._archive import Archive, Part
-from nni_latency.datasets._document import LatencyDocument, NetworksDocument, RunDocument
+from nni_latency.datasets._archive import Archive, LatencyDocument, NetworksDocument, Part, RunDocument
 from nni_latency.documents import SavedFile
 from nni_latency.errors import FileFormatError, InvalidValueError, listed
 from nni_latency.graphs import latency_conflicts

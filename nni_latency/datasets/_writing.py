@@ -1,14 +1,15 @@
-"""Data sets from what was measured, and from NNLQP's layout; and back into it."""
+"""Data sets from what was measured, kernel by kernel, and from NNLQP's layout; and back into it."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from nni_latency.datasets._archive import onnx_member
+from nni_latency.datasets._archive import Part, onnx_member
 from nni_latency.datasets._content import Content
-from nni_latency.datasets._kernels import kernels_of_calls, kernels_of_nodes
 from nni_latency.datasets._measuring import PlatformLatencies
 from nni_latency.datasets._network_files import NetworkFile
 from nni_latency.datasets._network_set import NetworkEntry, NetworkSet
@@ -16,9 +17,14 @@ from nni_latency.errors import FileFormatError, InvalidValueError, LatencyError,
 from nni_latency.files import write_atomically
 from nni_latency.graphs import NetworkLatency, read_nnlqp, write_nnlqp
 from nni_latency.imports import require
-from nni_latency.measurement import NetworkSummary
+from nni_latency.measurement import CallMap, NetworkSummary
 from nni_latency.operators import Graph, without_weights
 from nni_latency.platforms import Platform
+
+_CALL = re.compile(r"\bcall(\d+)\b")
+
+#: An operator that took less ran inside of another one [s].
+_NOTHING = 5e-8
 
 
 def save_networks(
@@ -189,3 +195,86 @@ def _lines(networks: Iterable[NetworkEntry]) -> list[NetworkLatency]:
         )
         for entry in networks
     ]
+
+
+def kernels_of_nodes(graph: Graph, times: Sequence[float]) -> tuple[Part, ...]:
+    """Divide a graph into kernels by the time of every node of its ONNX file.
+
+    A runtime puts the time of what it fused down to the operator that computes most. An operator without time belongs
+    to the last kernel whose result it takes, or else to that of an operator that takes its own.
+
+    Parameters
+    ----------
+    graph : Graph
+        As `nni_latency.operators.read_onnx` returns it.
+    times : sequence of float
+        By node of the file, its time [s].
+
+    Returns
+    -------
+    tuple of (tuple of int, float)
+        Numbers of operators, each once, and the time of the kernel [s]; none where the times are not those of the file.
+    """
+    if len(times) != graph.n_calls or not graph.operators:
+        return ()
+    (own,) = CallMap.of(graph).times([times]).tolist()
+    kernel: list[int | None] = [number if seconds > _NOTHING else None for number, seconds in enumerate(own)]
+    for number, item in enumerate(graph.operators):
+        if kernel[number] is None:
+            # Of several, that which was computed last: all others are ready by then.
+            kernel[number] = max(
+                (main for source in item.sources if (main := kernel[source]) is not None), default=None
+            )
+    for source, number in reversed(graph.edges):
+        if kernel[source] is None:
+            kernel[source] = kernel[number]
+    return _joined(kernel, own)
+
+
+def kernels_of_calls(graph: Graph, times: Sequence[float]) -> tuple[Part, ...]:
+    """Divide a graph into kernels by the time of every call of a torch function.
+
+    The exporter names nodes after the calls that they come from. What has no node, such as a normalisation that was
+    folded into the weights before it, or a view, belongs to the call before.
+
+    Parameters
+    ----------
+    graph : Graph
+        Of a file that `nni_latency.operators.export_onnx` wrote.
+    times : sequence of float
+        By call, its time [s].
+
+    Returns
+    -------
+    tuple of (tuple of int, float)
+        As `kernels_of_nodes`; none where the nodes have other names.
+    """
+    calls = _calls(graph)
+    if not calls or max(calls) >= len(times):
+        return ()
+    begins = sorted(set(calls))
+    bounds = [0, *begins[1:], len(times)]
+    seconds = {call: sum(times[low:high]) for call, (low, high) in zip(begins, pairwise(bounds), strict=True)}
+    members: dict[int, list[int]] = {}
+    for number, call in enumerate(calls):
+        members.setdefault(call, []).append(number)
+    return tuple((tuple(numbers), seconds[call]) for call, numbers in members.items())
+
+
+def _calls(graph: Graph) -> list[int]:
+    """Return the call of every operator: where its name tells none, that of what it reads or of the one before."""
+    calls: list[int] = []
+    found = [_CALL.search(item.name) for item in graph.operators]
+    if not any(found):
+        return []
+    for item, match in zip(graph.operators, found, strict=True):
+        near = [calls[source] for source in item.sources] or calls[-1:]
+        calls.append(int(match[1]) if match else max(near, default=0))
+    return calls
+
+
+def _joined(kernel: Sequence[int | None], own: Sequence[float]) -> tuple[Part, ...]:
+    members: dict[int, list[int]] = {}
+    for number, main in enumerate(kernel):
+        members.setdefault(number if main is None else main, []).append(number)
+    return tuple((tuple(numbers), own[main]) for main, numbers in members.items())

@@ -1,10 +1,7 @@
-from ._device import DeviceFacts
-from ._estimator import EnergyEstimate, PortableEstimator
-from ._features import kernel_features
-from ._held_out import HeldOutOperator
+from ._features import DeviceFacts, kernel_features
 from ._measured import MeasuredNetworkEnergy, MeasuredOperator, read_networks, read_operators
-from ._portable import PortableModel
-from ._portable_document import portable_schema
+from ._portable import EnergyEstimate, PortableEstimator, PortableModel
+from ._portable_document import HeldOutOperator, portable_schema
 from ._scoring import EnergyScores, cross_validate, leave_one_device_out
 from ._sum import NetworkSum, OperatorSum
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from nni_latency.energy._device import DeviceFacts
-from nni_latency.energy._held_out import HeldOutOperator
+from nni_latency.energy._features import DeviceFacts
 from nni_latency.energy._measured import MeasuredOperator
 from nni_latency.energy._portable import ByDevice, Facts, PortableModel
+from nni_latency.energy._portable_document import HeldOutOperator
 from nni_latency.errors import InvalidValueError
 from nni_latency.operators import group_of
 

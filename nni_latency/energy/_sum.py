@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.exceptions import NotFittedError
 
-from nni_latency.energy._device import DeviceFacts
-from nni_latency.energy._features import known_group
+from nni_latency.energy._features import DeviceFacts, known_group
 from nni_latency.energy._measured import MeasuredOperator
 from nni_latency.energy._portable import PortableModel
 from nni_latency.errors import InvalidValueError

@@ -1,15 +1,21 @@
-from ._agreement import latency_conflicts
-from ._family import Family, families, find_families
-from ._generating import generate_onnx, generated_files, members_in_turn, onnx_name, save_onnx
-from ._graph_estimator import GraphNetworkEstimator
-from ._graph_predictor import GraphPredictor
+from ._blocks import Variation
+from ._family import (
+    Family,
+    families,
+    find_families,
+    generate_onnx,
+    generated_files,
+    members_in_turn,
+    onnx_name,
+    save_onnx,
+)
+from ._graph_network import OperatorCost
+from ._graph_predictor import GraphNetworkEstimator, GraphPredictor
 from ._measured_network import MeasuredNetwork, read_measured
 from ._mixed_networks import MIXED
-from ._network_latencies import GROUND_TRUTH, NNLQP, NetworkLatency, read_nnlqp, write_nnlqp
+from ._network_latencies import GROUND_TRUTH, NNLQP, NetworkLatency, latency_conflicts, read_nnlqp, write_nnlqp
 from ._onnx_form import graph_of, light_onnx
-from ._operator_cost import OperatorCost
 from ._shipped import PRETRAINED, find_predictor, shipped_predictor
-from ._variation import Variation
 
 __all__ = [
     "GROUND_TRUTH",

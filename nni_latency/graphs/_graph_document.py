@@ -1,10 +1,11 @@
-"""The file of a graph predictor: safetensors, with JSON that pydantic checks among its metadata."""
+"""What a graph predictor has learned, and its file: safetensors, with JSON that pydantic checks among its metadata."""
 
 from __future__ import annotations
 
 import json
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,16 +21,38 @@ from nni_latency.errors import FileFormatError, OutputError, first_line
 from nni_latency.files import replacing
 from nni_latency.graphs._encoding import GROUPS, KINDS, N_FEATURES, TERMS
 from nni_latency.graphs._graph_network import GraphNetwork
-from nni_latency.graphs._learned_graphs import LearnedGraphs
-from nni_latency.graphs._operator_trees import OperatorTrees
+from nni_latency.graphs._operator_trees import OperatorTrees, PlatformTrees
+from nni_latency.platforms import Platform
 
 Array = NDArray[np.float64]
 
 _KEY, _HELD_OUT, _LATENCIES, _TREES = "nni_latency", "held_out", "latencies", "trees"
 
-
 #: Half the width of an interval, as a logarithm; more than this is no number that anybody fitted.
 _Spread = Annotated[float, Field(ge=0, le=100)]
+
+
+@dataclass(frozen=True)
+class LearnedGraphs:
+    """What a graph predictor has learned, by the names of its attributes without the ``_`` at the end.
+
+    Parameters
+    ----------
+    platforms, members, trees, epochs, spreads, held_out, latencies, unmeasured_spread, counts, families, kinds
+        See `GraphPredictor`.
+    """
+
+    platforms: tuple[Platform, ...]
+    members: list[GraphNetwork]
+    trees: PlatformTrees
+    epochs: int
+    spreads: Array
+    held_out: Array
+    latencies: Array
+    unmeasured_spread: float
+    counts: NDArray[np.int64]
+    families: tuple[str, ...]
+    kinds: tuple[str, ...]
 
 
 class SettingsDocument(StrictDocument):

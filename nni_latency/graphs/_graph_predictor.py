@@ -1,33 +1,32 @@
-"""`GraphPredictor`: latencies of networks of any family, on every platform it has learned."""
+"""`GraphPredictor`: latencies of networks of any family, on every platform it has learned; and its estimator."""
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 import nni_latency.graphs._graph_transfer as transfer
-import nni_latency.graphs._predicting as predicting
 import nni_latency.graphs._unmeasured as unmeasured
-from nni_latency.errors import InvalidValueError, UnknownNameError
-from nni_latency.estimators import Estimate
-from nni_latency.graphs._adding_platforms import add_platform
+from nni_latency.errors import InvalidValueError, UnknownNameError, listed
+from nni_latency.estimators import Estimate, NetworkEstimator
+from nni_latency.files import split_sources
 from nni_latency.graphs._encoding import EncodedGraph, encode_graph
-from nni_latency.graphs._examples import Examples
-from nni_latency.graphs._graph_document import read_predictor, write_predictor
-from nni_latency.graphs._graph_fitting import Fitting, with_trees
-from nni_latency.graphs._graph_learning import Settings
-from nni_latency.graphs._graph_measurements import Measurements, spreads_of
-from nni_latency.graphs._learned_graphs import LearnedGraphs
+from nni_latency.graphs._examples import Examples, Measurements, spreads_of
+from nni_latency.graphs._graph_document import LearnedGraphs, read_predictor, write_predictor
+from nni_latency.graphs._graph_learning import Fitting, Settings, with_trees
+from nni_latency.graphs._graph_network import OperatorCost, predict_members, predict_operators, predict_terms
+from nni_latency.graphs._graph_transfer import add_platform
 from nni_latency.graphs._measured_network import MeasuredNetwork, check_networks
-from nni_latency.graphs._operator_cost import OperatorCost
+from nni_latency.graphs._onnx_form import graph_of
 from nni_latency.graphs._operator_trees import PlatformTrees, describe
-from nni_latency.graphs._parameters import Parametrized
+from nni_latency.graphs._shipped import PRETRAINED, find_predictor
 from nni_latency.operators import Graph, precision_remarks, require_operators
 from nni_latency.platforms import Platform
 from nni_latency.units import number_of
@@ -42,6 +41,54 @@ _LARGEST_LOGARITHM = 100
 
 #: What is learned; the attributes have a "_" at the end.
 _LEARNED = tuple(field.name for field in fields(LearnedGraphs))
+
+
+class Parametrized:
+    """Base of an estimator whose ``__init__`` stores its keyword arguments under their names.
+
+    It has what `sklearn.base.BaseEstimator` offers to `sklearn.base.clone` and to everything that calls estimators.
+    Importing that class takes a second, which is more than a prediction takes.
+    """
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """Return the parameters by name.
+
+        Parameters
+        ----------
+        deep : bool
+            Accepted because scikit-learn passes it; no parameter is an estimator itself.
+        """
+        del deep
+        return {name: getattr(self, name) for name in inspect.signature(type(self)).parameters}
+
+    def set_params(self, **params: Any) -> Self:
+        """Set parameters by name.
+
+        Raises
+        ------
+        InvalidValueError
+            If there is no parameter of a name.
+        """
+        known = self.get_params()
+        for name, value in params.items():
+            if name not in known:
+                raise InvalidValueError(
+                    f"{type(self).__name__} has no parameter {name!r}. Available: {', '.join(known)}."
+                )
+            setattr(self, name, value)
+        return self
+
+    def __repr__(self) -> str:
+        """Name the parameters that differ from their defaults."""
+        usual = {name: item.default for name, item in inspect.signature(type(self)).parameters.items()}
+        changed = (f"{name}={value!r}" for name, value in self.get_params().items() if value != usual[name])
+        return f"{type(self).__name__}({', '.join(changed)})"
+
+    def __sklearn_tags__(self) -> Any:
+        """Return what scikit-learn 1.6 and later ask of an estimator: what it usually assumes."""
+        from sklearn.base import BaseEstimator
+
+        return BaseEstimator.__sklearn_tags__(self)
 
 
 class GraphPredictor(Parametrized):
@@ -281,7 +328,7 @@ class GraphPredictor(Parametrized):
             )
         require_operators(graph.operators, "The network")
         guess = unmeasured.Unmeasured.of(platform, self.platforms_)
-        value = float(guess.latencies(predicting.predict_terms(self.members_, [encode_graph(graph)]))[0])
+        value = float(guess.latencies(predict_terms(self.members_, [encode_graph(graph)]))[0])
         factor = math.exp(self.unmeasured_spread_)
         near = self.platforms_[guess.nearest].id
         doubts = [f"not measured on {platform.id}: guessed from {near}"]
@@ -398,7 +445,7 @@ class GraphPredictor(Parametrized):
 
     def _predict(self, graphs: Sequence[EncodedGraph], trees: PlatformTrees) -> Array:
         """Predict latencies [s], (n_graphs, n_platforms), by the graph networks and some of the trees."""
-        logarithms = np.log(predicting.predict_members(self.members_, graphs)).mean(axis=0)
+        logarithms = np.log(predict_members(self.members_, graphs)).mean(axis=0)
         logarithms = with_trees(logarithms, trees, graphs)
         if not (np.abs(logarithms) < _LARGEST_LOGARITHM).all():
             raise InvalidValueError(
@@ -416,7 +463,7 @@ class GraphPredictor(Parametrized):
 
     def _costs(self, graph: EncodedGraph, values: Array) -> Array:
         """Return what operators cost, (n_operators, n_platforms) [s], so that they add up to `values` with the rest."""
-        costs, runs = predicting.predict_operators(self.members_, graph)
+        costs, runs = predict_operators(self.members_, graph)
         described = describe(graph)
         for number, trees in enumerate(self.trees_):
             if trees is not None:
@@ -453,3 +500,70 @@ class GraphPredictor(Parametrized):
             from sklearn.exceptions import NotFittedError
 
             raise NotFittedError("This GraphPredictor is not fitted yet. Call 'fit' before it predicts.")
+
+
+class GraphNetworkEstimator(NetworkEstimator):
+    """Network-based: a graph network predicts the latency of whole networks, operator by operator.
+
+    Parameters
+    ----------
+    predictor : GraphPredictor
+        What has learned.
+    platform : Platform
+        One of its platforms.
+    """
+
+    metric = "latency"
+    reads_onnx = True
+
+    def __init__(self, predictor: GraphPredictor, platform: Platform) -> None:
+        self.predictor, self.platform = predictor, platform
+
+    @classmethod
+    def of(cls, argument: str) -> GraphNetworkEstimator:
+        """Make it of ``PREDICTOR,PLATFORM``, the argument of ``graph-network``.
+
+        Parameters
+        ----------
+        argument : str
+            A file of ``nni-latency learn graph``, or ``pretrained`` for the one that ships, which is also what an empty
+            argument means; and the id of one of its platforms, which may be left out where there is one alone.
+
+        Raises
+        ------
+        InvalidValueError
+            If it knows several platforms, and none is named.
+        UnknownNameError
+            If the predictor does not know the platform.
+        FileFormatError
+            If the file cannot be read.
+        """
+        name, *rest = split_sources(argument, 2)
+        name, platform = name or PRETRAINED, "".join(rest)
+        predictor = GraphPredictor.load(find_predictor(name))
+        if not platform and len(predictor.platforms_) > 1:
+            ids = [item.id for item in predictor.platforms_]
+            raise InvalidValueError(
+                f"The graph predictor {name!r} knows {number_of(len(ids), 'platform')}. Name one of them, as in "
+                f"graph-network:{name},{ids[0]}. The others are: {listed(ids[1:])}."
+            )
+        return cls(predictor, predictor.platform(platform or None))
+
+    def estimate(self, model: Any, example_inputs: Any = None) -> Estimate:
+        """Estimate a network.
+
+        Parameters
+        ----------
+        model : nn.Module, str, Path or Graph
+            A module, which is exported to ONNX, because that is what was learned from; an ONNX file; or a graph.
+        example_inputs : Tensor or tuple of Tensor
+            What it takes; for an ONNX file only where it leaves sizes open.
+
+        Raises
+        ------
+        InvalidValueError
+            If the model cannot be read or exported, or model and inputs do not fit each other.
+        MissingDependencyError
+            If the package onnx does not load.
+        """
+        return self.predictor.estimate(graph_of(model, example_inputs))[self.platform.id]

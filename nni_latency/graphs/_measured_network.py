@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nni_latency.errors import FileFormatError, InvalidValueError, LatencyError, listed
-from nni_latency.graphs._agreement import latency_conflicts
-from nni_latency.graphs._network_latencies import NetworkLatency, read_nnlqp
+from nni_latency.graphs._network_latencies import NetworkLatency, latency_conflicts, read_nnlqp
 from nni_latency.operators import Graph, read_onnx
 from nni_latency.platforms import Platform
 

@@ -7,12 +7,10 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from nni_latency.graphs._blocks import ACTIVATIONS, Branches, Gate, InvertedResidual, convolution, head
+from nni_latency.graphs._blocks import ACTIVATIONS, Branches, Gate, InvertedResidual, Variation, convolution, head
 from nni_latency.graphs._mobile_networks import Shuffling
-from nni_latency.graphs._plain_networks import plain
-from nni_latency.graphs._residual_networks import ConvNeXtBlock, Dense, Residual, preceded
+from nni_latency.graphs._picture_networks import ConvNeXtBlock, Dense, Residual, plain, preceded
 from nni_latency.graphs._sequence_networks import Encoder
-from nni_latency.graphs._variation import Variation
 
 #: Names of these families: their networks are alike in nothing, so each of them stands for itself.
 MIXED = frozenset(("mixed", "mixed-small"))

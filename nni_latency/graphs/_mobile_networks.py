@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from nni_latency.graphs._blocks import Gate, InvertedResidual, convolution, head
-from nni_latency.graphs._variation import Variation
+from nni_latency.graphs._blocks import Gate, InvertedResidual, Variation, convolution, head
 from nni_latency.operators import shuffle_channels
 
 

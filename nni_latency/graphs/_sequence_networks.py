@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from nni_latency.graphs._variation import Variation
+from nni_latency.graphs._blocks import Variation
 
 #: Words that a text transformer knows.
 VOCABULARY = 8000

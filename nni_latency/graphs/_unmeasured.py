@@ -18,9 +18,8 @@ from numpy.typing import NDArray
 
 from nni_latency.errors import InvalidValueError
 from nni_latency.graphs._encoding import TERMS
-from nni_latency.graphs._graph_measurements import Measurements, spreads_of
-from nni_latency.graphs._graph_network import GraphNetwork
-from nni_latency.graphs._predicting import predict_terms
+from nni_latency.graphs._examples import Measurements, spreads_of
+from nni_latency.graphs._graph_network import GraphNetwork, predict_terms
 from nni_latency.platforms import Platform
 from nni_latency.regression import ordinary_weights
 

@@ -1,17 +1,22 @@
-from ._building import KERNEL_PROTOCOL, Aim, build_predictor_for_kernel, build_predictors, measure_kernels
+from ._building import (
+    KERNEL_PROTOCOL,
+    Aim,
+    KernelRecords,
+    build_predictor_for_kernel,
+    build_predictors,
+    learn_kernels,
+    measure_kernels,
+    read_kernels,
+)
 from ._catalogue import find_types, kernel_name, kernel_types
-from ._costs import PredictedKernels
 from ._document import kernels_schema
-from ._kernel import Kernel
+from ._kernel import NN_METER_KERNELS, USUAL_KERNELS, Kernel
 from ._kernel_schedule import KernelSchedule, Standing
 from ._kernel_type import Domain, KernelType, is_sound
 from ._naming import kernel_of
 from ._predictor import KernelPredictor, KernelScores
-from ._predictors import KernelPredictors, MeasuredKernel
-from ._prior import Prior, divide, shipped_prior
-from ._records import KernelRecords, learn_kernels, read_kernels
-from ._sampling import Sampler, Sampling
-from ._usual import NN_METER_KERNELS, USUAL_KERNELS
+from ._predictors import KernelPredictors, MeasuredKernel, PredictedKernels
+from ._sampling import Prior, Sampler, Sampling, divide, shipped_prior
 
 __all__ = [
     "KERNEL_PROTOCOL",

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 
 from nni_latency.errors import UnknownNameError
+from nni_latency.kernels._kernel import USUAL_KERNELS
 from nni_latency.kernels._kernel_type import Domain, KernelType
 from nni_latency.kernels._layers import (
     ACTIVATIONS,
@@ -19,7 +20,6 @@ from nni_latency.kernels._layers import (
     split_operators,
     squeeze_excite_operators,
 )
-from nni_latency.kernels._usual import USUAL_KERNELS
 from nni_latency.operators import ChannelShuffle
 
 #: Most channels of a kernel; a row of more numbers counts as a picture of several pixels.

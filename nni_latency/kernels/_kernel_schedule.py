@@ -11,24 +11,25 @@ from functools import partial
 from typing import Any
 
 from nni_latency.errors import MeasurementError
-from nni_latency.kernels._company import alike
-from nni_latency.kernels._constant import BODY, CONSTANT, constant_chain
-from nni_latency.kernels._execution_mode import ExecutionMode
 from nni_latency.kernels._kernel import Kernel
 from nni_latency.kernels._kernel_type import KernelType
 from nni_latency.kernels._learning import GroupLearner, in_turn, score_groups, score_tests
 from nni_latency.kernels._predictor import FEWEST_KERNELS, KernelScores
-from nni_latency.kernels._prior import Prior
-from nni_latency.kernels._sampling import Sampler, Sampling
-from nni_latency.kernels._shown import shown
-from nni_latency.kernels._speeds import (
+from nni_latency.kernels._sampling import Prior, Sampler, Sampling
+from nni_latency.kernels._visits import (
+    BODY,
+    CONSTANT,
     CompanySpeeds,
+    ExecutionMode,
     ReferenceSpeeds,
     Speeds,
+    alike,
     at_level,
+    constant_chain,
     level_of,
     runs_by_key,
     shares_by_key,
+    shown,
 )
 from nni_latency.measurement import (
     Chain,

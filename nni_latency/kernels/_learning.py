@@ -7,10 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from nni_latency.kernels._features import FeatureTable
 from nni_latency.kernels._kernel import Kernel
 from nni_latency.kernels._kernel_type import KernelType
-from nni_latency.kernels._model import disagreement, fit_base, fit_model
+from nni_latency.kernels._model import FeatureTable, disagreement, fit_base, fit_model
 from nni_latency.kernels._predictor import FEWEST_KERNELS, KernelScores
 from nni_latency.kernels._sampling import Sampler, Sampling
 from nni_latency.regression import left_out

@@ -16,11 +16,10 @@ from nni_latency.costs import Cost
 from nni_latency.errors import InvalidValueError
 from nni_latency.estimators import Scores, score
 from nni_latency.kernels._catalogue import find_types, kernel_types
-from nni_latency.kernels._features import FeatureTable
 from nni_latency.kernels._kernel import Kernel
 from nni_latency.kernels._kernel_type import KernelType
 from nni_latency.kernels._layers import ACTIVATIONS
-from nni_latency.kernels._model import CANDIDATES, fit_model, predict_held_out
+from nni_latency.kernels._model import CANDIDATES, FeatureTable, fit_model, predict_held_out
 from nni_latency.regression import conformal_factor
 from nni_latency.units import number_of
 

@@ -1,4 +1,4 @@
-"""`KernelPredictors`: the predictors of all kernels of one platform, and what they were learned from."""
+"""`KernelPredictors`: the predictors of all kernels of one platform, what they learned from, and costs for fusion."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nni_latency.costs import Cost
-from nni_latency.errors import MissingEntryError, listed
+from nni_latency.errors import InvalidValueError, MissingEntryError, listed
+from nni_latency.estimators import Estimate
 from nni_latency.kernels._catalogue import find_types, kernel_types
 from nni_latency.kernels._document import (
     KERNELS,
@@ -25,7 +26,10 @@ from nni_latency.kernels._document import (
 from nni_latency.kernels._kernel import Kernel
 from nni_latency.kernels._kernel_type import KernelType
 from nni_latency.kernels._model import KernelModel
+from nni_latency.kernels._naming import kernel_of
 from nni_latency.kernels._predictor import KernelPredictor, KernelScores
+from nni_latency.operators import OpSpec
+from nni_latency.platforms import Platform
 from nni_latency.tables import SpaceReference, TableHeader
 from nni_latency.units import number_of
 
@@ -33,6 +37,9 @@ Array = NDArray[np.float64]
 
 #: What stands in a file in place of the name of a space.
 CATALOGUE = "kernels"
+
+#: Costs that are remembered.
+_REMEMBERED = 2**15
 
 
 @dataclass(frozen=True)
@@ -266,3 +273,65 @@ def _kernel_content(item: MeasuredKernel) -> dict[str, Any]:
 def _measured(document: MeasuredKernelDocument) -> MeasuredKernel:
     kernel = Kernel.of(document.kind, **document.configuration)
     return MeasuredKernel(document.value, document.low, document.high, kernel, document.n_samples)
+
+
+class PredictedKernels:
+    """Costs of kernels by predictors, as an estimator asks for them. Safe to use from several threads.
+
+    Parameters
+    ----------
+    predictors : KernelPredictors
+        What predicts.
+
+    Attributes
+    ----------
+    platform : Platform
+        Where kernels were measured.
+    metric : str
+        "latency".
+    """
+
+    metric = "latency"
+
+    def __init__(self, predictors: KernelPredictors) -> None:
+        self.predictors = predictors
+        self._known: dict[Kernel, Estimate | None] = {}
+
+    @property
+    def platform(self) -> Platform:
+        """Where kernels were measured."""
+        return self.predictors.platform
+
+    @property
+    def constant(self) -> float:
+        """What a run of the runtime takes outside of its kernels [s]."""
+        return self.predictors.constant
+
+    def predict(self, ops: Sequence[OpSpec]) -> Estimate | None:
+        """Return the cost of operators that run as one kernel [s].
+
+        Parameters
+        ----------
+        ops : sequence of OpSpec
+            In order, one or more.
+
+        Returns
+        -------
+        Estimate or None
+            None if they are no kernel of the catalogue, no kernel of the group was measured, or the configuration is
+            out of range.
+        """
+        kernel = kernel_of(ops)
+        if kernel is None:
+            return None
+        if kernel not in self._known:
+            if len(self._known) >= _REMEMBERED:
+                self._known.clear()
+            self._known[kernel] = self._predict(kernel)
+        return self._known.get(kernel)
+
+    def _predict(self, kernel: Kernel) -> Estimate | None:
+        try:
+            return Estimate.of(self.predictors.estimate(kernel))
+        except (InvalidValueError, MissingEntryError):
+            return None

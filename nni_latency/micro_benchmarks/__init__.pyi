@@ -1,8 +1,6 @@
 from ._blocks import BATCHES, BLOCKS, KINDS, Block, draw_blocks
-from ._document import points_schema
-from ._feeding import FEEDER, fed_chain, inputs_of
-from ._point_schedule import PointSchedule
-from ._points import BenchmarkPoint, BenchmarkPoints
+from ._point_schedule import FEEDER, PointSchedule, fed_chain, inputs_of
+from ._points import BenchmarkPoint, BenchmarkPoints, points_schema
 from ._running import SERIES, run_benchmarks
 
 __all__ = [

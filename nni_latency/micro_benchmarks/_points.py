@@ -1,4 +1,4 @@
-"""`BenchmarkPoints`: blocks and what they took on one platform."""
+"""`BenchmarkPoints`: blocks and what they took on one platform, and their file."""
 
 from __future__ import annotations
 
@@ -10,17 +10,21 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field, model_validator
 
 from nni_latency.costs import Cost
+from nni_latency.documents import DocumentFormat, Operator, ShapeTuple
 from nni_latency.errors import InvalidValueError
-from nni_latency.micro_benchmarks._document import BLOCK_SET, POINTS, PointDocument, PointsDocument
 from nni_latency.operators import Features, OpSpec, count_operators
 from nni_latency.platforms import check_same_platform
-from nni_latency.tables import SpaceReference, TableHeader, counts_content
+from nni_latency.tables import CountedDocument, HeaderDocument, SpaceReference, TableHeader, counts_content
 from nni_latency.units import number_of
 
 #: Fields of a point that stand in the file as they are.
 _PLAIN = ("block", "kind", "input_shape", "value", "low", "high", "n_samples")
+
+#: Name of the predefined blocks.
+BLOCK_SET = "micro-benchmarks"
 
 
 @dataclass(frozen=True)
@@ -157,3 +161,39 @@ def _content(point: BenchmarkPoint) -> dict[str, Any]:
 
 def _point(document: PointDocument) -> BenchmarkPoint:
     return BenchmarkPoint(**{name: getattr(document, name) for name in (*_PLAIN, "ops")})
+
+
+class PointDocument(CountedDocument):
+    """One block at one batch size."""
+
+    block: str
+    kind: str
+    input_shape: ShapeTuple = Field(description="batch first")
+    ops: tuple[Operator, ...] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _interval_encloses_value(self) -> PointDocument:
+        if not 0 < self.low <= self.value <= self.high:
+            raise ValueError(f"the interval of {self.block!r} must be positive and enclose its value")
+        return self
+
+
+class PointsDocument(HeaderDocument):
+    """Blocks and what they took on one platform."""
+
+    failures: dict[str, str] = Field(default_factory=dict, description="blocks with no larger batch size, and why")
+    points: list[PointDocument]
+
+
+POINTS = DocumentFormat(
+    "nni_latency.benchmark_points",
+    1,
+    "file of points",
+    "a file of benchmark points",
+    "measure some with: nni-latency learn device",
+    model=PointsDocument,
+)
+
+
+#: Returns the JSON schema of the file format.
+points_schema = POINTS.schema

@@ -1,10 +1,9 @@
-from ._alone import WAYS, alone_subject
 from ._campaign_file import CampaignFile, ListedModel
 from ._document import AloneCost, ModelProfile, Part, ProfiledOperator, profile_schema
-from ._kinds import select_kinds, shortfalls
 from ._models import ProfiledModel, family_model, own_model, plain_name, published_names, vision_model, vision_names
-from ._profile import OperatorProfile
+from ._profile import OperatorProfile, select_kinds, shortfalls
 from ._profiler import PROFILE_PROTOCOL, OperatorProfiler, check_profiles, profile_operators
+from ._visits import WAYS, alone_subject
 
 __all__ = [
     "PROFILE_PROTOCOL",

@@ -16,12 +16,10 @@ from nni_latency.errors import InvalidValueError, MeasurementError
 from nni_latency.measurement import Measurement, Meter, Protocol, Record, Subject, Summary, quantile
 from nni_latency.measurement.runtimes import Runtime
 from nni_latency.operators import TracedOperator, family_of
-from nni_latency.profiling._alone import WAYS, alone_subject, runs_for
 from nni_latency.profiling._document import AloneCost, ModelProfile, Part, ProfiledOperator
-from nni_latency.profiling._kinds import select_kinds
 from nni_latency.profiling._models import ProfiledModel
-from nni_latency.profiling._profile import OperatorProfile
-from nni_latency.profiling._schedule import ProfileSchedule
+from nni_latency.profiling._profile import OperatorProfile, select_kinds
+from nni_latency.profiling._visits import WAYS, ProfileSchedule, alone_subject, runs_for
 from nni_latency.tables import Measured, Measuring, MeasuringOptions, OperatorSamples
 from nni_latency.units import number_of
 

@@ -12,8 +12,7 @@ import pytest
 import torch
 from joblib import delayed
 
-from nni_latency.graphs._graph_fitting import _best_epoch
-from nni_latency.graphs._graph_learning import _weights, networks_off
+from nni_latency.graphs._graph_learning import _best_epoch, _weights, networks_off
 from nni_latency.graphs._graph_transfer import most_telling
 from nni_latency.graphs._side_by_side import side_by_side
 

@@ -21,8 +21,8 @@ from torch import nn
 
 from nni_latency.errors import FileFormatError, InvalidValueError, UnknownNameError
 from nni_latency.graphs import GraphNetworkEstimator, GraphPredictor, MeasuredNetwork
+from nni_latency.graphs._examples import Measurements
 from nni_latency.graphs._graph_learning import prepare
-from nni_latency.graphs._graph_measurements import Measurements
 from nni_latency.graphs._graph_network import GraphNetwork
 from nni_latency.operators import Graph, OpSpec, TracedOperator
 from nni_latency.platforms import Platform

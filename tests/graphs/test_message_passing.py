@@ -7,8 +7,7 @@ import torch
 from measured_graphs import network
 
 from nni_latency.graphs._encoding import encode_graph
-from nni_latency.graphs._graph_network import GraphNetwork
-from nni_latency.graphs._message_passing import Batch, NeighbourMean
+from nni_latency.graphs._graph_network import Batch, GraphNetwork, NeighbourMean
 
 
 def test_mean_over_neighbours_goes_through_the_linear_layer() -> None:

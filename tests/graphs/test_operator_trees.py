@@ -16,8 +16,7 @@ from safetensors.torch import save_file
 from nni_latency.errors import FileFormatError
 from nni_latency.graphs import GraphPredictor, MeasuredNetwork
 from nni_latency.graphs._encoding import encode_graph
-from nni_latency.graphs._examples import Examples
-from nni_latency.graphs._graph_measurements import Measurements
+from nni_latency.graphs._examples import Examples, Measurements
 from nni_latency.graphs._operator_trees import (
     FEWEST_NETWORKS,
     N_COLUMNS,

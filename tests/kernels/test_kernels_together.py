@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nni_latency.kernels import Kernel, Prior, Sampling, find_types
-from nni_latency.kernels._company import MOST, MOST_MACS, alike
 from nni_latency.kernels._kernel_schedule import _BLOCK, KernelSchedule
+from nni_latency.kernels._visits import MOST, MOST_MACS, alike
 from nni_latency.measurement import Failure, Protocol, Record, quantile
 
 KERNELS = [Kernel.of("relu_block", HW=size, CIN=8) for size in range(4, 34)]

@@ -11,8 +11,7 @@ from torch import nn
 
 from nni_latency.errors import FileFormatError, InvalidValueError
 from nni_latency.kernels import Kernel, Prior, Sampler, Sampling, kernel_types, shipped_prior
-from nni_latency.kernels._prior import divide
-from nni_latency.kernels._sampling import draw_near
+from nni_latency.kernels._sampling import divide, draw_near
 from nni_latency.operators import trace
 
 TYPES = kernel_types()

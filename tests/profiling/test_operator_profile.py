@@ -40,7 +40,7 @@ _TIMES = {"conv2d": 0.012, "linear": 0.004, "relu": 0.001, "batch_norm": 0.002}
 @pytest.fixture(autouse=True)
 def _few_copies(monkeypatch):
     """Copy operators a few times only: on an invented device there are no caches."""
-    monkeypatch.setattr("nni_latency.profiling._alone._MOST", 5)
+    monkeypatch.setattr("nni_latency.profiling._visits._MOST", 5)
 
 
 _PROTOCOL = Protocol(n_warmup=1, n_run=2, time_budget=1e6, half_width=0.0, processes=1, max_measure_execution_time=1e6)
