@@ -14,7 +14,7 @@ from nni_latency.fusion import fusion_schema
 from nni_latency.kernels import kernels_schema
 from nni_latency.micro_benchmarks import points_schema
 from nni_latency.profiling import profile_schema
-from nni_latency.tables import operator_table_schema, table_schema
+from nni_latency.tables import table_schema
 
 SCHEMAS = {
     "acts": acts_schema,
@@ -25,7 +25,6 @@ SCHEMAS = {
     "lookup_table": table_schema,
     "networks": networks_schema,
     "operator_profile": profile_schema,
-    "operator_table": operator_table_schema,
     "search": search_schema,
     "transfer": transfer_schema,
 }

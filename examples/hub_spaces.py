@@ -19,11 +19,11 @@ from rich.progress import Progress
 from rich.table import Table
 
 from nni_latency import Protocol, load_estimator
-from nni_latency.estimators import OperatorTableEstimator
+from nni_latency.estimators import TableEstimator
 from nni_latency.loading import load_runtime
 from nni_latency.measurement.runtimes import Runtime
 from nni_latency.spaces import HUB_SPACES, SampledSpace, check_sample, make_space, operator_plan
-from nni_latency.tables import OperatorTable, build_operator_table, measure_networks
+from nni_latency.tables import LookupTable, build_table, measure_networks
 from nni_latency.units import format_percent, format_seconds, parse_duration
 from nni_latency.validation import Validation, draw_networks, predict_networks, save_validation, validate
 
@@ -37,21 +37,21 @@ def main(names: tuple[str, ...], runtime: Runtime, budget: str, check: str, netw
     console = Console()
     for name in names or tuple(HUB_SPACES):
         path = out / f"{name}.json"
-        table = OperatorTable.load(path) if path.exists() else build(name, runtime, parse_duration(budget), path)
+        table = LookupTable.load(path) if path.exists() else build(name, runtime, parse_duration(budget), path)
         estimator = load_estimator(table)
-        assert isinstance(estimator, OperatorTableEstimator)
+        assert isinstance(estimator, TableEstimator)
         result = hold(estimator, name, runtime, parse_duration(check), networks, out / f"{name}.validation.json")
         grid.add_row(*row(name, table, result))
         console.print("  ".join(row(name, table, result)))
     console.print(grid)
 
 
-def build(name: str, runtime: Runtime, budget: float, path: Path) -> OperatorTable:
+def build(name: str, runtime: Runtime, budget: float, path: Path) -> LookupTable:
     """Measure a space's operators."""
     plan = operator_plan(make_space(name))
     with Progress(transient=True) as bar:
         task = bar.add_task(f"{name}: building", total=1.0)
-        return build_operator_table(
+        return build_table(
             plan,
             runtime,
             Protocol(time_budget=budget),
@@ -61,7 +61,7 @@ def build(name: str, runtime: Runtime, budget: float, path: Path) -> OperatorTab
 
 
 def hold(
-    estimator: OperatorTableEstimator, name: str, runtime: Runtime, budget: float, count: int, path: Path
+    estimator: TableEstimator, name: str, runtime: Runtime, budget: float, count: int, path: Path
 ) -> Validation:
     """Measure other networks of the space, and compare."""
     table, space = estimator.table, make_space(name)
@@ -84,7 +84,7 @@ def hold(
     return found
 
 
-def row(name: str, table: OperatorTable, found: Validation) -> list[str]:
+def row(name: str, table: LookupTable, found: Validation) -> list[str]:
     """Return a line of the report."""
     times = [item.measured for item in found.results]
     return [

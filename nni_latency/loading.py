@@ -25,20 +25,21 @@ from nni_latency.plugins import load_registry
 #: Ends the argument of a fallback whose second estimator may be of another platform.
 ACROSS = ",across-platforms"
 
-EstimatorSource: TypeAlias = "estimators.Estimator | tables.LookupTable | tables.OperatorTable | str | os.PathLike[str]"
+EstimatorSource: TypeAlias = "estimators.Estimator | tables.LookupTable | str | os.PathLike[str]"
 
 
-def load_estimator(source: EstimatorSource, *, missing: estimators.Missing = "error") -> estimators.Estimator:
+def load_estimator(source: EstimatorSource, *, missing: estimators.Missing | None = None) -> estimators.Estimator:
     """Return an estimator.
 
     Parameters
     ----------
-    source : Estimator, LookupTable, OperatorTable, str or path
+    source : Estimator, LookupTable, str or path
         An estimator, which is returned as it is; a table; the path of a saved table or predictor; the name of
         a table that ships with the package, or ``"pretrained"`` for the predictor that ships; or the name of a
         registered plugin, ``"name"`` or ``"name:argument"``. A path that exists is a path, whatever it looks like.
-    missing : {"error", "nearest"}, default="error"
-        What a table does about candidates without an entry.
+    missing : {"error", "nearest", "predict"}, optional
+        What a table does about candidates and operators without an entry; see
+        `nni_latency.estimators.TableEstimator`.
 
     Raises
     ------
@@ -60,8 +61,8 @@ def load_estimator(source: EstimatorSource, *, missing: estimators.Missing = "er
     """
     if isinstance(source, estimators.Estimator):
         return source.resolve()
-    if isinstance(source, (tables.LookupTable, tables.OperatorTable)):
-        return _of_table(source, missing=missing)
+    if isinstance(source, tables.LookupTable):
+        return estimators.TableEstimator(source, missing=missing)
     if not isinstance(source, (str, os.PathLike)):
         raise InvalidValueError(
             "The 'latency_estimator' must be an Estimator, a LookupTable, the path of a saved one, or the name of a "
@@ -88,21 +89,12 @@ def list_estimators() -> list[str]:
     return [*tables.shipped_tables(), *predictor, *load_registry().estimators]
 
 
-def _of_table(
-    table: tables.LookupTable | tables.OperatorTable, *, missing: estimators.Missing
-) -> estimators.TableEstimator | estimators.OperatorTableEstimator:
-    """Return a table of either kind as an estimator; one of operators predicts them rather than raise."""
-    if isinstance(table, tables.LookupTable):
-        return estimators.TableEstimator(table, missing=missing)
-    return estimators.OperatorTableEstimator(table, missing="nearest" if missing == "nearest" else "predict")
-
-
-def _from_file(file: documents.SavedFile, name: str, missing: estimators.Missing) -> estimators.Estimator:
+def _from_file(file: documents.SavedFile, name: str, missing: estimators.Missing | None) -> estimators.Estimator:
     if file.kind == "nni_latency.graph_predictor":
         return graphs.GraphNetworkEstimator.of(name)
     found = documents.load(file, _ESTIMATORS)
-    if isinstance(found, (tables.LookupTable, tables.OperatorTable)):
-        return _of_table(found, missing=missing)
+    if isinstance(found, tables.LookupTable):
+        return estimators.TableEstimator(found, missing=missing)
     if isinstance(found, estimators.Estimator):
         return found.resolve()
     if isinstance(found, kernels.KernelPredictors):
@@ -110,7 +102,7 @@ def _from_file(file: documents.SavedFile, name: str, missing: estimators.Missing
     return _portable_estimator(found, name)
 
 
-def load_table(source: str | os.PathLike[str]) -> tables.LookupTable | tables.OperatorTable:
+def load_table(source: str | os.PathLike[str]) -> tables.LookupTable:
     """Return the table that a name stands for: a file, a shipped table or a plugin, as for `load_estimator`.
 
     Raises
@@ -122,10 +114,10 @@ def load_table(source: str | os.PathLike[str]) -> tables.LookupTable | tables.Op
     """
     path = file_of(source)
     if path is not None:
-        table: tables.LookupTable | tables.OperatorTable = documents.load(tables.find_table(path), _TABLES)
+        table: tables.LookupTable = documents.load(tables.find_table(path), _TABLES)
         return table
     found = load_estimator(source)
-    if not isinstance(found, (estimators.TableEstimator, estimators.OperatorTableEstimator)):
+    if not isinstance(found, estimators.TableEstimator):
         raise InvalidValueError(f"{str(source)!r} is {found!r}, which is no table. Name a table.")
     return found.table
 
@@ -154,7 +146,7 @@ def load_fallback(argument: str) -> estimators.Estimator:
             f"'fallback:table.json,roofline:100,20{ACROSS}'. Got {argument!r}."
         )
     table, other = load_estimator(first), load_estimator(behind.strip())
-    if not isinstance(table, (estimators.TableEstimator, estimators.OperatorTableEstimator)):
+    if not isinstance(table, estimators.TableEstimator):
         raise InvalidValueError(f"The first of a fallback must be a table. Got {table!r} for {first!r}.")
     return estimators.with_fallback(table, other, across_platforms=second.endswith(ACROSS))
 
@@ -183,7 +175,7 @@ def load_weighted(argument: str) -> estimators.Estimator:
         except ValueError:
             star = ""
         table = load_table(source.strip()) if star else None
-        if not isinstance(table, tables.LookupTable):
+        if table is None:
             raise InvalidValueError(
                 "The estimator 'weighted' takes tables of candidates with weights, as in "
                 f"'weighted:100*latency.json,20*energy.json'. Got {part!r}."
@@ -292,7 +284,7 @@ def _two_sources(argument: str) -> tuple[str, str]:
 
 
 #: Kinds of files that are tables, and those of which an estimator is made.
-_TABLES = ("nni_latency.lookup_table", "nni_latency.operator_table")
+_TABLES = ("nni_latency.lookup_table",)
 _ESTIMATORS = (
     *_TABLES,
     "nni_latency.acts",
@@ -455,7 +447,7 @@ def file_of(source: str | os.PathLike[str]) -> Path | None:
     return Path(text) if shipped is None and looks_like_path and name not in load_registry().estimators else shipped
 
 
-def _from_plugin(source: str, missing: estimators.Missing) -> estimators.Estimator:
+def _from_plugin(source: str, missing: estimators.Missing | None) -> estimators.Estimator:
     name, _, argument = source.partition(":")
     try:
         registration = load_registry().find("estimator", name)
@@ -464,9 +456,9 @@ def _from_plugin(source: str, missing: estimators.Missing) -> estimators.Estimat
             f"{error} There is no file {source!r} and no shipped table of that name either."
         ) from error
     estimator: estimators.Estimator = registration.make(argument)
-    if missing != "error" and isinstance(estimator, (estimators.TableEstimator, estimators.OperatorTableEstimator)):
-        if isinstance(estimator, estimators.TableEstimator) and estimator.addends:
+    if missing is not None and isinstance(estimator, estimators.TableEstimator):
+        if estimator.addends:
             weights, parts = zip(*estimator.addends, strict=True)
             return estimators.TableEstimator.weighted([part.table for part in parts], weights, missing=missing)
-        return _of_table(estimator.table, missing=missing)
+        return estimators.TableEstimator(estimator.table, missing=missing)
     return estimator

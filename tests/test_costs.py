@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from nni_latency.costs import Cost
 from nni_latency.errors import InvalidValueError
 from nni_latency.operators import OpSpec
-from nni_latency.tables import Entry, OperatorEntry
+from nni_latency.tables import Entry
 
 _numbers = st.floats(1e-9, 1e9)
 _costs = st.tuples(_numbers, _numbers, _numbers).map(sorted).map(lambda ends: Cost(ends[1], ends[0], ends[2]))
@@ -41,7 +41,7 @@ def test_cost_of_nothing_as_a_throughput_is_infinite():
     assert Cost(math.inf, math.inf, math.inf).inverted() == Cost(0.0, 0.0, 0.0)
 
 
-@pytest.mark.parametrize("make", [Entry, lambda *ends: OperatorEntry(*ends, OpSpec.of("relu", [(1, 8)]))])
+@pytest.mark.parametrize("make", [Entry, lambda *ends: Entry(*ends, op=OpSpec.of("relu", [(1, 8)]))])
 def test_measured_costs_are_finite(make):
     with pytest.raises(InvalidValueError, match=r"must be a finite number >= 0\. Got inf"):
         make(math.inf, 1.0, math.inf)

@@ -101,9 +101,11 @@ def test_wrong_type_is_named(source):
 
 
 @pytest.mark.parametrize("source", [_TABLE, "t.json"])
-def test_missing_must_be_one_of_two_words(source, saved, monkeypatch):
+def test_missing_must_be_one_of_three_words(source, saved, monkeypatch):
     monkeypatch.chdir(saved.parent)
-    with pytest.raises(InvalidValueError, match=r"'missing'.* must be 'error' or 'nearest'\. Got 'guess'"):
+    with pytest.raises(
+        InvalidValueError, match=r"'missing'.* must be one of 'error', 'nearest', 'predict'\. Got 'guess'"
+    ):
         load_estimator(source, missing="guess")
 
 

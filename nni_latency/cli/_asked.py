@@ -111,7 +111,7 @@ def ask(estimator: estimators.Estimator, named: NamedNetwork, options: NetworkOp
         plan = plan_for(space, chosen.name, chosen.batch_size)
         check_picture(named, options, plan.input_shape)
         return _ask_plan(estimator, named, plan)
-    if isinstance(estimator, estimators.TableEstimator):
+    if isinstance(estimator, estimators.TableEstimator) and estimator.table.layers:
         return _ask_table(estimator, named, space, chosen, options)
     return ask_network(estimator, make_architecture(named, chosen, space, options))
 
@@ -223,13 +223,9 @@ def _json_list(text: str) -> list[str]:
     return [str(name) for name in names]
 
 
-def _entries_by_name(estimator: estimators.Estimator) -> Mapping[str, tables.Entry | tables.OperatorEntry]:
+def _entries_by_name(estimator: estimators.Estimator) -> Mapping[str, tables.Entry]:
     """Name the entries of a table: those of operators as the files of other projects do."""
-    if isinstance(estimator, estimators.OperatorTableEstimator):
-        return {name: entry for entry in estimator.table.entries for name in (*entry.names, entry.op.op_key)}
-    if isinstance(estimator, estimators.TableEstimator):
-        return {f"{layer}:{choice}": entry for (layer, choice), entry in estimator.table.places()}
-    return {}
+    return estimator.table.entries_by_name() if isinstance(estimator, estimators.TableEstimator) else {}
 
 
 def _operator(name: str, estimator: estimators.Estimator) -> operators.OpSpec:

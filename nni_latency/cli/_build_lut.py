@@ -72,7 +72,7 @@ def command(
     runtime = where.runtime(platform)
     protocol = ending.of(_USUAL, runtime.platform.threads, wanted.seed)
     if not hasattr(space, "measure_plan"):
-        tables.check_operator_metric(wanted.metric)
+        tables.check_operators(runtime, wanted.metric)
         meters = where.meters(metered, wanted.metric, platform.device, runtime)
         build_operator_tables(space, runtime, metered.protocol(protocol), job, meters)
         return

@@ -17,7 +17,7 @@ import nni_latency.measurement as measurement
 import nni_latency.measurement.runtimes as runtimes
 import nni_latency.spaces as spaces
 import nni_latency.tables as tables
-from nni_latency.cli._console import operator_doubts, print_lines, progress, remarks, results
+from nni_latency.cli._console import doubts, print_lines, progress, remarks, results
 from nni_latency.cli._estimator_options import ESTIMATOR
 from nni_latency.cli._measuring import Measuring, StoreOptions
 from nni_latency.cli._option import BATCH_SIZES, OutputOptions, option, output_option
@@ -102,7 +102,6 @@ def build_operator_tables(
         If the runtime has no operators that could be timed, or nothing can be run.
     """
     asked, wanted = job.asked, job.wanted
-    tables.check_sees_calls(runtime)
     shapes = [
         tuple(spaces.example_inputs_of(space, batch_size, asked.input_size).shape) for batch_size in wanted.batch_sizes
     ]
@@ -122,11 +121,11 @@ def _build_operators(
     out: Path,
     job: TableJob,
     meters: tuple[measurement.Meter, ...],
-) -> tables.OperatorTable:
+) -> tables.LookupTable:
     operators = number_of(len(plan.ops), "different operator")
     what = f"{number_of(len(plan.networks), 'network')} of {job.asked.name} with {operators}"
     with Measuring(what, runtime, job.store, meters) as measuring:
-        return tables.build_operator_table(
+        return tables.build_table(
             plan,
             runtime,
             protocol,
@@ -151,17 +150,17 @@ def plan_operators(space: Any, batch_size: int, job: TableJob) -> tables.Operato
         )
 
 
-def _report_operators(table: tables.OperatorTable, out: Path) -> None:
+def _report_operators(table: tables.LookupTable, out: Path) -> None:
     console = results()
     console.print(f"Wrote {escape(str(out))}")
-    spreads = sorted(entry.half_width / entry.value for entry in table.entries)
+    spreads = sorted(entry.half_width / entry.value for entry in table.operators)
     console.print(
-        f"{number_of(len(table.entries), 'operator')} in {number_of(len(table.networks), 'network')}, "
+        f"{number_of(len(table.operators), 'operator')} in {number_of(len(table.networks), 'network')}, "
         f"{number_of(table.rounds, 'round')} in {format_seconds(table.duration)}; {format_percent(table.coverage)} of "
         f"the operators of other networks are among them, the rest are predicted; median half-width of the intervals "
         f"{format_percent(spreads[len(spreads) // 2])}"
     )
-    print_lines(remarks(), operator_doubts(table))
+    print_lines(remarks(), doubts(table))
 
 
 def build_estimated(space: Any, source: str, job: TableJob) -> None:
@@ -187,7 +186,6 @@ def build_estimated(space: Any, source: str, job: TableJob) -> None:
     if estimator.metric != metric:
         raise InvalidValueError(f"The estimator {source!r} gives {estimator.metric}, but --metric is {metric}.")
     for batch_size in job.wanted.batch_sizes:
-        made: tables.LookupTable | tables.OperatorTable
         if hasattr(space, "measure_plan"):
             plan = plan_for(space, job.asked.name, batch_size)
             out = job.output.path(table_name(plan, estimator.platform, metric))
@@ -196,18 +194,17 @@ def build_estimated(space: Any, source: str, job: TableJob) -> None:
             operators = plan_operators(space, batch_size, job)
             name = operator_table_name(job.asked.name, operators.input_shape, estimator.platform, metric)
             out = job.output.path(name)
-            made = estimators.estimate_operator_table(estimator, operators)
+            made = estimators.estimate_table(estimator, operators)
         made.save(out)
         _report_estimates(made, out)
 
 
-def _report_estimates(table: tables.LookupTable | tables.OperatorTable, out: Path) -> None:
-    if isinstance(table, tables.LookupTable):
-        entries = [entry for layer in table.layers for entry in layer.entries.values()]
-        what = f"{number_of(len(entries), 'candidate')} of {number_of(len(table.layers), 'layer')}"
+def _report_estimates(table: tables.LookupTable, out: Path) -> None:
+    if table.layers:
+        what = f"{number_of(len(table.entries), 'candidate')} of {number_of(len(table.layers), 'layer')}"
     else:
         share = format_percent(table.coverage)
-        what = f"{number_of(len(table.entries), 'operator')}, {share} of those of other networks among them"
+        what = f"{number_of(len(table.operators), 'operator')}, {share} of those of other networks among them"
     results().print(f"Wrote {escape(str(out))}: {what}, estimated for {table.platform.id}")
     print_lines(remarks(), table.remarks[1:])
 
@@ -258,8 +255,7 @@ def _known_tables(names: Sequence[str]) -> dict[str, tables.LookupTable]:
     found: dict[str, tables.LookupTable] = {}
     for name in names:
         table = loading.load_table(name)
-        if not isinstance(table, tables.LookupTable):
-            raise InvalidValueError(f"{name!r} is a table of operators. A table is adapted from those of layers.")
+        table.check_layers(f"--samples with {name!r}")
         key = table.platform.id if table.platform.id not in found else str(name)
         if key in found:
             raise InvalidValueError(f"The table {name!r} is given twice. Name each known device once.")

@@ -111,8 +111,9 @@ def pairs_table(title: str, pairs: Mapping[str, Any]) -> Table:
 
 
 def doubts(table: tables.LookupTable) -> list[str]:
-    """Say what is doubtful about a table: candidates that failed or never settled, and unsteady conditions."""
-    lines = [
+    """Say what is doubtful about a table: what failed or never settled, and unsteady conditions."""
+    lines = [f"Could not be measured: {name}: {reason}" for name, reason in table.failures.items()]
+    lines += [
         f"Could not be measured: {layer.name}:{choice}: {reason}"
         for layer in table.layers
         for choice, reason in layer.failures.items()
@@ -124,11 +125,6 @@ def doubts(table: tables.LookupTable) -> list[str]:
             "larger --budget, or measure on a quieter machine."
         )
     return [*lines, *table.remarks]
-
-
-def operator_doubts(table: tables.OperatorTable) -> list[str]:
-    """Say what is doubtful about a table: networks that failed, and unsteady conditions."""
-    return [*(f"Could not be measured: {name}: {reason}" for name, reason in table.failures.items()), *table.remarks]
 
 
 def print_lines(console: Console, lines: Iterable[str]) -> None:

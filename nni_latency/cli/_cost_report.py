@@ -95,8 +95,12 @@ def _print_doubts(answer: Answer, estimator: estimators.Estimator) -> None:
     print_lines(remarks(), map(sentence, answer.remarks))
     names = [name for name in dict.fromkeys(answer.total.missing) if name not in answer.remarks]
     if names:
-        how = ", taken from the nearest entry or left out:" if isinstance(estimator, estimators.TableEstimator) else ","
+        how = ", taken from the nearest entry or left out:" if _takes_nearest(estimator) else ","
         remarks().print(escape(f"Not in the estimator as asked{how} {named(names)}"))
+
+
+def _takes_nearest(estimator: estimators.Estimator) -> bool:
+    return isinstance(estimator, estimators.TableEstimator) and estimator.missing != "predict"
 
 
 def comparison_report(

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
+from typing import Literal, get_args
+
+import click
 
 import nni_latency.documents as documents
 import nni_latency.estimators as estimators
@@ -26,8 +28,9 @@ FLAGS = ("-e", "--estimator", "--latency-estimator")
 
 missing_option = partial(
     option,
-    "How to treat candidates without an entry: stop with an error, or use the nearest entry.",
-    default="error",
+    "What a table does about what has no entry: stop with an error, use the nearest entry, or predict it from others.  "
+    "[default: error; predict for a table of operators]",
+    type=click.Choice(get_args(estimators.Missing)),
 )
 
 
@@ -41,7 +44,7 @@ class EstimatorOptions:
         required=True,
         metavar=ESTIMATOR,
     )
-    missing: Literal["error", "nearest"] = missing_option()
+    missing: Literal["error", "nearest", "predict"] | None = missing_option()
     device: str | None = option("Require an estimator for this device of this machine, such as cpu or cuda.")
 
     def load(self) -> estimators.Estimator:

@@ -94,7 +94,7 @@ def _source(estimator: estimators.Estimator, searched: Searched) -> tables.Netwo
     if hasattr(space, "measure_plan"):
         return tables.measure_plan_of(space, searched.input_shape[0])
     known: tuple[Mapping[str, Any], ...] = ()
-    if isinstance(estimator, estimators.OperatorTableEstimator) and spaces.is_space(estimator.table.space, space):
+    if isinstance(estimator, estimators.TableEstimator) and spaces.is_space(estimator.table.space, space):
         known = tuple(spaces.check_sample(space, network.sample) for network in estimator.table.networks)
     return spaces.SampledSpace(space, searched.input_shape, known)
 

@@ -228,7 +228,7 @@ def _measured(found: Found) -> list[str]:
     if network is None or isinstance(measured, str) or found.raw is None:
         return [f"measured   no: {measured}"]
     cost = partial(format_metric, metric=found.aim.profiler.cost.metric)
-    is_table = isinstance(found.aim.profiler.estimator, estimators.TableEstimator | estimators.OperatorTableEstimator)
+    is_table = isinstance(found.aim.profiler.estimator, estimators.TableEstimator)
     error = f"prediction {format_percent(network.error, signed=True)}"
     at_speed = f"{cost(network.measured)} ({cost(network.low)} to {cost(network.high)}), {error}"
     whose = "table" if is_table else "estimator"

@@ -36,7 +36,7 @@ from nni_latency.cli._record_report import (
 )
 from nni_latency.cli._report import Report, ReportingCommand, print_report
 from nni_latency.cli._supervision import user_code
-from nni_latency.cli._table_report import operator_report, table_pairs, table_report, validation_summary
+from nni_latency.cli._table_report import table_pairs, table_report, validation_summary
 from nni_latency.errors import InvalidValueError
 
 #: Longest time that making a network and tracing it may take [s].
@@ -78,17 +78,10 @@ _TABLE = FileView(
     lambda found, out: plots.draw_table(found, out),
 )
 
-_OPERATOR_TABLE = FileView(
-    "a table of operators",
-    lambda found, path: operator_report(found, validation_summary(path)),
-    lambda found, out: plots.draw_operator_table(found, out),
-)
-
 #: Kinds of files, by the format that a file says it has.
 SAVED_FILES: Mapping[str, FileView] = MappingProxyType(
     {
         "nni_latency.lookup_table": _TABLE,
-        "nni_latency.operator_table": _OPERATOR_TABLE,
         "nni_latency.validation": FileView(
             "a validation",
             lambda found, _: validation_report(found),
@@ -152,11 +145,9 @@ _ESTIMATOR = FileView(
 )
 
 
-def view_of(found: tables.LookupTable | tables.OperatorTable | estimators.Estimator) -> FileView:
+def view_of(found: tables.LookupTable | estimators.Estimator) -> FileView:
     """Return how to show what a plugin made: a table like a file of one, any other estimator by its main facts."""
-    if isinstance(found, tables.LookupTable):
-        return _TABLE
-    return _OPERATOR_TABLE if isinstance(found, tables.OperatorTable) else _ESTIMATOR
+    return _TABLE if isinstance(found, tables.LookupTable) else _ESTIMATOR
 
 
 @dataclass(frozen=True)
@@ -231,6 +222,6 @@ def _load(name: str, file: documents.SavedFile | None) -> tuple[Any, FileView]:
         found = documents.load(file)
         return found, SAVED_FILES[file.kind]
     found = loading.load_estimator(name)
-    if isinstance(found, (estimators.TableEstimator, estimators.OperatorTableEstimator)):
+    if isinstance(found, estimators.TableEstimator):
         return found.table, view_of(found.table)
     return found, view_of(found)

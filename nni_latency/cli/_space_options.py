@@ -158,7 +158,7 @@ def choose_space(
         the options do not.
     """
     table = _table_of(estimator)
-    if table is None or (isinstance(table, tables.OperatorTable) and not _is_asked(table.space, asked.space)):
+    if table is None or (table.operators and not _is_asked(table.space, asked.space)):
         return ChosenSpace(asked.name, asked.arguments, asked.input_size, batch_size or 1)
     if batch_size is not None:
         table.check_batch_size(batch_size)
@@ -199,12 +199,12 @@ def _check_arguments(
         raise MismatchError(f"The table does not match the options: {'; '.join(wrong)}.")
 
 
-def name_space(table: tables.LookupTable | tables.OperatorTable, asked: str | None) -> str:
+def name_space(table: tables.LookupTable, asked: str | None) -> str:
     """Return the name by which the space of a table is made. A file from a stranger runs no code.
 
     Parameters
     ----------
-    table : LookupTable or OperatorTable
+    table : LookupTable
         May name a class, which is code.
     asked : str or None
         The space that the user names.
@@ -232,9 +232,9 @@ def name_space(table: tables.LookupTable | tables.OperatorTable, asked: str | No
     return asked or known.name
 
 
-def _table_of(estimator: estimators.Estimator) -> tables.LookupTable | tables.OperatorTable | None:
+def _table_of(estimator: estimators.Estimator) -> tables.LookupTable | None:
     """Return the table that an estimator answers from first, if there is one."""
-    if isinstance(estimator, (estimators.TableEstimator, estimators.OperatorTableEstimator)):
+    if isinstance(estimator, estimators.TableEstimator):
         return estimator.table
     return (
         estimator.base_table

@@ -103,8 +103,7 @@ def _report_imported(imported: formats.Imported, source: Path) -> None:
     console = remarks()
     print_names(console, "row", "without a candidate in the space", imported.unmatched)
     print_names(console, "cost", "left out as not positive", imported.left_out)
-    if isinstance(table, tables.LookupTable):
-        print_names(console, "candidate", "without an entry", [f"{layer}:{choice}" for layer, choice in table.missing])
+    print_names(console, "candidate", "without an entry", [f"{layer}:{choice}" for layer, choice in table.missing])
 
 
 @dataclass(frozen=True)
@@ -147,7 +146,7 @@ def merge(names: tuple[str, ...], merging: _MergeOptions, output: OutputOptions)
     Everything but the entries is taken from the first.
     """
     out = output.path()
-    loaded = [tables.LookupTable.load(tables.find_table(name)) for name in names]
+    loaded = [loading.load_table(tables.find_table(name)) for name in names]
     _write(tables.merge_tables(loaded, conflict=merging.conflict), out, loaded)
 
 
@@ -181,7 +180,7 @@ def subset(table: str, kept: _SubsetOptions, output: OutputOptions) -> None:
     if kept.layers is None and kept.choices is None:
         raise InvalidValueError("Say what to keep, with --layers or --choices.")
     out = output.path()
-    loaded = tables.LookupTable.load(tables.find_table(table))
+    loaded = loading.load_table(tables.find_table(table))
     _write(tables.subset_table(loaded, layers=_names(kept.layers), choices=_names(kept.choices)), out, [loaded])
 
 
@@ -221,9 +220,9 @@ def _names(text: str | None) -> list[str] | None:
 
 
 def _write(
-    table: tables.LookupTable | tables.OperatorTable,
+    table: tables.LookupTable,
     out: Path,
-    sources: list[tables.LookupTable] | list[tables.LookupTable | tables.OperatorTable],
+    sources: list[tables.LookupTable],
 ) -> None:
     """Write a table made from others; print the remarks that these did not have."""
     known = {remark for source in sources for remark in source.remarks}

@@ -11,7 +11,7 @@ import nni_latency.measurement as measurement
 import nni_latency.operators as operators
 import nni_latency.tables as tables
 import nni_latency.validation as validation
-from nni_latency.cli._console import doubts, operator_doubts, platform_facts, results
+from nni_latency.cli._console import doubts, platform_facts, results
 from nni_latency.cli._messages import is_verbose
 from nni_latency.cli._report import Column, Grid, Pairs, Report
 from nni_latency.units import (
@@ -32,7 +32,7 @@ _WIDE = 140
 
 
 def table_report(table: tables.LookupTable, known: dict[str, str]) -> Report:
-    """Report on a lookup table: layers by candidates, what it holds for, doubts.
+    """Report on a table: layers by candidates, or operators by cost and by family; what it holds for; doubts.
 
     Parameters
     ----------
@@ -41,23 +41,26 @@ def table_report(table: tables.LookupTable, known: dict[str, str]) -> Report:
     known : dict
         Further facts about it.
     """
-    value, rows = next(iter(cost_row(None, table.metric))), table.rows()
+    rows = table.rows()
+    tail: list[Grid | Pairs]
+    if table.layers:
+        grid, tail = _by_layer(table, rows), [*_fixed_layers(table)]
+        facts, summary = _layer_facts(table), _layer_summary(table)
+    else:
+        grid, tail = _costliest(table, rows), [_families(table)]
+        facts, summary = _operator_facts(table), _operator_summary(table)
+    pairs = table_pairs(table, {**summary, **known})
+    return Report(grid, {**facts, "entries": rows}, rows, after=[*tail, *pairs, *doubts(table)])
+
+
+def _by_layer(table: tables.LookupTable, rows: list[dict[str, Any]]) -> Grid:
+    value = next(iter(cost_row(None, table.metric)))
     columns = [
         Column("layer", "layer"),
         Column("candidate", "choice"),
         Column(table.metric, value, absent="missing", metric=table.metric),
     ]
-    searched = [row for row in rows if row["searched"]]
-    return Report(
-        Grid(searched, columns, table.metric, across=True),
-        {**_layer_facts(table), "entries": rows},
-        rows,
-        after=[
-            *_fixed_layers(table),
-            *table_pairs(table, {**_layer_summary(table), **known}),
-            *doubts(table),
-        ],
-    )
+    return Grid([row for row in rows if row["searched"]], columns, table.metric, across=True)
 
 
 def _layer_summary(table: tables.LookupTable) -> dict[str, str]:
@@ -90,46 +93,27 @@ def _layer_facts(table: tables.LookupTable) -> dict[str, object]:
     }
 
 
-def operator_report(table: tables.OperatorTable, known: dict[str, str]) -> Report:
-    """Report on a table of operators: platform, protocol, families of operators, the costliest ones, doubts.
-
-    Parameters
-    ----------
-    table : OperatorTable
-        The table.
-    known : dict
-        Further facts about it.
-    """
-    rows = table.rows()
-    return Report(
-        _costliest(table, rows),
-        {**_operator_facts(table), "entries": rows},
-        rows,
-        after=[_families(table), *table_pairs(table, {**_operator_summary(table), **known}), *operator_doubts(table)],
-    )
-
-
-def _operator_facts(table: tables.OperatorTable) -> dict[str, Any]:
+def _operator_facts(table: tables.LookupTable) -> dict[str, Any]:
     return {
         **header_facts(table),
-        "operators": len(table.entries),
+        "operators": len(table.operators),
         "networks": len(table.networks),
         "spreads": {
             name: {"operators": count, "left_out": spread}
-            for name, (count, spread) in estimators.OperatorTableEstimator(table).predictor.spreads.items()
+            for name, (count, spread) in estimators.TableEstimator(table).predictor.spreads.items()
         },
         "failures": dict(table.failures),
     }
 
 
-def _operator_summary(table: tables.OperatorTable) -> dict[str, str]:
+def _operator_summary(table: tables.LookupTable) -> dict[str, str]:
     summary = header_summary(table)
-    summary["operators"] = f"{len(table.entries)} in {number_of(len(table.networks), 'network')}"
+    summary["operators"] = f"{len(table.operators)} in {number_of(len(table.networks), 'network')}"
     summary["coverage"] += " of the operators of other networks; the rest is predicted"
     if table.networks:
         times = [network.value for network in table.networks]
         summary["networks"] = f"{format_metric(min(times), 'latency')} to {format_metric(max(times), 'latency')}"
-        estimator = estimators.OperatorTableEstimator(table)
+        estimator = estimators.TableEstimator(table)
         errors = [estimator.of_sum(network.entries) / network.value - 1 for network in table.networks]
         summary["they add up"] = (
             f"within {format_percent(measurement.quantile([abs(error) for error in errors], 0.5))} in half of them"
@@ -137,12 +121,13 @@ def _operator_summary(table: tables.OperatorTable) -> dict[str, str]:
     return summary
 
 
-def _families(table: tables.OperatorTable) -> Grid:
+def _families(table: tables.LookupTable) -> Grid:
     """Return a line a family: how many, how long, and how far each is off when predicted from the others."""
-    members: dict[str, list[tables.OperatorEntry]] = defaultdict(list)
-    for entry in table.entries:
-        members[operators.family_of(entry.op)].append(entry)
-    spreads = estimators.OperatorTableEstimator(table).predictor.spreads
+    members: dict[str, list[tables.Entry]] = defaultdict(list)
+    for entry in table.operators:
+        if entry.op:
+            members[operators.family_of(entry.op)].append(entry)
+    spreads = estimators.TableEstimator(table).predictor.spreads
     rows = []
     for name, entries in sorted(members.items(), key=lambda item: -sum(entry.value for entry in item[1])):
         values = [entry.value for entry in entries]
@@ -158,7 +143,7 @@ def _families(table: tables.OperatorTable) -> Grid:
     return Grid(rows, columns, "Families of operators")
 
 
-def _costliest(table: tables.OperatorTable, rows: list[dict[str, Any]]) -> Grid:
+def _costliest(table: tables.LookupTable, rows: list[dict[str, Any]]) -> Grid:
     value, low, high = cost_row(None, table.metric)
     shown = [{**row, "name": row["names"] or row["operator"]} for row in sorted(rows, key=lambda row: -row[value])]
     columns = [
@@ -171,7 +156,7 @@ def _costliest(table: tables.OperatorTable, rows: list[dict[str, Any]]) -> Grid:
     return Grid(shown, columns, "The costliest operators", most=_LISTED)
 
 
-def header_facts(table: tables.LookupTable | tables.OperatorTable) -> dict[str, Any]:
+def header_facts(table: tables.LookupTable) -> dict[str, Any]:
     """Return the header as plain values."""
     names = ("input_shape", "metric", "coverage", "rounds", "duration", "calibration", "campaign")
     return {
@@ -187,7 +172,7 @@ def header_facts(table: tables.LookupTable | tables.OperatorTable) -> dict[str, 
     }
 
 
-def header_summary(table: tables.LookupTable | tables.OperatorTable) -> dict[str, str]:
+def header_summary(table: tables.LookupTable) -> dict[str, str]:
     """Return the header for a person, a line a fact."""
     summary = {
         "space": str(table.space),

@@ -48,7 +48,7 @@ class _ValidateOptions:
         "Images per run.  [default: the table's; a different value is an error]", type=click.IntRange(1)
     )
     normalise: bool = option("Correct for a change of machine speed since the table was built.", default=True)
-    missing: Literal["error", "nearest"] = missing_option()
+    missing: Literal["error", "nearest", "predict"] | None = missing_option()
     requirements: tuple[validation.Requirement, ...] = option(
         "Exit with code 1 if the score misses this limit, such as within10=0.95 or mape=0.05; repeat for several.",
         "--require",
@@ -113,8 +113,8 @@ def _source(
     """Return the space whose networks are measured: the estimator's own, or the one asked for."""
     chosen = choose_space(estimator, asked, batch_size)
     space = chosen.make()
-    if isinstance(estimator, estimators.OperatorTableEstimator) and estimator.table.space.name != tables.OPERATORS:
-        table = estimator.table
+    table = estimator.table if isinstance(estimator, estimators.TableEstimator) else None
+    if table is not None and table.operators and table.space.name != tables.OPERATORS:
         if not spaces.is_space(table.space, space):
             raise MismatchError(f"The table belongs to the space {table.space.name!r}, not to {chosen.name!r}.")
         seen = tuple(spaces.check_sample(space, network.sample) for network in table.networks)

@@ -71,9 +71,9 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
 
 
 def plain(record: Any) -> Any:
-    """Return a record as plain values, as it stands in a file."""
+    """Return a record as plain values, as it stands in a file: without the fields that have their default values."""
     kind: Any = type(record)
-    return _adapter(kind).dump_python(record, mode="json", warnings=False)
+    return _adapter(kind).dump_python(record, mode="json", exclude_defaults=True, warnings=False)
 
 
 def line(record: Any) -> str:

@@ -16,7 +16,6 @@ from nni_latency.files import naming, readable
 KINDS: Mapping[str, str] = MappingProxyType(
     {
         "nni_latency.lookup_table": "nni_latency.tables:LookupTable.load",
-        "nni_latency.operator_table": "nni_latency.tables:OperatorTable.load",
         "nni_latency.acts": "nni_latency.estimators:ActsEstimator.load",
         "nni_latency.transfer": "nni_latency.estimators:TransferEstimator.load",
         "nni_latency.benchmark_points": "nni_latency.micro_benchmarks:BenchmarkPoints.load",

@@ -4,12 +4,13 @@ from ._breakdown import Breakdown, OperatorShare, break_down, estimate_layers, e
 from ._choice_cost import ChoiceCost, CostTable, Derived, GroupedCost, sample_error
 from ._distil import Distillation, distil
 from ._ensemble import LayerEnsemble, NetworkEnsemble, make_ensemble
+from ._estimated_table import estimate_table
 from ._fallback import Agreement, FallbackEstimator, NetworkFallback, with_fallback
 from ._kernel import KernelCosts, KernelEstimator
 from ._measuring import ON_DEMAND, GraphEstimator, MeasuredNetworkEstimator, MeasuringEstimator, ModuleEstimator
 from ._operator_predictor import OperatorPredictor, PredictedRest, nominal_time
 from ._scores import Scores, score
-from ._table import Missing, OperatorTableEstimator, TableEstimator, estimate_operator_table, estimate_table
+from ._table import Missing, TableEstimator
 from ._transfer import TransferEstimator
 from .acts import ActsEstimator, ActsLine, acts_schema
 from .transfer import CellEncoding, FewSourcesWarning, Recovery, encoding_of, transfer_schema
@@ -46,7 +47,6 @@ __all__ = [
     "NetworkFallback",
     "OperatorPredictor",
     "OperatorShare",
-    "OperatorTableEstimator",
     "PredictedRest",
     "Recovery",
     "Scores",
@@ -59,7 +59,6 @@ __all__ = [
     "distil",
     "encoding_of",
     "estimate_layers",
-    "estimate_operator_table",
     "estimate_selection",
     "estimate_table",
     "layer_shares",

@@ -169,7 +169,7 @@ class LayerEnsemble(_Ensemble, LayerEstimator):
         """The table of the first member that has one."""
         for member in self.members:
             table: LookupTable | None = getattr(member, "base_table", None)
-            if isinstance(member, TableEstimator):
+            if isinstance(member, TableEstimator) and member.table.layers:
                 table = member.table
             if table is not None:
                 return table

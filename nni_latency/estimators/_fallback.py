@@ -11,15 +11,15 @@ import numpy as np
 
 from nni_latency.errors import InvalidValueError, LatencyError, MismatchError, MissingEntryError
 from nni_latency.estimators._base import Estimate, Estimator, LayerEstimator, NetworkEstimator
-from nni_latency.estimators._table import OperatorTableEstimator, TableEstimator
+from nni_latency.estimators._table import TableEstimator
 from nni_latency.operators import OpSpec
 from nni_latency.platforms import Platform, check_same_platform
-from nni_latency.tables import LookupTable, MeasurePlan, OperatorTable
+from nni_latency.tables import LookupTable, MeasurePlan
 from nni_latency.units import combination_of
 
-TableSource = TableEstimator | OperatorTableEstimator | LookupTable | OperatorTable
+TableSource = TableEstimator | LookupTable
 
-_TABLES = (TableEstimator, OperatorTableEstimator, LookupTable, OperatorTable)
+_TABLES = (TableEstimator, LookupTable)
 
 #: Operators that both must know before they are compared.
 _LEAST = 8
@@ -56,7 +56,7 @@ class FallbackEstimator(LayerEstimator):
 
     Parameters
     ----------
-    first : TableEstimator, OperatorTableEstimator, LookupTable or OperatorTable
+    first : TableEstimator or LookupTable
         Asked first. What it would predict or take from a nearest entry is missing here.
     second : LayerEstimator
         Asked for the rest.
@@ -119,7 +119,7 @@ class FallbackEstimator(LayerEstimator):
     @property
     def base_table(self) -> LookupTable | None:
         """The table that is asked first, if it belongs to the layers of a space."""
-        return self.first.table if isinstance(self.first, TableEstimator) else None
+        return self.first.table if self.first.table.layers else None
 
     @cached_property
     def agreement(self) -> Agreement:
@@ -164,8 +164,6 @@ class FallbackEstimator(LayerEstimator):
         self.second.check_plan(plan)
 
     def _estimate_ops(self, ops: list[OpSpec]) -> list[Estimate]:
-        if isinstance(self.first, OperatorTableEstimator):
-            return super()._estimate_ops(ops)
         return [self.first.placed(place, op, len(ops)) or self.estimate_op(op) for place, op in enumerate(ops)]
 
     @cached_property
@@ -203,7 +201,7 @@ class NetworkFallback(NetworkEstimator):
         If they are of different metrics or platforms.
     """
 
-    def __init__(self, first: Estimator | LookupTable | OperatorTable, second: Estimator) -> None:
+    def __init__(self, first: Estimator | LookupTable, second: Estimator) -> None:
         self.first: Estimator = _strict(first) if isinstance(first, _TABLES) else first
         self.second = second
         _check_pair(self.first, second, across_platforms=False)
@@ -242,15 +240,13 @@ def with_fallback(
     return NetworkFallback(first, second)
 
 
-def _strict(first: TableSource) -> TableEstimator | OperatorTableEstimator:
+def _strict(first: TableSource) -> TableEstimator:
     """Return the table as an estimator that raises where it has no entry."""
     if not isinstance(first, _TABLES):
         raise InvalidValueError(f"The first of a fallback must be a table. Got {type(first).__name__}.")
-    if isinstance(first, (TableEstimator, OperatorTableEstimator)):
-        if first.missing == "error":
-            return first
-        first = first.table
-    return TableEstimator(first) if isinstance(first, LookupTable) else OperatorTableEstimator(first, missing="error")
+    if isinstance(first, TableEstimator):
+        return first if first.missing == "error" else TableEstimator(first.table, missing="error")
+    return TableEstimator(first, missing="error")
 
 
 def _check_pair(first: Estimator, second: Estimator, *, across_platforms: bool) -> None:

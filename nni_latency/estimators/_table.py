@@ -1,11 +1,11 @@
-"""Tables as estimators, by layer and by operator, and tables filled with the estimates of an estimator."""
+"""`TableEstimator`: a table as an estimator, by layer and by operator."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -23,22 +23,15 @@ from nni_latency.tables import (
     Entry,
     LookupTable,
     MeasurePlan,
-    OperatorEntry,
-    OperatorPlan,
-    OperatorTable,
     TableLayer,
     weigh_tables,
 )
 from nni_latency.units import combination_of, number_of
 
-Missing = Literal["error", "nearest"]
+Missing = Literal["error", "nearest", "predict"]
 
-OperatorMissing = Literal["predict", "nearest", "error"]
-
-AnyEntry = TypeVar("AnyEntry", Entry, OperatorEntry)
-
-#: Counts by which operators are alike.
-_ALIKE_BY = ("macs", "acts", "inp", "params", "memory")
+#: Counts that say how near two operators are.
+_NEAR_BY = ("macs", "acts", "inp", "params", "memory")
 
 
 class TableEstimator(LayerEstimator):
@@ -48,15 +41,17 @@ class TableEstimator(LayerEstimator):
     ----------
     table : LookupTable
         The costs.
-    missing : {"error", "nearest"}, default="error"
-        What to do about a candidate without an entry: raise, or take the nearest entry. That is the one whose operator
-        is most alike by the ratios of multiply-adds, ACTS, INP, parameters and bytes; where the operator is not known,
-        the same choice in the nearest layer. Every estimate lists what it took that way.
+    missing : {"error", "nearest", "predict"}, optional
+        What to do about a candidate or an operator without an entry. ``"error"``, the default for a table with layers:
+        raise. ``"nearest"``: take the entry whose operator is nearest by the ratios of multiply-adds, ACTS, INP,
+        parameters and bytes; where the operator is not known, the same choice in the nearest layer. ``"predict"``, the
+        default for a table of operators: predict it from the measured operators of its family, with a wider interval.
+        Every estimate lists what it took that way.
 
     Raises
     ------
     InvalidValueError
-        If `missing` is neither.
+        If `missing` is none of these.
 
     Examples
     --------
@@ -70,20 +65,22 @@ class TableEstimator(LayerEstimator):
     #: Of a weighted sum: every table that it adds up as an estimator, with its weight.
     addends: tuple[tuple[float, TableEstimator], ...] = ()
 
-    def __init__(self, table: LookupTable, *, missing: Missing = "error") -> None:
-        if missing not in ("error", "nearest"):
-            raise InvalidValueError(f"The 'missing' of TableEstimator must be 'error' or 'nearest'. Got {missing!r}.")
+    def __init__(self, table: LookupTable, *, missing: Missing | None = None) -> None:
+        if missing not in (None, *get_args(Missing)):
+            known = ", ".join(map(repr, get_args(Missing)))
+            raise InvalidValueError(f"The 'missing' of TableEstimator must be one of {known}. Got {missing!r}.")
         self.table = table
-        self.missing = missing
+        self.missing: Missing = missing or ("error" if table.layers else "predict")
         self.metric = table.metric
         self.platform: Platform = table.platform
         self.calibration = table.calibration
         self.residency = table.residency
         self.network_error = table.network_error or 0.0
+        self._predicted: dict[str, Estimate] = {}
 
     @classmethod
     def weighted(
-        cls, tables: Sequence[LookupTable], weights: Sequence[float], *, missing: Missing = "error"
+        cls, tables: Sequence[LookupTable], weights: Sequence[float], *, missing: Missing | None = None
     ) -> TableEstimator:
         """Return the weighted sum of several metrics as an estimator, which knows what it adds up.
 
@@ -91,7 +88,7 @@ class TableEstimator(LayerEstimator):
         ----------
         tables, weights
             As for `nni_latency.tables.weigh_tables`, which says what is raised, too.
-        missing : {"error", "nearest"}, default="error"
+        missing : {"error", "nearest", "predict"}, optional
             What to do about a candidate without an entry.
 
         Examples
@@ -161,17 +158,32 @@ class TableEstimator(LayerEstimator):
         return f"TableEstimator({self.table.space}, {self.metric} on {self.platform.id})"
 
     def estimate_op(self, op: OpSpec) -> Estimate:
-        """Return the mean cost of the entries with this operator; it may stand in several layers."""
-        if not self._by_op:
+        """Return the entry of an operator, or the mean of those of several layers; without one, go by `missing`.
+
+        Raises
+        ------
+        MissingEntryError
+            If it has no entry and `missing` is "error", or the table knows no operator by which to tell.
+        """
+        if not self.table.by_op:
             raise MissingEntryError(
                 "The table was made by hand, of costs alone: it answers for networks of its space by their choices, "
                 f"and knows no operators, such as {op.op_key}."
             )
-        entries = self._by_op.get(op.op_key)
-        if entries:
-            return Estimate.of(Entry.mean(entries))
-        nearest = nearest_entry(op, self._entries)
-        return self._nearest(nearest, op.op_key, f"The table has no entry for the operator {op.op_key}.")
+        entry = self.table.by_op.get(op.op_key)
+        return self._missing(op, op.op_key, f"the operator {op.op_key}") if entry is None else Estimate.of(entry)
+
+    @cached_property
+    def predictor(self) -> OperatorPredictor:
+        """What predicts operators without an entry, fitted when the first one is asked for."""
+        known = [
+            (entry.op, entry.value) for entry in self.table.by_op.values() if entry.op and entry.op.kind != UNKNOWN
+        ]
+        return OperatorPredictor([op for op, _ in known], [value for _, value in known])
+
+    def of_sum(self, entries: float) -> float:
+        """Return the cost of a network whose entries add up to `entries`."""
+        return self.total([Estimate(entries, entries, entries)]).value
 
     def estimate_sample(self, sample: Mapping[str, Any] | Sequence[int]) -> Estimate:
         """Estimate a network of the space by its choices.
@@ -210,7 +222,7 @@ class TableEstimator(LayerEstimator):
         MissingEntryError
             If a searched layer has no entry for it, and `missing` is "error".
         """
-        return self._part(self._layer(layer), choice, op)
+        return self._part(self._layer(layer), choice, op) if self.table.layers else self.estimate_op(op)
 
     def predict(self, architectures: ArrayLike) -> NDArray[np.float64]:
         """Estimate many networks at once, or one.
@@ -269,7 +281,7 @@ class TableEstimator(LayerEstimator):
     def check_plan(self, plan: MeasurePlan) -> None:
         """Raise `MismatchError` if the table belongs to another space, input size or batch size than the plan."""
         self.table.check_batch_size(plan.batch_size)
-        differences = self.table.space.differences(plan.space, ignore=HEAD_ONLY)
+        differences = self.table.space.differences(plan.space, ignore=HEAD_ONLY) if self.table.layers else []
         if differences:
             raise MismatchError(
                 f"The table belongs to another space than asked ({'; '.join(differences)}): "
@@ -284,6 +296,11 @@ class TableEstimator(LayerEstimator):
         InvalidValueError
             If the sample does not belong to the space.
         """
+        if not self.table.layers:
+            raise InvalidValueError(
+                "The table is one of operators, which do not tell the choices of a network apart. Estimate the network "
+                "itself, or its space with LatencyProfiler."
+            )
         if not isinstance(sample, Mapping):
             sample = self._from_indices(sample)
         unknown = [label for label in sample if label not in {layer.name for layer in self.table.layers}]
@@ -341,8 +358,8 @@ class TableEstimator(LayerEstimator):
                 return Estimate(nothing, nothing, nothing, (layer.name,))
             entries = list(layer.entries.values())
             return Estimate.of(nearest_entry(op, entries) or entries[0], (name,))
-        near = self._nearby(layer, choice) if op is None else nearest_entry(op, self._entries)
-        return self._nearest(near, name, f"The table has no entry for {layer.name!r}: {choice}.")
+        what = f"{layer.name!r}: {choice}"
+        return self._missing(op, name, what, self._nearby(layer, choice) if op is None else None)
 
     def _nearby(self, layer: TableLayer, choice: str) -> Entry | None:
         """Return the entry of the same choice in the nearest layer that has one; the operator itself is not known."""
@@ -354,10 +371,32 @@ class TableEstimator(LayerEstimator):
         ordered = sorted(layer.entries.values(), key=lambda entry: entry.value)
         return ordered[len(ordered) // 2] if ordered else None
 
-    def _nearest(self, entry: Entry | None, name: str, complaint: str) -> Estimate:
-        if self.missing == "error" or entry is None:
-            raise MissingEntryError(f"{complaint} Measure it, or take the nearest entry with missing='nearest'.")
-        return Estimate.of(entry, (name,))
+    def _missing(self, op: OpSpec | None, name: str, what: str, nearby: Entry | None = None) -> Estimate:
+        """Go by `missing` for what has no entry; `nearby` is the entry to take where the operator is not known."""
+        if self.missing == "predict" and op is not None:
+            if op.op_key not in self._predicted:
+                self._predicted[op.op_key] = self._predict(op)
+            return self._predicted[op.op_key]
+        near = nearest_entry(op, self.table.entries) or nearby
+        if self.missing == "error" or near is None:
+            raise MissingEntryError(
+                f"The table has no entry for {what}. Measure it, take the nearest entry with missing='nearest', or "
+                "have it predicted with missing='predict'."
+            )
+        return Estimate.of(near, (name,))
+
+    def _predict(self, op: OpSpec) -> Estimate:
+        found = self.predictor.predict(op)
+        if found is not None:
+            return Estimate.of(found, (f"predicted: {op.op_key}",))
+        guessed = self.predictor.guess(op)
+        if guessed is None:
+            kinds = sorted({entry.op.kind for entry in self.table.by_op.values() if entry.op})
+            raise MissingEntryError(
+                f"The table has no operator of a known kind from which {op.op_key} could be predicted. "
+                f"It has: {', '.join(kinds)}."
+            )
+        return Estimate.of(guessed, (f"guessed by its size: {op.op_key}",))
 
     def _default(self, layer: TableLayer) -> str:
         return layer.default or layer.choices[0]
@@ -367,12 +406,12 @@ class TableEstimator(LayerEstimator):
         if self.missing == "error" and names:
             raise MissingEntryError(
                 f"The table lacks {number_of(len(names), 'candidate')}: {listed(names)}. Measure them, or take the "
-                "nearest entry with missing='nearest'."
+                "nearest entries with missing='nearest'."
             )
 
     def placed(self, place: int, op: OpSpec, count: int) -> Estimate | None:
         """Return the entry of the operator at one place of `count` operators, where they are the space's layers."""
-        if count != len(self.table.layers):
+        if not self.table.layers or count != len(self.table.layers):
             return None
         entries = self.table.layers[place].entries.values()
         return next((Estimate.of(entry) for entry in entries if entry.op == op), None)
@@ -381,219 +420,17 @@ class TableEstimator(LayerEstimator):
         """Cost the operators of a captured network: each by its own layer where they are the space's layers."""
         return [self.placed(place, op, len(ops)) or self.estimate_op(op) for place, op in enumerate(ops)]
 
-    @cached_property
-    def _entries(self) -> list[Entry]:
-        return [entry for _, entry in self.table.places()]
 
-    @cached_property
-    def _by_op(self) -> dict[str, list[Entry]]:
-        found: dict[str, list[Entry]] = {}
-        for entry in self._entries:
-            if entry.op is not None:
-                found.setdefault(entry.op.op_key, []).append(entry)
-        return found
-
-
-class OperatorTableEstimator(LayerEstimator):
-    """A table of operators as an estimator, for networks of its space and others alike, of any metric. Immutable.
-
-    An operator that was measured has its entry. One that was not is predicted from measured ones of its family, with a
-    wider interval, and every estimate names it.
-
-    Parameters
-    ----------
-    table : OperatorTable
-        The costs.
-    missing : {"predict", "nearest", "error"}, default="predict"
-        What to do about an operator without an entry: predict it, and raise if the table has none of its kind; predict
-        it, and take the entry whose operator is most alike if it has none; or raise.
-
-    Raises
-    ------
-    InvalidValueError
-        If `missing` is none of these.
-
-    Examples
-    --------
-    >>> from nni_latency.platforms import Platform
-    >>> from nni_latency.tables import OperatorEntry, SpaceReference
-    >>> entries = [OperatorEntry(k, k, k, OpSpec.of("relu", [(1, 8 * k)])) for k in (1, 2, 4)]
-    >>> table = OperatorTable(
-    ...     space=SpaceReference("mine"), platform=Platform("mine"), input_shape=(1, 8), entries=tuple(entries)
-    ... )
-    >>> estimator = OperatorTableEstimator(table)
-    >>> estimator.estimate_op(OpSpec.of("relu", [(1, 16)])).value
-    2
-    >>> estimator.estimate_op(OpSpec.of("relu", [(1, 24)])).missing
-    ('predicted: relu()@1x24:float32',)
-    """
-
-    def __init__(self, table: OperatorTable, *, missing: OperatorMissing = "predict") -> None:
-        if missing not in get_args(OperatorMissing):
-            known = ", ".join(map(repr, get_args(OperatorMissing)))
-            raise InvalidValueError(f"The 'missing' of OperatorTableEstimator must be one of {known}. Got {missing!r}.")
-        self.table = table
-        self.missing = missing
-        self.metric = table.metric
-        self.platform = table.platform
-        self.calibration = table.calibration
-        self.residency = table.residency
-        self.network_error = table.network_error or 0.0
-        self._predicted: dict[str, Estimate] = {}
-
-    def __repr__(self) -> str:
-        return f"OperatorTableEstimator({self.table.space.name}, {self.metric} on {self.platform.id})"
-
-    @cached_property
-    def predictor(self) -> OperatorPredictor:
-        """What predicts operators without an entry, fitted when the first one is asked for."""
-        entries = [entry for entry in self.table.entries if entry.op.kind != UNKNOWN]
-        return OperatorPredictor([entry.op for entry in entries], [entry.value for entry in entries])
-
-    def estimate_op(self, op: OpSpec) -> Estimate:
-        """Return the entry of an operator, or predict it.
-
-        Raises
-        ------
-        MissingEntryError
-            If it has no entry and must not be predicted, or the table has no operator that is known.
-        """
-        entry = self.table.by_key.get(op.op_key)
-        if entry is not None:
-            return Estimate.of(entry)
-        if op.op_key not in self._predicted:
-            self._predicted[op.op_key] = self._predict(op)
-        return self._predicted[op.op_key]
-
-    def of_sum(self, entries: float) -> float:
-        """Return the cost of a network whose entries add up to `entries`."""
-        return self.total([Estimate(entries, entries, entries)]).value
-
-    def check_plan(self, plan: MeasurePlan) -> None:
-        """Raise `MismatchError` if the table was measured with another batch size than the plan has."""
-        self.table.check_batch_size(plan.batch_size)
-
-    def _predict(self, op: OpSpec) -> Estimate:
-        if self.missing == "error":
-            raise MissingEntryError(
-                f"The table has no entry for the operator {op.op_key}. Measure it, or let it be predicted, with "
-                "missing='predict'."
-            )
-        found = self.predictor.predict(op)
-        if found is None and self.missing == "nearest":
-            near = nearest_entry(op, self.table.entries)
-            if near is not None:
-                return Estimate.of(near, (op.op_key,))
-        guessed = None if found is not None else self.predictor.guess(op)
-        if guessed is not None:
-            return Estimate.of(guessed, (f"guessed by its size: {op.op_key}",))
-        if found is None:
-            kinds = sorted({entry.op.kind for entry in self.table.entries})
-            raise MissingEntryError(
-                f"The table has no operator of a known kind from which {op.op_key} could be predicted. "
-                f"It has: {', '.join(kinds)}."
-            )
-        return Estimate.of(found, (f"predicted: {op.op_key}",))
-
-
-def estimate_table(estimator: LayerEstimator, plan: MeasurePlan) -> LookupTable:
-    """Estimate every candidate of a plan, and put the estimates into a table of the estimator's platform.
-
-    Parameters
-    ----------
-    estimator : LayerEstimator
-        What says what a candidate costs.
-    plan : MeasurePlan
-        The space.
-
-    Returns
-    -------
-    LookupTable
-        Without a protocol, since nothing was measured; a remark says where the numbers are from.
-
-    Raises
-    ------
-    InvalidValueError
-        If the estimator cannot be taken apart by layer.
-    MissingEntryError
-        If it does not know an operator.
-    """
-    _check_estimator(estimator)
-    layers: list[TableLayer] = []
-    uncounted: list[str] = []
-    for layer in plan.layers:
-        entries = {}
-        for choice, candidate in layer.candidates.items():
-            found = estimator.estimate_op(candidate.op)
-            uncounted += found.missing
-            entries[choice] = Entry(found.value, found.low, found.high, op=candidate.op)
-        layers.append(TableLayer(layer.name, tuple(layer.candidates), entries, layer.searched, layer.default))
-    return LookupTable(layers=tuple(layers), **_estimated_header(estimator, plan, uncounted))
-
-
-def estimate_operator_table(estimator: LayerEstimator, plan: OperatorPlan) -> OperatorTable:
-    """Estimate every operator of a plan, and put the estimates into a table of the estimator's platform.
-
-    Parameters
-    ----------
-    estimator : LayerEstimator
-        What says what an operator costs.
-    plan : OperatorPlan
-        Networks of the space that cover its operators.
-
-    Raises
-    ------
-    InvalidValueError
-        If the estimator cannot be taken apart by operator.
-    MissingEntryError
-        If it does not know an operator.
-    """
-    _check_estimator(estimator)
-    ops = dict.fromkeys(item.op for network in plan.networks for item in network.trace.operators)
-    found: dict[OpSpec, Estimate] = {op: estimator.estimate_op(op) for op in ops}
-    entries = tuple(OperatorEntry(cost.value, cost.low, cost.high, op) for op, cost in found.items())
-    uncounted = [name for cost in found.values() for name in cost.missing]
-    return OperatorTable(entries=entries, coverage=plan.coverage, **_estimated_header(estimator, plan, uncounted))
-
-
-def _estimated_header(
-    estimator: LayerEstimator, plan: MeasurePlan | OperatorPlan, uncounted: list[str]
-) -> dict[str, Any]:
-    return {
-        "space": plan.space,
-        "platform": estimator.platform,
-        "input_shape": plan.input_shape,
-        "metric": estimator.metric,
-        "calibration": estimator.calibration,
-        "residency": estimator.residency,
-        "network_error": estimator.network_error or None,
-        "remarks": _estimated_remarks(estimator, uncounted),
-    }
-
-
-def _check_estimator(estimator: object) -> None:
-    if not isinstance(estimator, LayerEstimator):
-        raise InvalidValueError(f"{estimator!r} estimates whole networks and cannot be taken apart by layer.")
-
-
-def _estimated_remarks(estimator: LayerEstimator, uncounted: list[str]) -> tuple[str, ...]:
-    names = list(dict.fromkeys(uncounted))
-    remarks = [f"Estimated by {type(estimator).__name__} and not measured."]
-    if names:
-        remarks.append(f"Not known to the estimator as asked: {listed(names)}.")
-    return tuple(remarks)
-
-
-def nearest_entry(op: OpSpec | None, entries: Iterable[AnyEntry]) -> AnyEntry | None:
-    """Return the entry whose operator is most alike: of the same kind if there is one, and of the closest counts."""
-    alike = [entry for entry in entries if entry.op is not None and entry.features is not None]
-    if op is None or not alike:
+def nearest_entry(op: OpSpec | None, entries: Iterable[Entry]) -> Entry | None:
+    """Return the entry whose operator is nearest: of the same kind if there is one, and of the closest counts."""
+    counted = [entry for entry in entries if entry.features is not None]
+    if op is None or not counted:
         return None
     wanted = work_of(op)[0]
 
-    def distance(entry: AnyEntry) -> tuple[bool, float]:
+    def distance(entry: Entry) -> tuple[bool, float]:
         have = entry.features
-        logs = (abs(math.log((getattr(wanted, n) + 1) / (getattr(have, n) + 1))) for n in _ALIKE_BY)
+        logs = (abs(math.log((getattr(wanted, n) + 1) / (getattr(have, n) + 1))) for n in _NEAR_BY)
         return entry.op is None or entry.op.kind != op.kind, sum(logs)
 
-    return min(alike, key=distance)
+    return min(counted, key=distance)

@@ -131,11 +131,11 @@ def cost_of_space(
     plan = plan_of(space, example_inputs)
     if isinstance(estimator, Distillation):
         cost = estimator.cost
-    elif plan is not None and isinstance(estimator, TableEstimator):
+    elif plan is not None and isinstance(estimator, TableEstimator) and estimator.table.layers:
         cost = estimator.cost_of_plan(plan)
     elif plan is not None and isinstance(estimator, LayerEstimator):
         cost = additive_cost(estimator, plan)
-    elif isinstance(estimator, TableEstimator):
+    elif isinstance(estimator, TableEstimator) and estimator.table.layers:
         _check_table(estimator, space, example_inputs)
         cost = estimator.cost
     elif isinstance(estimator, LayerEstimator):

@@ -9,7 +9,7 @@ from ._predictors import (
     draw_sizes,
 )
 from ._search import ACCURACY, ParetoPoint, SearchPicture, draw_pareto, draw_search, pareto_front
-from ._tables import draw_comparison, draw_operator_table, draw_table, draw_validation, plot
+from ._tables import draw_comparison, draw_table, draw_validation, plot
 
 __all__ = [
     "ACCURACY",
@@ -22,7 +22,6 @@ __all__ = [
     "draw_graph_predictor",
     "draw_kernels",
     "draw_operator_profile",
-    "draw_operator_table",
     "draw_pareto",
     "draw_portable",
     "draw_predictions",

@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 
 from nni_latency.analysis import ModelAnalysis
 from nni_latency.errors import InvalidValueError
-from nni_latency.estimators import OperatorTableEstimator
+from nni_latency.estimators import TableEstimator
 from nni_latency.operators import family_of
 from nni_latency.plots._canvas import BLUE, DARK, GREY, VERMILION, draw_drift, draw_ideal, logarithmic, plain, save_png
-from nni_latency.tables import LookupTable, OperatorTable, TableComparison
+from nni_latency.tables import LookupTable, TableComparison
 from nni_latency.units import METRICS, format_percent, number_of
 from nni_latency.validation import NetworkResult, Validation
 
@@ -31,7 +31,10 @@ _NAMED, _LINE = 60, 130
 
 
 def draw_table(table: LookupTable, out: str | Path) -> Path:
-    """Draw a table as PNG: costs by layer and candidate, half-widths of the intervals, and the drift.
+    """Draw a table as PNG: its costs, how well they are known, and the drift.
+
+    With layers, costs by layer and candidate and the half-widths of their intervals; of operators, the measured
+    networks against the sums of their operators, and the operators by family.
 
     Parameters
     ----------
@@ -46,20 +49,29 @@ def draw_table(table: LookupTable, out: str | Path) -> Path:
         If it cannot be written.
     """
     measured = bool(table.drift)
-    figure = Figure(figsize=(12 if measured else 7, 0.24 * len(table.searched) + 2.2), layout="constrained")
+    height = 0.24 * len(table.searched) + 2.2 if table.layers else 5.5
+    figure = Figure(figsize=(12 if measured else 7, height), layout="constrained")
     figure.suptitle(f"{table.metric} of {table.space.name} on {table.platform.id}", fontsize=11)
-    if measured:
-        grid = figure.add_gridspec(2, 2, width_ratios=(3, 2))
-        draw_costs(figure.add_subplot(grid[:, 0]), table)
-        _draw_intervals(figure.add_subplot(grid[0, 1]), table)
-        draw_drift(figure.add_subplot(grid[1, 1]), table.drift)
-    else:
+    if not measured:
         draw_costs(figure.subplots(), table)
+        return save_png(figure, out)
+    grid = figure.add_gridspec(2, 2, width_ratios=(3, 2))
+    left, above, below = (figure.add_subplot(grid[place]) for place in ((slice(None), 0), (0, 1), (1, 1)))
+    if table.layers:
+        draw_costs(left, table)
+        _draw_intervals(above, table)
+    else:
+        _draw_networks(left, table)
+        _draw_families(above, table)
+    draw_drift(below, table.drift)
     return save_png(figure, out)
 
 
 def draw_costs(axes: Any, table: LookupTable) -> None:
-    """Draw costs by layer and candidate."""
+    """Draw costs by layer and candidate; of operators by family."""
+    if not table.layers:
+        _draw_families(axes, table)
+        return
     names = list(dict.fromkeys(choice for layer in table.searched for choice in layer.choices))
     factor, unit = METRICS[table.metric].shown
     costs = _costs(table, names) * factor
@@ -114,34 +126,8 @@ def _draw_intervals(axes: Any, table: LookupTable) -> None:
     plain(axes)
 
 
-def draw_operator_table(table: OperatorTable, out: str | Path) -> Path:
-    """Draw a table of operators as PNG: measured networks against what their entries add up to, families, drift.
-
-    Parameters
-    ----------
-    table : OperatorTable
-        What to draw.
-    out : str or Path
-        The file.
-
-    Raises
-    ------
-    OutputError
-        If it cannot be written.
-    """
-    figure = Figure(figsize=(12, 5.5), layout="constrained")
-    grid = figure.add_gridspec(2, 2, height_ratios=(2, 1))
-    figure.suptitle(
-        f"{table.space.name}: {number_of(len(table.entries), 'operator')} on {table.platform.id}", fontsize=11
-    )
-    _draw_networks(figure.add_subplot(grid[:, 0]), table)
-    draw_families(figure.add_subplot(grid[0, 1]), table)
-    draw_drift(figure.add_subplot(grid[1, 1]), table.drift)
-    return save_png(figure, out)
-
-
-def _draw_networks(axes: Any, table: OperatorTable) -> None:
-    estimator = OperatorTableEstimator(table)
+def _draw_networks(axes: Any, table: LookupTable) -> None:
+    estimator = TableEstimator(table)
     factor, unit = METRICS[table.metric].shown
     measured = [network.value * factor for network in table.networks]
     summed = [estimator.of_sum(network.entries) * factor for network in table.networks]
@@ -153,12 +139,12 @@ def _draw_networks(axes: Any, table: OperatorTable) -> None:
     plain(axes)
 
 
-def draw_families(axes: Any, table: OperatorTable) -> None:
-    """Draw the costs of all operators, a line a family."""
+def _draw_families(axes: Any, table: LookupTable) -> None:
     factor, unit = METRICS[table.metric].shown
     values: dict[str, list[float]] = defaultdict(list)
-    for entry in table.entries:
-        values[family_of(entry.op)].append(entry.value * factor)
+    for entry in table.operators:
+        if entry.op:
+            values[family_of(entry.op)].append(entry.value * factor)
     names = sorted(values, key=lambda name: max(values[name]))
     for row, name in enumerate(names):
         axes.plot(values[name], [row] * len(values[name]), "|", color=BLUE, markersize=7)
@@ -317,7 +303,7 @@ def plot(thing: Any, axes: Any = None) -> Any:
 
     Parameters
     ----------
-    thing : LookupTable, OperatorTable, ModelAnalysis or Validation
+    thing : LookupTable, ModelAnalysis or Validation
         What to draw.
     axes : matplotlib.axes.Axes, optional
         Where to; by default those of a new figure of `matplotlib.pyplot`, which a notebook shows.
@@ -353,7 +339,6 @@ def _draw_blocks(axes: Any, analysis: ModelAnalysis) -> None:
 
 _DRAWN: dict[type, Callable[[Any, Any], None]] = {
     LookupTable: draw_costs,
-    OperatorTable: draw_families,
     ModelAnalysis: _draw_blocks,
     Validation: draw_scatter,
 }

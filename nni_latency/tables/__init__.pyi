@@ -13,15 +13,14 @@ from ._arithmetic import (
 from ._builder import build_table, rebuild_table, write_table
 from ._building import METERED, Measured, Measuring, MeasuringOptions, StoreSource, as_store, check_new, new_file
 from ._comparison import TableComparison, compare_tables
+from ._entries import UNKNOWN, Entry, MeasuredNetwork, TableLayer, named_operators
 from ._header import CostDocument, CountedDocument, HeaderDocument, SpaceDocument, TableHeader, counts_content
 from ._known_costs import CachedCost, KnownCosts
 from ._layer_schedule import LayerSchedule, candidate_subjects
-from ._lookup_table import Entry, LookupTable, TableLayer, table_schema
+from ._lookup_table import LookupTable, table_schema
 from ._machine import Locations, Residency, fit_residency, locate
 from ._networks import NetworkMeasurements, NetworkTimes, measure_networks, reference_networks
-from ._operator_builder import build_operator_table, check_operator_metric, check_sees_calls
-from ._operator_entries import OperatorEntry, OperatorSamples
-from ._operator_table import UNKNOWN, MeasuredNetwork, OperatorTable, named_operators, operator_table_schema
+from ._operators import OperatorSamples, Place, check_operators, operator_entries
 from ._plan import (
     HEAD_ONLY,
     OPERATORS,
@@ -70,10 +69,9 @@ __all__ = [
     "NetworkMeasurements",
     "NetworkSource",
     "NetworkTimes",
-    "OperatorEntry",
     "OperatorPlan",
     "OperatorSamples",
-    "OperatorTable",
+    "Place",
     "PlanCandidate",
     "PlanLayer",
     "PlannedNetwork",
@@ -88,12 +86,10 @@ __all__ = [
     "TableLayer",
     "as_store",
     "as_throughput",
-    "build_operator_table",
     "build_table",
     "candidate_subjects",
     "check_new",
-    "check_operator_metric",
-    "check_sees_calls",
+    "check_operators",
     "compare_tables",
     "count_table",
     "counts_content",
@@ -110,7 +106,7 @@ __all__ = [
     "network_plan",
     "network_powers",
     "new_file",
-    "operator_table_schema",
+    "operator_entries",
     "rebuild_table",
     "reference_networks",
     "scale_table",

@@ -6,17 +6,16 @@ import contextlib
 import math
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any, Literal, get_args
 
 import nni_latency.measurement as measurement
 from nni_latency.errors import InvalidValueError, MeasurementError, MismatchError, UnknownNameError, listed
 from nni_latency.platforms import Platform, check_same_platform
-from nni_latency.tables._lookup_table import Entry, LookupTable, TableLayer
-from nni_latency.tables._operator_table import OperatorTable
+from nni_latency.tables._entries import Entry, TableLayer
+from nni_latency.tables._lookup_table import LookupTable
 from nni_latency.tables._plan import MeasurePlan
 from nni_latency.units import COUNTED_METRICS, combination_of, format_percent, number_of
 
-AnyTable = TypeVar("AnyTable", bound=LookupTable | OperatorTable)
 Conflict = Literal["error", "first", "last", "mean"]
 
 CONFLICTS: tuple[Conflict, ...] = get_args(Conflict)
@@ -28,12 +27,12 @@ _SPEED = 0.05
 WEIGHTED = "weighted"
 
 
-def scale_table(table: AnyTable, factor: float) -> AnyTable:
+def scale_table(table: LookupTable, factor: float) -> LookupTable:
     """Multiply the cost of every network by a factor.
 
     Parameters
     ----------
-    table : LookupTable or OperatorTable
+    table : LookupTable
         The table.
     factor : float
         By how much.
@@ -52,18 +51,18 @@ def scale_table(table: AnyTable, factor: float) -> AnyTable:
     if not 0 < factor < float("inf"):
         raise InvalidValueError(f"The 'factor' of a table must be a positive, finite number. Got {factor!r}.")
     slower = combination_of(table.metric).counted(factor)
-    rest: dict[str, Any] = {
-        "residency": table.residency and table.residency.scaled(slower),
-        "remarks": (*table.remarks, f"Scaled by {factor:g}."),
-    }
-    if isinstance(table, OperatorTable):
-        rest["networks"] = tuple(network.scaled(factor) for network in table.networks)
-    elif table.reference is not None and table.metric in ("latency", "throughput"):
-        rest["reference"] = table.reference * slower
-    return table.with_entries(lambda entry: entry.scaled(factor), **rest)  # type: ignore[return-value]
+    # The reference network tells how fast the machine was, by its time.
+    by = slower if table.metric in ("latency", "throughput") else 1.0
+    return table.with_entries(
+        lambda entry: entry.scaled(factor),
+        residency=table.residency and table.residency.scaled(slower),
+        networks=tuple(network.scaled(factor) for network in table.networks),
+        reference=table.reference and table.reference * by,
+        remarks=(*table.remarks, f"Scaled by {factor:g}."),
+    )
 
 
-def fold_calibration(table: AnyTable) -> AnyTable:
+def fold_calibration(table: LookupTable) -> LookupTable:
     """Return a table of calibration 1 whose networks cost the same: its entries are multiplied by the calibration."""
     return replace(_at_calibration(table, 1.0), calibration=1.0)
 
@@ -93,6 +92,7 @@ def subset_table(
     >>> subset_table(table, choices=["x"]).missing
     (('a', 'y'),)
     """
+    table.check_layers("Keeping some entries")
     for wanted in layers or ():
         table[wanted]
     known = list(dict.fromkeys(choice for layer in table.layers for choice in layer.choices))
@@ -138,6 +138,8 @@ def merge_tables(tables: Sequence[LookupTable], *, conflict: Conflict = "error")
     if len(tables) < 2:
         raise InvalidValueError(f"At least two tables can be merged. Got {len(tables)}.")
     first = tables[0]
+    for table in tables:
+        table.check_layers("Merging")
     for number, other in enumerate(tables[1:], 2):
         _check_alike(first, other, number)
     levelled = [first, *(_at_calibration(other, first.calibration) for other in tables[1:])]
@@ -179,10 +181,10 @@ def _outline(layer: TableLayer) -> tuple[str, tuple[str, ...], bool, str | None]
     return layer.name, layer.choices, layer.searched, layer.default
 
 
-def _at_calibration(table: AnyTable, calibration: float) -> AnyTable:
+def _at_calibration(table: LookupTable, calibration: float) -> LookupTable:
     """Return a table whose networks cost the same at another calibration."""
     factor = combination_of(table.metric).footing(table.calibration / calibration)
-    return table if factor == 1 else table.with_entries(lambda entry: entry.scaled(factor))  # type: ignore[return-value]
+    return table if factor == 1 else table.with_entries(lambda entry: entry.scaled(factor))
 
 
 def _merged_layer(index: int, tables: Sequence[LookupTable], conflict: Conflict, clashes: list[str]) -> TableLayer:
@@ -266,6 +268,7 @@ def weigh_tables(tables: Sequence[LookupTable], weights: Sequence[float]) -> Loo
         )
     first = tables[0]
     for table in tables:
+        table.check_layers("A weighted sum")
         if not combination_of(table.metric).has_expectation:
             raise InvalidValueError(f"The {table.metric} of layers does not add up, so it has no weighted sum.")
         check_same_platform(first.platform, table.platform, "A weighted sum")
@@ -331,7 +334,7 @@ def count_table(plan: MeasurePlan, metric: str, platform: Platform) -> LookupTab
                 count = float(_count(metric, module, inputs))
                 outputs = _run(module, inputs) if outputs is None else outputs
             entries[name] = Entry(count, count, count, op=candidate.op)
-        layers.append(TableLayer(layer.name, tuple(layer.candidates), entries, layer.searched, layer.default))
+        layers.append(TableLayer.of_plan(layer, entries))
         inputs = outputs
     return LookupTable(
         space=plan.space, platform=platform, layers=tuple(layers), input_shape=plan.input_shape, metric=metric
@@ -365,7 +368,7 @@ def _naming(what: str, layer: str, name: str) -> Iterator[None]:
     """Say which candidate it was that failed."""
     try:
         yield
-    except Exception as error:  # a stranger's module may raise anything
+    except Exception as error:  # code of others may raise anything
         raise MeasurementError(f"Cannot {what} {layer}:{name}: {type(error).__name__}: {error}") from error
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Unpack
 
 from nni_latency.errors import InvalidValueError, MissingEntryError
-from nni_latency.measurement import Protocol, Store, StoredCampaign
+from nni_latency.measurement import NetworkSchedule, Protocol, Store, StoredCampaign
 from nni_latency.measurement.runtimes import Runtime
 from nni_latency.operators import features_of
 from nni_latency.platforms import Platform
@@ -25,16 +26,15 @@ from nni_latency.tables._building import (
 )
 from nni_latency.tables._layer_schedule import LayerSchedule
 from nni_latency.tables._lookup_table import LookupTable
-from nni_latency.tables._operator_builder import stored_operator_table
-from nni_latency.tables._operator_table import OperatorTable
-from nni_latency.tables._plan import MeasurePlan
+from nni_latency.tables._operators import check_operators, operator_schedule, operators_table
+from nni_latency.tables._plan import MeasurePlan, OperatorPlan
 from nni_latency.tables._solved import BatchSchedule, prior_of, solve_batches, solved_table
 from nni_latency.tables._solving import metered_table
 from nni_latency.tables._summary import summarise
 
 
 def build_table(
-    plan: MeasurePlan,
+    plan: MeasurePlan | OperatorPlan,
     runtime: Runtime,
     protocol: Protocol,
     out: str | Path,
@@ -43,16 +43,18 @@ def build_table(
     overwrite: bool = False,
     **how: Unpack[MeasuringOptions],
 ) -> LookupTable:
-    """Measure every candidate of a plan in context and write the table.
+    """Measure every candidate, or every operator, of a plan in context and write the table.
 
     Each round runs whole networks that together hold every candidate of every layer once, and times every layer inside
-    them. A runtime that compiles whole networks is timed from the outside, and the entries are solved for. Every visit
-    is in the store before the next begins: a build that is stopped at any moment is resumed by the same call.
+    them. A runtime that compiles whole networks is timed from the outside, and the entries are solved for. Of a space
+    without layers, every operator is timed inside the networks of the plan. Every visit is in the store before the next
+    begins: a build that is stopped at any moment is resumed by the same call.
 
     Parameters
     ----------
-    plan : MeasurePlan
-        What to measure.
+    plan : MeasurePlan or OperatorPlan
+        What to measure: the candidates of layers, or networks that cover the operators of a space; see
+        `nni_latency.spaces.operator_plan`.
     runtime : Runtime
         What executes it; its platform goes into the table.
     protocol : Protocol
@@ -60,7 +62,8 @@ def build_table(
     out : str or Path
         Where the table goes.
     metric : {"latency", "throughput", "energy", "power"}, default="latency"
-        What the table holds of what was measured. Energy [J] and power [W] need a meter among ``meters``.
+        What the table holds of what was measured. Energy [J] and power [W] need a meter among ``meters``; a table of
+        operators holds latency or energy.
     overwrite : bool, default=False
         Replace a finished table.
     **how
@@ -77,14 +80,34 @@ def build_table(
     OutputError
         If the table or a record cannot be written.
     InvalidValueError
-        If there is a table already and `overwrite` is false, or the attributes of an operator do not fit its kind.
+        If there is a table already and `overwrite` is false, the budget is too small for one round, the metric is
+        another one or needs a meter, or the attributes of an operator do not fit its kind.
     BusyError
         If another process builds this table.
     MismatchError
         If runtime and protocol differ in threads.
     MeasurementError
-        If no candidate of a layer can be run, or the clock does not work.
+        If no candidate of a layer can be run, the clock does not work, or the runtime has no operators that could be
+        timed.
     """
+    measuring = Measuring(runtime, protocol, **how)
+    if isinstance(plan, OperatorPlan):
+        check_operators(runtime, metric)
+    else:
+        _check_candidates(plan, metric)
+    check_metered(metric, measuring.meters)
+    with new_file(out, overwrite=overwrite) as target:
+        if isinstance(plan, OperatorPlan):
+            table = _operators_table(plan, measuring, metric)
+        else:
+            derive = _layers_table if runtime.supports_layer_timing else solved_table
+            table = derive(plan, measuring, metric if metric in METERED else "latency")
+        table = as_throughput(table) if metric == "throughput" else table
+        table.save(target)
+        return table
+
+
+def _check_candidates(plan: MeasurePlan, metric: str) -> None:
     if metric not in ("latency", "throughput", *METERED):
         raise InvalidValueError(
             f"Measured are latency, throughput, energy and power. Got {metric!r}; memory is counted by count_table."
@@ -93,14 +116,6 @@ def build_table(
         for candidate in layer.candidates.values():
             # What does not fit its kind is reported now, and not after all the measuring.
             features_of(candidate.op)
-    measuring = Measuring(runtime, protocol, **how)
-    check_metered(metric, measuring.meters)
-    derive = _layers_table if runtime.supports_layer_timing else solved_table
-    with new_file(out, overwrite=overwrite) as target:
-        table = derive(plan, measuring, metric if metric in METERED else "latency")
-        table = as_throughput(table) if metric == "throughput" else table
-        table.save(target)
-        return table
 
 
 def write_table(table: LookupTable, out: str | Path, *, overwrite: bool = False) -> LookupTable:
@@ -126,6 +141,21 @@ def _layers_table(plan: MeasurePlan, measuring: Measuring, metric: str) -> Looku
     return measured.mark(table if metric == "latency" else metered_table(table, schedule, metric))
 
 
+def _operators_table(plan: OperatorPlan, measuring: Measuring, metric: str) -> LookupTable:
+    """Time the operators inside the networks of a plan."""
+    schedule = operator_schedule(plan, measuring.protocol, isolated=measuring.benches.isolated)
+    samples = [dict(network.sample) for network in plan.networks]
+    measured = measuring.run(schedule, space_content(plan.space, plan.input_shape, samples))
+    specifications = {key: subject.specification for key, subject in schedule.networks.items()}
+    header = {
+        "space": plan.space,
+        "platform": measuring.runtime.platform,
+        "input_shape": plan.input_shape,
+        "operator_coverage": plan.coverage,
+    }
+    return measured.mark(operators_table(schedule, specifications, metric, **header))
+
+
 def table_of(schedule: LayerSchedule, platform: Platform) -> LookupTable:
     """Derive the table of what a schedule has observed."""
     return summarise(
@@ -147,24 +177,22 @@ def plan_content(plan: MeasurePlan) -> dict[str, Any]:
     return space_content(plan.space, plan.input_shape, candidates)
 
 
-def rebuild_table(
-    table: LookupTable | OperatorTable, plan: Callable[[], MeasurePlan], store: Store
-) -> LookupTable | OperatorTable:
+def rebuild_table(table: LookupTable, plan: Callable[[], MeasurePlan], store: Store) -> LookupTable:
     """Derive a table again from the raw samples of its campaign. Nothing is measured.
 
     Parameters
     ----------
-    table : LookupTable or OperatorTable
+    table : LookupTable
         Names its campaign.
     plan : callable
-        Makes the measure plan of the table's space; it is needed for lookup tables alone.
+        Makes the measure plan of the table's space; it is not called for a table of operators.
     store : Store
         Where the records are.
 
     Returns
     -------
-    LookupTable or OperatorTable
-        Of the same kind and metric, by today's statistics.
+    LookupTable
+        Of the same metric, by today's statistics.
 
     Raises
     ------
@@ -173,14 +201,14 @@ def rebuild_table(
     """
     campaign = _campaign_of(table, store)
     measured = Measured.of(campaign)
-    if isinstance(table, OperatorTable):
-        return measured.mark(stored_operator_table(campaign, table))
-    rebuilt = measured.mark(_rebuilt_lookup_table(campaign, plan(), store))
+    if table.operators:
+        return measured.mark(_rebuilt_operators(campaign, table))
+    rebuilt = measured.mark(_rebuilt_layers(campaign, plan(), store))
     rebuilt = replace(rebuilt, protocol=table.protocol)
     return as_throughput(rebuilt) if table.metric == "throughput" else rebuilt
 
 
-def _campaign_of(table: LookupTable | OperatorTable, store: Store) -> StoredCampaign:
+def _campaign_of(table: LookupTable, store: Store) -> StoredCampaign:
     if not table.campaign:
         raise MissingEntryError(
             "The table names no campaign, so its raw samples are not known. Only tables that were measured with a "
@@ -195,7 +223,19 @@ def _campaign_of(table: LookupTable | OperatorTable, store: Store) -> StoredCamp
     return found
 
 
-def _rebuilt_lookup_table(campaign: StoredCampaign, plan: MeasurePlan, store: Store) -> LookupTable:
+def _rebuilt_operators(campaign: StoredCampaign, table: LookupTable) -> LookupTable:
+    """Make a table of operators again; what was not measured stays as in the earlier table."""
+    order = [json.dumps(dict(network.sample)) for network in table.networks]
+    keys = sorted(campaign.subjects, key=lambda key: order.index(key) if key in order else len(order))
+    schedule = NetworkSchedule([], campaign.header.protocol)
+    schedule.replay(campaign.records, campaign.failures)
+    header = {name: getattr(table, name) for name in ("space", "input_shape", "operator_coverage")}
+    specifications = {key: campaign.subjects[key]["specification"] for key in keys}
+    platform = campaign.header.platform
+    return operators_table(schedule, specifications, table.metric, platform=platform, **header)
+
+
+def _rebuilt_layers(campaign: StoredCampaign, plan: MeasurePlan, store: Store) -> LookupTable:
     protocol, platform = campaign.header.protocol, campaign.header.platform
     if campaign.header.kind == BatchSchedule.kind:
         prior, failed = prior_of(plan, campaign, store)

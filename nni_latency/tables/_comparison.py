@@ -12,9 +12,6 @@ import scipy
 from nni_latency.errors import MismatchError
 from nni_latency.tables._arithmetic import fold_calibration
 from nni_latency.tables._lookup_table import LookupTable
-from nni_latency.tables._operator_table import OperatorTable
-
-AnyTable = LookupTable | OperatorTable
 
 
 @dataclass(frozen=True)
@@ -23,7 +20,7 @@ class TableComparison:
 
     Parameters
     ----------
-    first, second : LookupTable or OperatorTable
+    first, second : LookupTable
         The tables, with their calibration multiplied in.
     costs : mapping of str to mapping
         ``{layer: {choice: (cost in the first, cost in the second)}}`` of the candidates that both have; of tables of
@@ -40,8 +37,8 @@ class TableComparison:
     1.0
     """
 
-    first: AnyTable
-    second: AnyTable
+    first: LookupTable
+    second: LookupTable
     costs: Mapping[str, Mapping[str, tuple[float, float]]]
     only_first: tuple[tuple[str, str], ...]
     only_second: tuple[tuple[str, str], ...]
@@ -87,12 +84,12 @@ class TableComparison:
         return float(scipy.stats.spearmanr(firsts, seconds).statistic)
 
 
-def compare_tables(first: AnyTable, second: AnyTable) -> TableComparison:
+def compare_tables(first: LookupTable, second: LookupTable) -> TableComparison:
     """Compare two tables. They may be of different platforms; that is what a comparison is for.
 
     Parameters
     ----------
-    first, second : LookupTable or OperatorTable
+    first, second : LookupTable
         Tables of one metric, with candidates in common by layer and name.
 
     Raises
@@ -102,7 +99,7 @@ def compare_tables(first: AnyTable, second: AnyTable) -> TableComparison:
     """
     if first.metric != second.metric:
         raise MismatchError(f"A table of {first.metric} cannot be compared with one of {second.metric}.")
-    folded: list[AnyTable] = [fold_calibration(table) for table in (first, second)]
+    folded: list[LookupTable] = [fold_calibration(table) for table in (first, second)]
     mine, theirs = (_costs(table) for table in folded)
     common = _common(mine, theirs)
     if not common:
@@ -123,7 +120,7 @@ def compare_tables(first: AnyTable, second: AnyTable) -> TableComparison:
     )
 
 
-def _costs(table: AnyTable) -> dict[tuple[str, str], float]:
+def _costs(table: LookupTable) -> dict[tuple[str, str], float]:
     return {place: entry.value for place, entry in table.places()}
 
 
@@ -137,10 +134,10 @@ def _common(
     return found
 
 
-def _few(table: AnyTable) -> str:
+def _few(table: LookupTable) -> str:
     names = list(dict.fromkeys(layer for (layer, _), _ in table.places()))
     return f"{', '.join(names[:3])}{' ...' if len(names) > 3 else ''}"
 
 
-def _shape(table: AnyTable) -> str:
+def _shape(table: LookupTable) -> str:
     return "x".join(map(str, table.input_shape))

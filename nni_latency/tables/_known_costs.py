@@ -19,10 +19,9 @@ from nni_latency.measurement import (
     Summary,
     quantile,
 )
-from nni_latency.operators import parse_op_keys
 from nni_latency.platforms import Platform
-from nni_latency.tables._operator_builder import reference_of
-from nni_latency.tables._operator_entries import OperatorEntry, OperatorSamples, Place, operator_entries
+from nni_latency.tables._entries import Entry
+from nni_latency.tables._operators import OperatorSamples, Place, operator_entries, reference_of
 
 #: Kinds of campaigns that measure operators inside networks, and those that measure one alone.
 IN_NETWORKS, ALONE = ("operators", "on-demand"), "alone"
@@ -53,7 +52,7 @@ class CachedCost(Cost):
 class _Index:
     """What the campaigns say by one statistic; all times are over that of the reference operator."""
 
-    operators: dict[str, OperatorEntry] = field(default_factory=dict)
+    operators: dict[str, Entry] = field(default_factory=dict)
     alone: dict[str, list[Summary]] = field(default_factory=dict)
     networks: dict[str, list[Summary]] = field(default_factory=dict)
 
@@ -142,8 +141,7 @@ class KnownCosts:
                 _add_alone(index, campaign, protocol)
             else:
                 places += _add_networks(index, campaign, protocol)
-        ops = {key: parse_op_keys(key)[0] for key in dict.fromkeys(place.op_key for place in places)}
-        index.operators = operator_entries(ops, places) if places else {}
+        index.operators = operator_entries(places) if places else {}
         return index
 
     def _pooled(self, found: list[Summary], *, alone: bool = False) -> CachedCost:

@@ -1,168 +1,62 @@
-"""`LookupTable`: the measured candidates of a space on one platform, with its layers, entries and file format."""
+"""`LookupTable`: what the candidates or operators of a space cost on one platform, and its file format."""
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
-from pydantic import Field, PositiveFloat, model_validator
+from pydantic import Field, PositiveFloat
 
-from nni_latency.costs import Cost
-from nni_latency.documents import DocumentFormat, Operator, ShapeTuple, StrictDocument
-from nni_latency.errors import FileFormatError, InvalidValueError, LatencyError, UnknownNameError
-from nni_latency.notebook import heat_map
-from nni_latency.operators import Features, OpSpec, features_of
+from nni_latency.documents import DocumentFormat, ShapeTuple, line
+from nni_latency.errors import InvalidValueError, UnknownNameError
+from nni_latency.files import naming
+from nni_latency.notebook import bar_chart, heat_map
+from nni_latency.operators import OpSpec, family_of, features_of
 from nni_latency.platforms import Platform
-from nni_latency.tables._header import CountedDocument, HeaderDocument, SpaceTable, counts_content
+from nni_latency.tables._entries import Entry, MeasuredNetwork, TableLayer
+from nni_latency.tables._header import HeaderDocument, SpaceTable
 from nni_latency.tables._layer_schedule import NEGLIGIBLE
-from nni_latency.tables._plan import UNKNOWN_SPACE, PlanLayer, SpaceReference, measure_plan_of
-from nni_latency.units import METRIC_UNITS, METRICS, cost_row, number_of
+from nni_latency.tables._plan import UNKNOWN_SPACE, SpaceReference, measure_plan_of
+from nni_latency.units import METRIC_UNITS, METRICS, cost_row, format_metric, number_of
 
+#: Operators that a notebook shows.
+_DRAWN = 20
 
-@dataclass(frozen=True)
-class Entry(Cost):
-    """What one candidate of one layer costs. Immutable.
-
-    Parameters
-    ----------
-    value, low, high : float
-        Cost and its interval, in the unit of the table's metric.
-    n_samples, n_dropped : int
-        Samples behind it, and how many of them were trimmed away; 0 for numbers from elsewhere.
-    op : OpSpec or None
-        The operator, where it is known.
-
-    Raises
-    ------
-    InvalidValueError
-        If the value is negative or not finite, or lies outside its interval.
-    """
-
-    n_samples: int = 0
-    n_dropped: int = 0
-    op: OpSpec | None = None
-
-    _finite = True
-
-    @property
-    def features(self) -> Features | None:
-        """Features of the operator, where it is known."""
-        return None if self.op is None else features_of(self.op)
-
-    @classmethod
-    def _joined(cls, parts: Sequence[Entry], value: float, low: float, high: float) -> Entry:
-        n_samples, n_dropped = sum(part.n_samples for part in parts), sum(part.n_dropped for part in parts)
-        return cls(value, low, high, n_samples, n_dropped, parts[0].op)
-
-
-@dataclass(frozen=True)
-class TableLayer:
-    """One layer of a table.
-
-    Parameters
-    ----------
-    name : str
-        Label of the layer in the space.
-    choices : tuple of str
-        Every candidate of the space, in the order of its indices, measured or not.
-    entries : mapping of str to Entry
-        The candidates that have a cost.
-    searched : bool, default=True
-        Whether the space chooses.
-    default : str or None
-        Candidate of a fixed layer.
-    failures : mapping of str to str
-        Candidates that could not be measured, each with the reason.
-    """
-
-    name: str
-    choices: tuple[str, ...]
-    entries: Mapping[str, Entry]
-    searched: bool = True
-    default: str | None = None
-    failures: Mapping[str, str] = field(default_factory=dict)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.entries)
-
-    def __getitem__(self, choice: str) -> Entry:
-        """Return the entry of one candidate; `UnknownNameError` if it has none."""
-        if choice not in self.entries:
-            raise UnknownNameError.of(f"entry of {self.name!r}", choice, list(self.entries))
-        return self.entries[choice]
-
-    @property
-    def missing(self) -> tuple[str, ...]:
-        """Candidates without an entry."""
-        return tuple(choice for choice in self.choices if choice not in self.entries)
-
-    @classmethod
-    def of_plan(cls, layer: PlanLayer) -> TableLayer:
-        """Make the layer of a plan, without entries."""
-        return cls(layer.name, tuple(layer.candidates), {}, layer.searched, layer.default)
-
-    def as_json(self) -> str:
-        """Return the layer as JSON, one line an entry."""
-        head = {name: getattr(self, name) for name in ("name", "searched", "default", "choices")}
-        entries = ",\n   ".join(
-            f"{json.dumps(choice)}: {json.dumps(_entry_content(entry), allow_nan=False)}"
-            for choice, entry in self.entries.items()
-        )
-        inner = f"{{\n   {entries}\n  }}" if entries else "{}"
-        failures = f', "failures": {json.dumps(dict(self.failures))}' if self.failures else ""
-        return json.dumps(head)[:-1] + f', "entries": {inner}{failures}}}'
-
-    @classmethod
-    def of_document(cls, document: LayerDocument) -> TableLayer:
-        """Make the layer of a file.
-
-        Raises
-        ------
-        FileFormatError
-            If an entry's interval or operator cannot be; the message names it.
-        """
-        entries = {}
-        for choice, item in document.entries.items():
-            try:
-                entries[choice] = _entry(item)
-            except (LatencyError, LookupError, ValueError, TypeError, ArithmeticError) as error:
-                raise FileFormatError(f"layer {document.name!r}, entry {choice!r}: {error}") from error
-        choices = tuple(document.choices)
-        return cls(document.name, choices, entries, document.searched, document.default, document.failures)
-
-
-def _entry_content(entry: Entry) -> dict[str, Any]:
-    content: dict[str, Any] = {
-        name: getattr(entry, name) for name in ("value", "low", "high", "n_samples", "n_dropped")
-    }
-    if entry.op is not None and entry.features is not None:
-        content |= {**counts_content(entry.features), "op": entry.op.as_dict()}
-    return content
-
-
-def _entry(document: EntryDocument) -> Entry:
-    entry = Entry(document.value, document.low, document.high, document.n_samples, document.n_dropped, document.op)
-    # Features are counted anew from the operator, which shows whether its kind and attributes are known.
-    _ = entry.features
-    return entry
+#: Fields of the file besides those of the header: lists with a line an item, and all.
+_LISTS = ("networks", "layers", "operators")
+_FIELDS = ("input_shape", "reference", "operator_coverage", "failures", *_LISTS)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class LookupTable(SpaceTable):
-    """Costs of the candidates of a space on one platform. Immutable.
+    """What the candidates of a space's layers, or its operators, cost on one platform. Immutable.
+
+    A space whose networks are a chain of layers with a few candidates each has an entry for each candidate. Of any
+    other space a covering sample of networks was measured, with every operator timed inside them: its table has an
+    entry for each operator and no layers, and operators that no such network has are predicted from these. Operators
+    that another project has measured make such a table too, of the space "operators".
 
     Parameters
     ----------
-    layers : tuple of TableLayer
-        From the input to the output.
     input_shape : tuple of int
-        Shape of the network's input, batch first.
+        Shape of the networks' input, batch first; of operators from elsewhere the batch size alone.
+    layers : tuple of TableLayer
+        From the input to the output; none in a table of operators.
+    operators : tuple of Entry
+        The operators, each once; none in a table with layers.
+    networks : tuple of MeasuredNetwork
+        The networks that were measured whole for a table of operators; the first one is the reference network.
+    operator_coverage : float, default=1.0
+        Share of the operators of other random networks of the space that have an entry, in [0, 1].
+    failures : mapping of str to str
+        Networks that could not be measured for a table of operators, as JSON, each with the reason.
     reference : float or None
-        Time of the space's reference network [s], which tells how fast the machine was.
+        Cost of the space's reference network, which tells how fast the machine was.
     **header
         What `TableHeader` takes: space, platform, metric, protocol, calibration and so on. The calibration makes up
         for this: lower quartiles of parts add up to less than the lower quartile of the whole, because the parts are
@@ -171,7 +65,8 @@ class LookupTable(SpaceTable):
     Raises
     ------
     InvalidValueError
-        If the table has no layer, a layer twice, or a calibration that is not a positive number.
+        If the table has neither layers nor operators, or both; a layer or an operator twice; or a calibration that is
+        not a positive number.
 
     Examples
     --------
@@ -180,14 +75,23 @@ class LookupTable(SpaceTable):
     (1.0, 0.002)
     """
 
-    layers: tuple[TableLayer, ...]
+    layers: tuple[TableLayer, ...] = ()
+    operators: tuple[Entry, ...] = ()
+    networks: tuple[MeasuredNetwork, ...] = ()
+    operator_coverage: float = 1.0
+    failures: Mapping[str, str] = field(default_factory=dict)
     reference: float | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
         names = [layer.name for layer in self.layers]
-        if not names or len(names) != len(set(names)):
-            raise InvalidValueError(f"The layers of a table must have different names, at least one. Got {names}.")
+        if bool(names) == bool(self.operators) or len(names) != len(set(names)):
+            raise InvalidValueError(
+                "A table has layers of different names, at least one, or operators. Got "
+                f"{number_of(len(self.operators), 'operator')} and the layers {names}."
+            )
+        if len({entry.op.op_key for entry in self.operators if entry.op}) < len(self.operators):
+            raise InvalidValueError("A table of operators must hold every operator once.")
         for (layer, choice), entry in self.places():
             if entry.value == 0 and METRIC_UNITS[self.metric] != "byte":
                 raise InvalidValueError(f"The {self.metric} of {layer!r}: {choice} must be positive. Got 0.")
@@ -245,23 +149,34 @@ class LookupTable(SpaceTable):
         return cls(**header, platform=platform, layers=tuple(layers.values()), metric=metric)
 
     def __repr__(self) -> str:
-        entries = sum(len(layer.entries) for layer in self.layers)
-        counted = f"{number_of(entries, 'entry', 'entries')} of {number_of(len(self.layers), 'layer')}"
+        counted = number_of(len(self.operators), "operator")
+        if self.layers:
+            entries = sum(len(layer.entries) for layer in self.layers)
+            counted = f"{number_of(entries, 'entry', 'entries')} of {number_of(len(self.layers), 'layer')}"
         return f"LookupTable({self.described}, {counted})"
 
     def _repr_html_(self) -> str:
-        factor, unit = METRICS[self.metric].shown
-        cells = {
-            layer.name: {
-                choice: layer.entries[choice].value * factor if choice in layer.entries else None
-                for choice in layer.choices
+        if self.layers:
+            factor, unit = METRICS[self.metric].shown
+            cells = {
+                layer.name: {
+                    choice: layer.entries[choice].value * factor if choice in layer.entries else None
+                    for choice in layer.choices
+                }
+                for layer in self.searched
             }
-            for layer in self.searched
-        }
-        return heat_map(self.described, cells, unit)
+            return heat_map(self.described, cells, unit)
+        costliest = sorted(self.by_op.items(), key=lambda item: -item[1].value)[:_DRAWN]
+        bars = [
+            (", ".join(entry.names) or key, entry.value, format_metric(entry.value, self.metric))
+            for key, entry in costliest
+        ]
+        return bar_chart(
+            f"{self.described}: the {len(bars)} costliest of {number_of(len(self.operators), 'operator')}", bars
+        )
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return a row a candidate, with None for the cost of one without an entry."""
+        """Return a row a candidate, with None for the cost of one without an entry; or a row an operator."""
         return [
             {
                 "layer": layer.name,
@@ -272,11 +187,48 @@ class LookupTable(SpaceTable):
             }
             for layer in self.layers
             for choice in layer.choices
+        ] + [
+            {
+                "operator": key,
+                "names": ", ".join(entry.names),
+                "family": family_of(entry.op),
+                **cost_row(entry, self.metric),
+                "n_samples": entry.n_samples,
+                "n_places": entry.n_places,
+                "n_networks": entry.n_networks,
+            }
+            for key, entry in self.by_op.items()
+            if self.operators and entry.op
         ]
 
     def places(self) -> Iterator[tuple[tuple[str, str], Entry]]:
-        """Go through the entries, each with the name of its layer and its choice."""
-        return (((layer.name, choice), entry) for layer in self.layers for choice, entry in layer.entries.items())
+        """Go through the entries, each with its layer and choice, or with the kind and the key of its operator."""
+        for layer in self.layers:
+            for choice, entry in layer.entries.items():
+                yield (layer.name, choice), entry
+        for entry in self.operators:
+            if entry.op:
+                yield (entry.op.kind, entry.op.op_key), entry
+
+    @property
+    def entries(self) -> list[Entry]:
+        """All entries, in order."""
+        return [entry for _, entry in self.places()]
+
+    @cached_property
+    def by_op(self) -> Mapping[str, Entry]:
+        """What each operator costs by its key: its entry, or the mean of those of several layers."""
+        found: dict[str, list[Entry]] = {}
+        for entry in self.entries:
+            if entry.op is not None:
+                found.setdefault(entry.op.op_key, []).append(entry)
+        return MappingProxyType({key: same[0] if len(same) == 1 else Entry.mean(same) for key, same in found.items()})
+
+    def entries_by_name(self) -> dict[str, Entry]:
+        """Return the entries by ``layer:choice``; of operators by their keys and all names that they have."""
+        if self.layers:
+            return {f"{layer}:{choice}": entry for (layer, choice), entry in self.places()}
+        return {name: entry for key, entry in self.by_op.items() for name in (*entry.names, key)}
 
     def with_entries(self, change: Callable[[Entry], Entry], **fields: Any) -> LookupTable:
         """Return the table with every entry changed, and with other values of `fields`."""
@@ -284,7 +236,14 @@ class LookupTable(SpaceTable):
             replace(layer, entries={choice: change(entry) for choice, entry in layer.entries.items()})
             for layer in self.layers
         )
-        return replace(self, layers=tuple(layers), **fields)
+        return replace(self, layers=tuple(layers), operators=tuple(map(change, self.operators)), **fields)
+
+    def check_layers(self, what: str) -> None:
+        """Raise `InvalidValueError` if this is a table of operators, where `what` needs the layers of a space."""
+        if not self.layers:
+            raise InvalidValueError(
+                f"{what} needs a table with the layers of a space. This is a table of operators, of {self.space.name}."
+            )
 
     @property
     def searched(self) -> tuple[TableLayer, ...]:
@@ -293,7 +252,9 @@ class LookupTable(SpaceTable):
 
     @property
     def coverage(self) -> float:
-        """Share of the candidates that have an entry."""
+        """Share of the candidates, or of the operators of other random networks, that have an entry."""
+        if not self.layers:
+            return self.operator_coverage
         total = sum(len(layer.choices) for layer in self.layers)
         return sum(len(layer.entries) for layer in self.layers) / total if total else 0.0
 
@@ -341,8 +302,14 @@ class LookupTable(SpaceTable):
         OutputError
             If it cannot be written.
         """
-        content = {**self.header_content(), "input_shape": list(self.input_shape), "reference": self.reference}
-        return TABLE.save(path, content, {"layers": (layer.as_json() for layer in self.layers)})
+        fields = {name: getattr(self, name) for name in ("reference", "operator_coverage")}
+        content = {
+            **self.header_content(),
+            "input_shape": list(self.input_shape),
+            **fields,
+            "failures": dict(self.failures),
+        }
+        return TABLE.save(path, content, {name: map(line, getattr(self, name)) for name in _LISTS})
 
     @classmethod
     def load(cls, path: str | Path) -> LookupTable:
@@ -356,13 +323,14 @@ class LookupTable(SpaceTable):
         return TABLE.load(path, cls._of_document)
 
     @classmethod
-    def _of_document(cls, document: TableDocument) -> LookupTable:
-        return cls(
-            **document.header(),
-            layers=tuple(map(TableLayer.of_document, document.layers)),
-            input_shape=document.input_shape,
-            reference=document.reference,
-        )
+    def _of_document(cls, file: TableDocument) -> LookupTable:
+        table = cls(**file.header(), **{name: getattr(file, name) for name in _FIELDS})
+        for name, entry in table.entries_by_name().items():
+            if entry.op is not None:
+                with naming(name):
+                    # Counting shows whether the attributes of an operator fit its kind.
+                    features_of(entry.op)
+        return table
 
 
 _Ops = Mapping[str, Mapping[str, OpSpec]]
@@ -437,44 +405,20 @@ def _hand_entries(layer: str, given: Mapping[Any, float], ops: Mapping[str, OpSp
     return entries
 
 
-class EntryDocument(CountedDocument):
-    """What a candidate costs, and what it computes."""
-
-    n_dropped: int = Field(0, ge=0, description="samples trimmed away")
-    op: Operator | None = None
-
-
-class LayerDocument(StrictDocument):
-    """One layer: its candidates in the order of the space's indices, and the entries of those that have a cost."""
-
-    name: str
-    searched: bool = True
-    default: str | None = None
-    choices: list[str] = Field(min_length=1)
-    entries: dict[str, EntryDocument]
-    failures: dict[str, str] = Field(default_factory=dict, description="candidates that could not be measured, and why")
-
-    @model_validator(mode="after")
-    def _names_are_choices(self) -> LayerDocument:
-        strangers = sorted({*self.entries, *self.failures} - set(self.choices))
-        if strangers:
-            raise ValueError(f"entries {strangers} are not among the choices")
-        both = sorted(set(self.entries) & set(self.failures))
-        if both:
-            raise ValueError(f"{both} have both an entry and a failure")
-        if len(set(self.choices)) != len(self.choices):
-            raise ValueError("the choices must all be different")
-        if self.default is not None and self.default not in self.choices:
-            raise ValueError(f"default {self.default!r} is not among the choices")
-        return self
-
-
 class TableDocument(HeaderDocument):
-    """A lookup table: what the candidates of a space cost on one platform."""
+    """A lookup table: what the candidates or the operators of a space cost on one platform."""
 
-    input_shape: ShapeTuple = Field(description="of the network's input, batch first")
-    reference: PositiveFloat | None = Field(None, description="time of the space's reference network [s]")
-    layers: list[LayerDocument] = Field(min_length=1)
+    input_shape: ShapeTuple = Field(description="of the networks' input, batch first")
+    reference: PositiveFloat | None = Field(None, description="cost of the space's reference network")
+    operator_coverage: float = Field(
+        1.0, ge=0, le=1, description="share of the operators of other random networks with an entry"
+    )
+    failures: dict[str, str] = Field(default_factory=dict, description="networks that could not be measured, and why")
+    networks: tuple[MeasuredNetwork, ...] = Field(
+        default=(), description="measured whole for a table of operators; the first is the reference network"
+    )
+    layers: tuple[TableLayer, ...] = Field(default=(), description="from the input to the output")
+    operators: tuple[Entry, ...] = Field(default=(), description="each once, in a table without layers")
 
 
 TABLE = DocumentFormat(

@@ -27,8 +27,9 @@ from nni_latency.measurement import (
 from nni_latency.operators import OpSpec, features_of
 from nni_latency.platforms import Platform
 from nni_latency.tables._building import METERS, Measuring, space_content
+from nni_latency.tables._entries import Entry, TableLayer
 from nni_latency.tables._layer_schedule import ALIGNMENTS, LayerSchedule, Network
-from nni_latency.tables._lookup_table import Entry, LookupTable, TableLayer
+from nni_latency.tables._lookup_table import LookupTable
 from nni_latency.tables._plan import MeasurePlan
 from nni_latency.tables._solving import Solution, solve_entries
 
@@ -291,11 +292,10 @@ def _layers(
         for choice, (name, candidate) in enumerate(layer.candidates.items()):
             count = int((architectures[:, index] == choice).sum())
             value, deviation = float(solution.values[index][choice]), float(solution.deviations[index][choice])
-            if (index, choice) not in failed:
-                low, high = max(0.0, value - NORMAL * deviation), value + NORMAL * deviation
-                entries[name] = Entry(value, low, high, count, 0, candidate.op)
+            low, high = max(0.0, value - NORMAL * deviation), value + NORMAL * deviation
+            entries[name] = Entry(value, low, high, count, 0, candidate.op)
         reasons = {names[choice]: reason for (place, choice), reason in failed.items() if place == index}
-        layers.append(TableLayer(layer.name, names, entries, layer.searched, layer.default, reasons))
+        layers.append(TableLayer.of_plan(layer, entries, reasons))
     return tuple(layers)
 
 

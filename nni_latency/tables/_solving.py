@@ -14,11 +14,10 @@ from nni_latency.errors import InvalidValueError, MeasurementError
 from nni_latency.measurement import Record, quantile
 from nni_latency.operators import group_of
 from nni_latency.regression import Posterior
+from nni_latency.tables._entries import Entry, TableLayer
 from nni_latency.tables._layer_schedule import LayerSchedule, Network
-from nni_latency.tables._lookup_table import Entry, LookupTable, TableLayer
+from nni_latency.tables._lookup_table import LookupTable
 from nni_latency.tables._machine import fit_residency
-from nni_latency.tables._operator_entries import OperatorEntry
-from nni_latency.tables._operator_table import OperatorTable
 
 #: How far entries may lie from their prior, as shares of it; the likeliest is taken.
 _SPREADS = np.geomspace(0.01, 1.0, 9)
@@ -326,18 +325,16 @@ class GroupPowers:
     watts: Mapping[str, float]
     deviations: Mapping[str, float]
 
-    def joules(self, entry: OperatorEntry) -> OperatorEntry:
+    def joules(self, entry: Entry) -> Entry:
         """Return the energy of an operator [J] by its latency."""
-        group = group_of(entry.op)
+        group = _group(entry)
         watts, spread = self.watts[group], self.deviations[group] / self.watts[group]
         value = entry.value * watts
         width = math.hypot(entry.spread, NORMAL * spread) * value
         return replace(entry, value=value, low=max(0.0, value - width), high=value + width)
 
 
-def energy_of_operators(
-    table: OperatorTable, operators: Sequence[Sequence[str]], powers: Sequence[float]
-) -> OperatorTable:
+def energy_of_operators(table: LookupTable, operators: Sequence[Sequence[str]], powers: Sequence[float]) -> LookupTable:
     """Turn a table of latencies into one of energy, by what a meter read of the same networks.
 
     No meter resolves an operator. The power of a network is the mean of the powers of its operators, weighted by time;
@@ -346,7 +343,7 @@ def energy_of_operators(
 
     Parameters
     ----------
-    table : OperatorTable
+    table : LookupTable
         The latencies [s].
     operators : sequence of sequence of str
         Of every network of the table, the keys of its operators, as often as they run.
@@ -360,12 +357,12 @@ def energy_of_operators(
     """
     if not powers or len(powers) != len(table.networks):
         raise MeasurementError("No meter was read, so there is no energy. Measure anew, with a meter.")
-    found = group_powers([[table.by_key[key] for key in keys if key in table.by_key] for keys in operators], powers)
+    found = group_powers([[table.by_op[key] for key in keys if key in table.by_op] for keys in operators], powers)
     usual = float(np.mean(powers))
-    watts = {group_of(entry.op): found.watts.get(group_of(entry.op), usual) for entry in table.entries}
+    watts = {group: found.watts.get(group, usual) for group in map(_group, table.operators)}
     deviations = {group: found.deviations.get(group, _UNKNOWN_GROUP * usual) for group in watts}
     whole = GroupPowers(watts, deviations)
-    entries = {entry.op.op_key: whole.joules(entry) for entry in table.entries}
+    entries = {key: whole.joules(entry) for key, entry in table.by_op.items()}
     sums = [math.fsum(entries[key].value for key in keys if key in entries) for keys in operators]
     networks = tuple(
         replace(network.scaled(power), entries=total)
@@ -375,25 +372,26 @@ def energy_of_operators(
     return replace(
         table,
         metric="energy",
-        entries=tuple(entries.values()),
+        operators=tuple(entries.values()),
         networks=networks,
+        reference=networks[0].value,
         calibration=calibration,
         residency=residency,
         network_error=None,
     )
 
 
-def group_powers(networks: Sequence[Sequence[OperatorEntry]], powers: Sequence[float]) -> GroupPowers:
+def group_powers(networks: Sequence[Sequence[Entry]], powers: Sequence[float]) -> GroupPowers:
     """Solve for the power of groups of operators.
 
     Parameters
     ----------
-    networks : sequence of sequence of OperatorEntry
+    networks : sequence of sequence of Entry
         The operators of every network with their latencies.
     powers : sequence of float
         Power of every network [W].
     """
-    groups = sorted({group_of(entry.op) for entries in networks for entry in entries})
+    groups = sorted({_group(entry) for entries in networks for entry in entries})
     shares = np.array([_shares(entries, groups) for entries in networks])
     usual = float(np.mean(powers))
     # Rows of shares add up to 1, so a constant power leaves nothing to explain, and the mean is given back exactly.
@@ -407,10 +405,14 @@ def group_powers(networks: Sequence[Sequence[OperatorEntry]], powers: Sequence[f
     )
 
 
-def _shares(entries: Sequence[OperatorEntry], groups: Sequence[str]) -> NDArray[np.float64]:
+def _group(entry: Entry) -> str:
+    return group_of(entry.op) if entry.op else ""
+
+
+def _shares(entries: Sequence[Entry], groups: Sequence[str]) -> NDArray[np.float64]:
     times = np.zeros(len(groups))
     for entry in entries:
-        times[groups.index(group_of(entry.op))] += entry.value
+        times[groups.index(_group(entry))] += entry.value
     shares: NDArray[np.float64] = times / times.sum()
     return shares
 

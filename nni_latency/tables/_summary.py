@@ -13,8 +13,9 @@ from nni_latency.costs import NORMAL
 from nni_latency.measurement import Measurement, Protocol, Summary
 from nni_latency.platforms import Platform
 from nni_latency.regression import deviation, group_means, group_quantiles, huber_locations
+from nni_latency.tables._entries import Entry, TableLayer
 from nni_latency.tables._layer_schedule import Runs, Samples
-from nni_latency.tables._lookup_table import Entry, LookupTable, TableLayer
+from nni_latency.tables._lookup_table import LookupTable
 from nni_latency.tables._machine import Residency, fit_residency, local_speed, location_errors
 from nni_latency.tables._plan import MeasurePlan
 
@@ -116,12 +117,12 @@ def _layers(
     for index, (layer, start) in enumerate(zip(plan.layers, places.starts.tolist(), strict=True)):
         names = tuple(layer.candidates)
         failed = {names[choice]: reason for (place, choice), reason in failures.items() if place == index}
-        entries = {}
-        for (name, candidate), item in zip(layer.candidates.items(), summaries[start:], strict=False):
-            # What has failed in the end has no entry, even if it was measured before.
-            if item is not None and name not in failed:
-                entries[name] = Entry(item.value, item.low, item.high, item.n_samples, item.n_dropped, candidate.op)
-        layers.append(TableLayer(layer.name, names, entries, layer.searched, layer.default, failed))
+        entries = {
+            name: Entry(item.value, item.low, item.high, item.n_samples, item.n_dropped, candidate.op)
+            for (name, candidate), item in zip(layer.candidates.items(), summaries[start:], strict=False)
+            if item is not None
+        }
+        layers.append(TableLayer.of_plan(layer, entries, failed))
     return tuple(layers)
 
 

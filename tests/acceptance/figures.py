@@ -45,7 +45,7 @@ from nni_latency.spaces import (
     network_of,
     plan_of,
 )
-from nni_latency.tables import LookupTable, OperatorTable, find_table, rebuild_table
+from nni_latency.tables import LookupTable, find_table, rebuild_table
 
 with quiet_nni():
     from nni.nas.strategy import DARTS
@@ -130,8 +130,8 @@ def _rebuild(name: str) -> dict[str, tuple[float, float, float]]:
             table, lambda: plan_of(make_space(table.space.name, dict(table.space.arguments))), store
         )
         store.close()
-    if isinstance(rebuilt, OperatorTable):
-        return {entry.op.op_key: (entry.value, entry.low, entry.high) for entry in rebuilt.entries}
+    if rebuilt.operators:
+        return {entry.op.op_key: (entry.value, entry.low, entry.high) for entry in rebuilt.operators}
     return {
         f"{layer.name} {choice}": (entry.value, entry.low, entry.high)
         for layer in rebuilt.layers

@@ -12,7 +12,7 @@ from nni_latency.cli import _remote_options
 from nni_latency.cli._space_options import operator_table_name
 from nni_latency.operators import work_of
 from nni_latency.platforms import Platform
-from nni_latency.tables import OperatorTable
+from nni_latency.tables import LookupTable
 from nni_latency.testing import FakeRuntime
 
 OWN = f"{Path(__file__).parent.parent / 'spaces' / 'own_space.py'}:OwnSpace"
@@ -52,7 +52,7 @@ def test_a_real_space_of_ones_own_is_built_and_shown(run, tmp_path):
         *("build-lut", "--space", OWN, "--networks", "3", "--budget", "1s", "--protocol", "processes=1", "--out", out),
     )
     assert "operators in 3 networks" in built.stdout
-    assert OperatorTable.load(out).space.name == OWN
+    assert LookupTable.load(out).space.name == OWN
     shown = run("show", out, "--plot", tmp_path / "t.png")
     assert "conv2d dense" in shown.stdout
     assert imread(tmp_path / "t.png").ndim == 3
@@ -70,18 +70,18 @@ def test_a_table_of_energy_is_built_shown_and_validated(run, _invented, tmp_path
     built = run("build-lut", "--space", OWN, *words, "--out", out)
     assert "operators in 4 networks, 3 rounds" in built.stdout
     assert "a constant power of 2 W, which is an assumption" in built.stderr
-    assert OperatorTable.load(out).metric == "energy"
+    assert LookupTable.load(out).metric == "energy"
     assert "energy [uJ]" in run("show", out).stdout
 
 
 def test_estimated_tables_of_two_metrics_have_two_names(run, table, tmp_path):
-    latency = OperatorTable.load(table[0])
+    latency = LookupTable.load(table[0])
     latency.with_entries(lambda entry: entry.scaled(2.0), metric="energy").save(tmp_path / "measured.json")
     space = ["--space", OWN, "--networks", 2, "--space-args", '{"widths": [8, 16, 24], "num_labels": 5}']
     for source, metric in ((table[0], "latency"), (tmp_path / "measured.json", "energy")):
         run("build-lut", *space, "--from", source, "--metric", metric)
     platform = Platform.current("cpu").id
-    metrics = {path.name: OperatorTable.load(path).metric for path in tmp_path.glob("own_space-*.json")}
+    metrics = {path.name: LookupTable.load(path).metric for path in tmp_path.glob("own_space-*.json")}
     assert metrics == {
         f"own_space-OwnSpace-16x16-b1.{platform}.json": "latency",
         f"own_space-OwnSpace-16x16-b1.{platform}.energy.json": "energy",
@@ -105,7 +105,7 @@ def test_a_validation_draws_other_networks_of_the_tables_own_space(run, table, t
     content = json.loads(
         run("validate", out, "--space", OWN, "--networks", "4", "--protocol", "rounds=3", "--json").stdout
     )
-    known = [dict(network.sample) for network in OperatorTable.load(out).networks]
+    known = [dict(network.sample) for network in LookupTable.load(out).networks]
     assert len(content["networks"]) == 4
     assert not [network for network in content["networks"] if network["selection"] in known]
     assert content["scores"]["within10"] == 1.0

@@ -18,7 +18,7 @@ from nni_latency.cli._messages import is_quiet, is_verbose
 from nni_latency.cli._report import Column, Grid, Pairs, Report, ReportingCommand, fits, print_report, table_of
 from nni_latency.operators import parse_op_keys
 from nni_latency.platforms import Platform
-from nni_latency.tables import OperatorEntry, OperatorTable, SpaceReference, shipped_tables
+from nni_latency.tables import Entry, LookupTable, SpaceReference, shipped_tables
 
 ROWS = [
     {"name": f"a_long_name_of_layer_{number}", "kind": "convolution", "cost": number / 8, "share": 0.1 * number}
@@ -42,9 +42,9 @@ KEYS = [
 @pytest.fixture
 def operators(tmp_path):
     """Save a table of three operators."""
-    entries = tuple(OperatorEntry(0.001, 0.001, 0.001, op) for op in parse_op_keys(" ".join(KEYS)))
+    entries = tuple(Entry(0.001, 0.001, 0.001, op=op) for op in parse_op_keys(" ".join(KEYS)))
     header = {"space": SpaceReference("operators"), "platform": Platform("pi"), "input_shape": (1,)}
-    return OperatorTable(entries=entries, **header).save(tmp_path / "operators.json")
+    return LookupTable(operators=entries, **header).save(tmp_path / "operators.json")
 
 
 def _print(report, *arguments, columns=None):
@@ -192,7 +192,7 @@ def test_operators_are_taken_as_they_are_printed(run, fails, tmp_path, operators
         assert [row["name"] for row in json.loads(run(*command).stdout)["layers"]] == keys
     message = fails("predict", "-e", operators, "operators@nope")
     assert "'nope'" in message
-    assert message.startswith("OperatorTableEstimator(operators")
+    assert message.startswith("TableEstimator(operators")
 
 
 def test_predict_takes_onnx_files_with_open_sizes(run, fails, operators):

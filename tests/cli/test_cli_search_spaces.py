@@ -34,7 +34,7 @@ from nni_latency.spaces import (
     read_sample,
     reference_of,
 )
-from nni_latency.tables import OperatorEntry, OperatorTable
+from nni_latency.tables import Entry, LookupTable
 from nni_latency.testing import FakeRuntime
 
 OWN = f"{Path(__file__).parents[1] / 'spaces' / 'own_space.py'}:OwnSpace"
@@ -265,9 +265,9 @@ def operators(tmp_path_factory):
     space = make_space("nasbench201", json.loads(SMALL[3]))
     inputs = torch.zeros(1, 3, 32, 32)
     costs = {op: _seconds(op) for op in operators_of_space(space, inputs).distinct}
-    entries = tuple(OperatorEntry(cost, 0.9 * cost, 1.1 * cost, op) for op, cost in costs.items())
-    table = OperatorTable(
-        space=reference_of(space), platform=Platform.current("cpu"), input_shape=tuple(inputs.shape), entries=entries
+    entries = tuple(Entry(cost, 0.9 * cost, 1.1 * cost, op=op) for op, cost in costs.items())
+    table = LookupTable(
+        space=reference_of(space), platform=Platform.current("cpu"), input_shape=tuple(inputs.shape), operators=entries
     )
     return table.save(tmp_path_factory.mktemp("operators") / "table.json")
 
@@ -290,9 +290,9 @@ def test_table_of_a_space_of_the_hub_is_searched_without_further_options(name):
     """As `build-lut --space NAME` makes it, for the classes of another data set."""
     made = make_space(name, {})
     shape = tuple(example_inputs_of(made).shape)
-    entry = OperatorEntry(1e-3, 1e-3, 1e-3, trace(nn.Conv2d(3, 4, 1), torch.zeros(1, 3, 8, 8)).operators[0].op)
-    table = OperatorTable(
-        space=reference_of(made), platform=Platform.current("cpu"), input_shape=shape, entries=(entry,)
+    entry = Entry(1e-3, 1e-3, 1e-3, op=trace(nn.Conv2d(3, 4, 1), torch.zeros(1, 3, 8, 8)).operators[0].op)
+    table = LookupTable(
+        space=reference_of(made), platform=Platform.current("cpu"), input_shape=shape, operators=(entry,)
     )
     asked = SpaceOptions(*[None] * len(dataclasses.fields(SpaceOptions)))
     pair = TensorDataset(torch.zeros(2, 3, 32, 32), torch.zeros(2).long())

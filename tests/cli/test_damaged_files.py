@@ -170,7 +170,7 @@ def test_a_field_that_is_missing_is_named_and_no_bare_error(invoke, documents, t
 
 
 def test_a_table_of_operators_is_shown_and_one_of_a_newer_version_refused(fails, run, tmp_path):
-    assert run("show", DATA / "operator_table_1_names.json").stdout
-    content = json.loads((DATA / "operator_table_1.json").read_text())
+    assert run("show", DATA / "operators_1_names.json").stdout
+    content = json.loads((DATA / "operators_1.json").read_text())
     (tmp_path / "table.json").write_text(json.dumps({**content, "version": 99}))
     assert "has version 99" in fails("show", "table.json")

@@ -108,7 +108,7 @@ def files(run, tmp_path_factory):
     for name in ("TABLE", "table.json", "old.json", "new.json", "nhwc.json", "demo/table.json"):
         shutil.copy(table, folder / name)
     for name in ("cells.json", "my_space.json"):
-        shutil.copy(ROOT / "tests" / "tables" / "data" / "operator_table_1.json", folder / name)
+        shutil.copy(ROOT / "tests" / "tables" / "data" / "operators_1.json", folder / name)
     layers = [f"layer{place}" for place in range(22)]
     run("table", "subset", table, "--layers", ",".join(layers[:2]), "--out", folder / "part.json")
     run("table", "subset", table, "--layers", ",".join(layers[2:]), "--out", folder / "rest.json")

@@ -61,16 +61,15 @@ def test_a_file_of_any_kind_is_loaded_at_one_reading(files, name, parsed):
 
 @pytest.mark.parametrize(
     "name",
-    [f"nni_latency.{kind}" for kind in ("lookup_table", "operator_table", "acts", "transfer", "energy")],
+    [f"nni_latency.{kind}" for kind in ("lookup_table", "acts", "transfer", "energy")],
 )
 def test_an_estimator_is_made_of_a_file_at_one_reading(files, name, parsed):
     _check(files, name, parsed, load_estimator)
 
 
 def test_a_table_and_what_is_shown_are_loaded_at_one_reading(files, parsed, run):
-    for name in ("nni_latency.lookup_table", "nni_latency.operator_table"):
-        _check(files, name, parsed, load_table)
-        parsed.clear()
+    _check(files, "nni_latency.lookup_table", parsed, load_table)
+    parsed.clear()
     for name in ("nni_latency.lookup_table", "nni_latency.networks", "nni_latency.kernels"):
         _check(files, name, parsed, lambda path: run("show", path))
 
@@ -86,9 +85,7 @@ def test_a_file_that_was_read_may_go(files, tmp_path):
 
 def test_a_file_of_another_kind_than_expected_is_refused_as_the_first(files):
     with pytest.raises(FileFormatError, match=r"is not a lookup table: its 'format' must be"):
-        load(files["nni_latency.validation"], ["nni_latency.lookup_table", "nni_latency.operator_table"])
-    with pytest.raises(FileFormatError, match=r"is not a table of operators: its 'format' must be"):
-        load(files["nni_latency.lookup_table"], ["nni_latency.operator_table"])
+        load(files["nni_latency.validation"], ["nni_latency.lookup_table", "nni_latency.acts"])
 
 
 @pytest.mark.parametrize("content", [b"", b"\x80\x04", b"PK\x03\x04 and no more", b"[1, 2]", b'{"a": 1}', b"8 bytes.{"])

@@ -207,7 +207,7 @@ _KINDS = {
         f"nni_latency.{name}": ((change_json,), _show())
         for name in (
             *("validation", "benchmark_points", "search", "fusion", "kernel_prior", "operator_profile"),
-            *("lookup_table", "operator_table", "transfer"),
+            *("lookup_table", "transfer"),
         )
     },
     **{

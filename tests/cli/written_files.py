@@ -26,7 +26,6 @@ DATA = Path(__file__).parents[1] / "tables" / "data"
 #: What lies in a file of the tests, with something that a person looks for in it.
 KEPT = {
     "nni_latency.lookup_table": ("lookup_table_1.json", "latency [us]"),
-    "nni_latency.operator_table": ("operator_table_1.json", "Families of operators"),
     "nni_latency.validation": ("validation_1.json", "within 10 %"),
     "nni_latency.benchmark_points": ("benchmark_points_1.json", "batch sizes"),
     "nni_latency.acts": ("acts_1_refined.json", "latency = "),

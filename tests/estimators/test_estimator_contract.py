@@ -33,9 +33,8 @@ from nni_latency.operators import FusionRule, FusionRules, capture_operators, fe
 from nni_latency.platforms import Platform
 from nni_latency.spaces import FBNetSpace, choices_of
 from nni_latency.tables import (
+    Entry,
     LookupTable,
-    OperatorEntry,
-    OperatorTable,
     Residency,
     SpaceReference,
     scale_table,
@@ -73,12 +72,12 @@ class _ByWork(LayerEstimator):
 
 def _operator_table():
     ops = {op.op_key: op for _, op in capture_operators(_OTHER, _INPUTS)}
-    entries = tuple(OperatorEntry(s := _seconds(op), 0.9 * s, 1.2 * s, op, 4, 1, 1) for op in ops.values())
-    table = OperatorTable(
+    entries = tuple(Entry(s := _seconds(op), 0.9 * s, 1.2 * s, 4, 0, op, 1, 1) for op in ops.values())
+    table = LookupTable(
         space=SpaceReference("mine"),
         platform=_HERE,
         input_shape=(1, 3, 32, 32),
-        entries=entries,
+        operators=entries,
         calibration=1.1,
         residency=Residency(0.3, 1e-4),
     )

@@ -20,7 +20,7 @@ from nni_latency.measurement import MemoryStore, Protocol
 from nni_latency.measurement.runtimes import TorchEager
 from nni_latency.operators import OpSpec, TracingWarning, capture_operators
 from nni_latency.spaces import make_space, operator_plan
-from nni_latency.tables import build_operator_table
+from nni_latency.tables import build_table
 from nni_latency.testing import FakeRuntime, check_estimator
 
 ALL = (ModuleEstimator, GraphEstimator, MeasuredNetworkEstimator)
@@ -229,7 +229,7 @@ def test_table_and_estimator_agree_on_the_same_runs(tmp_path):
     space = make_space(f"{Path(__file__).parent.parent / 'spaces' / 'own_space.py'}:OwnSpace")
     plan, store, generator = operator_plan(space, n_networks=4), MemoryStore(), random.Random(0)
     runtime = FakeRuntime(lambda op: 1e-4 + 1e-6 * len(op.op_key), mark=2e-6, noise=lambda: generator.uniform(0, 1e-4))
-    table = build_operator_table(plan, runtime, Protocol(rounds=12, time_budget=1e9), tmp_path / "t.json", store=store)
+    table = build_table(plan, runtime, Protocol(rounds=12, time_budget=1e9), tmp_path / "t.json", store=store)
     estimator = ModuleEstimator(runtime=runtime, store=store)
     sessions = runtime.sessions
     for entry in table.entries:

@@ -13,11 +13,11 @@ from torch import nn
 
 from nni_latency import load_estimator
 from nni_latency.errors import MissingEntryError
-from nni_latency.estimators import OperatorPredictor, OperatorTableEstimator
+from nni_latency.estimators import OperatorPredictor, TableEstimator
 from nni_latency.estimators._operator_predictor import describe
 from nni_latency.operators import Features, OpSpec, capture_operators, family_of, work_of
 from nni_latency.platforms import Platform
-from nni_latency.tables import OperatorEntry, OperatorTable, SpaceReference
+from nni_latency.tables import Entry, LookupTable, SpaceReference
 
 
 def conv(channels, out, size, kernel=1, groups=1):
@@ -129,21 +129,19 @@ def network():
 
 def table_of(network, **options):
     ops = {op.op_key: op for _, op in capture_operators(network, torch.zeros(1, 3, 8, 8))}
-    entries = tuple(
-        OperatorEntry(seconds(op), 0.9 * seconds(op), 1.2 * seconds(op), op, 4, 1, 1) for op in ops.values()
-    )
-    return OperatorTable(
+    entries = tuple(Entry(seconds(op), 0.9 * seconds(op), 1.2 * seconds(op), 4, 0, op, 1, 1) for op in ops.values())
+    return LookupTable(
         space=SpaceReference("mine"),
         platform=Platform("a", "torch"),
         input_shape=(1, 3, 8, 8),
-        entries=entries,
+        operators=entries,
         **options,
     )
 
 
 def test_measured_operators_have_their_entries_and_others_are_named(network, tmp_path):
     estimator = load_estimator(str(table_of(network).save(tmp_path / "t.json")))
-    assert isinstance(estimator, OperatorTableEstimator)
+    assert isinstance(estimator, TableEstimator)
     assert "mine" in repr(estimator)
     whole = estimator.estimate(network, torch.zeros(1, 3, 8, 8))
     assert whole.missing == ()
@@ -156,11 +154,11 @@ def test_measured_operators_have_their_entries_and_others_are_named(network, tmp
 
 
 def test_a_kind_without_entries_is_guessed_by_its_size_and_named(network):
-    estimator = OperatorTableEstimator(table_of(network))
+    estimator = TableEstimator(table_of(network))
     small, large = (estimator.estimate_op(OpSpec.of("affine_grid", [(1, 2, 3)], out=(1, k, k, 2))) for k in (8, 800))
     assert small.missing == ("guessed by its size: affine_grid(out=1x8x8x2)@1x2x3:float32",)
     assert large.value > 10 * small.value
     assert large.high / large.low > 4
-    strict = OperatorTableEstimator(table_of(network), missing="error")
+    strict = TableEstimator(table_of(network), missing="error")
     with pytest.raises(MissingEntryError, match=r"no entry for the operator tanh\(\)@1x4"):
         strict.estimate(nn.Tanh(), torch.zeros(1, 4))

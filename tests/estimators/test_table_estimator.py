@@ -241,8 +241,8 @@ def test_default_head_alone_is_enough():
     assert TableEstimator(table).cost.missing == ()
 
 
-def test_missing_must_be_one_of_two_words():
-    with pytest.raises(InvalidValueError, match=r"must be 'error' or 'nearest'\. Got 'guess'"):
+def test_missing_must_be_one_of_three_words():
+    with pytest.raises(InvalidValueError, match=r"must be one of 'error', 'nearest', 'predict'\. Got 'guess'"):
         TableEstimator(_FULL, missing="guess")  # type: ignore[arg-type]
 
 

@@ -26,8 +26,8 @@ READERS = {
     "benchmark_points_1": BenchmarkPoints.load,
     "lookup_table_1": load,
     "lookup_table_1_failures": load,
-    "operator_table_1": load,
-    "operator_table_1_names": load,
+    "operators_1": load,
+    "operators_1_names": load,
     "transfer_1": TransferEstimator.load,
     "validation_1": read_summary,
 }

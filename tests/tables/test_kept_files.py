@@ -14,16 +14,15 @@ import pytest
 
 from nni_latency import load_estimator
 from nni_latency.documents import load
-from nni_latency.errors import FileFormatError
-from nni_latency.estimators import OperatorTableEstimator, TableEstimator, TransferEstimator
+from nni_latency.estimators import TableEstimator, TransferEstimator
 from nni_latency.micro_benchmarks import BenchmarkPoints
 from nni_latency.operators import OpSpec
-from nni_latency.tables import LookupTable, OperatorTable
+from nni_latency.tables import LookupTable
 from nni_latency.validation import read_summary
 
 _DATA = Path(__file__).parent / "data"
 _THEN = json.loads((_DATA / "estimates.json").read_text())
-_OPERATORS = ("operator_table_1_names", "operator_table_1_names_nni", "operator_table_1")
+_OPERATORS = ("operators_1_names", "operators_1_names_nni", "operators_1")
 _OP = OpSpec.of("conv2d", [(1, 16, 28, 28)], out_channels=32, kernel_size=3, stride=1, groups=1, bias=False)
 
 
@@ -56,10 +55,10 @@ def test_lookup_table_keeps_what_else_it_said():
 @pytest.mark.parametrize("name", _OPERATORS)
 def test_table_of_operators_costs_them_what_it_did(name):
     estimator = load_estimator(_DATA / f"{name}.json")
-    assert isinstance(estimator, OperatorTableEstimator)
+    assert isinstance(estimator, TableEstimator)
     then = dict(_THEN[name])
     total = then.pop("total", None)
-    now = {key: estimator.estimate_op(estimator.table.by_key[key].op) for key in then}
+    now = {key: estimator.estimate_op(estimator.table.by_op[key].op) for key in then}
     for key, estimate in now.items():
         assert _numbers(estimate) == pytest.approx(then[key], rel=1e-12)
         assert estimate.missing == ()
@@ -68,24 +67,17 @@ def test_table_of_operators_costs_them_what_it_did(name):
 
 
 def test_operators_from_elsewhere_keep_their_names():
-    table = OperatorTable.load(_DATA / "operator_table_1_names.json")
+    table = LookupTable.load(_DATA / "operators_1_names.json")
     assert (table.space.name, table.platform.device, table.input_shape) == ("operators", "jetson", (1,))
-    names = [entry.names for entry in table.entries]
+    names = [entry.names for entry in table.operators]
     assert names[0] == ("Conv-input:32x32x3-output:32x32x16",)
     # Two keys of one operator.
     assert len(names[2]) == 2
     assert ("Odd-input:1x1x8-output:1x1x8",) in names
-    nni = OperatorTable.load(_DATA / "operator_table_1_names_nni.json")
-    assert [entry.names for entry in nni.entries] == [
+    nni = LookupTable.load(_DATA / "operators_1_names_nni.json")
+    assert [entry.names for entry in nni.operators] == [
         (f"56x56x24-24-s1:{name}",) for name in ("k3_e1", "skip", "shift")
     ]
-
-
-def test_table_of_operators_is_no_lookup_table_and_the_other_way_round():
-    with pytest.raises(FileFormatError, match=r"is not a lookup table: its 'format' must be"):
-        LookupTable.load(_DATA / "operator_table_1_names.json")
-    with pytest.raises(FileFormatError, match=r"is not a table of operators: its 'format' must be"):
-        OperatorTable.load(_DATA / "lookup_table_1.json")
 
 
 @pytest.mark.parametrize("name", [*_OPERATORS, "lookup_table_1", "lookup_table_1_failures"])

@@ -7,17 +7,17 @@ from pathlib import Path
 import pytest
 
 from nni_latency.errors import InvalidValueError, MeasurementError
-from nni_latency.estimators import OperatorTableEstimator
+from nni_latency.estimators import TableEstimator
 from nni_latency.measurement import MemoryStore, Protocol
 from nni_latency.operators import OpSpec, group_of
 from nni_latency.platforms import Platform
 from nni_latency.spaces import make_space, operator_plan
 from nni_latency.tables import (
+    Entry,
+    LookupTable,
     MeasuredNetwork,
-    OperatorEntry,
-    OperatorTable,
     SpaceReference,
-    build_operator_table,
+    build_table,
     energy_of_operators,
     rebuild_table,
 )
@@ -44,7 +44,7 @@ def plan():
 def _build(plan, out, *, store=None, watts=15.0, **options):
     runtime = FakeRuntime(lambda op: 1e-4 + 1e-6 * len(op.kind))
     meter = FakeMeter(runtime.clock, watts)
-    return build_operator_table(plan, runtime, PROTOCOL, out, store=store or MemoryStore(), meters=(meter,), **options)
+    return build_table(plan, runtime, PROTOCOL, out, store=store or MemoryStore(), meters=(meter,), **options)
 
 
 def test_with_a_constant_power_energy_is_latency_times_power(plan, tmp_path):
@@ -53,12 +53,12 @@ def test_with_a_constant_power_energy_is_latency_times_power(plan, tmp_path):
     energy = _build(plan, tmp_path / "energy.json", store=store, metric="energy")
     assert (energy.metric, energy.campaign) == ("energy", latency.campaign)
     for entry in energy.entries:
-        assert entry.value == pytest.approx(15.0 * latency.by_key[entry.op.op_key].value)
+        assert entry.value == pytest.approx(15.0 * latency.by_op[entry.op.op_key].value)
         assert entry.low <= entry.value <= entry.high
     assert energy.calibration == pytest.approx(1.0)
     assert energy.reference == pytest.approx(15.0 * latency.reference)
     assert any("read by simulated" in remark for remark in energy.remarks)
-    assert OperatorTable.load(tmp_path / "energy.json").entries == energy.entries
+    assert LookupTable.load(tmp_path / "energy.json").entries == energy.entries
     again = rebuild_table(energy, lambda: None, store)
     assert again.entries == energy.entries
 
@@ -66,7 +66,7 @@ def test_with_a_constant_power_energy_is_latency_times_power(plan, tmp_path):
 def _networks(mixes):
     """Make a table of latencies and the powers of networks that run the operators so often."""
     seconds = (0.004, 0.001, 0.002)
-    entries = tuple(OperatorEntry(value, value, value, op) for op, value in zip(OPS, seconds, strict=True))
+    entries = tuple(Entry(value, value, value, op=op) for op, value in zip(OPS, seconds, strict=True))
     keys, powers, networks = [], [], []
     for mix in mixes:
         times = [count * value for count, value in zip(mix, seconds, strict=True)]
@@ -75,7 +75,7 @@ def _networks(mixes):
         keys.append([op.op_key for op, count in zip(OPS, mix, strict=True) for _ in range(count)])
         networks.append(MeasuredNetwork(value=total, low=total, high=total, sample={}, entries=total))
     header = {"space": SpaceReference("mine"), "platform": Platform("mine"), "input_shape": (1, 8)}
-    return OperatorTable(**header, entries=entries, networks=tuple(networks)), keys, powers
+    return LookupTable(**header, operators=entries, networks=tuple(networks)), keys, powers
 
 
 def test_powers_of_groups_are_solved_for():
@@ -83,7 +83,7 @@ def test_powers_of_groups_are_solved_for():
     energy = energy_of_operators(table, keys, powers)
     for entry, before in zip(energy.entries, table.entries, strict=True):
         assert entry.value == pytest.approx(before.value * WATTS[group_of(entry.op)], rel=0.1)
-    estimator = OperatorTableEstimator(energy)
+    estimator = TableEstimator(energy)
     for network, power, before in zip(energy.networks, powers, table.networks, strict=True):
         assert network.value == pytest.approx(power * before.value)
         assert estimator.of_sum(network.entries) == pytest.approx(network.value, rel=0.03)
@@ -103,7 +103,7 @@ def test_metrics_that_do_not_add_up_are_refused(plan, tmp_path):
     with pytest.raises(InvalidValueError, match=r"holds latency or energy, which add up.*Got 'power'"):
         _build(plan, tmp_path / "t.json", metric="power")
     with pytest.raises(InvalidValueError, match="needs a meter of energy"):
-        build_operator_table(plan, FakeRuntime({}), PROTOCOL, tmp_path / "t.json", metric="energy", store="memory")
+        build_table(plan, FakeRuntime({}), PROTOCOL, tmp_path / "t.json", metric="energy", store="memory")
     table, keys, _ = _networks([(1, 1, 1)])
     with pytest.raises(MeasurementError, match="No meter was read"):
         energy_of_operators(table, keys, [])

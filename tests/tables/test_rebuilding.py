@@ -14,7 +14,7 @@ from nni_latency.documents import load
 from nni_latency.errors import MissingEntryError
 from nni_latency.measurement import MemoryStore, Protocol
 from nni_latency.spaces import make_space, operator_plan
-from nni_latency.tables import LookupTable, build_operator_table, build_table, rebuild_table
+from nni_latency.tables import LookupTable, build_table, rebuild_table
 from nni_latency.testing import FakeRuntime
 
 _PROTOCOL = Protocol(rounds=8, time_budget=1e9, max_measure_execution_time=1e9)
@@ -75,11 +75,11 @@ def test_solved_table_is_rebuilt_with_its_prior(tmp_path):
 def test_table_of_operators_is_rebuilt_without_its_space(tmp_path):
     plan, store = operator_plan(make_space(OWN), n_networks=4), MemoryStore()
     runtime = FakeRuntime(lambda op: 1e-4 + 1e-6 * math.prod(op.input_shapes[0]), mark=1e-6, noise=_noise())
-    table = build_operator_table(plan, runtime, _PROTOCOL, tmp_path / "t.json", store=store)
+    table = build_table(plan, runtime, _PROTOCOL, tmp_path / "t.json", store=store)
     rebuilt = rebuild_table(table, lambda: pytest.fail("no plan is needed"), store)
     assert {entry.op.op_key for entry in rebuilt.entries} == {entry.op.op_key for entry in table.entries}
-    for key, entry in table.by_key.items():
-        assert rebuilt.by_key[key].value == pytest.approx(entry.value, rel=1e-9)
+    for key, entry in table.by_op.items():
+        assert rebuilt.by_op[key].value == pytest.approx(entry.value, rel=1e-9)
     assert rebuilt.calibration == pytest.approx(table.calibration, rel=1e-9)
     assert [network.value for network in rebuilt.networks] == pytest.approx(
         [network.value for network in table.networks], rel=1e-9

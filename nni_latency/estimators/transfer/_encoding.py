@@ -366,6 +366,7 @@ class LayeredSpace:
     @classmethod
     def of_table(cls, table: LookupTable) -> LayeredSpace:
         """Take over the layers of a table; those with all operators keep them."""
+        table.check_layers("A transfer")
         layers = []
         for layer in table.layers:
             found = [layer.entries[choice].op if choice in layer.entries else None for choice in layer.choices]

@@ -118,7 +118,7 @@ def _count(given: dict[str, str], name: str, place: str) -> int:
     return int(text)
 
 
-def write_csv(table: tables.LookupTable | tables.OperatorTable, unit: str) -> Written:
+def write_csv(table: tables.LookupTable, unit: str) -> Written:
     """Write every entry as a line: layer, choice, cost, interval, samples."""
     power = power_of(unit, table.metric)
     suffix = unit.replace("1/s", "per_s")

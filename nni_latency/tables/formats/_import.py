@@ -13,8 +13,8 @@ from nni_latency.errors import InvalidValueError, listed
 from nni_latency.files import naming, readable, write_atomically
 from nni_latency.platforms import Platform
 from nni_latency.tables._arithmetic import fold_calibration
-from nni_latency.tables._lookup_table import Entry, LookupTable
-from nni_latency.tables._operator_table import OperatorTable, named_operators, operator_name
+from nni_latency.tables._entries import Entry, named_operators, operator_name
+from nni_latency.tables._lookup_table import LookupTable
 from nni_latency.tables._plan import MeasurePlan
 from nni_latency.tables.formats._matching import Matching, Place, implausible, match_sheet, odd_layers
 from nni_latency.tables.formats._registry import FORMATS, TableFormat, find_format, read_sheet, recognise_format
@@ -31,7 +31,7 @@ class Imported:
 
     Parameters
     ----------
-    table : LookupTable or OperatorTable
+    table : LookupTable
         What was understood; operator keys without a space make a table of operators.
     format : str
         Format of the file.
@@ -43,7 +43,7 @@ class Imported:
         Rows whose cost is no positive number, each with what it says.
     """
 
-    table: LookupTable | OperatorTable
+    table: LookupTable
     format: str
     unit: str
     unmatched: tuple[str, ...] = ()
@@ -125,9 +125,7 @@ def import_table(
     return Imported(table, kind.name, unit, matching.unmatched, tuple(bad))
 
 
-def export_table(
-    table: LookupTable | OperatorTable, file_format: str, *, unit: str, out: str | Path | None = None
-) -> tuple[str, ...]:
+def export_table(table: LookupTable, file_format: str, *, unit: str, out: str | Path | None = None) -> tuple[str, ...]:
     """Write a table for another project.
 
     These formats have no calibration, so each number is multiplied by it; what else they have no place for is
@@ -135,7 +133,7 @@ def export_table(
 
     Parameters
     ----------
-    table : LookupTable or OperatorTable
+    table : LookupTable
         The table.
     file_format : str
         Name in `FORMATS`.
@@ -160,7 +158,7 @@ def export_table(
     """
     kind = find_format(file_format)
     power_of(unit, table.metric)
-    if isinstance(table, OperatorTable) and not kind.takes_operators:
+    if table.operators and not kind.takes_operators:
         able = ", ".join(item.name for item in FORMATS.values() if item.takes_operators)
         raise InvalidValueError(
             f"The format {kind.name!r} holds layers of candidates, and the table is one of operators. Use {able}."
@@ -173,7 +171,7 @@ def export_table(
     return (*written.remarks, *_unsaid(table))
 
 
-def _unsaid(table: LookupTable | OperatorTable) -> list[str]:
+def _unsaid(table: LookupTable) -> list[str]:
     remarks = []
     if table.calibration != 1:
         remarks.append(f"Every number was multiplied by the calibration, {table.calibration:.4g}.")
@@ -231,7 +229,7 @@ def _check_invalid(bad: list[str], good: dict[Place, Entry], invalid: Invalid, s
         )
 
 
-def _check_unit(table: LookupTable | OperatorTable, source: Path, unit: str) -> None:
+def _check_unit(table: LookupTable, source: Path, unit: str) -> None:
     reason = implausible(table)
     if reason is not None:
         known, power = UNITS[METRIC_UNITS[table.metric]], power_of(unit, table.metric)
@@ -257,9 +255,9 @@ def _compare_units(unit: str, power: int) -> str:
     return f"{unit}, {10 ** abs(power):,} times {'more' if power > 0 else 'less'}"
 
 
-def _operators(entries: dict[Place, Entry], header: dict[str, Any]) -> LookupTable | OperatorTable:
+def _operators(entries: dict[Place, Entry], header: dict[str, Any]) -> LookupTable:
     rows = ((operator_name(*place), entry) for place, entry in entries.items())
-    return OperatorTable(entries=named_operators(rows), **header)
+    return LookupTable(operators=named_operators(rows), **header)
 
 
 def _lookup_table(matching: Matching, entries: dict[Place, Entry], header: dict[str, Any]) -> LookupTable:

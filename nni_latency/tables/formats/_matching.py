@@ -10,8 +10,7 @@ from dataclasses import dataclass, replace
 import nni_latency.tables as tables
 from nni_latency.errors import FileFormatError, InvalidValueError
 from nni_latency.operators import OpSpec
-from nni_latency.tables._lookup_table import Entry
-from nni_latency.tables._operator_entries import OperatorEntry
+from nni_latency.tables._entries import Entry
 from nni_latency.tables._plan import OPERATORS, MeasurePlan, SpaceReference
 from nni_latency.tables.formats._sheet import Row, Sheet, own_name
 from nni_latency.units import format_count, format_seconds, number_of
@@ -196,7 +195,7 @@ def _check_same(old: Row | None, new: Row, place: Place) -> None:
         )
 
 
-def implausible(table: tables.LookupTable | tables.OperatorTable, *, factor: float = 1.0) -> str | None:
+def implausible(table: tables.LookupTable, *, factor: float = 1.0) -> str | None:
     """Say what latencies mean that cannot be true; None if they can, or are of another metric.
 
     They are held to their multiply-adds where those are known: a device that computes fewer than 20 million a second,
@@ -204,7 +203,7 @@ def implausible(table: tables.LookupTable | tables.OperatorTable, *, factor: flo
 
     Parameters
     ----------
-    table : LookupTable or OperatorTable
+    table : LookupTable
         The table.
     factor : float, default=1.0
         Ask about latencies that are so many times as long.
@@ -229,15 +228,14 @@ def implausible(table: tables.LookupTable | tables.OperatorTable, *, factor: flo
     return f"they mean {format_seconds(typical)} for a typical candidate, too {word} for any device"
 
 
-def odd_layers(table: tables.LookupTable | tables.OperatorTable) -> list[str]:
+def odd_layers(table: tables.LookupTable) -> list[str]:
     """Name layers that are off from the others by so much that they may be in another unit."""
-    fixed = (
-        () if isinstance(table, tables.OperatorTable) else {layer.name for layer in table.layers if not layer.searched}
-    )
+    fixed = {layer.name for layer in table.layers if not layer.searched}
+    known = any(entry.features is not None for entry in table.entries)
     efforts: dict[str, list[float]] = {}
     for (layer, name), entry in table.places():
-        if layer not in fixed and _counts(entry):
-            efforts.setdefault(name if isinstance(table, tables.OperatorTable) else layer, []).append(_effort(entry))
+        if layer not in fixed and (_counts(entry) if known else True):
+            efforts.setdefault(name if table.operators else layer, []).append(_effort(entry))
     if len(efforts) < 3:
         return []
     typical = {name: statistics.median(costs) for name, costs in efforts.items()}
@@ -249,17 +247,17 @@ def odd_layers(table: tables.LookupTable | tables.OperatorTable) -> list[str]:
     ]
 
 
-def _rates(table: tables.LookupTable | tables.OperatorTable) -> list[float]:
+def _rates(table: tables.LookupTable) -> list[float]:
     """Return multiply-adds a second of every entry with enough of them."""
     work = ((entry.features.macs, entry.value) for _, entry in table.places() if entry.features is not None)
     return [macs / seconds for macs, seconds in work if macs >= _LEAST_WORK and seconds > 0]
 
 
-def _counts(entry: Entry | OperatorEntry) -> bool:
-    return entry.features is None or entry.features.macs >= _LEAST_WORK
+def _counts(entry: Entry) -> bool:
+    return entry.features is not None and entry.features.macs >= _LEAST_WORK
 
 
-def _effort(entry: Entry | OperatorEntry) -> float:
+def _effort(entry: Entry) -> float:
     return entry.value if entry.features is None else entry.value / entry.features.macs
 
 

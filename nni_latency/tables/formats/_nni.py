@@ -103,7 +103,7 @@ def _operator(name: str, shape: tuple[int, ...], dtype: str) -> OpSpec | None:
     return OpSpec.of("inverted_residual", shapes, dtype=dtype, out_channels=out, stride=stride, **numbers)
 
 
-def write_nni_text(table: tables.LookupTable | tables.OperatorTable, unit: str) -> Written:
+def write_nni_text(table: tables.LookupTable, unit: str) -> Written:
     """Write a dictionary a line."""
     power = power_of(unit, table.metric)
     entries, remarks = shared_entries(table, _key_of)

@@ -13,7 +13,7 @@ import nni_latency.tables as tables
 from nni_latency.costs import NORMAL
 from nni_latency.errors import FileFormatError, InvalidValueError
 from nni_latency.operators import OpSpec
-from nni_latency.tables._lookup_table import Entry
+from nni_latency.tables._entries import Entry
 from nni_latency.tables.formats._sheet import Row, Sheet, Written, shared_entries
 from nni_latency.tables.formats._text import decode, from_si, load_json, load_yaml, power_of, read_number
 from nni_latency.units import whole_number
@@ -77,18 +77,18 @@ def _row(key: OperatorKey, text: str, value: Any) -> Row:
     )
 
 
-def write_ofa(table: tables.LookupTable | tables.OperatorTable, unit: str) -> Written:
+def write_ofa(table: tables.LookupTable, unit: str) -> Written:
     """Write a table as JSON by operator key."""
     return _write(table, unit, _render_json)
 
 
-def write_ofa_yaml(table: tables.LookupTable | tables.OperatorTable, unit: str) -> Written:
+def write_ofa_yaml(table: tables.LookupTable, unit: str) -> Written:
     """Write a table as YAML by operator key."""
     return _write(table, unit, _render_yaml)
 
 
 def _write(
-    table: tables.LookupTable | tables.OperatorTable,
+    table: tables.LookupTable,
     unit: str,
     render: Callable[[Iterable[tuple[str, dict[str, str]]]], str],
 ) -> Written:

@@ -10,7 +10,7 @@ from decimal import Decimal
 import nni_latency.tables as tables
 from nni_latency.errors import InvalidValueError, listed
 from nni_latency.operators import OpSpec
-from nni_latency.tables._lookup_table import Entry
+from nni_latency.tables._entries import Entry
 from nni_latency.units import number_of
 
 _OUR_NAME = re.compile(r"k(?P<kernel>\d+)_e(?P<expansion>\d+)(?:_g(?P<groups>\d+))?")
@@ -148,14 +148,12 @@ def common_choices(table: tables.LookupTable) -> list[str]:
     return list(dict.fromkeys(choice for layer in table.searched for choice in layer.choices))
 
 
-def shared_entries(
-    table: tables.LookupTable | tables.OperatorTable, key_of: KeyFunction
-) -> tuple[dict[str, Entry], tuple[str, ...]]:
+def shared_entries(table: tables.LookupTable, key_of: KeyFunction) -> tuple[dict[str, Entry], tuple[str, ...]]:
     """Sort the entries of a table by the keys of a format.
 
     Parameters
     ----------
-    table : LookupTable or OperatorTable
+    table : LookupTable
         The table.
     key_of : callable
         ``key_of(name, op)`` returns the key, or None where the format has none. An operator has the name that it came
@@ -201,13 +199,9 @@ def shared_entries(
     return {key: _mean([entry for _, entry in items]) for key, items in found.items()}, tuple(remarks)
 
 
-def _named(table: tables.LookupTable | tables.OperatorTable) -> Iterator[tuple[str, Entry]]:
-    if isinstance(table, tables.LookupTable):
-        yield from ((f"{layer}:{choice}", entry) for (layer, choice), entry in table.places())
-        return
-    for item in table.entries:
-        entry = Entry(item.value, item.low, item.high, item.n_samples, op=item.op)
-        yield from ((name, entry) for name in item.names or (item.op.op_key,))
+def _named(table: tables.LookupTable) -> Iterator[tuple[str, Entry]]:
+    for (place, choice), entry in table.places():
+        yield from ((name, entry) for name in entry.names or (f"{place}:{choice}" if table.layers else choice,))
 
 
 def _mean(entries: list[Entry]) -> Entry:

@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nni_latency.errors import FileFormatError, InvalidValueError, MissingEntryError, UnknownNameError
-from nni_latency.estimators import OperatorTableEstimator
+from nni_latency.estimators import TableEstimator
 from nni_latency.operators import OpSpec
 from nni_latency.platforms import Platform
 from nni_latency.spaces import CANDIDATES, FBNetSpace
-from nni_latency.tables import Entry, LookupTable, OperatorTable, Residency, SpaceReference, TableLayer, named_operators
+from nni_latency.tables import Entry, LookupTable, Residency, SpaceReference, TableLayer, named_operators
 from nni_latency.tables.formats import FORMATS, OperatorKey, export_table, import_table, operator_key
 
 TINY = {"num_classes": 10, "input_size": 32, "width": 0.25, "depth": 0.25}
@@ -75,8 +75,8 @@ def test_operator_keys_come_back(tmp_path_factory, name, value, spread, count, u
     width = spread * value if count else 0.0
     entry = Entry(value, value - width, value + width, count, 0, op)
     entries = named_operators([("Logits-input:1x1x96-output:7", entry)])
-    table = OperatorTable(
-        space=SpaceReference("operators"), platform=Platform("unknown", "unknown"), entries=entries, input_shape=(1,)
+    table = LookupTable(
+        space=SpaceReference("operators"), platform=Platform("unknown", "unknown"), operators=entries, input_shape=(1,)
     )
     export_table(table, name, unit=unit, out=path)
     (found,) = import_table(path, file_format=name, unit=unit, check_unit=False).table.entries
@@ -247,7 +247,7 @@ def test_an_operator_of_another_name_keeps_its_entry(tmp_path):
     assert (entry.op.kind, entry.features) == ("unknown", None)
     assert entry.names == ("Mystery-input:8x8x3-output:8x8x4-kernel:3",)
     with pytest.raises(MissingEntryError, match=r"no operator of a known kind from which relu\(\)@1x8"):
-        OperatorTableEstimator(table).estimate_op(OpSpec.of("relu", [(1, 8)]))
+        TableEstimator(table).estimate_op(OpSpec.of("relu", [(1, 8)]))
 
 
 def test_names_of_one_operator_have_their_mean(tmp_path):

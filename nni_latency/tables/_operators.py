@@ -1,23 +1,41 @@
-"""`OperatorSamples` and `OperatorEntry`: times of operators in networks, and what operators cost by them."""
+"""Tables of operators: times of operators inside networks, what operators cost by them, and the table of these."""
 
 from __future__ import annotations
 
+import json
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, NonNegativeInt
 
-from nni_latency.costs import NORMAL, Cost
-from nni_latency.documents import RECORD, Operator
+from nni_latency.costs import NORMAL
 from nni_latency.errors import InvalidValueError
-from nni_latency.measurement import Measurement, NetworkCalls, Protocol, Record, Summary, quantile
-from nni_latency.operators import Features, OpSpec, work_of
+from nni_latency.measurement import (
+    Measurement,
+    NetworkCalls,
+    NetworkSchedule,
+    Protocol,
+    Record,
+    Subject,
+    Summary,
+    quantile,
+)
+from nni_latency.measurement.runtimes import Runtime
+from nni_latency.operators import OpSpec, parse_op_keys
+from nni_latency.tables._entries import Entry, MeasuredNetwork
+from nni_latency.tables._lookup_table import LookupTable
+from nni_latency.tables._machine import fit_residency
+from nni_latency.tables._plan import OperatorPlan
+from nni_latency.tables._solving import energy_of_operators, powers_of
+from nni_latency.units import number_of
+
+#: What the campaign of a table of operators is called in a store.
+OPERATORS_KIND = "operators"
 
 #: Rounds over which the reference network's median is taken, and how far it may be off by chance, as a logarithm.
 _WINDOW, _CHANCE = 5, 0.05
@@ -127,51 +145,7 @@ class OperatorSamples:
         return np.asarray(times / (speeds if times.ndim == 1 else speeds[:, None]))
 
 
-@dataclass(frozen=True)
-class OperatorEntry(Cost):
-    """What one operator costs inside a network. Immutable.
-
-    Parameters
-    ----------
-    value, low, high : float
-        Its cost, and the interval in which it lies in another network, in the unit of the table's metric.
-    op : OpSpec
-        The operator.
-    n_samples : int
-        Timed runs behind it, over all places.
-    n_places, n_networks : int
-        Places where it was timed, and networks that have such a place.
-    names : tuple of str
-        What files of other projects call it, for one that comes from there.
-
-    Raises
-    ------
-    InvalidValueError
-        If the value is not positive and finite, or lies outside its interval.
-    """
-
-    op: Operator
-    n_samples: NonNegativeInt = 0
-    n_places: Annotated[NonNegativeInt, Field(description="places in networks where it was timed")] = 0
-    n_networks: Annotated[NonNegativeInt, Field(description="networks with such a place")] = 0
-    names: Annotated[tuple[str, ...], Field(description="what files of other projects call it")] = ()
-
-    _finite = True
-    __pydantic_config__ = RECORD
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not self.value > 0:
-            raise InvalidValueError(f"The value of an operator's entry must be positive. Got {self.value!r}.")
-
-    @property
-    def features(self) -> Features | None:
-        """Features of the operator; None for a kind that cannot be counted."""
-        features, counted = work_of(self.op)
-        return features if counted else None
-
-
-def operator_entries(ops: Mapping[str, OpSpec], places: Sequence[Place]) -> dict[str, OperatorEntry]:
+def operator_entries(places: Sequence[Place]) -> dict[str, Entry]:
     """Find the cost of every operator that was timed.
 
     An operator takes longer in one network than in another: because of what lies in the cache, of where a process has
@@ -182,17 +156,16 @@ def operator_entries(ops: Mapping[str, OpSpec], places: Sequence[Place]) -> dict
 
     Parameters
     ----------
-    ops : mapping of str to OpSpec
-        The operators by their keys.
     places : sequence of Place
         What each took in every place of every network.
 
     Returns
     -------
-    dict of str to OperatorEntry
+    dict of str to Entry
         By the operator's key, in the order of the networks.
     """
     keys = list(dict.fromkeys(place.op_key for place in places))
+    ops = {key: parse_op_keys(key)[0] for key in keys}
     numbers = {key: number for number, key in enumerate(keys)}
     which = np.array([numbers[place.op_key] for place in places])
     networks = {network: number for number, network in enumerate(dict.fromkeys(place.network for place in places))}
@@ -224,7 +197,7 @@ def _entries(
     which: NDArray[np.int64],
     ratios: NDArray[np.float64],
     costs: NDArray[np.float64],
-) -> dict[str, OperatorEntry]:
+) -> dict[str, Entry]:
     kinds = np.array([ops[key].kind for key in keys])
     squares = np.bincount(which, (ratios - 1) ** 2, len(keys))
     counts = np.bincount(which, minlength=len(keys))
@@ -243,12 +216,12 @@ def _entries(
         # In a place that was not seen: the mean is known but for its own error.
         reach = math.exp(NORMAL * max(_LEAST_SPREAD, spread) * math.sqrt(1 + 1 / count))
         value = float(costs[number])
-        entries[key] = OperatorEntry(
+        entries[key] = Entry(
             value,
             value / reach,
             value * reach,
+            runs[key],
             op=ops[key],
-            n_samples=runs[key],
             n_places=count,
             n_networks=len(networks[key]),
         )
@@ -259,3 +232,120 @@ def _usual_spread(squares: NDArray[np.float64], counts: NDArray[np.int64]) -> fl
     """Return how much the operators of one kind differ from place to place, as a relative standard deviation."""
     freedom = int(np.maximum(counts - 1, 0).sum())
     return math.sqrt((squares.sum() + 4 * _USUAL_SPREAD**2) / (freedom + 4))
+
+
+def check_operators(runtime: Runtime, metric: str) -> None:
+    """Check that a table of operators can be measured.
+
+    Raises
+    ------
+    MeasurementError
+        If the runtime has no operators that could be timed inside a network.
+    InvalidValueError
+        If no table of operators can hold the metric.
+    """
+    if not runtime.sees_calls:
+        raise runtime.sees_no_calls(
+            "Tables of spaces without layers of their own need one that can, such as torch or torch-nhwc."
+        )
+    if metric not in ("latency", "energy"):
+        raise InvalidValueError(
+            f"A table of operators holds latency or energy, which add up to those of networks. Got {metric!r}."
+        )
+
+
+def operator_schedule(plan: OperatorPlan, protocol: Protocol, *, isolated: bool = True) -> NetworkSchedule:
+    """Return the rounds of a plan's networks, with every call timed; the first network is visited in all of them."""
+    subjects = [_subject(plan, index) for index in range(len(plan.networks))]
+    return NetworkSchedule(
+        subjects[1:],
+        protocol,
+        isolated=isolated,
+        always=subjects[:1],
+        divided=True,
+        calls=True,
+        n_calls={
+            subject.key: network.subject_calls.n_calls for subject, network in zip(subjects, plan.networks, strict=True)
+        },
+        kind=OPERATORS_KIND,
+    )
+
+
+def _subject(plan: OperatorPlan, index: int) -> Subject:
+    network = plan.networks[index]
+    sample = dict(network.sample)
+    specification = {"selection": sample, "reference": index == 0, **network.subject_calls.content()}
+    return Subject(json.dumps(sample), network.build, plan.input_shape, "network", network.calls.digest, specification)
+
+
+def reference_of(specifications: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return the key of the reference network among the subjects of a campaign; empty if there is none."""
+    return next((key for key, item in specifications.items() if item.get("reference")), "")
+
+
+def operators_table(
+    schedule: NetworkSchedule, specifications: Mapping[str, Mapping[str, Any]], metric: str, **header: Any
+) -> LookupTable:
+    """Make the table of what rounds of networks have measured.
+
+    Parameters
+    ----------
+    schedule : NetworkSchedule
+        What was measured, with the calls inside the networks.
+    specifications : mapping of str to mapping
+        What says of each network, by its key, which it is and which calls belong to which operators.
+    metric : {"latency", "energy"}
+        What the table holds.
+    **header
+        Space, platform, input shape and coverage.
+    """
+    calls = {key: NetworkCalls.read(item) for key, item in specifications.items()}
+    samples = OperatorSamples(calls, schedule.protocol, reference_of(specifications))
+    for records in schedule.observed:
+        samples.add(records)
+    measured = [key for key in samples.measured if key not in schedule.failures]
+    places = [place for network in measured for place in samples.places(network)]
+    entries = operator_entries(places)
+    keys = [calls[network].modules.operators for network in measured]
+    sums = [math.fsum(entries[key].value for key in names if key in entries) for names in keys]
+    wholes = [samples.whole(network) for network in measured]
+    calibration, residency = fit_residency(sums, [whole.value for whole in wholes])
+    networks = tuple(
+        MeasuredNetwork(
+            value=whole.value,
+            low=whole.low,
+            high=whole.high,
+            sample=specifications[network]["selection"],
+            entries=total,
+            n_samples=whole.n_samples,
+        )
+        for network, whole, total in zip(measured, wholes, sums, strict=True)
+    )
+    table = LookupTable(
+        **header,
+        operators=tuple(entries.values()),
+        networks=networks,
+        reference=networks[0].value,
+        protocol=schedule.protocol,
+        calibration=calibration,
+        residency=residency,
+        rounds=schedule.rounds,
+        duration=round(schedule.spent, 3),
+        drift=tuple(samples.drift),
+        remarks=_unmeasured(len(measured), len(specifications) - len(schedule.failures)),
+        failures=dict(sorted(schedule.failures.items())),
+    )
+    if metric == "latency":
+        return table
+    powers = powers_of([record for records in schedule.observed for record in records])
+    return energy_of_operators(table, keys, [powers[network] for network in measured if network in powers])
+
+
+def _unmeasured(measured: int, planned: int) -> tuple[str, ...]:
+    """Say how many networks the budget did not reach."""
+    if measured == planned:
+        return ()
+    return (
+        f"The budget was spent after {measured} of {number_of(planned, 'network')}, so more operators are predicted "
+        "than need be: give a larger budget.",
+    )

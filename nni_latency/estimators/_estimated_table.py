@@ -1,0 +1,64 @@
+"""Tables filled with the estimates of an estimator."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from nni_latency.errors import InvalidValueError, listed
+from nni_latency.estimators._base import Estimate, LayerEstimator
+from nni_latency.operators import OpSpec
+from nni_latency.tables import Entry, LookupTable, MeasurePlan, OperatorPlan, TableLayer
+
+
+def estimate_table(estimator: LayerEstimator, plan: MeasurePlan | OperatorPlan) -> LookupTable:
+    """Estimate every candidate, or every operator, of a plan, and put the estimates into a table.
+
+    Parameters
+    ----------
+    estimator : LayerEstimator
+        What says what an operator costs.
+    plan : MeasurePlan or OperatorPlan
+        The space: its layers, or networks that cover its operators.
+
+    Returns
+    -------
+    LookupTable
+        Of the estimator's platform, without a protocol, since nothing was measured; a remark says where the numbers
+        are from.
+
+    Raises
+    ------
+    InvalidValueError
+        If the estimator cannot be taken apart by layer.
+    MissingEntryError
+        If it does not know an operator.
+    """
+    if not isinstance(estimator, LayerEstimator):
+        raise InvalidValueError(f"{estimator!r} estimates whole networks and cannot be taken apart by layer.")
+    if isinstance(plan, OperatorPlan):
+        ops = [item.op for network in plan.networks for item in network.trace.operators]
+    else:
+        ops = [candidate.op for layer in plan.layers for candidate in layer.candidates.values()]
+    found: dict[OpSpec, Estimate] = {op: estimator.estimate_op(op) for op in dict.fromkeys(ops)}
+    entries = {op: Entry(cost.value, cost.low, cost.high, op=op) for op, cost in found.items()}
+    remarks = [f"Estimated by {type(estimator).__name__} and not measured."]
+    uncounted = list(dict.fromkeys(name for cost in found.values() for name in cost.missing))
+    if uncounted:
+        remarks.append(f"Not known to the estimator as asked: {listed(uncounted)}.")
+    header: dict[str, Any] = {
+        "space": plan.space,
+        "platform": estimator.platform,
+        "input_shape": plan.input_shape,
+        "metric": estimator.metric,
+        "calibration": estimator.calibration,
+        "residency": estimator.residency,
+        "network_error": estimator.network_error or None,
+        "remarks": tuple(remarks),
+    }
+    if isinstance(plan, OperatorPlan):
+        return LookupTable(operators=tuple(entries.values()), operator_coverage=plan.coverage, **header)
+    layers = (
+        TableLayer.of_plan(layer, {choice: entries[item.op] for choice, item in layer.candidates.items()})
+        for layer in plan.layers
+    )
+    return LookupTable(layers=tuple(layers), **header)
