@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal, get_args
+from typing import Literal
 
 import click
 
@@ -30,7 +30,7 @@ missing_option = partial(
     option,
     "What a table does about what has no entry: stop with an error, use the nearest entry, or predict it from others.  "
     "[default: error; predict for a table of operators]",
-    type=click.Choice(get_args(estimators.Missing)),
+    type=click.Choice(("error", "nearest", "predict")),
 )
 
 

@@ -22,6 +22,7 @@ from nni_latency.database._reading import (
     read_campaign,
     read_failures,
     read_keys,
+    read_moments,
     read_records,
     select_campaigns,
 )
@@ -239,6 +240,7 @@ class DatabaseLog(CampaignLog):
             keys = read_keys(connection, number)
             self.records = list(read_records(connection, number, keys, complaints))
             self.failures = read_failures(connection, number)
+            self.conditions = {name: content for name, _, content in read_moments(connection, number, complaints)}
         self._numbers = {key: number for number, key in keys.items()}
         complaints.warn()
 
@@ -278,6 +280,7 @@ class DatabaseLog(CampaignLog):
         """Keep what the machine was like at a moment."""
         with self._database.writing() as connection:
             add_conditions(connection, self._number, moment, conditions, time.time())
+        self.conditions[moment] = dict(conditions)
 
     def mark(self, status: str) -> None:
         """Keep whether it is ``running``, ``ended`` or ``interrupted``."""

@@ -69,11 +69,14 @@ class CampaignLog(ABC):
         What was measured so far, in order.
     failures : list of Failure
         What could not be measured so far.
+    conditions : dict of str to mapping
+        What the machine was like at each moment that was noted, ``before`` and ``after`` among them.
     """
 
     identifier: str
     records: list[Record]
     failures: list[Failure]
+    conditions: dict[str, Mapping[str, Any]]
 
     @abstractmethod
     def admit(self, subject: Subject) -> None:
@@ -225,7 +228,7 @@ class _MemoryLog(CampaignLog):
         self.identifier, self.header = identifier, header
         self.subjects: dict[str, dict[str, Any]] = {}
         self.records, self.failures = [], []
-        self.conditions: dict[str, Any] = {}
+        self.conditions = {}
         self.held = threading.Lock()
 
     def stored(self) -> StoredCampaign:

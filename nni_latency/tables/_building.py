@@ -16,6 +16,7 @@ from nni_latency.measurement import (
     Benches,
     Campaign,
     CampaignHeader,
+    CampaignLog,
     Meter,
     Progress,
     Protocol,
@@ -148,8 +149,7 @@ class Measuring:
             campaign = Campaign(schedule, benches, log, self.timer, self.on_progress)
             self.on_start(campaign.resumed)
             campaign.run()
-            (stored,) = store.campaigns(identifier=log.identifier)
-        return Measured.of(stored)
+            return Measured.of(log)
 
 
 @dataclass(frozen=True)
@@ -162,11 +162,11 @@ class Measured:
     records: tuple[Record, ...] = ()
 
     @classmethod
-    def of(cls, stored: StoredCampaign) -> Measured:
+    def of(cls, campaign: CampaignLog | StoredCampaign) -> Measured:
         """Read it off the records of a campaign."""
-        records = tuple(stored.records)
-        networks = {record.subjects: record.fallbacks for record in records}
-        return cls(stored.identifier, stored.conditions, summarise_fallbacks(networks), records)
+        networks = {record.subjects: record.fallbacks for record in campaign.records}
+        records = tuple(campaign.records)
+        return cls(campaign.identifier, dict(campaign.conditions), summarise_fallbacks(networks), records)
 
     def mark(self, result: Result) -> Result:
         """Write into a table or a set of points which campaign it came from, what fell back, and the conditions."""

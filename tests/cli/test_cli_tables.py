@@ -104,7 +104,7 @@ def test_errors_name_the_options_that_were_typed(run, fails, tables):
     complaint = fails("table", "import", "t.json", "--format", "lists", *TINY_OPTIONS, "--out", "out.json")
     assert "does not say its unit. Give it as --unit; " in complaint
     complaint = fails("predict", "fbnet@k3_e1,k3_e1,skip,skip,skip,skip,skip", "-e", tables["holes"])
-    assert "or take the nearest entry with --missing nearest." in complaint
+    assert "take the nearest entry with --missing nearest, or have it predicted with --missing predict." in complaint
 
 
 def test_export_says_what_it_leaves_out(run, tables):
