@@ -16,7 +16,7 @@ FOLDER = Path("demo")
 TABLE = FOLDER / "table.json"
 
 # A full FBNet supernet runs 22 x 9 candidates every step. Half the width and half the depth fit two cores.
-SCALE = ("--width", "0.5", "--depth", "0.5", "--num-classes", "10")
+SCALE = ("--space-args", "width=0.5,depth=0.5,num_classes=10")
 
 
 def run(*arguments: str) -> None:

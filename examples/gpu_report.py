@@ -128,7 +128,7 @@ class Report:
             ),
         )
         printed = self.command(
-            *("nni_latency", "validate", str(path), "--device", self.device, "--networks", "12", "--json"),
+            *("nni_latency", "validate", str(path), "--device", self.device, "--networks", "12", "--format", "json"),
             *(*meter, "--budget", f"{self.settings['validate']}s"),
             *("--out", str(validation), "--overwrite", "--fresh"),
         )
@@ -151,7 +151,16 @@ class Report:
         printed = self.command(
             *("nni_latency", "profile", "--measure", *self.settings["models"]),
             *("--device", self.device, "--batch-size", str(max(self.settings["batches"])), "--meter", self.meter),
-            *("--budget", f"{self.settings['operators']}s", "--out", str(out), "--plot", str(picture), "--json"),
+            *(
+                "--budget",
+                f"{self.settings['operators']}s",
+                "--out",
+                str(out),
+                "--plot",
+                str(picture),
+                "--format",
+                "json",
+            ),
             *("--overwrite", "--fresh"),
         )
         return {"models": json.loads(printed)["models"], "picture": picture.name}
@@ -161,7 +170,16 @@ class Report:
         picture = self.out / "acts.png"
         printed = self.command(
             *("nni_latency", "learn", "device", "--device", self.device, "--out", str(self.out / "acts.json")),
-            *("--points", str(self.out / "points.json"), "--plot", str(picture), "--overwrite", "--fresh", "--json"),
+            *(
+                "--points",
+                str(self.out / "points.json"),
+                "--plot",
+                str(picture),
+                "--overwrite",
+                "--fresh",
+                "--format",
+                "json",
+            ),
             *("--budget", f"{self.settings['blocks']}s"),
         )
         return {**json.loads(printed), "picture": picture.name}

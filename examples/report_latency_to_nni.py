@@ -13,6 +13,7 @@ While it runs, open the page that it prints, choose "Trials detail" and then "la
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import socket
 import subprocess
@@ -50,7 +51,12 @@ def build_table(folder: Path) -> Path:
     table = folder / "table.json"
     if not table.is_file():
         folder.mkdir(parents=True, exist_ok=True)
-        space = ["--width", WIDTH, "--depth", DEPTH, "--input-size", SIZE, "--num-classes", CLASSES]
+        space = [
+            "--input-size",
+            SIZE,
+            "--space-args",
+            json.dumps({"width": WIDTH, "depth": DEPTH, "num_classes": CLASSES}),
+        ]
         command = ["build-lut", "--space", "fbnet", *map(str, space), "--budget", "15s", "--out", str(table)]
         print("$ nni-latency " + " ".join(command), flush=True)
         subprocess.run([sys.executable, "-m", "nni_latency", *command], check=True)

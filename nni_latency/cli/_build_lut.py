@@ -24,8 +24,8 @@ _USUAL = measurement.Protocol()
 
 #: Fields of options that tables of known devices answer.
 _OF_TABLES = (
-    *("space_args", "preset", "input_size", "num_classes", "width", "depth", "batch_sizes", "metric"),
-    *("networks", "meter", "max_window"),
+    *("space_args", "input_size", "batch_sizes", "metric"),
+    *("networks", "meter"),
 )
 
 
@@ -74,12 +74,11 @@ def command(
     if not hasattr(space, "measure_plan"):
         tables.check_operators(runtime, wanted.metric)
         meters = where.meters(metered, wanted.metric, platform.device, runtime)
-        build_operator_tables(space, runtime, metered.protocol(protocol), job, meters)
+        build_operator_tables(space, runtime, protocol, job, meters)
         return
     if wanted.networks:
         raise InvalidValueError(f"The candidates of {asked.name!r} are measured in rounds: omit --networks.")
     meters = where.meters(metered, wanted.metric, platform.device, runtime)
-    protocol = metered.protocol(protocol)
     plans = [plan_for(space, asked.name, batch_size) for batch_size in wanted.batch_sizes]
     # All files are checked before the first table is measured.
     outs = [output.path(table_name(plan, runtime.platform, wanted.metric)) for plan in plans]

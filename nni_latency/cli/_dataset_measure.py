@@ -78,7 +78,7 @@ class _PlatformsOptions:
 
     def _make(self, text: str, where: RemoteOptions) -> runtimes.Runtime:
         runtime, precision = loading.split_runtime(text)
-        return where.runtime(PlatformOptions(self.device, runtime, (), precision, self.threads, "kept"))
+        return where.runtime(PlatformOptions(self.device, runtime, (), precision, self.threads))
 
 
 @click.command("measure", cls=ReportingCommand)

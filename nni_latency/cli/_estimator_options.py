@@ -92,7 +92,9 @@ class PredictorOptions:
     """The predictor that is asked."""
 
     predictor: str = option(
-        f"File of 'nni-latency learn graph', or {graphs.PRETRAINED} for the one that ships.", default=graphs.PRETRAINED
+        f"File of 'nni-latency learn graph', or {graphs.PRETRAINED} for the one that ships.",
+        *FLAGS,
+        default=graphs.PRETRAINED,
     )
 
     def load(self) -> graphs.GraphPredictor:

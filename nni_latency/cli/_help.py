@@ -12,14 +12,13 @@ _META = "nni_latency.help_all"
 #: Fields whose options only ``--help-all`` lists: most people need them never.
 RARE = frozenset(
     {
-        *("space_args", "preset", "num_classes", "width", "depth", "runtime_options", "allocator", "seed"),
+        *("runtime_options", "seed"),
         *(
             "protocol_fields",
             "sampling_fields",
             "fresh",
             "database",
             "remote",
-            "max_window",
             "prior",
             "held_out",
             "jobs",

@@ -106,7 +106,7 @@ def _encoding(asked: SpaceOptions) -> transfer.Encoding:
         return transfer.encoding_of("nasbench201")
     if asked.name == "fbnet" and not asked.given:
         # Both presets have the same layers and choices; the candidates compute what they do for small images.
-        asked = replace(asked, preset="cifar")
+        asked = replace(asked, space_args=({"preset": "cifar"},))
     return transfer.encoding_of(asked.make())
 
 

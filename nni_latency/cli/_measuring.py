@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import math
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
@@ -36,6 +37,14 @@ _runtime_options = partial(
     multiple=True,
 )
 
+protocol_option = partial(
+    option,
+    "Field of the protocol, such as rounds=5 or half_width=0.01; repeat for several.",
+    "--protocol",
+    type=ASSIGNMENT,
+    multiple=True,
+)
+
 database_option = partial(
     option,
     "Where measurements are kept.  [default: the user's own database]",
@@ -53,11 +62,6 @@ class PlatformOptions:
     runtime_options: tuple[tuple[str, Any], ...] = _runtime_options()
     precision: str = option("Numeric precision.", type=click.Choice(PRECISIONS), default="fp32")
     threads: int = option("Number of CPU threads.", type=click.IntRange(1), default=1)
-    allocator: str = option(
-        "Freed memory is kept for the next run, or left to the system as in a plain script.",
-        type=click.Choice(["kept", "system"]),
-        default="kept",
-    )
 
 
 @dataclass(frozen=True)
@@ -69,13 +73,10 @@ class DeviceOptions:
 
     def of(self, platform: Platform) -> PlatformOptions:
         """Return the options with runtime, precision and threads of a platform."""
+        allocator = platform.facts.get("runtime.allocator")
+        known = (("allocator", allocator),) if allocator else ()
         return PlatformOptions(
-            self.device,
-            platform.runtime,
-            self.runtime_options,
-            platform.precision,
-            platform.threads,
-            str(platform.facts.get("runtime.allocator", "kept")),
+            self.device, platform.runtime, (*known, *self.runtime_options), platform.precision, platform.threads
         )
 
 
@@ -89,6 +90,19 @@ def check_known(platform: Platform) -> None:
         )
 
 
+def with_protocol_fields(protocol: measurement.Protocol, fields: Sequence[tuple[str, Any]]) -> measurement.Protocol:
+    """Return a protocol with the fields that ``--protocol`` gives; others have options of their own.
+
+    Raises
+    ------
+    UnknownNameError
+        If a protocol has no such field.
+    InvalidValueError
+        If a value is outside its range.
+    """
+    return with_fields(protocol, fields, "field of the protocol", fixed=("threads", "seed", "time_budget"))
+
+
 @dataclass(frozen=True)
 class ProtocolOptions:
     """When measuring ends, and how visits are made."""
@@ -96,12 +110,7 @@ class ProtocolOptions:
     budget: float | None = option(
         "Maximum time spent measuring, such as 30s or 5min. Starting and loading come on top.", type=DURATION
     )
-    protocol_fields: tuple[tuple[str, Any], ...] = option(
-        "Field of the protocol, such as rounds=5 or half_width=0.01; repeat for several.",
-        "--protocol",
-        type=ASSIGNMENT,
-        multiple=True,
-    )
+    protocol_fields: tuple[tuple[str, Any], ...] = protocol_option()
 
     def of(self, usual: measurement.Protocol, threads: int, seed: int = 0) -> measurement.Protocol:
         """Return the usual protocol of a command with what the options change.
@@ -113,9 +122,8 @@ class ProtocolOptions:
         InvalidValueError
             If a value is outside its range.
         """
-        fixed = ("threads", "seed", "time_budget")
-        changed = with_fields(usual, self.protocol_fields, "field of the protocol", fixed=fixed)
         budget = usual.time_budget if self.budget is None else self.budget
+        changed = with_protocol_fields(usual, self.protocol_fields)
         return dataclasses.replace(changed, time_budget=budget, threads=threads, seed=seed)
 
 
@@ -136,9 +144,6 @@ class MeterOptions:
         "[default: nvml or rapl, by the device, where energy or power is asked for]",
         metavar="NAME[:ARGUMENT]",
     )
-    max_window: float | None = option(
-        "Longest window of a meter. How long it has to be is found out.  [default: 10s]", type=DURATION
-    )
 
     def meters(self, metric: str, device: str) -> tuple[measurement.Meter, ...]:
         """Return the meters that a metric needs: none unless energy or power is asked for, or a meter is named.
@@ -154,12 +159,6 @@ class MeterOptions:
         with meter.session():
             return (meter,)
 
-    def protocol(self, protocol: measurement.Protocol) -> measurement.Protocol:
-        """Return a protocol with windows as long as they may be."""
-        if self.max_window is None:
-            return protocol
-        return dataclasses.replace(protocol, max_measure_execution_time=self.max_window)
-
 
 def make_runtime(options: PlatformOptions) -> runtimes.Runtime:
     """Make the runtime that the options name.
@@ -173,8 +172,6 @@ def make_runtime(options: PlatformOptions) -> runtimes.Runtime:
     """
     registration = load_registry().find("runtime", options.runtime)
     given = dict(options.runtime_options)
-    if options.allocator != "kept":
-        given["allocator"] = options.allocator
     _check_options(registration, given)
     made: runtimes.Runtime = registration.make(
         options.device, threads=options.threads, precision=options.precision, **given
@@ -302,7 +299,8 @@ class Measuring:
                 "measure more, or --fresh to measure again."
             )
         if isinstance(error, measurement.CoarseMeterError):
-            raise MeasurementError(f"{error} Here that is --max-window {math.ceil(error.needed)}s") from error
+            needed = math.ceil(error.needed)
+            raise MeasurementError(f"{error} Here that is --protocol max_measure_execution_time={needed}") from error
         if isinstance(error, KeyboardInterrupt):
             self._console.print(
                 "Interrupted. Run the same command again to resume: the database keeps what was measured."

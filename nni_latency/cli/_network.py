@@ -264,15 +264,7 @@ def make_all(named: Sequence[NamedNetwork], options: NetworkOptions) -> Iterator
 
 def space_options(named: NamedNetwork, options: NetworkOptions) -> SpaceOptions:
     """Return the space of ``SPACE@ARCHITECTURE``, with the arguments and the input that were given."""
-    return SpaceOptions(
-        space=named.space,
-        space_args=options.kwargs,
-        preset=None,
-        input_size=_size(options.inputs),
-        num_classes=None,
-        width=None,
-        depth=None,
-    )
+    return SpaceOptions(named.space, (options.kwargs or {},), _size(options.inputs))
 
 
 def make_architecture(named: NamedNetwork, chosen: ChosenSpace, space: Any, options: NetworkOptions) -> Network:

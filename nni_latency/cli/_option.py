@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+import re
 from collections.abc import Callable, Container, Iterable, Mapping
 from pathlib import Path
 from types import NoneType
@@ -34,7 +35,7 @@ def option(text: str, *flags: str, **attributes: Any) -> Any:
     text : str
         Help text.
     flags : str
-        Flags of the option, such as ``--json``. By default one flag with the name of the field, and
+        Flags of the option, such as ``--top``. By default one flag with the name of the field, and
         ``-o`` besides ``--out``.
     attributes
         Attributes of `click.option`. By default the type follows from the annotation of the field; a bool that is
@@ -239,6 +240,13 @@ def _parse_assignment(text: str) -> tuple[str, Any]:
         return name, value
 
 
+def _parse_arguments(text: str) -> dict[str, Any]:
+    if text.lstrip().startswith("{"):
+        return _parse_object(text)
+    # A comma may also stand in a value, such as a list.
+    return dict(map(_parse_assignment, re.split(r",\s*(?=[A-Za-z_]\w*=)", text)))
+
+
 #: A duration such as ``90``, ``90s`` or ``1.5min`` [s].
 DURATION = parsed("duration", parse_duration)
 
@@ -250,6 +258,9 @@ BATCH_SIZES = parsed("n[,n...]", _parse_batch_sizes)
 
 #: Names and values as JSON, such as ``{"num_labels": 10}``.
 JSON_OBJECT = parsed("json", _parse_object)
+
+#: Names and values such as ``width=0.5,preset=cifar``, or a JSON object of them.
+ARGUMENTS = parsed("name=value[,...]", _parse_arguments)
 
 #: A name and a value, which is JSON or text, such as ``channels_last=true``.
 ASSIGNMENT = parsed("name=value", _parse_assignment)

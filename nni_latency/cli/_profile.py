@@ -112,7 +112,7 @@ def measure_profile(
         _made(listed),
         runtime,
         batch_size=batch_size,
-        protocol=metered.protocol(protocol),
+        protocol=protocol,
         target=profiled.share,
     )
     profile = _measure(profiler, runtime, store, meters, campaign)

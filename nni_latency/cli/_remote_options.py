@@ -26,7 +26,7 @@ REMOTE_VARIABLE = "NNI_LATENCY_REMOTE"
 _ASSUMED = "constant"
 
 #: Options that say with what a machine measures: set where it starts.
-_SET_THERE = ("device", "runtime_options", "allocator")
+_SET_THERE = ("device", "runtime_options")
 
 
 @dataclass(frozen=True)

@@ -210,15 +210,12 @@ class ReportingCommand(WritingCommand):
                 expose_value=False,
                 callback=_note,
             ),
-            click.Option(
-                ["--json"], flag_value="json", help="The same as --format json.", expose_value=False, callback=_note
-            ),
         ]
 
 
 def _note(ctx: click.Context, parameter: click.Parameter, value: str | None) -> None:
-    if value is not None and ctx.meta.setdefault(_FORMAT, value) != value:
-        raise click.UsageError("--json is short for --format json. Name one format.")
+    if value is not None:
+        ctx.meta[_FORMAT] = value
 
 
 def report_format() -> str:

@@ -20,7 +20,7 @@ import nni_latency.tables as tables
 import nni_latency.validation as validation
 from nni_latency.cli._console import loading_remark, named, print_lines, progress, remarks
 from nni_latency.cli._estimator_options import ESTIMATOR, EstimatorOptions
-from nni_latency.cli._measuring import Measuring, MeterOptions, Part, StoreOptions
+from nni_latency.cli._measuring import Measuring, MeterOptions, Part, ProtocolOptions, StoreOptions
 from nni_latency.cli._model import UserCodeOptions
 from nni_latency.cli._option import grouped, option, output_option
 from nni_latency.cli._outputs import WritingCommand, outputs
@@ -128,7 +128,13 @@ def _target_line(found: Found, asked: ParetoOptions) -> tuple[float, float, floa
 
 
 @click.command("search", cls=WritingCommand)
-@grouped(space=SPACE_OF_TABLE)
+@grouped(
+    space=SPACE_OF_TABLE,
+    budget={
+        "help": "Maximum time spent measuring the network found. Starting and loading come on top.",
+        "default": "10s",
+    },
+)
 def command(
     space: SpaceOptions,
     estimator: EstimatorOptions,
@@ -137,6 +143,7 @@ def command(
     code: UserCodeOptions,
     store: StoreOptions,
     metered: MeterOptions,
+    ending: ProtocolOptions,
 ) -> None:
     """Search for a network that meets a target of latency, energy or another metric, and measure it on this device.
 
@@ -153,6 +160,7 @@ def command(
         made = estimator.load()
         _check_target(made.metric, options)
         unmeasured = _check_measuring(made, estimator.device, metered) if options.measure else ""
+        protocol = ending.of(measurement.Protocol(), threads=1)
         settings = options.settings
         with user_code(f"The code of the data set {options.dataset!r}", 0.0):
             dataset = nas.load_dataset(options.dataset, options.data_folder, seed=options.seed)
@@ -189,7 +197,7 @@ def command(
     write_network(result, options.out)
     write_record(found, options.out)
     if options.measure:
-        measured, addends = _measure(made, searched, result, estimator.device, options.budget, store, metered)
+        measured, addends = _measure(made, searched, result, estimator.device, protocol, store, metered)
         found = replace(found, measured=measured, addends=addends)
         write_record(found, options.out)
     write_picture(found, options.out)
@@ -368,7 +376,7 @@ def _measure(
     searched: Searched,
     result: nas.SearchResult,
     device: str | None,
-    budget: float,
+    protocol: measurement.Protocol,
     store: StoreOptions,
     metered: MeterOptions,
 ) -> tuple[validation.Validation | str, tuple[Addend, ...]]:
@@ -379,8 +387,7 @@ def _measure(
     try:
         runtime = runtime_of(estimator.platform, device)
         meters = _meters(estimator, device, metered)
-        protocol = measurement.Protocol(threads=runtime.platform.threads, time_budget=budget)
-        protocol = metered.protocol(protocol)
+        protocol = replace(protocol, threads=runtime.platform.threads)
         with Measuring("the network found and its space's reference networks", runtime, store, meters) as measuring:
             if isinstance(estimator, estimators.TableEstimator) and estimator.addends:
                 return measure_addends(estimator, searched, result, runtime, protocol, **measuring.how)

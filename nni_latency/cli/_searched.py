@@ -15,7 +15,7 @@ import nni_latency.nas as nas
 import nni_latency.spaces as spaces
 from nni_latency.cli._console import remarks
 from nni_latency.cli._model import send_by_value
-from nni_latency.cli._option import DURATION, QUANTITY, option
+from nni_latency.cli._option import QUANTITY, option
 from nni_latency.cli._outputs import OutputFolder
 from nni_latency.cli._space_options import CLASSES, SpaceOptions, choose_space, plan_for
 from nni_latency.errors import InvalidValueError, MismatchError
@@ -71,11 +71,6 @@ class SearchOptions:
     )
     weight: float = option("Weight of the latency in the loss.", default=1.0)
     measure: bool = option("Measure the network found.", default=True)
-    budget: float = option(
-        "Maximum time spent measuring the network found. Starting and loading come on top.",
-        type=DURATION,
-        default="10s",
-    )
     threads: int = option("Threads used for training; small images gain little from more.", default=_SETTINGS.threads)
     seed: int = option("Random seed.", default=0)
     out: Path = option("Folder of the results.", "-o", "--out", type=FOLDER, default=Path("search"))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import nni_latency.estimators as estimators
 import nni_latency.spaces as spaces
 import nni_latency.tables as tables
-from nni_latency.cli._option import JSON_OBJECT, option
+from nni_latency.cli._option import ARGUMENTS, option
 from nni_latency.errors import InvalidValueError, MismatchError
 from nni_latency.platforms import Platform
 
@@ -34,14 +34,13 @@ class SpaceOptions:
     """The options that choose a space; those that are not given are left to the space, or to the table."""
 
     space: str | None = option(f"{_SPACE}  [default: fbnet]")
-    space_args: dict[str, Any] | None = option(
-        "Arguments of the space's constructor as a JSON object.", type=JSON_OBJECT
+    space_args: tuple[dict[str, Any], ...] = option(
+        "Arguments of the space, such as width=0.5,num_classes=10, or as a JSON object. Those of fbnet: preset "
+        "(imagenet or cifar), num_classes, head_channels, and width and depth, which are multipliers.",
+        type=ARGUMENTS,
+        multiple=True,
     )
-    preset: str | None = option("Strides of the stages: imagenet or cifar.  [default: by the input size]")
-    input_size: int | None = option("Input image size [pixels].  [default: the preset's]")
-    num_classes: int | None = option("Number of classes.  [default: the preset's]")
-    width: float | None = option("Multiplier of the number of channels.  [default: 1]")
-    depth: float | None = option("Multiplier of the number of blocks per stage.  [default: 1]")
+    input_size: int | None = option("Input image size [pixels].  [default: the space's]")
 
     @property
     def name(self) -> str:
@@ -49,33 +48,19 @@ class SpaceOptions:
         return self.space or "fbnet"
 
     @property
-    def given(self) -> dict[str, Any]:
-        """The options that were given, but for the name of the space."""
-        return {name: value for name, value in vars(self).items() if name != "space" and value is not None}
+    def given(self) -> bool:
+        """Whether anything but the name of the space was given."""
+        return bool(self.space_args) or self.input_size is not None
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """Arguments of the constructor that were given, by their own names.
-
-        Raises
-        ------
-        InvalidValueError
-            If the space does not take an option.
-        """
-        given = self.given
-        extra = given.pop("space_args", {})
-        if self.name not in spaces.HUB_SPACES and ":" not in self.name:
-            return {**given, **extra}
-        unknown = [f"--{name}" for name in ("preset", "width", "depth") if name in given]
-        if unknown:
-            raise InvalidValueError(
-                f"The space {self.name!r} does not take {' and '.join(unknown)}. Pass its own arguments with "
-                "--space-args, such as --space-args '{\"width\": 16}'."
-            )
-        # NNI's hub says labels.
-        size = spaces.HUB_SPACES[self.name].size_argument if self.name in spaces.HUB_SPACES else None
-        names = {"num_classes": "num_labels", "input_size": size}
-        return {**{own: given[name] for name, own in names.items() if own and name in given}, **extra}
+        """Arguments of the constructor that were given."""
+        found = {name: value for part in self.space_args for name, value in part.items()}
+        # Of a class the input size says what its networks take, and not what makes it.
+        size = None if ":" in self.name else "input_size"
+        if self.name in spaces.HUB_SPACES:
+            size = spaces.HUB_SPACES[self.name].size_argument
+        return {size: self.input_size, **found} if size and self.input_size is not None else found
 
     def make(self) -> Any:
         """Make the space."""

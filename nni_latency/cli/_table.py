@@ -89,7 +89,7 @@ def _plan_of_space(asked: SpaceOptions, batch_size: int) -> tables.MeasurePlan |
     if asked.space != "none":
         return plan_for(asked.make(), asked.name, batch_size)
     if asked.given:
-        raise InvalidValueError(f"--space none takes no arguments of a space. Got {', '.join(asked.given)}.")
+        raise InvalidValueError("--space none takes no arguments of a space. Omit --space-args and --input-size.")
     return None
 
 

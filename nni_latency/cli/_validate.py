@@ -94,7 +94,7 @@ def command(
         if wanted.normalise:
             predicted |= validation.predict_references(made, plan, tables.reference_networks(plan, networks))
     meters = where.meters(metered, made.metric, platform.device, runtime)
-    protocol = metered.protocol(ending.of(_USUAL, platform.threads))
+    protocol = ending.of(_USUAL, platform.threads)
     title = str(plan.space) if isinstance(plan, tables.MeasurePlan) else plan.space.name
     with Measuring(f"{number_of(len(networks), 'network')} of {title}", runtime, store, meters) as measuring:
         measured = tables.measure_networks(plan, networks, runtime, protocol, metric=made.metric, **measuring.how)

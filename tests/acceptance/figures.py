@@ -4,8 +4,8 @@
     python tests/acceptance/figures.py --write    # write expected.json anew; the commit says why
 
 Every function makes the figures of one topic from published data, the data set that ships, or raw samples in ``data``.
-The samples come from ``build-lut`` on a 2-core shared x86 machine: ``--space fbnet --preset cifar --width 0.25
---num-classes 10`` in torch (``in_context``) and TorchScript (``solved``), and ``--space nasbench201 --networks 6``
+The samples come from ``build-lut`` on a 2-core shared x86 machine: of FBNet with ``preset=cifar``, ``width=0.25`` and
+``num_classes=10`` in torch (``in_context``) and TorchScript (``solved``), and of ``nasbench201 --networks 6``
 (``operators``).
 """
 

@@ -57,7 +57,9 @@ def test_fit_writes_a_fit_and_pictures(run, points, tmp_path):
 @pytest.mark.slow
 def test_fit_prints_json(run, points):
     known, unknown, _ = points
-    found = json.loads(run("learn", "device", known, "--variant", "published", "--test", unknown, "--json").stdout)
+    found = json.loads(
+        run("learn", "device", known, "--variant", "published", "--test", unknown, "--format", "json").stdout
+    )
     assert found["variant"] == "published"
     assert found["points"] == 28
     assert min(found[name] for name in "abcd") >= 0
@@ -72,7 +74,9 @@ def test_refined_fit_is_better_than_the_published_one(run, points):
     known, unknown, _ = points
     medians = {}
     for variant in ("published", "refined"):
-        shown = run("learn", "device", known, "--variant", variant, "--test", unknown, "--json", "--overwrite").stdout
+        shown = run(
+            "learn", "device", known, "--variant", variant, "--test", unknown, "--format", "json", "--overwrite"
+        ).stdout
         medians[variant] = json.loads(shown)["test"]["median"]
     assert medians["refined"] < medians["published"]
 

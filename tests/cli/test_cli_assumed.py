@@ -58,26 +58,37 @@ def test_a_network_without_operators_takes_no_time(fails, flat, command):
 
 
 def test_answers_for_a_network_in_half_precision_say_so(run, half):
-    found = json.loads(run("predict", half, "--platform", "onnxruntime.fp32", "--json").stdout)["platforms"]
+    found = json.loads(run("predict", half, "--platform", "onnxruntime.fp32", "--format", "json").stdout)["platforms"]
     assert found
     assert all(REMARK in row["missing"] for row in found)
     platform = found[0]["platform"]
-    estimated = run("predict", half, "--latency-estimator", f"graph-network:pretrained,{platform}", "--json")
+    estimated = run("predict", half, "--latency-estimator", f"graph-network:pretrained,{platform}", "--format", "json")
     assert REMARK in json.loads(estimated.stdout)["remarks"]
     assert estimated.stderr.count(REMARK[1:]) == 1
-    asked = ["query", half, "--platform", platform, "--measure", "never", "--database", "records.sqlite", "--json"]
+    asked = [
+        "query",
+        half,
+        "--platform",
+        platform,
+        "--measure",
+        "never",
+        "--database",
+        "records.sqlite",
+        "--format",
+        "json",
+    ]
     (answer,) = json.loads(run(*asked).stdout)["answers"]
     assert answer["missing"].count(REMARK) == 1
 
 
 def test_what_is_assumed_of_a_file_is_said(run, selected):
     assumed = "the results of z depend on data"
-    analysed = run("profile", selected, "--json")
+    analysed = run("profile", selected, "--format", "json")
     (remark,) = json.loads(analysed.stdout)["remarks"]
     assert assumed in remark
     assert assumed in analysed.stderr
     where = "graph-network:pretrained,epyc-25-1-1.onnxruntime.fp32.t1"
-    estimated = run("predict", selected, "--latency-estimator", where, "--json")
+    estimated = run("predict", selected, "--latency-estimator", where, "--format", "json")
     assert json.loads(estimated.stdout)["remarks"] == [remark]
     assert assumed in estimated.stderr
 

@@ -45,7 +45,7 @@ def test_predictors_are_built_drawn_and_reported(run):
 
 @pytest.mark.slow
 def test_json_holds_scores_by_group(run):
-    content = json.loads(run(*QUICK, "--json").stdout)
+    content = json.loads(run(*QUICK, "--format", "json").stdout)
     assert {row["group"] for row in content["groups"]} == {"add", "concat_block"}
     assert content["overall"]["n"] == 20
 
@@ -56,7 +56,10 @@ def test_kernels_that_were_never_learned_from_have_a_score_of_their_own(run):
     assert "of 10 not learned from" in " ".join(shown.stderr.split())
     assert "Of 10 kernels not learned from," in " ".join(shown.stdout.split())
     assert (
-        json.loads(run(*QUICK, "--sampling", "test_sample_num=5", "--json", "--overwrite").stdout)["tested"]["n"] == 10
+        json.loads(run(*QUICK, "--sampling", "test_sample_num=5", "--format", "json", "--overwrite").stdout)["tested"][
+            "n"
+        ]
+        == 10
     )
 
 

@@ -81,8 +81,8 @@ def test_build_replaces_a_table_if_told_to(run, tables, tmp_path):
         (["--space", "nosuch"], "Unknown space 'nosuch'. Available:"),
         (["--device", "tpu"], "Unknown device 'tpu'. Available: cpu"),
         (["--runtime", "tflite"], "Unknown runtime 'tflite'. Available: torch, "),
-        (["--preset", "mnist"], "Unknown preset 'mnist'. Available: imagenet, cifar."),
-        (["--width", "0"], "--width must be a number in (0, 8]. Got 0.0."),
+        (["--space-args", "preset=mnist"], "Unknown preset 'mnist'. Available: imagenet, cifar."),
+        (["--space-args", "width=0"], "The 'width' of FBNetSpace must be a number in (0, 8]. Got 0.0."),
         (["--input-size", "0"], "--input-size must be an int >= 1. Got 0."),
         (["--budget", "soon"], "A duration must be a positive number"),
         (["--protocol", "outlier=0.7"], "The 'outlier' of a Protocol must"),
@@ -216,7 +216,7 @@ def test_show_marks_missing_candidates(run, tables):
 
 
 def test_show_prints_json(run, built):
-    facts = json.loads(run("show", built[0], "--json").stdout)
+    facts = json.loads(run("show", built[0], "--format", "json").stdout)
     assert facts["space"] == {"name": "fbnet", "arguments": dict(FBNetSpace(**TINY).reference.arguments)}
     assert facts["platform"] == Platform.current("cpu").id
     assert facts["coverage"] == 1.0
@@ -225,7 +225,7 @@ def test_show_prints_json(run, built):
 
 
 def test_show_names_missing_candidates_in_json(run, tables):
-    facts = json.loads(run("show", tables["holes"], "--json").stdout)
+    facts = json.loads(run("show", tables["holes"], "--format", "json").stdout)
     assert facts["missing"] == ["layer0:k3_e1", "layer2:skip"]
 
 

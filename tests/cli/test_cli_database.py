@@ -48,11 +48,11 @@ def _info(run, path):
 
 
 def _json(run, path, *arguments):
-    return json.loads(run("db", *arguments, "--database", path, "--json").stdout)
+    return json.loads(run("db", *arguments, "--database", path, "--format", "json").stdout)
 
 
 def _lines(run, path, *arguments):
-    shown = run("db", "query", "--database", path, *arguments, "--json").stdout
+    shown = run("db", "query", "--database", path, *arguments, "--format", "json").stdout
     return json.loads(shown)
 
 

@@ -31,7 +31,7 @@ def built(run, tmp_path_factory):
         folder / "records.sqlite",
     ]
     for metric in ("energy", "power"):
-        meter = ["--meter", "constant:20", "--max-window", "5s"]
+        meter = ["--meter", "constant:20", "--protocol", "max_measure_execution_time=5"]
         result = run("build-lut", *how, "--metric", metric, *meter, "--out", folder / f"{metric}.json")
     return folder, result
 
@@ -58,7 +58,7 @@ def test_energy_is_estimated_shown_and_validated(run, built, tmp_path):
     assert " mJ" in run("show", folder / "energy.json").stdout
     table = LookupTable.load(folder / "energy.json")
     names = ",".join(next(iter(layer.entries)) for layer in table.searched)
-    command = ["predict", f"fbnet@{names}", "-e", folder / "energy.json", "--json"]
+    command = ["predict", f"fbnet@{names}", "-e", folder / "energy.json", "--format", "json"]
     estimated = json.loads(run(*command).stdout)
     assert "energy" in json.dumps(estimated)
     run(
@@ -79,7 +79,10 @@ def test_energy_without_a_meter_says_what_to_do(fails, tmp_path, monkeypatch):
 def test_a_meter_that_is_too_coarse_is_told_the_option():
     coarse = CoarseMeterError.of(ConstantMeter(15), 9.3, 5.0)
     with (
-        pytest.raises(MeasurementError, match=r"needs a window of 9\.30? s.* Here that is --max-window 10s$"),
+        pytest.raises(
+            MeasurementError,
+            match=r"needs a window of 9\.30? s.* Here that is --protocol max_measure_execution_time=10$",
+        ),
         Measuring("networks", FakeRuntime({}), StoreOptions(fresh=False, database=None)),
     ):
         raise coarse

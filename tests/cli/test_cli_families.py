@@ -11,7 +11,7 @@ from nni_latency.operators import graph_key, read_onnx, trace
 
 
 def test_families_are_listed(run):
-    found = json.loads(run("dataset", "families", "--json").stdout)["families"]
+    found = json.loads(run("dataset", "families", "--format", "json").stdout)["families"]
     assert [row["family"] for row in found] == list(families())
     assert "MobileNetV2 (arXiv:1801.04381)" in run("dataset", "families").stdout
 

@@ -58,7 +58,7 @@ def test_status_lists_the_workers(run, farm):
     assert f"Workers of {farm.address}" in shown
     assert re.search(r"one\W+pi\.fake\.fp32\.t1\W+ready\W+0\W+0", shown)
     assert "Workers that fit predictors: fitter" in shown
-    content = json.loads(run("farm", "status", farm.address, "--json").stdout)
+    content = json.loads(run("farm", "status", farm.address, "--format", "json").stdout)
     assert content["fitters"] == ["fitter"]
     assert {worker["name"]: worker["state"] for worker in content["workers"]} == dict.fromkeys(
         ("one", "two", "three"), "ready"

@@ -56,7 +56,9 @@ def test_every_device_is_scored_beside_a_constant_power(fitted, tmp_path):
 
 
 def test_scores_are_rows(run, fitted):
-    content = json.loads(run("learn", "energy", "slow.csv", "--trees", 5, "--out", "one.json", "--json").stdout)
+    content = json.loads(
+        run("learn", "energy", "slow.csv", "--trees", 5, "--out", "one.json", "--format", "json").stdout
+    )
     assert {row["what"] for row in content["scores"]} == {
         "time", "power", "energy, as power times time", "the same time, times a constant power",
     }  # fmt: skip
@@ -66,21 +68,21 @@ def test_scores_are_rows(run, fitted):
 
 def test_networks_are_estimated(run, fails, fitted, tmp_path):
     (tmp_path / "net.py").write_text(_NET)
-    words = ["predict", "net.py:Net", "--input", "3,8,8", "--json", "--latency-estimator"]
+    words = ["predict", "net.py:Net", "--input", "3,8,8", "--format", "json", "--latency-estimator"]
     energy = json.loads(run(*words, "energy:energy.json,quick").stdout)
     latency = json.loads(run(*words, "energy:energy.json,quick,metric=latency").stdout)
     assert energy["low"] < energy["energy"] < energy["high"]
     assert 10 < energy["energy"] / latency["latency_s"] < 70
     assert len(energy["layers"]) == 2
-    assert "It knows: slow, quick." in fails(*words[:-2], "--latency-estimator", "energy.json")
+    assert "It knows: slow, quick." in fails(*words[:-3], "--latency-estimator", "energy.json")
 
 
 def test_a_predicted_energy_stands_beside_the_time_at_a_constant_power(run, fitted, tmp_path):
     (tmp_path / "net.py").write_text(_NET)
     words = ["predict", "net.py:Net", "--input", "3,8,8", "--latency-estimator"]
-    latency = json.loads(run(*words, "energy:energy.json,quick,metric=latency", "--json").stdout)
+    latency = json.loads(run(*words, "energy:energy.json,quick,metric=latency", "--format", "json").stdout)
     assert "at_constant_power" not in json.dumps(latency)
-    found = json.loads(run(*words, "energy:energy.json,quick", "--json").stdout)
+    found = json.loads(run(*words, "energy:energy.json,quick", "--format", "json").stdout)
     watts = PortableModel.load(tmp_path / "energy.json").constant_power("quick")
     # Half of the operators draw 20 W, and half of them 60 W.
     assert watts == pytest.approx(40.0)
@@ -133,6 +135,8 @@ def test_a_power_that_was_assumed_teaches_nothing_and_that_is_said(run, tmp_path
     _write_profile(tmp_path / "profile.json")
     shown = run("learn", "energy", "here=profile.json", "--trees", 5).stdout
     assert "here: its energy is time times a constant power of 15 W, which is an assumption." in shown
-    content = json.loads(run("learn", "energy", "profile.json", "--trees", 5, "--out", "again.json", "--json").stdout)
+    content = json.loads(
+        run("learn", "energy", "profile.json", "--trees", 5, "--out", "again.json", "--format", "json").stdout
+    )
     errors = {row["what"]: row["median"] for row in content["scores"]}
     assert errors["energy, as power times time"] == pytest.approx(errors["the same time, times a constant power"])

@@ -53,7 +53,7 @@ def test_detection_writes_rules_and_prints_verdicts(run, fails):
     assert "conv2d + relu" in printed
     assert "a run, taken off" in printed
     assert "exists. Choose another file" in fails(*words)
-    again = json.loads(run(*words, "--out", "again.json", "--json").stdout)
+    again = json.loads(run(*words, "--out", "again.json", "--format", "json").stdout)
     assert again["rules"][0]["times"]["together"] == found.rules[0].times.together
     assert again["campaign"] == found.campaign
 
@@ -68,7 +68,7 @@ def test_rules_are_shown_with_their_evidence(run, rules):
     shown = run("show", rules).stdout
     for text in ("in the weights", "one kernel", "apart, not clear", "FusedConv", "100.0 %", "there is no gelu"):
         assert text in shown
-    content = json.loads(run("show", rules, "--json").stdout)
+    content = json.loads(run("show", rules, "--format", "json").stdout)
     assert [rule["fused"] for rule in content["rules"]] == [True, True, False]
     assert run("show", rules, "--format", "csv").stdout.count("\n") == 4
 
@@ -80,7 +80,7 @@ def test_a_network_is_shown_as_kernels_and_drawn(run, rules):
     assert "4 kernels on" in shown
     with Image.open("before_after.png") as picture:
         assert min(picture.size) > 200
-    kernels = json.loads(run(*words, "--kwargs", '{"width": 4}', "--batch-size", 2, "--json").stdout)
+    kernels = json.loads(run(*words, "--kwargs", '{"width": 4}', "--batch-size", 2, "--format", "json").stdout)
     assert kernels[0]["names"] == ["stem.0.conv2d", "stem.1.batch_norm", "stem.2.relu"]
 
 

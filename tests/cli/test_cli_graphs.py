@@ -27,7 +27,7 @@ def net(folder):
 
 def test_a_predictor_is_fitted_and_predicts(run, folder, net):
     words = ["learn", "graph", "--dataset", folder, "--epochs", 3, "--members", 1]
-    report = json.loads(run(*words, "--json").stdout)
+    report = json.loads(run(*words, "--format", "json").stdout)
     assert [row["networks"] for row in report["platforms"]] == [12, 12]
     assert report["families"] == ["depth1", "depth2", "depth3"]
     shown = run("predict", net, "-e", "graph.safetensors").stdout
@@ -50,7 +50,7 @@ def test_a_platform_is_added(run, folder, predictor, net):
         "both.safetensors",
     ]
     assert "Wrote both.safetensors" in run(*words).stdout
-    found = json.loads(run("predict", net, "-e", "both.safetensors", "--json").stdout)
+    found = json.loads(run("predict", net, "-e", "both.safetensors", "--format", "json").stdout)
     assert {row["platform"]: row["networks"] for row in found["platforms"]} == {FAST.id: 24, SLOW.id: 12}
 
 
@@ -66,7 +66,7 @@ def test_data_of_several_platforms_has_no_other_name(fails, folder, predictor):
 
 
 def test_operators_are_explained(run, predictor, net):
-    found = json.loads(run("predict", net, "-e", predictor, "--platform", "fast", "--json").stdout)
+    found = json.loads(run("predict", net, "-e", predictor, "--platform", "fast", "--format", "json").stdout)
     (row,) = found["platforms"]
     assert row["platform"] == FAST.id
     assert row["low_s"] < row["latency_s"] < row["high_s"]
@@ -84,7 +84,9 @@ def test_a_platform_that_nobody_measured_needs_three_that_were(fails, predictor,
 
 def test_a_batch_takes_longer(run, predictor, net):
     one, eight = (
-        json.loads(run("predict", net, "-e", predictor, "--batch-size", size, "--json").stdout)["platforms"][0]
+        json.loads(run("predict", net, "-e", predictor, "--batch-size", size, "--format", "json").stdout)["platforms"][
+            0
+        ]
         for size in (1, 8)
     )
     assert eight["latency_s"] > 2 * one["latency_s"]
@@ -92,7 +94,7 @@ def test_a_batch_takes_longer(run, predictor, net):
 
 def test_networks_are_compared(run, fails, predictor, folder):
     small, large = folder / "onnx" / "n0.onnx", folder / "onnx" / "n11.onnx"
-    found = json.loads(run("predict", large, small, "-e", predictor, "--json").stdout)
+    found = json.loads(run("predict", large, small, "-e", predictor, "--format", "json").stdout)
     assert {row["best"] for row in found["platforms"]} == {str(small)}
     assert all(row["factor"] > 1 for row in found["platforms"])
     assert f"Fastest: {small} on {FAST.id}" in run("predict", large, small, "-e", predictor).stdout
@@ -101,10 +103,10 @@ def test_networks_are_compared(run, fails, predictor, folder):
 
 def test_networks_to_measure_are_suggested(run, fails, predictor, folder, tmp_path):
     found = json.loads(
-        run("dataset", "suggest", folder / "onnx", "--samples", 4, "--predictor", predictor, "--json").stdout
+        run("dataset", "suggest", folder / "onnx", "--samples", 4, "-e", predictor, "--format", "json").stdout
     )
     assert len({row["network"] for row in found["networks"]}) == 4
-    assert "no ONNX file" in fails("dataset", "suggest", tmp_path, "--predictor", predictor)
+    assert "no ONNX file" in fails("dataset", "suggest", tmp_path, "-e", predictor)
 
 
 def test_mistakes_are_said_in_one_sentence(fails, predictor, folder, net, tmp_path):

@@ -18,7 +18,7 @@ from nni_latency.cli._report import ReportingCommand
 DOCUMENT = Path(__file__).parents[2] / "docs" / "cli.rst"
 
 #: Options of every command, and of every command that prints a table, which are documented once.
-COMMON, REPORTING = {"--quiet", "--verbose"}, {"--format", "--json"}
+COMMON, REPORTING = {"--quiet", "--verbose"}, {"--format"}
 
 #: Short forms, which are documented once, too.
 SHORT = {"-o"}

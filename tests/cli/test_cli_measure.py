@@ -96,7 +96,7 @@ def answer(run, made):
     """Measure; return the JSON."""
 
     def ask(*arguments, by="module"):
-        return json.loads(run("measure", *arguments, "--by", by, "--json").stdout)
+        return json.loads(run("measure", *arguments, "--by", by, "--format", "json").stdout)
 
     return ask
 
@@ -163,14 +163,14 @@ def test_several_networks_are_measured_in_turns(run, made):
     command = ["measure", "net.py:Net", "net.py:make", "--kwargs", '{"width": 8}', "--input", "3,8,8"]
     assert "cannot be made with the arguments {'width': 8}" in run(*command, code=2).stderr
     command = ["measure", "net.py:make", 'space.py:Space@{"width": 8, "end": 0}', "--input", "3,8,8"]
-    found = json.loads(run(*command, "--json").stdout)
+    found = json.loads(run(*command, "--format", "json").stdout)
     assert [row["network"].partition("@")[0] for row in found["networks"]] == ["net.py:make", "space.py:Space"]
     assert [runtime.sessions for runtime in made[1:]] == [1]
     assert "times the fastest" in run(*command).stdout
 
 
 def test_published_network_is_measured(run, made):
-    assert json.loads(run("measure", "squeezenet", "--json").stdout)["latency_s"] > 0
+    assert json.loads(run("measure", "squeezenet", "--format", "json").stdout)["latency_s"] > 0
 
 
 def test_onnx_file_needs_a_runtime_that_reads_it(fails):
@@ -241,7 +241,7 @@ def test_mistakes_are_told_in_one_sentence(run, made, arguments, complaint):
 
 @pytest.mark.slow
 def test_class_of_a_file_reaches_the_worker_process(run):
-    result = run("measure", *WIDE, "--by", "graph", "--protocol", "rounds=3", "--budget", "2s", "--json")
+    result = run("measure", *WIDE, "--by", "graph", "--protocol", "rounds=3", "--budget", "2s", "--format", "json")
     content = json.loads(result.stdout)
     assert 0 < content["low_s"] <= content["latency_s"] <= content["high_s"]
     assert len(content["layers"]) == 4

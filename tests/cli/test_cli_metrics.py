@@ -132,7 +132,7 @@ def test_metric_stands_in_the_name_of_the_file(build, tmp_path):
 @pytest.mark.parametrize("metric", ["throughput", "activation_memory"])
 def test_predict_and_show_take_other_metrics(build, run, metric):
     build("--metric", metric, "--out", "t.json")
-    command = ["predict", "fbnet@" + ",".join(["k3_e1"] * 7), "-e", "t.json", "--json"]
+    command = ["predict", "fbnet@" + ",".join(["k3_e1"] * 7), "-e", "t.json", "--format", "json"]
     content = json.loads(run(*command).stdout)
     assert content["low"] <= content[metric] <= content["high"]
     assert metric in run("show", "t.json").stdout

@@ -93,7 +93,7 @@ def test_a_table_says_what_it_rests_on(run, table):
     assert f"Wrote {out}" in built.stdout
     assert "operators in 6 networks, 3 rounds" in built.stdout
     assert "Measuring 6 networks of" in built.stderr
-    facts = json.loads(run("show", out, "--json").stdout)
+    facts = json.loads(run("show", out, "--format", "json").stdout)
     assert facts["space"] == {"name": OWN, "arguments": {"widths": [8, 16, 24], "num_labels": 5}}
     assert facts["networks"] == 6
     assert facts["coverage"] > 0.5
@@ -103,7 +103,7 @@ def test_a_table_says_what_it_rests_on(run, table):
 def test_a_validation_draws_other_networks_of_the_tables_own_space(run, table, tmp_path):
     out = table[0]
     content = json.loads(
-        run("validate", out, "--space", OWN, "--networks", "4", "--protocol", "rounds=3", "--json").stdout
+        run("validate", out, "--space", OWN, "--networks", "4", "--protocol", "rounds=3", "--format", "json").stdout
     )
     known = [dict(network.sample) for network in LookupTable.load(out).networks]
     assert len(content["networks"]) == 4
@@ -117,15 +117,15 @@ def test_a_validation_draws_other_networks_of_the_tables_own_space(run, table, t
 def test_options_that_do_not_fit_the_table_are_refused(fails, table):
     own = ["validate", table[0], "--space", OWN]
     assert ", not to 'fbnet'." in fails("validate", table[0], "--space", "fbnet")
-    assert "num_labels=5 in the table, num_labels=4 requested" in fails(*own, "--num-classes", "4")
+    assert "num_labels=5 in the table, num_labels=4 requested" in fails(*own, "--space-args", "num_labels=4")
     assert "measured with batch size 1, not with 2" in fails(*own, "--batch-size", "2")
     assert "input_size=16 in the table, input_size=32 requested" in fails(*own, "--input-size", "32")
 
 
 def test_bad_input_is_told_in_one_sentence(run, fails, table):
     out = table[0]
-    assert "does not take --width" in fails("build-lut", "--space", "mobilenetv3", "--width", "2")
-    assert "It must be a JSON object" in fails("build-lut", "--space", OWN, "--space-args", "3")
+    assert "width" in fails("build-lut", "--space", "mobilenetv3", "--space-args", "breadth=2")
+    assert "a name and a value" in fails("build-lut", "--space", OWN, "--space-args", "3")
     assert "Cannot import the space 'nothing:Space'" in run("build-lut", "--space", "nothing:Space", code=2).stderr
     assert "missing a required argument: 'width'" in fails("build-lut", "--space", NEEDY)
     sizes = fails("build-lut", "--space", NEEDY, "--space-args", '{"width": 4}')

@@ -89,7 +89,7 @@ def test_an_assignment_is_json_or_text():
 
 
 def _platform(*options, runtime="torch"):
-    return PlatformOptions("cpu", runtime, options, "fp32", 1, "kept")
+    return PlatformOptions("cpu", runtime, options, "fp32", 1)
 
 
 def test_options_reach_the_runtime():

@@ -100,7 +100,7 @@ def test_input_shape_of_a_space_with_a_plan_is_its_own():
 
 
 def test_network_is_estimated_by_its_choices_with_its_work(run, space, table):
-    found = json.loads(run("predict", f"{space}@{_NETWORK}", "--latency-estimator", table, "--json").stdout)
+    found = json.loads(run("predict", f"{space}@{_NETWORK}", "--latency-estimator", table, "--format", "json").stdout)
     assert found["latency_s"] == pytest.approx(2.3e-3)
     assert [(row["name"], row["choice"]) for row in found["layers"]] == [("first", "large"), ("second", "tanh")]
     assert (found["macs"], found["params"]) == (28 * 28 * 9 * 8 + 8 * 2, 9 * 8 + 8 + 8 * 2 + 2)
@@ -119,7 +119,7 @@ def test_network_is_estimated_by_its_choices_with_its_work(run, space, table):
 def test_work_is_told_where_the_input_is_known(run, space, tmp_path, make, known):
     path = make(_bare(space)).save(tmp_path / "bare.json")
     how = (f"{_bare(space)}@{_NETWORK}", "--estimator", path)
-    found = json.loads(run("predict", *how, "--json").stdout)
+    found = json.loads(run("predict", *how, "--format", "json").stdout)
     assert found["latency_s"] == pytest.approx(2.3e-3)
     assert (found["macs"] is not None) is known
     assert ("multiply-adds" in run("predict", *how).stdout) is known
@@ -208,7 +208,7 @@ def test_changed_tables_still_belong_to_the_space(run, space, table):
     run("table", "merge", table, table, "--out", "merged.json")
     run("table", "subset", table, "--layers", "first", "--out", "part.json")
     for path, expected in (("scaled.json", 4.6e-3), ("merged.json", 2.3e-3)):
-        found = run("predict", f"{space}@{_NETWORK}", "-e", path, "--json")
+        found = run("predict", f"{space}@{_NETWORK}", "-e", path, "--format", "json")
         assert json.loads(found.stdout)["latency_s"] == pytest.approx(expected)
     assert "28x28" in run("show", "part.json").stdout
     assert "ratio" in run("diff", table, "scaled.json").stdout

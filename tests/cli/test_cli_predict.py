@@ -32,7 +32,7 @@ def answer(run, tables):
     """Predict with the tiny table; return the JSON."""
 
     def ask(architecture=NAMES, *options, table="tiny"):
-        command = ["predict", f"fbnet@{architecture}", "--latency-estimator", tables[table], "--json"]
+        command = ["predict", f"fbnet@{architecture}", "--latency-estimator", tables[table], "--format", "json"]
         return json.loads(run(*command, *options).stdout)
 
     return ask
@@ -61,7 +61,7 @@ def test_json_is_what_the_table_says(answer, tables):
 
 def test_json_of_a_measured_table_adds_up_as_well(run, built):
     """A measured table has a calibration and intervals, one made by hand has not."""
-    command = ["predict", f"fbnet@{NAMES}", "--estimator", built[0], "--json"]
+    command = ["predict", f"fbnet@{NAMES}", "--estimator", built[0], "--format", "json"]
     content = json.loads(run(*command).stdout)
     assert sum(layer["latency_s"] for layer in content["layers"]) == pytest.approx(content["latency_s"])
     assert content["low_s"] < content["latency_s"] < content["high_s"]
@@ -124,7 +124,7 @@ def test_missing_candidates_are_named(fails, tables):
 
 def test_missing_candidates_may_be_taken_from_the_nearest(run, tables):
     architecture = "k3_e1,k3_e1,skip,skip,skip,skip,skip"
-    command = ["predict", f"fbnet@{architecture}", "-e", tables["holes"], "--json"]
+    command = ["predict", f"fbnet@{architecture}", "-e", tables["holes"], "--format", "json"]
     result = run(*command, "--missing", "nearest")
     assert json.loads(result.stdout)["missing"] == ["layer0:k3_e1", "layer2:skip"]
     assert "taken from the nearest entry or left out: layer0:k3_e1, layer2:skip" in result.stderr
@@ -186,7 +186,7 @@ def test_saved_sample_that_is_cut_is_refused(fails, tables, tmp_path):
 def test_several_networks_are_compared_by_a_table(run, tables):
     other = ",".join(["skip"] * 7)
     command = ["predict", f"fbnet@{NAMES}", f"fbnet@{other}", "-e", tables["tiny"]]
-    found = json.loads(run(*command, "--json").stdout)
+    found = json.loads(run(*command, "--format", "json").stdout)
     first, second = found["networks"]
     assert {first["network"], second["network"]} == {f"fbnet@{other}", f"fbnet@{NAMES}"}
     assert first["latency_s"] < second["latency_s"]
@@ -232,7 +232,7 @@ def test_plugins_lists_what_is_registered(run):
 
 
 def test_plugins_prints_json(run):
-    plugins = {plugin["name"]: plugin for plugin in json.loads(run("plugins", "--json").stdout)}
+    plugins = {plugin["name"]: plugin for plugin in json.loads(run("plugins", "--format", "json").stdout)}
     runtimes = [name + layout for name in ("torch", "torchscript", "torch-compile") for layout in ("", "-nhwc")]
     assert {"table", "module", "graph", "network", *runtimes, "fbnet"} <= set(plugins["builtin"]["registered"])
     assert "serve" in plugins["service"]["registered"]

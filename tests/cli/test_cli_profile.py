@@ -56,7 +56,7 @@ def test_table_lists_blocks_and_totals(run, net):
 
 def test_json_adds_up(run, net, acts):
     options = [f"{net}:Net", "--input", "3,33,33", "--batch-size", 4, "--estimator", f"acts:{acts}"]
-    found = json.loads(run("profile", *options, "--json").stdout)
+    found = json.loads(run("profile", *options, "--format", "json").stdout)
     assert found["batch_size"] == 4
     assert sum(block["flops"] for block in found["blocks"]) == found["flops"]
     assert sum(block["latency_s"] for block in found["blocks"]) == pytest.approx(found["latency_s"])
@@ -66,7 +66,7 @@ def test_json_adds_up(run, net, acts):
 
 @pytest.mark.slow
 def test_published_networks_have_a_name(run):
-    found = json.loads(run("profile", "fbnet@fbnet-a", "--json").stdout)
+    found = json.loads(run("profile", "fbnet@fbnet-a", "--format", "json").stdout)
     assert round(found["macs"] / 1e6) == 250
     shown = run("profile", "fbnet@fbnet-a", "--top", 3).stdout
     assert "more" in shown
@@ -100,7 +100,7 @@ def test_mistakes_are_told_in_a_sentence(fails, arguments, message):
 
 def test_several_networks_are_a_row_each(run, net, acts):
     words = ["profile", f"{net}:Net", "squeezenet", "--input", "3,33,33"]
-    first, second = json.loads(run(*words, "--json").stdout)["networks"]
+    first, second = json.loads(run(*words, "--format", "json").stdout)["networks"]
     assert (first["network"], second["network"]) == (f"{net}:Net", "squeezenet")
     assert first["flops"] < second["flops"]
     assert "blocks" not in first
@@ -113,7 +113,7 @@ def test_an_onnx_file_is_taken_apart(run, fails):
     out = onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [1, 4])
     node = onnx.helper.make_node("Relu", ["x"], ["y"])
     onnx.save(onnx.helper.make_model(onnx.helper.make_graph([node], "g", [value], [out])), "net.onnx")
-    assert json.loads(run("profile", "net.onnx", "--batch-size", 3, "--json").stdout)["flops"] == 12
+    assert json.loads(run("profile", "net.onnx", "--batch-size", 3, "--format", "json").stdout)["flops"] == 12
     assert "has the shape 1x4: it takes 2 sizes or, without the batch, 1. Got 1x3x4x5" in fails(
         "profile", "net.onnx", "--input", "3,4,5"
     )

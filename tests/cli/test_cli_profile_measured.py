@@ -82,7 +82,7 @@ def test_same_command_measures_nothing_again(run, measured):
 def test_profile_is_reported_without_measuring(run, measured, by, name):
     folder, _, _ = measured
     words = ["profile", "--from", folder / "profile.json", "--by", by]
-    content = json.loads(run(*words, "--json").stdout)
+    content = json.loads(run(*words, "--format", "json").stdout)
     assert {row["model"].rpartition(":")[2] for row in content["models"]} == {"Net", "two"}
     rows = list(csv.DictReader(io.StringIO(run(*words, "--format", "csv").stdout)))
     assert len(rows) == len(content[name])

@@ -42,14 +42,16 @@ def test_a_record_is_told_with_where_it_comes_from(run, net, database):
     assert "record" in shown
     assert "campaign" in shown
     assert "repeatability 0.0 %" in shown
-    found = json.loads(run("query", net, "--platform", "fake-device", "--database", database, "--json").stdout)
+    found = json.loads(
+        run("query", net, "--platform", "fake-device", "--database", database, "--format", "json").stdout
+    )
     [answer] = found["answers"]
     assert (answer["source"], answer["platform"], answer["n_visits"]) == ("record", HERE.id, 5)
     assert run("query", found["key"], "--database", database).stdout.count(HERE.id) >= 1
 
 
 def test_a_remark_on_every_platform_is_made_once(run, predictor):
-    lines = run("query", "tanh()@1x8x4x4:float32", "--predictor", predictor).stdout.splitlines()
+    lines = run("query", "tanh()@1x8x4x4:float32", "-e", predictor).stdout.splitlines()
     assert any(FAST.id in line for line in lines)
     assert any(SLOW.id in line for line in lines)
     assert lines.count("Operators never learned from: tanh.") == 1
@@ -58,14 +60,14 @@ def test_a_remark_on_every_platform_is_made_once(run, predictor):
 
 @pytest.mark.slow
 def test_all_platforms_are_told_the_fastest_first(run, net, database, predictor):
-    words = ["query", net, "--database", database, "--predictor", predictor, "--json"]
+    words = ["query", net, "--database", database, "-e", predictor, "--format", "json"]
     answers = json.loads(run(*words).stdout)["answers"]
     assert {answer["source"] for answer in answers} == {"record", "prediction"}
     assert [answer["value"] for answer in answers] == sorted(answer["value"] for answer in answers)
 
 
 def test_a_network_is_measured_once_in_a_runtime_of_this_machine(run):
-    words = ["query", "relu()@1x8x4x4:float32", "--platform", "torch", "--budget", "2s", "--json"]
+    words = ["query", "relu()@1x8x4x4:float32", "--platform", "torch", "--budget", "2s", "--format", "json"]
     answers = [json.loads(run(*words).stdout)["answers"][0] for _ in range(2)]
     assert [answer["source"] for answer in answers] == ["measurement", "record"]
     assert answers[0]["campaign"] == answers[1]["campaign"]
@@ -73,8 +75,8 @@ def test_a_network_is_measured_once_in_a_runtime_of_this_machine(run):
 
 @pytest.mark.slow
 def test_an_architecture_of_a_space_is_asked_about(run, predictor):
-    words = ["query", "fbnet@0,1,2,0,1,2,0", *TINY_KWARGS, "--predictor", predictor, "--platform", FAST.id]
-    assert json.loads(run(*words, "--json").stdout)["answers"][0]["source"] == "prediction"
+    words = ["query", "fbnet@0,1,2,0,1,2,0", *TINY_KWARGS, "-e", predictor, "--platform", FAST.id]
+    assert json.loads(run(*words, "--format", "json").stdout)["answers"][0]["source"] == "prediction"
 
 
 @pytest.mark.parametrize(
@@ -103,7 +105,18 @@ def test_a_network_of_ones_own_is_asked_about(run, tmp_path, predictor):
         "from torch import nn\n\n\nclass Net(nn.Sequential):\n    def __init__(self):\n"
         "        super().__init__(nn.Conv2d(3, 4, 3), nn.ReLU())\n"
     )
-    words = ["query", "net.py:Net", "--input", "3,8,8", "--platform", FAST.id, "--predictor", predictor, "--json"]
+    words = [
+        "query",
+        "net.py:Net",
+        "--input",
+        "3,8,8",
+        "--platform",
+        FAST.id,
+        "-e",
+        predictor,
+        "--format",
+        "json",
+    ]
     assert json.loads(run(*words).stdout)["answers"][0]["source"] == "prediction"
 
 

@@ -177,7 +177,7 @@ def test_summary_compares_prediction_and_measurement(searched):
 
 @pytest.mark.slow
 def test_found_network_can_be_estimated_from_its_file(searched, built, run):
-    command = ["predict", f"fbnet@{searched[0] / 'result.json'}", "-e", built[0], "--json"]
+    command = ["predict", f"fbnet@{searched[0] / 'result.json'}", "-e", built[0], "--format", "json"]
     assert json.loads(run(*command).stdout)["latency_s"] == pytest.approx(_content(searched)["predicted"])
 
 
@@ -339,7 +339,7 @@ def test_target_that_is_no_positive_number_is_refused_as_it_was_typed(refused, t
     ("options", "complaint"),
     [
         (["--space", "nasnet"], "The table belongs to the space 'fbnet', not to 'nasnet'"),
-        (["--width", "0.5"], "width=0.25 in the table, width=0.5 requested"),
+        (["--space-args", "width=0.5"], "width=0.25 in the table, width=0.5 requested"),
         (["--batch-size", "4"], "measured with batch size 1, not with 4"),
         (["--device", "tpu"], "Unknown device 'tpu'. Available: cpu"),
         (
@@ -436,7 +436,7 @@ def test_a_wrong_meter_is_told_before_anything_is_learned(fails, tables, source)
 @pytest.mark.slow
 @pytest.mark.usefixtures("_few_digits")
 def test_a_target_in_joules_is_recorded_in_joules(run, tables, tmp_path):
-    run(*_joules(tables, "--meter", "constant:20", "--max-window", "2s", "--budget", "2s"))
+    run(*_joules(tables, "--meter", "constant:20", "--protocol", "max_measure_execution_time=2", "--budget", "2s"))
     content = json.loads((tmp_path / "out" / "search.json").read_text())
     assert (content["metric"], content["unit"], content["target"]) == ("energy", "J", 0.004)
     assert content["not_measured"] is None
@@ -450,7 +450,8 @@ def both(run, tables, tmp_path_factory, _few_digits):
     folder = tmp_path_factory.mktemp("both")
     result = run(
         "search", "--latency-estimator", f"weighted:100*{tables['tiny']},20*{tables['energy']}", "--target", 0.5,
-        "--epochs", 1, "--final-epochs", 0, "--train-batch-size", 32, "--meter", "constant:20", "--max-window", "2s",
+        "--epochs", 1, "--final-epochs", 0, "--train-batch-size", 32, "--meter", "constant:20",
+        "--protocol", "max_measure_execution_time=2",
         "--budget", "2s", "--samples", 20, "--plot", folder / "front.png", "--out", folder / "out",
     )  # fmt: skip
     return folder, result

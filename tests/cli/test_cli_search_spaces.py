@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from pathlib import Path
 
@@ -158,7 +157,7 @@ def test_weights_fit_the_network_of_the_sample(found, request):
 def test_network_found_can_be_estimated_from_its_file(own, run, acts):
     _, out, record = own
     command = ["predict", f"{OWN}@{out / 'result.json'}", "--kwargs", '{"num_labels": 10}']
-    found = json.loads(run(*command, "--latency-estimator", acts, "--json").stdout)
+    found = json.loads(run(*command, "--latency-estimator", acts, "--format", "json").stdout)
     assert found["latency_s"] == pytest.approx(record["predicted"], rel=1e-6)
 
 
@@ -218,7 +217,7 @@ def test_strategy_that_can_not_search_the_space_names_one_that_can(refused, opti
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [
-        (["--space", OWN, "--num-classes", "3"], "The data set digits has 10 classes, not 3."),
+        (["--space", OWN, "--space-args", "num_labels=3"], "The data set digits has 10 classes, not 3."),
         (["--space", OWN, "--space-args", '{"num_labels": 4}'], "The data set digits has 10 classes, not 4."),
         (["--space", OWN, "--space-args", '{"colour": 4}'], "unexpected keyword argument 'colour'"),
         (["--space", OWN, "--strategy", "luck"], "'luck' is not one of 'fbnet'"),
@@ -294,7 +293,7 @@ def test_table_of_a_space_of_the_hub_is_searched_without_further_options(name):
     table = LookupTable(
         space=reference_of(made), platform=Platform.current("cpu"), input_shape=shape, operators=(entry,)
     )
-    asked = SpaceOptions(*[None] * len(dataclasses.fields(SpaceOptions)))
+    asked = SpaceOptions(None, (), None)
     pair = TensorDataset(torch.zeros(2, 3, 32, 32), torch.zeros(2).long())
     found = searched_space(load_estimator(table), asked, None, Dataset("made up", pair, pair, 7, 32))
     assert found.name == name

@@ -116,7 +116,7 @@ def test_the_versions_of_all_predictors_are_listed_taken_and_saved(run, fails, t
         add_predictor(store.database, version, f"file of {name}".encode())
     store.close()
     words = ["learn", "graph", "--from-database", "--database", tmp_path / "m.sqlite"]
-    rows = json.loads(run(*words, "--list", "--json").stdout)["versions"]
+    rows = json.loads(run(*words, "--list", "--format", "json").stdout)["versions"]
     assert [(row["name"], row["number"]) for row in rows] == [("evolving", 1), ("evolving", 2), ("evolving:board", 3)]
     assert "Version 1 answers from now on." in run(*words, "--take", 1).stdout
     assert "Wrote version 3 to k.json" in run(*words, "--name", "evolving:board", "--list", "--out", "k.json").stdout

@@ -47,7 +47,7 @@ def test_every_kind_of_file_is_shown(run, files, name, monkeypatch):
     for width in WIDTHS:
         monkeypatch.setenv("COLUMNS", str(width))
         check_lines(run("show", files[name], "--verbose").stdout, width)
-    assert json.loads(run("show", files[name], "--json").stdout)
+    assert json.loads(run("show", files[name], "--format", "json").stdout)
     assert run("show", files[name], "--format", "csv").stdout.strip()
 
 
@@ -104,6 +104,6 @@ def test_a_predictor_is_an_estimator_by_its_file_where_it_needs_no_argument(fail
 
 def test_a_data_set_that_is_shown_says_what_it_holds(run, files):
     found = load_networks(files["nni_latency.networks"])
-    content = json.loads(run("show", files["nni_latency.networks"], "--json").stdout)
+    content = json.loads(run("show", files["nni_latency.networks"], "--format", "json").stdout)
     assert sum(row["networks"] for row in content["platforms"]) == len(found)
     assert content["families"] == list(found.families)

@@ -43,7 +43,7 @@ def test_a_table_is_imported_shown_estimated_and_exported(run, text):
     assert table.platform.id == "pixel-3.unknown.fp32.t1"
     assert table["layer1"]["k3_e1_g2"].value == 201.5e-6
     assert "k3_e1_g2" in run("show", "t.json").stdout
-    answer = run("predict", "fbnet@0,0,0,0,0,0,0", "-e", "t.json", "--json").stdout
+    answer = run("predict", "fbnet@0,0,0,0,0,0,0", "-e", "t.json", "--format", "json").stdout
     assert json.loads(answer)["latency_s"] == pytest.approx(sum(100.5 + 100 * n for n in range(7)) * 1e-6)
     run("table", "export", "t.json", "--format", "text", "--unit", "us", "--out", "back.txt")
     assert Path("back.txt").read_text() == Path(text).read_text()
@@ -52,7 +52,7 @@ def test_a_table_is_imported_shown_estimated_and_exported(run, text):
 def test_a_table_of_operators_is_shown_as_a_list_and_estimates_networks(run, operators):
     run("table", "import", operators, "--space", "none", "--unit", "ms", "--out", "t.json")
     assert "Logits-input:1x1x1536-output:10" in run("show", "t.json").stdout
-    command = ["predict", "-e", "t.json", "--json"]
+    command = ["predict", "-e", "t.json", "--format", "json"]
     answer = json.loads(run(*command, "operators@" + ",".join([*_KEYS, _KEYS[0]])).stdout)
     assert answer["latency_s"] == pytest.approx(0.017)
     assert [layer["name"] for layer in answer["layers"]] == [*_KEYS, _KEYS[0]]
@@ -68,9 +68,9 @@ def test_operators_that_a_table_lacks_are_named(run, fails, operators):
     command = ["predict", "-e", "t.json"]
     assert "no entry 'nonsense', and it is no key such as" in fails(*command, "operators@nonsense")
     assert "what it computes is not known" in fails(*command, "operators@Odd-input:1x1x1-output:1x1x1")
-    guessed = json.loads(run(*command, "operators@AvgPool2D-input:7x7x8-output:1x1x8", "--json").stdout)
+    guessed = json.loads(run(*command, "operators@AvgPool2D-input:7x7x8-output:1x1x8", "--format", "json").stdout)
     assert guessed["missing"] == ["guessed by its size: global_average_pool()@1x8x7x7:float32"]
-    shown = run(*command, "operators@Logits-input:1x1x8-output:10", "--json").stdout
+    shown = run(*command, "operators@Logits-input:1x1x8-output:10", "--format", "json").stdout
     assert json.loads(shown)["missing"] == ["predicted: linear(bias=1,out_features=10)@1x8:float32"]
     assert "names no operator" in fails(*command, "operators@,")
 
@@ -128,7 +128,7 @@ def test_two_tables_are_compared(run, tables):
     shown = run("diff", tables["tiny"], "double.json", "--plot", "diff.png").stdout
     assert "median ratio" in shown
     assert Path("diff.png").read_bytes().startswith(b"\x89PNG")
-    content = json.loads(run("diff", tables["tiny"], "double.json", "--json").stdout)
+    content = json.loads(run("diff", tables["tiny"], "double.json", "--format", "json").stdout)
     assert (content["ratio"], content["spearman"]) == (pytest.approx(2), pytest.approx(1))
     assert content["ratios"]["layer3"]["skip"] == pytest.approx(2)
     assert "only in the first table: layer0:k3_e1, layer2:skip" in run("diff", tables["tiny"], tables["holes"]).stderr
@@ -137,7 +137,7 @@ def test_two_tables_are_compared(run, tables):
 @pytest.mark.slow
 def test_a_fallback_and_an_ensemble_have_names(run, fails, tables):
     architecture = "k3_e1,k3_e3,skip,k3_e3,k3_e3,k3_e3,k3_e3"
-    command = ["predict", f"fbnet@{architecture}", "--json", "-e"]
+    command = ["predict", f"fbnet@{architecture}", "--format", "json", "-e"]
     found = json.loads(run(*command, f"fallback:{tables['holes']},{tables['tiny']}").stdout)
     assert found["missing"] == ["layer0:k3_e1", "layer2:skip"]
     assert len(json.loads(run(*command, f"ensemble:{tables['holes']},{tables['tiny']}").stdout)["layers"]) == 9
@@ -173,7 +173,19 @@ def test_a_fallback_and_an_ensemble_have_names(run, fails, tables):
             "Unknown space 'nasnet9'",
         ),
         (
-            ["table", "import", "lut.txt", "--unit", "us", "--space", "none", "--width", "1", "--out", "t.json"],
+            [
+                "table",
+                "import",
+                "lut.txt",
+                "--unit",
+                "us",
+                "--space",
+                "none",
+                "--space-args",
+                "width=1",
+                "--out",
+                "t.json",
+            ],
             "--space none takes no arguments of a space",
         ),
         (["table", "import", "lut.txt", "--unit", "s", *TINY_OPTIONS, "--out", "t.json"], "cannot be in s: they mean"),

@@ -18,7 +18,7 @@ from nni_latency.tables import LookupTable
 from nni_latency.testing import FakeRuntime
 
 _LAYERS = 7
-_SPACE = ["--num-classes", "10", "--input-size", "32", "--width", "0.25", "--depth", "0.25"]
+_SPACE = ["--input-size", "32", "--space-args", "num_classes=10,width=0.25,depth=0.25"]
 
 
 def _write(path, header, rows):
@@ -177,7 +177,9 @@ def test_adapt_refuses_what_it_can_not_use(fails, machine, known, tmp_path):
     assert "is given twice" in fails(*words, *_from([known[0]] * 3))
     other = make_table(FBNetSpace(num_classes=10, input_size=32, width=0.5, depth=0.25), platform=Platform("x"))
     assert "do not belong together" in fails(*words, *_from([known[0], other.save(tmp_path / "other.json")]))
-    assert "--width has no effect with --from and --samples" in fails(*words, *_from(known), "--width", 0.5)
+    assert "--space-args has no effect with --from and --samples" in fails(
+        *words, *_from(known), "--space-args", "width=0.5"
+    )
     assert "--samples has no effect without --from. Omit it." in fails(*words)
     assert "--save has no effect without --from and --samples" in fails("build-lut", "--save", "e.json")
     assert "Give one --from, or --samples as well." in fails("build-lut", *_from(known))

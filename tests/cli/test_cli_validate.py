@@ -126,7 +126,7 @@ def test_scores_and_worst_cases_are_printed(validate):
 def printed(run, exact, tmp_path_factory):
     """Validate the exact table with requirements that it meets; return the folder and the JSON that was printed."""
     folder = tmp_path_factory.mktemp("printed")
-    command = ["validate", exact, "--protocol", "rounds=2", "--networks", 3, "--seed", 5, "--json"]
+    command = ["validate", exact, "--protocol", "rounds=2", "--networks", 3, "--seed", 5, "--format", "json"]
     for requirement in ("within10=1", "mape=0.001", "spearman=0.99"):
         command += ["--require", requirement]
     with pytest.MonkeyPatch.context() as patch:
@@ -186,7 +186,7 @@ def test_slower_machine_is_told_and_taken_out(validate, machine, tmp_path):
 @pytest.mark.slow
 def test_slower_machine_is_an_error_where_it_is_not_taken_out(validate, machine):
     machine.latencies = lambda op: 1.3 * _seconds(op)
-    content = json.loads(validate("--json", "--no-normalise").stdout)
+    content = json.loads(validate("--format", "json", "--no-normalise").stdout)
     assert content["speed"] == 1.0
     assert content["scores"]["bias"] == pytest.approx(1 / 1.3 - 1)
 
@@ -223,7 +223,7 @@ def test_validation_may_begin_anew(validate, tmp_path):
         (["--budget", "soon"], "A duration must be a positive number"),
         (["--protocol", "half_width=1"], "The 'half_width' of a Protocol must be a number in [0, 1). Got 1."),
         (["--batch-size", "4"], "measured with batch size 1, not with 4"),
-        (["--width", "0.5"], "width=0.25 in the table, width=0.5 requested"),
+        (["--space-args", "width=0.5"], "width=0.25 in the table, width=0.5 requested"),
         (["--space", "nasnet"], "the space 'fbnet', not to 'nasnet'"),
         (["--plot", "."], "it is a folder; name a file in it"),
     ],

@@ -75,7 +75,7 @@ def test_a_database_with_text_that_is_none_is_refused_by_name(invoke, tmp_path, 
         connection.execute(change)
         connection.commit()
     for command in ("info", "query"):
-        done = invoke(["db", command, "--database", path, "--json"])
+        done = invoke(["db", command, "--database", path, "--format", "json"])
         assert isinstance(done.exception, SystemExit | None), done.exception
         assert done.exit_code == 0 or "damaged.sqlite" in done.stderr
 
@@ -97,12 +97,23 @@ def test_an_attribute_of_the_wrong_type_is_named(fails, tmp_path, predictor):
 def test_a_clip_without_an_end_is_predicted_and_queried(run, tmp_path, predictor, low, high):
     nodes = [helper.make_node("Clip", ["x", "low", "high"], ["y"])]
     path = _network(tmp_path / "net.onnx", nodes, _scalar("low", low), _scalar("high", high))
-    assert _strict(run("predict", path, "-e", predictor, "--json").stdout)["platforms"]
-    query = ("query", path, "--predictor", predictor, "--measure", "never", "--database", "new.sqlite", "--json")
+    assert _strict(run("predict", path, "-e", predictor, "--format", "json").stdout)["platforms"]
+    query = (
+        "query",
+        path,
+        "-e",
+        predictor,
+        "--measure",
+        "never",
+        "--database",
+        "new.sqlite",
+        "--format",
+        "json",
+    )
     assert _strict(run(*query).stdout)["answers"]
 
 
-@pytest.mark.parametrize("command", [["predict", "-e"], ["query", "--predictor"]], ids=["predict", "query"])
+@pytest.mark.parametrize("command", [["predict", "-e"], ["query", "-e"]], ids=["predict", "query"])
 def test_a_clip_to_nothing_is_refused(fails, tmp_path, predictor, command):
     nodes = [helper.make_node("Clip", ["x", "low", "high"], ["y"])]
     path = _network(tmp_path / "net.onnx", nodes, _scalar("low", math.nan), _scalar("high", 6.0))
@@ -142,7 +153,7 @@ def test_scores_of_enormous_numbers_are_json_and_columns_of_them_are_printed(run
             elif name == "halves":
                 network[name] = [1.7e308, 1e-308]
     (tmp_path / "validation.json").write_text(json.dumps(content))
-    assert _strict(run("show", "validation.json", "--json").stdout)["networks"]
+    assert _strict(run("show", "validation.json", "--format", "json").stdout)["networks"]
     texts, unit = format_column([1.7e308, 1.7e308], "s")
     assert unit == "h"
     assert texts[0] == texts[1] == f"{1.7e308 / 3600:.0f}"
@@ -164,7 +175,7 @@ def test_a_field_that_is_missing_is_named_and_no_bare_error(invoke, documents, t
     for name, document in documents.items():
         for field in document:
             path.write_text(json.dumps({key: value for key, value in document.items() if key != field}))
-            done = invoke(["show", path, "--json"])
+            done = invoke(["show", path, "--format", "json"])
             assert isinstance(done.exception, SystemExit | None), (name, field, done.exception)
             assert done.exit_code == 0 or ("incomplete.json" in done.stderr and done.exit_code == 2), (name, field)
 

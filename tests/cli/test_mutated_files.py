@@ -164,10 +164,10 @@ _DATABASE = ("--database", "new.sqlite")
 def _onnx_commands(folder):
     predictor = folder / "nni_latency.graph_predictor"
     return [
-        ["predict", "FILE", "-e", predictor, "--json"],
-        ["query", "FILE", "--predictor", predictor, "--measure", "never", *_DATABASE, "--json"],
-        ["predict", "FILE", "--latency-estimator", folder / "nni_latency.energy", "--json"],
-        ["profile", "FILE", "--json"],
+        ["predict", "FILE", "-e", predictor, "--format", "json"],
+        ["query", "FILE", "-e", predictor, "--measure", "never", *_DATABASE, "--format", "json"],
+        ["predict", "FILE", "--latency-estimator", folder / "nni_latency.energy", "--format", "json"],
+        ["profile", "FILE", "--format", "json"],
     ]
 
 
@@ -195,11 +195,16 @@ def _call(function, path):
 
 
 def _show(*more):
-    return lambda folder: [["show", "FILE", "--json"], ["show", "FILE"], ["show", "FILE", "--format", "csv"], *more]
+    return lambda folder: [
+        ["show", "FILE", "--format", "json"],
+        ["show", "FILE"],
+        ["show", "FILE", "--format", "csv"],
+        *more,
+    ]
 
 
-_AS_ESTIMATOR = ["predict", "fbnet@0,0,0,0,0,0,0", *TINY_KWARGS, "-e", "FILE", "--json"]
-_ONNX_ESTIMATOR = ["predict", "exported.onnx", "--latency-estimator", "FILE", "--json"]
+_AS_ESTIMATOR = ["predict", "fbnet@0,0,0,0,0,0,0", *TINY_KWARGS, "-e", "FILE", "--format", "json"]
+_ONNX_ESTIMATOR = ["predict", "exported.onnx", "--latency-estimator", "FILE", "--format", "json"]
 
 #: By file: how it is mutated, and the commands that read it.
 _KINDS = {
@@ -219,13 +224,13 @@ _KINDS = {
             _AS_ESTIMATOR,
             ["table", "merge", "FILE", "table.json", *_OUT],
             ["table", "scale", "FILE", "--factor", "2", *_OUT],
-            ["diff", "FILE", "table.json", "--json"],
+            ["diff", "FILE", "table.json", "--format", "json"],
             ["table", "export", "FILE", "--format", "csv", "--unit", "ms", *_OUT],
         ),
     ),
     "nni_latency.graph_predictor": (
         (change_safetensors,),
-        _show(["predict", "exported.onnx", "-e", "FILE", "--json"]),
+        _show(["predict", "exported.onnx", "-e", "FILE", "--format", "json"]),
     ),
     "nni_latency.networks": (
         (change_archive,),
@@ -251,8 +256,8 @@ _KINDS = {
     "store.sqlite": (
         (change_sqlite,),
         lambda _: [
-            ["db", "info", "--database", "FILE", "--json"],
-            ["db", "query", "--database", "FILE", "--json"],
+            ["db", "info", "--database", "FILE", "--format", "json"],
+            ["db", "query", "--database", "FILE", "--format", "json"],
             ["db", "import", "FILE", *_DATABASE],
             ["db", "merge", "FILE", *_OUT],
             ["db", "export", "--database", "FILE", "--out", "out.csv", "--overwrite"],
@@ -295,7 +300,7 @@ def _fault(invoke, command, path):
         return f"{type(done.exception).__name__}: {done.exception}"
     if done.exit_code == 0:
         try:
-            "--json" in command and json.loads(done.stdout, parse_constant=_no_number)
+            "--format", "json" in command and json.loads(done.stdout, parse_constant=_no_number)
         except ValueError as error:
             return f"prints no JSON: {error}"
         return None

@@ -19,7 +19,7 @@ with quiet_nni():
 
 #: Arguments of the space, and the same as options of a space and of a network.
 TINY = {"num_classes": 10, "input_size": 32, "width": 0.25, "depth": 0.25}
-TINY_OPTIONS = ["--num-classes", "10", "--input-size", "32", "--width", "0.25", "--depth", "0.25"]
+TINY_OPTIONS = ["--input-size", "32", "--space-args", "num_classes=10,width=0.25,depth=0.25"]
 TINY_KWARGS = ["--kwargs", json.dumps(TINY)]
 
 

@@ -55,7 +55,14 @@ def test_command_writes_the_table(fitted, plan, tmp_path, monkeypatch):
 
     monkeypatch.chdir(tmp_path)
     fitted.save("fit.json")
-    space = ["--space", "fbnet", "--depth", "0.25", "--width", "0.5", "--input-size", "32", "--num-classes", "10"]
+    space = [
+        "--space",
+        "fbnet",
+        "--input-size",
+        "32",
+        "--space-args",
+        "depth=0.25,width=0.5,num_classes=10",
+    ]
     done = CliRunner().invoke(main, ["build-lut", *space, "--from", "acts:fit.json", "--batch-size", "1,4"])
     assert done.exit_code == 0, done.output
     written = {LookupTable.load(path).batch_size for path in tmp_path.glob("fbnet*.json")}

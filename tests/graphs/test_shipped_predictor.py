@@ -49,7 +49,7 @@ def test_it_knows_what_it_has_learned(shipped: GraphPredictor) -> None:
 def test_a_fresh_installation_predicts(tmp_path: Path) -> None:
     network = tmp_path / "net.onnx"
     save_onnx(families()["resnet"], 0, network, 1)
-    found = CliRunner().invoke(main, ["predict", str(network), "--json"])
+    found = CliRunner().invoke(main, ["predict", str(network), "--format", "json"])
     assert found.exit_code == 0, found.output
     rows = json.loads(found.output)["platforms"]
     assert len(rows) >= 6

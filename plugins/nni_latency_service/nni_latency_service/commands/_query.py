@@ -16,7 +16,7 @@ import nni_latency.loading as loading
 import nni_latency.measurement as measurement
 import nni_latency_service.query as query
 from nni_latency.cli._console import progress, remarks, sentence
-from nni_latency.cli._estimator_options import load_predictor
+from nni_latency.cli._estimator_options import FLAGS, load_predictor
 from nni_latency.cli._network import NetworkOptions
 from nni_latency.cli._option import DURATION, grouped, option, parsed
 from nni_latency.cli._report import Column, Grid, Report, ReportingCommand, print_report
@@ -57,9 +57,9 @@ class _KnownOptions:
         envvar=database.DATABASE_VARIABLE,
     )
     predictor: tuple[str, ...] = option(
-        f"Predictor: a file of 'learn graph', {graphs.PRETRAINED}, or an estimator; repeat for several, the "
+        f"What predicts: a file of 'learn graph', {graphs.PRETRAINED}, or an estimator; repeat for several, the "
         f"first that knows the platform is asked.  [default: {graphs.PRETRAINED}, where one ships]",
-        "--predictor",
+        *FLAGS,
         multiple=True,
     )
 

@@ -15,6 +15,7 @@ import nni_latency.loading as loading
 import nni_latency_service as service
 import nni_latency_service.query as query
 from nni_latency.cli._console import remarks, results
+from nni_latency.cli._estimator_options import FLAGS
 from nni_latency.cli._option import DURATION, grouped, names_option, option
 from nni_latency.cli._remote_options import REMOTE_VARIABLE
 from nni_latency.errors import InvalidValueError
@@ -48,7 +49,7 @@ class _AnswerOptions:
         envvar=database.DATABASE_VARIABLE,
     )
     predictor: tuple[str, ...] = option(
-        "Predictor, as for 'nni-latency query'; repeat for several.", "--predictor", multiple=True
+        "What predicts, as for 'nni-latency query'; repeat for several.", *FLAGS, multiple=True
     )
     platforms: tuple[str, ...] = names_option(
         "Runtime of this machine that measures, such as onnxruntime or openvino:bf16; repeat for several.  "
