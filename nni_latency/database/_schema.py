@@ -222,11 +222,15 @@ def check_ours(connection: Connection, name: str) -> None:
 
 
 def upgrade(connection: Connection) -> None:
-    """Bring a database to the newest version, within the transaction of the connection."""
+    """Make the tables of a new database, or change those of an older one, in the transaction of the connection."""
     from alembic.operations import Operations
 
     scripts, context = _scripts(), _context(connection)
     done = int(context.get_current_revision() or 0)
+    if not done:
+        metadata.create_all(connection)
+        context.stamp(scripts, str(VERSION))
+        return
     for script in sorted(scripts.walk_revisions(), key=lambda script: int(script.revision)):
         if int(script.revision) > done:
             with Operations.context(context):
