@@ -76,7 +76,6 @@ class LatencyPenalty(ExpectationProfilerPenalty):
             warn_of_loose_limit(profiler.cost, baseline)
         super().__init__(profiler, baseline, scale, nonlinear=nonlinear, aggregate=aggregate)
         self.expected = expected_cost(profiler.cost)
-        self._alphas: list[torch.Tensor] | None = None
         self._logits: list[Callable[[], torch.Tensor]] | None = None
 
     def forward(self, loss: torch.Tensor, sample: Mapping[str, Any]) -> tuple[torch.Tensor, dict[str, Any]]:
@@ -97,24 +96,20 @@ class LatencyPenalty(ExpectationProfilerPenalty):
         MismatchError
             If the profiler's space is not the supernet.
         """
+        return self.expected.forward(self.expected.softmax(self.logits()))
+
+    def logits(self) -> list[torch.Tensor]:
+        """Return the live logits, (n_choices,), of every label of the space; raises as `profile` does."""
         if self._logits is None:
             found = architecture_logits(self.profiler.space)
-            self._check({label: logits() for label, logits in found.items()})
+            if not found:
+                raise MismatchError(
+                    "The space of the profiler has no architecture parameters: it is not the one that is searched. "
+                    "Make the LatencyProfiler with the very object that goes into the experiment."
+                )
+            self.expected.check_labels({label: logits() for label, logits in found.items()})
             self._logits = [found[label] for label in self.expected.labels]
-        return self.expected.forward(self.expected.softmax([logits() for logits in self._logits]))
-
-    def _find_alphas(self) -> list[torch.Tensor]:
-        found = dict(architecture_parameters(self.profiler.space))
-        self._check(found)
-        return [found[label] for label in self.expected.labels]
-
-    def _check(self, found: Mapping[str, torch.Tensor]) -> None:
-        if not found:
-            raise MismatchError(
-                "The space of the profiler has no architecture parameters: it is not the one that is searched. "
-                "Make the LatencyProfiler with the very object that goes into the experiment."
-            )
-        self.expected.check_labels(found)
+        return [logits() for logits in self._logits]
 
 
 def check_no_cells(space: nn.Module, who: str) -> None:
