@@ -163,7 +163,7 @@ class Registration:
             made = self.factory if is_made else self.factory(*arguments, **options)
         except LatencyError:
             raise
-        except Exception as error:  # a stranger's plugin may raise anything
+        except Exception as error:  # a plugin of others may raise anything
             raise PluginError(
                 f"The plugin {self.owner!r} failed to make {self.name!r}: {type(error).__name__}: {error}"
             ) from error
@@ -247,15 +247,7 @@ class Registry:
         raise UnknownNameError(f"{error} Plugins that did not load: {'; '.join(broken)}.") if broken else error
 
 
-_HOOKS = (
-    "register_estimators",
-    "register_runtimes",
-    "register_meters",
-    "register_spaces",
-    "register_kernels",
-    "register_remotes",
-    "register_commands",
-)
+_HOOKS = tuple(name for name in vars(HookSpecs) if name.startswith("register_"))
 
 
 def make_manager(
@@ -287,7 +279,7 @@ def make_manager(
             manager.register(plugin, point.name)
             manager.check_pending()
             loaded.append(point)
-        except Exception as error:  # a stranger's plugin may raise anything; the rest must still work
+        except Exception as error:  # a plugin of others may raise anything; the rest must still work
             if plugin is not None and manager.is_registered(plugin):
                 manager.unregister(plugin)
             broken.append(_info(point, error=f"{type(error).__name__}: {error}"))
@@ -364,7 +356,7 @@ def _call_hooks(
         register = _Registering(name, hook.removeprefix("register_").removesuffix("s"), registrations)
         try:
             manager.subset_hook_caller(hook, remove_plugins=others)(register=register)
-        except Exception as error:  # a stranger's plugin may raise anything; the rest must still work
+        except Exception as error:  # a plugin of others may raise anything; the rest must still work
             return {}, f"{hook}: {type(error).__name__}: {error}"
     return mine, None
 

@@ -15,7 +15,7 @@ from nni_latency.database._schema import campaigns, failures, platforms, records
 from nni_latency.measurement import Record, quantile
 from nni_latency.platforms import Platform
 
-#: Visits of a campaign that tell how fast the platform was.
+#: Visits of a campaign that show how fast the platform was.
 _VISITS = 200
 
 

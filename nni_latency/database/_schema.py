@@ -34,7 +34,7 @@ VERSION_TABLE = "nni_latency_version"
 
 metadata = MetaData()
 
-# SQLite numbers rows by itself only in a column of this very type.
+# SQLite numbers rows only in a column of this very type.
 _NUMBER = BigInteger().with_variant(Integer, "sqlite")
 
 #: One row for each state of a device and its software. Platforms of equal ``identity`` may be mixed.

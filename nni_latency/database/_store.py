@@ -65,7 +65,7 @@ class DatabaseStore(Store):
     InvalidValueError
         If the location is of another kind.
     FileFormatError
-        If it is no database of this package, or of another version.
+        If it is not a database of this package, or of another version.
     OutputError
         If it cannot be opened.
     MissingDependencyError

@@ -36,7 +36,7 @@ from nni_latency.database._writing import (
 from nni_latency.errors import InvalidValueError
 from nni_latency.measurement import CampaignHeader, Failure, Record
 
-#: What tells a record from the others of its identity: round, process, time, subjects.
+#: What identifies a record among those of its identity: round, process, time, subjects.
 _Key = tuple[int, int, float, tuple[str, ...]]
 
 

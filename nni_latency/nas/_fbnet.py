@@ -15,7 +15,7 @@ from nni_latency.estimators import Missing
 from nni_latency.loading import EstimatorSource
 from nni_latency.nas._derive import found_sample
 from nni_latency.nas._nni import DARTS, DartsLightningModule, GumbelSoftmax, ModelSpace
-from nni_latency.nas._penalty import LatencyPenalty, TargetPenalty, check_fill, check_no_cells
+from nni_latency.nas._penalty import LatencyPenalty, TargetPenalty, check_no_cells
 from nni_latency.nas._profiler import LatencyProfiler
 
 #: Epochs of the paper's search, and those of them in which only weights learn.
@@ -124,6 +124,7 @@ class FBNet(DARTS):
         self.missing = missing
         self.mask = SharedGumbelSoftmax(temperature)
         self.profiler: LatencyProfiler | None = None
+        self._loss: FBNetLoss | TargetPenalty | None = None
 
     def configure_softmax(self) -> nn.Module:
         """Return the one mask that all layers share."""
@@ -136,20 +137,16 @@ class FBNet(DARTS):
         )
         self.profiler.cost.check_additive()
         check_no_cells(model, type(self).__name__)
-        if self.target is not None:
-            self.profiler.cost.check_target(self.target)
-            check_fill(self.fill, self.profiler.cost, self.target)
+        if self.target is None:
+            self._loss = FBNetLoss(self.profiler, self.mask, alpha=self.alpha, beta=self.beta, weight=self.weight)
+        else:
+            self._loss = TargetPenalty(self.profiler, self.target, fill=self.fill, weight=self.weight)
         return super().mutate_model(model)
 
     def configure_oneshot_module(self, training_module: Any) -> FBNetLightningModule:
         """Make the module that searches."""
-        if self.profiler is None:
+        if self._loss is None:
             raise InvalidValueError("FBNet must mutate the model space before it makes the module that searches.")
-        loss: FBNetLoss | TargetPenalty
-        if self.target is None:
-            loss = FBNetLoss(self.profiler, self.mask, alpha=self.alpha, beta=self.beta, weight=self.weight)
-        else:
-            loss = TargetPenalty(self.profiler, self.target, fill=self.fill, weight=self.weight)
         return FBNetLightningModule(
             training_module,
             mask=self.mask,
@@ -159,7 +156,7 @@ class FBNet(DARTS):
             gradient_clip_val=self.gradient_clip_val,
             log_prob_every_n_step=self.log_prob_every_n_step,
             warmup_epochs=self.warmup_epochs,
-            penalty=loss,
+            penalty=self._loss,
         )
 
 

@@ -208,7 +208,7 @@ def list_choices(space: Any) -> tuple[dict[str, tuple[Any, ...]], Callable[[dict
 
 
 def canonical(sample: Mapping[str, Any]) -> str:
-    """Write a sample so that equal ones look alike."""
+    """Write a sample as JSON; equal samples give the same text."""
     return json.dumps(sample, sort_keys=True, default=str)
 
 
