@@ -64,10 +64,7 @@ class LatencyPenalty(ExpectationProfilerPenalty):
         nonlinear: Literal["linear", "positive", "negative", "absolute"] = "linear",
         aggregate: Literal["add", "mul"] = "add",
     ) -> None:
-        if not isinstance(profiler, LatencyProfiler):
-            raise InvalidValueError(
-                f"The 'profiler' of {type(self).__name__} must be a LatencyProfiler. Got {type(profiler).__name__}."
-            )
+        self._check_profiler(profiler)
         if not baseline > 0:
             raise InvalidValueError(f"The 'baseline' of {type(self).__name__} must be > 0. Got {baseline!r}.")
         check_no_cells(profiler.space, type(self).__name__)
@@ -77,6 +74,13 @@ class LatencyPenalty(ExpectationProfilerPenalty):
         super().__init__(profiler, baseline, scale, nonlinear=nonlinear, aggregate=aggregate)
         self.expected = expected_cost(profiler.cost)
         self._logits: list[Callable[[], torch.Tensor]] | None = None
+
+    @classmethod
+    def _check_profiler(cls, profiler: object) -> None:
+        if not isinstance(profiler, LatencyProfiler):
+            raise InvalidValueError(
+                f"The 'profiler' of {cls.__name__} must be a LatencyProfiler. Got {type(profiler).__name__}."
+            )
 
     def forward(self, loss: torch.Tensor, sample: Mapping[str, Any]) -> tuple[torch.Tensor, dict[str, Any]]:
         """Join the cost with the loss; also return what NNI logs, without gradients."""
@@ -198,8 +202,9 @@ class TargetPenalty(LatencyPenalty):
     ) -> None:
         if not weight >= 0:
             raise InvalidValueError(f"The 'weight' of {type(self).__name__} must be a number >= 0. Got {weight!r}.")
-        super().__init__(profiler, target, weight)
+        self._check_profiler(profiler)
         profiler.cost.check_target(target)
+        super().__init__(profiler, target, weight)
         check_fill(fill, profiler.cost, target)
         warn_of_loose_limit(profiler.cost, target)
         self.fill = fill

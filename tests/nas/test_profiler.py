@@ -69,10 +69,6 @@ def fbnet_profiler(fbnet, fbnet_latencies):
 _indices = st.lists(st.integers(0, 8), min_size=7, max_size=7)
 
 
-def test_profiler_is_an_expression_profiler_of_nni():
-    assert isinstance(profiler_of(Toy()), ExpressionProfiler)
-
-
 @given(_indices)
 def test_profile_is_the_sum_of_the_table(fbnet_profiler, fbnet_latencies, indices):
     sample = {f"layer{n}": CANDIDATES[index] for n, index in enumerate(indices)}
@@ -86,14 +82,11 @@ def test_profile_is_what_nni_makes_of_the_expression(fbnet_profiler, indices):
     assert fbnet_profiler.expression.evaluate(sample) == pytest.approx(fbnet_profiler.profile(sample), rel=1e-12)
 
 
-def test_profile_takes_the_indices_of_listed_candidates():
+def test_profile_and_expression_take_the_indices_of_listed_candidates():
     profiler = profiler_of(Listed(), {"first": {0: 1e-3, 1: 2e-3, 2: 4e-3}, "second": {0: 1e-4, 1: 3e-4}})
-    assert profiler.profile({"first": 2, "second": 1}) == pytest.approx(4.3e-3)
-
-
-def test_expression_takes_the_indices_of_listed_candidates():
-    profiler = profiler_of(Listed(), {"first": {0: 1e-3, 1: 2e-3, 2: 4e-3}, "second": {0: 1e-4, 1: 3e-4}})
-    assert profiler.expression.evaluate({"first": 2, "second": 1}) == pytest.approx(4.3e-3)
+    assert isinstance(profiler, ExpressionProfiler)
+    for cost in (profiler.profile, profiler.expression.evaluate):
+        assert cost({"first": 2, "second": 1}) == pytest.approx(4.3e-3)
 
 
 def test_profile_takes_value_choices():
@@ -106,14 +99,16 @@ def test_profile_takes_value_choices():
     assert profiler.profile({"width": 16}) == pytest.approx(3e-3)
 
 
-def test_profile_names_a_label_without_a_choice():
-    with pytest.raises(MissingEntryError, match=r"The sample has no choice for 'b'"):
-        profiler_of(Toy()).profile({"a": "x"})
-
-
-def test_profile_names_an_unknown_choice():
-    with pytest.raises(MissingEntryError, match=r"The choice of 'b' must be one of x, y\. Got 'z'"):
-        profiler_of(Toy()).profile({"a": "x", "b": "z", "c": "x"})
+@pytest.mark.parametrize(
+    ("sample", "message"),
+    [
+        ({"a": "x"}, r"The sample has no choice for 'b'"),
+        ({"a": "x", "b": "z", "c": "x"}, r"The choice of 'b' must be one of x, y\. Got 'z'"),
+    ],
+)
+def test_profile_names_a_wrong_choice(sample, message):
+    with pytest.raises(MissingEntryError, match=message):
+        profiler_of(Toy()).profile(sample)
 
 
 def test_range_filter_of_nni_keeps_what_is_fast_enough():
@@ -163,38 +158,42 @@ def test_filter_of_a_multi_trial_experiment_lets_only_fast_networks_be_tried(str
     assert best == tried[-1]
 
 
-def test_profiler_refuses_a_table_of_another_space(fbnet, fbnet_latencies):
+@pytest.mark.parametrize(
+    ("space", "inputs", "message"),
+    [
+        (FBNetSpace(depth=0.25, width=0.5), None, r"another space than asked \(width=1\.0 against width=0\.5\)"),
+        (FBNetSpace(depth=0.25), torch.zeros(4, 3, 224, 224), r"measured with batch size 1, not with 4"),
+        (
+            FBNetSpace(depth=0.25),
+            torch.zeros(1, 3, 32, 32),
+            r"32\), the space is made for \(1, 3, 224, 224\)",
+        ),
+    ],
+    ids=["space", "batch size", "size"],
+)
+def test_profiler_refuses_a_table_of_another_space_or_input(space, inputs, message, fbnet, fbnet_latencies):
     table = LookupTable.from_latencies(fbnet, fbnet_latencies)
-    with pytest.raises(MismatchError, match=r"another space than asked \(width=1\.0 against width=0\.5\)"):
-        LatencyProfiler(FBNetSpace(depth=0.25, width=0.5), latency_estimator=table)
+    with pytest.raises(MismatchError, match=message):
+        LatencyProfiler(space, inputs, latency_estimator=table)
 
 
-def test_profiler_refuses_a_table_of_another_batch_size(fbnet, fbnet_latencies):
-    table = LookupTable.from_latencies(fbnet, fbnet_latencies)
-    with pytest.raises(MismatchError, match=r"measured with batch size 1, not with 4"):
-        LatencyProfiler(fbnet, fbnet.example_inputs(4), latency_estimator=table)
-
-
-def test_profiler_refuses_inputs_of_another_size(fbnet, fbnet_latencies):
-    table = LookupTable.from_latencies(fbnet, fbnet_latencies)
-    with pytest.raises(MismatchError, match=r"shape \(1, 3, 32, 32\), the space is made for \(1, 3, 224, 224\)"):
-        LatencyProfiler(fbnet, torch.zeros(1, 3, 32, 32), latency_estimator=table)
-
-
-def test_profiler_refuses_a_table_of_another_class_of_spaces():
-    with pytest.raises(MismatchError, match=r"another space than asked: toys:Toy\(\) against toys:Listed\(\)"):
-        LatencyProfiler(Listed(), latency_estimator=table_of(Toy()))
-
-
-def test_profiler_refuses_a_table_of_another_batch_size_for_a_space_without_a_plan():
-    with pytest.raises(MismatchError, match=r"measured with batch size 1, not with 8"):
-        LatencyProfiler(Toy(), torch.zeros(8, 8), latency_estimator=table_of(Toy()))
-
-
-def test_profiler_refuses_a_table_of_other_choices():
-    table = LookupTable.from_latencies({"first": ["other"]}, {"first": {"other": 1e-3}})
-    with pytest.raises(MismatchError, match=r"other choices than the space for .*first"):
-        LatencyProfiler(Listed(), latency_estimator=table)
+@pytest.mark.parametrize(
+    ("space", "inputs", "table", "message"),
+    [
+        (Listed(), None, table_of(Toy()), r"another space than asked: toys:Toy\(\) against toys:Listed\(\)"),
+        (Toy(), torch.zeros(8, 8), table_of(Toy()), r"measured with batch size 1, not with 8"),
+        (
+            Listed(),
+            None,
+            LookupTable.from_latencies({"first": ["other"]}, {"first": {"other": 1e-3}}),
+            r"other choices than the space for .*first",
+        ),
+    ],
+    ids=["class", "batch size", "choices"],
+)
+def test_profiler_refuses_another_table_for_a_space_without_a_plan(space, inputs, table, message):
+    with pytest.raises(MismatchError, match=message):
+        LatencyProfiler(space, inputs, latency_estimator=table)
 
 
 def test_profiler_names_missing_candidates():
@@ -211,9 +210,16 @@ def test_profiler_lists_what_it_took_from_the_nearest_entry():
     assert profiler.cost.costs["c"]["z"] in (4e-3, 1e-3)
 
 
-def test_profiler_refuses_a_space_without_choices():
-    with pytest.raises(InvalidValueError, match=r"The space Fixed has no choices: there is nothing to search"):
-        LatencyProfiler(Fixed(), latency_estimator=table_of(Toy()))
+@pytest.mark.parametrize(
+    ("space", "message"),
+    [
+        (Fixed(), r"The space Fixed has no choices: there is nothing to search"),
+        (nn.Linear(2, 2), r"must be an NNI model space\. Got Linear"),
+    ],
+)
+def test_profiler_refuses_a_space_without_choices(space, message):
+    with pytest.raises(InvalidValueError, match=message):
+        LatencyProfiler(space, latency_estimator=table_of(Toy()))
 
 
 def test_profiler_refuses_a_choice_of_several_inputs():
@@ -227,29 +233,19 @@ def test_profiler_refuses_a_choice_of_several_inputs():
         LatencyProfiler(Several(), latency_estimator=table)
 
 
-def test_profiler_refuses_what_is_no_space():
-    with pytest.raises(InvalidValueError, match=r"must be an NNI model space\. Got Linear"):
-        LatencyProfiler(nn.Linear(2, 2), latency_estimator=table_of(Toy()))
-
-
 @pytest.mark.parametrize("wrong", [None, 3, object(), {"a": 1}], ids=["None", "int", "object", "dict"])
 def test_profiler_refuses_an_estimator_of_a_wrong_type(wrong):
-    with pytest.raises(
-        InvalidValueError, match=rf"'latency_estimator' must be an Estimator.*Got {type(wrong).__name__}"
-    ):
+    message = rf"'latency_estimator' must be an Estimator.*Got {type(wrong).__name__}"
+    with pytest.raises(InvalidValueError, match=message):
         LatencyProfiler(Toy(), latency_estimator=wrong)
 
 
-def test_profiler_names_an_unknown_estimator():
+def test_profiler_takes_the_path_of_a_table_and_names_an_unknown_estimator(tmp_path):
+    space = Toy()
+    profiler = LatencyProfiler(space, latency_estimator=table_of(space).save(tmp_path / "table.json"))
+    assert profiler.profile({"a": "z", "b": "x", "c": "y"}) == pytest.approx(3e-3)
     with pytest.raises(UnknownNameError, match=r"Unknown estimator 'crystal-ball'\. Available:"):
         LatencyProfiler(Toy(), latency_estimator="crystal-ball")
-
-
-def test_profiler_takes_the_path_of_a_table(tmp_path):
-    space = Toy()
-    path = table_of(space).save(tmp_path / "table.json")
-    profiler = LatencyProfiler(space, latency_estimator=path)
-    assert profiler.profile({"a": "z", "b": "x", "c": "y"}) == pytest.approx(3e-3)
 
 
 def test_profiler_takes_other_metrics():
