@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from sqlalchemy import (
     BigInteger,
@@ -223,9 +222,12 @@ def check_ours(connection: Connection, name: str) -> None:
 
 def upgrade(connection: Connection) -> None:
     """Make the tables of a new database, or change those of an older one, in the transaction of the connection."""
+    from alembic.migration import MigrationContext
     from alembic.operations import Operations
+    from alembic.script import ScriptDirectory
 
-    scripts, context = _scripts(), _context(connection)
+    scripts = ScriptDirectory(str(Path(__file__).with_name("migrations")))
+    context = MigrationContext.configure(connection, opts={"version_table": VERSION_TABLE})
     done = int(context.get_current_revision() or 0)
     if not done:
         metadata.create_all(connection)
@@ -236,15 +238,3 @@ def upgrade(connection: Connection) -> None:
             with Operations.context(context):
                 script.module.upgrade()
             context.stamp(scripts, script.revision)
-
-
-def _scripts() -> Any:
-    from alembic.script import ScriptDirectory
-
-    return ScriptDirectory(str(Path(__file__).with_name("migrations")))
-
-
-def _context(connection: Connection) -> Any:
-    from alembic.migration import MigrationContext
-
-    return MigrationContext.configure(connection, opts={"version_table": VERSION_TABLE})

@@ -22,22 +22,17 @@ from nni_latency.errors import FileFormatError, LatencyError
 DATA = Path(__file__).parent / "data"
 
 
-def test_migrations_make_the_tables_that_are_used(store):
-    with store.database.reading() as connection:
-        context = MigrationContext.configure(
-            connection, opts={"version_table": schema.VERSION_TABLE, "compare_type": True}
-        )
-        assert compare_metadata(context, schema.metadata) == []
-
-
 def test_newest_migration_is_the_version_of_the_tables():
     folder = Path(schema.__file__).with_name("migrations")
     assert ScriptDirectory(str(folder)).get_current_head() == str(schema.VERSION)
 
 
 @pytest.mark.parametrize("path", sorted(DATA.glob("*.sqlite")), ids=lambda path: path.stem)
-def test_kept_database_is_read_and_gone_on_with(path, tmp_path):
+def test_kept_database_has_the_tables_of_a_new_one_and_is_gone_on_with(path, tmp_path):
     store = DatabaseStore(shutil.copy(path, tmp_path / "old.sqlite"))
+    with store.database.reading() as connection:
+        options = {"version_table": schema.VERSION_TABLE, "compare_type": True}
+        assert compare_metadata(MigrationContext.configure(connection, opts=options), schema.metadata) == []
     (found,) = store.campaigns()
     assert found.records == tuple(make_record(number).rounded() for number in range(3))
     assert found.subjects["a"]["digest"] == "digest-a"
