@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import random
 from typing import ClassVar
 
@@ -11,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
-from toys import LATENCIES, Fixed, Listed, Toy, profiler_of, run_experiment, table_of
+from toys import LATENCIES, Fixed, Listed, Toy, profiler_of, table_of
 
 from nni_latency.errors import InvalidValueError, MismatchError, MissingEntryError, UnknownNameError
 from nni_latency.estimators import Estimate, LayerEstimator
@@ -24,8 +23,6 @@ from nni_latency.tables import LookupTable
 
 with quiet_nni():
     import nni
-    from nni.nas.evaluator import FunctionalEvaluator
-    from nni.nas.experiment.config import ModelFormatConfig, SequentialEngineConfig
     from nni.nas.nn.pytorch import InputChoice, ModelSpace, MutableLinear
     from nni.nas.oneshot.pytorch.profiler import (
         ExpectationProfilerPenalty,
@@ -33,8 +30,6 @@ with quiet_nni():
         SampleProfilerPenalty,
     )
     from nni.nas.profiler import ExpressionProfiler
-    from nni.nas.strategy import Random, RegularizedEvolution
-    from nni.nas.strategy.middleware import Chain, Filter
 
 
 class ByMacs(LayerEstimator):
@@ -127,35 +122,6 @@ def test_expectation_penalty_of_nni_takes_it():
     penalty = ExpectationProfilerPenalty(profiler_of(Toy()), baseline=3e-3)
     even = {label: {choice: 1 / len(row) for choice in row} for label, row in LATENCIES.items()}
     assert penalty.profile(even) == pytest.approx(2e-3 + 1.5e-3 + 2.5e-3)
-
-
-def _judge(model, tried):
-    tried.append(dict(nni.get_current_parameter().sample))
-    nni.report_final_result(len(tried))
-
-
-@pytest.mark.parametrize(
-    "strategy",
-    [Random(seed=0), RegularizedEvolution(population_size=4, sample_size=2, mutation_prob=0.5, seed=0)],
-    ids=lambda strategy: type(strategy).__name__,
-)
-def test_filter_of_a_multi_trial_experiment_lets_only_fast_networks_be_tried(strategy, tmp_path):
-    space = Toy()
-    fast_enough = RangeProfilerFilter(profiler_of(space), max=5.5e-3)
-    tried = []
-    best = run_experiment(
-        space,
-        Chain(strategy, Filter(lambda model: fast_enough(model.sample))),
-        FunctionalEvaluator(functools.partial(_judge, tried=tried)),
-        tmp_path,
-        execution_engine=SequentialEngineConfig(),
-        model_format=ModelFormatConfig("raw"),
-        max_trial_number=6,
-    )
-    latencies = [sum(LATENCIES[label][name] for label, name in sample.items()) for sample in tried]
-    assert len(latencies) == 6
-    assert max(latencies) <= 5.5e-3
-    assert best == tried[-1]
 
 
 @pytest.mark.parametrize(
