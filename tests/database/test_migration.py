@@ -81,18 +81,18 @@ def test_many_processes_make_one_database(location):
     store.close()
 
 
-def _try(path, told):
-    """Read and write as a user who is not root, and tell what comes of it."""
+def _try(path, sent):
+    """Read and write as a user who is not root, and send what comes of it."""
     if os.geteuid() == 0:
         os.setgroups([])
         os.setgid(NOBODY)
         os.setuid(NOBODY)
     try:
         store = DatabaseStore(path)
-        told.send([len(item.records) for item in store.campaigns()])
+        sent.send([len(item.records) for item in store.campaigns()])
         fill(store, make_header(), 1, begin=1)
     except LatencyError as error:
-        told.send(f"{type(error).__name__}: {error}")
+        sent.send(f"{type(error).__name__}: {error}")
 
 
 @pytest.mark.parametrize(
@@ -107,12 +107,12 @@ def test_file_without_permission_is_one_sentence(mode, expected):
         store.close()
         for file in Path(folder).iterdir():
             file.chmod(mode)
-        heard, told = multiprocessing.Pipe(duplex=False)
-        run_in_processes([(_try, str(Path(folder) / "m.sqlite"), told)])
-    told.close()
-    assert [heard.recv() for _ in expected[:-1]] == expected[:-1]
-    sentence = heard.recv()
+        received, sent = multiprocessing.Pipe(duplex=False)
+        run_in_processes([(_try, str(Path(folder) / "m.sqlite"), sent)])
+    sent.close()
+    assert [received.recv() for _ in expected[:-1]] == expected[:-1]
+    sentence = received.recv()
     assert sentence.startswith(expected[-1])
     assert "\n" not in sentence
     with pytest.raises(EOFError):
-        heard.recv()
+        received.recv()

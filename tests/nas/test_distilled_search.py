@@ -183,10 +183,10 @@ def test_draw_is_repeatable_and_balanced():
     assert first.scores == again.scores
 
 
-def test_every_network_asked_for_is_told():
-    told = []
-    distil(Counting(), Free(), torch.zeros(1, 8), on_progress=lambda done, total: told.append((done, total)))
-    assert told == [(n, 8) for n in range(1, 9)]
+def test_every_network_asked_for_is_reported():
+    reported = []
+    distil(Counting(), Free(), torch.zeros(1, 8), on_progress=lambda done, total: reported.append((done, total)))
+    assert reported == [(n, 8) for n in range(1, 9)]
 
 
 def test_plan_is_as_good_as_its_space():

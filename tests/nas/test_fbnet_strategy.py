@@ -33,7 +33,7 @@ from nni_latency.nas import FBNet, architecture_parameters
 
 
 class Watch(Callback):
-    """Note the masks of the forward passes, what the penalty made of its own, and the parameters after every epoch."""
+    """Note the masks of the forward passes, what the penalty made of them, and the parameters after every epoch."""
 
     def __init__(self):
         self.masks = []

@@ -51,9 +51,9 @@ def test_filter_takes_models_as_a_middleware_hands_them_over(kind):
 def test_what_excludes_no_network_warns_once_with_the_range(make):
     with pytest.warns(
         TargetWarning, match=r"excludes no network: a latency in this space is 3\.00 ms to 9\.00 ms"
-    ) as told:
+    ) as warned:
         make(profiler_of(Toy()))
-    assert len(told) == 1
+    assert len(warned) == 1
 
 
 def test_nnis_own_filter_takes_models_too():

@@ -112,7 +112,7 @@ def penalty_of(space, latencies=None, **options):
 
 
 def pictures(count=64, seed=1):
-    """Return numbers in two classes that can be told apart in part."""
+    """Return numbers in two classes that can be separated in part."""
     generator = torch.Generator().manual_seed(seed)
     inputs = torch.randn(count, 8, generator=generator)
     noise = torch.randn(count, generator=generator)
