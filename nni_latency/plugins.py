@@ -29,7 +29,7 @@ import nni_latency.estimators as estimators
 import nni_latency.kernels as kernels
 import nni_latency.measurement as measurement
 import nni_latency.measurement.runtimes as runtimes
-from nni_latency.errors import LatencyError, PluginError, UnknownNameError
+from nni_latency.errors import LatencyError, PluginError, UnknownNameError, reason_of
 
 GROUP = "nni_latency"
 
@@ -164,9 +164,7 @@ class Registration:
         except LatencyError:
             raise
         except Exception as error:  # a plugin of others may raise anything
-            raise PluginError(
-                f"The plugin {self.owner!r} failed to make {self.name!r}: {type(error).__name__}: {error}"
-            ) from error
+            raise PluginError(f"The plugin {self.owner!r} failed to make {self.name!r}: {reason_of(error)}") from error
         if self.kind not in _MADE:
             return made
         what, base = _MADE[self.kind]
@@ -282,7 +280,7 @@ def make_manager(
         except Exception as error:  # a plugin of others may raise anything; the rest must still work
             if plugin is not None and manager.is_registered(plugin):
                 manager.unregister(plugin)
-            broken.append(_info(point, error=f"{type(error).__name__}: {error}"))
+            broken.append(_info(point, error=reason_of(error)))
     return manager, loaded, broken
 
 
@@ -357,7 +355,7 @@ def _call_hooks(
         try:
             manager.subset_hook_caller(hook, remove_plugins=others)(register=register)
         except Exception as error:  # a plugin of others may raise anything; the rest must still work
-            return {}, f"{hook}: {type(error).__name__}: {error}"
+            return {}, f"{hook}: {reason_of(error)}"
     return mine, None
 
 

@@ -8,7 +8,7 @@ from types import ModuleType
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from nni_latency.errors import InvalidValueError, LatencyError, MismatchError
+from nni_latency.errors import InvalidValueError, LatencyError, MismatchError, reason_of
 from nni_latency.hook_checks import set_origin
 from nni_latency.imports import import_place, quiet_nni
 from nni_latency.operators import freeze_shapes
@@ -208,7 +208,7 @@ def _instantiate(kind: type[Any], arguments: Mapping[str, Any], name: str) -> An
         raise
     except Exception as error:  # user code may raise anything
         raise InvalidValueError(
-            f"The space {name!r} cannot be made with {dict(arguments)}: {type(error).__name__}: {error}"
+            f"The space {name!r} cannot be made with {dict(arguments)}: {reason_of(error)}"
         ) from error
 
 
@@ -226,4 +226,4 @@ def _import(place: str, name: str) -> ModuleType:
         with quiet_nni():
             return import_place(place)
     except Exception as error:  # user code may raise anything
-        raise InvalidValueError(f"Cannot import the space {name!r}: {type(error).__name__}: {error}") from error
+        raise InvalidValueError(f"Cannot import the space {name!r}: {reason_of(error)}") from error
