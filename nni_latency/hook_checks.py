@@ -191,6 +191,14 @@ def is_number(value: Any, *, least: float = -math.inf) -> bool:
     return math.isfinite(value) and float(value) >= least
 
 
+def instance_of(kind: type[Any]) -> Check:
+    """Return the check that a value is an instance of a class."""
+    return f"a {kind.__name__}", lambda value: isinstance(value, kind)
+
+
+#: A context manager.
+CONTEXT: Check = ("a context manager", lambda value: hasattr(value, "__enter__"))
+
 #: A flag.
 FLAG: Check = ("True or False", lambda value: isinstance(value, bool))
 

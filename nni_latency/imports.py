@@ -53,7 +53,7 @@ def require(module: str, purpose: str, install: str) -> ModuleType:
 def import_place(place: str) -> ModuleType:
     """Import what a user names: a file, ``path/to/file.py``, or a module, ``package.module``. Importing runs it.
 
-    A file gets a name of its own that begins with `FILE_PREFIX`, and is run again in a process only after it changed;
+    A file gets a name that begins with `FILE_PREFIX`, and is run again in a process only after it changed;
     its folder is put on the path for what lies beside it, and before those of files that were imported earlier, whose
     modules of the same names are not taken for its own. Modules are looked for in the current folder as well.
 
@@ -128,7 +128,7 @@ def _folder_of(module: ModuleType) -> str | None:
 def quiet_nni() -> Iterator[None]:
     """Silence what NNI 3.0 warns of while it is imported, and nothing else.
 
-    It wraps every class of torch.nn, and reports the few that are no modules because they are newer than itself.
+    It wraps every class of torch.nn, and reports the few that are not modules because they are newer than itself.
     """
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=r".*is found to be not a nn\.Module, which is unexpected.*")

@@ -29,7 +29,7 @@ import nni_latency.estimators as estimators
 import nni_latency.kernels as kernels
 import nni_latency.measurement as measurement
 import nni_latency.measurement.runtimes as runtimes
-from nni_latency.errors import LatencyError, PluginError, UnknownNameError
+from nni_latency.errors import LatencyError, PluginError, UnknownNameError, reason_of
 
 GROUP = "nni_latency"
 
@@ -163,10 +163,8 @@ class Registration:
             made = self.factory if is_made else self.factory(*arguments, **options)
         except LatencyError:
             raise
-        except Exception as error:  # a stranger's plugin may raise anything
-            raise PluginError(
-                f"The plugin {self.owner!r} failed to make {self.name!r}: {type(error).__name__}: {error}"
-            ) from error
+        except Exception as error:  # a plugin of others may raise anything
+            raise PluginError(f"The plugin {self.owner!r} failed to make {self.name!r}: {reason_of(error)}") from error
         if self.kind not in _MADE:
             return made
         what, base = _MADE[self.kind]
@@ -247,15 +245,7 @@ class Registry:
         raise UnknownNameError(f"{error} Plugins that did not load: {'; '.join(broken)}.") if broken else error
 
 
-_HOOKS = (
-    "register_estimators",
-    "register_runtimes",
-    "register_meters",
-    "register_spaces",
-    "register_kernels",
-    "register_remotes",
-    "register_commands",
-)
+_HOOKS = tuple(name for name in vars(HookSpecs) if name.startswith("register_"))
 
 
 def make_manager(
@@ -287,10 +277,10 @@ def make_manager(
             manager.register(plugin, point.name)
             manager.check_pending()
             loaded.append(point)
-        except Exception as error:  # a stranger's plugin may raise anything; the rest must still work
+        except Exception as error:  # a plugin of others may raise anything; the rest must still work
             if plugin is not None and manager.is_registered(plugin):
                 manager.unregister(plugin)
-            broken.append(_info(point, error=f"{type(error).__name__}: {error}"))
+            broken.append(_info(point, error=reason_of(error)))
     return manager, loaded, broken
 
 
@@ -364,8 +354,8 @@ def _call_hooks(
         register = _Registering(name, hook.removeprefix("register_").removesuffix("s"), registrations)
         try:
             manager.subset_hook_caller(hook, remove_plugins=others)(register=register)
-        except Exception as error:  # a stranger's plugin may raise anything; the rest must still work
-            return {}, f"{hook}: {type(error).__name__}: {error}"
+        except Exception as error:  # a plugin of others may raise anything; the rest must still work
+            return {}, f"{hook}: {reason_of(error)}"
     return mine, None
 
 

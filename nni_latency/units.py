@@ -208,7 +208,7 @@ def _plainly(unit: str) -> Callable[[float], str]:
 
 
 def _energy(value: float) -> str:
-    """Format an energy [J]; parts of networks are told in millijoules."""
+    """Format an energy [J]; those of parts of networks in millijoules."""
     small = next(((factor, unit) for factor, unit in ((1e6, "uJ"), (1e3, "mJ")) if 0 < value * factor < 100), None)
     return _plainly("J")(value) if small is None else f"{value * small[0]:.3g} {small[1]}"
 

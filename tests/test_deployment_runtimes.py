@@ -133,12 +133,12 @@ def test_time_of_a_network_is_put_down_to_its_calls(profiled):
     by_kind = {kind: [] for kind in ("conv2d", "batch_norm", "relu", "hardswish", "add")}
     for item, seconds in zip(traced.operators, times, strict=True):
         by_kind[item.op.kind].append(seconds)
-    # What is fused with a convolution, or folded into it, has no time of its own.
+    # What is fused with a convolution, or folded into it, has no separate time.
     assert min(by_kind["conv2d"]) > 1e-6 > max(by_kind["batch_norm"] + by_kind["relu"])
 
 
 class Gated(nn.Module):
-    """Activations that run inside of convolutions, and what reads their results and runs by itself."""
+    """Activations that run inside of convolutions, and what reads their results and runs separately."""
 
     def __init__(self):
         super().__init__()
@@ -162,7 +162,7 @@ def test_what_reads_a_fused_activation_keeps_its_time(profiled):
     assert max(by_kind["relu"], by_kind["sigmoid"]) < 1e-6 < min(by_kind["adaptive_avg_pool2d"], by_kind["mul"])
 
 
-def test_fused_operators_are_told(profiled):
+def test_fused_operators_are_named(profiled):
     runtime = profiled()
     with runtime.session():
         inputs = runtime.inputs((1, 8, 32, 32))
@@ -196,7 +196,7 @@ def test_activation_of_a_normalisation_is_told_from_what_reads_it(profiled):
 
 
 def test_what_a_network_returns_is_fused_as_if_it_went_on(profiled):
-    """ONNX Runtime runs a hard swish by itself where a network ends with it, and in the convolution everywhere else."""
+    """ONNX Runtime runs a hard swish separately where a network ends with it, and in the convolution elsewhere."""
     runtime = profiled()
     network = partial(nn.Sequential, nn.Conv2d(32, 32, 1), nn.Hardswish())
     with runtime.session():

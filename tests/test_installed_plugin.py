@@ -41,7 +41,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory):
-    """Install copies of the plugins' folders, without the network, into a folder of their own."""
+    """Install copies of the plugins' folders, without the network, into a new folder."""
     folder = tmp_path_factory.mktemp("plugin")
     sources, target = [folder / name for name in _PLUGINS], folder / "target"
     for source in sources:

@@ -82,17 +82,17 @@ def find_known(
     for begin in range(0, len(asked), _AT_ONCE):
         part = asked[begin : begin + _AT_ONCE]
         with database.reading() as connection:
-            told = _find(connection, part, database.name, now)
-        for summary in told:
+            summaries = _find(connection, part, database.name, now)
+        for summary in summaries:
             if summary is not None and summary.is_worth_keeping:
                 _keep(database, summary)
-        found += [None if summary is None or summary.found is None else _known(summary) for summary in told]
+        found += [None if summary is None or summary.found is None else _known(summary) for summary in summaries]
     return found
 
 
 class _Summary(NamedTuple):
     row: Any
-    #: None if there is nothing to tell.
+    #: None where the records say nothing.
     found: NetworkSummary | None
     is_worth_keeping: bool = False
 
@@ -119,7 +119,7 @@ def _find(
 
 
 def _first(connection: Connection, rows: list[Any], summaries: Mapping[Any, _Summary], name: str) -> _Summary | None:
-    """Return the first summary that tells something."""
+    """Return the first summary that has a latency."""
     for row in rows:
         place = _place_of(row)
         summary = summaries[place] if place in summaries else _summaries_of(connection, [row], name)[place]

@@ -76,7 +76,7 @@ class Database:
     Raises
     ------
     FileFormatError
-        If it is no database of this package, of another version, or absent and not to be made.
+        If it is not a database of this package, of another version, or absent and not to be made.
     OutputError
         If it cannot be opened.
     """
@@ -154,7 +154,7 @@ class Database:
             return int(connection.execute(select(func.pg_database_size(func.current_database()))).scalar() or 0)
 
     def compact(self) -> None:
-        """Give the room of what was removed back to the disk; a server does so by itself."""
+        """Give the room of what was removed back to the disk; a server does so anyway."""
         if self.path is not None:
             with self._explained("write"), self._engine.connect() as connection:
                 connection.execution_options(**{_BEGIN: None}).exec_driver_sql("VACUUM")

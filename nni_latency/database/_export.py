@@ -11,8 +11,7 @@ from typing import Any
 from sqlalchemy import Connection, Row
 
 from nni_latency.database._database import Database
-from nni_latency.database._reading import Complaints, read_records, read_subjects, select_campaigns
-from nni_latency.database._schema import campaigns, platforms
+from nni_latency.database._reading import Complaints, read_each, read_records, read_subjects, select_campaigns
 from nni_latency.errors import InvalidValueError
 from nni_latency.files import check_writable, replacing
 from nni_latency.imports import require
@@ -79,15 +78,8 @@ def export_samples(database: Database, path: Path, *, platform: str | None = Non
 
 
 def _samples(database: Database, platform: str | None, kind: str | None) -> Iterator[_Sample]:
-    criteria = ((platforms.c.name, platform), (campaigns.c.kind, kind))
-    statement = select_campaigns().where(*(column == value for column, value in criteria if value is not None))
-    with database.reading() as connection:
-        rows = connection.execute(statement).all()
-    for row in rows:
-        complaints = Complaints(database.name, row.identifier)
-        with database.reading() as connection:
-            yield from _of_campaign(connection, row, complaints)
-        complaints.warn()
+    for connection, row, complaints in read_each(database, select_campaigns(platform=platform, kind=kind)):
+        yield from _of_campaign(connection, row, complaints)
 
 
 def _of_campaign(connection: Connection, row: Row[Any], complaints: Complaints) -> Iterator[_Sample]:

@@ -9,13 +9,13 @@ from dataclasses import dataclass, replace
 from sqlalchemy import ColumnElement, Connection, Join, Select, and_, func, or_, select
 
 from nni_latency.database._database import Database
-from nni_latency.database._reading import Complaints, read_keys, read_records, select_campaigns
+from nni_latency.database._reading import Complaints, read_each, read_keys, read_records, select_campaigns
 from nni_latency.database._rows import platform_of
 from nni_latency.database._schema import campaigns, failures, platforms, records, subjects
 from nni_latency.measurement import Record, quantile
 from nni_latency.platforms import Platform
 
-#: Visits of a campaign that tell how fast the platform was.
+#: Visits of a campaign that show how fast the platform was.
 _VISITS = 200
 
 
@@ -76,37 +76,16 @@ class SubjectOverview:
 def summarise(database: Database) -> list[KindOverview]:
     """Say what a database holds, by platform and kind."""
     group = (platforms.c.name, campaigns.c.kind)
-    joined = campaigns.join(platforms, campaigns.c.platform_id == platforms.c.id)
-    counts = [
-        select(*group, func.count().label("count")).select_from(joined.join(table)).group_by(*group)
+    n_subjects, n_failures = (
+        select(func.count()).where(table.c.campaign_id == campaigns.c.id).scalar_subquery()
         for table in (subjects, failures)
-    ]
-    columns = (
-        func.count().label("campaigns"),
-        func.sum(campaigns.c.n_records).label("records"),
-        func.sum(campaigns.c.n_samples).label("samples"),
-        func.min(campaigns.c.begun).label("first"),
-        func.max(campaigns.c.written).label("last"),
     )
+    counts = (func.count(), *map(func.sum, (n_subjects, campaigns.c.n_records, campaigns.c.n_samples, n_failures)))
+    span = (func.min(campaigns.c.begun), func.max(campaigns.c.written))
+    statement = select(*group, *counts, *span).select_from(_joined()).group_by(*group).order_by(*group)
     with database.reading() as connection:
-        rows = connection.execute(select(*group, *columns).select_from(joined).group_by(*group).order_by(*group)).all()
-        n_subjects, n_failures = (
-            {(name, kind): count for name, kind, count in connection.execute(statement)} for statement in counts
-        )
-    return [
-        KindOverview(
-            row.name,
-            row.kind,
-            row.campaigns,
-            n_subjects.get((row.name, row.kind), 0),
-            int(row.records),
-            int(row.samples),
-            n_failures.get((row.name, row.kind), 0),
-            row.first,
-            row.last,
-        )
-        for row in rows
-    ]
+        rows = connection.execute(statement).all()
+    return [KindOverview(*row[:2], *map(int, row[2:-2]), *row[-2:]) for row in rows]
 
 
 def latest_platforms(database: Database, kind: str | None = None) -> list[Platform]:
@@ -149,19 +128,12 @@ def find_subjects(
     DatabaseWarning
         If rows make no sense; they are left out.
     """
-    statement = select_campaigns()
-    criteria = ((platforms.c.name, platform), (campaigns.c.kind, kind))
-    statement = statement.where(*(column == value for column, value in criteria if value is not None))
+    statement = select_campaigns(platform=platform, kind=kind)
     if since is not None:
         statement = statement.where(campaigns.c.written >= since)
-    with database.reading() as connection:
-        rows = connection.execute(statement).all()
-    for row in rows:
-        with database.reading() as connection:
-            found = _subjects(connection, row.id, text)
-            complaints = Complaints(database.name, row.identifier)
-            counted = _count(connection, row.id, complaints, since or 0.0) if found else {}
-        complaints.warn()
+    for connection, row, complaints in read_each(database, statement):
+        found = _subjects(connection, row.id, text)
+        counted = _count(connection, row.id, complaints, since or 0.0) if found else {}
         for key, subject_kind, digest in found:
             tally = counted.get(key)
             if tally is not None:

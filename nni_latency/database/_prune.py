@@ -65,7 +65,8 @@ def stale_campaigns(
     place = func.row_number().over(
         partition_by=campaigns.c.identity, order_by=(campaigns.c.begun.desc(), campaigns.c.id.desc())
     )
-    statement = select_campaigns().add_columns(place.label("place"))
+    # An identity is of one platform and kind, so these leave the places as they are.
+    statement = select_campaigns(platform=platform, kind=kind).add_columns(place.label("place"))
     with database.reading() as connection:
         rows = connection.execute(statement).all()
     return [
@@ -73,10 +74,7 @@ def stale_campaigns(
             row.identifier, row.identity, row.platform_name, row.kind, row.n_records, row.n_samples, row.written
         )
         for row in rows
-        if row.place > keep_latest
-        and (written_before is None or row.written < written_before)
-        and platform in (None, row.platform_name)
-        and kind in (None, row.kind)
+        if row.place > keep_latest and (written_before is None or row.written < written_before)
     ]
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, Select, select
 
+from nni_latency.database._database import Database
 from nni_latency.database._rows import DatabaseWarning, header_of, record_of
 from nni_latency.database._schema import (
     campaigns,
@@ -60,8 +61,11 @@ class Complaints:
             )
 
 
-def select_campaigns() -> Select[Any]:
-    """Select campaigns with their platforms and protocols, the oldest first."""
+def select_campaigns(
+    *, platform: str | None = None, kind: str | None = None, identifier: str | None = None
+) -> Select[Any]:
+    """Select campaigns with their platforms and protocols, the oldest first: all, or those of a platform's id, ...."""
+    wanted = ((platforms.c.name, platform), (campaigns.c.kind, kind), (campaigns.c.identifier, identifier))
     return (
         select(
             *campaigns.c,
@@ -71,8 +75,23 @@ def select_campaigns() -> Select[Any]:
         )
         .join(platforms, campaigns.c.platform_id == platforms.c.id)
         .join(protocols, campaigns.c.protocol_id == protocols.c.id)
+        .where(*(column == value for column, value in wanted if value is not None))
         .order_by(campaigns.c.begun, campaigns.c.id)
     )
+
+
+def read_each(database: Database, statement: Select[Any]) -> Iterator[tuple[Connection, Row[Any], Complaints]]:
+    """Yield campaigns that were selected, each with a connection that reads it as it stands at one moment.
+
+    Once the caller asks for the next one, it is warned of what it has added to the complaints.
+    """
+    with database.reading() as connection:
+        rows = connection.execute(statement).all()
+    for row in rows:
+        complaints = Complaints(database.name, row.identifier)
+        with database.reading() as connection:
+            yield connection, row, complaints
+        complaints.warn()
 
 
 def read_subjects(connection: Connection, campaign: int, complaints: Complaints) -> dict[int, dict[str, Any]]:
@@ -137,18 +156,16 @@ def read_moments(connection: Connection, campaign: int, complaints: Complaints) 
     return found
 
 
-def read_campaign(connection: Connection, row: Row[Any], database: str) -> StoredCampaign | None:
+def read_campaign(connection: Connection, row: Row[Any], complaints: Complaints) -> StoredCampaign | None:
     """Read a whole campaign, or None if its header makes no sense."""
-    complaints = Complaints(database, row.identifier)
     try:
         header = header_of(row)
     except InvalidValueError as error:
         complaints.add("the campaign itself", error)
-        complaints.warn()
         return None
     found = read_subjects(connection, row.id, complaints)
     keys = {number: subject["key"] for number, subject in found.items()}
-    campaign = StoredCampaign(
+    return StoredCampaign(
         row.identifier,
         header,
         {subject["key"]: subject for subject in found.values()},
@@ -156,5 +173,3 @@ def read_campaign(connection: Connection, row: Row[Any], database: str) -> Store
         tuple(read_failures(connection, row.id)),
         {moment: content for moment, _, content in read_moments(connection, row.id, complaints)},
     )
-    complaints.warn()
-    return campaign

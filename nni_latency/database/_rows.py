@@ -1,4 +1,4 @@
-"""What stands in a row, made of what was measured and turned into it again; a row that makes no sense is told apart."""
+"""Records, failures and headers as rows of the database, and back; rows that make no sense raise an error."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def dumped(content: Any) -> str:
 
 
 def digest_of(content: Any) -> str:
-    """Return what tells plain values from others."""
+    """Return a digest of plain values."""
     text = json.dumps(content, default=dict, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:24]
 

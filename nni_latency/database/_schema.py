@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from sqlalchemy import (
     BigInteger,
@@ -34,7 +33,7 @@ VERSION_TABLE = "nni_latency_version"
 
 metadata = MetaData()
 
-# SQLite numbers rows by itself only in a column of this very type.
+# SQLite numbers rows only in a column of this very type.
 _NUMBER = BigInteger().with_variant(Integer, "sqlite")
 
 #: One row for each state of a device and its software. Platforms of equal ``identity`` may be mixed.
@@ -222,25 +221,20 @@ def check_ours(connection: Connection, name: str) -> None:
 
 
 def upgrade(connection: Connection) -> None:
-    """Bring a database to the newest version, within the transaction of the connection."""
+    """Make the tables of a new database, or change those of an older one, in the transaction of the connection."""
+    from alembic.migration import MigrationContext
     from alembic.operations import Operations
+    from alembic.script import ScriptDirectory
 
-    scripts, context = _scripts(), _context(connection)
+    scripts = ScriptDirectory(str(Path(__file__).with_name("migrations")))
+    context = MigrationContext.configure(connection, opts={"version_table": VERSION_TABLE})
     done = int(context.get_current_revision() or 0)
+    if not done:
+        metadata.create_all(connection)
+        context.stamp(scripts, str(VERSION))
+        return
     for script in sorted(scripts.walk_revisions(), key=lambda script: int(script.revision)):
         if int(script.revision) > done:
             with Operations.context(context):
                 script.module.upgrade()
             context.stamp(scripts, script.revision)
-
-
-def _scripts() -> Any:
-    from alembic.script import ScriptDirectory
-
-    return ScriptDirectory(str(Path(__file__).with_name("migrations")))
-
-
-def _context(connection: Connection) -> Any:
-    from alembic.migration import MigrationContext
-
-    return MigrationContext.configure(connection, opts={"version_table": VERSION_TABLE})

@@ -20,6 +20,7 @@ from nni_latency.database._location import MEMORY, default_location, parse_locat
 from nni_latency.database._reading import (
     Complaints,
     read_campaign,
+    read_each,
     read_failures,
     read_keys,
     read_moments,
@@ -64,7 +65,7 @@ class DatabaseStore(Store):
     InvalidValueError
         If the location is of another kind.
     FileFormatError
-        If it is no database of this package, or of another version.
+        If it is not a database of this package, or of another version.
     OutputError
         If it cannot be opened.
     MissingDependencyError
@@ -108,18 +109,10 @@ class DatabaseStore(Store):
         DatabaseWarning
             If rows make no sense; they are left out.
         """
-        statement = select_campaigns()
-        if kind is not None:
-            statement = statement.where(campaigns.c.kind == kind)
-        if platform is not None:
-            statement = statement.where(platforms.c.name == platform.id)
-        if identifier is not None:
-            statement = statement.where(campaigns.c.identifier == identifier)
-        with self.database.reading() as connection:
-            rows = connection.execute(statement).all()
-        for row in rows:
-            with self.database.reading() as connection:
-                campaign = read_campaign(connection, row, self.database.name)
+        name = None if platform is None else platform.id
+        statement = select_campaigns(platform=name, kind=kind, identifier=identifier)
+        for connection, row, complaints in read_each(self.database, statement):
+            campaign = read_campaign(connection, row, complaints)
             if campaign is not None and (platform is None or not platform.differences(campaign.header.platform)):
                 yield campaign
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
 from typing import Any
 
 from sqlalchemy import Connection, select
@@ -15,6 +15,7 @@ from nni_latency.database._predictors import copy_predictors
 from nni_latency.database._reading import (
     BATCH,
     Complaints,
+    read_each,
     read_failures,
     read_keys,
     read_moments,
@@ -35,7 +36,7 @@ from nni_latency.database._writing import (
 from nni_latency.errors import InvalidValueError
 from nni_latency.measurement import CampaignHeader, Failure, Record
 
-#: What tells a record from the others of its identity: round, process, time, subjects.
+#: What identifies a record among those of its identity: round, process, time, subjects.
 _Key = tuple[int, int, float, tuple[str, ...]]
 
 
@@ -69,34 +70,6 @@ class Copied:
         )
 
 
-@dataclass(frozen=True)
-class Incoming:
-    """One campaign of elsewhere.
-
-    Parameters
-    ----------
-    header : CampaignHeader
-        What was measured.
-    origin : Origin
-        Who measured it and when.
-    records : iterable of Record
-        In order; taken once, and never held all at once.
-    subjects : mapping of str to mapping
-        By key, what `Subject.record` gives; it may grow while the records are taken.
-    failures : sequence of Failure
-        What could not be measured.
-    conditions : sequence of (str, float, object)
-        Moment, time and content of what the machine was like.
-    """
-
-    header: CampaignHeader
-    origin: Origin
-    records: Iterable[Record]
-    subjects: Mapping[str, Mapping[str, Any]]
-    failures: Sequence[Failure] = ()
-    conditions: Sequence[tuple[str, float, Any]] = ()
-
-
 def copy_database(source: Database, target: Database) -> Copied:
     """Put all campaigns of a database, and versions of predictors, into another one.
 
@@ -116,52 +89,41 @@ def copy_database(source: Database, target: Database) -> Copied:
     DatabaseWarning
         If rows of the source make no sense; they are left out.
     """
-    with source.reading() as connection:
-        rows = connection.execute(select_campaigns()).all()
     copied = Copied()
-    for row in rows:
-        complaints = Complaints(source.name, row.identifier)
-        with source.reading() as connection:
-            try:
-                incoming = _incoming(connection, row, complaints)
-            except InvalidValueError as error:
-                complaints.add("the campaign itself", error)
-            else:
-                copied += add_incoming(incoming, target)
-        complaints.warn()
+    for connection, row, complaints in read_each(source, select_campaigns()):
+        try:
+            header, origin = header_of(row), _origin_of(row)
+        except InvalidValueError as error:
+            complaints.add("the campaign itself", error)
+            continue
+        subjects = read_subjects(connection, row.id, complaints)
+        keys = {number: subject["key"] for number, subject in subjects.items()}
+        with target.held(header.identity):
+            receiver = _Receiver(target, header, origin, {subject["key"]: subject for subject in subjects.values()})
+            incoming = read_records(connection, row.id, keys, complaints)
+            while batch := list(itertools.islice(incoming, BATCH)):
+                receiver.add(batch)
+            failures = read_failures(connection, row.id)
+            copied += receiver.finish(failures, read_moments(connection, row.id, complaints))
     return copied + Copied(predictors=copy_predictors(source, target))
 
 
-def add_incoming(incoming: Incoming, target: Database) -> Copied:
-    """Put one campaign into a database, each record once."""
-    with target.held(incoming.header.identity):
-        receiver = _Receiver(target, incoming)
-        taken = iter(incoming.records)
-        while batch := list(itertools.islice(taken, BATCH)):
-            receiver.add(batch)
-        return receiver.finish()
-
-
-@dataclass
 class _Receiver:
     """The campaign in the target that takes what comes in; it is made when something new comes."""
 
-    database: Database
-    incoming: Incoming
-    number: int | None = None
-    numbers: dict[str, int] = field(default_factory=dict)
-    n_added: int = 0
-    n_doubles: int = 0
-
-    def __post_init__(self) -> None:
-        of_same = select(campaigns.c.id, campaigns.c.identifier).where(
-            campaigns.c.identity == self.incoming.header.identity
-        )
-        with self.database.reading() as connection:
+    def __init__(
+        self, database: Database, header: CampaignHeader, origin: Origin, subjects: Mapping[str, Mapping[str, Any]]
+    ) -> None:
+        self.database, self.header, self.origin, self.subjects = database, header, origin, subjects
+        self.number: int | None = None
+        self.numbers: dict[str, int] = {}
+        self.n_added = self.n_doubles = 0
+        of_same = select(campaigns.c.id, campaigns.c.identifier).where(campaigns.c.identity == header.identity)
+        with database.reading() as connection:
             found = connection.execute(of_same).all()
             self._keys = {row.id: read_keys(connection, row.id) for row in found}
         for row in found:
-            if row.identifier == self.incoming.origin.identifier:
+            if row.identifier == origin.identifier:
                 self.number = row.id
                 self.numbers = {key: number for number, key in self._keys[row.id].items()}
 
@@ -181,12 +143,12 @@ class _Receiver:
                 self._write(connection, new)
             self.n_added += len(new)
 
-    def finish(self) -> Copied:
-        """Add what is no record, and return how much there was."""
-        is_new = self.number is None and not self.n_doubles and (self.incoming.failures or self.incoming.conditions)
+    def finish(self, failures: Sequence[Failure], conditions: Sequence[tuple[str, float, Any]]) -> Copied:
+        """Add failures and what the machine was like, and return how much there was."""
+        is_new = self.number is None and not self.n_doubles and (failures or conditions)
         if self.number is not None or is_new:
             with self.database.writing() as connection:
-                self._write_rest(connection, self._campaign(connection))
+                self._write_rest(connection, self._campaign(connection), failures, conditions)
         return Copied(int(bool(self.n_added) or bool(is_new)), self.n_added, self.n_doubles)
 
     def _known(self, connection: Connection, rounds: set[int]) -> set[_Key]:
@@ -203,51 +165,47 @@ class _Receiver:
 
     def _campaign(self, connection: Connection) -> int:
         if self.number is None:
-            self.number = add_campaign(connection, self.incoming.header, self.incoming.origin)
+            self.number = add_campaign(connection, self.header, self.origin)
             self._keys[self.number] = {}
         return self.number
 
     def _write(self, connection: Connection, new: Sequence[Record]) -> None:
-        campaign, at = self._campaign(connection), self.incoming.origin.written
+        campaign, at = self._campaign(connection), self.origin.written
         self._admit(connection, campaign)
         rows = [record_row(record, self.numbers) for record in new]
         add_records(connection, campaign, rows, sum(map(n_samples, new)), at)
 
     def _admit(self, connection: Connection, campaign: int) -> None:
-        new = [key for key in self.incoming.subjects if key not in self.numbers]
+        new = [key for key in self.subjects if key not in self.numbers]
         begin = max(self.numbers.values(), default=-1) + 1
         added = dict(zip(itertools.count(begin), new, strict=False))
-        described = {number: self.incoming.subjects[key] for number, key in added.items()}
-        add_subjects(connection, campaign, described, self.incoming.origin.written)
+        described = {number: self.subjects[key] for number, key in added.items()}
+        add_subjects(connection, campaign, described, self.origin.written)
         self.numbers.update({key: number for number, key in added.items()})
         self._keys[campaign].update(added)
 
-    def _write_rest(self, connection: Connection, campaign: int) -> None:
+    def _write_rest(
+        self,
+        connection: Connection,
+        campaign: int,
+        failures: Sequence[Failure],
+        conditions: Sequence[tuple[str, float, Any]],
+    ) -> None:
         self._admit(connection, campaign)
-        at = self.incoming.origin.written
+        at = self.origin.written
         there = {(failure.subject, failure.reason) for failure in read_failures(connection, campaign)}
-        rows = [failure_row(failure) for failure in self.incoming.failures]
+        rows = [failure_row(failure) for failure in failures]
         new = [row for row in rows if (row["subject"], row["reason"]) not in there]
         if new:
             add_failures(connection, campaign, new, at)
-        complaints = Complaints(self.database.name, self.incoming.origin.identifier)
+        complaints = Complaints(self.database.name, self.origin.identifier)
         moments = {(moment, when) for moment, when, _ in read_moments(connection, campaign, complaints)}
-        for moment, when, content in self.incoming.conditions:
+        for moment, when, content in conditions:
             if (moment, when) not in moments:
                 add_conditions(connection, campaign, moment, content, when)
 
 
-def _incoming(connection: Connection, row: Any, complaints: Complaints) -> Incoming:
-    found = read_subjects(connection, row.id, complaints)
-    keys = {number: subject["key"] for number, subject in found.items()}
-    names = ("identifier", "user", "host", "package_version", "begun", "written", "status")
+def _origin_of(row: Any) -> Origin:
     if not all(isinstance(moment, (int, float)) and math.isfinite(moment) for moment in (row.begun, row.written)):
         raise InvalidValueError("its dates are no numbers")
-    return Incoming(
-        header_of(row),
-        Origin(**{name: getattr(row, name) for name in names}),
-        read_records(connection, row.id, keys, complaints),
-        {subject["key"]: subject for subject in found.values()},
-        read_failures(connection, row.id),
-        read_moments(connection, row.id, complaints),
-    )
+    return Origin(**{item.name: getattr(row, item.name) for item in fields(Origin)})

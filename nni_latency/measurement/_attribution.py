@@ -1,4 +1,4 @@
-"""Attribution of a run's time to the operators of the network: for tables and for estimators alike."""
+"""Attribution of a run's time to the operators of the network: for tables and for estimators."""
 
 from __future__ import annotations
 

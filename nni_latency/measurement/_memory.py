@@ -15,6 +15,7 @@ from torch.nn.parameter import is_lazy
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from nni_latency.errors import InvalidValueError, LatencyError, MeasurementError
+from nni_latency.operators import tensors_in
 from nni_latency.platforms import resolve_device
 
 _ATEN = torch.ops.aten
@@ -189,7 +190,7 @@ class _StorageWatch(TorchDispatchMode):
 
     def _see(self, tensors: tuple[Any, ...]) -> None:
         self._live = {key: entry for key, entry in self._live.items() if not entry[0].expired()}
-        for storage in map(_storage_of, _tensors_in(tensors)):
+        for storage in map(_storage_of, tensors_in(tensors)):
             if storage._cdata not in self._uncounted:
                 # Known ones too: an operator may have made the storage larger.
                 self._live[storage._cdata] = (StorageWeakRef(storage), storage.nbytes())
@@ -213,14 +214,6 @@ def _own_tensors(module: nn.Module) -> Iterator[torch.Tensor]:
 def _own_storages(module: nn.Module) -> dict[int, torch.UntypedStorage]:
     """Map the addresses of the storages of a module's parameters and buffers to the storages."""
     return {storage._cdata: storage for storage in map(_storage_of, _own_tensors(module))}
-
-
-def _tensors_in(value: Any) -> Iterator[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, (tuple, list)):
-        for item in value:
-            yield from _tensors_in(item)
 
 
 def _storage_of(tensor: torch.Tensor) -> torch.UntypedStorage:

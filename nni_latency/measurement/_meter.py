@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import ClassVar
 
 from nni_latency.errors import MeasurementError
-from nni_latency.hook_checks import COUNT, Check, Guard, Pluggable, is_number, is_text
+from nni_latency.hook_checks import CONTEXT, COUNT, Check, Guard, Pluggable, is_number, is_text
 from nni_latency.units import METRICS, format_seconds
 
 
@@ -53,7 +53,7 @@ class Meter(Pluggable, ABC):
 
     _kind = "meter"
     _guards: ClassVar[Mapping[str, Guard]] = {
-        "session": Guard(("a context manager", lambda answer: hasattr(answer, "__enter__")), opens=True),
+        "session": Guard(CONTEXT, opens=True),
         "start": Guard(),
         "stop": Guard(("a number", is_number)),
         "idle": Guard(_NOT_NEGATIVE),

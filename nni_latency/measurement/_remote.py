@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any, ClassVar, Literal, Self
 
 from nni_latency.errors import MeasurementError, RemoteError, UnknownNameError
-from nni_latency.hook_checks import Check, Guard, Pluggable, is_text
+from nni_latency.hook_checks import CONTEXT, Check, Guard, Pluggable, instance_of, is_text
 from nni_latency.measurement._meter import Meter
 from nni_latency.measurement.runtimes import Runtime
 from nni_latency.platforms import Platform
@@ -82,10 +82,10 @@ class Remote(Pluggable, ABC):
     _kind = "remote"
     _guards: ClassVar[Mapping[str, Guard]] = {
         "runtimes": Guard(_are(Runtime)),
-        "runtime": Guard(("a Runtime", lambda answer: isinstance(answer, Runtime))),
+        "runtime": Guard(instance_of(Runtime)),
         "workers": Guard(_are(WorkerState)),
-        "meter": Guard(("a Meter", lambda answer: isinstance(answer, Meter))),
-        "fitting": Guard(("a context manager", lambda answer: hasattr(answer, "__enter__")), opens=True),
+        "meter": Guard(instance_of(Meter)),
+        "fitting": Guard(CONTEXT, opens=True),
     }
     _attributes: ClassVar[Mapping[str, Check]] = {
         "advice": ("a text", lambda value: isinstance(value, str)),

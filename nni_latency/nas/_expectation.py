@@ -12,14 +12,54 @@ import torch
 from torch import nn
 
 from nni_latency.errors import InvalidValueError, MismatchError, listed
-from nni_latency.estimators import AdditiveCost, ChoiceCost
+from nni_latency.estimators import AdditiveCost, ChoiceCost, GroupedCost
 from nni_latency.units import number_of
 
 #: Most combinations of choices that a derived label may follow from.
 _MOST_COMBINATIONS = 1 << 16
 
 
-class ExpectedCost(nn.Module):
+class _Expectation(nn.Module):
+    """Base of what computes the expected cost of a supernet, for the labels of a `ChoiceCost`."""
+
+    costs: torch.Tensor
+
+    def __init__(self, cost: ChoiceCost) -> None:
+        cost.check_additive()
+        super().__init__()
+        self.labels = tuple(cost.choices)
+        self.sizes = tuple(map(len, cost.choices.values()))
+        self.constant = cost.constant
+        self.residency = cost.residency
+
+    def check_labels(self, alphas: Mapping[str, torch.Tensor]) -> None:
+        """Raise `MismatchError` if the parameters are not those of the space's labels."""
+        sizes = zip(self.labels, self.sizes, strict=True)
+        wrong = [label for label, size in sizes if label not in alphas or len(alphas[label]) != size]
+        if wrong:
+            raise MismatchError(f"The supernet has no fitting architecture parameters for {listed(wrong)}.")
+
+    def softmax(
+        self, alphas: list[torch.Tensor], noise: list[torch.Tensor] | None = None, temperature: float = 1.0
+    ) -> torch.Tensor:
+        """Return the flat probabilities, (n_labels * n_choices,), of architecture parameters by label.
+
+        With noise they are those of a Gumbel softmax. Where all labels have as many choices it is one kernel for all.
+        """
+        if len(set(self.sizes)) > 1:
+            rows = alphas if noise is None else [alpha + drawn for alpha, drawn in zip(alphas, noise, strict=True)]
+            return torch.cat([torch.softmax(row / temperature, -1) for row in rows])
+        logits = torch.stack(alphas) if noise is None else torch.stack(alphas) + torch.stack(noise)
+        return _serial_softmax(logits if temperature == 1 else logits / temperature).flatten()
+
+    def _whole(self, total: torch.Tensor) -> torch.Tensor:
+        """Return the cost of a network whose parts cost `total` together."""
+        if self.residency is None:
+            return total
+        return total * (1 - self.residency.saving * torch.exp(-total / self.residency.scale))
+
+
+class ExpectedCost(_Expectation):
     """Constant plus the sum over labels and choices of probability times cost, less what a small network saves.
 
     The saving is that of a network of the expected sum, which is close to the expected saving: the curve is smooth.
@@ -35,58 +75,15 @@ class ExpectedCost(nn.Module):
         If the metric is not a sum over layers.
     """
 
-    costs: torch.Tensor
-
     def __init__(self, cost: AdditiveCost) -> None:
-        cost.check_additive()
-        super().__init__()
-        self.labels = tuple(cost.costs)
-        self.sizes = tuple(len(column) for column in cost.columns)
-        self.constant = cost.constant
-        self.residency = cost.residency
+        super().__init__(cost)
         flat = torch.cat([torch.from_numpy(column) for column in cost.columns])
         self.register_buffer("costs", flat.to(torch.float32), persistent=False)
-
-    def check_labels(self, alphas: Mapping[str, torch.Tensor]) -> None:
-        """Raise `MismatchError` if the parameters are not those of the space's labels."""
-        check_labels(self.labels, self.sizes, alphas)
-
-    def softmax(
-        self, alphas: list[torch.Tensor], noise: list[torch.Tensor] | None = None, temperature: float = 1.0
-    ) -> torch.Tensor:
-        """Return the flat probabilities, (n_labels * n_choices,), of architecture parameters by label.
-
-        With noise they are those of a Gumbel softmax. Where all labels have as many choices it is one kernel for all.
-        """
-        return flat_softmax(self.sizes, alphas, noise, temperature)
 
     def forward(self, probabilities: torch.Tensor) -> torch.Tensor:
         """Return the expected cost, a scalar, of flat probabilities."""
         # A product and a sum, because a dot product may wake up the threads of the BLAS for these few numbers.
-        total = (probabilities * self.costs.to(probabilities.device)).sum() + self.constant
-        if self.residency is None:
-            return total
-        return total * (1 - self.residency.saving * torch.exp(-total / self.residency.scale))
-
-
-def check_labels(labels: Sequence[str], sizes: Sequence[int], alphas: Mapping[str, torch.Tensor]) -> None:
-    """Raise `MismatchError` if the parameters are not those of labels with that many choices."""
-    wrong = [
-        label for label, size in zip(labels, sizes, strict=True) if label not in alphas or len(alphas[label]) != size
-    ]
-    if wrong:
-        raise MismatchError(f"The supernet has no fitting architecture parameters for {listed(wrong)}.")
-
-
-def flat_softmax(
-    sizes: Sequence[int], alphas: list[torch.Tensor], noise: list[torch.Tensor] | None, temperature: float
-) -> torch.Tensor:
-    """Return the probabilities of all labels' choices, one label after the other."""
-    if len(set(sizes)) > 1:
-        rows = alphas if noise is None else [alpha + drawn for alpha, drawn in zip(alphas, noise, strict=True)]
-        return torch.cat([torch.softmax(row / temperature, -1) for row in rows])
-    logits = torch.stack(alphas) if noise is None else torch.stack(alphas) + torch.stack(noise)
-    return _serial_softmax(logits if temperature == 1 else logits / temperature).flatten()
+        return self._whole((probabilities * self.costs.to(probabilities.device)).sum() + self.constant)
 
 
 def _serial_softmax(logits: torch.Tensor) -> torch.Tensor:
@@ -95,7 +92,7 @@ def _serial_softmax(logits: torch.Tensor) -> torch.Tensor:
     return powers / powers.sum(-1, keepdim=True)
 
 
-class ExpectedGroups(nn.Module):
+class ExpectedGroups(_Expectation):
     """The mean cost of the networks that independent probabilities of the choices stand for.
 
     It is exact for tables over the space's own labels. A label that is derived from others is taken to be independent
@@ -113,17 +110,11 @@ class ExpectedGroups(nn.Module):
         If the metric is not a sum over layers, or a label is derived from too many others.
     """
 
-    costs: torch.Tensor
     entries: torch.Tensor
     tables: torch.Tensor
 
-    def __init__(self, cost: Any) -> None:
-        cost.check_additive()
-        super().__init__()
-        self.labels = tuple(cost.labels)
-        self.sizes = tuple(len(cost.values[label]) for label in self.labels)
-        self.constant = cost.constant
-        self.residency = cost.residency
+    def __init__(self, cost: GroupedCost) -> None:
+        super().__init__(cost)
         # Place 0 holds a probability of one, for tables over fewer labels than others.
         self._starts = _starts(self.labels, self.sizes)
         self._follow = [_Following(item, cost.values, self._starts) for item in cost.derived]
@@ -131,16 +122,6 @@ class ExpectedGroups(nn.Module):
         self.register_buffer("entries", entries, persistent=False)
         self.register_buffer("costs", costs, persistent=False)
         self.register_buffer("tables", tables, persistent=False)
-
-    def check_labels(self, alphas: Mapping[str, torch.Tensor]) -> None:
-        """Raise `MismatchError` if the parameters are not those of the space's labels."""
-        check_labels(self.labels, self.sizes, alphas)
-
-    def softmax(
-        self, alphas: list[torch.Tensor], noise: list[torch.Tensor] | None = None, temperature: float = 1.0
-    ) -> torch.Tensor:
-        """Return the flat probabilities of architecture parameters by label; with noise, of a Gumbel softmax."""
-        return flat_softmax(self.sizes, alphas, noise, temperature)
 
     def forward(self, probabilities: torch.Tensor) -> torch.Tensor:
         """Return the expected cost, a scalar, of flat probabilities."""
@@ -153,16 +134,12 @@ class ExpectedGroups(nn.Module):
         count = int(self.tables[-1]) + 1 if len(self.tables) else 0
         sums = shares.new_zeros(count).index_add(0, self.tables, shares * self.costs)
         mass = shares.new_zeros(count).index_add(0, self.tables, shares)
-        total: torch.Tensor = (sums / mass.clamp_min(1e-30)).sum() + self.constant
-        if self.residency is None:
-            return total
-        whole: torch.Tensor = total * (1 - self.residency.saving * torch.exp(-total / self.residency.scale))
-        return whole
+        return self._whole((sums / mass.clamp_min(1e-30)).sum() + self.constant)
 
 
 def expected_cost(cost: ChoiceCost) -> ExpectedCost | ExpectedGroups:
     """Return what computes the expected cost of a supernet, for a cost by label or by groups of labels."""
-    return ExpectedCost(cast(AdditiveCost, cost)) if cost.separable else ExpectedGroups(cost)
+    return ExpectedCost(cost) if isinstance(cost, AdditiveCost) else ExpectedGroups(cast(GroupedCost, cost))
 
 
 class _Following:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ from nni_latency.estimators import Missing
 from nni_latency.loading import EstimatorSource
 from nni_latency.nas._derive import found_sample
 from nni_latency.nas._nni import DARTS, DartsLightningModule, GumbelSoftmax, ModelSpace
-from nni_latency.nas._penalty import LatencyPenalty, TargetPenalty, architecture_parameters, check_fill, check_no_cells
+from nni_latency.nas._penalty import LatencyPenalty, TargetPenalty, check_no_cells
 from nni_latency.nas._profiler import LatencyProfiler
 
 #: Epochs of the paper's search, and those of them in which only weights learn.
@@ -123,6 +124,7 @@ class FBNet(DARTS):
         self.missing = missing
         self.mask = SharedGumbelSoftmax(temperature)
         self.profiler: LatencyProfiler | None = None
+        self._loss: FBNetLoss | TargetPenalty | None = None
 
     def configure_softmax(self) -> nn.Module:
         """Return the one mask that all layers share."""
@@ -135,20 +137,16 @@ class FBNet(DARTS):
         )
         self.profiler.cost.check_additive()
         check_no_cells(model, type(self).__name__)
-        if self.target is not None:
-            self.profiler.cost.check_target(self.target)
-            check_fill(self.fill, self.profiler.cost, self.target)
+        if self.target is None:
+            self._loss = FBNetLoss(self.profiler, self.mask, alpha=self.alpha, beta=self.beta, weight=self.weight)
+        else:
+            self._loss = TargetPenalty(self.profiler, self.target, fill=self.fill, weight=self.weight)
         return super().mutate_model(model)
 
     def configure_oneshot_module(self, training_module: Any) -> FBNetLightningModule:
         """Make the module that searches."""
-        if self.profiler is None:
+        if self._loss is None:
             raise InvalidValueError("FBNet must mutate the model space before it makes the module that searches.")
-        loss: FBNetLoss | TargetPenalty
-        if self.target is None:
-            loss = FBNetLoss(self.profiler, self.mask, alpha=self.alpha, beta=self.beta, weight=self.weight)
-        else:
-            loss = TargetPenalty(self.profiler, self.target, fill=self.fill, weight=self.weight)
         return FBNetLightningModule(
             training_module,
             mask=self.mask,
@@ -158,7 +156,7 @@ class FBNet(DARTS):
             gradient_clip_val=self.gradient_clip_val,
             log_prob_every_n_step=self.log_prob_every_n_step,
             warmup_epochs=self.warmup_epochs,
-            penalty=loss,
+            penalty=self._loss,
         )
 
 
@@ -216,13 +214,11 @@ class FBNetLightningModule(DartsLightningModule):
             raise InvalidValueError("The supernet has no architecture parameters: there is nothing to search.")
         return torch.optim.Adam(parameters, self.arc_learning_rate, weight_decay=5e-4)
 
-    def export_probs(self) -> dict[str, Any]:
+    def export_probs(self) -> Mapping[str, Any]:
         """Return the probability of every choice, without noise: ``{label: {choice: probability}}``."""
-        choices = self.penalty.profiler.cost.choices
-        return {
-            label: dict(zip(choices[label], torch.softmax(alpha.detach(), -1).tolist(), strict=True))
-            for label, alpha in architecture_parameters(self.model)
-        }
+        with torch.no_grad():
+            flat = self.penalty.expected.softmax(self.penalty.logits())
+        return _Probabilities(self.penalty.profiler.cost.choices, flat)
 
     def export(self) -> dict[str, Any]:
         """Return the network that the probabilities stand for.
@@ -235,6 +231,30 @@ class FBNetLightningModule(DartsLightningModule):
             return found_sample(penalty.profiler, penalty.baseline, penalty.fill)
         result: dict[str, Any] = super().export()
         return result
+
+
+class _Probabilities(Mapping[str, "dict[Any, float]"]):
+    """Probabilities by label and choice. They are fetched from the device when they are first read.
+
+    NNI's step exports them for the penalty, which does not read them: a device would be waited for in every step.
+    """
+
+    def __init__(self, choices: Mapping[str, Sequence[Any]], flat: torch.Tensor) -> None:
+        self._choices, self._flat = choices, flat
+
+    @cached_property
+    def _rows(self) -> dict[str, dict[Any, float]]:
+        shares = iter(self._flat.tolist())
+        return {label: dict(zip(choices, shares, strict=False)) for label, choices in self._choices.items()}
+
+    def __getitem__(self, label: str) -> dict[Any, float]:
+        return self._rows[label]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._choices)
+
+    def __len__(self) -> int:
+        return len(self._choices)
 
 
 def default_warmup(epochs: int) -> int:
@@ -302,12 +322,11 @@ class FBNetLoss(LatencyPenalty):
 
     def profile(self, sample: Mapping[str, Any]) -> torch.Tensor:
         """Return the cost under the mask of the forward pass, a scalar with a gradient."""
-        if self._alphas is None:
-            self._alphas = self._find_alphas()
         if not self.mask.training:
-            return self.expected.forward(self.expected.softmax(self._alphas))
-        noise = [self.mask.noise(alpha) for alpha in self._alphas]
-        return self.expected.forward(self.expected.softmax(self._alphas, noise, self.mask.tau))
+            return super().profile(sample)
+        alphas = self.logits()
+        noise = [self.mask.noise(alpha) for alpha in alphas]
+        return self.expected.forward(self.expected.softmax(alphas, noise, self.mask.tau))
 
     def aggregate_fn(self, loss: torch.Tensor, normalized_penalty: torch.Tensor) -> torch.Tensor:
         """Return the loss times the paper's factor."""

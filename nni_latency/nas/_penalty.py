@@ -64,10 +64,7 @@ class LatencyPenalty(ExpectationProfilerPenalty):
         nonlinear: Literal["linear", "positive", "negative", "absolute"] = "linear",
         aggregate: Literal["add", "mul"] = "add",
     ) -> None:
-        if not isinstance(profiler, LatencyProfiler):
-            raise InvalidValueError(
-                f"The 'profiler' of {type(self).__name__} must be a LatencyProfiler. Got {type(profiler).__name__}."
-            )
+        self._check_profiler(profiler)
         if not baseline > 0:
             raise InvalidValueError(f"The 'baseline' of {type(self).__name__} must be > 0. Got {baseline!r}.")
         check_no_cells(profiler.space, type(self).__name__)
@@ -76,8 +73,14 @@ class LatencyPenalty(ExpectationProfilerPenalty):
             warn_of_loose_limit(profiler.cost, baseline)
         super().__init__(profiler, baseline, scale, nonlinear=nonlinear, aggregate=aggregate)
         self.expected = expected_cost(profiler.cost)
-        self._alphas: list[torch.Tensor] | None = None
         self._logits: list[Callable[[], torch.Tensor]] | None = None
+
+    @classmethod
+    def _check_profiler(cls, profiler: object) -> None:
+        if not isinstance(profiler, LatencyProfiler):
+            raise InvalidValueError(
+                f"The 'profiler' of {cls.__name__} must be a LatencyProfiler. Got {type(profiler).__name__}."
+            )
 
     def forward(self, loss: torch.Tensor, sample: Mapping[str, Any]) -> tuple[torch.Tensor, dict[str, Any]]:
         """Join the cost with the loss; also return what NNI logs, without gradients."""
@@ -97,24 +100,20 @@ class LatencyPenalty(ExpectationProfilerPenalty):
         MismatchError
             If the profiler's space is not the supernet.
         """
+        return self.expected.forward(self.expected.softmax(self.logits()))
+
+    def logits(self) -> list[torch.Tensor]:
+        """Return the live logits, (n_choices,), of every label of the space; raises as `profile` does."""
         if self._logits is None:
             found = architecture_logits(self.profiler.space)
-            self._check({label: logits() for label, logits in found.items()})
+            if not found:
+                raise MismatchError(
+                    "The space of the profiler has no architecture parameters: it is not the one that is searched. "
+                    "Make the LatencyProfiler with the very object that goes into the experiment."
+                )
+            self.expected.check_labels({label: logits() for label, logits in found.items()})
             self._logits = [found[label] for label in self.expected.labels]
-        return self.expected.forward(self.expected.softmax([logits() for logits in self._logits]))
-
-    def _find_alphas(self) -> list[torch.Tensor]:
-        found = dict(architecture_parameters(self.profiler.space))
-        self._check(found)
-        return [found[label] for label in self.expected.labels]
-
-    def _check(self, found: Mapping[str, torch.Tensor]) -> None:
-        if not found:
-            raise MismatchError(
-                "The space of the profiler has no architecture parameters: it is not the one that is searched. "
-                "Make the LatencyProfiler with the very object that goes into the experiment."
-            )
-        self.expected.check_labels(found)
+        return [logits() for logits in self._logits]
 
 
 def check_no_cells(space: nn.Module, who: str) -> None:
@@ -203,8 +202,9 @@ class TargetPenalty(LatencyPenalty):
     ) -> None:
         if not weight >= 0:
             raise InvalidValueError(f"The 'weight' of {type(self).__name__} must be a number >= 0. Got {weight!r}.")
-        super().__init__(profiler, target, weight)
+        self._check_profiler(profiler)
         profiler.cost.check_target(target)
+        super().__init__(profiler, target, weight)
         check_fill(fill, profiler.cost, target)
         warn_of_loose_limit(profiler.cost, target)
         self.fill = fill

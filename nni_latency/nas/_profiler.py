@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 import operator
 from collections.abc import Mapping
 from typing import Any
@@ -12,6 +11,7 @@ from torch import nn
 
 from nni_latency.errors import InvalidValueError, UnreachableTargetError
 from nni_latency.estimators import AdditiveCost, Distillation, Missing, NetworkEstimator, distil
+from nni_latency.hook_checks import is_number
 from nni_latency.loading import EstimatorSource, load_estimator
 from nni_latency.nas._nni import ExpressionProfiler, ModelSpace, MutableExpression, Profiler, RangeProfilerFilter
 from nni_latency.nas._space_cost import N_NETWORKS, SpaceCost, cost_of_space, warn_of_loose_limit
@@ -151,7 +151,7 @@ class LatencyFilter(RangeProfilerFilter):
         if max is None and min is None:
             raise InvalidValueError("LatencyFilter needs a highest cost 'max', a lowest 'min', or both. Got neither.")
         for name, bound in (("max", max), ("min", min)):
-            if bound is not None and not (_is_number(bound) and math.isfinite(bound)):
+            if bound is not None and not is_number(bound):
                 raise InvalidValueError(f"The {name!r} of LatencyFilter must be a finite number. Got {bound!r}.")
         if max is not None and min is not None and min > max:
             raise InvalidValueError(f"The 'min' of LatencyFilter must be at most 'max'. Got {min!r} and {max!r}.")
@@ -188,10 +188,6 @@ def sample_of(candidate: Any) -> Mapping[str, Any]:
             f"'simplified'). Got {type(candidate).__name__}."
         )
     return sample
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _check_range(profiler: Any, low: float | None, high: float | None) -> None:

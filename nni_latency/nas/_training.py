@@ -42,13 +42,13 @@ class Work:
 
     def trained(self, batches: int) -> None:
         """Note how many batches have been learned from."""
-        self._tell(batches)
+        self._report(batches)
 
     def judged(self) -> None:
         """Note one more batch that was judged."""
-        self._tell(self._done + _FORWARD)
+        self._report(self._done + _FORWARD)
 
-    def _tell(self, done: float) -> None:
+    def _report(self, done: float) -> None:
         self._done = done
         self._on_batch(min(1.0, done / max(1.0, self._total)))
 

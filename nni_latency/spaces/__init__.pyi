@@ -11,11 +11,11 @@ from ._fbnet_geometry import (
     scale_channels,
 )
 from ._fbnet_plan import ClassificationHead, ConvBlock, FBNetBlock, Skip
-from ._finding import class_of, hub_space, is_space, make_space, parameters_of, reference_of
+from ._finding import class_of, hub_space, is_space, make_space, parameters_of, plan_of, reference_of
 from ._hub import HUB_SPACES
 from ._networks import NetworkBuilder, example_inputs_of, knows_inputs, network_of
-from ._samples import SampledSpace, check_sample, draw_samples, labels_of, name_choices, read_sample
-from ._space_key import choices_of, plan_of, space_key
+from ._samples import SampledSpace, check_sample, choices_of, draw_samples, labels_of, name_choices, read_sample
+from ._space_key import space_key
 from ._space_operators import SpaceOperators, operators_of_space
 from ._symbolic import TooManyChoicesError
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from nni_latency.errors import InvalidValueError, LatencyError
+from nni_latency.errors import InvalidValueError, LatencyError, reason_of
 from nni_latency.estimators import nominal_time
 from nni_latency.operators import Trace, freeze_inputs, trace_both
 from nni_latency.spaces._finding import reference_of
@@ -101,9 +101,8 @@ def _trace_all(
         return drawn
     if isinstance(reason, LatencyError):
         raise reason
-    raise InvalidValueError(
-        f"No network of {type(space).__name__} can be built: {type(reason).__name__}: {reason}"
-    ) from reason
+    assert reason is not None, "samples are drawn, or an error is raised"
+    raise InvalidValueError(f"No network of {type(space).__name__} can be built: {reason_of(reason)}") from reason
 
 
 def _trace(build: Callable[[], Any], inputs: torch.Tensor) -> tuple[Trace, Trace]:

@@ -6,7 +6,14 @@ import torch
 from torch import nn
 
 from nni_latency.spaces._fbnet_geometry import CANDIDATES, HEAD_CHANNELS, PRESETS, FBNetGeometry
-from nni_latency.spaces._fbnet_plan import build_candidate, build_head, build_stem, fbnet_plan, fbnet_reference
+from nni_latency.spaces._fbnet_plan import (
+    build_block,
+    candidate_op,
+    fbnet_plan,
+    fbnet_reference,
+    head_op,
+    stem_op,
+)
 from nni_latency.spaces._nni import LayerChoice, ModelSpace
 from nni_latency.tables import MeasurePlan, SpaceReference
 
@@ -71,14 +78,14 @@ class FBNetSpace(ModelSpace):
             float(depth),
             head_channels,
         )
-        self.stem = build_stem(self.geometry)
+        self.stem = build_block(stem_op(self.geometry))
         self.blocks = nn.Sequential(
             *(
-                LayerChoice({choice: build_candidate(layer, choice) for choice in CANDIDATES}, label=layer.name)
+                LayerChoice({c: build_block(candidate_op(layer, c)) for c in CANDIDATES}, label=layer.name)
                 for layer in self.geometry.layers
             )
         )
-        self.head = build_head(self.geometry, head_channels)
+        self.head = build_block(head_op(self.geometry, head_channels))
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         """Return the logits, (batch, num_classes), of images, (batch, 3, size, size)."""

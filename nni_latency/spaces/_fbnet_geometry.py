@@ -222,8 +222,8 @@ def parse_architecture(text: str, plan: MeasurePlan) -> dict[str, str]:
     if text.lower() in PUBLISHED_NETWORKS:
         return _published(text.lower(), plan)
     if is_file(text):
-        with naming(text), readable(text, "a saved sample", InvalidValueError):
-            return _saved(Path(text), plan)
+        with naming(text):
+            return complete_selection(read_saved(text), plan)
     parts = [part.strip() for part in text.split(",")]
     if len(parts) != len(plan.searched):
         raise InvalidValueError(
@@ -286,13 +286,15 @@ def _published(name: str, plan: MeasurePlan) -> dict[str, str]:
     return dict(plan.published[name])
 
 
-def _saved(path: Path, plan: MeasurePlan) -> dict[str, str]:
-    sample = json.loads(path.read_text(encoding="utf-8"))
-    if not isinstance(sample, dict):
-        raise InvalidValueError(
-            f"The saved sample {str(path)!r} must be an object of labels and choices. Got {type(sample).__name__}."
-        )
-    return complete_selection(sample, plan)
+def read_saved(path: str | Path) -> dict[str, Any]:
+    """Read a saved sample, a JSON object of labels and choices; `InvalidValueError` for any other file."""
+    with readable(path, "a saved sample", InvalidValueError):
+        sample = json.loads(Path(path).read_text(encoding="utf-8"))
+        if not isinstance(sample, dict):
+            raise InvalidValueError(
+                f"The saved sample {str(path)!r} must be an object of labels and choices. Got {type(sample).__name__}."
+            )
+        return sample
 
 
 def _shorten(text: str) -> str:

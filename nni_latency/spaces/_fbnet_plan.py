@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, cast
@@ -31,19 +31,10 @@ def fbnet_reference(geometry: FBNetGeometry) -> SpaceReference:
 def fbnet_plan(geometry: FBNetGeometry, batch_size: int) -> MeasurePlan:
     """List everything that a table of this configuration needs measured."""
     heads = head_variants(geometry.head_channels, geometry.layers)
-    stem = PlanCandidate(_stem_op(geometry, batch_size), partial(build_stem, geometry))
-    head = {
-        str(channels): PlanCandidate(_head_op(geometry, channels, batch_size), partial(build_head, geometry, channels))
-        for channels in heads
-    }
+    stem = _candidate(stem_op(geometry, batch_size))
+    head = {str(channels): _candidate(head_op(geometry, channels, batch_size)) for channels in heads}
     searched = (
-        PlanLayer(
-            layer.name,
-            {
-                choice: PlanCandidate(_candidate_op(layer, choice, batch_size), partial(build_candidate, layer, choice))
-                for choice in CANDIDATES
-            },
-        )
+        PlanLayer(layer.name, {choice: _candidate(candidate_op(layer, choice, batch_size)) for choice in CANDIDATES})
         for layer in geometry.layers
     )
     plan = MeasurePlan(
@@ -58,12 +49,12 @@ def fbnet_plan(geometry: FBNetGeometry, batch_size: int) -> MeasurePlan:
     return replace(plan, published=published_selections(plan))
 
 
-def build_stem(geometry: FBNetGeometry) -> nn.Module:
-    """Make the first layer."""
-    return ConvBlock(3, geometry.stem_channels, 3, PRESETS[geometry.preset].stem_stride)
+def _candidate(op: OpSpec) -> PlanCandidate:
+    return PlanCandidate(op, partial(build_block, op))
 
 
-def _stem_op(geometry: FBNetGeometry, batch_size: int) -> OpSpec:
+def stem_op(geometry: FBNetGeometry, batch_size: int = 1) -> OpSpec:
+    """Describe the first layer."""
     return OpSpec.of(
         "conv_block",
         [(batch_size, 3, geometry.input_size, geometry.input_size)],
@@ -74,34 +65,15 @@ def _stem_op(geometry: FBNetGeometry, batch_size: int) -> OpSpec:
     )
 
 
-def build_head(geometry: FBNetGeometry, channels: int) -> nn.Module:
-    """Make what follows the searched layers."""
-    return ClassificationHead(geometry.final[0], channels, geometry.num_classes)
-
-
-def _head_op(geometry: FBNetGeometry, channels: int, batch_size: int) -> OpSpec:
+def head_op(geometry: FBNetGeometry, channels: int, batch_size: int = 1) -> OpSpec:
+    """Describe what follows the searched layers."""
     final_channels, size = geometry.final
-    return OpSpec.of(
-        "classification_head",
-        [(batch_size, final_channels, size, size)],
-        channels=channels,
-        num_classes=geometry.num_classes,
-    )
+    shapes = [(batch_size, final_channels, size, size)]
+    return OpSpec.of("classification_head", shapes, channels=channels, num_classes=geometry.num_classes)
 
 
-def build_candidate(layer: SearchedLayer, choice: str) -> nn.Module:
-    """Make a candidate of a layer."""
-    shape = parse_candidate(choice)
-    if shape is not None:
-        return FBNetBlock(
-            layer.in_channels, layer.out_channels, shape.kernel_size, layer.stride, shape.expansion, shape.groups
-        )
-    if layer.stride == 1 and layer.in_channels == layer.out_channels:
-        return Skip()
-    return ConvBlock(layer.in_channels, layer.out_channels, 1, layer.stride)
-
-
-def _candidate_op(layer: SearchedLayer, choice: str, batch_size: int) -> OpSpec:
+def candidate_op(layer: SearchedLayer, choice: str, batch_size: int = 1) -> OpSpec:
+    """Describe a candidate of a layer."""
     shapes = [(batch_size, layer.in_channels, layer.input_size, layer.input_size)]
     shape = parse_candidate(choice)
     if shape is not None:
@@ -112,6 +84,17 @@ def _candidate_op(layer: SearchedLayer, choice: str, batch_size: int) -> OpSpec:
     return OpSpec.of(
         "conv_block", shapes, out_channels=layer.out_channels, kernel_size=1, stride=layer.stride, relu=True
     )
+
+
+def build_block(op: OpSpec) -> nn.Module:
+    """Make the block that an operator of the space describes."""
+    blocks: dict[str, Callable[..., nn.Module]] = {
+        "conv_block": ConvBlock,
+        "inverted_residual": FBNetBlock,
+        "classification_head": ClassificationHead,
+        "identity": Skip,
+    }
+    return blocks[op.kind](op.input_shapes[0][1], **dict(op.attributes))
 
 
 class ConvBlock(nn.Sequential):

@@ -8,13 +8,14 @@ from types import ModuleType
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from nni_latency.errors import InvalidValueError, LatencyError
+from nni_latency.errors import InvalidValueError, LatencyError, MismatchError, reason_of
 from nni_latency.hook_checks import set_origin
 from nni_latency.imports import import_place, quiet_nni
+from nni_latency.operators import freeze_shapes
 from nni_latency.plugins import load_registry
 from nni_latency.spaces._hub import HUB_SPACES, hub_class, hub_name
 from nni_latency.spaces._nni import ModelSpace
-from nni_latency.tables import SpaceReference
+from nni_latency.tables import MeasurePlan, SpaceReference, measure_plan_of
 
 #: How spaces were asked for, so that they can be made again in another process.
 _REFERENCES: WeakKeyDictionary[Any, SpaceReference] = WeakKeyDictionary()
@@ -157,6 +158,32 @@ def reference_of(space: Any) -> SpaceReference:
     return SpaceReference(name, space.args)
 
 
+def plan_of(space: Any, example_inputs: Any = None) -> MeasurePlan | None:
+    """Return the measure plan of a space, or None if the space does not make one.
+
+    Parameters
+    ----------
+    space : ModelSpace
+        A space; one with a method ``measure_plan(batch_size)`` has a plan.
+    example_inputs : Tensor or tuple of Tensor, optional
+        Input of the network; without it, a batch of one of the space's own input size.
+
+    Raises
+    ------
+    MismatchError
+        If the inputs are of another size than the space's.
+    """
+    if not hasattr(space, "measure_plan"):
+        return None
+    if example_inputs is None:
+        return measure_plan_of(space)
+    shape = tuple(freeze_shapes(example_inputs)[0].shape)
+    plan = measure_plan_of(space, shape[0])
+    if shape != plan.input_shape:
+        raise MismatchError(f"The example inputs have shape {shape}, the space is made for {plan.input_shape}.")
+    return plan
+
+
 def _registered(name: str, reference: SpaceReference) -> Any:
     registration = load_registry().find("space", name)
     space = registration.make(**reference.arguments)
@@ -181,7 +208,7 @@ def _instantiate(kind: type[Any], arguments: Mapping[str, Any], name: str) -> An
         raise
     except Exception as error:  # user code may raise anything
         raise InvalidValueError(
-            f"The space {name!r} cannot be made with {dict(arguments)}: {type(error).__name__}: {error}"
+            f"The space {name!r} cannot be made with {dict(arguments)}: {reason_of(error)}"
         ) from error
 
 
@@ -199,4 +226,4 @@ def _import(place: str, name: str) -> ModuleType:
         with quiet_nni():
             return import_place(place)
     except Exception as error:  # user code may raise anything
-        raise InvalidValueError(f"Cannot import the space {name!r}: {type(error).__name__}: {error}") from error
+        raise InvalidValueError(f"Cannot import the space {name!r}: {reason_of(error)}") from error

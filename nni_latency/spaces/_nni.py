@@ -22,26 +22,3 @@ with quiet_nni():
     from nni.nas.nn.pytorch.cell import create_cell_op_candidates, preprocess_cell_inputs
     from nni.nas.nn.pytorch.choice import ChosenInputs
     from nni.nas.space import model_context
-
-__all__ = [
-    "NDS",
-    "Cell",
-    "CellBuilder",
-    "ChosenInputs",
-    "InputChoice",
-    "LabeledMutable",
-    "LayerChoice",
-    "ModelSpace",
-    "Mutable",
-    "MutableModule",
-    "NasBench101Cell",
-    "ParametrizedModule",
-    "Repeat",
-    "SampleValidationError",
-    "create_cell_op_candidates",
-    "label_scope",
-    "model_context",
-    "nni_version",
-    "preprocess_cell_inputs",
-    "recursive_freeze",
-]

@@ -13,9 +13,11 @@ import numpy as np
 
 from nni_latency.errors import InvalidValueError, listed
 from nni_latency.files import naming, readable
+from nni_latency.spaces._fbnet_geometry import read_saved
 from nni_latency.spaces._finding import reference_of
 from nni_latency.spaces._networks import example_inputs_of, network_of
 from nni_latency.spaces._nni import LayerChoice, ModelSpace, SampleValidationError
+from nni_latency.spaces._symbolic import TooManyChoicesError, as_key
 from nni_latency.tables import SpaceReference
 
 #: A sample of a space, ``{label: choice}``, as NNI understands it.
@@ -138,12 +140,7 @@ def read_sample(space: Any, path: str | Path) -> Sample:
         If the file cannot be read, or does not hold a sample of the space.
     """
     with naming(path), readable(path, "a saved sample", InvalidValueError):
-        content = json.loads(Path(path).read_text(encoding="utf-8"))
-        if not isinstance(content, dict):
-            raise InvalidValueError(
-                f"The saved sample {str(path)!r} must be an object of labels and choices. Got {type(content).__name__}."
-            )
-        return check_sample(space, content)
+        return check_sample(space, read_saved(path))
 
 
 def labels_of(space: Any) -> dict[str, Any]:
@@ -165,8 +162,53 @@ def labels_of(space: Any) -> dict[str, Any]:
     return mutables
 
 
+def choices_of(space: Any) -> dict[str, list[Any]]:
+    """List the labels of a space, each with its choices in the order of their indices.
+
+    Raises
+    ------
+    InvalidValueError
+        If it is not a model space, has no choices, or one that is not a plain list of values.
+    """
+    mutables = labels_of(space)
+    for label, mutable in mutables.items():
+        # A choice of several values (NNI's InputChoice, even of one input) has samples that are lists.
+        if not hasattr(mutable, "values") or hasattr(mutable, "n_chosen"):
+            raise InvalidValueError(f"The label {label!r} is not a choice among values but a {type(mutable).__name__}.")
+    return {label: list(mutable.values) for label, mutable in mutables.items()}
+
+
+def list_choices(space: Any) -> tuple[dict[str, tuple[Any, ...]], Callable[[dict[str, Any]], dict[str, Any]]]:
+    """List the choices of every label, hashable, and return what turns such a sample into NNI's form.
+
+    Labels without values, such as constraints, are left out.
+
+    Raises
+    ------
+    TooManyChoicesError
+        If a label has no finite list of values.
+    """
+    values: dict[str, tuple[Any, ...]] = {}
+    raws: dict[str, dict[Any, Any]] = {}
+    for label, mutable in space.simplify().items():
+        if not hasattr(mutable, "values"):
+            if hasattr(mutable, "low") or not hasattr(mutable, "freeze"):
+                raise TooManyChoicesError(
+                    f"The label {label!r} is not a choice among values but a {type(mutable).__name__}."
+                )
+            continue
+        own = list(mutable.grid()) if hasattr(mutable, "n_chosen") else list(mutable.values)
+        raws[label] = {as_key(value): value for value in own}
+        values[label] = tuple(raws[label])
+
+    def raw(sample: dict[str, Any]) -> dict[str, Any]:
+        return {label: raws[label][value] for label, value in sample.items()}
+
+    return values, raw
+
+
 def canonical(sample: Mapping[str, Any]) -> str:
-    """Write a sample so that equal ones look alike."""
+    """Write a sample as JSON; equal samples give the same text."""
     return json.dumps(sample, sort_keys=True, default=str)
 
 

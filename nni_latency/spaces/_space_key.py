@@ -1,4 +1,4 @@
-"""The plan and the choices of a space, and the cache of what was walked and traced, by a key of the space."""
+"""The cache of what was walked and traced, by a key of the space."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ import torch
 from joblib import Memory
 from torch import nn
 
-from nni_latency.errors import InvalidValueError, MismatchError
 from nni_latency.files import cache_folder, make_private
-from nni_latency.operators import Inputs, freeze_shapes
+from nni_latency.operators import Inputs
 from nni_latency.spaces._finding import reference_of
 from nni_latency.spaces._hub import hub_name
 from nni_latency.spaces._nni import Mutable, nni_version
-from nni_latency.spaces._symbolic import TensorSpec, TooManyChoicesError, as_key
+from nni_latency.spaces._samples import list_choices
+from nni_latency.spaces._symbolic import TensorSpec
 from nni_latency.spaces._walker import Signatures
-from nni_latency.tables import MeasurePlan, measure_plan_of
 
-#: Where installed packages and the standard library lie: what they import is not looked at.
-_INSTALLED = tuple(sysconfig.get_path(name) for name in ("purelib", "platlib", "stdlib"))
+#: Where the standard library lies, and how folders of installed packages are called, those that an environment borrows
+#: from another one included: what they import is not looked at.
+_STANDARD, _INSTALLED = sysconfig.get_path("stdlib"), {"site-packages", "dist-packages"}
 
 _T = TypeVar("_T")
 
@@ -144,7 +144,7 @@ def _files(names: set[str]) -> set[Path]:
         if path is None:
             raise UnstableError(f"The module {name} has no file.")
         files[name] = Path(path)
-        if not path.startswith(_INSTALLED):
+        if not _is_installed(path):
             waiting += _imported(module)
     return set(files.values())
 
@@ -154,8 +154,12 @@ def _imported(module: Any) -> Iterator[str]:
     for value in list(vars(module).values()):
         name = value.__name__ if isinstance(value, types.ModuleType) else getattr(value, "__module__", None)
         path = getattr(sys.modules.get(name), "__file__", None) if isinstance(name, str) else None
-        if path is not None and not path.startswith(_INSTALLED):
+        if path is not None and not _is_installed(path):
             yield str(name)
+
+
+def _is_installed(path: str) -> bool:
+    return path.startswith(_STANDARD) or not _INSTALLED.isdisjoint(Path(path).parts)
 
 
 def _digest(path: Path) -> str:
@@ -168,81 +172,6 @@ def _own_source() -> str:
     root = Path(__file__).parent.parent
     paths = sorted(path for room in ("spaces", "operators", "estimators") for path in (root / room).rglob("*.py"))
     return "".join(_digest(path) for path in paths)
-
-
-def plan_of(space: Any, example_inputs: Any = None) -> MeasurePlan | None:
-    """Return the measure plan of a space, or None if the space does not make one.
-
-    Parameters
-    ----------
-    space : ModelSpace
-        A space; one with a method ``measure_plan(batch_size)`` has a plan.
-    example_inputs : Tensor or tuple of Tensor, optional
-        Input of the network; without it, a batch of one of the space's own input size.
-
-    Raises
-    ------
-    MismatchError
-        If the inputs are of another size than the space's.
-    """
-    if not hasattr(space, "measure_plan"):
-        return None
-    if example_inputs is None:
-        return measure_plan_of(space)
-    shape = tuple(freeze_shapes(example_inputs)[0].shape)
-    plan = measure_plan_of(space, shape[0])
-    if shape != plan.input_shape:
-        raise MismatchError(f"The example inputs have shape {shape}, the space is made for {plan.input_shape}.")
-    return plan
-
-
-def choices_of(space: Any) -> dict[str, list[Any]]:
-    """List the labels of a space, each with its choices in the order of their indices.
-
-    Raises
-    ------
-    InvalidValueError
-        If it is not a model space, has no choices, or one that is not a plain list of values.
-    """
-    if not hasattr(space, "simplify"):
-        raise InvalidValueError(f"The space must be an NNI model space. Got {type(space).__name__}.")
-    mutables = space.simplify()
-    if not mutables:
-        raise InvalidValueError(f"The space {type(space).__name__} has no choices: there is nothing to search.")
-    for label, mutable in mutables.items():
-        # A choice of several values (NNI's InputChoice, even of one input) has samples that are lists.
-        if not hasattr(mutable, "values") or hasattr(mutable, "n_chosen"):
-            raise InvalidValueError(f"The label {label!r} is not a choice among values but a {type(mutable).__name__}.")
-    return {label: list(mutable.values) for label, mutable in mutables.items()}
-
-
-def list_choices(space: Any) -> tuple[dict[str, tuple[Any, ...]], Callable[[dict[str, Any]], dict[str, Any]]]:
-    """List the choices of every label, hashable, and return what turns such a sample into NNI's form.
-
-    Labels without values, such as constraints, are left out.
-
-    Raises
-    ------
-    TooManyChoicesError
-        If a label has no finite list of values.
-    """
-    values: dict[str, tuple[Any, ...]] = {}
-    raws: dict[str, dict[Any, Any]] = {}
-    for label, mutable in space.simplify().items():
-        if not hasattr(mutable, "values"):
-            if hasattr(mutable, "low") or not hasattr(mutable, "freeze"):
-                raise TooManyChoicesError(
-                    f"The label {label!r} is not a choice among values but a {type(mutable).__name__}."
-                )
-            continue
-        listed = list(mutable.grid()) if hasattr(mutable, "n_chosen") else list(mutable.values)
-        raws[label] = {as_key(value): value for value in listed}
-        values[label] = tuple(raws[label])
-
-    def raw(sample: dict[str, Any]) -> dict[str, Any]:
-        return {label: raws[label][value] for label, value in sample.items()}
-
-    return values, raw
 
 
 def cached(kind: Literal["walk", "traces"], key: str | None, compute: Callable[[], _T], *, fresh: bool = False) -> _T:

@@ -17,7 +17,8 @@ from nni_latency.estimators import CostTable, Derived, GroupedCost, LayerEstimat
 from nni_latency.operators import By, Inputs, OpSpec, freeze_inputs
 from nni_latency.spaces._cells import CellRunner, handlers_of, is_elastic, run_nasbench101_cell
 from nni_latency.spaces._nni import NDS, NasBench101Cell
-from nni_latency.spaces._space_key import cached, list_choices, space_key
+from nni_latency.spaces._samples import list_choices
+from nni_latency.spaces._space_key import cached, space_key
 from nni_latency.spaces._symbolic import (
     Choices,
     ImpossibleError,

@@ -165,10 +165,10 @@ class Choices:
 
     def joined(self, parts: Sequence[Varying]) -> list[Varying]:
         """Join tuples that depend on the same labels end to end, so that one is left for every set of labels."""
-        alike: dict[tuple[str, ...], list[Varying]] = {}
+        by_labels: dict[tuple[str, ...], list[Varying]] = {}
         for part in parts:
-            alike.setdefault(part.labels, []).append(part)
-        return [_join(group) if len(group) > 1 else group[0] for group in alike.values()]
+            by_labels.setdefault(part.labels, []).append(part)
+        return [_join(group) if len(group) > 1 else group[0] for group in by_labels.values()]
 
     def enumerated(self, labels: Sequence[str], function: Callable[[dict[str, Any]], Any]) -> Varying:
         """Apply a function to every combination of choices of some labels, given as ``{label: choice}``."""

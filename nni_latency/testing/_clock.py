@@ -1,4 +1,4 @@
-"""`FakeClock`: time that passes only when it is told to."""
+"""`FakeClock`: time that passes only when a test advances it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class FakeClock:
     now : float, default=0.0
         What it shows at first [s].
     resolution : float, default=1e-9
-        The shortest time that it can tell from none [s].
+        The shortest time that it can resolve [s].
 
     Examples
     --------

@@ -60,7 +60,7 @@ def check_estimator(estimator: Estimator, model: nn.Module, example_inputs: Any)
     except InvalidValueError:
         pass
     else:
-        raise AssertionError("estimate must raise InvalidValueError for inputs that are no tensors.")
+        raise AssertionError("estimate must raise InvalidValueError for inputs that are not tensors.")
     if isinstance(estimator, LayerEstimator):
         _check_layers(estimator, model, example_inputs, answer)
 

@@ -176,7 +176,7 @@ def _check_known(store: Store) -> None:
             for number in range(1, 3):
                 log.append(_alone(number, number * seconds))
         found = store.known("digest-of-head", platform.id)
-        expect(found is not None and found.platform == platform, "The latest campaign must tell a latency by id.")
+        expect(found is not None and found.platform == platform, "The latest campaign must give a latency by id.")
     found = store.known("digest-of-head", _HERE)
     expect(found is not None and found.campaign != log.identifier, "A platform's facts must agree with what is known.")
     expect(found is not None and (found.n_visits, found.n_samples) == (2, 2), "Only visits of it alone must count.")

@@ -58,7 +58,7 @@ def start(work: Callable[..., object], *arguments: Any) -> multiprocessing.conte
 
 
 def run_in_processes(tasks: Iterable[tuple[Any, ...]]) -> None:
-    """Run functions with their arguments, each in a process of its own, at the same time; all must succeed."""
+    """Run functions with their arguments, each in a separate process, at the same time; all must succeed."""
     processes = [start(*task) for task in tasks]
     for process in processes:
         process.join(300)

@@ -14,7 +14,7 @@ from nni_latency.database import DatabaseStore
 
 @pytest.fixture(scope="session")
 def server() -> Iterator[str]:
-    """Start a PostgreSQL server on a socket of its own; return the folder of the socket."""
+    """Start a PostgreSQL server on a new socket; return the folder of the socket."""
     with running_server() as folder:
         yield folder
 

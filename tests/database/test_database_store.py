@@ -82,21 +82,21 @@ def test_sixteen_processes_lose_nothing(location):
     assert found == {number: tuple(make_record(at).rounded() for at in range(10)) for number in range(16)}
 
 
-def _write_on(location, told):
+def _write_on(location, sent):
     store = DatabaseStore(location)
     with store.campaign(make_header()) as log:
         for key in KEYS:
             log.admit(Subject(key, dict))
         for number in range(10**6):
             log.append(make_record(number))
-            told.send(number)
+            sent.send(number)
 
 
 def test_kill_loses_at_most_the_visit_in_flight_and_frees_the_campaign(location):
-    heard, told = multiprocessing.Pipe(duplex=False)
-    writer = start(_write_on, location, told)
-    told.close()
-    assert [heard.recv() for _ in range(21)] == list(range(21))
+    received, sent = multiprocessing.Pipe(duplex=False)
+    writer = start(_write_on, location, sent)
+    sent.close()
+    assert [received.recv() for _ in range(21)] == list(range(21))
     store = DatabaseStore(location)
     with pytest.raises(BusyError, match=r"Another process is measuring the same for the database"):
         fill(store, make_header(), 1)
@@ -104,7 +104,7 @@ def test_kill_loses_at_most_the_visit_in_flight_and_frees_the_campaign(location)
     last = 20
     with contextlib.suppress(EOFError):
         while True:
-            last = heard.recv()
+            last = received.recv()
     writer.join()
     with store.campaign(make_header(), wait=10.0) as log:
         numbers = [record.round for record in log.records]

@@ -22,22 +22,17 @@ from nni_latency.errors import FileFormatError, LatencyError
 DATA = Path(__file__).parent / "data"
 
 
-def test_migrations_make_the_tables_that_are_used(store):
-    with store.database.reading() as connection:
-        context = MigrationContext.configure(
-            connection, opts={"version_table": schema.VERSION_TABLE, "compare_type": True}
-        )
-        assert compare_metadata(context, schema.metadata) == []
-
-
 def test_newest_migration_is_the_version_of_the_tables():
     folder = Path(schema.__file__).with_name("migrations")
     assert ScriptDirectory(str(folder)).get_current_head() == str(schema.VERSION)
 
 
 @pytest.mark.parametrize("path", sorted(DATA.glob("*.sqlite")), ids=lambda path: path.stem)
-def test_kept_database_is_read_and_gone_on_with(path, tmp_path):
+def test_kept_database_has_the_tables_of_a_new_one_and_is_gone_on_with(path, tmp_path):
     store = DatabaseStore(shutil.copy(path, tmp_path / "old.sqlite"))
+    with store.database.reading() as connection:
+        options = {"version_table": schema.VERSION_TABLE, "compare_type": True}
+        assert compare_metadata(MigrationContext.configure(connection, opts=options), schema.metadata) == []
     (found,) = store.campaigns()
     assert found.records == tuple(make_record(number).rounded() for number in range(3))
     assert found.subjects["a"]["digest"] == "digest-a"
@@ -86,18 +81,18 @@ def test_many_processes_make_one_database(location):
     store.close()
 
 
-def _try(path, told):
-    """Read and write as a user who is not root, and tell what comes of it."""
+def _try(path, sent):
+    """Read and write as a user who is not root, and send what comes of it."""
     if os.geteuid() == 0:
         os.setgroups([])
         os.setgid(NOBODY)
         os.setuid(NOBODY)
     try:
         store = DatabaseStore(path)
-        told.send([len(item.records) for item in store.campaigns()])
+        sent.send([len(item.records) for item in store.campaigns()])
         fill(store, make_header(), 1, begin=1)
     except LatencyError as error:
-        told.send(f"{type(error).__name__}: {error}")
+        sent.send(f"{type(error).__name__}: {error}")
 
 
 @pytest.mark.parametrize(
@@ -112,12 +107,12 @@ def test_file_without_permission_is_one_sentence(mode, expected):
         store.close()
         for file in Path(folder).iterdir():
             file.chmod(mode)
-        heard, told = multiprocessing.Pipe(duplex=False)
-        run_in_processes([(_try, str(Path(folder) / "m.sqlite"), told)])
-    told.close()
-    assert [heard.recv() for _ in expected[:-1]] == expected[:-1]
-    sentence = heard.recv()
+        received, sent = multiprocessing.Pipe(duplex=False)
+        run_in_processes([(_try, str(Path(folder) / "m.sqlite"), sent)])
+    sent.close()
+    assert [received.recv() for _ in expected[:-1]] == expected[:-1]
+    sentence = received.recv()
     assert sentence.startswith(expected[-1])
     assert "\n" not in sentence
     with pytest.raises(EOFError):
-        heard.recv()
+        received.recv()

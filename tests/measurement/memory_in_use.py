@@ -19,7 +19,7 @@ class _Info(ctypes.Structure):
 
 
 def memory_in_use():
-    """Return the bytes that malloc has handed out, in all arenas and in maps of their own."""
+    """Return the bytes that malloc has handed out, in all arenas and in separate maps."""
     gc.collect()
     ask = ctypes.CDLL(None).mallinfo2
     ask.restype = _Info

@@ -1,4 +1,4 @@
-"""The timed loop, on a clock that moves when it is told to."""
+"""The timed loop, on a clock that a test advances."""
 
 from __future__ import annotations
 

@@ -332,7 +332,7 @@ def _allocated(module, inputs):
     ids=["pool", "linear", "branches"],
 )
 def test_activation_memory_is_what_the_allocator_gives_out(module):
-    """Operators whose kernels need no memory of their own."""
+    """Operators whose kernels need no further memory."""
     inputs = torch.zeros(4, 16, 8, 8)
     assert _count(module, inputs) == _allocated(module, inputs)
 

@@ -190,7 +190,7 @@ def test_rapl_that_stalls_in_a_window_is_said(powercap):
     ("csv", "cpu", r"as in csv:power\.csv\. There is no file ''"),
     ("http:plug.local", "cpu", r"takes an address"),
 ])  # fmt: skip
-def test_meter_that_can_not_be_made_is_told(source, device, message):
+def test_meter_that_can_not_be_made_is_named(source, device, message):
     with pytest.raises(InvalidValueError, match=message):
         load_meter(source, device)
 
@@ -658,7 +658,7 @@ def test_zeus_adds_up_a_chip(known, watts):
         assert meter.stop() == pytest.approx(watts)
 
 
-def test_zeus_that_is_not_installed_or_knows_no_chip_is_told(monkeypatch):
+def test_zeus_that_is_not_installed_or_knows_no_chip_is_named(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "zeus.device.soc", None)
     with pytest.raises(MissingDependencyError, match=r"pip install 'nni_latency\[zeus\]'"), ZeusMeter().session():
         pass
@@ -682,7 +682,7 @@ def test_every_built_in_meter_keeps_the_contract(powercap, gpu, logger, plug, mo
     check_meter(ConstantMeter(10, powercap.clock), lambda: powercap.sleep(0.01))
     for meter in (gpu("energy"), gpu("power"), CsvMeter(logger.path, offset=3.0, every=0.01)):
         check_meter(meter, lambda: time.sleep(0.005))
-    # What a gap is has tests of its own: a busy machine may answer no request for a while.
+    # Gaps have separate tests: a busy machine may answer no request for a while.
     monkeypatch.setattr(PowerLog, "least_gap", 10.0)
     check_meter(HttpMeter(plug(lambda: time.time() % 1e-3 + 5), every=0.01), lambda: time.sleep(0.005))
 

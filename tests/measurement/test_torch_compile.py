@@ -60,7 +60,7 @@ def test_torch_compile_makes_constants_of_the_weights():
 @pytest.mark.slow
 @_compiler
 def test_torch_compile_compiles_every_module_on_its_own():
-    """More modules of one class than torch compiles by itself; none is compiled again, whatever becomes of others."""
+    """More modules of one class than torch compiles by default; none is compiled again, whatever becomes of others."""
 
     class Scale(nn.Module):
         def __init__(self, factor):

@@ -22,10 +22,6 @@ def test_trim_drops_from_both_ends_and_keeps_the_order():
     assert trim([3.0, 1.0, 99.0, 2.0, 0.1], 0.2) == ((3.0, 1.0, 2.0), (99.0, 0.1))
 
 
-def test_trim_rounds_the_count_down():
-    assert trim([1.0, 2.0, 3.0, 4.0], 0.24) == ((1.0, 2.0, 3.0, 4.0), ())
-
-
 @given(_samples, _shares)
 def test_trim_loses_and_invents_nothing(samples, outlier):
     kept, dropped = trim(samples, outlier)
@@ -33,28 +29,10 @@ def test_trim_loses_and_invents_nothing(samples, outlier):
 
 
 @given(_samples, _shares)
-def test_trim_keeps_at_least_one(samples, outlier):
-    assert trim(samples, outlier)[0]
-
-
-@given(_samples, _shares)
-def test_trim_drops_as_many_at_either_end(samples, outlier):
+def test_trim_drops_as_many_at_either_end_and_keeps_at_least_one(samples, outlier):
     kept, dropped = trim(samples, outlier)
-    assert len(dropped) == 2 * int(len(samples) * outlier)
+    assert len(dropped) == 2 * int(len(samples) * outlier) < len(samples)
     assert sorted(kept) == sorted(samples)[len(dropped) // 2 : len(samples) - len(dropped) // 2]
-
-
-@given(_samples, _shares, st.randoms(use_true_random=False))
-def test_trim_keeps_the_same_whatever_the_order(samples, outlier, generator):
-    shuffled = samples.copy()
-    generator.shuffle(shuffled)
-    assert Counter(trim(shuffled, outlier)[0]) == Counter(trim(samples, outlier)[0])
-
-
-@given(_samples, _shares, _shares)
-def test_trim_keeps_fewer_with_a_larger_share(samples, one, other):
-    more, fewer = (Counter(trim(samples, share)[0]) for share in sorted((one, other)))
-    assert fewer <= more
 
 
 @given(_samples, _shares, st.floats(1e-3, 1e3))
@@ -75,15 +53,11 @@ def test_quantile_is_that_of_numpy(samples, q):
     assert quantile(samples, q) == pytest.approx(float(np.quantile(samples, q)), rel=1e-9)
 
 
-@given(_samples, st.floats(0, 1), st.floats(0, 1))
-def test_quantile_grows_with_q(samples, one, other):
-    low, high = sorted((one, other))
-    assert quantile(samples, low) <= quantile(samples, high) * (1 + 1e-12)
-
-
-def test_quantile_needs_a_sample():
+def test_quantile_and_its_interval_need_a_sample():
     with pytest.raises(InvalidValueError, match=r"A quantile needs at least one sample"):
         quantile([], 0.5)
+    with pytest.raises(InvalidValueError, match=r"An interval needs at least one sample"):
+        quantile_interval([], 0.5)
 
 
 @given(_samples, st.floats(0.01, 0.99), st.floats(0.5, 0.999))
@@ -110,11 +84,6 @@ def test_quantile_interval_widens_with_confidence(samples, q, one, other):
 
 def test_quantile_interval_of_few_samples_is_their_range():
     assert quantile_interval([3.0, 1.0, 2.0], 0.25, 0.95) == (1.0, 3.0)
-
-
-def test_quantile_interval_needs_a_sample():
-    with pytest.raises(InvalidValueError, match=r"An interval needs at least one sample"):
-        quantile_interval([], 0.5)
 
 
 @pytest.mark.parametrize("n", [20, 80, 300])
@@ -159,12 +128,6 @@ def test_fewest_samples_leave_each_tail_at_most_half_of_the_rest(q, confidence):
     tail = (1 - confidence) / 2
     assert max(_tails(count, q)) <= tail * (1 + 1e-9)
     assert max(_tails(count - 1, q)) > tail * (1 - 1e-9)
-
-
-@given(st.floats(0.05, 0.95), st.floats(0.5, 0.999), st.floats(0.5, 0.999))
-def test_fewest_samples_grow_with_confidence(q, one, other):
-    less, more = sorted((one, other))
-    assert fewest_samples(q, less) <= fewest_samples(q, more)
 
 
 @given(st.floats(0.05, 0.95), st.floats(0.5, 0.999))

@@ -9,7 +9,7 @@ import pytest
 
 @pytest.fixture(autouse=True)
 def _quiet_loggers():
-    """Leave out what NNI and Lightning tell of every experiment."""
+    """Leave out what NNI and Lightning log of every experiment."""
     loggers = [logging.getLogger(name) for name in ("nni", "pytorch_lightning")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:

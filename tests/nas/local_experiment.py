@@ -1,6 +1,6 @@
-"""A script, not a test: a local experiment of NNI with one trial in a process of its own.
+"""A script, not a test: a local experiment of NNI with one trial in a separate process.
 
-``python local_experiment.py TABLE FOLDER PORT`` prints what NNI's web page is told, as JSON.
+``python local_experiment.py TABLE FOLDER PORT`` prints what NNI's web page receives, as JSON.
 """
 
 from __future__ import annotations

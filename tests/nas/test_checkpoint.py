@@ -58,7 +58,7 @@ def checkpoint(tmp_path):
     return lambda asked=ASKED: Checkpoint(tmp_path / "found" / "checkpoint.safetensors", asked)
 
 
-def _told(result):
+def _figures(result):
     """Return what a search found, without the times."""
     steps = [{name: value for name, value in vars(step).items() if name != "duration"} for step in result.history]
     weights = {name: value.tolist() for name, value in result.network.state_dict().items()}
@@ -67,14 +67,14 @@ def _told(result):
 
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_interrupted_search_finds_the_same(name, checkpoint):
-    whole = _told(_search(name, None))
+    whole = _figures(_search(name, None))
     for stop in ({"stop_after": 1}, {"stop_in_final": 0}):
         with pytest.raises(StoppedError):
             _search(name, checkpoint(), **stop)
-    assert _told(_search(name, checkpoint())) == whole
+    assert _figures(_search(name, checkpoint())) == whole
 
 
-def test_every_epoch_is_saved_before_it_is_told(checkpoint):
+def test_every_epoch_is_saved_before_it_is_reported(checkpoint):
     with pytest.raises(StoppedError):
         _search("darts", checkpoint(), stop_after=0)
     state = checkpoint().state

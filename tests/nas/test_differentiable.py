@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from toys import FASTEST, LATENCIES, Listed, Toy, penalty_of, profiler_of, search, seeded, table_of
+from toys import FASTEST, Listed, Toy, expected_latency, latency_of, penalty_of, profiler_of, search, seeded, table_of
 
 from nni_latency.errors import MismatchError, UnreachableTargetError
 from nni_latency.imports import quiet_nni
@@ -22,16 +22,6 @@ with quiet_nni():
 STRATEGIES = [DARTS, GumbelDARTS, Proxyless]
 
 
-def _latency(sample, latencies=LATENCIES):
-    return sum(latencies[label][sample[label]] for label in latencies)
-
-
-def _expected(strategy, latencies=LATENCIES):
-    """Return the mean cost of what the strategy would sample."""
-    probabilities = strategy.oneshot_module.export_probs()
-    return sum(float(share) * latencies[label][c] for label in latencies for c, share in probabilities[label].items())
-
-
 @pytest.mark.parametrize("kind", STRATEGIES)
 def test_penalty_moves_the_expected_cost(kind):
     expected = {}
@@ -40,7 +30,7 @@ def test_penalty_moves_the_expected_cost(kind):
         strategy = kind(penalty=penalty_of(space, scale=scale), arc_learning_rate=0.1)
         search(space, strategy, epochs=4)
         torch.manual_seed(0)
-        expected[scale] = _expected(strategy)
+        expected[scale] = expected_latency(strategy.oneshot_module.export_probs())
     assert expected[20.0] < expected[0.0] - 5e-4
 
 
@@ -51,7 +41,7 @@ def test_likeliest_network_keeps_the_limit_without_a_penalty(kind):
     search(space, kind(arc_learning_rate=0.1), epochs=2)
     for limit in (3.1e-3, 4e-3, 6e-3):
         sample = likeliest_sample(profiler, max=limit)
-        assert _latency(sample) <= limit
+        assert latency_of(sample) <= limit
         assert Toy().freeze(sample)(torch.zeros(1, 8)).shape == (1, 2)
     assert likeliest_sample(profiler, max=3.1e-3) == FASTEST
 
@@ -59,14 +49,8 @@ def test_likeliest_network_keeps_the_limit_without_a_penalty(kind):
 def test_likeliest_network_is_the_argmax_where_everything_is_allowed():
     space = seeded(Toy)
     profiler = profiler_of(space)
-    assert likeliest_sample_after(DARTS(arc_learning_rate=0.1), space, profiler) == search(
-        seeded(Toy), DARTS(arc_learning_rate=0.1)
-    )
-
-
-def likeliest_sample_after(strategy, space, profiler):
-    search(space, strategy)
-    return likeliest_sample(profiler, max=1.0)
+    found = search(space, DARTS(arc_learning_rate=0.1))
+    assert likeliest_sample(profiler, max=1.0) == found
 
 
 def test_likeliest_network_takes_the_indices_of_listed_candidates():

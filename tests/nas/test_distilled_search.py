@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from toys import run_experiment
+from toys import evaluator_for, run_experiment
 
 from nni_latency.errors import InvalidValueError
 from nni_latency.estimators import Estimate, NetworkEstimator, distil, score
@@ -17,7 +17,6 @@ from nni_latency.spaces import FBNetSpace
 from nni_latency.tables import LookupTable
 
 with quiet_nni():
-    from nni.nas.evaluator.pytorch import Classification, DataLoader
     from nni.nas.nn.pytorch import LayerChoice, ModelSpace
     from nni.nas.strategy import DARTS
 
@@ -104,21 +103,7 @@ def _pictures(count=12):
     )
 
 
-def _evaluator(folder, epochs):
-    return Classification(
-        num_classes=2,
-        learning_rate=1e-3,
-        train_dataloaders=DataLoader(_pictures(), 4),
-        val_dataloaders=DataLoader(_pictures(), 4),
-        max_epochs=epochs,
-        accelerator="cpu",
-        devices=1,
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        default_root_dir=folder,
-    )
+_LEARNING = {"dataset": _pictures(), "batch_size": 4, "learning_rate": 1e-3}
 
 
 @pytest.mark.slow
@@ -126,7 +111,7 @@ def test_whole_networks_steer_fbnet_to_the_target(tmp_path, distilled):
     low, high = distilled.cost.range
     target = low + 0.3 * (high - low)
     strategy = FBNet(latency_estimator=Saturating(), target=target, arc_learning_rate=0.3, warmup_epochs=0)
-    found = run_experiment(_space(), strategy, _evaluator(str(tmp_path), 1), tmp_path)
+    found = run_experiment(_space(), strategy, evaluator_for(1, str(tmp_path), **_LEARNING), tmp_path)
     assert strategy.profiler.profile(found) <= target
     assert _true(Saturating(), found) <= target * (1 + strategy.profiler.distillation.scores.worst)
 
@@ -140,7 +125,8 @@ def test_whole_networks_steer_darts_with_a_penalty(tmp_path):
         penalty = LatencyPenalty(profiler, baseline=profiler.cost.range[0], scale=scale)
         strategy = DARTS(penalty=penalty, arc_learning_rate=0.5)
         folder = tmp_path / str(scale)
-        costs.append(_true(Saturating(), run_experiment(space, strategy, _evaluator(str(folder), 1), folder)))
+        found = run_experiment(space, strategy, evaluator_for(1, str(folder), **_LEARNING), folder)
+        costs.append(_true(Saturating(), found))
     low, high = profiler.cost.range
     assert costs[1] < costs[0]
     assert costs[1] <= low + 0.2 * (high - low)
@@ -197,10 +183,10 @@ def test_draw_is_repeatable_and_balanced():
     assert first.scores == again.scores
 
 
-def test_every_network_asked_for_is_told():
-    told = []
-    distil(Counting(), Free(), torch.zeros(1, 8), on_progress=lambda done, total: told.append((done, total)))
-    assert told == [(n, 8) for n in range(1, 9)]
+def test_every_network_asked_for_is_reported():
+    reported = []
+    distil(Counting(), Free(), torch.zeros(1, 8), on_progress=lambda done, total: reported.append((done, total)))
+    assert reported == [(n, 8) for n in range(1, 9)]
 
 
 def test_plan_is_as_good_as_its_space():

@@ -6,7 +6,18 @@ import math
 
 import pytest
 import torch
-from toys import FASTEST, LATENCIES, Toy, penalty_of, profiler_of, reversed_latencies, search, seeded
+from toys import (
+    FASTEST,
+    LATENCIES,
+    Toy,
+    expected_latency,
+    latency_of,
+    penalty_of,
+    profiler_of,
+    reversed_latencies,
+    search,
+    seeded,
+)
 
 from nni_latency.errors import InvalidValueError, UnreachableTargetError
 from nni_latency.imports import quiet_nni
@@ -23,10 +34,6 @@ with quiet_nni():
 QUICK = {"batches_per_update": 4, "controller_learning_rate": 0.03}
 
 
-def _latency(sample, latencies=LATENCIES):
-    return sum(latencies[label][choice] for label, choice in sample.items())
-
-
 def _penalty(space, latencies=None, scale=-100.0):
     return SampleProfilerPenalty(profiler_of(space, latencies), baseline=3e-3, scale=scale)
 
@@ -38,11 +45,8 @@ def test_penalty_draws_the_controller_to_cheap_networks(latencies):
     found = search(space, strategy, epochs=16)
     cheapest = sum(min(row.values()) for row in latencies.values())
     costliest = sum(max(row.values()) for row in latencies.values())
-    assert _latency(found, latencies) <= cheapest + 0.2 * (costliest - cheapest)
-    probabilities = strategy.oneshot_module.export_probs()
-    expected = sum(
-        share * latencies[label][name] for label, row in probabilities.items() for name, share in row.items()
-    )
+    assert latency_of(found, latencies) <= cheapest + 0.2 * (costliest - cheapest)
+    expected = expected_latency(strategy.oneshot_module.export_probs(), latencies)
     even = sum(sum(row.values()) / len(row) for row in latencies.values())
     assert expected < even
 
@@ -73,10 +77,10 @@ def test_every_path_and_the_export_lie_in_the_range():
             for name, candidate in module.named_children():
                 candidate.register_forward_hook(lambda *_, label=module.label, name=name: trained.append((label, name)))
     found = search(space, strategy, epochs=2)
-    assert 4e-3 <= _latency(found) <= 5e-3
+    assert 4e-3 <= latency_of(found) <= 5e-3
     paths = [dict(trained[start : start + 3]) for start in range(0, len(trained), 3)]
     assert len(paths) == 16
-    assert all(4e-3 <= _latency(path) <= 5e-3 for path in paths)
+    assert all(4e-3 <= latency_of(path) <= 5e-3 for path in paths)
 
 
 def test_costs_of_inputs_and_depths_count():

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nni_latency.errors import InvalidValueError, MismatchError, UnreachableTargetError
+from nni_latency.errors import InvalidValueError, UnreachableTargetError
 from nni_latency.estimators import AdditiveCost, CostTable, Derived, GroupedCost
 from nni_latency.nas import ExpectedCost, ExpectedGroups, expected_cost, likeliest_together
 
@@ -100,16 +100,6 @@ def test_a_label_derived_from_too_much_is_refused():
     cost = GroupedCost(0.0, (CostTable(("count",), np.arange(21.0)),), values, derived=(derived,))
     with pytest.raises(InvalidValueError, match=r"count follow from 1048576 combinations of choices: too many"):
         ExpectedGroups(cost)
-
-
-def test_labels_are_checked():
-    with pytest.raises(MismatchError, match=r"no fitting architecture parameters for depth, width"):
-        ExpectedGroups(_grouped()).check_labels({"depth": torch.zeros(2), "kernel": torch.zeros(2)})
-
-
-def test_a_largest_part_has_no_expectation():
-    with pytest.raises(InvalidValueError, match=r"A peak_memory is no sum over layers"):
-        ExpectedGroups(_grouped(metric="peak_memory"))
 
 
 def _all(cost, rows):

@@ -6,7 +6,7 @@ import functools
 
 import pytest
 import torch
-from toys import LATENCIES, Toy, profiler_of, run_experiment
+from toys import Toy, latency_of, profiler_of, run_experiment
 
 from nni_latency.errors import InvalidValueError
 from nni_latency.imports import quiet_nni
@@ -33,17 +33,13 @@ STRATEGIES = [
 ]
 
 
-def _latency(sample):
-    return sum(LATENCIES[label][choice] for label, choice in sample.items())
-
-
 def _judge(model, tried, inputs):
     """Run the network once; call slow ones accurate."""
     with torch.no_grad():
         model(inputs)
     sample = dict(nni.get_current_parameter().sample)
     tried.append(sample)
-    nni.report_final_result({"default": _latency(sample), "latency_ms": 1e3 * _latency(sample)})
+    nni.report_final_result({"default": latency_of(sample), "latency_ms": 1e3 * latency_of(sample)})
 
 
 def _search(space, strategy, folder, judge, *, model_format, trials=6):
@@ -66,8 +62,8 @@ def test_every_network_tried_lies_in_the_range(make, model_format, tmp_path):
     judge = functools.partial(_judge, tried=tried, inputs=torch.zeros(1, 8))
     best = _search(space, strategy, tmp_path, judge, model_format=model_format)
     assert len(tried) == 6
-    assert all(4e-3 <= _latency(sample) <= 5.5e-3 for sample in tried)
-    assert _latency(best) == max(map(_latency, tried))
+    assert all(4e-3 <= latency_of(sample) <= 5.5e-3 for sample in tried)
+    assert latency_of(best) == max(map(latency_of, tried))
 
 
 @pytest.mark.parametrize("make", STRATEGIES, ids=lambda make: make.func.__name__)
@@ -77,7 +73,7 @@ def test_strategies_learn_from_the_metric_of_refused_networks(make, tmp_path):
     judge = functools.partial(_judge, tried=tried, inputs=torch.zeros(1, 8))
     _search(space, strategy, tmp_path, judge, model_format="raw", trials=4)
     assert len(tried) == 4
-    assert max(map(_latency, tried)) <= 4.5e-3
+    assert max(map(latency_of, tried)) <= 4.5e-3
 
 
 @pytest.mark.slow
@@ -170,7 +166,7 @@ def test_tpe_looks_for_large_metrics_unless_told_otherwise(mode, tmp_path):
     tpe = TPE(seed=0, tpe_args={"n_startup_jobs": 6}, **options)
     judge = functools.partial(_judge, tried=tried, inputs=torch.zeros(1, 8))
     _search(space, tpe, tmp_path, judge, model_format="raw", trials=14)
-    late = [_latency(sample) for sample in tried[6:]]
+    late = [latency_of(sample) for sample in tried[6:]]
     assert (sum(late) / len(late) > 6e-3) == (mode == "maximize")
     assert NNI_TPE().tuner.optimize_mode.value == "minimize"
 

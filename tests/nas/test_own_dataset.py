@@ -158,6 +158,6 @@ def test_function_that_returns_no_pictures_is_refused(functions, name, complaint
     ("name", "complaint"),
     [("no_such.py:f", "there is no such file"), ("no_such_module:f", "ModuleNotFoundError")],
 )
-def test_function_that_is_not_there_is_told(name, complaint):
+def test_function_that_is_not_there_is_named(name, complaint):
     with pytest.raises(InvalidValueError, match=complaint):
         load_dataset(name)

@@ -152,19 +152,17 @@ def test_penalty_joins_the_loss_as_nnis_does(options, expected):
     assert float(joined.detach()) == pytest.approx(expected(float(details["penalty"].detach()) / 3e-3), rel=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("latencies", "fastest"),
+    [(LATENCIES, FASTEST), (reversed_latencies(), {"a": "y", "b": "y", "c": "x"})],
+    ids=["as they are", "reversed"],
+)
 @pytest.mark.parametrize("kind", STRATEGIES)
-def test_overwhelming_penalty_ends_at_the_fastest_candidates(kind):
+def test_overwhelming_penalty_ends_at_the_fastest_candidates(kind, latencies, fastest):
     space = seeded(Toy)
-    strategy = kind(penalty=penalty_of(space, scale=1e4), arc_learning_rate=0.5)
+    strategy = kind(penalty=penalty_of(space, latencies, scale=1e4), arc_learning_rate=0.5)
     # Proxyless draws what it exports, so the probabilities must be all but certain.
-    assert search(space, strategy, epochs=5) == FASTEST
-
-
-@pytest.mark.parametrize("kind", STRATEGIES)
-def test_overwhelming_penalty_follows_other_latencies(kind):
-    space = seeded(Toy)
-    strategy = kind(penalty=penalty_of(space, reversed_latencies(), scale=1e4), arc_learning_rate=0.5)
-    assert search(space, strategy, epochs=5) == {"a": "y", "b": "y", "c": "x"}
+    assert search(space, strategy, epochs=5) == fastest
 
 
 @pytest.mark.parametrize("kind", STRATEGIES)
@@ -176,21 +174,6 @@ def test_penalty_without_weight_changes_nothing(kind):
         found.append((search(space, strategy), _alphas(strategy)))
     assert found[0][0] == found[1][0]
     assert all(torch.equal(found[0][1][label], found[1][1][label]) for label in LATENCIES)
-
-
-@pytest.mark.parametrize(("fast", "slow"), [(0, 1), (1, 0)])
-def test_penalty_steers_listed_candidates(fast, slow):
-    space = seeded(Listed)
-    latencies = {"first": {fast: 1e-3, slow: 3e-3, 2: 2e-3}, "second": {fast: 1e-3, slow: 2e-3}}
-    strategy = DARTS(penalty=penalty_of(space, latencies, scale=1e4), arc_learning_rate=0.5)
-    assert search(space, strategy) == {"first": fast, "second": fast}
-
-
-@pytest.mark.parametrize(("fast", "slow"), [("x", "y"), ("y", "x")])
-def test_penalty_steers_layers_that_share_a_label(fast, slow):
-    space = seeded(Shared)
-    strategy = DARTS(penalty=penalty_of(space, {"both": {fast: 1e-3, slow: 3e-3}}, scale=1e4), arc_learning_rate=0.5)
-    assert search(space, strategy) == {"both": fast}
 
 
 class Wide(ModelSpace):
@@ -206,12 +189,20 @@ class Wide(ModelSpace):
         return self.second(self.first(inputs).relu())
 
 
-def test_penalty_steers_value_choices():
-    space = seeded(Wide)
-    strategy = DARTS(
-        penalty=penalty_of(space, {"width": {2: 3e-3, 4: 1e-3, 8: 2e-3}}, scale=1e4), arc_learning_rate=0.5
-    )
-    assert search(space, strategy) == {"width": 4}
+@pytest.mark.parametrize(
+    ("kind", "latencies"),
+    [
+        (Listed, {"first": {0: 1e-3, 1: 3e-3, 2: 2e-3}, "second": {0: 1e-3, 1: 2e-3}}),
+        (Listed, {"first": {1: 1e-3, 0: 3e-3, 2: 2e-3}, "second": {1: 1e-3, 0: 2e-3}}),
+        (Shared, {"both": {"x": 1e-3, "y": 3e-3}}),
+        (Shared, {"both": {"y": 1e-3, "x": 3e-3}}),
+        (Wide, {"width": {4: 1e-3, 2: 3e-3, 8: 2e-3}}),
+    ],
+)
+def test_penalty_steers_indices_shared_labels_and_values_to_the_fastest(kind, latencies):
+    space = seeded(kind)
+    strategy = DARTS(penalty=penalty_of(space, latencies, scale=1e4), arc_learning_rate=0.5)
+    assert search(space, strategy) == {label: min(row, key=row.get) for label, row in latencies.items()}
 
 
 def test_penalty_needs_the_very_space_that_is_searched():
@@ -229,15 +220,12 @@ def test_penalty_names_labels_that_the_supernet_has_not():
         penalty.profile({})
 
 
-def test_penalty_refuses_another_profiler():
-    with pytest.raises(InvalidValueError, match=r"'profiler' of LatencyPenalty must be a LatencyProfiler\. Got str"):
-        LatencyPenalty("table.json", 1e-3)
-
-
 @pytest.mark.parametrize("baseline", [0.0, -1.0, float("nan")])
 def test_penalty_refuses_a_baseline_that_is_not_positive(baseline):
     with pytest.raises(InvalidValueError, match=r"'baseline' of LatencyPenalty must be > 0\. Got"):
         LatencyPenalty(profiler_of(Toy()), baseline)
+    with pytest.raises(InvalidValueError, match=r"'profiler' of LatencyPenalty must be a LatencyProfiler\. Got str"):
+        LatencyPenalty("table.json", 1e-3)
 
 
 def test_positive_penalty_refuses_an_unreachable_baseline():
@@ -245,15 +233,12 @@ def test_positive_penalty_refuses_an_unreachable_baseline():
         LatencyPenalty(profiler_of(Toy()), 2e-3, nonlinear="positive")
 
 
-@pytest.mark.parametrize("make", [lambda profiler: LatencyPenalty(profiler, 1e-3), lambda p: TargetPenalty(p, 1e-3)])
-def test_space_with_a_cell_is_refused_before_the_search(make):
-    """What DARTS learns of a cell is no probability of a choice."""
+def test_space_with_a_cell_is_refused_before_the_search():
+    """What DARTS learns of a cell is not the probability of a choice."""
     space = Cells()
     profiler = LatencyProfiler(space, torch.zeros(1, 8), latency_estimator=Constant())
-    with pytest.raises(InvalidValueError, match=r"of Cells: 'cell' is a Cell.*Take ENAS or RandomOneShot"):
-        make(profiler)
-
-
-def test_fbnet_refuses_a_space_with_a_cell_before_the_search():
+    for kind in (LatencyPenalty, TargetPenalty):
+        with pytest.raises(InvalidValueError, match=r"of Cells: 'cell' is a Cell.*Take ENAS or RandomOneShot"):
+            kind(profiler, 1e-3)
     with pytest.raises(InvalidValueError, match="FBNet cannot follow the cost of Cells: 'cell' is a Cell"):
-        FBNet(Constant(), example_inputs=torch.zeros(1, 8)).mutate_model(Cells())
+        FBNet(Constant(), example_inputs=torch.zeros(1, 8)).mutate_model(space)

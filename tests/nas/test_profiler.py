@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import random
 from typing import ClassVar
 
@@ -11,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
-from toys import LATENCIES, Fixed, Listed, Toy, profiler_of, run_experiment, table_of
+from toys import LATENCIES, Fixed, Listed, Toy, profiler_of, table_of
 
 from nni_latency.errors import InvalidValueError, MismatchError, MissingEntryError, UnknownNameError
 from nni_latency.estimators import Estimate, LayerEstimator
@@ -24,8 +23,6 @@ from nni_latency.tables import LookupTable
 
 with quiet_nni():
     import nni
-    from nni.nas.evaluator import FunctionalEvaluator
-    from nni.nas.experiment.config import ModelFormatConfig, SequentialEngineConfig
     from nni.nas.nn.pytorch import InputChoice, ModelSpace, MutableLinear
     from nni.nas.oneshot.pytorch.profiler import (
         ExpectationProfilerPenalty,
@@ -33,8 +30,6 @@ with quiet_nni():
         SampleProfilerPenalty,
     )
     from nni.nas.profiler import ExpressionProfiler
-    from nni.nas.strategy import Random, RegularizedEvolution
-    from nni.nas.strategy.middleware import Chain, Filter
 
 
 class ByMacs(LayerEstimator):
@@ -69,10 +64,6 @@ def fbnet_profiler(fbnet, fbnet_latencies):
 _indices = st.lists(st.integers(0, 8), min_size=7, max_size=7)
 
 
-def test_profiler_is_an_expression_profiler_of_nni():
-    assert isinstance(profiler_of(Toy()), ExpressionProfiler)
-
-
 @given(_indices)
 def test_profile_is_the_sum_of_the_table(fbnet_profiler, fbnet_latencies, indices):
     sample = {f"layer{n}": CANDIDATES[index] for n, index in enumerate(indices)}
@@ -86,14 +77,11 @@ def test_profile_is_what_nni_makes_of_the_expression(fbnet_profiler, indices):
     assert fbnet_profiler.expression.evaluate(sample) == pytest.approx(fbnet_profiler.profile(sample), rel=1e-12)
 
 
-def test_profile_takes_the_indices_of_listed_candidates():
+def test_profile_and_expression_take_the_indices_of_listed_candidates():
     profiler = profiler_of(Listed(), {"first": {0: 1e-3, 1: 2e-3, 2: 4e-3}, "second": {0: 1e-4, 1: 3e-4}})
-    assert profiler.profile({"first": 2, "second": 1}) == pytest.approx(4.3e-3)
-
-
-def test_expression_takes_the_indices_of_listed_candidates():
-    profiler = profiler_of(Listed(), {"first": {0: 1e-3, 1: 2e-3, 2: 4e-3}, "second": {0: 1e-4, 1: 3e-4}})
-    assert profiler.expression.evaluate({"first": 2, "second": 1}) == pytest.approx(4.3e-3)
+    assert isinstance(profiler, ExpressionProfiler)
+    for cost in (profiler.profile, profiler.expression.evaluate):
+        assert cost({"first": 2, "second": 1}) == pytest.approx(4.3e-3)
 
 
 def test_profile_takes_value_choices():
@@ -106,14 +94,16 @@ def test_profile_takes_value_choices():
     assert profiler.profile({"width": 16}) == pytest.approx(3e-3)
 
 
-def test_profile_names_a_label_without_a_choice():
-    with pytest.raises(MissingEntryError, match=r"The sample has no choice for 'b'"):
-        profiler_of(Toy()).profile({"a": "x"})
-
-
-def test_profile_names_an_unknown_choice():
-    with pytest.raises(MissingEntryError, match=r"The choice of 'b' must be one of x, y\. Got 'z'"):
-        profiler_of(Toy()).profile({"a": "x", "b": "z", "c": "x"})
+@pytest.mark.parametrize(
+    ("sample", "message"),
+    [
+        ({"a": "x"}, r"The sample has no choice for 'b'"),
+        ({"a": "x", "b": "z", "c": "x"}, r"The choice of 'b' must be one of x, y\. Got 'z'"),
+    ],
+)
+def test_profile_names_a_wrong_choice(sample, message):
+    with pytest.raises(MissingEntryError, match=message):
+        profiler_of(Toy()).profile(sample)
 
 
 def test_range_filter_of_nni_keeps_what_is_fast_enough():
@@ -134,67 +124,42 @@ def test_expectation_penalty_of_nni_takes_it():
     assert penalty.profile(even) == pytest.approx(2e-3 + 1.5e-3 + 2.5e-3)
 
 
-def _judge(model, tried):
-    tried.append(dict(nni.get_current_parameter().sample))
-    nni.report_final_result(len(tried))
+@pytest.mark.parametrize(
+    ("space", "inputs", "message"),
+    [
+        (FBNetSpace(depth=0.25, width=0.5), None, r"another space than asked \(width=1\.0 against width=0\.5\)"),
+        (FBNetSpace(depth=0.25), torch.zeros(4, 3, 224, 224), r"measured with batch size 1, not with 4"),
+        (
+            FBNetSpace(depth=0.25),
+            torch.zeros(1, 3, 32, 32),
+            r"32\), the space is made for \(1, 3, 224, 224\)",
+        ),
+    ],
+    ids=["space", "batch size", "size"],
+)
+def test_profiler_refuses_a_table_of_another_space_or_input(space, inputs, message, fbnet, fbnet_latencies):
+    table = LookupTable.from_latencies(fbnet, fbnet_latencies)
+    with pytest.raises(MismatchError, match=message):
+        LatencyProfiler(space, inputs, latency_estimator=table)
 
 
 @pytest.mark.parametrize(
-    "strategy",
-    [Random(seed=0), RegularizedEvolution(population_size=4, sample_size=2, mutation_prob=0.5, seed=0)],
-    ids=lambda strategy: type(strategy).__name__,
+    ("space", "inputs", "table", "message"),
+    [
+        (Listed(), None, table_of(Toy()), r"another space than asked: toys:Toy\(\) against toys:Listed\(\)"),
+        (Toy(), torch.zeros(8, 8), table_of(Toy()), r"measured with batch size 1, not with 8"),
+        (
+            Listed(),
+            None,
+            LookupTable.from_latencies({"first": ["other"]}, {"first": {"other": 1e-3}}),
+            r"other choices than the space for .*first",
+        ),
+    ],
+    ids=["class", "batch size", "choices"],
 )
-def test_filter_of_a_multi_trial_experiment_lets_only_fast_networks_be_tried(strategy, tmp_path):
-    space = Toy()
-    fast_enough = RangeProfilerFilter(profiler_of(space), max=5.5e-3)
-    tried = []
-    best = run_experiment(
-        space,
-        Chain(strategy, Filter(lambda model: fast_enough(model.sample))),
-        FunctionalEvaluator(functools.partial(_judge, tried=tried)),
-        tmp_path,
-        execution_engine=SequentialEngineConfig(),
-        model_format=ModelFormatConfig("raw"),
-        max_trial_number=6,
-    )
-    latencies = [sum(LATENCIES[label][name] for label, name in sample.items()) for sample in tried]
-    assert len(latencies) == 6
-    assert max(latencies) <= 5.5e-3
-    assert best == tried[-1]
-
-
-def test_profiler_refuses_a_table_of_another_space(fbnet, fbnet_latencies):
-    table = LookupTable.from_latencies(fbnet, fbnet_latencies)
-    with pytest.raises(MismatchError, match=r"another space than asked \(width=1\.0 against width=0\.5\)"):
-        LatencyProfiler(FBNetSpace(depth=0.25, width=0.5), latency_estimator=table)
-
-
-def test_profiler_refuses_a_table_of_another_batch_size(fbnet, fbnet_latencies):
-    table = LookupTable.from_latencies(fbnet, fbnet_latencies)
-    with pytest.raises(MismatchError, match=r"measured with batch size 1, not with 4"):
-        LatencyProfiler(fbnet, fbnet.example_inputs(4), latency_estimator=table)
-
-
-def test_profiler_refuses_inputs_of_another_size(fbnet, fbnet_latencies):
-    table = LookupTable.from_latencies(fbnet, fbnet_latencies)
-    with pytest.raises(MismatchError, match=r"shape \(1, 3, 32, 32\), the space is made for \(1, 3, 224, 224\)"):
-        LatencyProfiler(fbnet, torch.zeros(1, 3, 32, 32), latency_estimator=table)
-
-
-def test_profiler_refuses_a_table_of_another_class_of_spaces():
-    with pytest.raises(MismatchError, match=r"another space than asked: toys:Toy\(\) against toys:Listed\(\)"):
-        LatencyProfiler(Listed(), latency_estimator=table_of(Toy()))
-
-
-def test_profiler_refuses_a_table_of_another_batch_size_for_a_space_without_a_plan():
-    with pytest.raises(MismatchError, match=r"measured with batch size 1, not with 8"):
-        LatencyProfiler(Toy(), torch.zeros(8, 8), latency_estimator=table_of(Toy()))
-
-
-def test_profiler_refuses_a_table_of_other_choices():
-    table = LookupTable.from_latencies({"first": ["other"]}, {"first": {"other": 1e-3}})
-    with pytest.raises(MismatchError, match=r"other choices than the space for .*first"):
-        LatencyProfiler(Listed(), latency_estimator=table)
+def test_profiler_refuses_another_table_for_a_space_without_a_plan(space, inputs, table, message):
+    with pytest.raises(MismatchError, match=message):
+        LatencyProfiler(space, inputs, latency_estimator=table)
 
 
 def test_profiler_names_missing_candidates():
@@ -211,9 +176,16 @@ def test_profiler_lists_what_it_took_from_the_nearest_entry():
     assert profiler.cost.costs["c"]["z"] in (4e-3, 1e-3)
 
 
-def test_profiler_refuses_a_space_without_choices():
-    with pytest.raises(InvalidValueError, match=r"The space Fixed has no choices: there is nothing to search"):
-        LatencyProfiler(Fixed(), latency_estimator=table_of(Toy()))
+@pytest.mark.parametrize(
+    ("space", "message"),
+    [
+        (Fixed(), r"The space Fixed has no choices: there is nothing to search"),
+        (nn.Linear(2, 2), r"must be an NNI model space\. Got Linear"),
+    ],
+)
+def test_profiler_refuses_a_space_without_choices(space, message):
+    with pytest.raises(InvalidValueError, match=message):
+        LatencyProfiler(space, latency_estimator=table_of(Toy()))
 
 
 def test_profiler_refuses_a_choice_of_several_inputs():
@@ -227,29 +199,19 @@ def test_profiler_refuses_a_choice_of_several_inputs():
         LatencyProfiler(Several(), latency_estimator=table)
 
 
-def test_profiler_refuses_what_is_no_space():
-    with pytest.raises(InvalidValueError, match=r"must be an NNI model space\. Got Linear"):
-        LatencyProfiler(nn.Linear(2, 2), latency_estimator=table_of(Toy()))
-
-
 @pytest.mark.parametrize("wrong", [None, 3, object(), {"a": 1}], ids=["None", "int", "object", "dict"])
 def test_profiler_refuses_an_estimator_of_a_wrong_type(wrong):
-    with pytest.raises(
-        InvalidValueError, match=rf"'latency_estimator' must be an Estimator.*Got {type(wrong).__name__}"
-    ):
+    message = rf"'latency_estimator' must be an Estimator.*Got {type(wrong).__name__}"
+    with pytest.raises(InvalidValueError, match=message):
         LatencyProfiler(Toy(), latency_estimator=wrong)
 
 
-def test_profiler_names_an_unknown_estimator():
+def test_profiler_takes_the_path_of_a_table_and_names_an_unknown_estimator(tmp_path):
+    space = Toy()
+    profiler = LatencyProfiler(space, latency_estimator=table_of(space).save(tmp_path / "table.json"))
+    assert profiler.profile({"a": "z", "b": "x", "c": "y"}) == pytest.approx(3e-3)
     with pytest.raises(UnknownNameError, match=r"Unknown estimator 'crystal-ball'\. Available:"):
         LatencyProfiler(Toy(), latency_estimator="crystal-ball")
-
-
-def test_profiler_takes_the_path_of_a_table(tmp_path):
-    space = Toy()
-    path = table_of(space).save(tmp_path / "table.json")
-    profiler = LatencyProfiler(space, latency_estimator=path)
-    assert profiler.profile({"a": "z", "b": "x", "c": "y"}) == pytest.approx(3e-3)
 
 
 def test_profiler_takes_other_metrics():

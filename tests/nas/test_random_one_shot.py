@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from toys import LATENCIES, Toy, profiler_of, search, seeded
+from toys import Toy, latency_of, profiler_of, search, seeded
 
 from nni_latency.errors import InvalidValueError, UnreachableTargetError
 from nni_latency.imports import quiet_nni
@@ -16,10 +16,6 @@ with quiet_nni():
 
 # The toys' pictures are shuffled, to judge by too.
 pytestmark = pytest.mark.filterwarnings("ignore:Your `val_dataloader`'s sampler has shuffling enabled")
-
-
-def _latency(sample):
-    return sum(LATENCIES[label][choice] for label, choice in sample.items())
 
 
 class Noting(LatencyFilter):
@@ -43,7 +39,7 @@ def test_paths_and_export_lie_in_the_range(bounds):
     found = search(space, RandomOneShot(filter=keep), epochs=2)
     low, high = bounds.get("min", 0.0) - 1e-9, bounds.get("max", 1.0) + 1e-9
     assert len(keep.passed) > 8
-    assert all(low <= _latency(sample) <= high for sample in [*keep.passed, found])
+    assert all(low <= latency_of(sample) <= high for sample in [*keep.passed, found])
     assert found == keep.passed[-1]
 
 
@@ -53,7 +49,7 @@ def test_nnis_own_export_does_not_ask_the_filter():
     space = seeded(Toy)
     strategy = NniRandomOneShot(filter=RangeProfilerFilter(profiler_of(space), max=5e-3))
     search(space, strategy, epochs=1)
-    exported = [_latency(strategy.oneshot_module.export()) for _ in range(20)]
+    exported = [latency_of(strategy.oneshot_module.export()) for _ in range(20)]
     assert max(exported) > 5e-3
 
 

@@ -239,7 +239,7 @@ def _free_port():
 
 
 def _run_script(arguments, folder, seconds):
-    """Run a script with a limit; end whatever it has started, by number, if it does not end by itself."""
+    """Run a script with a limit; end whatever it has started, by number, if it does not end."""
     process = subprocess.Popen(
         [sys.executable, *arguments], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )

@@ -8,10 +8,9 @@ import math
 import random
 
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from toys import LATENCIES, SCORES, Toy, evaluator_for, module_of, seeded, table_of, with_scores
+from toys import LATENCIES, SCORES, Toy, evaluator_for, module_of, seeded, with_scores
 
 from nni_latency.errors import InvalidValueError
 from nni_latency.estimators import AdditiveCost
@@ -104,30 +103,6 @@ def test_search_by_a_metric_that_is_no_sum_is_refused(tmp_path):
         strategy.configure_oneshot_module(evaluator_for(1, tmp_path).module)
 
 
-def _costs(sizes):
-    draw = random.Random(1)
-    costs = {f"l{n}": {f"c{k}": draw.uniform(0.5, 3.0) for k in range(size)} for n, size in enumerate(sizes)}
-    return AdditiveCost(0.5, costs, residency=Residency(0.4, 3.0))
-
-
-@pytest.mark.parametrize("sizes", [(2, 3, 1), (3, 3)], ids=["unequal", "equal"])
-def test_expected_cost_with_a_residency_has_the_right_gradient(sizes):
-    """Checked against finite differences, in double precision."""
-    expected = ExpectedCost(_costs(sizes)).double()
-    generator = torch.Generator().manual_seed(0)
-    logits = [torch.randn(size, dtype=torch.double, generator=generator).requires_grad_() for size in sizes]
-    assert torch.autograd.gradcheck(lambda *rows: expected(expected.softmax(list(rows))), logits)
-
-
-@pytest.mark.parametrize("sizes", [(2, 3, 1), (3, 3)], ids=["unequal", "equal"])
-def test_expected_cost_with_a_residency_of_certain_choices_is_the_cost_of_the_network(sizes):
-    cost = _costs(sizes)
-    expected = ExpectedCost(cost)
-    for network in itertools.product(*map(range, sizes)):
-        certain = torch.cat([torch.eye(size)[choice] for size, choice in zip(sizes, network, strict=True)])
-        assert float(expected(certain)) == pytest.approx(cost.predict([network])[0], rel=1e-6)
-
-
 @pytest.fixture(scope="module")
 def module(tmp_path_factory):
     space = seeded(Toy)
@@ -146,8 +121,3 @@ def test_export_with_a_residency_takes_what_only_the_saving_lets_fit(module):
     scores = ([5.0, 0.0, 0.0], [5.0, 0.0], [0.0, 5.0, 0.0, 0.0])
     # a:x, b:x and c:y add up to 4 ms, and take 3.56 ms.
     assert with_scores(module, 3.7e-3, scores).export() == {"a": "x", "b": "x", "c": "y"}
-
-
-def test_profiler_without_a_residency_is_dearer(toy):
-    plain = LatencyProfiler(Toy(), latency_estimator=table_of(Toy()))
-    assert all(toy.profile(sample) < plain.profile(sample) for sample in _NETWORKS)

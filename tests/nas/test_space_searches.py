@@ -6,7 +6,7 @@ import pytest
 import torch
 from test_profiler import ByMacs
 from torch.utils.data import TensorDataset
-from toys import run_experiment, search, seeded
+from toys import evaluator_for, run_experiment, search, seeded
 
 from nni_latency.imports import quiet_nni
 from nni_latency.nas import FBNet, LatencyPenalty, LatencyProfiler, likeliest_sample
@@ -14,7 +14,6 @@ from nni_latency.spaces import hub_space
 
 with quiet_nni():
     import nni
-    from nni.nas.evaluator.pytorch import Classification, DataLoader
     from nni.nas.nn.pytorch import InputChoice, LayerChoice, ModelSpace, MutableLinear, Repeat
     from nni.nas.strategy import DARTS, GumbelDARTS
 
@@ -92,26 +91,9 @@ def test_fbnet_searches_spaces_of_the_hub(name, arguments, tmp_path):
     costs = LatencyProfiler(hub_space(name, **arguments), inputs, latency_estimator=ByMacs()).cost
     target = costs.range[0] + 0.3 * (costs.range[1] - costs.range[0])
     strategy = FBNet(ByMacs(), target=target, example_inputs=inputs, arc_learning_rate=0.1, warmup_epochs=0)
-    found = run_experiment(space, strategy, _evaluator(tmp_path), tmp_path)
+    generator = torch.Generator().manual_seed(0)
+    pictures = torch.randn(16, 3, 32, 32, generator=generator)
+    dataset = TensorDataset(pictures, torch.randint(0, 2, (16,), generator=generator))
+    found = run_experiment(space, strategy, evaluator_for(1, tmp_path, dataset=dataset, batch_size=8), tmp_path)
     network = hub_space(name, **arguments).freeze(found)
     assert ByMacs().estimate(network, inputs).value <= target
-
-
-def _evaluator(folder):
-    generator = torch.Generator().manual_seed(0)
-    pictures = TensorDataset(
-        torch.randn(16, 3, 32, 32, generator=generator), torch.randint(0, 2, (16,), generator=generator)
-    )
-    return Classification(
-        num_classes=2,
-        train_dataloaders=DataLoader(pictures, 8),
-        val_dataloaders=DataLoader(pictures, 8),
-        max_epochs=1,
-        accelerator="cpu",
-        devices=1,
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        default_root_dir=folder,
-    )

@@ -9,7 +9,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from toys import LATENCIES, Toy, profiler_of, search, seeded, table_of
+from toys import LATENCIES, SCORES, Toy, expected_latency, latency_of, profiler_of, search, seeded, table_of
 
 from nni_latency.errors import InvalidValueError, UnreachableTargetError
 from nni_latency.imports import quiet_nni
@@ -21,7 +21,6 @@ with quiet_nni():
 #: Mean latency of `Toy` with even probabilities [s].
 _EVEN = 6e-3
 
-_scores = st.tuples(*(st.lists(st.floats(-8, 8), min_size=len(row), max_size=len(row)) for row in LATENCIES.values()))
 _targets = st.floats(3.05e-3, 1e-2)
 
 
@@ -145,7 +144,7 @@ def _score_of(scores, sample):
     return next(_score(scores, at) for other, at, _ in _all() if other == sample)
 
 
-@given(_targets, _scores, st.floats(0.0, 1.0))
+@given(_targets, SCORES, st.floats(0.0, 1.0))
 def test_likeliest_sample_is_the_best_of_all_networks_in_the_range(supernet, target, scores, fill):
     """Networks nearer to an end of the range than the resolution are left out of the comparison."""
     profiler = _set(supernet, scores)
@@ -158,7 +157,7 @@ def test_likeliest_sample_is_the_best_of_all_networks_in_the_range(supernet, tar
         assert _score_of(scores, found) >= best - 1e-5
 
 
-@given(_targets, _scores)
+@given(_targets, SCORES)
 def test_network_found_costs_about_what_is_expected_or_the_target(supernet, target, scores):
     """Nothing far below the target is found where the probabilities expect more and there is a network in between."""
     profiler = _set(supernet, scores)
@@ -173,7 +172,7 @@ def test_network_found_costs_about_what_is_expected_or_the_target(supernet, targ
         assert found >= floor - 1e-9
 
 
-@given(_targets, _scores, st.floats(0.01, 1.0))
+@given(_targets, SCORES, st.floats(0.01, 1.0))
 def test_network_found_uses_the_share_that_is_asked_for_where_one_does(supernet, target, scores, fill):
     profiler = _set(supernet, scores)
     found = profiler.profile(found_sample(profiler, target, fill))
@@ -187,7 +186,6 @@ def test_search_fills_its_target(target, fill):
     space = seeded(Toy)
     strategy = FBNet(table_of(space), target=target, fill=fill, arc_learning_rate=0.1)
     sample = search(space, strategy, epochs=8)
-    rows = strategy.oneshot_module.export_probs()
-    expected = sum(p * LATENCIES[label][choice] for label, row in rows.items() for choice, p in row.items())
+    expected = expected_latency(strategy.oneshot_module.export_probs())
     assert (fill or 0.85) - 0.08 <= expected / target <= 1.08
-    assert (fill or 0.85) * target <= sum(LATENCIES[label][choice] for label, choice in sample.items()) <= target
+    assert (fill or 0.85) * target <= latency_of(sample) <= target

@@ -112,18 +112,28 @@ def penalty_of(space, latencies=None, **options):
 
 
 def pictures(count=64, seed=1):
-    """Return numbers in two classes that can be told apart in part."""
+    """Return numbers in two classes that can be separated in part."""
     generator = torch.Generator().manual_seed(seed)
     inputs = torch.randn(count, 8, generator=generator)
     noise = torch.randn(count, generator=generator)
     return TensorDataset(inputs, (inputs.sum(1) + noise > 0).long())
 
 
-def evaluator_for(epochs, folder, *, batch_size=16, callbacks=()):
-    dataset = pictures()
+def latency_of(sample, latencies=LATENCIES):
+    """Return the latency of a network [s]."""
+    return sum(latencies[label][choice] for label, choice in sample.items())
+
+
+def expected_latency(probabilities, latencies=LATENCIES):
+    """Return the mean latency [s] of probabilities as a strategy exports them."""
+    return sum(float(share) * latencies[label][c] for label, row in probabilities.items() for c, share in row.items())
+
+
+def evaluator_for(epochs, folder, *, dataset=None, batch_size=16, learning_rate=1e-2, callbacks=()):
+    dataset = dataset or pictures()
     return Classification(
         num_classes=2,
-        learning_rate=1e-2,
+        learning_rate=learning_rate,
         train_dataloaders=DataLoader(dataset, batch_size, shuffle=True),
         val_dataloaders=DataLoader(dataset, batch_size, shuffle=True),
         max_epochs=epochs,

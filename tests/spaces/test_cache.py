@@ -120,19 +120,26 @@ def test_the_key_tells_what_makes_a_difference(monkeypatch):
     assert len(set(keys)) == len(keys)
 
 
-@pytest.mark.parametrize("name", ["mine.py", "beside.py"])
-def test_an_edited_file_is_another_space(name, tmp_path, monkeypatch):
-    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
-    (tmp_path / "beside.py").write_text(
+@pytest.mark.parametrize(
+    ("name", "folder", "is_same"),
+    [("mine.py", "", False), ("beside.py", "", False), ("beside.py", "lib/site-packages", True)],
+    ids=["its own", "beside", "installed elsewhere"],
+)
+def test_an_edited_file_is_another_space(name, folder, is_same, tmp_path, monkeypatch):
+    beside = tmp_path / folder / "beside.py"
+    beside.parent.mkdir(parents=True, exist_ok=True)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), str(beside.parent), *sys.path])
+    beside.write_text(
         "from torch.nn.functional import relu as inner\n\ndef activation(value):\n    return inner(value)\n"
     )
     (tmp_path / "mine.py").write_text(OWN)
     monkeypatch.delitem(sys.modules, "beside", raising=False)
     importlib.invalidate_caches()
     before = _key(make_space(f"{tmp_path / 'mine.py'}:Own"))
-    (tmp_path / name).write_text((tmp_path / name).read_text() + "\n# edited\n")
+    edited = beside if name == "beside.py" else tmp_path / name
+    edited.write_text(edited.read_text() + "\n# edited\n")
     assert before is not None
-    assert _key(make_space(f"{tmp_path / 'mine.py'}:Own")) != before
+    assert (_key(make_space(f"{tmp_path / 'mine.py'}:Own")) == before) is is_same
     monkeypatch.delitem(sys.modules, "beside", raising=False)
 
 

@@ -76,7 +76,7 @@ def test_an_argument_that_the_space_does_not_take_is_named():
         make_space("shufflenet", {"depth": 2})
 
 
-def test_arguments_that_a_constructor_refuses_are_told():
+def test_arguments_that_a_constructor_refuses_are_named():
     with pytest.raises(InvalidValueError, match=r"'mobilenetv3' cannot be made with .*AssertionError"):
         make_space("mobilenetv3", {"base_widths": [16, 16]})
 

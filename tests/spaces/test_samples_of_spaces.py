@@ -90,7 +90,7 @@ def test_missing_and_unknown_labels_and_values_are_named(mobile, cells):
         check_sample(cells, {**several, "normal/input_2_0": [0, 1]})
 
 
-def test_a_constraint_that_is_not_kept_is_told(bench):
+def test_a_constraint_that_is_not_kept_is_named(bench):
     sample = dict(draw_samples(bench, 1)[0])
     sample |= {"cell/num_nodes": 2, "cell/input1": []}
     with pytest.raises(InvalidValueError, match=r"is not one of NasBench101: .*not connected"):

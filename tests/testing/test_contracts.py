@@ -92,7 +92,7 @@ def test_check_estimator_accepts_a_good_one(make):
         (_Trainer, r"must not change the training mode"),
         (_Writer, r"must not change the model's parameters"),
         (_Fickle, r"must give the same answer again"),
-        (_Trusting, r"must raise InvalidValueError for inputs that are no tensors"),
+        (_Trusting, r"must raise InvalidValueError for inputs that are not tensors"),
         (_Bare, r"must return an Estimate\. Got float"),
         (_Shapeless, r"must raise InvalidValueError without 'example_inputs'"),
         (_Unsummed, r"must be the calibrated sum of its operators, 3\.0\. Got 2\.5"),

@@ -19,7 +19,7 @@ def test_clock_stands_still():
     assert clock.intervals([clock.mark(), clock.mark()]) == [0.0]
 
 
-def test_clock_moves_by_what_it_is_told():
+def test_clock_moves_by_what_it_is_advanced():
     clock = FakeClock()
     clock.advance(0.5)
     assert clock.mark() == 0.5

@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+import numpy as np
+
 from nni_latency.errors import InvalidValueError, LatencyError, MeasurementError
 from nni_latency.measurement._meter import Meter, WindowLostError
 from nni_latency.units import format_seconds
@@ -37,7 +39,32 @@ _GAP = 5.0
 _STALL, _LEAST_STALL = 30.0, 2.0
 
 
-class CounterMeter(Meter):
+class _EnergyMeter(Meter):
+    """Base of meters of energy whose device is open within a session."""
+
+    metric = "energy"
+
+    #: How long the power without work is read [s].
+    idle_time = 1.0
+
+    #: Tell and spend time [s].
+    clock: Callable[[], float] = staticmethod(time.perf_counter)
+    sleep: Callable[[float], object] = staticmethod(time.sleep)
+
+    def opened(self) -> contextlib.AbstractContextManager[None]:
+        """Open the device; nothing by default."""
+        return contextlib.nullcontext()
+
+    def idle(self) -> float:
+        """Return the power without work [W], over a second or as long as the meter needs."""
+        begin = self.clock()
+        self.start()
+        self.sleep(max(self.idle_time, self.shortest))
+        took = self.clock() - begin
+        return self.stop() / took
+
+
+class CounterMeter(_EnergyMeter):
     """Reads a counter of energy at both ends of a window. How often it is updated is found when the session opens.
 
     Parameters
@@ -46,13 +73,8 @@ class CounterMeter(Meter):
         Tell and spend time [s].
     """
 
-    metric = "energy"
-
     #: Both ends of a window are uncertain by up to a period.
     least_steps = 50
-
-    #: How long the power without work is read [s].
-    idle_time = 1.0
 
     def __init__(
         self, clock: Callable[[], float] = time.perf_counter, sleep: Callable[[float], object] = time.sleep
@@ -98,10 +120,6 @@ class CounterMeter(Meter):
             self.period = self._find_period()
             yield
 
-    def opened(self) -> contextlib.AbstractContextManager[None]:
-        """Open the device; nothing by default."""
-        return contextlib.nullcontext()
-
     def _find_period(self) -> float:
         begin, readings = self.clock(), [(self.clock(), self.read())]
         while self.clock() - begin < _PATIENCE:
@@ -139,13 +157,6 @@ class CounterMeter(Meter):
             )
         return energy
 
-    def idle(self) -> float:
-        """Return the power without work [W], over a second or as long as the counter needs."""
-        self.start()
-        begin = self.clock()
-        self.sleep(max(self.idle_time, self.shortest))
-        return self.stop() / (self.clock() - begin)
-
 
 def update_period(times: Sequence[float], values: Sequence[float]) -> float | None:
     """Return the median time between changes of a reading [s]; None where there are fewer than two changes.
@@ -170,7 +181,7 @@ def update_period(times: Sequence[float], values: Sequence[float]) -> float | No
     return round(statistics.median(steps), 9) if steps else None
 
 
-class SampledMeter(Meter):
+class SampledMeter(_EnergyMeter):
     """Reads power in a background thread and integrates it. How often it is updated is found when the session opens.
 
     Parameters
@@ -179,11 +190,10 @@ class SampledMeter(Meter):
         Time between readings [s].
     """
 
-    metric = "energy"
     resolution = 1e-3
 
     #: Drivers and external meters average over some tenths of a second, so the beginning of a window shows what was
-    #: before. Runs of a window are all alike: its power is that of the rest of it.
+    #: before. All runs of a window are the same: its power is that of the rest of it.
     settling = 0.5
 
     #: How long readings are watched to find their period [s].
@@ -191,9 +201,6 @@ class SampledMeter(Meter):
 
     #: Longest wait for the first reading, and for the one after a window [s].
     patience = 10.0
-
-    #: How long the power without work is read [s].
-    idle_time = 1.0
 
     #: The likely reason for missing readings, appended to the message after a comma.
     silence = ""
@@ -213,10 +220,6 @@ class SampledMeter(Meter):
         MeasurementError
             If the device does not answer.
         """
-
-    def opened(self) -> contextlib.AbstractContextManager[None]:
-        """Open the device; nothing by default."""
-        return contextlib.nullcontext()
 
     @contextlib.contextmanager
     def session(self) -> Iterator[None]:
@@ -290,13 +293,6 @@ class SampledMeter(Meter):
         log.check(settled, end, self.period, self.description)
         return log.energy(settled, end) / (end - settled) * (end - begin)
 
-    def idle(self) -> float:
-        """Return the power without work [W], over a second or as long as the meter needs."""
-        self.start()
-        time.sleep(max(self.idle_time, self.shortest))
-        end = time.perf_counter()
-        return self.stop() / (end - self._begin)
-
 
 @dataclass(frozen=True)
 class PowerLog:
@@ -344,11 +340,8 @@ class PowerLog:
     def energy(self, begin: float, end: float) -> float:
         """Return the energy from `begin` to `end` [J], the power taken as straight between readings."""
         points = [begin, *(time for time in self.times if begin < time < end), end]
-        powers = [_between(self.times, self.watts, point) for point in points]
-        return math.fsum(
-            (after - before) * (low + high) / 2
-            for (before, low), (after, high) in itertools.pairwise(zip(points, powers, strict=True))
-        )
+        powers = np.interp(points, self.times, self.watts)
+        return float(np.diff(points) @ (powers[1:] + powers[:-1])) / 2
 
     def check(self, begin: float, end: float, period: float, what: str) -> None:
         """Check that the readings cover a window.
@@ -384,16 +377,6 @@ class PowerLog:
                 f"{what} has shown the same power for {format_seconds(still)}, and usually changes every "
                 f"{format_seconds(period)}: it has stalled."
             )
-
-
-def _between(times: Sequence[float], watts: Sequence[float], at: float) -> float:
-    """Return the power at a moment, straight between readings and as the nearest outside of them [W]."""
-    if at <= times[0]:
-        return watts[0]
-    for (before, low), (after, high) in itertools.pairwise(zip(times, watts, strict=True)):
-        if before <= at <= after:
-            return high if after == before else low + (high - low) * (at - before) / (after - before)
-    return watts[-1]
 
 
 def _longest_still(times: Sequence[float], watts: Sequence[float]) -> float:

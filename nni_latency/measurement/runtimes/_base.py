@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from numpy.typing import NDArray
 
 from nni_latency.errors import MeasurementError
-from nni_latency.hook_checks import COUNT, FLAG, Check, Guard, Pluggable, is_number, is_text
+from nni_latency.hook_checks import CONTEXT, COUNT, FLAG, Check, Guard, Pluggable, instance_of, is_number, is_text
 from nni_latency.measurement._isolation import Benches, Limits, LocalBenches
 from nni_latency.measurement._meter import Meter
 from nni_latency.measurement._record import Fallback
@@ -63,7 +63,7 @@ class Runtime(Pluggable, ABC):
     _kind = "runtime"
     # A subject that cannot be prepared or run is reported by its own name, whatever was raised.
     _guards: ClassVar[Mapping[str, Guard]] = {
-        "session": Guard(("a context manager", lambda answer: hasattr(answer, "__enter__")), opens=True),
+        "session": Guard(CONTEXT, opens=True),
         "prepare": Guard(_STAGE, may_raise=True),
         "inputs": Guard(may_raise=True),
         "time_calls": Guard(("a list of times [s]", _are_times), may_raise=True),
@@ -84,9 +84,9 @@ class Runtime(Pluggable, ABC):
                 lambda answer: isinstance(answer, tuple) and all(isinstance(item, Fallback) for item in answer),
             )
         ),
-        "benches": Guard(("a Benches", lambda answer: isinstance(answer, Benches))),
+        "benches": Guard(instance_of(Benches)),
         "stand_in": Guard(("a Runtime or None", lambda answer: answer is None or isinstance(answer, Runtime))),
-        "conditions": Guard(("a Conditions", lambda answer: isinstance(answer, Conditions))),
+        "conditions": Guard(instance_of(Conditions)),
     }
     _attributes: ClassVar[Mapping[str, Check]] = {
         "name": ("a text that is not empty", is_text),
@@ -393,8 +393,8 @@ class ProfileCost:
     def brought_to(self, whole: float, runs: Sequence[ProfiledRun]) -> list[ProfiledRun]:
         """Return runs whose median is what the network takes without a profile.
 
-        What they lack or have too much belongs to all nodes alike, up to twice what a profile costs a node: that cost
-        differs from network to network, and profiles round times down. The rest is the speed of the machine.
+        The difference is spread evenly over all nodes, up to twice what a profile costs a node: that cost differs from
+        network to network, and profiles round times down. The rest is the speed of the machine.
 
         Parameters
         ----------

@@ -5,8 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
-from functools import cached_property
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,12 +15,12 @@ from numpy.typing import NDArray
 from nni_latency.errors import InvalidValueError, MeasurementError
 from nni_latency.measurement._record import Fallback
 from nni_latency.measurement._subject import Subject
-from nni_latency.measurement._timing import Clock, PerfClock, Stage
-from nni_latency.measurement.runtimes._base import Arrays, CompiledNetwork, Runtime
-from nni_latency.measurement.runtimes._session import check_threads, choose_processors, computing
-from nni_latency.measurement.runtimes._torch import Unpacking, _is_plain, with_values
-from nni_latency.operators import Inputs, OnnxNetwork, export_onnx, tensors_in
-from nni_latency.platforms import RUNTIME_FACT, Conditions, Platform, read_conditions
+from nni_latency.measurement._timing import Stage
+from nni_latency.measurement.runtimes._base import Arrays, CompiledNetwork
+from nni_latency.measurement.runtimes._session import LocalRuntime, check_threads, computing
+from nni_latency.measurement.runtimes._torch import Unpacking
+from nni_latency.operators import OnnxNetwork, export_onnx, tensors_in
+from nni_latency.platforms import RUNTIME_FACT
 from nni_latency.units import format_percent, number_of
 
 #: How far results may be off from those of torch by precision: the length of the difference over that of the result.
@@ -81,7 +80,7 @@ class Parallel(Prepared):
     """Networks side by side in one; they take a tuple of all of their inputs."""
 
 
-class ExportedRuntime(Runtime):
+class ExportedRuntime(LocalRuntime):
     """Base of runtimes that compile a network from ONNX or another export, and are timed from the outside.
 
     A subclass gives `name`, `version`, `precisions` and `_compile`, and `_export` if it does not take ONNX.
@@ -144,24 +143,11 @@ class ExportedRuntime(Runtime):
             If it cannot be compiled, or would not run where and in the precision that was asked for.
         """
 
-    @cached_property
-    def platform(self) -> Platform:
-        """Where its numbers are taken; read once."""
-        found = Platform.current(self.device, runtime=self.name, precision=self.precision, threads=self.threads)
-        own = {f"{RUNTIME_FACT}{name}": value for name, value in {"version": self.version, **self.identity}.items()}
-        facts = {**found.facts, **own}
-        if self._processors:
-            facts["cpu_affinity"] = ",".join(map(str, self._processors))
-        return dataclasses.replace(found, facts=facts)
+    def _facts(self) -> Mapping[str, Any]:
+        return {f"{RUNTIME_FACT}{name}": value for name, value in {"version": self.version, **self.identity}.items()}
 
-    @cached_property
-    def clock(self) -> Clock:
-        """The processor's clock: a run is over when the call returns."""
-        return PerfClock()
-
-    @cached_property
-    def _processors(self) -> tuple[int, ...]:
-        return choose_processors(self.threads)
+    def _take(self, tensor: torch.Tensor) -> Any:
+        return tensor.numpy()
 
     @contextlib.contextmanager
     def session(self) -> Iterator[None]:
@@ -173,13 +159,6 @@ class ExportedRuntime(Runtime):
                 yield
             finally:
                 self._candidates.clear()
-
-    def inputs(self, like: Sequence[int] | Inputs) -> Any:
-        """Make normally distributed numbers, the same ones every time; or take tensors, whole numbers as they are."""
-        if isinstance(like, Inputs):
-            arrays = tuple(with_values(tensor).numpy() for tensor in like.tensors)
-            return arrays[0] if _is_plain(like) else arrays
-        return torch.randn(*like, generator=torch.Generator().manual_seed(0)).numpy()
 
     def prepare(self, subject: Subject, inputs: Any) -> Stage:
         """Build a module, compile it, and check what it computes against torch; or compile a network in ONNX.
@@ -218,10 +197,6 @@ class ExportedRuntime(Runtime):
         if isinstance(stage, Chained):
             return self.fallbacks(stage.prepared, stage.inputs(value))
         return stage.compiled.fallbacks(each_array(value)) if isinstance(stage, Prepared) else ()
-
-    def conditions(self) -> Conditions:
-        """Say what the device is like at this moment."""
-        return read_conditions(self.device)
 
     def _warmed_up(self, network: Any, arrays: Arrays) -> Prepared:
         compiled = self._compile(network, arrays)

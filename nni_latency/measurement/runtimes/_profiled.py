@@ -78,8 +78,8 @@ class ProfiledRuntime(ExportedRuntime):
 
         The run itself reports what a node took, and what lies outside of the nodes, such as taking the input,
         which belongs to the first part. Where a profile costs something, that is taken off, and the runs are brought to
-        what the network takes without a profile, in the median of as many runs. A node that the runtime made of its own
-        accord belongs to the part of the node before.
+        what the network takes without a profile, in the median of as many runs. A node that the runtime
+        added belongs to the part of the node before.
 
         Networks side by side, and one behind what prepares it, take what their nodes take, without what lies outside.
         Between its neighbours in a network, a kernel finds its input in the layout that it wants. So nodes count that

@@ -1,4 +1,4 @@
-"""The settings of the processor while a runtime computes: affinity, threads and the allocator."""
+"""What runtimes of this machine share: platform, inputs, and the processor's settings while they compute."""
 
 from __future__ import annotations
 
@@ -6,12 +6,19 @@ import contextlib
 import ctypes
 import functools
 import os
-from collections.abc import Iterator, Sequence
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import Any
 
 import torch
 
 from nni_latency.errors import InvalidValueError
-from nni_latency.platforms import torch_threads
+from nni_latency.measurement._timing import Clock, PerfClock
+from nni_latency.measurement.runtimes._base import Runtime
+from nni_latency.operators import Inputs
+from nni_latency.platforms import Conditions, Platform, read_conditions, torch_threads
 
 #: Threads that a process starts at most; no machine has as many processors.
 _MOST_THREADS = 1024
@@ -22,6 +29,68 @@ _TRIM_THRESHOLD, _MMAP_THRESHOLD, _MMAP_MAX = -1, -3, -4
 _NEVER, _LARGEST = 2**31 - 1, 32 * 2**20
 
 _SETTINGS = {_MMAP_THRESHOLD: _LARGEST, _TRIM_THRESHOLD: _NEVER, _MMAP_MAX: 0}
+
+
+class LocalRuntime(Runtime):
+    """Base of the runtimes that compute in this process, on its processors or a GPU."""
+
+    device: str
+    threads: int
+    precision: str
+
+    @cached_property
+    def platform(self) -> Platform:
+        """Where its numbers are taken; read once."""
+        found = Platform.current(self.device, runtime=self.name, precision=self.precision, threads=self.threads)
+        facts = {**found.facts, **self._facts()}
+        if self._processors:
+            facts["cpu_affinity"] = ",".join(map(str, self._processors))
+        return replace(found, facts=facts)
+
+    @cached_property
+    def clock(self) -> Clock:
+        """The processor's clock: a run is over when the call returns."""
+        return PerfClock()
+
+    def inputs(self, like: Sequence[int] | Inputs) -> Any:
+        """Make normally distributed numbers, the same ones every time; or take tensors, whole numbers as they are."""
+        if isinstance(like, Inputs):
+            taken = tuple(self._take(_with_values(tensor)) for tensor in like.tensors)
+            return taken[0] if _is_plain(like) else taken
+        return self._take(_random(like))
+
+    def conditions(self) -> Conditions:
+        """Say what the device is like at this moment."""
+        return read_conditions(self.device)
+
+    def _facts(self) -> Mapping[str, Any]:
+        """Return further facts of the platform."""
+        return {}
+
+    @abstractmethod
+    def _take(self, tensor: torch.Tensor) -> Any:
+        """Bring an input into the form in which a network takes it."""
+
+    @cached_property
+    def _processors(self) -> tuple[int, ...]:
+        return choose_processors(self.threads)
+
+
+def _is_plain(inputs: Inputs) -> bool:
+    return len(inputs.args) == 1 and not inputs.kwargs and isinstance(inputs.args[0], torch.Tensor)
+
+
+def _random(shape: Sequence[int]) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(0))
+
+
+def _with_values(tensor: torch.Tensor) -> torch.Tensor:
+    """Give a tensor of torch's meta device values: random numbers, or zeros where they are whole."""
+    if not tensor.is_meta:
+        return tensor.detach().clone()
+    if not tensor.is_floating_point():
+        return torch.zeros(tensor.shape, dtype=tensor.dtype)
+    return _random(tensor.shape).to(tensor.dtype)
 
 
 def check_threads(threads: int) -> int:

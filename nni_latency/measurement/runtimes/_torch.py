@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import io
 import itertools
 import warnings
@@ -19,10 +18,9 @@ from nni_latency.errors import InvalidValueError, MeasurementError
 from nni_latency.measurement._bench import CandidateError
 from nni_latency.measurement._subject import Subject
 from nni_latency.measurement._timing import Clock, PerfClock, Stage
-from nni_latency.measurement.runtimes._base import Runtime
-from nni_latency.measurement.runtimes._session import check_threads, choose_processors, computing
+from nni_latency.measurement.runtimes._session import LocalRuntime, check_threads, choose_processors, computing
 from nni_latency.operators import Inputs
-from nni_latency.platforms import RUNTIME_FACT, Conditions, Platform, read_conditions, resolve_device
+from nni_latency.platforms import RUNTIME_FACT, resolve_device
 
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -36,7 +34,7 @@ _CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 _SETTLING_RUNS = 3
 
 
-class _TorchRuntime(Runtime):
+class _TorchRuntime(LocalRuntime):
     """Base of the runtimes of torch; see `TorchEager` for the parameters."""
 
     def __init__(
@@ -62,18 +60,10 @@ class _TorchRuntime(Runtime):
         if channels_last:
             self.name = f"{type(self).name}-nhwc"
 
-    @cached_property
-    def platform(self) -> Platform:
-        """Where its numbers are taken; read once."""
-        found = Platform.current(self.device, runtime=self.name, precision=self.precision, threads=self.threads)
-        facts = dict(found.facts)
-        if self._processors:
-            facts["cpu_affinity"] = ",".join(map(str, self._processors))
-        if self.allocator != ALLOCATORS[0]:
-            facts["runtime.allocator"] = self.allocator
-        if self._on_gpu and self.precision == "fp32":
-            facts[f"{RUNTIME_FACT}tf32"] = _tf32(self.device)
-        return dataclasses.replace(found, facts=facts)
+    def _facts(self) -> Mapping[str, Any]:
+        allocator = {} if self.allocator == ALLOCATORS[0] else {"runtime.allocator": self.allocator}
+        has_tf32 = self._on_gpu and self.precision == "fp32"
+        return {**allocator, **({f"{RUNTIME_FACT}tf32": _tf32(self.device)} if has_tf32 else {})}
 
     @cached_property
     def clock(self) -> Clock:
@@ -97,14 +87,6 @@ class _TorchRuntime(Runtime):
         with computing(self.threads, self._processors, keeps_memory=self.allocator == "kept"), chosen:
             yield
 
-    def inputs(self, like: Sequence[int] | Inputs) -> Any:
-        """Make normally distributed numbers, the same ones every time; or take tensors, whole numbers as they are."""
-        if isinstance(like, Inputs):
-            tensors = tuple(self._take(tensor) for tensor in like.tensors)
-            return tensors[0] if _is_plain(like) else tensors
-        generator = torch.Generator().manual_seed(0)
-        return self._take(torch.randn(*like, generator=generator))
-
     def prepare(self, subject: Subject, inputs: Any) -> Stage:
         """Build a module, move it to the device, precision and memory layout, and compile it where that is done."""
         built = subject.build()
@@ -124,12 +106,8 @@ class _TorchRuntime(Runtime):
         return module
 
     def _take(self, tensor: torch.Tensor) -> torch.Tensor:
-        found = with_values(tensor).to(self.device)
+        found = tensor.to(self.device)
         return self._arrange(found.to(_DTYPES[self.precision]) if found.is_floating_point() else found)
-
-    def conditions(self) -> Conditions:
-        """Say what the device is like at this moment."""
-        return read_conditions(self.device)
 
     def _place(self, module: nn.Module) -> nn.Module:
         """Move a module to the device, precision and memory layout, in evaluation mode."""
@@ -142,10 +120,6 @@ class _TorchRuntime(Runtime):
         if self.channels_last and tensor.dim() in _CHANNELS_LAST:
             return tensor.contiguous(memory_format=_CHANNELS_LAST[tensor.dim()])
         return tensor
-
-
-def _is_plain(inputs: Inputs) -> bool:
-    return len(inputs.args) == 1 and not inputs.kwargs and isinstance(inputs.args[0], torch.Tensor)
 
 
 def _tf32(device: str) -> str:
@@ -326,16 +300,6 @@ class Unpacking(nn.Module):
 
 def _fill(item: Any, tensors: tuple[torch.Tensor, ...]) -> Any:
     return tensors[item] if isinstance(item, int) else type(item)(_fill(part, tensors) for part in item)
-
-
-def with_values(tensor: torch.Tensor) -> torch.Tensor:
-    """Give a tensor of torch's meta device values: random numbers, or zeros where they are whole."""
-    if not tensor.is_meta:
-        return tensor.detach().clone()
-    if not tensor.is_floating_point():
-        return torch.zeros(tensor.shape, dtype=tensor.dtype)
-    generator = torch.Generator().manual_seed(0)
-    return torch.randn(tensor.shape, generator=generator).to(tensor.dtype)
 
 
 def time_calls(stage: Stage, value: Any, clock: Clock) -> list[float]:
