@@ -60,9 +60,7 @@ def build(name: str, runtime: Runtime, budget: float, path: Path) -> LookupTable
         )
 
 
-def hold(
-    estimator: TableEstimator, name: str, runtime: Runtime, budget: float, count: int, path: Path
-) -> Validation:
+def hold(estimator: TableEstimator, name: str, runtime: Runtime, budget: float, count: int, path: Path) -> Validation:
     """Measure other networks of the space, and compare."""
     table, space = estimator.table, make_space(name)
     known = tuple(check_sample(space, network.sample) for network in table.networks)
