@@ -38,8 +38,8 @@ FULL: dict[str, Any] = {
     "models": ("resnet18", "mobilenetv2", "squeezenet", "efficientnet", "vit"),
 }  # fmt: skip
 _SMALL = {"input_size": 32, "num_classes": 10, "width": 0.25, "depth": 0.25}
-TINY: dict[str, Any] = {"build": 10, "validate": 20, "blocks": 20, "batches": (1, 2), "space": _SMALL}
-TINY |= {"limit": 1500, "energy": 10, "meters": ("constant:30",), "operators": 10, "models": ("nasbench201",)}
+TINY: dict[str, Any] = {"build": 4, "validate": 8, "blocks": 20, "batches": (1, 2), "space": _SMALL}
+TINY |= {"limit": 1500, "energy": 4, "meters": ("constant:30",), "operators": 10, "models": ("nasbench201",)}
 
 #: Ways to add up the operators of a network.
 _WAYS = ("memory", "reused", "context")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 
 import torch
@@ -53,6 +54,7 @@ def network(channels=4):
     return nn.Sequential(*layers).eval(), torch.zeros(1, 3, 8, 8)
 
 
+@functools.cache
 def onnx_bytes(channels=4):
     """Return a small network as the content of an ONNX file with weights."""
     module, inputs = network(channels)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 
 from nni_latency.errors import InvalidValueError
 from nni_latency.operators._op_spec import OpSpec, Shape
@@ -54,7 +54,7 @@ class Features:
 
     def __add__(self, other: Features) -> Features:
         """Add feature by feature."""
-        return Features(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
+        return Features(**{name: count + getattr(other, name) for name, count in vars(self).items()})
 
 
 FeatureFunction = Callable[[OpSpec], Features]
