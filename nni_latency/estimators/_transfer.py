@@ -199,7 +199,7 @@ class TransferEstimator(BaseEstimator, TransferCosts):
     metric = "latency"
 
     __metadata_request__fit = {"architectures": UNUSED, "latencies": UNUSED}  # noqa: RUF012 - its own protocol
-    __metadata_request__predict = {"architectures": UNUSED, "return_interval": UNUSED}  # noqa: RUF012
+    __metadata_request__predict = {"architectures": UNUSED}  # noqa: RUF012
 
     def __init__(
         self,
@@ -353,38 +353,48 @@ class TransferEstimator(BaseEstimator, TransferCosts):
         self.suspects_ = tuple(int(place) for place in np.flatnonzero(self._adaptation.weights > _SUSPECT))
         return self
 
-    def predict(
-        self, architectures: Any, *, return_interval: bool = False
-    ) -> NDArray[np.float64] | tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+    def predict(self, architectures: Any) -> NDArray[np.float64]:
         """Predict the latencies of networks on the new device.
 
         Parameters
         ----------
         architectures : array-like of int of shape (n, n_labels) or (n_labels,), list of mappings, or mapping
             Networks of the space, or one of them.
-        return_interval : bool, default=False
-            Return the ends of the intervals, too: where a measurement of the network lies with `confidence`.
 
         Returns
         -------
-        ndarray of shape (n,), or three of them
-            Seconds: the latencies; with intervals also the lower and the upper ends. Numbers for a single network.
+        ndarray of shape (n,)
+            Seconds; a number for a single network.
 
         Raises
         ------
         NotFittedError
             If nothing was measured on the new device yet.
         """
-        if _is_single(architectures):
-            ends = [end[0] for end in self.predict_interval([architectures])]
-            return tuple(ends) if return_interval else ends[0]
-        values, low, high = self.predict_interval(architectures)
-        return (values, low, high) if return_interval else values
+        single = _is_single(architectures)
+        values, _, _ = self.predict_interval([architectures] if single else architectures)
+        return values[0] if single else values
 
     def predict_interval(
         self, architectures: Any
     ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-        """Return latencies and the ends of their intervals [s], (n,) each, as `predict` with `return_interval` does."""
+        """Predict the latencies of networks, and where a measurement of each lies with `confidence`.
+
+        Parameters
+        ----------
+        architectures : array-like of int of shape (n, n_labels), or list of mappings
+            Networks of the space.
+
+        Returns
+        -------
+        values, low, high : ndarray of shape (n,)
+            Seconds.
+
+        Raises
+        ------
+        NotFittedError
+            If nothing was measured on the new device yet.
+        """
         check_is_fitted(self, "similarity_")
         features = self._encoding.features(self._encoding.indices(architectures))
         values = np.maximum(self._adaptation.predict(features), _SMALLEST * self._adaptation.unit)

@@ -226,19 +226,16 @@ class ActsEstimator(RegressorMixin, BaseEstimator, LayerEstimator):
     def estimate(self, model: Any, example_inputs: Any = None) -> Estimate:
         """Estimate the latency of a whole network, a module or the path of an ONNX file, as one workload.
 
-        What is in it and not counted, because its kind has no feature function, is listed in `Estimate.missing`.
+        What is in it and not counted, because its kind has no feature function, is listed in `Estimate.missing`. A
+        file needs `example_inputs` only where it leaves the sizes of its inputs open.
         """
         if isinstance(model, (str, Path)):
-            return self.estimate_onnx(model)
+            return self.estimate_block([item.op for item in read_onnx(model, example_inputs=example_inputs).operators])
         if example_inputs is None:
             raise InvalidValueError(
                 "ActsEstimator.estimate needs 'example_inputs': latencies depend on the shapes. Got None."
             )
         return self.estimate_block([op for _, op in capture_operators(model, example_inputs, by="graph")])
-
-    def estimate_onnx(self, path: str | Path, batch_size: int | None = None) -> Estimate:
-        """Estimate the latency of a whole network in an ONNX file; see `nni_latency.operators.read_onnx`."""
-        return self.estimate_block([item.op for item in read_onnx(path, batch_size).operators])
 
     def estimate_op(self, op: OpSpec) -> Estimate:
         """Estimate what one operator or block adds to a network.

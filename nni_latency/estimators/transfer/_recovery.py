@@ -82,7 +82,7 @@ class Recovery:
         widths = iter((NormalDist().inv_cdf((1 + confidence) / 2) * deviations).tolist())
         return {label: {choice: next(widths) for choice in values} for label, values in self.encoding.choices.items()}
 
-    def intervals(
+    def predict_interval(
         self, architectures: Any, confidence: float = 0.95
     ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
         """Return latencies of networks, and the ends of the intervals of measurements of them [s], (n,) each."""
