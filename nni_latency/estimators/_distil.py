@@ -95,13 +95,14 @@ def distil(
     Raises
     ------
     InvalidValueError
-        If the metric is no sum, nor the inverse of one, the space has nothing to choose, or `n_samples` is too small.
+        If the metric is neither a sum nor the inverse of one, the space has nothing to choose, or `n_samples` is too
+        small.
 
     Examples
     --------
     >>> found = distil(estimator, space, n_samples=200)                                        # doctest: +SKIP
     >>> print(found)                                                                           # doctest: +SKIP
-    >>> strategy = FBNet(latency_estimator=estimator, target=0.012)  # does it by itself       # doctest: +SKIP
+    >>> strategy = FBNet(latency_estimator=estimator, target=0.012)  # calls distil itself     # doctest: +SKIP
     """
     combination = combination_of(estimator.metric)
     if not combination.adds_up:

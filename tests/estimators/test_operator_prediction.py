@@ -64,7 +64,7 @@ def test_unseen_operators_are_predicted_well(predictor):
     assert all(item.low < item.value < item.high for item in found)
 
 
-def test_the_spread_of_members_left_out_is_told(predictor):
+def test_the_spread_of_members_left_out_is_reported(predictor):
     assert set(predictor.spreads) == {"conv2d pointwise", "conv2d dense", "conv2d depthwise"}
     assert sum(count for count, _ in predictor.spreads.values()) == 100
     assert all(0 < spread < 0.1 for _, spread in predictor.spreads.values())

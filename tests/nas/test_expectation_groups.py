@@ -108,7 +108,7 @@ def test_labels_are_checked():
 
 
 def test_a_largest_part_has_no_expectation():
-    with pytest.raises(InvalidValueError, match=r"A peak_memory is no sum over layers"):
+    with pytest.raises(InvalidValueError, match=r"A peak_memory is not a sum over layers"):
         ExpectedGroups(_grouped(metric="peak_memory"))
 
 
