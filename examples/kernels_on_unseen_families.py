@@ -230,9 +230,9 @@ class CostsAtSpeed(PredictedKernels):
         super().__init__(predictors)
         self._slowness = slowness
 
-    def predict(self, ops: Sequence[OpSpec]) -> Estimate | None:
+    def estimate_fused(self, ops: Sequence[OpSpec]) -> Estimate | None:
         """Return the cost of operators that run as one kernel [s]."""
-        known, factor = super().predict(ops), self._slowness(kernel_of(ops))
+        known, factor = super().estimate_fused(ops), self._slowness(kernel_of(ops))
         return known if known is None else known.mapped(lambda seconds: seconds * factor)
 
 

@@ -142,7 +142,7 @@ class Trial:
                 found = TableEstimator.from_networks(self.space, self.networks[:count], truth[:count])
                 assert found.recovery is not None
                 measured = truth[self.scored]
-                values, low, high = found.recovery.intervals(self.networks[self.scored])
+                values, low, high = found.recovery.predict_interval(self.networks[self.scored])
                 kept, inside = middle(measured), np.mean((low <= measured) & (measured <= high))
                 line.append(f"{count}: {score(values[kept], measured[kept]).spearman:.4f} ({inside:.0%} inside)")
             print(f"{device}: {', '.join(line)}; a sum can reach {self.ceiling(device):.4f}", flush=True)

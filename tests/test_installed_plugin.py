@@ -226,7 +226,8 @@ _KERNEL = """
     runtime = FakeRuntime(lambda op: 1e-6)
     found = build_predictors(kinds, runtime, "k.json", protocol=protocol, sampling=sampling, store="memory")
     kernel = Kernel.of("ghost_module", HW=28, CIN=40, COUT=120, KERNEL_SIZE=3)
-    print(json.dumps([found.estimate(kernel).value, len(found.kernels), [op.kind for op in kinds[0].ops(kernel)]]))
+    kinds_of_ops = [op.kind for op in kinds[0].ops(kernel)]
+    print(json.dumps([found.estimate_kernel(kernel).value, len(found.kernels), kinds_of_ops]))
 """
 
 

@@ -195,7 +195,7 @@ def _rows(
     known: graphs.GraphPredictor, graph: operators.Graph, platforms: list[str], new: Platform | None
 ) -> list[dict[str, Any]]:
     """Return what is predicted of a network, the fastest platform first, and a guess last."""
-    estimates = known.estimate(graph)
+    estimates = known.estimate_platforms(graph)
     counts = {item.id: int(count) for item, count in zip(known.platforms_, known.counts_, strict=True)}
     ranked = sorted(platforms, key=lambda name: estimates[name].value)
     rows = [_row(name, estimates[name], counts[name]) for name in ranked]

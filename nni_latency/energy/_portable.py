@@ -74,7 +74,7 @@ class PortableModel:
     >>> ops = [MeasuredOperator(OpSpec.of("relu", [(1, size)]), 1e-6 + size * 1e-9, 1e-4) for size in sizes]
     >>> facts = DeviceFacts(1e12, 8e9, 100.0, 20.0, 1e-6)
     >>> model = PortableModel(n_trees=20).fit({"mine": ops}, {"mine": facts})
-    >>> seconds, watts = model.predict([OpSpec.of("relu", [(1, 3000)])], facts)
+    >>> seconds, watts = model.predict_time_power([OpSpec.of("relu", [(1, 3000)])], facts)
     >>> bool(2e-6 < seconds[0] < 7e-6)
     True
     """
@@ -133,7 +133,7 @@ class PortableModel:
         self.held_out_: tuple[HeldOutOperator, ...] = ()
         return self
 
-    def predict(self, ops: Sequence[OpSpec], device: DeviceFacts) -> tuple[Array, Array]:
+    def predict_time_power(self, ops: Sequence[OpSpec], device: DeviceFacts) -> tuple[Array, Array]:
         """Predict operators on a device, seen or not.
 
         Parameters
@@ -344,7 +344,7 @@ class PortableEstimator(LayerEstimator):
     def _estimate_ops(self, ops: list[OpSpec]) -> list[Estimate]:
         if not ops:
             return []
-        seconds, watts = self.model.predict(ops, self.device)
+        seconds, watts = self.model.predict_time_power(ops, self.device)
         reach = 1 + self.model.bounds_.get(self.metric, 0.0)
         found = []
         for op, second, watt in zip(ops, seconds.tolist(), watts.tolist(), strict=True):

@@ -150,7 +150,7 @@ def _predicted(
 ) -> list[HeldOutOperator]:
     if not items:
         return []
-    seconds, watts = model.predict([item.op for item in items], device)
+    seconds, watts = model.predict_time_power([item.op for item in items], device)
     return [
         HeldOutOperator(
             name, group_of(item.op), item.seconds, item.watts, second, watt, constant, whole_device=whole_device

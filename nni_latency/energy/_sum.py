@@ -143,7 +143,7 @@ class OperatorSum:
         known = [self._known.get(_key(op)) for op in ops]
         used = [item if item is not None and self._counts(op) else None for op, item in zip(ops, known, strict=True)]
         rest = [op for op, item in zip(ops, used, strict=True) if item is None]
-        seconds, watts = self.model_.predict(rest, self.device_) if rest else (np.zeros(0), np.zeros(0))
+        seconds, watts = self.model_.predict_time_power(rest, self.device_) if rest else (np.zeros(0), np.zeros(0))
         works = [self._work_of(item) for item in used if item is not None]
         work = math.fsum(second for second, _ in works) + float(seconds.sum())
         extra = math.fsum(joules - self.device_.rest * second for second, joules in works)

@@ -62,6 +62,14 @@ class Estimator(Pluggable, ABC):
     """Estimates the cost of networks on one platform, for one metric.
 
     Safe to use from several threads. `estimate` changes neither the estimator nor the model.
+
+    Notes
+    -----
+    Here and in `nni_latency.kernels`, `nni_latency.graphs` and `nni_latency.energy` a verb means one thing.
+    ``estimate`` takes a network and its inputs and returns an `Estimate`, a value with its interval; ``estimate_op``,
+    ``estimate_sample`` and the like do so for the one thing that they name. ``predict(X)`` takes many rows of what
+    ``fit`` takes and returns their values alone, an array of shape (n,); ``predict_interval`` and other names that
+    begin with ``predict_`` return several such arrays. ``measure`` runs networks on a device.
     """
 
     _kind = "estimator"

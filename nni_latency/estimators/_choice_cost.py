@@ -57,7 +57,7 @@ class ChoiceCost(ABC):
         """Raise `InvalidValueError` if the costs of choices do not add up to that of a network."""
         if not self.combination.has_expectation:
             raise InvalidValueError(
-                f"{with_article(self.metric).capitalize()} is no sum over layers, so it has no expected cost "
+                f"{with_article(self.metric).capitalize()} is not a sum over layers, so it has no expected cost "
                 "that a search could follow. "
                 "Filter samples by it; for a throughput, search with a latency table and batch size / throughput."
             )
@@ -342,4 +342,4 @@ def sample_error(
     if absent:
         return MissingEntryError(f"The sample has no choice for {listed(absent)}.")
     why = _CLASH if isinstance(reason, LookupError) else str(reason).removesuffix(".")
-    return InvalidValueError(f"The sample is no network of the space: {why}.")
+    return InvalidValueError(f"The sample is not a network of the space: {why}.")

@@ -15,6 +15,7 @@ from nni_latency.estimators._additive import AdditiveCost
 from nni_latency.estimators._base import Estimator
 from nni_latency.estimators._scores import Scores, score
 from nni_latency.operators import features_of
+from nni_latency.regression import Rows, held_out
 from nni_latency.tables import MeasurePlan, PlanLayer, measure_plan_of, solve_entries
 from nni_latency.units import combination_of, format_percent, with_article
 
@@ -94,13 +95,14 @@ def distil(
     Raises
     ------
     InvalidValueError
-        If the metric is no sum, nor the inverse of one, the space has nothing to choose, or `n_samples` is too small.
+        If the metric is neither a sum nor the inverse of one, the space has nothing to choose, or `n_samples` is too
+        small.
 
     Examples
     --------
     >>> found = distil(estimator, space, n_samples=200)                                        # doctest: +SKIP
     >>> print(found)                                                                           # doctest: +SKIP
-    >>> strategy = FBNet(latency_estimator=estimator, target=0.012)  # does it by itself       # doctest: +SKIP
+    >>> strategy = FBNet(latency_estimator=estimator, target=0.012)  # calls distil itself     # doctest: +SKIP
     """
     combination = combination_of(estimator.metric)
     if not combination.adds_up:
@@ -232,14 +234,16 @@ def _cross_validated(
     architectures: NDArray[np.int64], sums: NDArray[np.float64], networks: _Networks
 ) -> NDArray[np.float64]:
     """Return for every network what a sum says that was solved for without it."""
-    predicted = np.empty(len(sums))
     parts = np.random.default_rng(0).permutation(len(sums)) % _FOLDS
-    for part in range(_FOLDS):
-        held = parts == part
-        constant, columns = _solve(architectures[~held], sums[~held], networks)
-        picked = [column[chosen] for column, chosen in zip(columns, architectures[held].T, strict=True)]
-        predicted[held] = constant + np.sum(picked, axis=0)
-    return predicted
+
+    def fit(known: Rows) -> Callable[[Rows], NDArray[np.float64]]:
+        constant, columns = _solve(architectures[known], sums[known], networks)
+        return lambda others: (
+            constant
+            + np.sum([column[chosen] for column, chosen in zip(columns, architectures[others].T, strict=True)], axis=0)
+        )
+
+    return held_out(len(sums), [np.flatnonzero(parts == part) for part in range(_FOLDS)], fit)
 
 
 @contextlib.contextmanager

@@ -71,7 +71,7 @@ class _Ensemble(Estimator):
         Raises
         ------
         InvalidValueError
-            If there are fewer than three, one is no positive number, or all seem to be in another unit.
+            If there are fewer than three, one is not a positive number, or all seem to be in another unit.
         """
         truth = _check_measured(measured, len(selections))
         predicted = np.array(
@@ -288,7 +288,7 @@ def _ask_all(member: LayerEstimator, ops: list[OpSpec]) -> list[Estimate | None]
 def _mixture(used: Sequence[tuple[float, Estimate]]) -> Estimate:
     """Return the weighted mean, with an interval that holds the members' and their disagreement."""
     given = [weight for weight, _ in used]
-    # Where only members of no weight know an answer, they count alike.
+    # Where only members of no weight know an answer, they count the same.
     weights = _normalised(given if any(given) else None, len(used))
     pairs = list(zip(weights, (answer for _, answer in used), strict=True))
     value = math.fsum(weight * answer.value for weight, answer in pairs)

@@ -63,7 +63,7 @@ class FallbackEstimator(LayerEstimator):
     adapt : bool, default=True
         Scale what the second says by the median ratio of both, where they share at least eight operators.
     across_platforms : bool, default=False
-        Let the second be of another platform, such as an analytic model or a table of a device that is alike; it is
+        Let the second be of another platform, such as an analytic model or a table of a similar device; it is
         then scaled to the first, which takes eight operators in common.
 
     Raises
@@ -71,7 +71,7 @@ class FallbackEstimator(LayerEstimator):
     MismatchError
         If they are of different metrics or platforms.
     InvalidValueError
-        If the first is no table or the second not layer-based, or too few operators are common to scale.
+        If the first is not a table or the second not layer-based, or too few operators are common to scale.
 
     Examples
     --------

@@ -40,7 +40,7 @@ class KernelCosts(Protocol):
     def metric(self) -> str:
         """What they are."""
 
-    def predict(self, ops: Sequence[OpSpec]) -> Estimate | None:
+    def estimate_fused(self, ops: Sequence[OpSpec]) -> Estimate | None:
         """Return the cost of operators that run as one kernel; None if nothing is known of such a kernel.
 
         Parameters
@@ -79,7 +79,7 @@ class KernelEstimator(LayerEstimator):
     >>> from nni_latency.operators import FusionRule
     >>> class Costs:
     ...     platform, metric = Platform("cpu"), "latency"
-    ...     def predict(self, ops):
+    ...     def estimate_fused(self, ops):
     ...         return Estimate(0.5, 0.4, 0.6)
     >>> rules = FusionRules(Platform("cpu"), (FusionRule(("linear", "relu"), True),))
     >>> network = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.ReLU(), torch.nn.Linear(2, 2))
@@ -140,13 +140,13 @@ class KernelEstimator(LayerEstimator):
 
     def _with_changes(self, cost: Estimate, shapes: Sequence[tuple[int, ...]]) -> Estimate:
         """Add what it costs to bring tensors into another layout: as much as an activation, which copies them."""
-        copies = [self.costs.predict([OpSpec.of("relu", [shape])]) for shape in shapes]
+        copies = [self.costs.estimate_fused([OpSpec.of("relu", [shape])]) for shape in shapes]
         known = [copy for copy in copies if copy is not None]
         return self._together([cost, *known]) if known else cost
 
     def _kernel(self, ops: Sequence[OpSpec]) -> Estimate:
         """Return the cost of operators that run as one kernel: of as many as are known together, and the rest."""
-        known = ((end, self.costs.predict(ops[:end])) for end in range(len(ops), 0, -1))
+        known = ((end, self.costs.estimate_fused(ops[:end])) for end in range(len(ops), 0, -1))
         end, first = next(((end, cost) for end, cost in known if cost is not None), (1, None))
         if len(ops) == 1:
             return self._alone(ops[0]) if first is None else first

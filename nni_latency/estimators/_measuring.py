@@ -42,7 +42,7 @@ from nni_latency.operators import (
 from nni_latency.platforms import Platform
 from nni_latency.tables import CachedCost, KnownCosts, Measuring, StoreSource, as_store
 
-#: How estimators measure without being told: three processes, at most eight visits of three runs each.
+#: How estimators measure by default: three processes, at most eight visits of three runs each.
 ON_DEMAND = Protocol(n_warmup=1, n_run=3, rounds=24, time_budget=20.0)
 
 #: How long to wait for another process that measures the same [s].

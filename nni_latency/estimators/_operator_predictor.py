@@ -70,19 +70,19 @@ class OperatorPredictor:
     --------
     >>> ops = [OpSpec.of("relu", [(1, 2**k, 8, 8)]) for k in range(10)]
     >>> predictor = OperatorPredictor(ops, [1e-6 + 1e-9 * 64 * 2**k for k in range(10)])
-    >>> round(predictor.predict(OpSpec.of("relu", [(1, 96, 8, 8)])).value * 1e6, 1)
+    >>> round(predictor.estimate_op(OpSpec.of("relu", [(1, 96, 8, 8)])).value * 1e6, 1)
     7.1
     """
 
     def __init__(self, ops: Sequence[OpSpec], costs: Sequence[float]) -> None:
         self.ops, self.costs = tuple(ops), tuple(costs)
 
-    def predict(self, op: OpSpec) -> Cost | None:
+    def estimate_op(self, op: OpSpec) -> Cost | None:
         """Predict an operator; None if none of its kind was measured."""
         family = self._families.get(family_of(op)) or self._kinds.get(op.kind)
         if family is None:
             return None
-        return family.predict(op)
+        return family.estimate_op(op)
 
     def guess(self, op: OpSpec) -> Cost | None:
         """Guess an operator of a kind of which none was measured, by what it computes and moves.
@@ -152,7 +152,7 @@ class _Family:
         """Logarithm of how far every member is off if it is left out."""
         return self._posterior.left_out()[0]
 
-    def predict(self, op: OpSpec) -> Cost:
+    def estimate_op(self, op: OpSpec) -> Cost:
         description = describe(op)
         point = _points([description], self.names)
         near = self._kernel(point, self.points)
@@ -292,7 +292,7 @@ class PredictedRest(LayerEstimator):
         """
         if op in self.known:
             return self.known[op]
-        found = self._predictor.predict(op)
+        found = self._predictor.estimate_op(op)
         if found is not None:
             return Estimate.of(found, (f"predicted: {op.op_key}",))
         guessed = self._predictor.guess(op)

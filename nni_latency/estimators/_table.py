@@ -386,7 +386,7 @@ class TableEstimator(LayerEstimator):
         return Estimate.of(near, (name,))
 
     def _predict(self, op: OpSpec) -> Estimate:
-        found = self.predictor.predict(op)
+        found = self.predictor.estimate_op(op)
         if found is not None:
             return Estimate.of(found, (f"predicted: {op.op_key}",))
         guessed = self.predictor.guess(op)

@@ -22,7 +22,7 @@ from nni_latency.estimators._table import TableEstimator
 from nni_latency.estimators.transfer._adaptation import Adaptation, Learned, adapt, learn
 from nni_latency.estimators.transfer._document import State, read_transfer, write_transfer
 from nni_latency.estimators.transfer._encoding import Encoding, LayerEncoding, encoding_of
-from nni_latency.estimators.transfer._inputs import check_alike, check_series, check_unit, resolution_of
+from nni_latency.estimators.transfer._inputs import check_same_space, check_series, check_unit, resolution_of
 from nni_latency.estimators.transfer._population import Population, suggest_networks
 from nni_latency.estimators.transfer._recovery import table_of
 from nni_latency.operators import OpSpec
@@ -32,7 +32,7 @@ from nni_latency.tables import LookupTable
 #: Networks that a new device must have been measured on: a scale, a difference, and one to see the noise by.
 FEWEST = 3
 
-#: Networks of a known device below which its costs cannot be told from noise.
+#: Networks of a known device below which its costs cannot be distinguished from noise.
 FEWEST_OF_SOURCE = 30
 
 #: Random networks that stand for a table of a known device.
@@ -146,8 +146,8 @@ class TransferEstimator(BaseEstimator, TransferCosts):
 
     Each known device is fitted as a sum over what its networks are made of, so that outliers count little. Leaving out
     one after another shows how much devices differ, and in what. Of a new device there are as many hypotheses as
-    known ones, and two more: it is like that one up to a factor, with a mix of all others and deviations of its own; it
-    is like their mean; it is like none. Each is a Gaussian process whose variances are the likeliest ones under the
+    known ones, and two more: it is like that one up to a factor, with a mix of all others and further deviations; it is
+    like their mean; it is like none. Each is a Gaussian process whose variances are the likeliest ones under the
     measurements; the answer is their mean, weighted by how well each explains what was measured. Deviations are smooth
     in what operators do (multiply-adds, traffic, launches, ...), shared by choices of one name, or single.
 
@@ -199,7 +199,7 @@ class TransferEstimator(BaseEstimator, TransferCosts):
     metric = "latency"
 
     __metadata_request__fit = {"architectures": UNUSED, "latencies": UNUSED}  # noqa: RUF012 - its own protocol
-    __metadata_request__predict = {"architectures": UNUSED, "return_interval": UNUSED}  # noqa: RUF012
+    __metadata_request__predict = {"architectures": UNUSED}  # noqa: RUF012
 
     def __init__(
         self,
@@ -237,7 +237,7 @@ class TransferEstimator(BaseEstimator, TransferCosts):
         Raises
         ------
         InvalidValueError
-            If there is no device, architectures are outside the space or too few, or latencies are not positive and
+            If there are no devices, architectures are outside the space or too few, or latencies are not positive and
             finite, or in another unit than the others.
         """
         self._check_settings()
@@ -265,7 +265,7 @@ class TransferEstimator(BaseEstimator, TransferCosts):
         """
         if not tables:
             raise InvalidValueError("TransferEstimator needs at least one known device, better three. Got no table.")
-        check_alike(tables, self.metric)
+        check_same_space(tables, self.metric)
         self._check_settings()
         encoding = encoding_of(next(iter(tables.values())) if self.space is None else self.space)
         drawn = encoding.draw(_DRAWN, self.random_state)
@@ -290,7 +290,7 @@ class TransferEstimator(BaseEstimator, TransferCosts):
         Returns
         -------
         ndarray of int of shape (n_networks,)
-            Their places among the architectures, the most telling first.
+            Their places among the architectures, the most informative first.
 
         Raises
         ------
@@ -353,38 +353,48 @@ class TransferEstimator(BaseEstimator, TransferCosts):
         self.suspects_ = tuple(int(place) for place in np.flatnonzero(self._adaptation.weights > _SUSPECT))
         return self
 
-    def predict(
-        self, architectures: Any, *, return_interval: bool = False
-    ) -> NDArray[np.float64] | tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+    def predict(self, architectures: Any) -> NDArray[np.float64]:
         """Predict the latencies of networks on the new device.
 
         Parameters
         ----------
         architectures : array-like of int of shape (n, n_labels) or (n_labels,), list of mappings, or mapping
             Networks of the space, or one of them.
-        return_interval : bool, default=False
-            Return the ends of the intervals, too: where a measurement of the network lies with `confidence`.
 
         Returns
         -------
-        ndarray of shape (n,), or three of them
-            Seconds: the latencies; with intervals also the lower and the upper ends. Numbers for a single network.
+        ndarray of shape (n,)
+            Seconds; a number for a single network.
 
         Raises
         ------
         NotFittedError
             If nothing was measured on the new device yet.
         """
-        if _is_single(architectures):
-            ends = [end[0] for end in self.predict_interval([architectures])]
-            return tuple(ends) if return_interval else ends[0]
-        values, low, high = self.predict_interval(architectures)
-        return (values, low, high) if return_interval else values
+        single = _is_single(architectures)
+        values, _, _ = self.predict_interval([architectures] if single else architectures)
+        return values[0] if single else values
 
     def predict_interval(
         self, architectures: Any
     ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-        """Return latencies and the ends of their intervals [s], (n,) each, as `predict` with `return_interval` does."""
+        """Predict the latencies of networks, and where a measurement of each lies with `confidence`.
+
+        Parameters
+        ----------
+        architectures : array-like of int of shape (n, n_labels), or list of mappings
+            Networks of the space.
+
+        Returns
+        -------
+        values, low, high : ndarray of shape (n,)
+            Seconds.
+
+        Raises
+        ------
+        NotFittedError
+            If nothing was measured on the new device yet.
+        """
         check_is_fitted(self, "similarity_")
         features = self._encoding.features(self._encoding.indices(architectures))
         values = np.maximum(self._adaptation.predict(features), _SMALLEST * self._adaptation.unit)

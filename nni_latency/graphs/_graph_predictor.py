@@ -271,7 +271,7 @@ class GraphPredictor(Parametrized):
         self._check_fitted()
         return self._predict(graphs, self.trees_)
 
-    def estimate(self, graph: Graph) -> dict[str, Estimate]:
+    def estimate_platforms(self, graph: Graph) -> dict[str, Estimate]:
         """Predict the latency of a network on every platform, by the id of the platform.
 
         An interval is wider where operators cost that it has never learned from, or something of the network had to be
@@ -566,4 +566,4 @@ class GraphNetworkEstimator(NetworkEstimator):
         MissingDependencyError
             If the package onnx does not load.
         """
-        return self.predictor.estimate(graph_of(model, example_inputs))[self.platform.id]
+        return self.predictor.estimate_platforms(graph_of(model, example_inputs))[self.platform.id]

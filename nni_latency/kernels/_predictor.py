@@ -97,7 +97,7 @@ class KernelPredictor(RegressorMixin, BaseEstimator):
     >>> kernels = [Kernel.of("relu_block", HW=8, CIN=count) for count in range(8, 72, 2)]
     >>> seconds = [1e-9 * 64 * kernel["CIN"] for kernel in kernels]
     >>> predictor = KernelPredictor(candidates=("process",)).fit(kernels, seconds)
-    >>> round(predictor.estimate(Kernel.of("relu_block", HW=8, CIN=33)).value * 1e6, 1)
+    >>> round(predictor.estimate_kernel(Kernel.of("relu_block", HW=8, CIN=33)).value * 1e6, 1)
     2.1
     """
 
@@ -179,7 +179,7 @@ class KernelPredictor(RegressorMixin, BaseEstimator):
             self._type_of(kernel).check(kernel, to_measure=False)
         return self.model_.predict(self.table_, kernels) if kernels else np.empty(0)
 
-    def estimate(self, kernel: Kernel) -> Cost:
+    def estimate_kernel(self, kernel: Kernel) -> Cost:
         """Predict one kernel with its interval [s]; raises as `predict` does."""
         value = float(self.predict([kernel])[0])
         return Cost(value, value / self.interval_factor_, value * self.interval_factor_)

@@ -99,7 +99,7 @@ class KernelPredictors(TableHeader):
         """Kinds of kernels that can be predicted: all of the groups."""
         return tuple(name for predictor in self.predictors.values() for name in predictor.table_.kinds)
 
-    def estimate(self, kernel: Kernel) -> Cost:
+    def estimate_kernel(self, kernel: Kernel) -> Cost:
         """Predict one kernel with its interval [s].
 
         Raises
@@ -109,10 +109,10 @@ class KernelPredictors(TableHeader):
         InvalidValueError
             If its configuration is out of range.
         """
-        return self._predictor_of(kernel).estimate(kernel)
+        return self._predictor_of(kernel).estimate_kernel(kernel)
 
     def predict(self, kernels: Sequence[Kernel]) -> Array:
-        """Predict kernels [s], (n,); raises as `estimate` does."""
+        """Predict kernels [s], (n,); raises as `estimate_kernel` does."""
         values = np.empty(len(kernels))
         places: dict[str, list[int]] = {}
         for place, kernel in enumerate(kernels):
@@ -307,7 +307,7 @@ class PredictedKernels:
         """What a run of the runtime takes outside of its kernels [s]."""
         return self.predictors.constant
 
-    def predict(self, ops: Sequence[OpSpec]) -> Estimate | None:
+    def estimate_fused(self, ops: Sequence[OpSpec]) -> Estimate | None:
         """Return the cost of operators that run as one kernel [s].
 
         Parameters
@@ -332,6 +332,6 @@ class PredictedKernels:
 
     def _predict(self, kernel: Kernel) -> Estimate | None:
         try:
-            return Estimate.of(self.predictors.estimate(kernel))
+            return Estimate.of(self.predictors.estimate_kernel(kernel))
         except (InvalidValueError, MissingEntryError):
             return None

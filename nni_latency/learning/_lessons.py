@@ -111,7 +111,7 @@ class GraphLesson(Lesson[MeasuredNetwork, GraphPredictor]):
         pairs = []
         for item in examples:
             place = item.platform.id
-            predicted = predictor.estimate(item.graph)[place].value if place in known else 0.0
+            predicted = predictor.estimate_platforms(item.graph)[place].value if place in known else 0.0
             pairs.append((place, predicted / item.latency))
         return _means(pairs)
 
@@ -148,7 +148,7 @@ class KernelLesson(Lesson[MeasuredKernel, KernelPredictors]):
         pairs = []
         for item in examples:
             group = self.records.types[item.kernel.kind].group
-            predicted = predictor.estimate(item.kernel).value if item.kernel.kind in predictor.kinds else 0.0
+            predicted = predictor.estimate_kernel(item.kernel).value if item.kernel.kind in predictor.kinds else 0.0
             pairs.append((group, predicted / item.value))
         return _means(pairs)
 

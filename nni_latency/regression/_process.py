@@ -1,6 +1,6 @@
 """A Gaussian process over features: smooth where trees have steps, and certain of what it has seen.
 
-How far apart two points may be in a feature and still be alike is learned for each feature: those lengths under which
+How far apart two points may be in a feature and still be similar is learned for each feature: those lengths under which
 the targets are likeliest, C. E. Rasmussen and C. K. I. Williams, "Gaussian Processes for Machine Learning", MIT Press
 2006, sections 5.1 and 5.4.
 """

@@ -79,7 +79,7 @@ def group_means(values: Array, groups: Ints, count: int, weights: Array | None =
     count : int
         Number of groups.
     weights : ndarray of shape (n,), optional
-        By default all values count alike.
+        By default all values count the same.
     restraint : float, default=0.0
         Weight of a zero that is added to each group; with it, means are those of a random effect.
     """

@@ -225,7 +225,7 @@ def kernels_of_the_data_set() -> Figures:
 
 def _sum_of_kernels(costs: PredictedKernels, network: NetworkEntry) -> float:
     operators = network.graph.operators
-    known = [costs.predict([operators[number].op for number in numbers]) for numbers, _ in network.parts]
+    known = [costs.estimate_fused([operators[number].op for number in numbers]) for numbers, _ in network.parts]
     return costs.constant + sum(estimate.value for estimate in known if estimate is not None)
 
 

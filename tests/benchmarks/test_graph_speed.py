@@ -40,4 +40,4 @@ def test_one_platform(benchmark: Any, predictor: GraphPredictor, graph: Graph) -
 
 @pytest.mark.benchmark(group="the same from an ONNX file")
 def test_file(benchmark: Any, predictor: GraphPredictor, network: Path) -> None:
-    assert len(benchmark(lambda: predictor.estimate(read_onnx(network)))) == len(predictor.platforms_)
+    assert len(benchmark(lambda: predictor.estimate_platforms(read_onnx(network)))) == len(predictor.platforms_)

@@ -61,9 +61,9 @@ def test_kernels_of_other_networks_are_predicted(tmp_path):
     assert found.test_scores().within10 > 0.9
     kernel = Kernel.of("conv_relu", HW=16, CIN=21, COUT=37, KERNEL_SIZE=3, STRIDES=1)
     expected = _seconds(OpSpec.of("conv2d", [(1, 21, 16, 16)], out_channels=37, kernel_size=3, stride=1, padding=1))
-    assert found.estimate(kernel).value == pytest.approx(expected, rel=0.1)
+    assert found.estimate_kernel(kernel).value == pytest.approx(expected, rel=0.1)
     again = KernelPredictors.load(found.save(tmp_path / "k.json"))
-    assert again.estimate(kernel) == found.estimate(kernel)
+    assert again.estimate_kernel(kernel) == found.estimate_kernel(kernel)
 
 
 def test_a_kernel_in_several_places_counts_once_with_its_median():

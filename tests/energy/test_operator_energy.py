@@ -160,12 +160,14 @@ def test_portable_model_is_saved_and_read(tmp_path):
     ops = _ops(20)
     model = PortableModel(n_trees=5)
     with pytest.raises(NotFittedError):
-        model.predict(ops, FACTS["slow"])
+        model.predict_time_power(ops, FACTS["slow"])
     with pytest.raises(NotFittedError):
         model.save(tmp_path / "model.json")
     model.fit({"slow": [_measure(op, FACTS["slow"]) for op in ops]}, FACTS)
     read = PortableModel.load(model.save(tmp_path / "model.json"))
-    for before, after in zip(model.predict(ops, FACTS["fast"]), read.predict(ops, FACTS["fast"]), strict=True):
+    for before, after in zip(
+        model.predict_time_power(ops, FACTS["fast"]), read.predict_time_power(ops, FACTS["fast"]), strict=True
+    ):
         assert np.array_equal(before, after)
     (tmp_path / "model.json").write_text((tmp_path / "model.json").read_text()[:500])
     with pytest.raises(FileFormatError):
@@ -244,7 +246,7 @@ def test_portable_estimator_adds_up_what_the_model_says(tmp_path):
     for metric, device in (("energy", "slow"), ("latency", FACTS["other"])):
         estimator = PortableEstimator(model, device, metric=metric)
         found = estimator.estimate(network, inputs)
-        seconds, watts = model.predict(traced, estimator.device)
+        seconds, watts = model.predict_time_power(traced, estimator.device)
         assert found.value == pytest.approx(float((seconds * (watts if metric == "energy" else 1)).sum()))
         assert found.high == pytest.approx(found.value * (1.25 if metric == "energy" else 1.0))
         assert found.missing == ("nothing like it was measured: linear(bias=1,out_features=2)@8x6400:float32",)

@@ -1,4 +1,4 @@
-"""Invented devices: costs of candidates that follow what they compute, each device in a way of its own."""
+"""Invented devices: costs of candidates that follow what they compute, each device in another way."""
 
 from __future__ import annotations
 

@@ -137,7 +137,7 @@ def test_residency_saves_its_share():
 
 @pytest.mark.parametrize("metric", ["throughput", "activation_memory", "peak_memory"])
 def test_check_additive_refuses_what_is_no_sum(metric):
-    with pytest.raises(InvalidValueError, match=rf"^{with_article(metric).capitalize()} is no sum over layers"):
+    with pytest.raises(InvalidValueError, match=rf"^{with_article(metric).capitalize()} is not a sum over layers"):
         AdditiveCost(0.0, {"a": {"x": 1.0}}, metric).check_additive()
 
 
@@ -147,7 +147,7 @@ def test_check_additive_takes_what_is_a_sum(metric):
 
 
 def test_likeliest_of_what_is_no_sum_is_refused():
-    with pytest.raises(InvalidValueError, match=r"A throughput is no sum over layers"):
+    with pytest.raises(InvalidValueError, match=r"A throughput is not a sum over layers"):
         likeliest_within(AdditiveCost(0.0, {"a": {"x": 1.0}}, "throughput"), [[0.0]], 1.0)
 
 

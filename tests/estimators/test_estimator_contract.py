@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import re
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from acts_points import draw_blocks, noisy, time_of
 from torch import nn
 from whole_network import WholeNetwork
 
-from nni_latency import load_estimator
+from nni_latency import energy, estimators, graphs, kernels, load_estimator
 from nni_latency.errors import MissingEntryError
 from nni_latency.estimators import (
     ActsEstimator,
@@ -117,7 +118,7 @@ class _Kernels:
 
     metric, platform = "latency", _HERE
 
-    def predict(self, ops):
+    def estimate_fused(self, ops):
         seconds = sum(map(_seconds, ops)) * (0.8 if len(ops) > 1 else 1.0)
         return Estimate(seconds, 0.9 * seconds, 1.1 * seconds)
 
@@ -186,3 +187,53 @@ def test_operators_of_unknown_kinds_are_costed_or_missing(name):
         assert name in ("table", "transfer", "ensemble", "network ensemble")
     else:
         assert 0 < answer.low <= answer.value <= answer.high < float("inf")
+
+
+#: What a method of this name returns: one thing with its interval, many values, or several arrays of them.
+_RESULTS = {
+    "estimate": {"Estimate"},
+    "estimate_all": {"list[Estimate]"},
+    "estimate_platforms": {"dict[str, Estimate]"},
+    "estimate_": {"Estimate", "Estimate | None", "Cost", "Cost | None"},
+    "predict": {"Array", "NDArray[np.float64]"},
+    "predict_all": {"Array"},
+    "predict_": {
+        f"tuple[{', '.join([array] * count)}]" for array in ("Array", "NDArray[np.float64]") for count in (2, 3)
+    },
+    "measure": {"None"},
+}
+
+
+def _costing_methods():
+    """List the methods of public classes that say what something costs."""
+    found = []
+    for room in (energy, estimators, graphs, kernels):
+        for kind in filter(inspect.isclass, (getattr(room, name) for name in room.__all__)):
+            for name, method in inspect.getmembers(kind, inspect.isfunction):
+                verb = next(
+                    (verb for verb in ("estimate", "predict", "measure") if re.match(f"{verb}(_|$)", name)), None
+                )
+                if verb and method.__module__.startswith("nni_latency."):
+                    found.append(pytest.param(name, verb, method, id=f"{kind.__name__}.{name}"))
+    return found
+
+
+@pytest.mark.parametrize(("name", "verb", "method"), _costing_methods())
+def test_verbs_mean_the_same_everywhere(name, verb, method):
+    assert method.__annotations__["return"] in _RESULTS.get(name, _RESULTS.get(f"{verb}_"))
+    given = [item for item in inspect.signature(method).parameters.values() if item.name != "self"]
+    if name == "predict":
+        assert all(item.default is not item.empty for item in given[1:]), "predict takes rows, and options"
+    if name == "estimate":
+        assert [item.name for item in given] == ["model", "example_inputs"]
+    if name == "measure":
+        assert method.__qualname__ == "MeasuringEstimator.measure"
+
+
+def test_predict_returns_the_values_of_estimates():
+    sizes = [len(row) for row in choices_of(_SPACE).values()]
+    networks = np.random.default_rng(1).integers(sizes, size=(3, len(sizes)))
+    for estimator in (TableEstimator(_table()), _made("transfer")):
+        expected = [estimator.estimate_sample(network).value for network in networks]
+        assert estimator.predict(networks) == pytest.approx(expected)
+        assert estimator.predict(networks[0]) == pytest.approx(expected[0])

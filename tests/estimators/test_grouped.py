@@ -101,12 +101,12 @@ def test_an_unknown_choice_is_named():
 
 def test_choices_that_do_not_go_together_are_refused():
     cost = GroupedCost(0.0, (CostTable(("a",), np.array([1.0, math.nan])),), VALUES)
-    with pytest.raises(InvalidValueError, match="no network of the space"):
+    with pytest.raises(InvalidValueError, match="not a network of the space"):
         cost({"a": 2, "b": "x", "c": (0,)})
     assert cost.range == (1.0, 1.0)
 
 
-def test_an_unreachable_target_is_told():
+def test_an_unreachable_target_is_an_error():
     cost = GroupedCost(1.0, (CostTable(("a",), np.array([1.0, 2.0])),), VALUES)
     cost.check_target(2.0)
     with pytest.raises(UnreachableTargetError, match=r"Found were 2 s to 3 s"):

@@ -30,7 +30,7 @@ class _Costs:
     def __init__(self, known):
         self.known = known
 
-    def predict(self, ops):
+    def estimate_fused(self, ops):
         value = self.known.get("+".join(op.kind for op in ops))
         return None if value is None else Estimate(value, 0.9 * value, 1.2 * value)
 

@@ -57,14 +57,14 @@ def test_unseen_operators_are_predicted_well(predictor):
     known = {op.op_key for op in predictor.ops}
     unseen = [op for op in some_convs(np.random.RandomState(2), 140) if op.op_key not in known]
     assert len(unseen) > 40
-    found = [predictor.predict(op) for op in unseen]
+    found = [predictor.estimate_op(op) for op in unseen]
     errors = [item.value / seconds(op) - 1 for item, op in zip(found, unseen, strict=True)]
     assert np.median(np.abs(errors)) < 0.05
     assert np.mean([item.low <= seconds(op) <= item.high for item, op in zip(found, unseen, strict=True)]) >= 0.85
     assert all(item.low < item.value < item.high for item in found)
 
 
-def test_the_spread_of_members_left_out_is_told(predictor):
+def test_the_spread_of_members_left_out_is_reported(predictor):
     assert set(predictor.spreads) == {"conv2d pointwise", "conv2d dense", "conv2d depthwise"}
     assert sum(count for count, _ in predictor.spreads.values()) == 100
     assert all(0 < spread < 0.1 for _, spread in predictor.spreads.values())
@@ -73,9 +73,9 @@ def test_the_spread_of_members_left_out_is_told(predictor):
 @pytest.mark.parametrize("factor", [4, 16, 64])
 def test_far_away_a_prediction_stays_in_proportion_to_the_work(predictor, factor):
     op = conv(96 * factor, 64 * factor, 28)
-    found = predictor.predict(op)
+    found = predictor.estimate_op(op)
     assert 0.4 < found.value / seconds(op) < 2.5
-    near = predictor.predict(conv(96, 64, 28))
+    near = predictor.estimate_op(conv(96, 64, 28))
     assert found.high / found.low > near.high / near.low
 
 
@@ -84,17 +84,17 @@ def test_few_operators_give_sane_predictions_too(count, seed):
     ops = some_convs(np.random.RandomState(seed), count)
     few = OperatorPredictor(ops, [seconds(op) for op in ops])
     for op in some_convs(np.random.RandomState(seed + 1), 5):
-        found = few.predict(op)
+        found = few.estimate_op(op)
         assert 0 < found.low <= found.value <= found.high < math.inf
         assert 0.02 < found.value / seconds(op) < 50
 
 
 def test_a_kind_that_was_never_seen_is_not_predicted(predictor):
-    assert predictor.predict(OpSpec.of("relu", [(1, 4)])) is None
+    assert predictor.estimate_op(OpSpec.of("relu", [(1, 4)])) is None
     # A family that was not seen, of a kind that was, is: less surely.
     grouped = conv(96, 96, 14, 3, groups=4)
     assert family_of(grouped) == "conv2d grouped"
-    found = predictor.predict(grouped)
+    found = predictor.estimate_op(grouped)
     assert found.high / found.low > 4
 
 
@@ -105,7 +105,7 @@ def test_strange_operators_are_described_by_their_shapes():
     )
     ops = [OpSpec.of("mystery", [(2, 2**k)], mode="up", factor=2.0, sizes=(2, 3)) for k in range(4)]
     strange = OperatorPredictor(ops, [1e-6 * (k + 1) for k in range(4)])
-    known, other = (strange.predict(OpSpec.of("mystery", [(2, 6)], mode=mode)) for mode in ("up", "down"))
+    known, other = (strange.estimate_op(OpSpec.of("mystery", [(2, 6)], mode=mode)) for mode in ("up", "down"))
     assert other.high / other.low > known.high / known.low
 
 

@@ -36,7 +36,7 @@ def test_recovered_differences_lie_in_their_intervals():
 
 def test_recovered_intervals_of_networks_hold_most_measurements():
     networks = draw(300, seed=4)
-    values, low, high = _recovered(100).recovery.intervals(networks, 0.9)
+    values, low, high = _recovered(100).recovery.predict_interval(networks, 0.9)
     measured = latencies_of(COSTS, networks, 0.01, seed=5)
     assert np.mean((low <= measured) & (measured <= high)) > 0.8
     assert (low <= values).all()

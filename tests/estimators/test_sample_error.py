@@ -19,8 +19,8 @@ DERIVED = (Derived(("made",), ("a",), lambda sample: ((sample["a"],),)),)
         ({"a": 1}, MissingEntryError, "The sample has no choice for 'b'."),
         ({"a": 3}, MissingEntryError, "The choice of 'a' must be one of 1, 2. Got 3."),
         ({"a": [1], "b": "x"}, MissingEntryError, "The choice of 'a' must be one of 1, 2. Got [1]."),
-        ({"a": 1, "b": "x"}, InvalidValueError, "The sample is no network of the space: they clash."),
-        ({"a": 1, "b": "x", "made": (3,)}, InvalidValueError, "The sample is no network of the space: they clash."),
+        ({"a": 1, "b": "x"}, InvalidValueError, "The sample is not a network of the space: they clash."),
+        ({"a": 1, "b": "x", "made": (3,)}, InvalidValueError, "The sample is not a network of the space: they clash."),
     ],
 )
 def test_one_sentence_says_what_is_wrong(sample, kind, said):
@@ -31,7 +31,7 @@ def test_one_sentence_says_what_is_wrong(sample, kind, said):
 
 def test_what_was_looked_up_in_vain_is_no_reason():
     error = sample_error({"a": 1, "b": "x"}, CHOICES, KeyError((3,)), DERIVED)
-    assert str(error) == "The sample is no network of the space: its choices do not go together."
+    assert str(error) == "The sample is not a network of the space: its choices do not go together."
 
 
 def test_long_lists_are_cut():

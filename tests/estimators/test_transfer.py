@@ -43,8 +43,8 @@ def test_transfer_predicts_one_network(adapted):
     expected = adapted.predict(NETWORKS[:1])[0]
     sample = {label: choices[place] for (label, choices), place in zip(SPACE.items(), NETWORKS[0], strict=True)}
     assert adapted.predict(NETWORKS[0]) == adapted.predict(NETWORKS[0].tolist()) == adapted.predict(sample) == expected
-    low, high = adapted.predict(sample, return_interval=True)[1:]
-    assert low < expected < high
+    found = adapted.estimate_sample(sample)
+    assert found.low < found.value == expected < found.high
 
 
 @pytest.mark.slow
@@ -58,7 +58,7 @@ def test_transfer_beats_what_few_measurements_say_alone(adapted, learned):
 def test_transfer_intervals_hold_most_measurements(adapted):
     others = draw(300, seed=6)
     measured = latencies_of(NEW, others, 0.005, seed=7)
-    values, low, high = adapted.predict(others, return_interval=True)
+    values, low, high = adapted.predict_interval(others)
     assert (low <= values).all()
     assert (values <= high).all()
     assert np.mean((low <= measured) & (measured <= high)) >= 0.85

@@ -64,7 +64,7 @@ def test_schema_names_every_field(saved):
         (lambda content: content["latencies"].pop(), "it has 5 latencies for 6 measured networks"),
         (lambda content: content["noises"].pop(), "it has 4 noises for 5 devices"),
         (lambda content: content["devices"][0]["coefficients"].pop(), "'device 0' has 23 of 24 coefficients"),
-        (lambda content: content["kin"]["centre"].pop(), "of 5 variances"),
+        (lambda content: content["similar_prior"]["centre"].pop(), "of 5 variances"),
         (lambda content: content["measured"][0].__setitem__(0, 9), "outside the space"),
         (lambda content: content["devices"].clear(), "devices"),
     ],

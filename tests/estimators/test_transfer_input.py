@@ -51,7 +51,7 @@ def test_source_of_another_unit_is_named(factor, words):
 
 
 @pytest.mark.slow
-def test_new_device_of_another_unit_is_told(learned):
+def test_new_device_of_another_unit_is_refused(learned):
     values = latencies_of(costs_of(9), NETWORKS)[:5] * 1e3
     with pytest.raises(InvalidValueError, match=r"'the new device' look 1,000 times too large.*milliseconds"):
         learned.fit(NETWORKS[:5], values)
@@ -112,7 +112,7 @@ def test_space_that_is_none_is_refused():
 
 
 def test_cell_that_is_none_is_refused():
-    with pytest.raises(InvalidValueError, match="Architecture 1 is no cell of NAS-Bench-201"):
+    with pytest.raises(InvalidValueError, match="Architecture 1 is not a cell of NAS-Bench-201"):
         encoding_of("nasbench201").indices(["|none~0|+|none~0|none~1|+|none~0|none~1|none~2|", "|conv~0|"])
 
 

@@ -89,8 +89,8 @@ def test_names_and_order_do_not_matter(predictor: GraphPredictor, random: object
 
 
 def test_operators_never_seen_are_named_and_widen_the_interval(predictor: GraphPredictor) -> None:
-    known = predictor.estimate(network([16, 16]))[FAST.id]
-    strange = predictor.estimate(network([16, 16], activation="strange"))[FAST.id]
+    known = predictor.estimate_platforms(network([16, 16]))[FAST.id]
+    strange = predictor.estimate_platforms(network([16, 16], activation="strange"))[FAST.id]
     assert known.missing == ()
     assert strange.missing == ("operators never learned from: strange",)
     assert strange.high / strange.value > known.high / known.value
@@ -189,7 +189,7 @@ def test_it_is_the_same_from_its_file(predictor: GraphPredictor, tmp_path: Path)
     again = GraphPredictor.load(predictor.save(tmp_path / "graph.safetensors"))
     assert again.get_params() == predictor.get_params()
     assert again.platforms_ == predictor.platforms_
-    assert again.estimate(graphs[0]) == predictor.estimate(graphs[0])
+    assert again.estimate_platforms(graphs[0]) == predictor.estimate_platforms(graphs[0])
     np.testing.assert_array_equal(again.predict(graphs, SLOW), predictor.predict(graphs, SLOW))
     np.testing.assert_array_equal(again.latencies_, predictor.latencies_)
     assert np.nanmin(again.latencies_) == pytest.approx(min(item.latency for item in measured()))

@@ -58,7 +58,7 @@ def test_what_is_written_is_what_is_read(built):
     kernels = [item.kernel for item in predictors.kernels]
     assert read.kernels == predictors.kernels
     assert read.predict(kernels) == pytest.approx(predictors.predict(kernels), rel=1e-4)
-    assert read.estimate(kernels[0]).value == pytest.approx(predictors.predict(kernels[:1])[0], rel=1e-4)
+    assert read.estimate_kernel(kernels[0]).value == pytest.approx(predictors.predict(kernels[:1])[0], rel=1e-4)
     assert read.campaign == predictors.campaign
     assert read.scores() == pytest.approx(predictors.scores(), nan_ok=True) or str(read.scores()) == str(
         predictors.scores()
@@ -69,18 +69,18 @@ def test_what_is_written_is_what_is_read(built):
 def test_costs_are_those_that_an_estimator_asks_for(built):
     costs = PredictedKernels(built[0])
     shape = (1, 64, 28, 28)
-    found = costs.predict([OpSpec.of("add", [shape, shape]), OpSpec.of("relu", [shape])])
+    found = costs.estimate_fused([OpSpec.of("add", [shape, shape]), OpSpec.of("relu", [shape])])
     assert found.value == pytest.approx(built[0].predict([Kernel.of("add_relu", HW=28, CIN=64)])[0])
     assert found.low <= found.value <= found.high
-    assert costs.predict([OpSpec.of("relu", [shape])]) is None
-    assert costs.predict([OpSpec.of("lstm", [(5, 1, 8)])]) is None
-    assert costs.predict([OpSpec.of("add", [(1, 64, 900, 900)] * 2)]) is None
+    assert costs.estimate_fused([OpSpec.of("relu", [shape])]) is None
+    assert costs.estimate_fused([OpSpec.of("lstm", [(5, 1, 8)])]) is None
+    assert costs.estimate_fused([OpSpec.of("add", [(1, 64, 900, 900)] * 2)]) is None
     assert (costs.metric, costs.platform, costs.constant) == ("latency", built[0].platform, 0.0)
 
 
 def test_what_was_not_measured_is_named(built):
     with pytest.raises(MissingEntryError, match=r"No kernel like 'se_block' was measured .*Measure se_block as well"):
-        built[0].estimate(Kernel.of("se_block", HW=7, CIN=64))
+        built[0].estimate_kernel(Kernel.of("se_block", HW=7, CIN=64))
 
 
 def test_an_interrupted_build_ends_like_one_that_was_not(built, tmp_path):

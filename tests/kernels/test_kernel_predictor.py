@@ -56,7 +56,7 @@ def test_a_kind_that_was_not_measured_is_predicted_by_its_relatives(fitted):
 
 def test_intervals_hold_what_is_measured(fitted):
     unseen = _kernels(60, seed=2)
-    costs = [fitted.estimate(kernel) for kernel in unseen]
+    costs = [fitted.estimate_kernel(kernel) for kernel in unseen]
     held = [cost.encloses(seconds) for cost, seconds in zip(costs, _seconds(unseen), strict=True)]
     assert np.mean(held) > 0.8
 

@@ -106,8 +106,8 @@ def test_a_worse_version_does_not_answer(store, networks):
     good = _evolved(store, at_least=1, make=partial(_SMALL, epochs=20))
 
     class _Worse(GraphPredictor):
-        def estimate(self, graph):
-            return {name: item.scaled(100.0) for name, item in super().estimate(graph).items()}
+        def estimate_platforms(self, graph):
+            return {name: item.scaled(100.0) for name, item in super().estimate_platforms(graph).items()}
 
     with store.database.writing() as connection:
         connection.execute(text("UPDATE predictors SET n_networks = 1"))

@@ -89,7 +89,7 @@ def test_expression_of_a_metric_that_is_no_sum_is_what_is_profiled(metric):
 def test_expected_cost_of_what_is_no_sum_is_refused(metric):
     with pytest.raises(
         InvalidValueError,
-        match=rf"^{with_article(metric).capitalize()} is no sum over layers, so it has no expected cost",
+        match=rf"^{with_article(metric).capitalize()} is not a sum over layers, so it has no expected cost",
     ):
         ExpectedCost(AdditiveCost(0.0, {"a": {"x": 1.0, "y": 2.0}}, metric))
 
@@ -98,7 +98,7 @@ def test_search_by_a_metric_that_is_no_sum_is_refused(tmp_path):
     space = seeded(Toy)
     table = LookupTable.from_latencies(space, LATENCIES, metric="activation_memory")
     strategy = FBNet(table, target=3e-3)
-    with pytest.raises(InvalidValueError, match=r"^An activation_memory is no sum over layers"):
+    with pytest.raises(InvalidValueError, match=r"^An activation_memory is not a sum over layers"):
         strategy.mutate_model(space)
         strategy.configure_oneshot_module(evaluator_for(1, tmp_path).module)
 

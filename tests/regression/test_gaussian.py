@@ -85,7 +85,7 @@ def test_the_slope_of_a_likelihood_is_that_of_differences(points, targets):
     assert (Posterior(covariance, targets).slope * change).sum() == pytest.approx(difference, rel=1e-5)
 
 
-def test_parts_are_told_from_their_sums():
+def test_parts_are_found_from_their_sums():
     """Forty sums of three of eight values, with little noise, determine each of the values."""
     generator = np.random.default_rng(3)
     values = generator.normal(size=8)

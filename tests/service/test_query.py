@@ -292,6 +292,6 @@ def test_a_kernel_is_answered_by_what_has_learned_kernels(store):
     query, kernel = LatencyQuery(store, predictors={"mine": predictors}), Kernel.of("relu_block", HW=8, CIN=30)
     answer = query.ask(kernel, HERE.id, measure="never")
     assert (answer.source, answer.predictor) == ("prediction", "mine")
-    assert answer.value == pytest.approx(predictors.estimate(kernel).value)
+    assert answer.value == pytest.approx(predictors.estimate_kernel(kernel).value)
     asked = Question.of(kernel)
     assert query.predict(replace(asked, kind="network"), HERE.id) is None

@@ -188,10 +188,10 @@ class ActsEstimator(RegressorMixin, BaseEstimator, LayerEstimator):
         return self
 
     def _draw_folds(self, workloads: Workloads, groups: Sequence[object] | None) -> list[NDArray[np.intp]]:
-        alike = list(range(len(workloads))) if groups is None else list(groups)
-        if len(alike) != len(workloads) or len(set(alike)) < 2:
+        labels = list(range(len(workloads))) if groups is None else list(groups)
+        if len(labels) != len(workloads) or len(set(labels)) < 2:
             raise InvalidValueError("The 'groups' of ActsEstimator must be one for each point, at least two different.")
-        return draw_folds(alike, self.n_folds, self.random_state, workloads.mixtures())
+        return draw_folds(labels, self.n_folds, self.random_state, workloads.mixtures())
 
     def _take_line(self, line: ActsLine) -> None:
         """Take over the formula, with a name for each of its numbers."""
@@ -226,19 +226,16 @@ class ActsEstimator(RegressorMixin, BaseEstimator, LayerEstimator):
     def estimate(self, model: Any, example_inputs: Any = None) -> Estimate:
         """Estimate the latency of a whole network, a module or the path of an ONNX file, as one workload.
 
-        What is in it and not counted, because its kind has no feature function, is listed in `Estimate.missing`.
+        What is in it and not counted, because its kind has no feature function, is listed in `Estimate.missing`. A
+        file needs `example_inputs` only where it leaves the sizes of its inputs open.
         """
         if isinstance(model, (str, Path)):
-            return self.estimate_onnx(model)
+            return self.estimate_block([item.op for item in read_onnx(model, example_inputs=example_inputs).operators])
         if example_inputs is None:
             raise InvalidValueError(
                 "ActsEstimator.estimate needs 'example_inputs': latencies depend on the shapes. Got None."
             )
         return self.estimate_block([op for _, op in capture_operators(model, example_inputs, by="graph")])
-
-    def estimate_onnx(self, path: str | Path, batch_size: int | None = None) -> Estimate:
-        """Estimate the latency of a whole network in an ONNX file; see `nni_latency.operators.read_onnx`."""
-        return self.estimate_block([item.op for item in read_onnx(path, batch_size).operators])
 
     def estimate_op(self, op: OpSpec) -> Estimate:
         """Estimate what one operator or block adds to a network.
@@ -267,7 +264,7 @@ class ActsEstimator(RegressorMixin, BaseEstimator, LayerEstimator):
         return self._as_estimate(max(whole.value, 1e-9), whole.missing)
 
     def _estimate_ops(self, ops: list[OpSpec]) -> list[Estimate]:
-        """Take a network apart: where its operators are costed, each by itself; else its latency, shared out."""
+        """Take a network apart: where its operators are costed, one by one; else its latency, shared out."""
         if not ops:
             return []
         parts = [self.estimate_op(op) for op in ops]
@@ -365,7 +362,7 @@ def check_points(workloads: Workloads, y: ArrayLike) -> NDArray[np.float64]:
         raise InvalidValueError(
             f"ActsEstimator needs at least {FEWEST_POINTS} points to fit. Got {len(seconds)}: measure more blocks."
         )
-    if _all_alike(workloads):
+    if _is_one_block(workloads):
         raise InvalidValueError(
             f"All {number_of(len(seconds), 'point')} are of one block: what they compute differs by a common factor "
             "at most, and nothing can be learned about others. Measure blocks of several kinds, channels and sizes."
@@ -396,7 +393,7 @@ def one_platform(platforms: Platform | Sequence[Platform] | None, count: int) ->
     return first
 
 
-def _all_alike(workloads: Workloads) -> bool:
+def _is_one_block(workloads: Workloads) -> bool:
     """Say whether what the workloads do is the same but for a common factor."""
     if workloads.operators:
         # Outputs, inputs and FLOPs; parameters are the same at every batch size.

@@ -177,7 +177,7 @@ def fit_costs(workloads: Workloads, seconds: NDArray[np.float64]) -> GroupCosts:
     member = np.array([[piece.group == name for piece in workloads.work] for name in names])
     # Amounts by workload and group, over the measured time: of shape (n, n_groups, n_amounts).
     blocks = np.stack([workloads.counts[:, mask] @ amounts[mask] for mask in member], axis=1) / seconds[:, None, None]
-    # The beginning of a workload is no operator, and has a cost of its own from the start.
+    # The beginning of a workload is not an operator, and has a separate cost from the start.
     begins = np.array([name == START for name in names])
     shared, start = _solve_shared(blocks, begins)
     prior = np.where(begins[:, None], start, shared)

@@ -49,7 +49,7 @@ class Work:
     amounts : tuple of float
         How much of everything in `AMOUNTS`.
     traits : tuple of float
-        Logarithms by which pieces of work are alike or not.
+        Logarithms by which pieces of work are similar or not.
     """
 
     group: str
@@ -174,7 +174,7 @@ class Workloads:
         return [frozenset(groups[row > 0].tolist()) for row in self.counts]
 
     def varied(self) -> bool:
-        """Whether some workloads have more pieces than others, so that their beginning can be told from the pieces."""
+        """Whether some workloads have more pieces than others, so that their beginning can be found besides."""
         pieces = self.counts.sum(axis=1)
         return self.operators and bool(pieces.max() > pieces.min())
 

@@ -200,7 +200,7 @@ def error_quantiles(
 
 
 def pooled(errors: list[NDArray[np.float64]]) -> NDArray[np.float64]:
-    """Return quantiles of the errors of all devices together, each device counting alike."""
+    """Return quantiles of the errors of all devices together, each device counting the same."""
     return np.quantile(np.concatenate(errors), np.linspace(0, 1, _LEVELS))
 
 

@@ -65,8 +65,8 @@ class TransferDocument(StrictDocument):
     platform: PlatformDocument
     space: _Space
     devices: Annotated[tuple[KnownDevice, ...], Field(min_length=1)]
-    kin: Expectation
-    stranger: Expectation
+    similar_prior: Expectation
+    novel_prior: Expectation
     noises: tuple[PositiveFloat, ...]
     errors: Annotated[list[float], Field(min_length=2)]
     measured: list[list[int]]
@@ -110,8 +110,8 @@ def write_transfer(path: Path, state: State) -> Path:
         "platform": platform.as_dict(),
         "space": _space_content(population.encoding),
         "devices": list(map(plain, population.devices)),
-        "kin": plain(population.similar_prior),
-        "stranger": plain(population.novel_prior),
+        "similar_prior": plain(population.similar_prior),
+        "novel_prior": plain(population.novel_prior),
         "noises": list(population.noises),
         "errors": state.errors.tolist(),
         "measured": state.measured.tolist(),
@@ -139,9 +139,9 @@ def _state(document: TransferDocument) -> State:
                 f"device {device.name!r} has {len(device.coefficients)} of "
                 f"{number_of(len(encoding.centre), 'coefficient')}"
             )
-    for expected in (document.kin, document.stranger):
+    for expected in (document.similar_prior, document.novel_prior):
         _check_expectation(expected, len(encoding.parts) + 3)
-    population = Population(encoding, document.devices, document.kin, document.stranger, document.noises)
+    population = Population(encoding, document.devices, document.similar_prior, document.novel_prior, document.noises)
     if document.measured and len(document.measured[0]) != len(encoding.labels):
         raise FileFormatError(
             f"a measured network has {len(document.measured[0])} of {number_of(len(encoding.labels), 'choice')}"

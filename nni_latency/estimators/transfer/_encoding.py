@@ -253,8 +253,8 @@ class CellEncoding(Encoding):
         names = [plain_name(name) for name, _ in terms]
         if [node for _, node in terms] != [start for start, _ in _CELL_EDGES] or not set(names) <= set(_CELL_OPERATORS):
             raise InvalidValueError(
-                f"Architecture {row} is no cell of NAS-Bench-201: expected '|op~0|+|op~0|op~1|+|op~0|op~1|op~2|' with "
-                f"the operators {', '.join(_CELL_OPERATORS)}. Got {text[:80]!r}."
+                f"Architecture {row} is not a cell of NAS-Bench-201: expected '|op~0|+|op~0|op~1|+|op~0|op~1|op~2|' "
+                f"with the operators {', '.join(_CELL_OPERATORS)}. Got {text[:80]!r}."
             )
         return [
             list(order).index(_CELL_OPERATORS.index(name))
@@ -391,7 +391,7 @@ class LayerEncoding(Encoding):
     """Networks whose cost is a sum over layers: one feature for every candidate of every layer.
 
     Candidates cost alike where their operators do the same amount of something, are of similar size in all respects,
-    or have the same name; and each has a cost of its own. Identities cost alike in no respect but the name.
+    or have the same name; and each has a separate cost. Identities are similar only in their name.
 
     Parameters
     ----------

@@ -98,7 +98,7 @@ def check_unit(name: str, value: float, usual: float, whose: str) -> None:
     )
 
 
-def check_alike(tables: Mapping[str, LookupTable], metric: str) -> None:
+def check_same_space(tables: Mapping[str, LookupTable], metric: str) -> None:
     """Raise `MismatchError` if tables are of different spaces or input shapes, or hold another metric."""
     first_name, first = next(iter(tables.items()))
     for name, table in tables.items():
@@ -176,7 +176,7 @@ def read_columns(path: str | Path) -> CsvColumns:
         with source.open(newline="", encoding="utf-8-sig") as file:
             rows = [row for row in csv.reader(file) if row]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        reason = getattr(error, "strerror", None) or "it is no CSV text"
+        reason = getattr(error, "strerror", None) or "it is not CSV text"
         raise InvalidValueError(f"Cannot read {str(source)!r}: {reason}.") from error
     if len(rows) < 2:
         raise InvalidValueError(
@@ -253,7 +253,7 @@ def latencies_of(
     Raises
     ------
     InvalidValueError
-        If there is no such column, a cell is no number, or a network is unknown.
+        If there is no such column, a cell is not a number, or a network is unknown.
     """
     unknown = [name for name in devices if name not in content.columns]
     if unknown:

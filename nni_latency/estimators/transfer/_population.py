@@ -60,7 +60,7 @@ class Population:
     """Known devices, and the priors of a new one.
 
     There is a hypothesis for every known device: the new one is like it, up to a factor, a mix of all others and
-    deviations of its own. One more takes the mean of all for the device that it is like, and the last one none at all.
+    further deviations. One more takes the mean of all for the device that it is like, and the last one none at all.
 
     Parameters
     ----------
@@ -283,8 +283,8 @@ def _parts(
     if model is None:
         shared = np.zeros((2, n, n))
     else:
-        alike, mixed = features @ model, features @ coefficients.T
-        shared = np.stack([np.outer(alike, alike), mixed @ mixed.T])
+        similar, mixed = features @ model, features @ coefficients.T
+        shared = np.stack([np.outer(similar, similar), mixed @ mixed.T])
     return np.concatenate([shared, seen(encoding, features)])
 
 
@@ -320,7 +320,7 @@ def choose_networks(
     Returns
     -------
     list of int
-        Their places in the pool, the most telling first.
+        Their places in the pool, the most informative first.
 
     References
     ----------

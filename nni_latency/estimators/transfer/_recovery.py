@@ -22,7 +22,7 @@ from nni_latency.platforms import Platform
 from nni_latency.tables import Entry, LookupTable, TableLayer
 from nni_latency.units import format_percent, number_of
 
-#: Networks below which no table can be told from noise.
+#: Networks below which no table can be distinguished from noise.
 FEWEST = 10
 
 #: Random networks among which the most informative ones are chosen.
@@ -82,7 +82,7 @@ class Recovery:
         widths = iter((NormalDist().inv_cdf((1 + confidence) / 2) * deviations).tolist())
         return {label: {choice: next(widths) for choice in values} for label, values in self.encoding.choices.items()}
 
-    def intervals(
+    def predict_interval(
         self, architectures: Any, confidence: float = 0.95
     ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
         """Return latencies of networks, and the ends of the intervals of measurements of them [s], (n,) each."""
@@ -109,7 +109,7 @@ class Recovery:
         Returns
         -------
         ndarray of int of shape (n_networks, n_layers)
-            Indices of their choices, the most telling first.
+            Indices of their choices, the most informative first.
 
         Raises
         ------
@@ -197,11 +197,11 @@ def table_of(
 ) -> LookupTable:
     """Write a new device as a table, with remarks on what it rests on."""
     odds = sorted(zip(adaptation.probabilities.tolist(), hypotheses, strict=True), reverse=True)
-    alike = ", ".join(f"{name} ({format_percent(share)})" for share, name in odds[:3] if share > 0.01)
+    likely = ", ".join(f"{name} ({format_percent(share)})" for share, name in odds[:3] if share > 0.01)
     remarks = (
         f"Transferred: {number_of(len(measured), 'network')} measured on this device; known devices: "
         f"{', '.join(hypotheses[:-2])}.",
-        f"Most like: {alike}. An entry's 'n_samples' counts the measured networks that hold it; 0 is inferred.",
+        f"Most like: {likely}. An entry's 'n_samples' counts the measured networks that hold it; 0 is inferred.",
         SHARED_OUT,
     )
     costs, unit = adaptation.mean[:-1], adaptation.unit

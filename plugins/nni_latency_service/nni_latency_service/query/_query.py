@@ -248,10 +248,10 @@ def _platforms_of(predictor: Predictor) -> tuple[Platform, ...]:
 def _estimate(predictor: Predictor, question: Question, platform: str) -> Estimate | None:
     """Ask a predictor in the form that it takes."""
     if isinstance(predictor, KernelPredictors):
-        return Estimate.of(predictor.estimate(Kernel.parse(question.key))) if question.kind == "kernel" else None
+        return Estimate.of(predictor.estimate_kernel(Kernel.parse(question.key))) if question.kind == "kernel" else None
     if isinstance(predictor, GraphPredictor):
         assert question.graph is not None, question
-        return predictor.estimate(question.graph)[platform]
+        return predictor.estimate_platforms(question.graph)[platform]
     if not isinstance(predictor, Estimator) or predictor.metric != "latency":
         return None
     if isinstance(question.source, OpSpec):
