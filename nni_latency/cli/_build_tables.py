@@ -52,14 +52,20 @@ class TableOptions:
         metavar=ESTIMATOR,
     )
     networks: int | None = option(
-        "Number of networks to measure, for a space without a measure plan.  [default: 30]", type=click.IntRange(1)
+        "Number of networks to measure, for a space without a measure plan.  [default: 30]",
+        type=click.IntRange(1),
+        rare=True,
     )
     samples: int | None = option(
         "With --from: measure this many networks, such as 10, and make a table of this device from those of others.",
         type=click.IntRange(3),
     )
-    save: Path | None = output_option("With --from and --samples, also write the fitted estimator to this file.")
-    seed: int = option("Random seed for the choice and order of networks.", type=click.IntRange(0), default=0)
+    save: Path | None = output_option(
+        "With --from and --samples, also write the fitted estimator to this file.", rare=True
+    )
+    seed: int = option(
+        "Random seed for the choice and order of networks.", type=click.IntRange(0), default=0, rare=True
+    )
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,9 @@ class _GenerateOptions:
 
     family: tuple[str, ...] = names_option("Family, or all; repeat for several.", "--family", default=("all",))
     per_family: int = option("Networks of each family.", type=click.IntRange(1), default=10)
-    seed: int = option("Seed of the first network; 0 is the published one.", type=click.IntRange(0), default=1)
+    seed: int = option(
+        "Seed of the first network; 0 is the published one.", type=click.IntRange(0), default=1, rare=True
+    )
     batch_size: int = option("Inputs of a run.", type=click.IntRange(1), default=1)
     out: Path = option("Folder of the ONNX files.", "-o", "--out", type=_FOLDER, default=Path("onnx"))
 

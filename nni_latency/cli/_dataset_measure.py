@@ -42,10 +42,11 @@ class _NetworkOptions:
         "several.  [default: all, where no file is given]",
         "--family",
         metavar="NAME[:N]",
+        rare=True,
     )
     per_family: int = option("Networks of each family.", type=click.IntRange(1), default=20)
     seed: int = option(
-        "Seed of the first network of a family; 0 is the published one.", type=click.IntRange(0), default=0
+        "Seed of the first network of a family; 0 is the published one.", type=click.IntRange(0), default=0, rare=True
     )
     batch_sizes: tuple[int, ...] = option(
         "Inputs of a run; several, such as 1,8, are measured one after another.",
@@ -66,7 +67,7 @@ class _PlatformsOptions:
         metavar="NAME[:PRECISION]",
     )
     device: str = option("Device: cpu, cuda or cuda:N.", default="cpu")
-    threads: int = option("Number of CPU threads.", type=click.IntRange(1), default=1)
+    threads: int = option("Number of CPU threads.", type=click.IntRange(1), default=1, rare=True)
 
     def make(self, where: RemoteOptions) -> list[runtimes.Runtime]:
         """Make the runtimes, all of them before anything is measured."""

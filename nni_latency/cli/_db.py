@@ -54,6 +54,7 @@ class _DatabaseOptions:
     database: str | None = option(
         f"A SQLite file or the URL of a server.  [default: {database.DATABASE_VARIABLE}, or that of your data folder]",
         metavar="URL|FILE",
+        rare=True,
     )
 
 

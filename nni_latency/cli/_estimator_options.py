@@ -44,7 +44,7 @@ class EstimatorOptions:
         required=True,
         metavar=ESTIMATOR,
     )
-    missing: Literal["error", "nearest", "predict"] | None = missing_option()
+    missing: Literal["error", "nearest", "predict"] | None = missing_option(rare=True)
     device: str | None = option("Require an estimator for this device of this machine, such as cpu or cuda.")
 
     def load(self) -> estimators.Estimator:

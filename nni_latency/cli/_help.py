@@ -9,27 +9,6 @@ import click
 
 _META = "nni_latency.help_all"
 
-#: Fields whose options only ``--help-all`` lists: most people need them never.
-RARE = frozenset(
-    {
-        *("runtime_options", "seed"),
-        *(
-            "protocol_fields",
-            "sampling_fields",
-            "fresh",
-            "database",
-            "remote",
-            "prior",
-            "held_out",
-            "jobs",
-        ),
-        *("requirements", "normalise", "missing", "save", "networks", "plot", "timeout", "epochs", "members", "probes"),
-        *("name", "at_least", "show", "take", "check_unit", "strict", "invalid", "source_devices", "target_device"),
-        *("data_folder", "fill", "final_epochs", "train_batch_size", "learning_rate", "arc_learning_rate", "weight"),
-        *("trees", "folds", "jobs", "save_points", "tests", "families", "second_estimator", "threads", "meter"),
-    }
-)
-
 #: With so few options, all are listed.
 _FEW = 12
 

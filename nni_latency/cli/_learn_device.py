@@ -33,15 +33,15 @@ class _ActsOptions:
         "A refined fit by operator, or the published formula.", default="refined"
     )
     tests: tuple[Path, ...] = option(
-        "Points held out from the fit, to score it on; repeat for several files.", "--test", multiple=True
+        "Points held out from the fit, to score it on; repeat for several files.", "--test", multiple=True, rare=True
     )
     save_points: Path | None = output_option(
-        "File of the measured points.  [default: points.<platform>.json]", "--points"
+        "File of the measured points.  [default: points.<platform>.json]", "--points", rare=True
     )
     plot: Path | None = output_option(
-        "PNG file of the fit and its residuals; with --test, of predicted against measured latency."
+        "PNG file of the fit and its residuals; with --test, of predicted against measured latency.", rare=True
     )
-    seed: int = option("Random seed for the order of the points.", type=click.IntRange(0), default=0)
+    seed: int = option("Random seed for the order of the points.", type=click.IntRange(0), default=0, rare=True)
 
 
 @click.command("device", cls=ReportingCommand)

@@ -40,9 +40,11 @@ _LINES = {
 class _EnergyOptions:
     """How a portable model is fitted."""
 
-    trees: int = option("Trees of a forest.", type=click.IntRange(1), default=150)
-    folds: int = option("Parts into which the operators of one device are divided.", type=click.IntRange(2), default=5)
-    seed: int = option("Random seed.", type=click.IntRange(0), default=0)
+    trees: int = option("Trees of a forest.", type=click.IntRange(1), default=150, rare=True)
+    folds: int = option(
+        "Parts into which the operators of one device are divided.", type=click.IntRange(2), default=5, rare=True
+    )
+    seed: int = option("Random seed.", type=click.IntRange(0), default=0, rare=True)
 
 
 @dataclass(frozen=True)

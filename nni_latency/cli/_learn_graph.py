@@ -40,17 +40,19 @@ class VersionOptions:
         "Where records are and versions are kept.  [default: the user's own database]",
         metavar="URL|FILE",
         envvar=database.DATABASE_VARIABLE,
+        rare=True,
     )
     name: str = option(
         "Name of the predictor of networks; those of kernels are NAME:PLATFORM, and one of them can be named alone.",
         default="evolving",
+        rare=True,
     )
-    at_least: int = option("Latencies that must be new.", type=click.IntRange(1), default=20)
-    show: bool = option("List the versions instead of learning.", "--list", default=False, is_flag=True)
+    at_least: int = option("Latencies that must be new.", type=click.IntRange(1), default=20, rare=True)
+    show: bool = option("List the versions instead of learning.", "--list", default=False, is_flag=True, rare=True)
     take: int | None = option(
-        "Let this version answer instead of learning, an older one for instance.", metavar="NUMBER"
+        "Let this version answer instead of learning, an older one for instance.", metavar="NUMBER", rare=True
     )
-    plot: Path | None = output_option("PNG file of the errors of all versions against records and time.")
+    plot: Path | None = output_option("PNG file of the errors of all versions against records and time.", rare=True)
 
 
 def learn_versions(asked: VersionOptions, out: Path | None, where: FitRemoteOptions, epochs: int) -> None:
@@ -185,11 +187,11 @@ class _GraphOptions:
         "--from", metavar="FILE",
     )  # fmt: skip
     platform: str | None = option("Platform to learn.  [default: all of the data]", metavar="DEVICE|ID")
-    epochs: int = option("Times that every network is seen at most.", type=click.IntRange(1), default=40)
-    members: int = option("Graph networks that are averaged.", type=click.IntRange(1), default=3)
-    seed: int = option("Random seed.", type=click.IntRange(0), default=0)
+    epochs: int = option("Times that every network is seen at most.", type=click.IntRange(1), default=40, rare=True)
+    members: int = option("Graph networks that are averaged.", type=click.IntRange(1), default=3, rare=True)
+    seed: int = option("Random seed.", type=click.IntRange(0), default=0, rare=True)
     jobs: int | None = option(
-        "Processes of this machine that learn side by side.  [default: 1]", type=click.IntRange(1)
+        "Processes of this machine that learn side by side.  [default: 1]", type=click.IntRange(1), rare=True
     )
 
 

@@ -100,13 +100,16 @@ class NetworkKernelOptions:
         type=click.Path(path_type=Path),
     )
     platform: str | None = option("Platform of the data set to learn.  [default: the only one]", metavar="NAME|ID")
-    families: tuple[str, ...] = names_option("Family to learn from; repeat for several.  [default: all]", "--family")
+    families: tuple[str, ...] = names_option(
+        "Family to learn from; repeat for several.  [default: all]", "--family", rare=True
+    )
     held_out: int = option(
         "Keep one network of the data set in so many to hold the predictors to; 0 for none.",
         type=click.IntRange(0),
         default=10,
+        rare=True,
     )
-    jobs: int = option("Groups of kernels that are learned side by side.", type=click.IntRange(1), default=1)
+    jobs: int = option("Groups of kernels that are learned side by side.", type=click.IntRange(1), default=1, rare=True)
 
 
 def learn_network_kernels(asked: NetworkKernelOptions, output: OutputOptions) -> tuple[kernels.KernelPredictors, Path]:
@@ -181,17 +184,23 @@ class _KernelOptions:
         "--sampling",
         type=ASSIGNMENT,
         multiple=True,
+        rare=True,
     )
-    prior: Path | None = option("JSON file of configurations in known networks.  [default: the one that ships]")
-    seed: int = option("Random seed for the configurations and their order.", type=click.IntRange(0), default=0)
+    prior: Path | None = option(
+        "JSON file of configurations in known networks.  [default: the one that ships]", rare=True
+    )
+    seed: int = option(
+        "Random seed for the configurations and their order.", type=click.IntRange(0), default=0, rare=True
+    )
     requirements: tuple[validation.Requirement, ...] = option(
         "End early once the score reaches this limit, such as within10=0.9, and exit with code 1 if it never does; "
         "repeat for several.",
         "--require",
         type=parsed("score=limit", lambda text: validation.Requirement.parse(text)),
         multiple=True,
+        rare=True,
     )
-    plot: Path | None = output_option("PNG file of predicted against measured latency, by group of kernels.")
+    plot: Path | None = output_option("PNG file of predicted against measured latency, by group of kernels.", rare=True)
 
     def sampling(self) -> kernels.Sampling:
         """Return them as the library takes them."""
@@ -214,6 +223,7 @@ class _FusionOptions:
         "those such as conv2d+relu,linear+gelu.",
         "--fusion",
         metavar="all|SEQUENCES",
+        rare=True,
     )
 
 

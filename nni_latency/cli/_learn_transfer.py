@@ -35,11 +35,11 @@ class _FileOptions:
         "--measured",
     )
     source_devices: tuple[str, ...] = names_option(
-        "Series of --from to use; repeat for several.  [default: all]", "--source-device"
+        "Series of --from to use; repeat for several.  [default: all]", "--source-device", rare=True
     )
-    target_device: str | None = option("Series of --measured to use, if it has several.", metavar="NAME")
+    target_device: str | None = option("Series of --measured to use, if it has several.", metavar="NAME", rare=True)
     unit: str = option("Unit of the latencies in all files.", type=click.Choice(list(transfer.UNITS)), default="ms")
-    check_unit: bool = option("Refuse series that seem to have another unit, or accept them.", default=True)
+    check_unit: bool = option("Refuse series that seem to have another unit, or accept them.", default=True, rare=True)
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class _FitOptions:
 
     samples: int = option("Number of networks to measure in all.", type=click.IntRange(3), default=10)
     platform: str | None = option("The new device, to be recorded in its table.", metavar="DEVICE|ID")
-    seed: int = option("Random seed for the choice of networks.", type=click.IntRange(0), default=0)
+    seed: int = option("Random seed for the choice of networks.", type=click.IntRange(0), default=0, rare=True)
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class _ResultOptions:
         "CSV file of the predictions, or of the networks to measure.", "-o", "--out", required=True
     )
     table: Path | None = output_option("Also write the lookup table of the new device to this file.")
-    save: Path | None = output_option("Also write the fitted estimator to this file.")
+    save: Path | None = output_option("Also write the fitted estimator to this file.", rare=True)
 
     @property
     def paths(self) -> list[Path]:

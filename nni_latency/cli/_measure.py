@@ -37,7 +37,7 @@ class _MeasureOptions:
         f"Number of layers to list, by module or graph.  [default: {ROWS}; as JSON or CSV all, in order]",
         type=click.IntRange(1),
     )
-    database: str | None = database_option()
+    database: str | None = database_option(rare=True)
 
 
 @click.command("measure", cls=ReportingCommand)

@@ -59,9 +59,9 @@ class PlatformOptions:
 
     device: str = _device_option()
     runtime: str = option("Runtime that executes the networks.", default="torch")
-    runtime_options: tuple[tuple[str, Any], ...] = _runtime_options()
+    runtime_options: tuple[tuple[str, Any], ...] = _runtime_options(rare=True)
     precision: str = option("Numeric precision.", type=click.Choice(PRECISIONS), default="fp32")
-    threads: int = option("Number of CPU threads.", type=click.IntRange(1), default=1)
+    threads: int = option("Number of CPU threads.", type=click.IntRange(1), default=1, rare=True)
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class DeviceOptions:
     """Where something is measured, if runtime, precision and threads are those of a table."""
 
     device: str = _device_option()
-    runtime_options: tuple[tuple[str, Any], ...] = _runtime_options()
+    runtime_options: tuple[tuple[str, Any], ...] = _runtime_options(rare=True)
 
     def of(self, platform: Platform) -> PlatformOptions:
         """Return the options with runtime, precision and threads of a platform."""
@@ -110,7 +110,7 @@ class ProtocolOptions:
     budget: float | None = option(
         "Maximum time spent measuring, such as 30s or 5min. Starting and loading come on top.", type=DURATION
     )
-    protocol_fields: tuple[tuple[str, Any], ...] = protocol_option()
+    protocol_fields: tuple[tuple[str, Any], ...] = protocol_option(rare=True)
 
     def of(self, usual: measurement.Protocol, threads: int, seed: int = 0) -> measurement.Protocol:
         """Return the usual protocol of a command with what the options change.
@@ -131,8 +131,8 @@ class ProtocolOptions:
 class StoreOptions:
     """Where measurements are kept, and what those of earlier runs are good for."""
 
-    fresh: bool = option("Measure again what the database already holds.", default=False)
-    database: str | None = database_option()
+    fresh: bool = option("Measure again what the database already holds.", default=False, rare=True)
+    database: str | None = database_option(rare=True)
 
 
 @dataclass(frozen=True)
@@ -143,6 +143,7 @@ class MeterOptions:
         "Meter of energy: rapl, nvml, zeus, csv:FILE, http:URL, constant:WATTS or that of a plugin.  "
         "[default: nvml or rapl, by the device, where energy or power is asked for]",
         metavar="NAME[:ARGUMENT]",
+        rare=True,
     )
 
     def meters(self, metric: str, device: str) -> tuple[measurement.Meter, ...]:

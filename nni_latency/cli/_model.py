@@ -27,7 +27,9 @@ _DRAWN = 2**24
 class UserCodeOptions:
     """What the code of a network may do."""
 
-    timeout: float = option("Time limit for making a network of your own and tracing it.", type=DURATION, default="60s")
+    timeout: float = option(
+        "Time limit for making a network of your own and tracing it.", type=DURATION, default="60s", rare=True
+    )
 
 
 inputs_option = partial(

@@ -62,7 +62,9 @@ class NetworkOptions:
     kwargs: dict[str, Any] | None = option(
         "Arguments of the class, function or space as a JSON object.", type=JSON_OBJECT
     )
-    timeout: float = option("Time limit for making a network of your own and tracing it.", type=DURATION, default="60s")
+    timeout: float = option(
+        "Time limit for making a network of your own and tracing it.", type=DURATION, default="60s", rare=True
+    )
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin, g
 import click
 from click.core import ParameterSource
 
-from nni_latency.cli._help import RARE, Option
+from nni_latency.cli._help import Option
 from nni_latency.cli._outputs import OutputFile, outputs
 from nni_latency.errors import InvalidValueError, LatencyError, UnknownNameError
 from nni_latency.units import parse_duration, parse_quantity, whole_number
@@ -27,7 +27,7 @@ Value = TypeVar("Value")
 Record = TypeVar("Record", bound="DataclassInstance")
 
 
-def option(text: str, *flags: str, **attributes: Any) -> Any:
+def option(text: str, *flags: str, rare: bool = False, **attributes: Any) -> Any:
     """Make a field of a group.
 
     Parameters
@@ -37,11 +37,13 @@ def option(text: str, *flags: str, **attributes: Any) -> Any:
     flags : str
         Flags of the option, such as ``--top``. By default one flag with the name of the field, and
         ``-o`` besides ``--out``.
+    rare : bool, default=False
+        Whether only ``--help-all`` lists it, because most people never need it.
     attributes
         Attributes of `click.option`. By default the type follows from the annotation of the field; a bool that is
         True by default has a flag ``--no-NAME`` too.
     """
-    return dataclasses.field(metadata={"flags": flags, "attributes": {"help": text, **attributes}})
+    return dataclasses.field(metadata={"flags": flags, "rare": rare, "attributes": {"help": text, **attributes}})
 
 
 def output_option(text: str, *flags: str, **attributes: Any) -> Any:
@@ -119,7 +121,7 @@ def _declare(item: dataclasses.Field[Any], hint: Any, changes: Mapping[str, Any]
         attributes["type"] = click.Path(path_type=Path) if kind is Path else kind
     attributes.setdefault("show_default", default not in (None, "") and default is not False)
     flags = item.metadata["flags"] or [*(["-o"] if item.name == "out" else []), f"--{flag}"]
-    return click.option(*flags, item.name, cls=Option, section=section, is_rare=item.name in RARE, **attributes)
+    return click.option(*flags, item.name, cls=Option, section=section, is_rare=item.metadata["rare"], **attributes)
 
 
 def with_fields(record: Record, given: Iterable[tuple[str, Any]], what: str, *, fixed: Container[str] = ()) -> Record:

@@ -228,7 +228,7 @@ class _ReportOptions:
         "Report on this profile instead of measuring; repeat for several platforms.", "--from", multiple=True
     )
     by: By = option("What a row of the report on operators is.", default="kind")
-    plot: Path | None = output_option("PNG file of the shares of kinds, and of the sums of operators.")
+    plot: Path | None = output_option("PNG file of the shares of kinds, and of the sums of operators.", rare=True)
 
 
 @click.command("profile", cls=ReportingCommand)

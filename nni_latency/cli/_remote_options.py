@@ -38,6 +38,7 @@ class RemoteOptions:
         "that is named.",
         metavar="NAME:ADDRESS[#PLATFORM]",
         envvar=REMOTE_VARIABLE,
+        rare=True,
     )
 
     def runtime(self, options: PlatformOptions) -> runtimes.Runtime:
@@ -101,7 +102,7 @@ class FitRemoteOptions:
 
     # Not by the variable that names the machines for measuring: they may have none that fits.
     remote: str | None = option(
-        "Fit on other machines, such as farm:tcp://HOST:8786, instead of this one.", metavar="NAME:ADDRESS"
+        "Fit on other machines, such as farm:tcp://HOST:8786, instead of this one.", metavar="NAME:ADDRESS", rare=True
     )
 
     def fitting(self) -> contextlib.AbstractContextManager[None]:

@@ -58,11 +58,13 @@ class ParetoOptions:
 
     plot: Path | None = output_option(
         "PNG file of the Pareto front: accuracy against cost of what was tried or, with --second-estimator and for a "
-        "weighted sum, one cost against the other."
+        "weighted sum, one cost against the other.",
+        rare=True,
     )
     second_estimator: str | None = option(
         "Estimator of another cost, such as energy, for --plot: random networks of the space, and the one found.",
         metavar=ESTIMATOR,
+        rare=True,
     )
     samples: int = option("Random networks that are drawn by their two costs.", type=click.IntRange(2), default=200)
 

@@ -47,7 +47,7 @@ class SearchOptions:
     margin: float = option(
         "Share of the target kept free for the error of the estimate.", type=click.FloatRange(0, 0.5), default=0.05
     )
-    fill: float | None = option("Minimum share of the target, less its margin, to be used, such as 0.95.")
+    fill: float | None = option("Minimum share of the target, less its margin, to be used, such as 0.95.", rare=True)
     strategy: str | None = option(
         "Search strategy.  [default: the first of fbnet, enas and evolution that can search the space]",
         type=click.Choice(nas.STRATEGIES),
@@ -60,19 +60,23 @@ class SearchOptions:
     batch_size: int | None = option(
         "Images per run on the device.  [default: the table's; a different value is an error]", type=click.IntRange(1)
     )
-    data_folder: Path = option("Folder where cifar10 is kept.", default=Path("data"))
-    epochs: int = option("Epochs of the search; of every trial of a strategy with trials.", default=_SETTINGS.epochs)
-    trials: int = option("Number of trials of evolution and random.", type=click.IntRange(1), default=20)
-    final_epochs: int = option("Epochs of the final training.", default=_SETTINGS.final_epochs)
-    train_batch_size: int = option("Images per training step.", default=_SETTINGS.batch_size)
-    learning_rate: float = option("Learning rate of the weights (Adam).", default=_SETTINGS.learning_rate)
-    arc_learning_rate: float = option(
-        "Learning rate of the architecture parameters, or of the controller (Adam).", default=0.05
+    data_folder: Path = option("Folder where cifar10 is kept.", default=Path("data"), rare=True)
+    epochs: int = option(
+        "Epochs of the search; of every trial of a strategy with trials.", default=_SETTINGS.epochs, rare=True
     )
-    weight: float = option("Weight of the latency in the loss.", default=1.0)
+    trials: int = option("Number of trials of evolution and random.", type=click.IntRange(1), default=20)
+    final_epochs: int = option("Epochs of the final training.", default=_SETTINGS.final_epochs, rare=True)
+    train_batch_size: int = option("Images per training step.", default=_SETTINGS.batch_size, rare=True)
+    learning_rate: float = option("Learning rate of the weights (Adam).", default=_SETTINGS.learning_rate, rare=True)
+    arc_learning_rate: float = option(
+        "Learning rate of the architecture parameters, or of the controller (Adam).", default=0.05, rare=True
+    )
+    weight: float = option("Weight of the latency in the loss.", default=1.0, rare=True)
     measure: bool = option("Measure the network found.", default=True)
-    threads: int = option("Threads used for training; small images gain little from more.", default=_SETTINGS.threads)
-    seed: int = option("Random seed.", default=0)
+    threads: int = option(
+        "Threads used for training; small images gain little from more.", default=_SETTINGS.threads, rare=True
+    )
+    seed: int = option("Random seed.", default=0, rare=True)
     out: Path = option("Folder of the results.", "-o", "--out", type=FOLDER, default=Path("search"))
 
     @property

@@ -47,10 +47,10 @@ class _SourceOptions:
     batch_size: int = option("Images per run.", type=click.IntRange(1), default=1)
     choices: str | None = option("Candidates in order, for files that do not name them.", metavar="NAME,...")
     invalid: Literal["error", "leave-out"] = option(
-        "How to treat costs that are not positive numbers.", default="error"
+        "How to treat costs that are not positive numbers.", default="error", rare=True
     )
-    strict: bool = option("Fail if a row belongs to no candidate of the space.", default=False)
-    check_unit: bool = option("Refuse implausible latencies, or accept them.", default=True)
+    strict: bool = option("Fail if a row belongs to no candidate of the space.", default=False, rare=True)
+    check_unit: bool = option("Refuse implausible latencies, or accept them.", default=True, rare=True)
 
 
 @command.command("import", cls=WritingCommand)
@@ -192,6 +192,7 @@ class _RebuildOptions:
         "Where the raw samples are kept.  [default: the user's own database]",
         metavar="URL|FILE",
         envvar="NNI_LATENCY_DATABASE",
+        rare=True,
     )
     space: str | None = option("Model space; required if the table names a class of your own.")
 

@@ -42,21 +42,24 @@ _USUAL = measurement.Protocol(half_width=0.01)
 class _ValidateOptions:
     """Which networks are measured, and what the estimator must reach."""
 
-    networks: int = option("Number of random networks.", type=click.IntRange(0), default=24)
-    seed: int = option("Random seed for the networks.", type=click.IntRange(0), default=0)
+    networks: int = option("Number of random networks.", type=click.IntRange(0), default=24, rare=True)
+    seed: int = option("Random seed for the networks.", type=click.IntRange(0), default=0, rare=True)
     batch_size: int | None = option(
         "Images per run.  [default: the table's; a different value is an error]", type=click.IntRange(1)
     )
-    normalise: bool = option("Correct for a change of machine speed since the table was built.", default=True)
-    missing: Literal["error", "nearest", "predict"] | None = missing_option()
+    normalise: bool = option(
+        "Correct for a change of machine speed since the table was built.", default=True, rare=True
+    )
+    missing: Literal["error", "nearest", "predict"] | None = missing_option(rare=True)
     requirements: tuple[validation.Requirement, ...] = option(
         "Exit with code 1 if the score misses this limit, such as within10=0.95 or mape=0.05; repeat for several.",
         "--require",
         type=parsed("score=limit", validation.Requirement.parse),
         multiple=True,
+        rare=True,
     )
     out: Path | None = output_option("JSON file of the result.  [default: named after the table]", "-o", "--out")
-    plot: Path | None = output_option("PNG file of the plots.  [default: next to the JSON file]")
+    plot: Path | None = output_option("PNG file of the plots.  [default: next to the JSON file]", rare=True)
 
 
 @click.command("validate", cls=ReportingCommand)

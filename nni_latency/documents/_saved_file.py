@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 #: A format where it is JSON, and where it is JSON within JSON, as in the metadata of safetensors.
-_FORMAT = re.compile(r'\\?"format\\?"\s*:\s*\\?"(?P<name>nni_latency\.\w+)\\?"')
+_FORMAT = re.compile(rb'\\?"format\\?"\s*:\s*\\?"(?P<name>nni_latency\.\w+)\\?"')
 
 #: How an archive begins; and where the JSON of a file of tensors begins, after its length.
 _ARCHIVE, _LENGTH = b"PK\x03\x04", 8
@@ -73,10 +73,10 @@ class SavedFile(os.PathLike[str]):
     def kind(self) -> str:
         """The format that the file says it has, even where it is damaged; empty if it says nothing."""
         try:
-            found = _FORMAT.search(self.data.decode(errors="replace"))
+            found = _FORMAT.search(self.data)
         except OSError:
             return ""
-        return found["name"] if found else ""
+        return found["name"].decode() if found else ""
 
     @cached_property
     def _read(self) -> tuple[str, bytes]:

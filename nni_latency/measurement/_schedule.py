@@ -94,6 +94,8 @@ class Schedule(ABC):
         # A process that has less to measure takes longer to start than that is worth.
         worthwhile = max(1, int(protocol.time_budget / LEAST_SHARE))
         self.processes = min(protocol.processes, worthwhile) if isolated else 1
+        #: How many calls every network makes whose calls are timed; one that makes another number fails.
+        self.n_calls: Mapping[str, int] = {}
         self.failures: dict[str, str] = {}
         self.rounds, self.spent, self.next = 0, 0.0, 0
         self.rounds_in: Counter[int] = Counter()
@@ -167,8 +169,15 @@ class Schedule(ABC):
         return self.calls
 
     def validation_error(self, record: Record) -> str:
-        """Say why a visit of a single subject must not be used; empty if it may be."""
-        return ""
+        """Say why a visit must not be used: the network ran otherwise than it was traced; empty if it may be."""
+        expected = self.n_calls.get(record.subjects[0])
+        found = next((len(run) for run in record.parts if expected not in (None, len(run))), None)
+        if found is None:
+            return ""
+        return (
+            f"it made {number_of(found, 'call')} when it ran and {expected} when it was traced: its control flow "
+            "depends on data"
+        )
 
     @property
     def what(self) -> str:
@@ -218,7 +227,7 @@ class NetworkSchedule(Schedule):
         self.networks = {subject.key: subject for subject in (*always, *networks)}
         self._always = {subject.key for subject in always}
         self._wanted = {subject.key for subject in networks}
-        self._n_calls = dict(n_calls or {})
+        self.n_calls = dict(n_calls or {})
         self._divided = divided
         self._samples: dict[str, list[float]] = {}
         self._visits: Counter[str] = Counter()
@@ -287,17 +296,6 @@ class NetworkSchedule(Schedule):
         """Leave a network out."""
         super().fail(failure)
         self._samples.pop(failure.subject, None)
-
-    def validation_error(self, record: Record) -> str:
-        """Say whether a network ran otherwise than it was traced."""
-        expected = self._n_calls.get(record.subjects[0])
-        found = next((len(run) for run in record.parts if expected not in (None, len(run))), None)
-        if found is None:
-            return ""
-        return (
-            f"it made {number_of(found, 'call')} when it ran and {expected} when it was traced: its control flow "
-            "depends on data"
-        )
 
     def _is_done(self, key: str) -> bool:
         """Whether a network is known well enough; worked out once a round."""

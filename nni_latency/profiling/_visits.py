@@ -16,7 +16,6 @@ from nni_latency.errors import InvalidValueError, UnknownNameError
 from nni_latency.measurement import Failure, Protocol, Record, Subject, flush_size
 from nni_latency.operators import OpSpec, TracedOperator, build_operator, given_shapes, work_of
 from nni_latency.profiling._models import ProfiledModel, structure_of
-from nni_latency.units import number_of
 
 #: How an operator is met alone: with one input and its weights in the cache, or in turns with copies of both that
 #: together do not fit.
@@ -64,7 +63,7 @@ class ProfileSchedule(BatchedNetworks):
         required: bool = True,
     ) -> None:
         super().__init__(subjects, protocol, anchors=(), weights=weights, calls=n_calls is not None)
-        self._n_calls = dict(n_calls or {})
+        self.n_calls = dict(n_calls or {})
         self._required = required
 
     def observe(self, records: Sequence[Record]) -> None:
@@ -82,17 +81,6 @@ class ProfileSchedule(BatchedNetworks):
     def sees_calls(self, keys: Sequence[str]) -> bool:
         """Whether calls are timed: in every visit of a network."""
         return self.calls
-
-    def validation_error(self, record: Record) -> str:
-        """Say whether a network ran otherwise than it was traced."""
-        expected = self._n_calls.get(record.subjects[0])
-        found = next((len(run) for run in record.parts if expected not in (None, len(run))), None)
-        if found is None:
-            return ""
-        return (
-            f"it made {number_of(found, 'call')} when it ran and {expected} when it was traced: its control flow "
-            "depends on data"
-        )
 
     def is_done(self, key: str) -> bool:
         """Whether a subject needs no further visit, because it is known or cannot be measured."""

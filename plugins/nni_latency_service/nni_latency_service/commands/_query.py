@@ -55,6 +55,7 @@ class _KnownOptions:
         "Where records are kept.  [default: the user's own database]",
         metavar="URL|FILE",
         envvar=database.DATABASE_VARIABLE,
+        rare=True,
     )
     predictor: tuple[str, ...] = option(
         f"What predicts: a file of 'learn graph', {graphs.PRETRAINED}, or an estimator; repeat for several, the "
@@ -75,7 +76,7 @@ class _ServiceOptions:
 class _MachineOptions:
     """What measures."""
 
-    threads: int = option("Number of CPU threads of a runtime.", type=click.IntRange(1), default=1)
+    threads: int = option("Number of CPU threads of a runtime.", type=click.IntRange(1), default=1, rare=True)
     device: str = option("Device: cpu, cuda or cuda:N.", default="cpu")
     budget: float = option("Maximum time spent measuring.", type=DURATION, default="20s")
 

@@ -47,6 +47,7 @@ class _AnswerOptions:
         "Where records are kept.  [default: the user's own database]",
         metavar="URL|FILE",
         envvar=database.DATABASE_VARIABLE,
+        rare=True,
     )
     predictor: tuple[str, ...] = option(
         "What predicts, as for 'nni-latency query'; repeat for several.", *FLAGS, multiple=True
@@ -57,11 +58,12 @@ class _AnswerOptions:
         "--platform",
         metavar="NAME[:PRECISION]",
     )
-    threads: int = option("Number of CPU threads of a runtime.", type=click.IntRange(1), default=1)
+    threads: int = option("Number of CPU threads of a runtime.", type=click.IntRange(1), default=1, rare=True)
     remote: str | None = option(
         "Other machines that measure, too, such as farm:tcp://HOST:8786.  [default: none]",
         metavar="NAME:ADDRESS",
         envvar=REMOTE_VARIABLE,
+        rare=True,
     )
     budget: float = option("Maximum time spent measuring a network.", type=DURATION, default="20s")
     every: float | None = option(
