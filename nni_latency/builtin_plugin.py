@@ -142,7 +142,7 @@ def _http_meter(scheme: str, device: str, argument: str = "") -> Any:
 
 
 def _fbnet_space(**arguments: Any) -> Any:
-    return spaces.FBNetSpace(**arguments)
+    return spaces.fbnet_space(**arguments)
 
 
 def _hub_space(name: str, /, **arguments: Any) -> Any:

@@ -78,8 +78,9 @@ def export_samples(database: Database, path: Path, *, platform: str | None = Non
 
 
 def _samples(database: Database, platform: str | None, kind: str | None) -> Iterator[_Sample]:
-    for connection, row, complaints in read_each(database, select_campaigns(platform=platform, kind=kind)):
-        yield from _of_campaign(connection, row, complaints)
+    for reading in read_each(database, select_campaigns(platform=platform, kind=kind)):
+        with reading as (connection, row, complaints):
+            yield from _of_campaign(connection, row, complaints)
 
 
 def _of_campaign(connection: Connection, row: Row[Any], complaints: Complaints) -> Iterator[_Sample]:

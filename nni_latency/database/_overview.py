@@ -131,9 +131,10 @@ def find_subjects(
     statement = select_campaigns(platform=platform, kind=kind)
     if since is not None:
         statement = statement.where(campaigns.c.written >= since)
-    for connection, row, complaints in read_each(database, statement):
-        found = _subjects(connection, row.id, text)
-        counted = _count(connection, row.id, complaints, since or 0.0) if found else {}
+    for reading in read_each(database, statement):
+        with reading as (connection, row, complaints):
+            found = _subjects(connection, row.id, text)
+            counted = _count(connection, row.id, complaints, since or 0.0) if found else {}
         for key, subject_kind, digest in found:
             tally = counted.get(key)
             if tally is not None:

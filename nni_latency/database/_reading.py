@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import warnings
 from collections.abc import Iterator, Mapping
@@ -80,18 +81,27 @@ def select_campaigns(
     )
 
 
-def read_each(database: Database, statement: Select[Any]) -> Iterator[tuple[Connection, Row[Any], Complaints]]:
-    """Yield campaigns that were selected, each with a connection that reads it as it stands at one moment.
+#: A campaign that can be read: the connection, its row, and what is added to as rows make no sense.
+Readable = tuple[Connection, Row[Any], Complaints]
 
-    Once the caller asks for the next one, it is warned of what it has added to the complaints.
+
+def read_each(database: Database, statement: Select[Any]) -> Iterator[contextlib.AbstractContextManager[Readable]]:
+    """Yield campaigns that were selected, each as a context in which it is read as it stands at one moment.
+
+    At the end of the context a warning says what was added to the complaints.
     """
     with database.reading() as connection:
         rows = connection.execute(statement).all()
     for row in rows:
-        complaints = Complaints(database.name, row.identifier)
-        with database.reading() as connection:
-            yield connection, row, complaints
-        complaints.warn()
+        yield _readable(database, row)
+
+
+@contextlib.contextmanager
+def _readable(database: Database, row: Row[Any]) -> Iterator[Readable]:
+    complaints = Complaints(database.name, row.identifier)
+    with database.reading() as connection:
+        yield connection, row, complaints
+    complaints.warn()
 
 
 def read_subjects(connection: Connection, campaign: int, complaints: Complaints) -> dict[int, dict[str, Any]]:

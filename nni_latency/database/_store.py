@@ -111,8 +111,9 @@ class DatabaseStore(Store):
         """
         name = None if platform is None else platform.id
         statement = select_campaigns(platform=name, kind=kind, identifier=identifier)
-        for connection, row, complaints in read_each(self.database, statement):
-            campaign = read_campaign(connection, row, complaints)
+        for reading in read_each(self.database, statement):
+            with reading as (connection, row, complaints):
+                campaign = read_campaign(connection, row, complaints)
             if campaign is not None and (platform is None or not platform.differences(campaign.header.platform)):
                 yield campaign
 

@@ -90,21 +90,22 @@ def copy_database(source: Database, target: Database) -> Copied:
         If rows of the source make no sense; they are left out.
     """
     copied = Copied()
-    for connection, row, complaints in read_each(source, select_campaigns()):
-        try:
-            header, origin = header_of(row), _origin_of(row)
-        except InvalidValueError as error:
-            complaints.add("the campaign itself", error)
-            continue
-        subjects = read_subjects(connection, row.id, complaints)
-        keys = {number: subject["key"] for number, subject in subjects.items()}
-        with target.held(header.identity):
-            receiver = _Receiver(target, header, origin, {subject["key"]: subject for subject in subjects.values()})
-            incoming = read_records(connection, row.id, keys, complaints)
-            while batch := list(itertools.islice(incoming, BATCH)):
-                receiver.add(batch)
-            failures = read_failures(connection, row.id)
-            copied += receiver.finish(failures, read_moments(connection, row.id, complaints))
+    for reading in read_each(source, select_campaigns()):
+        with reading as (connection, row, complaints):
+            try:
+                header, origin = header_of(row), _origin_of(row)
+            except InvalidValueError as error:
+                complaints.add("the campaign itself", error)
+                continue
+            subjects = read_subjects(connection, row.id, complaints)
+            keys = {number: subject["key"] for number, subject in subjects.items()}
+            with target.held(header.identity):
+                receiver = _Receiver(target, header, origin, {subject["key"]: subject for subject in subjects.values()})
+                incoming = read_records(connection, row.id, keys, complaints)
+                while batch := list(itertools.islice(incoming, BATCH)):
+                    receiver.add(batch)
+                failures = read_failures(connection, row.id)
+                copied += receiver.finish(failures, read_moments(connection, row.id, complaints))
     return copied + Copied(predictors=copy_predictors(source, target))
 
 

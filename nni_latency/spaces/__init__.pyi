@@ -11,7 +11,7 @@ from ._fbnet_geometry import (
     scale_channels,
 )
 from ._fbnet_plan import ClassificationHead, ConvBlock, FBNetBlock, Skip
-from ._finding import class_of, hub_space, is_space, make_space, parameters_of, plan_of, reference_of
+from ._finding import class_of, fbnet_space, hub_space, is_space, make_space, parameters_of, plan_of, reference_of
 from ._hub import HUB_SPACES
 from ._networks import NetworkBuilder, example_inputs_of, knows_inputs, network_of
 from ._samples import SampledSpace, check_sample, choices_of, draw_samples, labels_of, name_choices, read_sample
@@ -41,6 +41,7 @@ __all__ = [
     "complete_selection",
     "draw_samples",
     "example_inputs_of",
+    "fbnet_space",
     "hub_space",
     "is_space",
     "knows_inputs",

@@ -74,8 +74,8 @@ class FBNetSpace(ModelSpace):
             preset,
             usual.input_size if input_size is None else input_size,
             usual.num_classes if num_classes is None else num_classes,
-            float(width),
-            float(depth),
+            width,
+            depth,
             head_channels,
         )
         self.stem = build_block(stem_op(self.geometry))

@@ -115,8 +115,9 @@ class FBNetGeometry:
                 raise InvalidValueError(f"The {name!r} of FBNetSpace must be an int >= 1. Got {value!r}.")
         for name in ("width", "depth"):
             value = getattr(self, name)
-            if not 0 < value <= 8:
+            if not (isinstance(value, int | float) and 0 < value <= 8):
                 raise InvalidValueError(f"The {name!r} of FBNetSpace must be a number in (0, 8]. Got {value!r}.")
+            object.__setattr__(self, name, float(value))
 
     @property
     def stem_channels(self) -> int:

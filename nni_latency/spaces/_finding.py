@@ -13,6 +13,7 @@ from nni_latency.hook_checks import set_origin
 from nni_latency.imports import import_place, quiet_nni
 from nni_latency.operators import freeze_shapes
 from nni_latency.plugins import load_registry
+from nni_latency.spaces._fbnet import FBNetSpace
 from nni_latency.spaces._hub import HUB_SPACES, hub_class, hub_name
 from nni_latency.spaces._nni import ModelSpace
 from nni_latency.tables import MeasurePlan, SpaceReference, measure_plan_of
@@ -73,6 +74,11 @@ def hub_space(name: str, **arguments: Any) -> Any:
     return _instantiate(kind, {**HUB_SPACES[name].defaults, **arguments}, name)
 
 
+def fbnet_space(**arguments: Any) -> Any:
+    """Make an `FBNetSpace`; raises as `hub_space` where it does not take the arguments."""
+    return _instantiate(FBNetSpace, arguments, "fbnet")
+
+
 def space_class(name: str) -> type[Any]:
     """Import the class of a space, ``package.module:Class`` or ``path/to/file.py:Class``.
 
@@ -113,7 +119,7 @@ def parameters_of(name: str) -> tuple[str, ...]:
     >>> parameters_of("nasbench201")
     ('stem_out_channels', 'num_modules_per_stack', 'num_labels')
     """
-    return _takes(class_of(name))
+    return tuple(_signature(class_of(name)).parameters)
 
 
 def class_of(name: str) -> type[Any]:
@@ -194,13 +200,7 @@ def _registered(name: str, reference: SpaceReference) -> Any:
 
 
 def _instantiate(kind: type[Any], arguments: Mapping[str, Any], name: str) -> Any:
-    try:
-        _signature(kind).bind(None, **arguments)
-    except TypeError as error:
-        takes = ", ".join(_takes(kind)) or "none"
-        raise InvalidValueError(
-            f"The space {name!r} cannot be made with these arguments: {error}. It takes: {takes}."
-        ) from error
+    _check_arguments(_signature(kind), arguments, name)
     try:
         with quiet_nni():
             return kind(**arguments)
@@ -212,13 +212,21 @@ def _instantiate(kind: type[Any], arguments: Mapping[str, Any], name: str) -> An
         ) from error
 
 
+def _check_arguments(signature: inspect.Signature, arguments: Mapping[str, Any], name: str) -> None:
+    """Raise `InvalidValueError` if what makes a space does not take the arguments."""
+    try:
+        signature.bind(**arguments)
+    except TypeError as error:
+        takes = ", ".join(signature.parameters) or "none"
+        raise InvalidValueError(
+            f"The space {name!r} cannot be made with these arguments: {error}. It takes: {takes}."
+        ) from error
+
+
 def _signature(kind: type[Any]) -> inspect.Signature:
     # What NNI wraps around the constructor hides its signature.
-    return inspect.signature(getattr(kind, "_init_wrapped", kind.__init__))
-
-
-def _takes(kind: type[Any]) -> tuple[str, ...]:
-    return tuple(_signature(kind).parameters)[1:]
+    whole = inspect.signature(getattr(kind, "_init_wrapped", kind.__init__))
+    return whole.replace(parameters=list(whole.parameters.values())[1:])
 
 
 def _import(place: str, name: str) -> ModuleType:

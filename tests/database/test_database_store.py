@@ -18,8 +18,17 @@ from hypothesis import strategies as st
 from sqlalchemy import event, text
 from sqlalchemy.pool import Pool
 
-from nni_latency.database import DatabaseStore, DatabaseWarning, _database, default_location, open_store
-from nni_latency.errors import BusyError, FileFormatError, InvalidValueError, OutputError
+from nni_latency.database import (
+    DatabaseStore,
+    DatabaseWarning,
+    _database,
+    copy_database,
+    default_location,
+    export_samples,
+    find_subjects,
+    open_store,
+)
+from nni_latency.errors import BusyError, FileFormatError, InvalidValueError, LatencyError, OutputError
 from nni_latency.measurement import MemoryStore, Record, Subject
 from nni_latency.platforms import Platform
 
@@ -270,6 +279,26 @@ def test_file_that_is_no_database_is_left_as_it_was(tmp_path, content):
     with pytest.raises(FileFormatError, match=r"m\.sqlite' is not a database\. Name another file"):
         DatabaseStore(str(path))
     assert path.read_bytes() == content
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda store, _: list(store.campaigns()),
+        lambda store, folder: export_samples(store.database, folder / "samples.csv"),
+        lambda store, _: list(find_subjects(store.database)),
+        lambda store, folder: copy_database(store.database, DatabaseStore(folder / "copy.sqlite").database),
+    ],
+    ids=["campaigns", "export", "subjects", "copy"],
+)
+def test_a_value_that_sqlite_cannot_decode_is_an_error_of_the_file(tmp_path, read):
+    with contextlib.closing(DatabaseStore(tmp_path / "m.sqlite")) as store:
+        fill(store, make_header(), 1)
+        with sqlite3.connect(tmp_path / "m.sqlite") as other:
+            other.execute("UPDATE records SET samples = CAST(x'5b80' AS TEXT)")
+        other.close()
+        with pytest.raises(LatencyError, match=r"^(Cannot read|The) .*database .*m\.sqlite"):
+            read(store, tmp_path)
 
 
 def test_database_of_another_program_is_refused(tmp_path):
