@@ -113,7 +113,7 @@ class Report:
             path = path.with_suffix(f".{metric}.json")
             seconds, meter = self.settings["energy"], ("--meter", self.meter)
         validation = path.with_suffix(".validation.json")
-        options = [word for name, value in self.space.items() for word in (f"--{name.replace('_', '-')}", str(value))]
+        options = ("--space-args", json.dumps(self.space))
         self.command(
             *("nni_latency", "build-lut", "--device", self.device, "--batch-size", str(batch_size), *options),
             *(
