@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import math
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
@@ -33,14 +32,6 @@ _runtime_options = partial(
     option,
     "Option of the runtime, such as channels_last=true; repeat for several.",
     "--runtime-option",
-    type=ASSIGNMENT,
-    multiple=True,
-)
-
-protocol_option = partial(
-    option,
-    "Field of the protocol, such as rounds=5 or half_width=0.01; repeat for several.",
-    "--protocol",
     type=ASSIGNMENT,
     multiple=True,
 )
@@ -90,19 +81,6 @@ def check_known(platform: Platform) -> None:
         )
 
 
-def with_protocol_fields(protocol: measurement.Protocol, fields: Sequence[tuple[str, Any]]) -> measurement.Protocol:
-    """Return a protocol with the fields that ``--protocol`` gives; others have options of their own.
-
-    Raises
-    ------
-    UnknownNameError
-        If a protocol has no such field.
-    InvalidValueError
-        If a value is outside its range.
-    """
-    return with_fields(protocol, fields, "field of the protocol", fixed=("threads", "seed", "time_budget"))
-
-
 @dataclass(frozen=True)
 class ProtocolOptions:
     """When measuring ends, and how visits are made."""
@@ -110,7 +88,13 @@ class ProtocolOptions:
     budget: float | None = option(
         "Maximum time spent measuring, such as 30s or 5min. Starting and loading come on top.", type=DURATION
     )
-    protocol_fields: tuple[tuple[str, Any], ...] = protocol_option(rare=True)
+    protocol_fields: tuple[tuple[str, Any], ...] = option(
+        "Field of the protocol, such as rounds=5 or half_width=0.01; repeat for several.",
+        "--protocol",
+        type=ASSIGNMENT,
+        multiple=True,
+        rare=True,
+    )
 
     def of(self, usual: measurement.Protocol, threads: int, seed: int = 0) -> measurement.Protocol:
         """Return the usual protocol of a command with what the options change.
@@ -123,7 +107,8 @@ class ProtocolOptions:
             If a value is outside its range.
         """
         budget = usual.time_budget if self.budget is None else self.budget
-        changed = with_protocol_fields(usual, self.protocol_fields)
+        fixed = ("threads", "seed", "time_budget")
+        changed = with_fields(usual, self.protocol_fields, "field of the protocol", fixed=fixed)
         return dataclasses.replace(changed, time_budget=budget, threads=threads, seed=seed)
 
 

@@ -65,7 +65,7 @@ class Complaints:
 def select_campaigns(
     *, platform: str | None = None, kind: str | None = None, identifier: str | None = None
 ) -> Select[Any]:
-    """Select campaigns with their platforms and protocols, the oldest first: all, or those of a platform's id, ...."""
+    """Select campaigns with their platforms and protocols, the oldest first: all, or those that are named."""
     wanted = ((platforms.c.name, platform), (campaigns.c.kind, kind), (campaigns.c.identifier, identifier))
     return (
         select(

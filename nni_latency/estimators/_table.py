@@ -377,8 +377,8 @@ class TableEstimator(LayerEstimator):
             if op.op_key not in self._predicted:
                 self._predicted[op.op_key] = self._predict(op)
             return self._predicted[op.op_key]
-        near = nearest_entry(op, self.table.entries) or nearby
-        if self.missing == "error" or near is None:
+        near = None if self.missing == "error" else nearest_entry(op, self.table.entries) or nearby
+        if near is None:
             raise MissingEntryError(
                 f"The table has no entry for {what}. Measure it, take the nearest entry with missing='nearest', or "
                 "have it predicted with missing='predict'."
