@@ -61,7 +61,7 @@ test-slow: $(VENV)/.installed-test ## Run the slow tests: real budgets, whole se
 test-lowest: $(LOWEST)/.installed-test ## Run the tests with the lowest versions that setup.cfg allows
 	@$(LOWEST)/bin/python -m pytest -n 2 --dist loadfile -m "not slow and not installs" -W default $(LOWEST_TESTS) $(ARGS)
 
-gpu: $(VENV)/.installed-test ## Run what needs a GPU, ten minutes at most; the report goes to report-gpu/
+gpu: $(VENV)/.installed-test ## Run what needs a GPU, half an hour at most; the report goes to report-gpu/
 	@$(BIN)/python examples/gpu_report.py $(ARGS)
 
 # Types and layers are checked while the tests run; pytest ends with 5 where there is no test to run.

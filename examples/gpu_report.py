@@ -1,4 +1,4 @@
-"""Everything that needs a GPU, in ten minutes at most, and one report of it.
+"""Everything that needs a GPU, in half an hour at most, and one report of it.
 
 Run it with ``make gpu``. It runs the tests marked gpu, builds an FBNet table at batch 1 and 32 and validates each, does
 the same for energy at the larger batch, profiles the operators of five networks there, reads the meters at rest and at
@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import random
 import shlex
+import signal
 import subprocess
 import sys
 import time
@@ -33,13 +34,15 @@ from nni_latency.units import format_metric, format_percent, format_seconds
 
 #: Seconds that all of it and each measuring step may spend, and options of the space.
 FULL: dict[str, Any] = {
-    "limit": 600, "build": 60, "validate": 40, "blocks": 60, "batches": (1, 32), "space": {},
-    "energy": 90, "meters": ("nvml:energy", "nvml:power"), "operators": 90,
+    "limit": 1800, "build": 60, "validate": 40, "blocks": 60, "batches": (1, 32), "space": {},
+    # A network is repeated for seconds until its energy is known: a round takes a minute and more.
+    "energy": 240, "validate_energy": 240, "meters": ("nvml:energy", "nvml:power"), "operators": 90,
     "models": ("resnet18", "mobilenetv2", "squeezenet", "efficientnet", "vit"),
 }  # fmt: skip
 _SMALL = {"input_size": 32, "num_classes": 10, "width": 0.25, "depth": 0.25}
 TINY: dict[str, Any] = {"build": 4, "validate": 8, "blocks": 20, "batches": (1, 2), "space": _SMALL}
-TINY |= {"limit": 1500, "energy": 4, "meters": ("constant:30",), "operators": 10, "models": ("nasbench201",)}
+TINY |= {"limit": 1500, "energy": 4, "validate_energy": 8, "meters": ("constant:30",), "operators": 10}
+TINY |= {"models": ("nasbench201",)}
 
 #: Ways to add up the operators of a network.
 _WAYS = ("memory", "reused", "context")
@@ -74,16 +77,26 @@ class Report:
         """Print a command of Python and run it in the time that is left; return what it printed."""
         click.echo(f"$ python -m {shlex.join(arguments)}")
         left = self.settings["limit"] - (time.monotonic() - self.started)
+        if left <= 0:
+            raise StepError(f"The time was over before '{shlex.join(arguments[:3])}' began.")
+        process = subprocess.Popen(
+            [sys.executable, "-m", *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
         try:
-            done = subprocess.run(
-                [sys.executable, "-m", *arguments], capture_output=True, text=True, timeout=max(left, 1.0), check=False
-            )
+            printed, remarks = process.communicate(timeout=left)
         except subprocess.TimeoutExpired as error:
+            # An interrupted command ends its workers, which would hold the GPU during the next step.
+            process.send_signal(signal.SIGINT)
+            try:
+                process.communicate(timeout=60)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.communicate()
             raise StepError(f"The time was over before '{shlex.join(arguments[:3])}' had ended.") from error
-        if done.returncode:
-            last = (done.stderr.strip() or done.stdout.strip()).splitlines()[-12:]
-            raise StepError(f"'{shlex.join(arguments[:3])}' ended with code {done.returncode}: " + "\n".join(last))
-        return done.stdout
+        if process.returncode:
+            last = (remarks.strip() or printed.strip()).splitlines()[-12:]
+            raise StepError(f"'{shlex.join(arguments[:3])}' ended with code {process.returncode}: " + "\n".join(last))
+        return printed
 
     def tests(self) -> Step:
         """Run the tests marked gpu."""
@@ -108,28 +121,20 @@ class Report:
     def table(self, batch_size: int, metric: str = "latency") -> Step:
         """Build a table of FBNet and hold it to whole networks."""
         path = self.out / f"fbnet-b{batch_size}.json"
-        seconds, meter = self.settings["build"], ()
+        building, validating, meter = self.settings["build"], self.settings["validate"], ()
         if metric != "latency":
             path = path.with_suffix(f".{metric}.json")
-            seconds, meter = self.settings["energy"], ("--meter", self.meter)
+            building, validating = self.settings["energy"], self.settings["validate_energy"]
+            meter = ("--meter", self.meter, "--metric", metric)
         validation = path.with_suffix(".validation.json")
         options = ("--space-args", json.dumps(self.space))
         self.command(
             *("nni_latency", "build-lut", "--device", self.device, "--batch-size", str(batch_size), *options),
-            *(
-                *meter,
-                *(("--metric", metric) if meter else ()),
-                "--budget",
-                f"{seconds}s",
-                "--out",
-                str(path),
-                "--overwrite",
-                "--fresh",
-            ),
+            *(*meter, "--budget", f"{building}s", "--out", str(path), "--overwrite", "--fresh"),
         )
         printed = self.command(
             *("nni_latency", "validate", str(path), "--device", self.device, "--networks", "12", "--format", "json"),
-            *(*meter, "--budget", f"{self.settings['validate']}s"),
+            *(*meter[:2], "--budget", f"{validating}s"),
             *("--out", str(validation), "--overwrite", "--fresh"),
         )
         table, found = LookupTable.load(path), json.loads(printed)
@@ -151,17 +156,8 @@ class Report:
         printed = self.command(
             *("nni_latency", "profile", "--measure", *self.settings["models"]),
             *("--device", self.device, "--batch-size", str(max(self.settings["batches"])), "--meter", self.meter),
-            *(
-                "--budget",
-                f"{self.settings['operators']}s",
-                "--out",
-                str(out),
-                "--plot",
-                str(picture),
-                "--format",
-                "json",
-            ),
-            *("--overwrite", "--fresh"),
+            *("--budget", f"{self.settings['operators']}s", "--out", str(out), "--plot", str(picture)),
+            *("--format", "json", "--overwrite", "--fresh"),
         )
         return {"models": json.loads(printed)["models"], "picture": picture.name}
 
@@ -170,17 +166,8 @@ class Report:
         picture = self.out / "acts.png"
         printed = self.command(
             *("nni_latency", "learn", "device", "--device", self.device, "--out", str(self.out / "acts.json")),
-            *(
-                "--points",
-                str(self.out / "points.json"),
-                "--plot",
-                str(picture),
-                "--overwrite",
-                "--fresh",
-                "--format",
-                "json",
-            ),
-            *("--budget", f"{self.settings['blocks']}s"),
+            *("--points", str(self.out / "points.json"), "--plot", str(picture)),
+            *("--format", "json", "--overwrite", "--fresh", "--budget", f"{self.settings['blocks']}s"),
         )
         return {**json.loads(printed), "picture": picture.name}
 
