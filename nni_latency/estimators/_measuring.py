@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from abc import abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -15,16 +15,11 @@ from nni_latency.errors import InvalidValueError, MeasurementError, MissingEntry
 from nni_latency.estimators._base import Estimate, Estimator, LayerEstimator, NetworkEstimator
 from nni_latency.measurement import (
     CampaignHeader,
-    Chain,
-    Failure,
     NetworkCalls,
     NetworkSchedule,
     Protocol,
-    Record,
-    Schedule,
     Subject,
     cold_chain,
-    is_narrow,
 )
 from nni_latency.measurement.runtimes import Runtime, TorchEager
 from nni_latency.operators import (
@@ -173,20 +168,12 @@ class MeasuringEstimator(Estimator):
             n_calls=n_calls,
             kind="on-demand",
         )
-        try:
-            self._run(schedule, sorted(item.digest for item in networks))
-        except MeasurementError:
-            if not schedule.failures:
-                raise
-        for network in networks:
-            if network.digest in schedule.failures:
-                raise MeasurementError(
-                    f"{network.name} cannot be measured on {self.platform.id}: {schedule.failures[network.digest]}."
-                )
+        self._run(schedule, {item.digest: item.name for item in networks})
 
-    def _run(self, schedule: Schedule, what: list[str]) -> None:
+    def _run(self, schedule: NetworkSchedule, names: Mapping[str, str]) -> None:
+        """Measure what a schedule holds; `names` says by key what it is called in messages."""
         store = self._known.store
-        content = {"subjects": what, "calls": schedule.calls}
+        content = {"subjects": sorted(names), "calls": schedule.calls}
         asked = CampaignHeader(schedule.kind, content, self.platform, self._protocol).identity
         # What failed before is tried again: unlike in a table, nothing else can take its place.
         failed = any(
@@ -195,7 +182,14 @@ class MeasuringEstimator(Estimator):
             if item.header.identity == asked
         )
         measuring = Measuring(self._runtime, self._protocol, store, fresh=failed, wait=_LONGEST_WAIT)
-        measuring.run(schedule, content)
+        try:
+            measuring.run(schedule, content)
+        except MeasurementError:
+            if not schedule.failures:
+                raise
+        for key, reason in schedule.failures.items():
+            if key in names:
+                raise MeasurementError(f"{names[key]} cannot be measured on {self.platform.id}: {reason}.")
 
     @property
     def _sees_operators(self) -> bool:
@@ -316,49 +310,11 @@ class _LayerMeasuring(MeasuringEstimator, LayerEstimator):
         with self._known.measuring():
             if self._known.operator(op.op_key, self._protocol) is None:
                 chain = cold_chain(op.op_key, partial(build_operator, op), given_shapes(op), op.dtype)
-                self._run(AloneSchedule(chain, self._protocol, self._runtime.portable), [op.op_key])
+                schedule = NetworkSchedule([chain], self._protocol, isolated=self._runtime.portable, kind="alone")
+                self._run(schedule, {op.op_key: op.op_key})
         known = self._known.operator(op.op_key, self._protocol)
         assert known is not None, op
         return known
-
-
-class AloneSchedule(Schedule):
-    """One operator behind what empties the caches, again and again.
-
-    Parameters
-    ----------
-    chain : tuple of Subject
-        What runs; the operator is the last.
-    protocol : Protocol
-        How long.
-    isolated : bool
-        As for `Schedule`.
-    """
-
-    kind = "alone"
-
-    def __init__(self, chain: Chain, protocol: Protocol, isolated: bool) -> None:
-        super().__init__(protocol, isolated=isolated)
-        self._chain = chain
-        self._samples: list[float] = []
-
-    @property
-    def unsettled(self) -> int:
-        """Whether the operator is not known well enough yet."""
-        return int(not is_narrow(self._samples, self.protocol))
-
-    def next_round(self) -> list[Chain]:
-        """Run it once more, unless it is known or the budget is spent."""
-        return [] if self.over else [self._chain]
-
-    def observe(self, records: Sequence[Record]) -> None:
-        """Take in a visit."""
-        super().observe(records)
-        self._samples += [run[-1] for record in records for run in record.parts]
-
-    def fail(self, failure: Failure) -> None:
-        """Raise `MeasurementError`: there is nothing else to measure."""
-        raise MeasurementError(f"{self._chain[-1].key} cannot be run: {failure.reason}.")
 
 
 class ModuleEstimator(_LayerMeasuring):

@@ -190,8 +190,9 @@ class NetworkSchedule(Schedule):
 
     Parameters
     ----------
-    networks : sequence of Subject
-        What to measure.
+    networks : sequence of Subject or of tuple of Subject
+        What to measure: a network, or something behind what prepares it, such as `cold_chain` returns. Of several
+        subjects in a row the last one is measured, and stands for all.
     protocol, isolated
         As for `Schedule`.
     always : sequence of Subject, default=()
@@ -209,7 +210,7 @@ class NetworkSchedule(Schedule):
 
     def __init__(
         self,
-        networks: Sequence[Subject],
+        networks: Sequence[Subject | Chain],
         protocol: Protocol,
         *,
         isolated: bool = True,
@@ -224,9 +225,10 @@ class NetworkSchedule(Schedule):
         #: What was measured, by round.
         self.observed: list[Sequence[Record]] = []
         self.calls = calls
-        self.networks = {subject.key: subject for subject in (*always, *networks)}
+        chains = [(item,) if isinstance(item, Subject) else item for item in networks]
+        self.networks = {chain[-1].key: chain for chain in (*((subject,) for subject in always), *chains)}
         self._always = {subject.key for subject in always}
-        self._wanted = {subject.key for subject in networks}
+        self._wanted = {chain[-1].key for chain in chains}
         self.n_calls = dict(n_calls or {})
         self._divided = divided
         self._samples: dict[str, list[float]] = {}
@@ -277,7 +279,7 @@ class NetworkSchedule(Schedule):
         if not members or self.over:
             return []
         order = balanced_round([len(members)], self.next, self.protocol.seed)
-        return [(self.networks[members[place]],) for (place,) in order]
+        return [self.networks[members[place]] for (place,) in order]
 
     def observe(self, records: Sequence[Record]) -> None:
         """Take in the records of one round."""
@@ -287,15 +289,18 @@ class NetworkSchedule(Schedule):
         super().observe(records)
         self.observed.append(records)
         for record in records:
-            (key,) = record.subjects
-            self._samples.setdefault(key, []).extend(record.whole)
+            *before, key = record.subjects
+            self._samples.setdefault(key, []).extend([run[-1] for run in record.parts] if before else record.whole)
             self._visits[key] += 1
             self._narrow.discard(key)
 
     def fail(self, failure: Failure) -> None:
-        """Leave a network out."""
+        """Leave out a network, or what cannot be prepared."""
         super().fail(failure)
-        self._samples.pop(failure.subject, None)
+        for key, chain in self.networks.items():
+            if any(subject.key == failure.subject for subject in chain):
+                self.failures.setdefault(key, failure.reason)
+                self._samples.pop(key, None)
 
     def _is_done(self, key: str) -> bool:
         """Whether a network is known well enough; worked out once a round."""

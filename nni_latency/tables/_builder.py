@@ -146,7 +146,7 @@ def _operators_table(plan: OperatorPlan, measuring: Measuring, metric: str) -> L
     schedule = operator_schedule(plan, measuring.protocol, isolated=measuring.benches.isolated)
     samples = [dict(network.sample) for network in plan.networks]
     measured = measuring.run(schedule, space_content(plan.space, plan.input_shape, samples))
-    specifications = {key: subject.specification for key, subject in schedule.networks.items()}
+    specifications = {key: chain[-1].specification for key, chain in schedule.networks.items()}
     header = {
         "space": plan.space,
         "platform": measuring.runtime.platform,

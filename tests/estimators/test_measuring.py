@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import random
+import re
 from pathlib import Path
 
 import pytest
@@ -173,6 +174,20 @@ def test_operator_alone_gives_way_to_one_in_a_network():
     runtime.latencies = latency
     assert estimator.estimate(nn.ReLU(), PICTURES).value == pytest.approx(TIMES["relu"], rel=1e-5)
     assert estimator.estimate_op(op).missing == ()
+
+
+def test_operator_alone_that_fails_says_why():
+    estimator, runtime = _make()
+
+    def fail(op):
+        raise RuntimeError(f"no kernel for {op.op_key}")
+
+    runtime.latencies = fail
+    op = OpSpec.of("relu", [(1, 7)])
+    with pytest.raises(
+        MeasurementError, match=rf"^{re.escape(op.op_key)} cannot be measured on .*: .*no kernel for relu"
+    ):
+        estimator.estimate_op(op)
 
 
 def test_operator_that_can_not_be_built_must_be_met_first():
