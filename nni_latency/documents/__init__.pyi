@@ -1,8 +1,20 @@
 from ._format import DocumentFormat, explain, json_text, render
-from ._parts import NamedPlatformDocument, OperatorDocument, PlatformDocument, Shape, StrictDocument
-from ._records import RECORD, InFile, NamedPlatform, Operator, ShapeTuple, Vector, line, plain
-from ._registry import KINDS, load
-from ._saved_file import SavedFile
+from ._parts import (
+    RECORD,
+    InFile,
+    NamedPlatform,
+    NamedPlatformDocument,
+    Operator,
+    OperatorDocument,
+    PlatformDocument,
+    Shape,
+    ShapeTuple,
+    StrictDocument,
+    Vector,
+    line,
+    plain,
+)
+from ._registry import KINDS, SavedFile, load
 
 __all__ = [
     "KINDS",

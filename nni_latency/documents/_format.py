@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeVar
 
 from pydantic import ValidationError, create_model
 
-from nni_latency.documents._saved_file import SavedFile
+from nni_latency.documents._registry import SavedFile
 from nni_latency.errors import FileFormatError, InvalidValueError, LatencyError
 from nni_latency.files import readable, write_atomically
 

@@ -1,6 +1,5 @@
-from ._detection import detect_fusion
+from ._detection import FusionSchedule, detect_fusion
 from ._document import FUSION, fusion_schema, read_rules, rule_content, save_rules
-from ._fusion_schedule import FusionSchedule
 from ._probes import PROBES, Probe, operator_names, parse_probes
 
 __all__ = [

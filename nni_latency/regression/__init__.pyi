@@ -1,7 +1,6 @@
 from ._document import ProcessDocument, TreesDocument
-from ._folds import Rows, draw_folds, held_out
+from ._folds import Rows, conformal_factor, draw_folds, held_out
 from ._gaussian import CORRELATIONS, Posterior, Spectrum, ordinary_weights, squared_distances
-from ._intervals import conformal_factor
 from ._process import Process, left_out, negative_log_likelihood
 from ._robust import (
     deviation,

@@ -1,9 +1,7 @@
-from ._clock import FakeClock
 from ._contracts import check_estimator, check_plugin, check_runtime
-from ._device import FakeDevice
+from ._device import FakeDevice, FakeMeter
 from ._engine_contracts import check_bench, check_meter, check_schedule
-from ._meter import FakeMeter
-from ._runtime import FakeModule, FakeRuntime, fake_plan
+from ._runtime import FakeClock, FakeModule, FakeRuntime, fake_plan
 from ._store_contract import check_store
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""A validation as JSON, for programs and for the record beside a table."""
+"""A validation as JSON, for programs and for the record beside a table, and how it is read."""
 
 from __future__ import annotations
 
@@ -14,6 +14,18 @@ from nni_latency.units import METRIC_UNITS
 
 if TYPE_CHECKING:
     from nni_latency.validation._validation import NetworkResult, Validation
+
+
+import json
+from dataclasses import replace
+from typing import Annotated
+
+from pydantic import Field, NonNegativeFloat, PositiveFloat
+
+from nni_latency.estimators import Estimate
+from nni_latency.platforms import Platform
+from nni_latency.units import check_metric
+from nni_latency.validation._validation import NetworkResult, Validation
 
 
 class ScoresDocument(BaseModel):
@@ -114,3 +126,100 @@ def _network(result: NetworkResult) -> dict[str, Any]:
         "missing": list(result.predicted.missing),
         "selection": dict(result.selection),
     }
+
+
+class WhereDocument(BaseModel):
+    """Where networks were measured."""
+
+    model_config = ConfigDict(strict=True)
+
+    id: str
+    facts: dict[str, bool | int | float | str] = Field(default_factory=dict)
+
+
+class ResultDocument(BaseModel):
+    """One network: predicted and measured."""
+
+    model_config = ConfigDict(strict=True, allow_inf_nan=False)
+
+    name: str
+    predicted: NonNegativeFloat
+    #: Absent in the first files.
+    predicted_low: float | None = None
+    predicted_high: float | None = None
+    measured: PositiveFloat
+    low: float
+    high: float
+    halves: Annotated[list[PositiveFloat], Field(min_length=2, max_length=2)]
+    n_samples: int
+    missing: list[str] = Field(default_factory=list)
+    selection: dict[str, Any] = Field(default_factory=dict)
+
+
+class ValidationDocument(BaseModel):
+    """What the file of a validation says; its scores follow from the networks."""
+
+    model_config = ConfigDict(strict=True)
+
+    estimator: str
+    metric: str
+    platform: WhereDocument
+    speed: PositiveFloat
+    duration: float
+    drift: list[float]
+    failures: dict[str, str]
+    fallbacks: list[str] = Field(default_factory=list)
+    networks: list[ResultDocument] = Field(min_length=1)
+
+
+_WHOLE = replace(VALIDATION, model=ValidationDocument)
+
+
+def read_validation(path: str | Path) -> Validation:
+    """Read a validation that was saved.
+
+    Raises
+    ------
+    FileFormatError
+        If the file cannot be read, or is no validation.
+    """
+    found: Validation = _WHOLE.load(path, _validation)
+    return found
+
+
+def save_validation(validation: Validation, path: str | Path) -> Path:
+    """Write a validation to its file, whole or not at all.
+
+    Raises
+    ------
+    InvalidValueError
+        If something of it would not be read again.
+    OutputError
+        If it cannot be written.
+    """
+    content = validation_content(validation)
+    return _WHOLE.save(path, content, {"networks": map(json.dumps, content.pop("networks"))})
+
+
+def _validation(document: ValidationDocument) -> Validation:
+    where = Platform.parse(document.platform.id)
+    return Validation(
+        document.estimator,
+        check_metric(document.metric),
+        Platform(where.device, where.runtime, where.precision, where.threads, document.platform.facts),
+        tuple(map(_result, document.networks)),
+        document.speed,
+        tuple(document.drift),
+        document.duration,
+        document.failures,
+        tuple(document.fallbacks),
+    )
+
+
+def _result(item: ResultDocument) -> NetworkResult:
+    low, high = (item.predicted if end is None else end for end in (item.predicted_low, item.predicted_high))
+    predicted = Estimate(item.predicted, low, high, tuple(item.missing))
+    first, second = item.halves
+    return NetworkResult(
+        item.name, item.selection, predicted, item.measured, item.low, item.high, (first, second), item.n_samples
+    )

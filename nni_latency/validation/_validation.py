@@ -1,4 +1,4 @@
-"""`validate`: predictions against measurements, beside how well the measurements agree with themselves."""
+"""`Validation`: predictions beside measurements of the same networks, and what they must reach."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
+import nni_latency.estimators as estimators
 from nni_latency.costs import NORMAL
-from nni_latency.errors import MeasurementError, MismatchError, MissingEntryError
+from nni_latency.errors import InvalidValueError, MeasurementError, MismatchError, MissingEntryError, UnknownNameError
 from nni_latency.estimators import (
     Estimate,
     Estimator,
@@ -25,6 +26,75 @@ from nni_latency.notebook import Drawn
 from nni_latency.platforms import Platform, check_same_platform
 from nni_latency.tables import MeasurePlan, NetworkMeasurements, NetworkSource, NetworkTimes
 from nni_latency.units import format_percent, number_of
+
+#: Scores that must be at least, and those that must be at most what is asked for.
+_AT_LEAST = ("within5", "within10", "spearman")
+_AT_MOST = ("mape", "rmspe", "worst", "bias")
+
+#: Limits that scores can reach, where these have ends other than 0 and infinity.
+_REACHABLE = {"within5": (0.0, 1.0), "within10": (0.0, 1.0), "spearman": (-1.0, 1.0)}
+
+
+@dataclass(frozen=True)
+class Requirement:
+    """One score and its limit, such as ``within10=0.95``.
+
+    Parameters
+    ----------
+    name : str
+        ``within5``, ``within10`` or ``spearman``, which must be at least the limit; ``mape``, ``rmspe``, ``worst`` or
+        ``bias`` (its size), which must be at most that.
+    limit : float
+        As a ratio.
+
+    Examples
+    --------
+    >>> str(Requirement.parse("mape=0.05"))
+    'mape <= 0.05'
+    """
+
+    name: str
+    limit: float
+
+    @classmethod
+    def parse(cls, text: str) -> Requirement:
+        """Read ``name=limit``, the limit as a ratio.
+
+        Raises
+        ------
+        InvalidValueError
+            If it has another form, or no score reaches the limit.
+        UnknownNameError
+            If there is no such score.
+        """
+        name, equals, limit = text.partition("=")
+        name = name.strip()
+        if name not in (*_AT_LEAST, *_AT_MOST) and equals:
+            raise UnknownNameError.of("score", name, [*_AT_LEAST, *_AT_MOST])
+        try:
+            number = float(limit)
+        except ValueError:
+            number = math.nan
+        if not math.isfinite(number):
+            raise InvalidValueError(
+                f"A requirement must be a score and its limit, such as within10=0.95. Got {text!r}."
+            )
+        least, most = _REACHABLE.get(name, (0.0, math.inf))
+        if not least <= number <= most:
+            raise InvalidValueError(
+                f"The limit of {name} must be from {least:g} to {most:g}, as a ratio: 95 % is written 0.95. "
+                f"Got {text!r}."
+            )
+        return cls(name, number)
+
+    def __str__(self) -> str:
+        return f"{self.name} {'>=' if self.name in _AT_LEAST else '<='} {self.limit:g}"
+
+    def is_met(self, scores: estimators.Scores) -> bool:
+        """Say whether scores reach it; a score that could not be computed does not."""
+        value = getattr(scores, self.name)
+        return bool(value >= self.limit if self.name in _AT_LEAST else abs(value) <= self.limit)
+
 
 #: What is measured of whole networks.
 MEASURED = ("latency", "energy", "power")
