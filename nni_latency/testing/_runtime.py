@@ -65,9 +65,6 @@ class FakeClock:
 #: Time of every operator [s]: by `OpSpec.op_key`, or computed of the `OpSpec`.
 Latencies = Mapping[str, float] | Callable[[OpSpec], float]
 
-#: Time of the reference operator [s]: a power of two, so that dividing by it and multiplying again changes no time.
-REFERENCE = 2.0**-10
-
 _SHAPE = (1, 4)
 
 
@@ -132,6 +129,9 @@ class FakeRuntime(Runtime):
     portable = False
     sees_calls = True
 
+    #: Time of the reference operator [s]: a power of two, so that dividing by it and multiplying again changes no time.
+    reference_time = 2.0**-10
+
     def __init__(
         self,
         latencies: Latencies,
@@ -195,7 +195,7 @@ class FakeRuntime(Runtime):
         """Return what moves the clock by the reference operator's time, whatever its input."""
 
         def run(inputs: Any) -> Any:
-            self._clock.advance(REFERENCE * self.drift())
+            self._clock.advance(self.reference_time * self.drift())
             return inputs
 
         return run, None

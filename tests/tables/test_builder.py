@@ -14,7 +14,6 @@ from nni_latency.measurement import Protocol, quantile
 from nni_latency.platforms import Platform
 from nni_latency.tables import LookupTable, build_table
 from nni_latency.testing import FakeClock, FakeRuntime, fake_plan
-from nni_latency.testing._runtime import REFERENCE
 
 
 def test_table_holds_exactly_the_injected_latencies(tmp_path):
@@ -101,12 +100,12 @@ def test_build_ends_with_the_time_budget(tmp_path):
     runtime = FakeRuntime(latencies, clock=clock)
     table = build_table(plan, runtime, protocol, tmp_path / "t.json", store="memory", timer=clock.mark)
     # A round is one run, and two of the reference operator.
-    assert (table.rounds, table.duration) == (3, round(3 * (1.0 + 2 * REFERENCE), 3))
+    assert (table.rounds, table.duration) == (3, round(3 * (1.0 + 2 * FakeRuntime.reference_time), 3))
 
 
 def test_progress_tells_rounds_share_and_time_left(tmp_path):
     clock, seen = FakeClock(), []
-    plan, latencies = fake_plan({"a": {"x": 1.0 - 2 * REFERENCE}})
+    plan, latencies = fake_plan({"a": {"x": 1.0 - 2 * FakeRuntime.reference_time}})
     protocol = Protocol(n_warmup=0, time_budget=4)
     runtime = FakeRuntime(latencies, clock=clock)
     how = {"store": "memory", "timer": clock.mark, "on_progress": seen.append}

@@ -13,7 +13,6 @@ from nni_latency.errors import InvalidValueError, MeasurementError
 from nni_latency.measurement import Protocol, fewest_samples
 from nni_latency.tables import LookupTable, build_table
 from nni_latency.testing import FakeClock, FakeRuntime, fake_plan
-from nni_latency.testing._runtime import REFERENCE
 
 _LONG = Protocol(rounds=200, time_budget=1e9, max_measure_execution_time=1e9)
 
@@ -186,7 +185,7 @@ def test_warm_up_repeats_until_two_rounds_agree(tmp_path, factors, rounds):
 def test_slow_first_rounds_leave_no_trace(tmp_path):
     _, table = _warm_up_rounds(tmp_path, [8.0, 4.0, 2.0])
     assert values(table) == {"a": {"x": 1.0, "y": 2.0, "z": 4.0}}
-    assert table.drift == (float(f"{REFERENCE:.6g}"),)
+    assert table.drift == (float(f"{FakeRuntime.reference_time:.6g}"),)
 
 
 # The reference network
@@ -266,7 +265,8 @@ def test_machine_that_slows_down_widens_no_interval(tmp_path):
 
 def test_drift_is_recorded_by_round(tmp_path):
     table = _slowing_down(tmp_path / "t.json", after=5)
-    assert table.drift == pytest.approx([REFERENCE] * 5 + [1.5 * REFERENCE] * 3, rel=1e-5)
+    usual = FakeRuntime.reference_time
+    assert table.drift == pytest.approx([usual] * 5 + [1.5 * usual] * 3, rel=1e-5)
     assert LookupTable.load(tmp_path / "t.json").drift == table.drift
 
 

@@ -13,7 +13,6 @@ from nni_latency.measurement import MemoryStore, Protocol
 from nni_latency.platforms import Platform
 from nni_latency.tables import measure_networks
 from nni_latency.testing import FakeRuntime
-from nni_latency.testing._runtime import REFERENCE
 
 _LIGHT = {"stem": "conv", "a": "x", "b": "z", "c": "small"}
 _HEAVY = {"stem": "conv", "a": "z", "b": "y", "c": "large"}
@@ -74,7 +73,7 @@ def test_reference_network_is_measured_besides(measure):
 def test_every_network_is_visited_once_a_round(measure):
     found = measure()
     assert [times.summary.n_samples for times in found.networks.values()] == [6, 6]
-    assert found.drift == pytest.approx([REFERENCE] * 6, rel=1e-5)
+    assert found.drift == pytest.approx([FakeRuntime.reference_time] * 6, rel=1e-5)
 
 
 def test_network_called_reference_is_one_like_the_others(measure):
