@@ -52,7 +52,17 @@ def output_option(text: str, *flags: str, **attributes: Any) -> Any:
 
 
 def names_option(text: str, flag: str, **attributes: Any) -> Any:
-    """Make a field of a group that holds names: the option is repeated, or its names are separated by commas."""
+    """Make a field of a group that holds names: the option is repeated, or its names are separated by commas.
+
+    Parameters
+    ----------
+    text : str
+        Help text.
+    flag : str
+        Flag of the option, such as ``--platform``.
+    attributes
+        As for `option`.
+    """
     attributes = {"metavar": "NAME", **attributes}
     return option(text, flag, type=NAMES, multiple=True, callback=_joined, **attributes)
 
