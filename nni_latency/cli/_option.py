@@ -245,7 +245,7 @@ def _parse_object(text: str) -> dict[str, Any]:
 def _parse_assignment(text: str) -> tuple[str, Any]:
     name, equals, value = text.partition("=")
     if not (equals and name.isidentifier()):
-        raise InvalidValueError(f"It must be a name and a value, such as channels_last=true. Got {text!r}.")
+        raise InvalidValueError(f"It must be a name and a value, as in NAME=VALUE. Got {text!r}.")
     try:
         return name, json.loads(value)
     except (ValueError, RecursionError):

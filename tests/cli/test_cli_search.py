@@ -352,7 +352,7 @@ def test_target_that_is_no_positive_number_is_refused_as_it_was_typed(refused, t
         (["--training", "learning_rate=0"], "field 'learning_rate' of --training must be a number > 0. Got 0."),
         (["--training", "weight=-1"], "The field 'weight' of --training must be a number >= 0. Got -1."),
         (["--training", "epochs=3"], "Unknown field of --training 'epochs'. Available: final_epochs, batch_size, "),
-        (["--training", "fast"], "It must be a name and a value, such as "),
+        (["--training", "fast"], "It must be a name and a value, as in NAME=VALUE. Got 'fast'."),
         (["--fill", "1.2"], "--fill must be a share of the target in (0, 1]. Got 1.2."),
         (["--fill", "0"], "--fill must be a share of the target in (0, 1]. Got 0.0."),
         (["--second-estimator", "t.json"], "--second-estimator is drawn by --plot. Name a file for the picture."),
