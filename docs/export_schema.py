@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from nni_latency.cli._search_document import search_schema
+from nni_latency.cli import search_schema
 from nni_latency.datasets import networks_schema
 from nni_latency.energy import portable_schema
 from nni_latency.estimators import acts_schema, transfer_schema

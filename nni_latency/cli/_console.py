@@ -81,7 +81,18 @@ def loading_remark(text: str) -> Iterator[None]:
 
 
 def progress(console: Console) -> Progress:
-    """Return a progress bar with the time left in the field ``left``."""
+    """Return a progress bar with the time left in the field ``left``.
+
+    Parameters
+    ----------
+    console : rich.console.Console
+        Where it is shown: that of `remarks`.
+
+    Returns
+    -------
+    rich.progress.Progress
+        A context; every task is added with ``left=""``.
+    """
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(),
@@ -134,7 +145,18 @@ def print_lines(console: Console, lines: Iterable[str]) -> None:
 
 
 def sentence(remark: str) -> str:
-    """Make a sentence of a remark without a full stop."""
+    """Make a sentence of a remark without a full stop.
+
+    Parameters
+    ----------
+    remark : str
+        Such as ``no record is newer``.
+
+    Returns
+    -------
+    str
+        With a capital letter, and a full stop.
+    """
     return f"{remark[:1].upper()}{remark[1:]}."
 
 

@@ -24,7 +24,7 @@ ESTIMATOR = "FILE|NAME[:ARGUMENT]"
 _GRAPH_PREDICTOR = "nni_latency.graph_predictor"
 
 #: The option that names an estimator, the same in every command.
-FLAGS = ("-e", "--estimator", "--latency-estimator")
+ESTIMATOR_FLAGS = ("-e", "--estimator", "--latency-estimator")
 
 missing_option = partial(
     option,
@@ -40,7 +40,7 @@ class EstimatorOptions:
 
     latency_estimator: str = option(
         "A saved table or predictor, a shipped table, or a registered estimator.",
-        *FLAGS,
+        *ESTIMATOR_FLAGS,
         required=True,
         metavar=ESTIMATOR,
     )
@@ -93,7 +93,7 @@ class PredictorOptions:
 
     predictor: str = option(
         f"File of 'nni-latency learn graph', or {graphs.PRETRAINED} for the one that ships.",
-        *FLAGS,
+        *ESTIMATOR_FLAGS,
         default=graphs.PRETRAINED,
     )
 

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -22,10 +23,30 @@ from nni_latency.cli._estimator_report import graph_report
 from nni_latency.cli._option import OutputOptions, grouped, option, output_option, refuse_given
 from nni_latency.cli._remote_options import FitRemoteOptions
 from nni_latency.cli._report import Column, Grid, Report, ReportingCommand, print_report
+from nni_latency.cli._training import check_whole, training_of, training_option
 from nni_latency.errors import InvalidValueError, UnknownNameError, listed
 from nni_latency.files import write_atomically
 from nni_latency.platforms import Platform
 from nni_latency.units import format_percent, format_seconds
+
+
+@dataclass(frozen=True)
+class _Training:
+    """How predictors learn: the fields of ``--training``.
+
+    Parameters
+    ----------
+    members : int
+        Graph networks that are averaged.
+    at_least : int
+        Latencies that must be new in the database.
+    """
+
+    members: int = 3
+    at_least: int = 20
+
+    def __post_init__(self) -> None:
+        check_whole(self, members=1, at_least=1)
 
 
 @dataclass(frozen=True)
@@ -47,7 +68,6 @@ class VersionOptions:
         default="evolving",
         rare=True,
     )
-    at_least: int = option("Latencies that must be new.", type=click.IntRange(1), default=20, rare=True)
     show: bool = option("List the versions instead of learning.", "--list", default=False, is_flag=True, rare=True)
     take: int | None = option(
         "Let this version answer instead of learning, an older one for instance.", metavar="NUMBER", rare=True
@@ -55,7 +75,9 @@ class VersionOptions:
     plot: Path | None = output_option("PNG file of the errors of all versions against records and time.", rare=True)
 
 
-def learn_versions(asked: VersionOptions, out: Path | None, where: FitRemoteOptions, epochs: int) -> None:
+def learn_versions(
+    asked: VersionOptions, out: Path | None, where: FitRemoteOptions, epochs: int, training: _Training
+) -> None:
     """Fit new versions of predictors to the records of the database, and list all versions.
 
     One predictor learns networks; others learn kernels, one for each platform on which kernels were measured. A new
@@ -71,6 +93,8 @@ def learn_versions(asked: VersionOptions, out: Path | None, where: FitRemoteOpti
         Where predictors are fitted.
     epochs : int
         Times that every network is seen at most.
+    training : _Training
+        How they are fitted, and from how many new latencies on.
 
     Raises
     ------
@@ -88,7 +112,7 @@ def learn_versions(asked: VersionOptions, out: Path | None, where: FitRemoteOpti
             said.append(_take_version(store, asked.name, asked.take))
         elif not asked.show:
             with where.fitting():
-                said += _learn_next(store, asked, epochs)
+                said += _learn_next(store, asked.name, epochs, training)
         if out is not None:
             said.append(_save_version(store, asked.name, out))
         versions = _versions(store, asked.name)
@@ -128,22 +152,22 @@ def _save_version(store: database.DatabaseStore, name: str, path: Path) -> str:
     return f"Wrote version {current.number} to {path}"
 
 
-def _learn_next(store: database.DatabaseStore, asked: VersionOptions, epochs: int) -> list[str]:
+def _learn_next(store: database.DatabaseStore, name: str, epochs: int, training: _Training) -> list[str]:
     bar = progress(remarks())
     task = bar.add_task("learning", total=1.0, left="")
     begun: dict[str, float] = {}
 
-    def watch(name: str, done: int, total: int) -> None:
+    def watch(predictor: str, done: int, total: int) -> None:
         if not begun:
             bar.start()
         now = time.monotonic()
-        left = (now - begun.setdefault(name, now)) / done * (total - done)
+        left = (now - begun.setdefault(predictor, now)) / done * (total - done)
         told = f"{format_seconds(left)} left" if left else ""
-        bar.update(task, description=f"learning {name}", completed=done, total=total, left=told)
+        bar.update(task, description=f"learning {predictor}", completed=done, total=total, left=told)
 
-    make = partial(graphs.GraphPredictor, epochs=epochs)
+    make = partial(graphs.GraphPredictor, epochs=epochs, n_members=training.members)
     try:
-        found = learn.evolve(store, name=asked.name, at_least=asked.at_least, make=make, watch=watch)
+        found = learn.evolve(store, name=name, at_least=training.at_least, make=make, watch=watch)
     finally:
         if begun:
             bar.stop()
@@ -188,7 +212,9 @@ class _GraphOptions:
     )  # fmt: skip
     platform: str | None = option("Platform to learn.  [default: all of the data]", metavar="DEVICE|ID")
     epochs: int = option("Times that every network is seen at most.", type=click.IntRange(1), default=40, rare=True)
-    members: int = option("Graph networks that are averaged.", type=click.IntRange(1), default=3, rare=True)
+    training_fields: tuple[dict[str, Any], ...] = training_option(
+        "How predictors learn, such as members=5, or at_least=10 new latencies with --from-database", _Training
+    )
     seed: int = option("Random seed.", type=click.IntRange(0), default=0, rare=True)
     jobs: int | None = option(
         "Processes of this machine that learn side by side.  [default: 1]", type=click.IntRange(1), rare=True
@@ -204,11 +230,14 @@ def learn_graph(fit: _GraphOptions, versions: VersionOptions, output: OutputOpti
     to measure. With --from-database, new versions of predictors are fitted to what was measured since the last one; a
     version answers only if it is no worse on networks that none has learned from.
     """
+    training = training_of(_Training(), fit.training_fields)
     if versions.from_database:
-        refuse_given(("data", "start", "platform", "members", "seed", "jobs"), "with --from-database")
-        learn_versions(versions, output.out, where, fit.epochs)
+        refuse_given(("data", "start", "platform", "seed", "jobs"), "with --from-database")
+        learn_versions(versions, output.out, where, fit.epochs, training)
         return
-    refuse_given(("database", "name", "at_least", "show", "take", "plot"), "without --from-database")
+    refuse_given(("database", "name", "show", "take", "plot"), "without --from-database")
+    if any("at_least" in part for part in fit.training_fields):
+        raise InvalidValueError("--training at_least has no effect without --from-database. Omit it.")
     if not fit.data:
         raise click.UsageError("Missing option '--dataset', or '--from-database'.")
     if fit.jobs is not None and where.remote is not None:
@@ -223,17 +252,22 @@ def learn_graph(fit: _GraphOptions, versions: VersionOptions, output: OutputOpti
             left = (time.monotonic() - begin) / done * (total - done)
             bar.update(task, completed=done, total=total, left=f"{format_seconds(left) if left else '0 s'} left")
 
-        found = _fitted(fit, networks, watch)
+        found = _fitted(fit, training, networks, watch)
     found.save(out)
     print_report(graph_report(found, after=[f"Wrote {out}"]))
 
 
 def _fitted(
-    fit: _GraphOptions, networks: list[graphs.MeasuredNetwork], watch: Callable[[int, int], None]
+    fit: _GraphOptions,
+    training: _Training,
+    networks: list[graphs.MeasuredNetwork],
+    watch: Callable[[int, int], None],
 ) -> graphs.GraphPredictor:
     if fit.start is not None:
         return load_predictor(fit.start).adapt(networks, watch)
-    predictor = graphs.GraphPredictor(epochs=fit.epochs, n_members=fit.members, random_state=fit.seed, n_jobs=fit.jobs)
+    predictor = graphs.GraphPredictor(
+        epochs=fit.epochs, n_members=training.members, random_state=fit.seed, n_jobs=fit.jobs
+    )
     return predictor.fit(networks, watch)
 
 

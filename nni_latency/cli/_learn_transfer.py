@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import click
 import numpy as np
@@ -15,13 +17,34 @@ from rich.markup import escape
 import nni_latency.estimators as estimators
 import nni_latency.estimators.transfer as transfer
 from nni_latency.cli._console import results
-from nni_latency.cli._option import grouped, names_option, option, output_option
+from nni_latency.cli._option import grouped, option, output_option, parsed
 from nni_latency.cli._outputs import WritingCommand
-from nni_latency.cli._space_options import SpaceOptions
+from nni_latency.cli._space_options import SpaceArguments
 from nni_latency.errors import InvalidValueError
-from nni_latency.files import naming, write_atomically
+from nni_latency.files import is_file, naming, write_atomically
 from nni_latency.platforms import Platform
 from nni_latency.units import format_percent, format_seconds, number_of
+
+
+class _Series(NamedTuple):
+    """Series of latencies in a file; without names, all of them."""
+
+    path: Path
+    names: tuple[str, ...] = ()
+
+    @classmethod
+    def parse(cls, text: str) -> _Series:
+        """Read ``FILE`` or ``FILE:NAME,...``; a file that exists is a file, whatever colons its name has."""
+        path, colon, names = text.rpartition(":")
+        if not (path and colon) or is_file(text) or re.search(r"[/\\]", names):
+            return cls(Path(text))
+        found = tuple(name.strip() for name in names.split(",") if name.strip())
+        if not found:
+            raise InvalidValueError(f"Names of series must follow the colon, as in {path}:NAME. Got {text!r}.")
+        return cls(Path(path), found)
+
+
+_SERIES = parsed("file[:name,...]", _Series.parse)
 
 
 @dataclass(frozen=True)
@@ -29,15 +52,18 @@ class _FileOptions:
     """The files of architectures and latencies."""
 
     architectures: Path = option("CSV file: an index, and one column per layer or one of strings.", required=True)
-    sources: Path = option("CSV file: an index, and one series of latencies per known device.", "--from", required=True)
-    target: Path | None = option(
-        "CSV file: an index and latencies of the new device. Without it, the networks to measure are written.",
+    sources: _Series = option(
+        "CSV file: an index, and one series of latencies per known device. Behind a colon, the series to use.",
+        "--from",
+        type=_SERIES,
+        required=True,
+    )
+    target: _Series | None = option(
+        "CSV file: an index and latencies of the new device; of several series, name one behind a colon. Without it, "
+        "the networks to measure are written.",
         "--measured",
+        type=_SERIES,
     )
-    source_devices: tuple[str, ...] = names_option(
-        "Series of --from to use; repeat for several.  [default: all]", "--source-device", rare=True
-    )
-    target_device: str | None = option("Series of --measured to use, if it has several.", metavar="NAME", rare=True)
     unit: str = option("Unit of the latencies in all files.", type=click.Choice(list(transfer.UNITS)), default="ms")
     check_unit: bool = option("Refuse series that seem to have another unit, or accept them.", default=True, rare=True)
 
@@ -69,7 +95,7 @@ class _ResultOptions:
 
 @click.command("transfer", cls=WritingCommand)
 @grouped()
-def learn_transfer(asked: SpaceOptions, files: _FileOptions, fit: _FitOptions, written: _ResultOptions) -> None:
+def learn_transfer(asked: SpaceArguments, files: _FileOptions, fit: _FitOptions, written: _ResultOptions) -> None:
     """Learn a new device from a few networks and known devices.
 
     If --measured holds more networks than --samples, the most informative ones are learned from, and the others show
@@ -83,7 +109,7 @@ def learn_transfer(asked: SpaceOptions, files: _FileOptions, fit: _FitOptions, w
     estimator = estimators.TransferEstimator(
         encoding, platform=platform, check_units=files.check_unit, random_state=fit.seed
     )
-    with naming(files.sources):
+    with naming(files.sources.path):
         estimator.fit_sources(indices, _sources(files, networks))
     if files.target is None:
         picks = estimator.suggest(fit.samples)
@@ -101,7 +127,7 @@ def learn_transfer(asked: SpaceOptions, files: _FileOptions, fit: _FitOptions, w
     results().print(f"Wrote {escape(', '.join(map(str, written.paths)))}")
 
 
-def _encoding(asked: SpaceOptions) -> transfer.Encoding:
+def _encoding(asked: SpaceArguments) -> transfer.Encoding:
     if asked.name.lower().replace("-", "") == "nasbench201":
         return transfer.encoding_of("nasbench201")
     if asked.name == "fbnet" and not asked.given:
@@ -111,19 +137,20 @@ def _encoding(asked: SpaceOptions) -> transfer.Encoding:
 
 
 def _sources(files: _FileOptions, networks: transfer.CsvColumns) -> dict[str, NDArray[np.float64]]:
-    content = transfer.read_columns(files.sources)
-    return dict(transfer.latencies_of(content, networks.index, files.unit, list(files.source_devices)))
+    content = transfer.read_columns(files.sources.path)
+    return dict(transfer.latencies_of(content, networks.index, files.unit, list(files.sources.names)))
 
 
-def _target(files: _FileOptions, path: Path, networks: transfer.CsvColumns) -> NDArray[np.float64]:
+def _target(files: _FileOptions, asked: _Series, networks: transfer.CsvColumns) -> NDArray[np.float64]:
     """Return the latencies of the new device [s], NaN for networks that were not measured."""
-    content, device = transfer.read_columns(path), files.target_device
-    if device is None and len(content.columns) != 1:
+    content = transfer.read_columns(asked.path)
+    names = asked.names or tuple(content.columns)
+    if len(names) != 1:
         raise InvalidValueError(
-            f"The file {str(content.path)!r} has {len(content.columns)} series: {', '.join(content.columns)}. "
-            "Name the new device with --target-device."
+            f"The new device is one series. The file {str(content.path)!r} has {', '.join(content.columns)}. Name one "
+            f"of them: --measured {asked.path}:NAME."
         )
-    series = transfer.latencies_of(content, networks.index, files.unit, [device] if device else [])
+    series = transfer.latencies_of(content, networks.index, files.unit, list(names))
     return next(iter(series.values()))
 
 

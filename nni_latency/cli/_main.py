@@ -15,7 +15,7 @@ from click.shell_completion import CompletionItem
 
 from nni_latency.cli._added import added_commands
 from nni_latency.cli._messages import as_typed, is_verbose, noise_options, printable, warnings_as_remarks
-from nni_latency.cli._supervision import INTERRUPTED
+from nni_latency.cli._supervision import INTERRUPTED, begin_supervised, end_supervised, is_needed, supervise
 from nni_latency.errors import LatencyError
 
 #: Command to the module that holds it, in the order in which help lists them.
@@ -165,3 +165,16 @@ def main() -> None:
 
     Start with: nni-latency build-lut --space fbnet
     """
+
+
+def run() -> None:
+    """Run the command line of this process; a command that runs networks of the user is watched."""
+    arguments = sys.argv[1:]
+    if is_needed(arguments):
+        sys.exit(supervise(arguments))
+    begin_supervised()
+    try:
+        # Under supervision this is another process, and its own name is not that of the command.
+        main(prog_name="nni-latency")
+    finally:
+        end_supervised()

@@ -15,7 +15,7 @@ from nni_latency.cli._asked import ask_network
 from nni_latency.cli._console import remarks
 from nni_latency.cli._cost_report import ROWS, print_answers
 from nni_latency.cli._measuring import PlatformOptions, ProtocolOptions, database_option, make_runtime
-from nni_latency.cli._network import NETWORKS, NetworkOptions, make_all, parse_networks
+from nni_latency.cli._network import NETWORKS, NetworkOptions, make_networks, parse_networks
 from nni_latency.cli._option import grouped, option
 from nni_latency.cli._report import ReportingCommand
 from nni_latency.cli._supervision import user_code
@@ -66,7 +66,7 @@ def command(
     runtime = make_runtime(platform)
     if wanted.by != "network" and not runtime.sees_calls:
         raise runtime.sees_no_calls("Measure with --runtime torch, or the whole network with --by network.")
-    made = list(make_all(named, network))
+    made = list(make_networks(named, network))
     protocol = ending.of(estimators.ON_DEMAND, platform.threads)
     estimator = _estimator(wanted, runtime, protocol)
     what = f"Measuring {number_of(len(made), 'network')} on {runtime.platform.id}"

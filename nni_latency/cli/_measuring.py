@@ -46,7 +46,21 @@ database_option = partial(
 
 @dataclass(frozen=True)
 class PlatformOptions:
-    """Where something is measured."""
+    """Where something is measured.
+
+    Parameters
+    ----------
+    device : str
+        Such as ``cpu`` or ``cuda:0``.
+    runtime : str
+        Name of the runtime that executes the networks.
+    runtime_options : tuple of (str, Any)
+        Names and values of further arguments of the runtime.
+    precision : str
+        Numeric precision, such as ``fp32``.
+    threads : int
+        Number of CPU threads.
+    """
 
     device: str = _device_option()
     runtime: str = option("Runtime that executes the networks.", default="torch")
@@ -148,6 +162,16 @@ class MeterOptions:
 
 def make_runtime(options: PlatformOptions) -> runtimes.Runtime:
     """Make the runtime that the options name.
+
+    Parameters
+    ----------
+    options : PlatformOptions
+        Runtime, device, precision and threads.
+
+    Returns
+    -------
+    Runtime
+        With its ``platform``.
 
     Raises
     ------

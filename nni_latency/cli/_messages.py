@@ -14,9 +14,6 @@ from nni_latency.errors import LatencyWarning
 
 _PREFIX = "nni_latency.noise."
 
-#: Parameters whose name belongs to an option that sets something else, and the name of their own option.
-_RENAMED = {"'batch_size' of a search": "'train_batch_size' of a search"}
-
 #: Control characters, which could clear the screen or write elsewhere, and those that change the direction of text.
 _UNPRINTABLE = dict.fromkeys(
     (
@@ -115,8 +112,6 @@ def as_typed(message: str, command: click.Command | None) -> str:
     flags = _flags_of(command)
     if not flags:
         return message
-    for parameter, renamed in _RENAMED.items():
-        message = message.replace(parameter, renamed)
     names = "|".join(map(re.escape, flags))
     owner = r"(?: parameter)?(?: of (?:an? )?\w+(?= (?:must|is|takes)\b))?"
     message = re.sub(rf"\b(?:[Tt]he|[Aa]n?) '({names})'{owner}", lambda found: flags[found[1]], message)

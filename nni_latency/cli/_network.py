@@ -53,7 +53,19 @@ _FORMS = (
 
 @dataclass(frozen=True)
 class NetworkOptions:
-    """How networks are made, and what they take."""
+    """How networks are made, and what they take.
+
+    Parameters
+    ----------
+    inputs : tuple of str
+        Shapes as they were typed, an input each.
+    batch_size : int or None
+        Inputs of a run; None leaves it to a table, to the ONNX file, or to 1.
+    kwargs : dict or None
+        Arguments of the class, function or space.
+    timeout : float
+        Time limit for making a network of the user and tracing it [s].
+    """
 
     inputs: tuple[str, ...] = inputs_option()
     batch_size: int | None = option(
@@ -154,6 +166,18 @@ class Network:
 
 def parse_networks(texts: Sequence[str], options: NetworkOptions) -> list[NamedNetwork]:
     """Read the networks of a command line.
+
+    Parameters
+    ----------
+    texts : sequence of str
+        What was typed, such as ``net.onnx`` or ``fbnet@fbnet-c``.
+    options : NetworkOptions
+        How they are made.
+
+    Returns
+    -------
+    list of NamedNetwork
+        In the same order; none is made yet.
 
     Raises
     ------
@@ -257,8 +281,28 @@ def limited(named: NamedNetwork, options: NetworkOptions) -> Iterator[None]:
         yield
 
 
-def make_all(named: Sequence[NamedNetwork], options: NetworkOptions) -> Iterator[Network]:
-    """Make networks, one after another, each within its time limit."""
+def make_networks(named: Sequence[NamedNetwork], options: NetworkOptions) -> Iterator[Network]:
+    """Make networks, one after another, each within its time limit.
+
+    The time limit of a network ends when the next one is asked for, so that it holds for tracing, too.
+
+    Parameters
+    ----------
+    named : sequence of NamedNetwork
+        Those that `parse_networks` read.
+    options : NetworkOptions
+        How they are made.
+
+    Yields
+    ------
+    Network
+        With ``model``, ``inputs`` and ``batch_size``; the model of an ONNX file is its path.
+
+    Raises
+    ------
+    LatencyError
+        If a network cannot be made as the options say.
+    """
     for item in named:
         with limited(item, options):
             yield make(item, options)

@@ -52,7 +52,17 @@ def output_option(text: str, *flags: str, **attributes: Any) -> Any:
 
 
 def names_option(text: str, flag: str, **attributes: Any) -> Any:
-    """Make a field of a group that holds names: the option is repeated, or its names are separated by commas."""
+    """Make a field of a group that holds names: the option is repeated, or its names are separated by commas.
+
+    Parameters
+    ----------
+    text : str
+        Help text.
+    flag : str
+        Flag of the option, such as ``--platform``.
+    attributes
+        As for `option`.
+    """
     attributes = {"metavar": "NAME", **attributes}
     return option(text, flag, type=NAMES, multiple=True, callback=_joined, **attributes)
 
@@ -235,7 +245,7 @@ def _parse_object(text: str) -> dict[str, Any]:
 def _parse_assignment(text: str) -> tuple[str, Any]:
     name, equals, value = text.partition("=")
     if not (equals and name.isidentifier()):
-        raise InvalidValueError(f"It must be a name and a value, such as channels_last=true. Got {text!r}.")
+        raise InvalidValueError(f"It must be a name and a value, as in NAME=VALUE. Got {text!r}.")
     try:
         return name, json.loads(value)
     except (ValueError, RecursionError):

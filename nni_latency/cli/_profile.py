@@ -20,7 +20,7 @@ import nni_latency.profiling as profiling
 from nni_latency.cli._console import named as listed_names
 from nni_latency.cli._console import print_lines, remarks, sentence
 from nni_latency.cli._cost_report import analysis_report, comparison_of_work
-from nni_latency.cli._estimator_options import ESTIMATOR, FLAGS
+from nni_latency.cli._estimator_options import ESTIMATOR, ESTIMATOR_FLAGS
 from nni_latency.cli._measuring import (
     Measuring,
     MeterOptions,
@@ -213,7 +213,7 @@ class _AnalysisOptions:
     """What is said of the blocks of a network that is not measured."""
 
     latency_estimator: str | None = option(
-        "Estimator of the latency of blocks, such as acts:FILE.", *FLAGS, metavar=ESTIMATOR
+        "Estimator of the latency of blocks, such as acts:FILE.", *ESTIMATOR_FLAGS, metavar=ESTIMATOR
     )
     depth: int | None = option("Depth of the blocks in the module tree.", type=click.IntRange(1))
     top: int | None = option(f"Number of blocks to list.  [default: {_ROWS}]", type=click.IntRange(1))

@@ -225,7 +225,13 @@ def report_format() -> str:
 
 
 def print_report(report: Report) -> None:
-    """Print a report in the format that was asked for."""
+    """Print a report in the format that was asked for.
+
+    Parameters
+    ----------
+    report : Report
+        What the running `ReportingCommand` found.
+    """
     how = report_format()
     rows = report.grid.rows if report.rows is None else report.rows
     if how == "json":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -42,11 +42,8 @@ from nni_latency.units import METRICS, format_metric, format_percent, number_of
 #: The costs of a space by two estimators.
 _Plane: TypeAlias = "tuple[nas.LatencyProfiler, nas.LatencyProfiler]"
 
-#: Options that decide what a search finds, beside those of the space and the estimator.
-_LEARNING = (
-    "dataset", "target", "margin", "fill", "epochs", "trials", "final_epochs", "train_batch_size",
-    "learning_rate", "arc_learning_rate", "weight", "seed",
-)  # fmt: skip
+#: Options that decide what a search finds, beside those of the space, the estimator and the training.
+_LEARNING = ("dataset", "target", "margin", "fill", "epochs", "trials", "seed")
 
 #: A target in each unit.
 _TARGETS = {"s": "12ms", "J": "20mJ", "W": "15W", "byte": "4MiB", "1/s": "100/s"}
@@ -156,6 +153,7 @@ def command(
     Any space will do: fbnet, those of NNI's hub, and your own as package.module:Class. fbnet, darts, gumbel-darts,
     proxyless and enas train one supernet; evolution and random train a network in each of --trials trials.
     """
+    settings = options.settings
     with loading_remark("Loading PyTorch, NNI, the space and the data set"):
         import torch
 
@@ -163,9 +161,8 @@ def command(
         _check_target(made.metric, options)
         unmeasured = _check_measuring(made, estimator.device, metered) if options.measure else ""
         protocol = ending.of(measurement.Protocol(), threads=1)
-        settings = options.settings
         with user_code(f"The code of the data set {options.dataset!r}", 0.0):
-            dataset = nas.load_dataset(options.dataset, options.data_folder, seed=options.seed)
+            dataset = nas.load_dataset(options.dataset, seed=options.seed)
         with user_code(f"The code of the space {space.name!r}", code.timeout if ":" in space.name else 0.0):
             searched = searched_space(made, space, options.batch_size, dataset)
             if len(searched.input_shape) == 4:
@@ -237,6 +234,8 @@ def _checkpoint(
         "costs": cost.range if isinstance(cost, estimators.AdditiveCost | estimators.GroupedCost) else None,
         "images": len(dataset.train),  # type: ignore[arg-type]
         **{name: getattr(options, name) for name in _LEARNING},
+        # Threads change how long it takes, and not what is found.
+        **{name: value for name, value in asdict(options.training).items() if name != "threads"},
     }
     checkpoint = nas.Checkpoint(options.out / FOLDER.unfinished, asked)
     if outputs().overwrite:  # it is about to be removed
@@ -271,8 +270,8 @@ def _aim(estimator: estimators.Estimator, space: Any, searched: Searched, option
     return nas.SearchAim(
         profiler,
         options.limit,
-        weight=options.weight,
-        learning_rate=options.arc_learning_rate,
+        weight=options.training.weight,
+        learning_rate=options.training.arc_learning_rate,
         trials=options.trials,
         seed=options.seed,
         fill=options.fill,

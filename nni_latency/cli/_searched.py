@@ -18,6 +18,7 @@ from nni_latency.cli._model import send_by_value
 from nni_latency.cli._option import QUANTITY, option
 from nni_latency.cli._outputs import OutputFolder
 from nni_latency.cli._space_options import CLASSES, SpaceOptions, choose_space, plan_for
+from nni_latency.cli._training import check_number, check_whole, training_of, training_option
 from nni_latency.errors import InvalidValueError, MismatchError
 from nni_latency.plugins import load_registry
 from nni_latency.units import Quantity, number_of
@@ -32,6 +33,40 @@ _SETTINGS = nas.SearchSettings()
 
 #: Strategies in the order in which one is looked for that can search a space.
 _PREFERRED = ("fbnet", "enas", "evolution")
+
+
+@dataclass(frozen=True)
+class Training:
+    """How networks learn in a search: the fields of ``--training``.
+
+    Parameters
+    ----------
+    final_epochs : int
+        Epochs of the final training.
+    batch_size : int
+        Images per training step.
+    learning_rate : float
+        Of the weights (Adam).
+    arc_learning_rate : float
+        Of the architecture parameters, or of the controller (Adam).
+    weight : float
+        Of the cost in the loss, where there is one.
+    threads : int
+        Threads of torch; small images gain little from more.
+    """
+
+    final_epochs: int = _SETTINGS.final_epochs
+    batch_size: int = _SETTINGS.batch_size
+    learning_rate: float = _SETTINGS.learning_rate
+    arc_learning_rate: float = 0.05
+    weight: float = 1.0
+    threads: int = _SETTINGS.threads
+
+    def __post_init__(self) -> None:
+        check_whole(self, final_epochs=0, batch_size=2, threads=1)
+        check_number(self, "learning_rate")
+        check_number(self, "arc_learning_rate")
+        check_number(self, "weight", zero=True)
 
 
 @dataclass(frozen=True)
@@ -53,29 +88,21 @@ class SearchOptions:
         type=click.Choice(nas.STRATEGIES),
     )
     dataset: str = option(
-        "Data set: digits, cifar10, folder:PATH, a file of arrays (.npz), package.module:function or "
-        "path/to/file.py:function.",
+        "Data set: digits, cifar10, which is kept in the folder data, or cifar10:FOLDER, folder:PATH, a file of "
+        "arrays (.npz), package.module:function or path/to/file.py:function.",
         default="digits",
     )
     batch_size: int | None = option(
         "Images per run on the device.  [default: the table's; a different value is an error]", type=click.IntRange(1)
     )
-    data_folder: Path = option("Folder where cifar10 is kept.", default=Path("data"), rare=True)
     epochs: int = option(
         "Epochs of the search; of every trial of a strategy with trials.", default=_SETTINGS.epochs, rare=True
     )
     trials: int = option("Number of trials of evolution and random.", type=click.IntRange(1), default=20)
-    final_epochs: int = option("Epochs of the final training.", default=_SETTINGS.final_epochs, rare=True)
-    train_batch_size: int = option("Images per training step.", default=_SETTINGS.batch_size, rare=True)
-    learning_rate: float = option("Learning rate of the weights (Adam).", default=_SETTINGS.learning_rate, rare=True)
-    arc_learning_rate: float = option(
-        "Learning rate of the architecture parameters, or of the controller (Adam).", default=0.05, rare=True
+    training_fields: tuple[dict[str, Any], ...] = training_option(
+        "How networks learn, such as final_epochs=5,batch_size=32", Training
     )
-    weight: float = option("Weight of the latency in the loss.", default=1.0, rare=True)
     measure: bool = option("Measure the network found.", default=True)
-    threads: int = option(
-        "Threads used for training; small images gain little from more.", default=_SETTINGS.threads, rare=True
-    )
     seed: int = option("Random seed.", default=0, rare=True)
     out: Path = option("Folder of the results.", "-o", "--out", type=FOLDER, default=Path("search"))
 
@@ -90,15 +117,29 @@ class SearchOptions:
         return self.target * (1 - self.margin)
 
     @property
+    def training(self) -> Training:
+        """How networks learn.
+
+        Raises
+        ------
+        UnknownNameError
+            If ``--training`` has no such field.
+        InvalidValueError
+            If a value is outside its range.
+        """
+        return training_of(Training(), self.training_fields)
+
+    @property
     def settings(self) -> nas.SearchSettings:
         """How long and how fast the search learns."""
+        training = self.training
         return nas.SearchSettings(
             epochs=self.epochs,
-            final_epochs=self.final_epochs,
-            batch_size=self.train_batch_size,
-            learning_rate=self.learning_rate,
+            final_epochs=training.final_epochs,
+            batch_size=training.batch_size,
+            learning_rate=training.learning_rate,
             seed=self.seed,
-            threads=self.threads,
+            threads=training.threads,
         )
 
 

@@ -30,17 +30,16 @@ SPACE_OF_TABLE = {"help": f"{_SPACE}  [default: that of the table, or fbnet]"}
 
 
 @dataclass(frozen=True)
-class SpaceOptions:
-    """The options that choose a space; those that are not given are left to the space, or to the table."""
+class SpaceArguments:
+    """The options that choose a space, where what its networks take is one of its arguments."""
 
     space: str | None = option(f"{_SPACE}  [default: fbnet]")
     space_args: tuple[dict[str, Any], ...] = option(
         "Arguments of the space, such as width=0.5,num_classes=10, or as a JSON object. Those of fbnet: preset "
-        "(imagenet or cifar), num_classes, head_channels, and width and depth, which are multipliers.",
+        "(imagenet or cifar), input_size, num_classes, head_channels, and width and depth, which are multipliers.",
         type=ARGUMENTS,
         multiple=True,
     )
-    input_size: int | None = option("Input image size [pixels].  [default: the space's]")
 
     @property
     def name(self) -> str:
@@ -50,21 +49,33 @@ class SpaceOptions:
     @property
     def given(self) -> bool:
         """Whether anything but the name of the space was given."""
-        return bool(self.space_args) or self.input_size is not None
+        return bool(self.space_args)
 
     @property
     def arguments(self) -> dict[str, Any]:
         """Arguments of the constructor that were given."""
-        found = {name: value for part in self.space_args for name, value in part.items()}
+        return {name: value for part in self.space_args for name, value in part.items()}
+
+    def make(self) -> Any:
+        """Make the space."""
+        return spaces.make_space(self.name, self.arguments)
+
+
+@dataclass(frozen=True)
+class SpaceOptions(SpaceArguments):
+    """The options that choose a space; those that are not given are left to the space, or to the table."""
+
+    input_size: int | None = option("Input image size [pixels].  [default: the space's]")
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """Arguments of the constructor that were given, the input size among them where it is one."""
+        found = super().arguments
         # Of a class the input size says what its networks take, and not what makes it.
         size = None if ":" in self.name else "input_size"
         if self.name in spaces.HUB_SPACES:
             size = spaces.HUB_SPACES[self.name].size_argument
         return {size: self.input_size, **found} if size and self.input_size is not None else found
-
-    def make(self) -> Any:
-        """Make the space."""
-        return spaces.make_space(self.name, self.arguments)
 
 
 @dataclass(frozen=True)

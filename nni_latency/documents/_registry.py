@@ -123,7 +123,7 @@ KINDS: Mapping[str, str] = MappingProxyType(
         "nni_latency.networks": "nni_latency.datasets:load_networks",
         "nni_latency.operator_profile": "nni_latency.profiling:OperatorProfile.load",
         "nni_latency.validation": "nni_latency.validation:read_validation",
-        "nni_latency.search": "nni_latency.cli._search_document:read_search",
+        "nni_latency.search": "nni_latency.cli:read_search",
     }
 )
 

@@ -86,18 +86,17 @@ class _Repeated(TorchDataset[Any]):
         return image.expand(self._count, -1, -1), label
 
 
-def load_dataset(name: str, folder: str | Path = "data", *, seed: int = 0) -> Dataset:
+def load_dataset(name: str, *, seed: int = 0) -> Dataset:
     """Load a data set by name.
 
     Parameters
     ----------
     name : str
         ``digits`` (scikit-learn's 1,797 images of handwritten digits, enlarged to 32x32), ``cifar10``, or
-        ``folder:PATH`` with one folder of images per class; these two need torchvision. A file of arrays,
+        ``folder:PATH`` with one folder of images per class; these two need torchvision. CIFAR-10 is kept in the folder
+        ``data``, or in that of ``cifar10:PATH``, and downloaded if it is not there. A file of arrays,
         ``PATH.npz``, with ``images`` and ``labels`` or ``x`` and ``y``. Or ``package.module:function`` or
         ``path/to/file.py:function``, which is called and returns images and labels as arrays, or data sets of torch.
-    folder : str or Path, default="data"
-        Where ``cifar10`` is kept; it is downloaded if it is not there.
     seed : int, default=0
         Seed of the split into a fifth for validation and the rest for training.
 
@@ -116,7 +115,7 @@ def load_dataset(name: str, folder: str | Path = "data", *, seed: int = 0) -> Da
     if kind == "digits":
         return _digits(seed)
     if kind == "cifar10":
-        return _cifar10(Path(folder))
+        return _cifar10(Path(argument or "data"))
     if kind == "folder" and argument:
         return _folder(Path(argument), seed)
     if argument.isidentifier():
@@ -153,7 +152,7 @@ def _cifar10(folder: Path) -> Dataset:
     except (OSError, RuntimeError) as error:
         raise InvalidValueError(
             f"CIFAR-10 is not in the folder {str(folder)!r} and cannot be downloaded: {error}. "
-            "Name the folder that has it."
+            "Name the folder that has it: cifar10:FOLDER."
         ) from error
     return Dataset("cifar10", train, valid, 10, 32)
 

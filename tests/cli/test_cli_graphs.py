@@ -26,7 +26,7 @@ def net(folder):
 
 
 def test_a_predictor_is_fitted_and_predicts(run, folder, net):
-    words = ["learn", "graph", "--dataset", folder, "--epochs", 3, "--members", 1]
+    words = ["learn", "graph", "--dataset", folder, "--epochs", 3, "--training", "members=1"]
     report = json.loads(run(*words, "--format", "json").stdout)
     assert [row["networks"] for row in report["platforms"]] == [12, 12]
     assert report["families"] == ["depth1", "depth2", "depth3"]
@@ -115,6 +115,10 @@ def test_mistakes_are_said_in_one_sentence(fails, predictor, folder, net, tmp_pa
     assert "not an ONNX file" in fails("predict", tmp_path / "net.onnx", "-e", predictor)
     assert str(net) in fails("predict", net, "-e", net)
     (tmp_path / "gt.txt").write_text("1 onnx/a.onnx 1 fast plain device-fast\n2 onnx/b.onnx\n")
+    words = ["learn", "graph", "--dataset", folder, "--training"]
+    assert "The field 'members' of --training must be a whole number >= 1. Got 0." in fails(*words, "members=0")
+    assert "Unknown field of --training 'epochs'. Available: members, at_least." in fails(*words, "epochs=3")
+    assert "--training at_least has no effect without --from-database. Omit it." in fails(*words, "at_least=3")
     message = fails("learn", "graph", "--dataset", tmp_path)
     assert "line 1" in message
     assert "line 2" in message

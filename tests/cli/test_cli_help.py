@@ -11,6 +11,7 @@ import click
 import pytest
 
 import nni_latency
+from nni_latency.cli import COMMANDS as BUILT_IN
 from nni_latency.cli import main
 from nni_latency.cli._outputs import WritingCommand
 from nni_latency.cli._report import ReportingCommand
@@ -144,6 +145,12 @@ def test_every_option_is_documented(name):
     ]
     missing = [text for text in options if not re.search(rf"(?<![\w-]){re.escape(text)}(?![\w-])", section)]
     assert not missing
+
+
+def test_built_in_commands_have_at_most_300_options():
+    """What few people change is a field of one option, such as ``--protocol`` or ``--training``."""
+    leaves = [item for name in BUILT_IN for item in _with_inner(_command(name)) if not isinstance(item, click.Group)]
+    assert sum(isinstance(parameter, click.Option) for item in leaves for parameter in item.params) <= 300
 
 
 @pytest.mark.parametrize("name", COMMANDS)

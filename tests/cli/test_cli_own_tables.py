@@ -197,8 +197,8 @@ def test_space_is_searched_by_the_table(run, space, table):
     np.savez("grey.npz", images=generator.random((40, 28, 28), np.float32), labels=np.arange(40) % 2)
     run(
         *("search", "--space", space, "--latency-estimator", table, "--target", "1.2ms", "--margin", 0, "--no-measure"),
-        *("--dataset", "grey.npz", "--strategy", "random", "--trials", 2, "--epochs", 1, "--final-epochs", 1),
-        *("--train-batch-size", 8, "--out", "found"),
+        *("--dataset", "grey.npz", "--strategy", "random", "--trials", 2, "--epochs", 1),
+        *("--training", "final_epochs=1,batch_size=8", "--out", "found"),
     )
     assert json.loads(Path("found/result.json").read_text()) == {"first": "small", "second": "relu"}
 

@@ -39,8 +39,8 @@ def searched(run, built, tmp_path_factory, _few_digits):
     target = (low + 0.5 * (high - low)) * 1e3
     torch.set_num_threads(1)
     result = run(
-        "search", "--latency-estimator", built[0], "--target", f"{target:.4f}ms", "--epochs", 2, "--final-epochs", 1,
-        "--train-batch-size", 32, "--budget", "4s", "--out", out,
+        "search", "--latency-estimator", built[0], "--target", f"{target:.4f}ms", "--epochs", 2,
+        "--training", "final_epochs=1,batch_size=32", "--budget", "4s", "--out", out,
     )  # fmt: skip
     return out, result, target
 
@@ -67,8 +67,8 @@ def test_result_is_a_sample_that_the_space_freezes_with_the_weights(searched):
 def test_a_table_of_more_classes_than_the_data_set_has_is_searched(run, tmp_path):
     """As `build-lut --space fbnet` makes it: for the thousand classes of ImageNet."""
     table = make_table(FBNetSpace(**{**TINY, "num_classes": 20})).save(tmp_path / "t.json")
-    words = ["search", "--latency-estimator", table, "--target", "2000ms", "--epochs", 1, "--final-epochs", 0]
-    result = run(*words, "--no-measure", "--out", tmp_path / "found")
+    words = ["search", "--latency-estimator", table, "--target", "2000ms", "--epochs", 1]
+    result = run(*words, "--training", "final_epochs=0", "--no-measure", "--out", tmp_path / "found")
     assert result.stderr.count("The target excludes no network: a latency in this space is ") == 1
     weights = load_file(tmp_path / "found" / "weights.safetensors").values()
     assert (20,) in {tuple(tensor.shape) for tensor in weights}
@@ -222,7 +222,7 @@ def test_result_is_written_although_it_cannot_be_measured(run, tables, tmp_path,
     """The table is of a device that is not here."""
     done = run(
         "search", "--latency-estimator", tables["elsewhere"], "--target", "4ms", "--fill", 0.9, "--epochs", 1,
-        "--final-epochs", 0, "--train-batch-size", 32, "--margin", 0, "--out", "out",
+        "--training", "final_epochs=0,batch_size=32", "--margin", 0, "--out", "out",
         "--second-estimator", tables["energy"], "--samples", 20, "--plot", "front.png",
     )  # fmt: skip
     assert imread("front.png").ndim == 3
@@ -240,8 +240,8 @@ def test_result_is_written_although_it_cannot_be_measured(run, tables, tmp_path,
 def unfinished(run, tables, tmp_path, _few_digits, monkeypatch):
     """Search, and interrupt it while the network found learns on; return the command."""
     command = [
-        "search", "--latency-estimator", tables["tiny"], "--target", "4ms", "--epochs", 1, "--final-epochs", 2,
-        "--train-batch-size", 32, "--no-measure", "--out", "out",
+        "search", "--latency-estimator", tables["tiny"], "--target", "4ms", "--epochs", 1,
+        "--training", "final_epochs=2,batch_size=32", "--no-measure", "--out", "out",
     ]  # fmt: skip
 
     def interrupt(*arguments):
@@ -347,8 +347,12 @@ def test_target_that_is_no_positive_number_is_refused_as_it_was_typed(refused, t
             "Unknown data set 'mnist'. Available: digits, cifar10, folder:PATH, PATH.npz, ",
         ),
         (["--epochs", "0"], "--epochs must be an int >= 1. Got 0."),
-        (["--train-batch-size", "1"], "--train-batch-size must be an int >= 2. Got 1."),
-        (["--learning-rate", "0"], "--learning-rate must be > 0. Got 0.0."),
+        (["--training", "batch_size=1"], "The field 'batch_size' of --training must be a whole number >= 2. Got 1."),
+        (["--training", "threads=many"], "field 'threads' of --training must be a whole number >= 1. Got 'many'."),
+        (["--training", "learning_rate=0"], "field 'learning_rate' of --training must be a number > 0. Got 0."),
+        (["--training", "weight=-1"], "The field 'weight' of --training must be a number >= 0. Got -1."),
+        (["--training", "epochs=3"], "Unknown field of --training 'epochs'. Available: final_epochs, batch_size, "),
+        (["--training", "fast"], "It must be a name and a value, as in NAME=VALUE. Got 'fast'."),
         (["--fill", "1.2"], "--fill must be a share of the target in (0, 1]. Got 1.2."),
         (["--fill", "0"], "--fill must be a share of the target in (0, 1]. Got 0.0."),
         (["--second-estimator", "t.json"], "--second-estimator is drawn by --plot. Name a file for the picture."),
@@ -403,8 +407,8 @@ def test_a_target_is_asked_for_in_the_unit_of_the_metric(fails, tables, source, 
 @pytest.mark.usefixtures("_few_digits")
 def test_costs_of_layers_are_listed_in_the_unit_of_the_metric(run, tables):
     shown = run(
-        "search", "--latency-estimator", tables["energy"], "--target", "4mJ", "--epochs", 1, "--final-epochs", 0,
-        "--train-batch-size", 32, "--no-measure", "--out", "out",
+        "search", "--latency-estimator", tables["energy"], "--target", "4mJ", "--epochs", 1,
+        "--training", "final_epochs=0,batch_size=32", "--no-measure", "--out", "out",
     ).stdout  # fmt: skip
     assert re.search(r"┃ layer .*┃ energy \[[mu]J\] ┃", shown)
     assert [line for line in shown.splitlines() if line.startswith("│ layer")]
@@ -412,8 +416,8 @@ def test_costs_of_layers_are_listed_in_the_unit_of_the_metric(run, tables):
 
 def _joules(tables, *further):
     return [
-        "search", "--latency-estimator", tables["energy"], "--target", "4mJ", "--epochs", 1, "--final-epochs", 0,
-        "--train-batch-size", 32, "--out", "out", *further,
+        "search", "--latency-estimator", tables["energy"], "--target", "4mJ", "--epochs", 1,
+        "--training", "final_epochs=0,batch_size=32", "--out", "out", *further,
     ]  # fmt: skip
 
 
@@ -450,7 +454,7 @@ def both(run, tables, tmp_path_factory, _few_digits):
     folder = tmp_path_factory.mktemp("both")
     result = run(
         "search", "--latency-estimator", f"weighted:100*{tables['tiny']},20*{tables['energy']}", "--target", 0.5,
-        "--epochs", 1, "--final-epochs", 0, "--train-batch-size", 32, "--meter", "constant:20",
+        "--epochs", 1, "--training", "final_epochs=0,batch_size=32", "--meter", "constant:20",
         "--protocol", "max_measure_execution_time=2",
         "--budget", "2s", "--samples", 20, "--plot", folder / "front.png", "--out", folder / "out",
     )  # fmt: skip

@@ -40,7 +40,7 @@ OWN = f"{Path(__file__).parents[1] / 'spaces' / 'own_space.py'}:OwnSpace"
 HELLO = Path(__file__).parents[2] / "examples" / "hello_nas_space.py"
 SMALL = ["--space", "nasbench201", "--space-args", '{"stem_out_channels": 4, "num_modules_per_stack": 1}']
 _ONE_CELL = '{"stem_out_channels": 8, "num_stacks": 1, "num_modules_per_stack": 1}'
-QUICK = ["--budget", "4s", "--epochs", 1, "--final-epochs", 1, "--train-batch-size", 32]
+QUICK = ["--budget", "4s", "--epochs", 1, "--training", "final_epochs=1,batch_size=32"]
 
 #: Spaces of the hub that are made in a moment, as large as they are by default.
 QUICKLY_MADE = ("proxylessnas", "mobilenetv3", "shufflenet", "autoformer", "nasbench201")
@@ -241,7 +241,7 @@ def test_target_out_of_reach_is_refused(refused):
 
 @pytest.mark.slow
 def test_tutorial_space_of_nni_is_searched_with_pictures_of_one_channel(search):
-    quick = ["--strategy", "random", "--trials", 1, "--epochs", 1, "--final-epochs", 0, "--no-measure"]
+    quick = ["--strategy", "random", "--trials", 1, "--epochs", 1, "--training", "final_epochs=0", "--no-measure"]
     done, out, record = search("--space", f"{HELLO}:HelloSpace", "--dataset", f"{HELLO}:pictures", *quick)
     assert record["input_shape"] == [1, 1, 28, 28]
     assert set(record["choices"]) == {"conv2", "dropout", "feature"}

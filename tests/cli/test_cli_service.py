@@ -89,6 +89,7 @@ def test_a_service_runs_until_it_is_interrupted(run, fails, tmp_path):
 def test_too_little_to_learn_from_is_said(run, fails, tmp_path):
     words = ["learn", "graph", "--from-database", "--database", tmp_path / "m.sqlite"]
     assert "0 new latencies, and another version needs 20" in run(*words).stdout
+    assert "0 new latencies, and another version needs 7" in run(*words, "--training", "at_least=7").stdout
     assert "There is no version yet" in run(*words, "--list").stdout
     assert "Unknown version of 'evolving' '3'" in fails(*words, "--take", 3)
     assert "There is no version of the predictor to draw" in fails(*words, "--list", "--plot", "a.png")
@@ -103,6 +104,7 @@ def test_too_little_to_learn_from_is_said(run, fails, tmp_path):
         (["--remote", "farm:127.0.0.1:1#a.b.fp32.t1"], "Give --remote farm:127.0.0.1:1 alone."),
         (["--dataset", "shipped"], "--dataset has no effect with --from-database. Omit it."),
         (["--database", "memory"], "Versions are kept in a database."),
+        (["--training", "at_least=0"], "The field 'at_least' of --training must be a whole number >= 1. Got 0."),
     ],
 )
 def test_what_cannot_be_learned_is_one_sentence(fails, tmp_path, words, sentence):

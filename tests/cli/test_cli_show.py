@@ -13,7 +13,7 @@ from PIL import Image
 from written_files import DATA, KEPT, WRITTEN, write_files
 
 import nni_latency
-from nni_latency.cli._search_document import search_schema
+from nni_latency.cli import search_schema
 from nni_latency.cli._show import SAVED_FILES
 from nni_latency.datasets import load_networks
 from nni_latency.documents import KINDS, DocumentFormat, SavedFile

@@ -18,7 +18,7 @@ from nni_latency.tables import LookupTable
 from nni_latency.testing import FakeRuntime
 
 _LAYERS = 7
-_SPACE = ["--input-size", "32", "--space-args", "num_classes=10,width=0.25,depth=0.25"]
+_SPACE = ["--space-args", "input_size=32,num_classes=10,width=0.25,depth=0.25"]
 
 
 def _write(path, header, rows):
@@ -114,13 +114,33 @@ def test_transfer_takes_a_target_of_few_networks_whole_and_saves_the_estimator(r
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        (["--target-device", "old"], "has no series 'old'. Available: new."),
-        (["--source-device", "a,c"], "has no series 'c'. Available: a, b."),
+        (["--measured", "T.csv:old"], "has no series 'old'. Available: new."),
+        (["--measured", "L.csv"], "The file 'L.csv' has a, b. Name one of them: --measured L.csv:NAME."),
+        (["--measured", "L.csv:a,b"], "The new device is one series."),
+        (["--from", "L.csv:a,c"], "has no series 'c'. Available: a, b."),
+        (["--from", "L.csv:"], "Names of series must follow the colon, as in L.csv:NAME. Got 'L.csv:'."),
         (["--from", "absent.csv"], "Cannot read 'absent.csv': No such file or directory."),
     ],
 )
 def test_transfer_says_what_is_wrong(fails, files, options, sentence):
     assert sentence in fails("learn", "transfer", *_SPACE, *_options(files), "--out", "P.csv", *options)
+
+
+def test_transfer_takes_the_series_that_are_named(run, files, tmp_path):
+    options = {**files, "--from": "L.csv:b", "--measured": "L.csv:a"}
+    shown = run("learn", "transfer", *_SPACE, *_options(options), "--out", "P.csv")
+    assert "Most similar: b" in shown.stdout
+    # A file that exists is a file, whatever its name.
+    options["--measured"] = (tmp_path / "L.csv").rename(tmp_path / "L:a.csv")
+    assert "Cannot read 'L.csv'" in run("learn", "transfer", *_SPACE, *_options(options), "--out", "Q", code=2).stderr
+    options["--from"] = "L:a.csv:b"
+    assert "has a, b." in run("learn", "transfer", *_SPACE, *_options(options), "--out", "Q", code=2).stderr
+
+
+def test_transfer_never_writes_to_a_file_that_it_reads(fails, files):
+    options = {**files, "--from": "L.csv:a,b"}
+    complaint = fails("learn", "transfer", *_SPACE, *_options(options), "--out", "L.csv", "--overwrite")
+    assert "The output 'L.csv' is an input of this command, too." in complaint
 
 
 def test_transfer_names_a_target_of_another_unit(fails, files, tmp_path):

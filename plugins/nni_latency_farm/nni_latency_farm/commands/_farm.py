@@ -13,10 +13,19 @@ import click
 import nni_latency.loading as loading
 import nni_latency.measurement as measurement
 import nni_latency_farm as farm
-from nni_latency.cli._console import remarks
-from nni_latency.cli._measuring import PlatformOptions, make_runtime
-from nni_latency.cli._option import DURATION, grouped, option
-from nni_latency.cli._report import Column, Grid, Report, ReportingCommand, print_report
+from nni_latency.cli import (
+    DURATION,
+    Column,
+    Grid,
+    PlatformOptions,
+    Report,
+    ReportingCommand,
+    grouped,
+    make_runtime,
+    option,
+    print_report,
+    remarks,
+)
 from nni_latency.errors import InvalidValueError, LatencyError
 from nni_latency.units import format_percent
 

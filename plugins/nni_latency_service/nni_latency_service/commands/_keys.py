@@ -9,8 +9,7 @@ import click
 from rich.markup import escape
 
 import nni_latency_service as service
-from nni_latency.cli._console import remarks, results
-from nni_latency.cli._report import Column, Grid, Report, ReportingCommand, print_report
+from nni_latency.cli import Column, Grid, Report, ReportingCommand, print_report, remarks, results
 
 
 @click.group("keys")

@@ -15,11 +15,22 @@ import nni_latency.graphs as graphs
 import nni_latency.loading as loading
 import nni_latency.measurement as measurement
 import nni_latency_service.query as query
-from nni_latency.cli._console import progress, remarks, sentence
-from nni_latency.cli._estimator_options import FLAGS, load_predictor
-from nni_latency.cli._network import NetworkOptions
-from nni_latency.cli._option import DURATION, grouped, option, parsed
-from nni_latency.cli._report import Column, Grid, Report, ReportingCommand, print_report
+from nni_latency.cli import (
+    DURATION,
+    ESTIMATOR_FLAGS,
+    Column,
+    Grid,
+    NetworkOptions,
+    Report,
+    ReportingCommand,
+    grouped,
+    option,
+    parsed,
+    print_report,
+    progress,
+    remarks,
+    sentence,
+)
 from nni_latency.documents import SavedFile
 from nni_latency.errors import InvalidValueError, LatencyError, MissingEntryError, UnknownNameError, listed
 from nni_latency.platforms import Platform, ids_named
@@ -60,7 +71,7 @@ class _KnownOptions:
     predictor: tuple[str, ...] = option(
         f"What predicts: a file of 'learn graph', {graphs.PRETRAINED}, or an estimator; repeat for several, the "
         f"first that knows the platform is asked.  [default: {graphs.PRETRAINED}, where one ships]",
-        *FLAGS,
+        *ESTIMATOR_FLAGS,
         multiple=True,
     )
 
@@ -249,7 +260,7 @@ def load_predictors(names: tuple[str, ...]) -> dict[str, Any]:
     """Load predictors by their names; without any, the one that ships, where one does."""
     if not names:
         try:
-            return {graphs.PRETRAINED: load_predictor(graphs.PRETRAINED)}
+            return {graphs.PRETRAINED: _load_graphs(graphs.PRETRAINED)}
         except LatencyError:
             return {}
     return {name: _load_predictor(name) for name in names}
@@ -258,7 +269,11 @@ def load_predictors(names: tuple[str, ...]) -> dict[str, Any]:
 def _load_predictor(name: str) -> Any:
     path = loading.file_of(name)
     is_graphs = path is not None and SavedFile(path).kind == _GRAPH_PREDICTOR
-    return load_predictor(name) if is_graphs else loading.load_estimator(name)
+    return _load_graphs(name) if is_graphs else loading.load_estimator(name)
+
+
+def _load_graphs(name: str) -> graphs.GraphPredictor:
+    return graphs.GraphPredictor.load(graphs.find_predictor(name))
 
 
 def _report(question: query.Question, answers: list[query.Answer]) -> Report:

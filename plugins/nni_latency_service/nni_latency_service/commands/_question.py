@@ -6,8 +6,7 @@ from typing import Any
 
 import nni_latency.operators as operators
 import nni_latency_service.query as query
-from nni_latency.cli._model import onnx_inputs_of
-from nni_latency.cli._network import NetworkOptions, limited, make, parse_networks
+from nni_latency.cli import NetworkOptions, make_networks, parse_networks
 from nni_latency.errors import InvalidValueError, UnknownNameError
 
 
@@ -22,14 +21,18 @@ def question_of(text: str, options: NetworkOptions) -> query.Question:
     if operators.OP_KEY.fullmatch(text):
         return query.Question.of(text)
     try:
-        (named,) = parse_networks([text], options)
+        named = parse_networks([text], options)
     except UnknownNameError as error:
         return _of_key(text, error)
-    with limited(named, options):
-        network: Any = make(named, options)
-        if network.is_file:
-            return query.Question.of(text, onnx_inputs_of(options.inputs), options.batch_size)
-        return query.Question.of_module(network.model, network.inputs)
+    # The network is traced while its time limit runs.
+    (question,) = map(_of_network, make_networks(named, options))
+    return question
+
+
+def _of_network(network: Any) -> query.Question:
+    if network.is_file:
+        return query.Question.of(network.model, network.inputs, network.batch_size)
+    return query.Question.of_module(network.model, network.inputs)
 
 
 def _of_key(text: str, error: UnknownNameError) -> query.Question:

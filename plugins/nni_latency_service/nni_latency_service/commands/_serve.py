@@ -14,10 +14,7 @@ import nni_latency.database as database
 import nni_latency.loading as loading
 import nni_latency_service as service
 import nni_latency_service.query as query
-from nni_latency.cli._console import remarks, results
-from nni_latency.cli._estimator_options import FLAGS
-from nni_latency.cli._option import DURATION, grouped, names_option, option
-from nni_latency.cli._remote_options import REMOTE_VARIABLE
+from nni_latency.cli import DURATION, ESTIMATOR_FLAGS, REMOTE_VARIABLE, grouped, names_option, option, remarks, results
 from nni_latency.errors import InvalidValueError
 from nni_latency.measurement import Limits
 from nni_latency_service.commands._keys import keys_command
@@ -50,7 +47,7 @@ class _AnswerOptions:
         rare=True,
     )
     predictor: tuple[str, ...] = option(
-        "What predicts, as for 'nni-latency query'; repeat for several.", *FLAGS, multiple=True
+        "What predicts, as for 'nni-latency query'; repeat for several.", *ESTIMATOR_FLAGS, multiple=True
     )
     platforms: tuple[str, ...] = names_option(
         "Runtime of this machine that measures, such as onnxruntime or openvino:bf16; repeat for several.  "
