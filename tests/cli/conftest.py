@@ -12,8 +12,7 @@ from narrow import check_narrow
 from sklearn.utils import Bunch
 from tiny import TINY, TINY_OPTIONS, make_table
 
-from nni_latency.cli import _report, _search_report, main
-from nni_latency.cli._report import Grid
+from nni_latency.cli import Grid, _report, _search_report, main
 from nni_latency.platforms import Platform
 from nni_latency.spaces import FBNetSpace
 from nni_latency.tables import LookupTable

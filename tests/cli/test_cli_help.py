@@ -12,9 +12,8 @@ import pytest
 
 import nni_latency
 from nni_latency.cli import COMMANDS as BUILT_IN
-from nni_latency.cli import main
+from nni_latency.cli import ReportingCommand, main
 from nni_latency.cli._outputs import WritingCommand
-from nni_latency.cli._report import ReportingCommand
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "cli.rst"
 

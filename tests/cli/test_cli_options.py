@@ -11,8 +11,9 @@ import pytest
 from click.testing import CliRunner
 from tiny import TINY_OPTIONS
 
-from nni_latency.cli._measuring import DeviceOptions, PlatformOptions, make_runtime
-from nni_latency.cli._option import ASSIGNMENT, BATCH_SIZES, DURATION, grouped, option
+from nni_latency.cli import DURATION, PlatformOptions, grouped, make_runtime, option
+from nni_latency.cli._measuring import DeviceOptions
+from nni_latency.cli._option import ASSIGNMENT, BATCH_SIZES
 from nni_latency.errors import InvalidValueError
 from nni_latency.platforms import PRECISIONS, Platform
 from nni_latency.tables import LookupTable

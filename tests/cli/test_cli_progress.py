@@ -9,8 +9,7 @@ import sys
 import pytest
 from rich.console import Console
 
-from nni_latency.cli import _measuring
-from nni_latency.cli._console import progress
+from nni_latency.cli import _measuring, progress
 from nni_latency.cli._measuring import Part
 from nni_latency.tables import shipped_tables
 

@@ -14,8 +14,9 @@ import pytest
 from click.testing import CliRunner
 from narrow import check_lines, printed
 
+from nni_latency.cli import Column, Grid, Report, ReportingCommand, print_report
 from nni_latency.cli._messages import is_quiet, is_verbose
-from nni_latency.cli._report import Column, Grid, Pairs, Report, ReportingCommand, fits, print_report, table_of
+from nni_latency.cli._report import Pairs, fits, table_of
 from nni_latency.operators import parse_op_keys
 from nni_latency.platforms import Platform
 from nni_latency.tables import Entry, LookupTable, SpaceReference, shipped_tables
