@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-import nni_latency.fusion as fusion
+import nni_latency.documents as documents
 import nni_latency.kernels as kernels
 import nni_latency.operators as operators
 from nni_latency.cli._report import Column, Grid, Pairs, Report
@@ -132,7 +132,7 @@ def fusion_report(rules: operators.FusionRules, *, after: tuple[str, ...] = ()) 
         "failures": dict(rules.failures),
         "plain": list(rules.plain),
         "blocks": dict(rules.blocks),
-        "rules": [fusion.rule_content(rule) for rule in rules.rules],
+        "rules": [documents.plain(rule) for rule in rules.rules],
     }
     grid = Grid(rows, columns, nothing="There are no rules: every operator is a kernel.")
     return Report(grid, content, before=[Pairs("Fusion", facts)], after=[*after, *_doubts(rules)])

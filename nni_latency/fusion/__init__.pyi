@@ -1,5 +1,5 @@
 from ._detection import FusionSchedule, detect_fusion
-from ._document import FUSION, fusion_schema, read_rules, rule_content, save_rules
+from ._document import FUSION, fusion_schema, read_rules, save_rules
 from ._probes import PROBES, Probe, operator_names, parse_probes
 
 __all__ = [
@@ -12,6 +12,5 @@ __all__ = [
     "operator_names",
     "parse_probes",
     "read_rules",
-    "rule_content",
     "save_rules",
 ]

@@ -2,52 +2,29 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
 
 from pydantic import Field, NonNegativeFloat, PositiveInt
 
-from nni_latency.documents import DocumentFormat, NamedPlatformDocument, StrictDocument
-from nni_latency.operators import FusionRule, FusionRules, FusionTimes
+from nni_latency.documents import DocumentFormat, NamedPlatform, StrictDocument, line
+from nni_latency.operators import FusionRule, FusionRules
 from nni_latency.platforms import Platform
-
-
-class TimesDocument(StrictDocument):
-    """What operators took apart and together, less what the runtime adds to every run."""
-
-    before: float = Field(description="T1: the operators before the last one [s]")
-    last: float = Field(description="T2: the last one [s]")
-    together: float = Field(description="T12: all of them in one network [s]")
-    share: float = Field(description="(T1 + T2 - T12) / min(T1, T2)")
-    margin: NonNegativeFloat = Field(description="how far the share may be off")
-
-
-class RuleDocument(StrictDocument):
-    """Whether an operator runs in one kernel with those before it."""
-
-    kinds: list[str] = Field(min_length=2, description="kinds or families of operators that follow each other")
-    fused: bool = Field(description="whether the last one runs in the kernel of those before it")
-    shared: bool = Field(description="whether it does although the result before it is read elsewhere, too")
-    folds: bool = Field(description="whether the last one becomes part of the weights of those before it")
-    times: TimesDocument | None = Field(description="what was measured")
-    source: str = Field(description="how else it is known")
 
 
 class FusionDocument(StrictDocument):
     """What one runtime runs as one kernel."""
 
-    platform: NamedPlatformDocument
+    platform: NamedPlatform
     constant: NonNegativeFloat = Field(description="what the runtime adds to every run of a network [s]")
     failures: dict[str, str] = Field(description="kinds that could not be tried, and why")
     campaign: str | None = Field(description="the measuring campaign in the database")
-    plain: list[str] = Field(
-        default_factory=list, description="kinds that do not work in the memory layout of convolutions"
+    plain: tuple[str, ...] = Field(
+        default=(), description="kinds that do not work in the memory layout of convolutions"
     )
     blocks: dict[str, PositiveInt] = Field(
         default_factory=dict, description="kinds that work in it only with whole blocks of so many channels"
     )
-    rules: list[RuleDocument]
+    rules: tuple[FusionRule, ...]
 
 
 FUSION = DocumentFormat(
@@ -86,7 +63,7 @@ def save_rules(rules: FusionRules, path: str | Path) -> Path:
         "plain": list(rules.plain),
         "blocks": dict(rules.blocks),
     }
-    return FUSION.save(path, fields, {"rules": (json.dumps(rule_content(rule)) for rule in rules.rules)})
+    return FUSION.save(path, fields, {"rules": map(line, rules.rules)})
 
 
 def read_rules(path: str | Path, platform: Platform | None = None) -> FusionRules:
@@ -116,31 +93,5 @@ def read_rules(path: str | Path, platform: Platform | None = None) -> FusionRule
     return rules
 
 
-def rule_content(rule: FusionRule) -> dict[str, Any]:
-    """Return a rule as plain values, as they stand in the file."""
-    times = rule.times and {**vars(rule.times), "share": rule.times.share}
-    return {**vars(rule), "kinds": list(rule.kinds), "times": times}
-
-
 def _rules(document: FusionDocument) -> FusionRules:
-    return FusionRules(
-        document.platform.to_platform(),
-        tuple(map(_rule, document.rules)),
-        document.constant,
-        document.failures,
-        document.campaign,
-        tuple(document.plain),
-        document.blocks,
-    )
-
-
-def _rule(document: RuleDocument) -> FusionRule:
-    times = document.times
-    return FusionRule(
-        tuple(document.kinds),
-        document.fused,
-        document.shared,
-        document.folds,
-        None if times is None else FusionTimes(times.before, times.last, times.together, times.margin),
-        document.source,
-    )
+    return FusionRules(**{name: getattr(document, name) for name in FusionDocument.model_fields})

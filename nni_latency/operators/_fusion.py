@@ -8,6 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from graphlib import TopologicalSorter
+from typing import Annotated
+
+from pydantic import Field, FiniteFloat, NonNegativeFloat
 
 from nni_latency.errors import InvalidValueError, MismatchError
 from nni_latency.operators._feature_table import work_of
@@ -40,10 +43,12 @@ class FusionTimes:
         How far `share` may be off, by the intervals of the latencies.
     """
 
-    before: float
-    last: float
-    together: float
-    margin: float = 0.0
+    before: Annotated[FiniteFloat, Field(description="T1: the operators before the last one [s]")]
+    last: Annotated[FiniteFloat, Field(description="T2: the last one [s]")]
+    together: Annotated[FiniteFloat, Field(description="T12: all of them in one network [s]")]
+    margin: Annotated[
+        NonNegativeFloat, Field(description="error of the saving (T1 + T2 - T12) / min(T1, T2), as a share")
+    ] = 0.0
 
     @property
     def share(self) -> float:
@@ -89,12 +94,14 @@ class FusionRule:
     'conv2d + relu'
     """
 
-    kinds: tuple[str, ...]
-    fused: bool
-    shared: bool = False
-    folds: bool = False
-    times: FusionTimes | None = None
-    source: str = ""
+    kinds: Annotated[tuple[str, ...], Field(description="kinds or families of operators that follow each other")]
+    fused: Annotated[bool, Field(description="whether the last one runs in the kernel of those before it")]
+    shared: Annotated[bool, Field(description="whether it does although the result before it is read elsewhere")] = (
+        False
+    )
+    folds: Annotated[bool, Field(description="whether it becomes part of the weights of those before it")] = False
+    times: Annotated[FusionTimes | None, Field(description="what was measured")] = None
+    source: Annotated[str, Field(description="how else it is known")] = ""
 
     def __post_init__(self) -> None:
         if len(self.kinds) < 2 or not all(self.kinds):
