@@ -1,4 +1,4 @@
-from ._document import ValidationSummary, read_summary, read_validation, save_validation, validation_content
+from ._document import read_validation, save_validation, validation_content
 from ._drawing import DrawsNetworks, draw_networks
 from ._validation import NetworkResult, Requirement, Validation, predict_networks, predict_references, validate
 
@@ -7,11 +7,9 @@ __all__ = [
     "NetworkResult",
     "Requirement",
     "Validation",
-    "ValidationSummary",
     "draw_networks",
     "predict_networks",
     "predict_references",
-    "read_summary",
     "read_validation",
     "save_validation",
     "validate",

@@ -2,54 +2,61 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, PositiveFloat
 
 from nni_latency.documents import DocumentFormat
-from nni_latency.estimators import Scores
-from nni_latency.units import METRIC_UNITS
-
-if TYPE_CHECKING:
-    from nni_latency.validation._validation import NetworkResult, Validation
-
-
-import json
-from dataclasses import replace
-from typing import Annotated
-
-from pydantic import Field, NonNegativeFloat, PositiveFloat
-
-from nni_latency.estimators import Estimate
+from nni_latency.estimators import Estimate, Scores
 from nni_latency.platforms import Platform
-from nni_latency.units import check_metric
+from nni_latency.units import METRIC_UNITS, check_metric
 from nni_latency.validation._validation import NetworkResult, Validation
 
 
-class ScoresDocument(BaseModel):
-    """The scores in a file."""
+class WhereDocument(BaseModel):
+    """Where networks were measured."""
 
     model_config = ConfigDict(strict=True)
 
-    n: int
-    mape: float
-    rmspe: float
-    bias: float
-    within5: float
-    within10: float
-    spearman: float | None
-    worst: float
+    id: str
+    facts: dict[str, bool | int | float | str] = Field(default_factory=dict)
 
 
-class ValidationSummary(BaseModel):
-    """What the file of a validation says in short."""
+class ResultDocument(BaseModel):
+    """One network: predicted and measured."""
+
+    model_config = ConfigDict(strict=True, allow_inf_nan=False)
+
+    name: str
+    predicted: NonNegativeFloat
+    predicted_low: NonNegativeFloat
+    predicted_high: NonNegativeFloat
+    measured: PositiveFloat
+    low: float
+    high: float
+    halves: Annotated[list[PositiveFloat], Field(min_length=2, max_length=2)]
+    n_samples: int
+    missing: list[str] = Field(default_factory=list)
+    selection: dict[str, Any] = Field(default_factory=dict)
+
+
+class ValidationDocument(BaseModel):
+    """What the file of a validation says; its scores follow from the networks."""
 
     model_config = ConfigDict(strict=True)
 
-    scores: ScoresDocument
-    repeatability: ScoresDocument
+    estimator: str
+    metric: str
+    platform: WhereDocument
+    speed: PositiveFloat
+    duration: float
+    drift: list[float]
+    failures: dict[str, str]
+    fallbacks: list[str] = Field(default_factory=list)
+    networks: list[ResultDocument] = Field(min_length=1)
 
 
 VALIDATION = DocumentFormat(
@@ -58,7 +65,7 @@ VALIDATION = DocumentFormat(
     "validation",
     "the file of a validation",
     "validate the table anew with: nni-latency validate",
-    model=ValidationSummary,
+    model=ValidationDocument,
 )
 
 
@@ -93,16 +100,53 @@ def validation_content(validation: Validation) -> dict[str, Any]:
     }
 
 
-def read_summary(path: Path) -> ValidationSummary:
-    """Read the scores of a validation that was saved.
+def read_validation(path: str | Path) -> Validation:
+    """Read a validation that was saved.
 
     Raises
     ------
     FileFormatError
         If the file cannot be read, or is no validation.
     """
-    summary: ValidationSummary = VALIDATION.load(path, ValidationSummary.model_copy)
-    return summary
+    found: Validation = VALIDATION.load(path, _validation)
+    return found
+
+
+def save_validation(validation: Validation, path: str | Path) -> Path:
+    """Write a validation to its file, whole or not at all.
+
+    Raises
+    ------
+    InvalidValueError
+        If something of it would not be read again.
+    OutputError
+        If it cannot be written.
+    """
+    content = validation_content(validation)
+    return VALIDATION.save(path, content, {"networks": map(json.dumps, content.pop("networks"))})
+
+
+def _validation(document: ValidationDocument) -> Validation:
+    where = Platform.parse(document.platform.id)
+    return Validation(
+        document.estimator,
+        check_metric(document.metric),
+        Platform(where.device, where.runtime, where.precision, where.threads, document.platform.facts),
+        tuple(map(_result, document.networks)),
+        document.speed,
+        tuple(document.drift),
+        document.duration,
+        document.failures,
+        tuple(document.fallbacks),
+    )
+
+
+def _result(item: ResultDocument) -> NetworkResult:
+    predicted = Estimate(item.predicted, item.predicted_low, item.predicted_high, tuple(item.missing))
+    first, second = item.halves
+    return NetworkResult(
+        item.name, item.selection, predicted, item.measured, item.low, item.high, (first, second), item.n_samples
+    )
 
 
 def _scores(scores: Scores) -> dict[str, float | None]:
@@ -126,100 +170,3 @@ def _network(result: NetworkResult) -> dict[str, Any]:
         "missing": list(result.predicted.missing),
         "selection": dict(result.selection),
     }
-
-
-class WhereDocument(BaseModel):
-    """Where networks were measured."""
-
-    model_config = ConfigDict(strict=True)
-
-    id: str
-    facts: dict[str, bool | int | float | str] = Field(default_factory=dict)
-
-
-class ResultDocument(BaseModel):
-    """One network: predicted and measured."""
-
-    model_config = ConfigDict(strict=True, allow_inf_nan=False)
-
-    name: str
-    predicted: NonNegativeFloat
-    #: Absent in the first files.
-    predicted_low: float | None = None
-    predicted_high: float | None = None
-    measured: PositiveFloat
-    low: float
-    high: float
-    halves: Annotated[list[PositiveFloat], Field(min_length=2, max_length=2)]
-    n_samples: int
-    missing: list[str] = Field(default_factory=list)
-    selection: dict[str, Any] = Field(default_factory=dict)
-
-
-class ValidationDocument(BaseModel):
-    """What the file of a validation says; its scores follow from the networks."""
-
-    model_config = ConfigDict(strict=True)
-
-    estimator: str
-    metric: str
-    platform: WhereDocument
-    speed: PositiveFloat
-    duration: float
-    drift: list[float]
-    failures: dict[str, str]
-    fallbacks: list[str] = Field(default_factory=list)
-    networks: list[ResultDocument] = Field(min_length=1)
-
-
-_WHOLE = replace(VALIDATION, model=ValidationDocument)
-
-
-def read_validation(path: str | Path) -> Validation:
-    """Read a validation that was saved.
-
-    Raises
-    ------
-    FileFormatError
-        If the file cannot be read, or is no validation.
-    """
-    found: Validation = _WHOLE.load(path, _validation)
-    return found
-
-
-def save_validation(validation: Validation, path: str | Path) -> Path:
-    """Write a validation to its file, whole or not at all.
-
-    Raises
-    ------
-    InvalidValueError
-        If something of it would not be read again.
-    OutputError
-        If it cannot be written.
-    """
-    content = validation_content(validation)
-    return _WHOLE.save(path, content, {"networks": map(json.dumps, content.pop("networks"))})
-
-
-def _validation(document: ValidationDocument) -> Validation:
-    where = Platform.parse(document.platform.id)
-    return Validation(
-        document.estimator,
-        check_metric(document.metric),
-        Platform(where.device, where.runtime, where.precision, where.threads, document.platform.facts),
-        tuple(map(_result, document.networks)),
-        document.speed,
-        tuple(document.drift),
-        document.duration,
-        document.failures,
-        tuple(document.fallbacks),
-    )
-
-
-def _result(item: ResultDocument) -> NetworkResult:
-    low, high = (item.predicted if end is None else end for end in (item.predicted_low, item.predicted_high))
-    predicted = Estimate(item.predicted, low, high, tuple(item.missing))
-    first, second = item.halves
-    return NetworkResult(
-        item.name, item.selection, predicted, item.measured, item.low, item.high, (first, second), item.n_samples
-    )

@@ -18,7 +18,6 @@ from nni_latency.testing import FakeRuntime, fake_plan
 from nni_latency.validation import (
     draw_networks,
     predict_references,
-    read_summary,
     read_validation,
     validate,
     validation_content,
@@ -280,7 +279,7 @@ def test_scores_are_read_from_the_saved_file(table, measured, tmp_path):
     validation = validate(TableEstimator(table), _PLAN, measured)
     path = tmp_path / "v.json"
     path.write_text(json.dumps(validation_content(validation)))
-    assert read_summary(path).scores.mape == validation.scores.mape
+    assert read_validation(path).scores.mape == validation.scores.mape
     assert validation_content(read_validation(path)) == validation_content(validation)
 
 
@@ -297,7 +296,7 @@ def test_altered_file_of_a_validation_is_refused(table, measured, tmp_path, chan
     path = tmp_path / "v.json"
     path.write_text(json.dumps({**content, **change}))
     with pytest.raises(FileFormatError, match=words):
-        read_summary(path)
+        read_validation(path)
 
 
 def test_validation_without_networks_is_refused(table, measured, tmp_path):
