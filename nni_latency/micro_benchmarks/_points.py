@@ -179,7 +179,7 @@ class PointDocument(CountedDocument):
 
 
 class PointsDocument(HeaderDocument):
-    """Measured latencies of blocks on one platform."""
+    """Blocks and what they took on one platform."""
 
     failures: dict[str, str] = Field(default_factory=dict, description="blocks with no larger batch size, and why")
     points: list[PointDocument]
