@@ -504,7 +504,7 @@ class GraphPredictor(Parametrized):
 
 
 class GraphNetworkEstimator(NetworkEstimator):
-    """Network-based estimator: a graph network predicts the latency of whole networks, operator by operator.
+    """Network-based: a graph network predicts the latency of whole networks, operator by operator.
 
     Parameters
     ----------

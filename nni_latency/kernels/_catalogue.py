@@ -1,4 +1,4 @@
-"""The catalogue: every kernel type that the package knows, by name."""
+"""The catalogue of all built-in kernel types, by name."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from nni_latency.kernels._layers import (
 )
 from nni_latency.operators import ChannelShuffle
 
-#: Most channels of a kernel; a row of more numbers counts as a picture of several pixels.
+#: Most channels of a kernel; a longer vector counts as an image of several pixels.
 MOST_CHANNELS = 4096
 
 _HW, _CHANNELS, _ABSENT_CHANNELS = Domain(1, 512), Domain(1, MOST_CHANNELS), Domain(0, MOST_CHANNELS)
@@ -64,7 +64,7 @@ def _query_key_value(sizes: Sizes) -> Shapes:
     return [(1, sizes["HEADS"], sizes["TOKENS"], sizes["CHANNELS"])] * 3
 
 
-#: Kinds that end in none, some or all of normalisation and activation: sizes, inputs, and the sizes that are multiples.
+#: Kinds with optional normalisation and activation: sizes, input shapes, and sizes that must be multiples.
 _BASES: dict[str, tuple[Mapping[str, Domain], Callable[[Sizes], Shapes], Mapping[str, int | str]]] = {
     "conv": (_CONVOLUTION, _picture, {}),
     "dwconv": ({"HW": _HW, "CIN": Domain(2, MOST_CHANNELS), "KERNEL_SIZE": _WINDOW, "STRIDES": _STEP}, _picture, {}),
@@ -95,10 +95,10 @@ _BASES: dict[str, tuple[Mapping[str, Domain], Callable[[Sizes], Shapes], Mapping
 
 _NORMALISED = ("conv", "dwconv", "gconv", "convtranspose", "conv1d")
 
-#: The first layer of a base, where that has another name.
+#: First layer of a base, if its name differs.
 _FIRST = {"gconv": "conv", "linear": "fc"}
 
-#: Kinds of one operator: layer, sizes, inputs.
+#: Kinds of a single operator: layer, sizes, input shapes.
 _SINGLE: dict[str, tuple[str, Mapping[str, Domain], Callable[[Sizes], Shapes]]] = {
     "relu_block": ("relu", _PICTURE, _picture),
     "relu6_block": ("relu6", _PICTURE, _picture),
@@ -137,7 +137,7 @@ _SINGLE: dict[str, tuple[str, Mapping[str, Domain], Callable[[Sizes], Shapes]]] 
 
 
 def kernel_name(base: str, *, bn: bool = False, activation: str = "") -> str:
-    """Name the kernel of a base with normalisation and activation.
+    """Return the name of the kernel of a base with normalisation and activation.
 
     >>> kernel_name("conv", bn=True, activation="relu"), kernel_name("fc")
     ('conv_bn_relu', 'fc_block')
@@ -147,7 +147,7 @@ def kernel_name(base: str, *, bn: bool = False, activation: str = "") -> str:
 
 
 def _fused() -> Iterator[KernelType]:
-    """Yield every base with every end."""
+    """Yield every base with every combination of normalisation and activation."""
     for base, (domains, shapes, multiples) in _BASES.items():
         for bn, activation in itertools.product((False, True), ("", *ACTIVATIONS)):
             if bn and base not in _NORMALISED:
@@ -201,7 +201,7 @@ def _others() -> Iterator[KernelType]:
 
 @functools.cache
 def kernel_types() -> Mapping[str, KernelType]:
-    """Return every kernel type that the package knows, by name.
+    """Return all built-in kernel types by name.
 
     Examples
     --------
@@ -212,19 +212,19 @@ def kernel_types() -> Mapping[str, KernelType]:
 
 
 def find_types(names: Iterable[str], types: Mapping[str, KernelType] | None = None) -> tuple[KernelType, ...]:
-    """Return kernel types by their names, each once.
+    """Return kernel types by their names, without duplicates.
 
     Parameters
     ----------
     names : iterable of str
-        Names of types, or of groups for all usual kinds of one.
+        Names of types, or names of groups for all usual kinds of one.
     types : mapping of str to KernelType, optional
-        Where they are looked up; by default the catalogue.
+        Available types; by default the catalogue.
 
     Raises
     ------
     UnknownNameError
-        If there is none of a name.
+            If a name is unknown.
     """
     known = kernel_types() if types is None else types
     found: dict[str, KernelType] = {}
