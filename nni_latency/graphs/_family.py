@@ -22,7 +22,7 @@ from nni_latency.graphs._mixed_networks import mixed, mixed_small
 from nni_latency.graphs._side_by_side import side_by_side
 from nni_latency.operators import export_onnx, without_weights
 
-_PICTURE = (3, 224, 224)
+_IMAGE = (3, 224, 224)
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Family:
 
     name: str
     build: Callable[[Variation], nn.Module] = field(compare=False)
-    input_shape: tuple[int, ...] = _PICTURE
+    input_shape: tuple[int, ...] = _IMAGE
     vocabulary: int | None = None
 
     @property

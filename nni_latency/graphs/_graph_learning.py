@@ -74,13 +74,13 @@ class Fitting:
         Settings of every graph network; the seed is that of the first.
     n_jobs : int, optional
         Parallel processes, as in joblib; the result does not depend on it.
-    told : callable
+    on_epochs : callable
         Called with the number of epochs just finished.
     """
 
     settings: Settings
     n_jobs: int | None
-    told: Callable[..., None]
+    on_epochs: Callable[..., None]
 
     def hold_out(self, data: Measurements, n_folds: int, seed: int) -> tuple[Array, int]:
         """Predict every network by models trained without its family.
@@ -96,13 +96,13 @@ class Fitting:
         for fold, held in enumerate(folds):
             graphs = data.examples.only(held).graphs
             lessons.append(_Lesson(data.examples.without(held), self._settings(_FIRST_HELD_OUT + fold), graphs))
-        told = np.full((self.settings.epochs, *latencies.shape), np.nan)
+        logarithms = np.full((self.settings.epochs, *latencies.shape), np.nan)
         for held, learned in zip(folds, self._learned(lessons), strict=True):
-            told[:, held] = np.log(learned.told)
-        epochs = _best_epoch(told - np.log(latencies), data.family_of)
+            logarithms[:, held] = np.log(learned.predictions)
+        epochs = _best_epoch(logarithms - np.log(latencies), data.family_of)
         errors = np.full(latencies.shape, np.nan)
         for held, lesson in zip(folds, lessons, strict=True):
-            predicted = with_trees(told[epochs - 1, held], self.trees(lesson.examples), lesson.others)
+            predicted = with_trees(logarithms[epochs - 1, held], self.trees(lesson.examples), lesson.others)
             errors[held] = predicted - np.log(latencies[held])
         return errors, epochs
 
@@ -127,11 +127,11 @@ class Fitting:
         """Train the graph networks one after another, or in parallel."""
         if effective_n_jobs(self.n_jobs) == 1:
             for lesson in lessons:
-                yield learn(lesson.examples, lesson.settings, lesson.others, self.told)
+                yield learn(lesson.examples, lesson.settings, lesson.others, self.on_epochs)
             return
         calls = (delayed(learn)(lesson.examples, lesson.settings, lesson.others) for lesson in lessons)
         for learned in side_by_side(calls, self.n_jobs):
-            self.told(lessons[0].settings.epochs)
+            self.on_epochs(lessons[0].settings.epochs)
             yield learned
 
 
@@ -266,12 +266,12 @@ class Learned:
     ----------
     network : GraphNetwork
         The averaged network after the last epoch.
-    told : ndarray of shape (n_epochs, n_graphs, n_platforms)
+    predictions : ndarray of shape (n_epochs, n_graphs, n_platforms)
         Predicted times of other networks after every epoch [s].
     """
 
     network: GraphNetwork
-    told: Array
+    predictions: Array
 
 
 def learn(
@@ -309,12 +309,12 @@ class _Learning:
         self._average = copy.deepcopy(self.network).requires_grad_(False)
 
     def run(self, others: Sequence[EncodedGraph], watch: Watch) -> Learned:
-        told = []
+        predictions = []
         for epoch in range(1, self._settings.epochs + 1):
             self._epoch(epoch)
-            told.append(predict(self._average, others))
+            predictions.append(predict(self._average, others))
             watch()
-        return Learned(self._average.eval(), np.array(told))
+        return Learned(self._average.eval(), np.array(predictions))
 
     def _epoch(self, epoch: int) -> None:
         if epoch == 1:

@@ -17,7 +17,7 @@ from nni_latency.graphs._encoding import GROUPS, KINDS, N_FEATURES, TERMS, Encod
 #: Bound of the learned correction, as the logarithm of a factor: a fused operator costs next to nothing.
 _BOUND = 3.0
 
-#: Share of kinds that are masked in training, because there will be unseen kinds at inference.
+#: Probability that the kind of an operator is masked in training, because unseen kinds occur at inference.
 _HIDDEN_KINDS = 0.1
 
 Array = NDArray[np.float64]

@@ -222,13 +222,13 @@ class GraphPredictor(Parametrized):
         total = self.epochs * (self.n_folds + self.n_members)
         done = 0
 
-        def told(epochs: int = 1) -> None:
+        def advance(epochs: int = 1) -> None:
             nonlocal done
             done += epochs
             if watch is not None:
                 watch(done, total)
 
-        fitting = Fitting(self._settings, self.n_jobs, told)
+        fitting = Fitting(self._settings, self.n_jobs, advance)
         self.held_out_, self.epochs_ = fitting.hold_out(data, self.n_folds, self.random_state)
         self.latencies_ = np.where(np.isnan(self.held_out_), np.nan, data.examples.latencies)
         total = done + self.epochs_ * self.n_members
@@ -288,10 +288,12 @@ class GraphPredictor(Parametrized):
         shares = self._costs(encoded, values)[unseen].sum(0) / values if any(unseen) else np.zeros(len(values))
         named += graph.remarks
         ops = [item.op for item in graph.operators]
-        told = {item: precision_remarks(ops, item) for item in {platform.precision for platform in self.platforms_}}
+        by_precision = {
+            item: precision_remarks(ops, item) for item in {platform.precision for platform in self.platforms_}
+        }
         found = {}
         for number, platform in enumerate(self.platforms_):
-            missing = (*named, *told[platform.precision])
+            missing = (*named, *by_precision[platform.precision])
             is_doubtful = any(unseen) or bool(missing)
             factor = math.exp(self.spreads_[number] + _UNSEEN * float(shares[number] + 0.1 * is_doubtful))
             value = float(values[number])

@@ -40,7 +40,7 @@ _FOLDS = 5
 _FEWEST, _FEWEST_FOR_TREES = 5, 16
 
 #: A method that produces trees of the platform from its measurements.
-Way = Callable[[Examples], OperatorTrees]
+TreeMethod = Callable[[Examples], OperatorTrees]
 
 
 def add_platform(
@@ -91,10 +91,10 @@ def _learned(
     folds = draw_folds(range(len(examples.graphs)), _FOLDS, seed)
     starts = [nearest_head(member, examples) for member in known.members]
     alone = held_out_errors(known.members[0], examples, starts[0], [fold.tolist() for fold in folds])
-    ways = _ways_to_trees(known, examples, seed)
-    by_way = {name: _held_out(way, examples, folds) for name, way in ways.items()}
+    methods = _tree_methods(known, examples, seed)
+    by_method = {name: _held_out(method, examples, folds) for name, method in methods.items()}
     errors = {(strength, ""): off for strength, off in alone.items()}
-    errors |= {(strength, name): (off + by) / 2 for strength, off in alone.items() for name, by in by_way.items()}
+    errors |= {(strength, name): (off + by) / 2 for strength, off in alone.items() for name, by in by_method.items()}
     strength, name = min(errors, key=lambda choice: float(np.abs(errors[choice]).mean()))
     members = []
     for done, (member, start) in enumerate(zip(known.members, starts, strict=True), 1):
@@ -102,12 +102,12 @@ def _learned(
         members.append(with_head(member, head, number))
         if watch is not None:
             watch(done, len(known.members))
-    return members, ways[name](examples) if name else None, errors[strength, name]
+    return members, methods[name](examples) if name else None, errors[strength, name]
 
 
-def _ways_to_trees(known: LearnedGraphs, examples: Examples, seed: int) -> dict[str, Way]:
+def _tree_methods(known: LearnedGraphs, examples: Examples, seed: int) -> dict[str, TreeMethod]:
     """Return the methods for trees of the platform that are admissible for the number of networks, by name."""
-    found: dict[str, Way] = {}
+    found: dict[str, TreeMethod] = {}
     if len(examples.graphs) < _FEWEST_FOR_TREES:
         return found
     nearest = _nearest_trees(known, examples)
@@ -130,11 +130,11 @@ def _nearest_trees(known: LearnedGraphs, examples: Examples) -> OperatorTrees | 
     return min((trees for trees in known.trees if trees is not None), key=apart, default=None)
 
 
-def _held_out(way: Way, examples: Examples, folds: Sequence[Rows]) -> Array:
+def _held_out(method: TreeMethod, examples: Examples, folds: Sequence[Rows]) -> Array:
     """Return the cross-validated errors of trees, as logarithms."""
 
     def fit(known: Rows) -> Callable[[Rows], Array]:
-        trees = way(examples.only(known.tolist()))
+        trees = method(examples.only(known.tolist()))
         return lambda unknown: trees.latencies([examples.graphs[number] for number in unknown])
 
     return np.asarray(np.log(held_out(len(examples.graphs), folds, fit) / examples.latencies[:, 0]))
@@ -228,7 +228,7 @@ class KnownNetworks:
     def directions(self, head: Head) -> Array:
         """Return the gradients of the logarithms of times with respect to a head, (n_networks, n_unknowns).
 
-        Unknowns are the logarithmic cost of each group, the weights of the corrections, and the overhead of a run.
+        Unknowns are the logarithmic rates by group and term, the weights of the corrections, and the overhead of a run.
         """
         batch = self._batch
         with torch.no_grad():

@@ -30,7 +30,7 @@ PEAK, BANDWIDTH, CACHE = FACTS = ("peak_flops", "memory_bandwidth", "cache")
 
 #: Weight of the logarithm of a ratio of facts in the distance of devices; where it amounts to 1, devices share a third
 #: of the variance.
-_APART = {PEAK: 1.0, BANDWIDTH: 1.0, CACHE: 0.2}
+_DISTANCE_WEIGHTS = {PEAK: 1.0, BANDWIDTH: 1.0, CACHE: 0.2}
 
 #: Variances of the effects of device, runtime and precision on the logarithm of a latency, and of the platform's
 #: residual. Validated by leaving out each of the eleven platforms of the shipped data set: with any of them divided or
@@ -110,18 +110,18 @@ def _kriging(platform: Platform, known: Sequence[Platform], facts: Sequence[str]
 def _covariance(one: Platform, other: Platform, facts: Sequence[str]) -> float:
     """Return the covariance of the logarithms of the latencies of two platforms."""
     return (
-        _DEVICE * _alike(one, other, facts)
+        _DEVICE * _similarity(one, other, facts)
         + _RUNTIME * (one.runtime == other.runtime)
         + _PRECISION * (one.precision == other.precision)
         + _OWN * (one.id == other.id)
     )
 
 
-def _alike(one: Platform, other: Platform, facts: Sequence[str]) -> float:
+def _similarity(one: Platform, other: Platform, facts: Sequence[str]) -> float:
     """Return the similarity of two devices, from 0 to 1: by their facts, or 0 where there are none."""
     if one.device == other.device or not facts:
         return float(one.device == other.device)
-    return math.exp(-sum(_APART[name] * abs(math.log(_ratio(one, other, name))) for name in facts))
+    return math.exp(-sum(_DISTANCE_WEIGHTS[name] * abs(math.log(_ratio(one, other, name))) for name in facts))
 
 
 def check_facts(platforms: Sequence[Platform]) -> None:

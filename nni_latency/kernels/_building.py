@@ -212,7 +212,7 @@ def measure_kernels(
         mode=execution_mode_of(runtime),
         kernels=kernels,
     )
-    content = {"kernels": [kernel.key for kernel in kernels], **_company(runtime)}
+    content = {"kernels": [kernel.key for kernel in kernels], **_grouping(runtime)}
     Measuring(runtime, how_long, **how).run(schedule, content)
     found = {item.kernel: item for item in measured_in(schedule, kernels)}
     return tuple(found[kernel] for kernel in dict.fromkeys(kernels) if kernel in found)
@@ -239,12 +239,12 @@ def _measure(
         on_standing=aim.on_standing,
     )
     content = {"kernels": [kind.name for kind in kinds], "sampling": _content(sampling), "prior": known.digest}
-    content |= _company(runtime)
+    content |= _grouping(runtime)
     measured = Measuring(runtime, how_long, **how).run(schedule, content)
     return schedule, measured.mark
 
 
-def _company(runtime: Runtime) -> dict[str, str]:
+def _grouping(runtime: Runtime) -> dict[str, str]:
     """Describe how kernels are grouped, where they run together: their times depend on it."""
     return {"company": "alike"} if execution_mode_of(runtime) == "parallel" else {}
 

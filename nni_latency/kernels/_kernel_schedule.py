@@ -19,17 +19,17 @@ from nni_latency.kernels._sampling import Prior, Sampler, Sampling
 from nni_latency.kernels._visits import (
     BODY,
     CONSTANT,
-    CompanySpeeds,
     ExecutionMode,
+    GroupSpeeds,
     ReferenceSpeeds,
     Speeds,
     alike,
     at_level,
     constant_chain,
     level_of,
+    measurable,
     runs_by_key,
     shares_by_key,
-    shown,
 )
 from nni_latency.measurement import (
     Chain,
@@ -165,7 +165,7 @@ class KernelSchedule(Schedule):
         self.samples: dict[Kernel, list[Run]] = {}
         # Medians of kernels in parallel add up to the lower quartile of their network.
         self._summing = replace(protocol, statistic=0.5) if self._is_parallel else protocol
-        self._speeds: Speeds = CompanySpeeds() if self._is_parallel else ReferenceSpeeds(protocol.statistic)
+        self._speeds: Speeds = GroupSpeeds() if self._is_parallel else ReferenceSpeeds(protocol.statistic)
         self._n_visits = 0
         self._visits: Counter[Kernel] = Counter()
         self._visits_at_once: Counter[Kernel] = Counter()
@@ -197,7 +197,7 @@ class KernelSchedule(Schedule):
         """Yield a session for every batch, until the budget is spent or no iteration is left."""
         number = self.process + 1 if self.rounds else 0
         while self.share < 1:
-            if not self._wanting() and not self._go_on(tell=True):
+            if not self._wanting() and not self._go_on(notify=True):
                 break
             self._batch = self._draw_batch()
             self._enter(number)
@@ -297,7 +297,7 @@ class KernelSchedule(Schedule):
         # A kernel that another version of the sampler drew is used as well.
         return self._planned.setdefault(key, Kernel.parse(key))
 
-    def _go_on(self, *, tell: bool = False) -> bool:
+    def _go_on(self, *, notify: bool = False) -> bool:
         """Begin the next iteration, if there is one."""
         if self._fixed is not None or not self.samples:
             return False
@@ -306,7 +306,7 @@ class KernelSchedule(Schedule):
         tested = score_tests(self.learners, by_group, self.by_group(tests=True))
         standing = Standing(self.iteration, sum(map(len, by_group.values())), scores, tested)
         self.standings.append(standing)
-        if tell:
+        if notify:
             self._on_standing(standing)
         if self._is_enough(standing.scores) or self.iteration == self.sampling.iteration:
             return False
@@ -330,7 +330,7 @@ class KernelSchedule(Schedule):
     def _times(self) -> dict[Kernel, float]:
         """Return the measurable time of every kernel [s], in an order that does not depend on interruptions."""
         summaries = sorted(self.summaries().items(), key=lambda item: item[0].key)
-        return shown({kernel: summary.value for kernel, summary in summaries})
+        return measurable({kernel: summary.value for kernel, summary in summaries})
 
     def _well_known(self, known: Mapping[Kernel, float]) -> Mapping[Kernel, float]:
         often = {kernel: seconds for kernel, seconds in known.items() if self._visits[kernel] >= self._fewest}

@@ -71,7 +71,7 @@ def _are_shapes(answer: Any) -> bool:
 
 
 #: Required return values of the functions of a type.
-_ANSWERS: Mapping[str, Check] = {
+_RETURN_CHECKS: Mapping[str, Check] = {
     "input_shapes": ("shapes of the inputs, each a tuple of whole numbers", _are_shapes),
     "build": ("a module", lambda answer: isinstance(answer, nn.Module)),
     "operators": (
@@ -151,12 +151,12 @@ class KernelType:
         sizes = self.domains
         if not isinstance(sizes, Mapping) or not all(isinstance(domain, Domain) for domain in sizes.values()):
             raise PluginError(f"The 'domains' of the {origin} must be a mapping of names to Domain. Got {sizes!r}.")
-        functions = {name: function for name in _ANSWERS if (function := getattr(self, name)) is not None}
+        functions = {name: function for name in _RETURN_CHECKS if (function := getattr(self, name)) is not None}
         for name, function in functions.items():
             if not callable(function):
                 raise PluginError(f"The {name!r} of the {origin} must be a function. Got {function!r}.")
         guarded: dict[str, Any] = {
-            name: PluginCall(origin, name, function, _ANSWERS[name]) for name, function in functions.items()
+            name: PluginCall(origin, name, function, _RETURN_CHECKS[name]) for name, function in functions.items()
         }
         return replace(self, **guarded)
 

@@ -37,7 +37,7 @@ class GroupLearner:
         self.kinds, self.sampling, self._sampler = tuple(kinds), sampling, sampler
         self._table = FeatureTable({kind.name: kind for kind in kinds})
         #: Cache: the measurements at the last call of `predictions`, and its result.
-        self._said: tuple[dict[Kernel, float], Array] | None = None
+        self._cached: tuple[dict[Kernel, float], Array] | None = None
 
     def first(self) -> list[Kernel]:
         """Return the initial kernels, cycling through the kinds."""
@@ -59,9 +59,9 @@ class GroupLearner:
 
     def predictions(self, measured: Mapping[Kernel, float]) -> Array:
         """Return leave-one-out predictions of all kernels [s], (n,); with too few kernels, twice the measured times."""
-        if self._said is None or self._said[0] != measured:
-            self._said = dict(measured), self._predictions(list(measured), np.array(list(measured.values())))
-        return self._said[1]
+        if self._cached is None or self._cached[0] != measured:
+            self._cached = dict(measured), self._predictions(list(measured), np.array(list(measured.values())))
+        return self._cached[1]
 
     def _predictions(self, kernels: Sequence[Kernel], seconds: Array) -> Array:
         if len(kernels) < FEWEST_KERNELS:

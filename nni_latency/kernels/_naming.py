@@ -112,7 +112,7 @@ def _convolution(op: OpSpec) -> Found | None:
     sizes = {"CIN": shape[1], "KERNEL_SIZE": window, "STRIDES": stride}
     if op.kind == "conv1d":
         return ("conv1d", {**sizes, "LENGTH": shape[2], "COUT": op["out_channels"]}) if op["groups"] == 1 else None
-    sizes["HW"] = _side_that_counts(op, window, stride)
+    sizes["HW"] = _effective_side(op, window, stride)
     form = form_of(op)
     if form == "depthwise" and op["out_channels"] == shape[1]:
         return "dwconv", sizes
@@ -120,7 +120,7 @@ def _convolution(op: OpSpec) -> Found | None:
     return ("gconv", {**sizes, "GROUPS": op["groups"]}) if op["groups"] > 1 else ("conv", sizes)
 
 
-def _side_that_counts(op: OpSpec, window: int, stride: int) -> int:
+def _effective_side(op: OpSpec, window: int, stride: int) -> int:
     """Return the side of the input; without 'same' padding, the side that gives an output of the same size."""
     side, padding = _side(op.input_shapes[0]), op.get("padding")
     if not isinstance(padding, int) or padding == (window - 1) // 2:
@@ -145,14 +145,14 @@ def _linear(op: OpSpec) -> Found:
     return ("fc", sizes) if count == 1 else ("linear", {**sizes, "TOKENS": count})
 
 
-def _picture(base: str) -> Callable[[OpSpec], Found | None]:
+def _image(base: str) -> Callable[[OpSpec], Found | None]:
     def named(op: OpSpec) -> Found | None:
-        return base, _picture_sizes(op)
+        return base, _image_sizes(op)
 
     return named
 
 
-def _picture_sizes(op: OpSpec) -> dict[str, int]:
+def _image_sizes(op: OpSpec) -> dict[str, int]:
     """Return the sizes of an image; tokens count as the image with as many pixels."""
     shape = given_shapes(op)[0]
     if len(shape) == 3:
@@ -173,7 +173,7 @@ def _of_two(base: str) -> Callable[[OpSpec], Found | None]:
 
     def named(op: OpSpec) -> Found | None:
         shapes = given_shapes(op)
-        return (base, _picture_sizes(op)) if len(shapes) == 2 and shapes[0] == shapes[1] else None
+        return (base, _image_sizes(op)) if len(shapes) == 2 and shapes[0] == shapes[1] else None
 
     return named
 
@@ -191,7 +191,7 @@ _BASES: dict[str, Callable[[OpSpec], Found | None]] = {
     "conv2d": _convolution,
     "conv_transpose2d": _transposed,
     "linear": _linear,
-    "batch_norm": _picture("bn"),
+    "batch_norm": _image("bn"),
     "add": _of_two("add"),
 }
 
@@ -202,7 +202,7 @@ def _single(op: OpSpec) -> Found | None:
     if activation == "gelu":
         return "gelu_block", _token_sizes(op)
     if activation is not None:
-        return f"{activation}_block", _picture_sizes(op)
+        return f"{activation}_block", _image_sizes(op)
     maker = _SINGLES.get(op.kind)
     return maker(op) if maker is not None and op.input_shapes and op.input_shapes[0] else None
 

@@ -154,8 +154,8 @@ class KernelPredictors(TableHeader):
         """
         predictor = self.predictors[group]
         members = [item for item in self.kernels if item.kernel.kind in predictor.kinds_]
-        said = getattr(predictor, "held_out_", ())
-        return list(zip(members, map(float, said), strict=True)) if len(said) == len(members) else []
+        predictions = getattr(predictor, "held_out_", ())
+        return list(zip(members, map(float, predictions), strict=True)) if len(predictions) == len(members) else []
 
     def test_scores(self, shortest: float = 0.0) -> KernelScores | None:
         """Return the scores on the test kernels; None if there are none.
@@ -178,10 +178,12 @@ class KernelPredictors(TableHeader):
             "sampling": dict(self.sampling),
             "failures": dict(self.failures),
         }
-        said = {item.kernel.key: value for group in self.predictors for item, value in self.held_out(group)}
+        held_out = {item.kernel.key: value for group in self.predictors for item, value in self.held_out(group)}
         lists = {
             "predictors": (json.dumps(_content(predictor)) for predictor in self.predictors.values()),
-            "kernels": (json.dumps({**_kernel_content(item), **_said(item, said)}) for item in self.kernels),
+            "kernels": (
+                json.dumps({**_kernel_content(item), **_held_out_content(item, held_out)}) for item in self.kernels
+            ),
             "tested": (json.dumps(_kernel_content(item)) for item in self.tested),
         }
         return KERNELS.save(path, content, lists)
@@ -240,8 +242,8 @@ def _plain(scores: Mapping[str, float]) -> dict[str, float | None]:
     return {name: value if value == value else None for name, value in scores.items()}
 
 
-def _said(item: MeasuredKernel, said: Mapping[str, float]) -> dict[str, float]:
-    return {"held_out": said[item.kernel.key]} if item.kernel.key in said else {}
+def _held_out_content(item: MeasuredKernel, held_out: Mapping[str, float]) -> dict[str, float]:
+    return {"held_out": held_out[item.kernel.key]} if item.kernel.key in held_out else {}
 
 
 def _predictor(
@@ -253,9 +255,9 @@ def _predictor(
     made.chosen_ = document.chosen
     made.scores_ = {name: _scores(item) for name, item in document.scores.items()}
     made.interval_factor_ = document.interval_factor
-    said = [item.held_out for item in kernels if item.kind in made.kinds_]
-    if None not in said:
-        made.held_out_ = np.array(said, dtype=np.float64)
+    held_out = [item.held_out for item in kernels if item.kind in made.kinds_]
+    if None not in held_out:
+        made.held_out_ = np.array(held_out, dtype=np.float64)
     made.model_ = KernelModel.read(document.model.model_dump(), made.table_)
     return made
 

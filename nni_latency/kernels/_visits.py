@@ -39,10 +39,10 @@ _JITTER = 0.7
 #: Keys of the network that measures the constant overhead, or of its first part, and of the rest.
 CONSTANT, BODY = "constant", "body of constant"
 
-_PICTURE, _CHANNELS = (1, 3, 224, 224), (3, 24, 48, 96, 192, 384)
+_IMAGE, _CHANNELS = (1, 3, 224, 224), (3, 24, 48, 96, 192, 384)
 
 #: Times below this are below the resolution of runtimes, most of which report whole microseconds [s].
-_SHOWN = 1e-8
+_RESOLUTION = 1e-8
 
 Array = NDArray[np.float64]
 
@@ -128,8 +128,8 @@ def constant_chain(inside: bool) -> Chain:
     if not inside:
         return (Subject(CONSTANT, nn.ReLU, (1, 1, 1, 1), "network", CONSTANT),)
     return (
-        Subject(CONSTANT, nn.Identity, _PICTURE, "block", CONSTANT),
-        Subject(BODY, _body, _PICTURE, "block", BODY),
+        Subject(CONSTANT, nn.Identity, _IMAGE, "block", CONSTANT),
+        Subject(BODY, _body, _IMAGE, "block", BODY),
     )
 
 
@@ -141,7 +141,7 @@ def _body() -> nn.Module:
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(_CHANNELS[-1], 1000))
 
 
-def shown(times: Mapping[Kernel, float]) -> dict[Kernel, float]:
+def measurable(times: Mapping[Kernel, float]) -> dict[Kernel, float]:
     """Drop kernels with no measurable time where others of their kind have one.
 
     They are below the resolution of the runtime's clock, or part of another kernel. Kinds that cost nothing, such as
@@ -161,7 +161,11 @@ def shown(times: Mapping[Kernel, float]) -> dict[Kernel, float]:
     for kernel, seconds in times.items():
         by_kind[kernel.kind].append(seconds)
     usual = {kind: quantile(found, 0.5) for kind, found in by_kind.items()}
-    return {kernel: seconds for kernel, seconds in times.items() if seconds >= _SHOWN or usual[kernel.kind] < _SHOWN}
+    return {
+        kernel: seconds
+        for kernel, seconds in times.items()
+        if seconds >= _RESOLUTION or usual[kernel.kind] < _RESOLUTION
+    }
 
 
 class Speeds(ABC):
@@ -200,7 +204,7 @@ class ReferenceSpeeds(Speeds):
         return np.array(self._slowness)
 
 
-class CompanySpeeds(Speeds):
+class GroupSpeeds(Speeds):
     """Speeds from the times of all parts of a network in other visits, together with other parts.
 
     The time of a part in a visit is its usual time times a factor of the visit. Both are fitted to all visits, since
@@ -249,8 +253,8 @@ def shares_by_key(record: Record) -> dict[str, list[float]]:
     runs = np.array(record.parts)
     whole = runs.sum(axis=1)
     quick = runs[whole <= np.median(whole)].mean(axis=0)
-    brought = runs * (quick / np.median(runs, axis=0))
-    return {key: brought[:, place].tolist() for place, key in enumerate(record.subjects)}
+    scaled = runs * (quick / np.median(runs, axis=0))
+    return {key: scaled[:, place].tolist() for place, key in enumerate(record.subjects)}
 
 
 def _visit_effects(part: NDArray[np.int64], visit: NDArray[np.int64], logs: Array) -> Array:

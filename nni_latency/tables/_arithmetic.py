@@ -141,7 +141,7 @@ def merge_tables(tables: Sequence[LookupTable], *, conflict: Conflict = "error")
     for table in tables:
         table.check_layers("Merging")
     for number, other in enumerate(tables[1:], 2):
-        _check_alike(first, other, number)
+        _check_compatible(first, other, number)
     levelled = [first, *(_at_calibration(other, first.calibration) for other in tables[1:])]
     clashes: list[str] = []
     layers = tuple(_merged_layer(index, levelled, conflict, clashes) for index in range(len(first.layers)))
@@ -165,7 +165,7 @@ def _part(layer: TableLayer, layers: Collection[str] | None, choices: Collection
     )
 
 
-def _check_alike(first: LookupTable, other: LookupTable, number: int) -> None:
+def _check_compatible(first: LookupTable, other: LookupTable, number: int) -> None:
     check_same_platform(first.platform, other.platform, f"Merging table {number} into the first")
     differences = first.space.differences(other.space)
     for name in ("metric", "input_shape"):
@@ -197,8 +197,8 @@ def _merged_layer(index: int, tables: Sequence[LookupTable], conflict: Conflict,
             if choice in table.layers[index].entries
         ]
         if len({(entry.low, entry.value, entry.high) for _, entry in found}) > 1:
-            said = ", ".join(f"table {number} says {entry.value:.6g}" for number, entry in found)
-            clashes.append(f"{layer.name}:{choice}: {said}")
+            values = ", ".join(f"table {number} says {entry.value:.6g}" for number, entry in found)
+            clashes.append(f"{layer.name}:{choice}: {values}")
         if found:
             entries[choice] = _resolved([entry for _, entry in found], conflict)
     failures: dict[str, str] = {}
@@ -215,8 +215,8 @@ def _resolved(entries: Sequence[Entry], conflict: Conflict) -> Entry:
 
 def _merged_remarks(tables: Sequence[LookupTable], clashes: Sequence[str], conflict: Conflict) -> tuple[str, ...]:
     first = tables[0]
-    said = f", {len(clashes)} disagreed: {conflict} counts" if clashes else ""
-    remarks = [f"Merged from {number_of(len(tables), 'table')}{said}."]
+    disagreement = f", {len(clashes)} disagreed: {conflict} counts" if clashes else ""
+    remarks = [f"Merged from {number_of(len(tables), 'table')}{disagreement}."]
     if first.platform.device == "unknown":
         remarks.append("None of the merged tables says what device it is of; they were taken for one.")
     if any(table.residency != first.residency for table in tables):

@@ -128,9 +128,9 @@ def solve_entries(
     sizes = [len(column) for column in prior]
     known = np.concatenate(prior) / np.concatenate(prior).mean()
     columns = np.column_stack([known, *([_scaled(features)] if len(features) else [])])
-    design, alike = _one_hot(architectures, sizes), _alike(sizes, names)
+    design, in_common = _one_hot(architectures, sizes), _shared_counts(sizes, names)
     unit = float(totals.mean())
-    process = _Process(design, totals / unit, known, columns, alike)
+    process = _Process(design, totals / unit, known, columns, in_common)
     shares = [(float(spread), common, float(noise)) for spread in _SPREADS for common in _COMMON for noise in _NOISES]
     best = max(shares, key=lambda share: process.evidence(*share))
     values, deviations = process.posterior(*best)
@@ -139,7 +139,7 @@ def solve_entries(
     return Solution(tuple(np.split(values * unit, cuts)), tuple(np.split(deviations * unit, cuts)), best[0], best[2])
 
 
-def _alike(sizes: Sequence[int], names: Sequence[Sequence[str]]) -> NDArray[np.float64]:
+def _shared_counts(sizes: Sequence[int], names: Sequence[Sequence[str]]) -> NDArray[np.float64]:
     """Return for every pair of entries how many of layer and choice they share."""
     layers = np.repeat(np.arange(len(sizes)), sizes)
     same: NDArray[np.float64] = (layers[:, None] == layers).astype(np.float64)
@@ -172,14 +172,14 @@ class _Process:
         totals: NDArray[np.float64],
         known: NDArray[np.float64],
         columns: NDArray[np.float64],
-        alike: NDArray[np.float64],
+        in_common: NDArray[np.float64],
     ) -> None:
         # Scale the prior to the mean network: an entry is about one over the number of layers.
         scale = totals.mean() / max(1e-300, float((design @ known).mean()))
         products = scale**2 * np.outer(known, known)
         self._design, self._totals = design, totals
         # Covariances of the entries: individual deviations, shared deviations, and features.
-        self._parts = (np.diag(np.diag(products)), products * alike, (_WIDE * scale) ** 2 * columns @ columns.T)
+        self._parts = (np.diag(np.diag(products)), products * in_common, (_WIDE * scale) ** 2 * columns @ columns.T)
         # The same covariances of the networks.
         self._seen = tuple(design @ part @ design.T for part in self._parts)
 

@@ -221,11 +221,11 @@ class TableFit:
             for choice in np.unique(chosen).tolist():
                 taken = tuple(column[chosen == choice].tolist())
                 own[int(start) + choice] = Measurement(taken, protocol).summary
-        alike: dict[int, list[Summary]] = {}
+        by_operator: dict[int, list[Summary]] = {}
         for place, summary in own.items():
-            alike.setdefault(int(self.places.operators[place]), []).append(summary)
+            by_operator.setdefault(int(self.places.operators[place]), []).append(summary)
         return [
-            _pooled(alike[operator], float(value)) if place in own else None
+            _pooled(by_operator[operator], float(value)) if place in own else None
             for place, (operator, value) in enumerate(zip(self.places.operators.tolist(), self.values, strict=True))
         ]
 

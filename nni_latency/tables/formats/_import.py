@@ -168,10 +168,10 @@ def export_table(table: LookupTable, file_format: str, *, unit: str, out: str | 
     written = kind.write(fold_calibration(table), unit)
     if out is not None:
         write_atomically(Path(out), written.content)
-    return (*written.remarks, *_unsaid(table))
+    return (*written.remarks, *_export_remarks(table))
 
 
-def _unsaid(table: LookupTable) -> list[str]:
+def _export_remarks(table: LookupTable) -> list[str]:
     remarks = []
     if table.calibration != 1:
         remarks.append(f"Every number was multiplied by the calibration, {table.calibration:.4g}.")
@@ -236,8 +236,8 @@ def _check_unit(table: LookupTable, source: Path, unit: str) -> None:
         likely = [other for other in known if implausible(table, factor=10.0 ** (known[other] - power)) is None]
         # Tables are not written in nanoseconds where a larger unit suffices.
         likely = [other for other in likely if other != "ns"] or likely
-        said = [_compare_units(other, known[other] - power) for other in likely]
-        remedy = f"They would be plausible in {' or in '.join(said)}" if said else "No unit makes them plausible"
+        units = [_compare_units(other, known[other] - power) for other in likely]
+        remedy = f"They would be plausible in {' or in '.join(units)}" if units else "No unit makes them plausible"
         raise InvalidValueError(
             f"The latencies of {str(source)!r} cannot be in {unit}: {reason}. {remedy}; "
             "if they are right all the same, switch off 'check_unit'."

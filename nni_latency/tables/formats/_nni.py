@@ -124,8 +124,8 @@ def _key_of(name: str, op: OpSpec | None) -> str | None:
     shape = (width, height, channels, op.get("out_channels", channels), op.get("stride", 1))
     name = foreign_name(choice)
     # Only names that imply exactly this operator: a reader of the file has no other information.
-    told = _operator(own_name(name), shape, op.dtype)
-    if told is None or (told.kind, told.attributes) != (op.kind, op.attributes):
+    implied = _operator(own_name(name), shape, op.dtype)
+    if implied is None or (implied.kind, implied.attributes) != (op.kind, op.attributes):
         return None
     return _record(name, shape, "float" if op.dtype == "float32" else op.dtype)
 

@@ -144,7 +144,7 @@ class _Machine:
         arguments, function = self._pop(), self._pop()
         if not isinstance(function, _Name) or not isinstance(arguments, tuple):
             raise ValueError("a call of something else than a name")
-        self.stack.append(_ANSWERS[function.meaning](*arguments))
+        self.stack.append(_HANDLERS[function.meaning](*arguments))
 
     def build(self, _argument: Any) -> None:
         """Set the state of an array or a data type."""
@@ -221,7 +221,7 @@ def _dict(*arguments: Any) -> dict[Any, Any]:
     return {}
 
 
-_ANSWERS: dict[str, Callable[..., Any]] = {
+_HANDLERS: dict[str, Callable[..., Any]] = {
     "array": _array,
     "dtype": _dtype,
     "scalar": _scalar,

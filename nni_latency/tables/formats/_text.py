@@ -70,7 +70,7 @@ def load_json(text: str) -> Any:
             parse_float=Decimal,
             parse_int=Decimal,
             parse_constant=Decimal,
-            object_pairs_hook=_without_doubles,
+            object_pairs_hook=_without_duplicates,
         )
     except json.JSONDecodeError as error:
         raise FileFormatError(
@@ -122,7 +122,7 @@ def _construct_mapping(loader: Any, node: Any) -> dict[Any, Any]:
         if not isinstance(key, (str, Decimal)):
             raise FileFormatError(f"line {key_node.start_mark.line + 1}: a key must be text or a number")
         pairs.append((str(key), loader.construct_object(value_node, deep=True)))
-    return _without_doubles(pairs)
+    return _without_duplicates(pairs)
 
 
 _PlainLoader.add_constructor("tag:yaml.org,2002:float", _construct_number)
@@ -147,7 +147,7 @@ def _check_events(events: Iterable[Any]) -> None:
             raise FileFormatError(f"line {line}: it holds more than one document")
 
 
-def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key, value in pairs:
         if key in found and found[key] != value:
