@@ -191,8 +191,8 @@ def _held_out(tensors: dict[str, torch.Tensor], n_platforms: int) -> tuple[Array
 def _trees(tensors: dict[str, torch.Tensor], number: int) -> OperatorTrees | None:
     """Return the trees of a platform; None if it has none."""
     prefix = f"{_TREES}/{number}/"
-    own = {name.removeprefix(prefix): value.numpy() for name, value in tensors.items() if name.startswith(prefix)}
-    return OperatorTrees.read(own) if own else None
+    arrays = {name.removeprefix(prefix): value.numpy() for name, value in tensors.items() if name.startswith(prefix)}
+    return OperatorTrees.read(arrays) if arrays else None
 
 
 def _member(document: GraphPredictorDocument, tensors: dict[str, torch.Tensor], number: int) -> GraphNetwork:

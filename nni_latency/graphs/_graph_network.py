@@ -117,9 +117,9 @@ class _Round(nn.Module):
 
     def forward(self, state: Tensor, edges: Tensor, siblings: Tensor) -> Tensor:
         normed = self.norm(state)
-        heard = self.own(normed) + self.down(normed, edges) + self.up(normed, edges.flip(0))
-        heard = heard + self.beside(normed, siblings)
-        found: Tensor = state + self.out(functional.gelu(heard))
+        total = self.own(normed) + self.down(normed, edges) + self.up(normed, edges.flip(0))
+        total = total + self.beside(normed, siblings)
+        found: Tensor = state + self.out(functional.gelu(total))
         return found
 
 
@@ -257,7 +257,7 @@ def _terms(member: GraphNetwork, batch: Batch) -> Tensor:
 
 
 def _by_member(
-    members: Sequence[GraphNetwork], graphs: Sequence[EncodedGraph], ask: Callable[[GraphNetwork, Batch], Tensor]
+    members: Sequence[GraphNetwork], graphs: Sequence[EncodedGraph], evaluate: Callable[[GraphNetwork, Batch], Tensor]
 ) -> Array:
     """Evaluate every graph network on all networks; return the results, (n_members, ...).
 
@@ -267,7 +267,7 @@ def _by_member(
     with torch.inference_mode():
         for first in range(0, len(graphs), _AT_ONCE):
             batch = Batch.of(graphs[first : first + _AT_ONCE])
-            found.append(np.stack([ask(member.eval(), batch).double().numpy() for member in members]))
+            found.append(np.stack([evaluate(member.eval(), batch).double().numpy() for member in members]))
     return np.concatenate(found, axis=1)
 
 

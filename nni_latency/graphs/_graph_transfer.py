@@ -123,11 +123,11 @@ def _tree_methods(known: LearnedGraphs, examples: Examples, seed: int) -> dict[s
 def _nearest_trees(known: LearnedGraphs, examples: Examples) -> OperatorTrees | None:
     """Return the trees with the most nearly proportional times, if there are any."""
 
-    def apart(trees: OperatorTrees) -> float:
+    def log_deviation(trees: OperatorTrees) -> float:
         off = trees.latencies(examples.graphs) / examples.latencies[:, 0]
         return float(np.abs(np.log(off / np.median(off))).mean())
 
-    return min((trees for trees in known.trees if trees is not None), key=apart, default=None)
+    return min((trees for trees in known.trees if trees is not None), key=log_deviation, default=None)
 
 
 def _held_out(method: TreeMethod, examples: Examples, folds: Sequence[Rows]) -> Array:

@@ -216,13 +216,13 @@ class KernelSchedule(Schedule):
         """Return the kernels of the batch that need more visits, in a new order."""
         if self.share >= 1:
             return []
-        wanting = [
+        pending = [
             kernel
             for kernel in self._batch
-            if self._wants(kernel) and self._visits_at_once[kernel] < self._most_at_once
+            if self._needs_visits(kernel) and self._visits_at_once[kernel] < self._most_at_once
         ]
-        random.Random(f"{self.protocol.seed}/{self.next}").shuffle(wanting)
-        chains = self._networks(wanting) if self._is_parallel else [self.chain(kernel) for kernel in wanting]
+        random.Random(f"{self.protocol.seed}/{self.next}").shuffle(pending)
+        chains = self._networks(pending) if self._is_parallel else [self.chain(kernel) for kernel in pending]
         return [constant_chain(self._is_parallel), *chains] if chains and self._adds_constant else chains
 
     def chain(self, kernel: Kernel) -> Chain:
@@ -352,9 +352,9 @@ class KernelSchedule(Schedule):
         Blocks follow each other; within a block, the kernels with the fewest visits come first.
         """
         places = {kernel: place // _BLOCK for place, kernel in enumerate(self._current)}
-        return sorted(filter(self._wants, places), key=lambda kernel: (places[kernel], self._visits[kernel]))
+        return sorted(filter(self._needs_visits, places), key=lambda kernel: (places[kernel], self._visits[kernel]))
 
-    def _wants(self, kernel: Kernel) -> bool:
+    def _needs_visits(self, kernel: Kernel) -> bool:
         visits, is_test = self._visits[kernel], kernel in self._tests
         # Test kernels return in every iteration: they have to be more precise than the predictions.
         most = self._most + self._fewest * self.iteration if is_test else self._most

@@ -184,10 +184,10 @@ def disagreement(table: FeatureTable, kernels: Sequence[Kernel], seconds: Array,
     forest = RandomForestRegressor(n_estimators=30, min_samples_leaf=2, max_features=0.5, random_state=seed)
     forest.fit(table.physical(kernels), np.log(seconds) - np.log(terms @ base))
 
-    def worth(asked: Sequence[Kernel]) -> Array:
-        features = table.physical(asked).astype(np.float32)
+    def worth(candidates: Sequence[Kernel]) -> Array:
+        features = table.physical(candidates).astype(np.float32)
         answers = np.array([tree.predict(features) for tree in forest.estimators_])
-        expected = table.terms(asked) @ base * np.exp(answers.mean(axis=0))
+        expected = table.terms(candidates) @ base * np.exp(answers.mean(axis=0))
         return np.asarray(answers.std(axis=0) * np.sqrt(expected))
 
     return worth

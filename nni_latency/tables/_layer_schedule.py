@@ -134,13 +134,13 @@ class LayerSchedule(Schedule):
 
     def _networks(self, wanted: list[list[int]]) -> list[Network]:
         """Draw the next round: the wanted candidates, one light network, and the reference networks."""
-        hands = [choices or available for choices, available in zip(wanted, self._available, strict=True)]
+        pools = [choices or available for choices, available in zip(wanted, self._available, strict=True)]
         seed, sizes = self.protocol.seed, self.plan.sizes
         if not self.rounds or len(sizes) == 1:
-            drawn = balanced_round(sizes, self.next, seed, wanted=hands)
+            drawn = balanced_round(sizes, self.next, seed, wanted=pools)
         else:
             costs, alignment = self.samples.costs(), ALIGNMENTS[self.next % len(ALIGNMENTS)]
-            drawn = balanced_round(sizes, self.next, seed, wanted=hands, costs=costs, alignment=alignment)
+            drawn = balanced_round(sizes, self.next, seed, wanted=pools, costs=costs, alignment=alignment)
             drawn.append(light_network(self._available, costs, self.next, seed))
         return self._with_references(drawn)
 

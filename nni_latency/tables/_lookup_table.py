@@ -381,10 +381,10 @@ def _hand_choices(layer: str, values: Any) -> tuple[str, ...]:
     choices = tuple(map(str, values))
     if not choices:
         raise InvalidValueError(f"The layer {layer!r} has no choices. Name its choices, or leave it out.")
-    double = next((choice for choice in choices if choices.count(choice) > 1), None)
-    if double is not None:
+    repeated = next((choice for choice in choices if choices.count(choice) > 1), None)
+    if repeated is not None:
         raise InvalidValueError(
-            f"The layer {layer!r} has two choices that are both called {double!r} in a table. Rename one of them."
+            f"The layer {layer!r} has two choices that are both called {repeated!r} in a table. Rename one of them."
         )
     return choices
 

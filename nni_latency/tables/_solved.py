@@ -167,9 +167,9 @@ class BatchSchedule(Schedule):
         seed, drawn = self.protocol.seed, list[Network]()
         for place, alignment in enumerate(ALIGNMENTS):
             number = index * len(ALIGNMENTS) + place
-            hands = self._available
-            drawn += balanced_round(self.plan.sizes, number, seed, wanted=hands, costs=costs, alignment=alignment)
-            drawn.append(light_network(hands, costs, number, seed))
+            pools = self._available
+            drawn += balanced_round(self.plan.sizes, number, seed, wanted=pools, costs=costs, alignment=alignment)
+            drawn.append(light_network(pools, costs, number, seed))
         return list(dict.fromkeys(network for network in drawn if network != self._reference))
 
     def _key(self, network: Network) -> str:

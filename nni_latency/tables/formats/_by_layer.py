@@ -53,9 +53,9 @@ def read_csv(data: bytes) -> Sheet:
     header = [cell.strip() for cell in lines[0]]
     if header[0] != "layer" or len(header) < 2 or len(lines) < 2:
         raise FileFormatError("it must begin with a line of names, the first of which is 'layer', and go on with costs")
-    double = sorted({name for name in header if header.count(name) > 1})
-    if double:
-        raise FileFormatError(f"line 1 names a column twice: {', '.join(double)}")
+    duplicates = sorted({name for name in header if header.count(name) > 1})
+    if duplicates:
+        raise FileFormatError(f"line 1 names a column twice: {', '.join(duplicates)}")
     for number, cells in enumerate(lines[1:], 2):
         if len(cells) != len(header):
             raise FileFormatError(
@@ -151,9 +151,9 @@ def read_grid(data: bytes) -> Sheet:
     names: list[str] | None = None
     if not all(_is_number(word) for word in lines[0][1]):
         names = lines.pop(0)[1]
-        double = sorted({name for name in names if names.count(name) > 1})
-        if double:
-            raise FileFormatError(f"line 1 names a candidate twice: {', '.join(double)}")
+        duplicates = sorted({name for name in names if names.count(name) > 1})
+        if duplicates:
+            raise FileFormatError(f"line 1 names a candidate twice: {', '.join(duplicates)}")
     if not lines:
         raise FileFormatError("it has a line of names and no line of numbers; it may have been cut off")
     width = len(names) if names else len(lines[0][1])

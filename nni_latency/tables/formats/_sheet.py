@@ -172,11 +172,11 @@ def shared_entries(table: tables.LookupTable, key_of: KeyFunction) -> tuple[dict
         If the format has no key for any entry.
     """
     found: dict[str, list[tuple[str, Entry]]] = {}
-    nameless = []
+    without_key = []
     for name, entry in _named(table):
         key = key_of(name, entry.op)
         if key is None:
-            nameless.append(name)
+            without_key.append(name)
         else:
             found.setdefault(key, []).append((name, entry))
     if not found:
@@ -186,10 +186,10 @@ def shared_entries(table: tables.LookupTable, key_of: KeyFunction) -> tuple[dict
         )
     shared = [name for items in found.values() if len({entry.value for _, entry in items}) > 1 for name, _ in items]
     remarks = []
-    if nameless:
+    if without_key:
         remarks.append(
-            f"The format has no key for {number_of(len(nameless), 'entry', 'entries')}, which are left out: "
-            f"{listed(nameless)}."
+            f"The format has no key for {number_of(len(without_key), 'entry', 'entries')}, which are left out: "
+            f"{listed(without_key)}."
         )
     if shared:
         remarks.append(
