@@ -78,7 +78,7 @@ class GraphPredictorDocument(StrictDocument):
     format: str
     version: int
     settings: SettingsDocument
-    #: What operators are described by; a predictor of another description cannot be used.
+    #: Names of the features of operators; a predictor with other features cannot be used.
     description: list[str | int]
     platforms: list[PlatformDocument] = Field(min_length=1)
     epochs: int = Field(ge=0)

@@ -67,7 +67,7 @@ class Parametrized:
         Raises
         ------
         InvalidValueError
-            If there is no parameter of a name.
+            If a parameter does not exist.
         """
         known = self.get_params()
         for name, value in params.items():
@@ -192,7 +192,7 @@ class GraphPredictor(Parametrized):
     def fit(
         self, networks: Sequence[MeasuredNetwork], watch: Callable[[int, int], None] | None = None
     ) -> GraphPredictor:
-        """Learn from measured networks.
+        """Fit to measured networks.
 
         Parameters
         ----------

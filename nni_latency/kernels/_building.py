@@ -105,7 +105,7 @@ def build_predictors(
     BusyError
         If another process is measuring for this file.
     MismatchError
-        If runtime and protocol differ in threads.
+        If runtime and protocol differ in the number of threads.
     MeasurementError
         If no kernel can be executed.
     """

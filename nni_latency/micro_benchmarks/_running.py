@@ -63,7 +63,7 @@ def run_benchmarks(
     BusyError
         If another process is measuring for this file.
     MismatchError
-        If runtime and protocol differ in threads.
+        If runtime and protocol differ in the number of threads.
     MeasurementError
         If no block can be executed, or the runtime cannot time a block behind its feeder.
     """

@@ -84,7 +84,7 @@ def build_table(
     BusyError
         If another process is building this table.
     MismatchError
-        If runtime and protocol differ in threads.
+        If runtime and protocol differ in the number of threads.
     MeasurementError
         If no candidate of a layer can be executed, the clock does not work, or the runtime cannot time operators.
     """

@@ -133,7 +133,7 @@ class Measuring:
         OutputError
             If the store cannot be written.
         MismatchError
-            If runtime and protocol differ in threads.
+            If runtime and protocol differ in the number of threads.
         MeasurementError
             If a required subject cannot be executed, or the clock does not work.
         InvalidValueError

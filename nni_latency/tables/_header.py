@@ -20,7 +20,7 @@ from nni_latency.tables._machine import Residency
 from nni_latency.tables._plan import SpaceReference
 from nni_latency.units import METRIC_UNITS, check_metric
 
-#: An argument of a space; a list for a tuple.
+#: An argument of a space, with lists in place of tuples.
 Argument = bool | int | float | str | None | list[JsonValue]
 
 #: Fields that are written unchanged.

@@ -209,7 +209,7 @@ class MeasurePlan:
 
     @property
     def batch_size(self) -> int:
-        """First number of the input shape."""
+        """Batch size, the first dimension of the input shape."""
         return self.input_shape[0]
 
     @property

@@ -63,7 +63,7 @@ def import_table(
     invalid: Invalid = "error",
     check_unit: bool = True,
 ) -> Imported:
-    """Read a table that another project wrote.
+    """Import a table of another project.
 
     Parameters
     ----------
@@ -126,7 +126,7 @@ def import_table(
 
 
 def export_table(table: LookupTable, file_format: str, *, unit: str, out: str | Path | None = None) -> tuple[str, ...]:
-    """Write a table for another project.
+    """Export a table to the format of another project.
 
     These formats have no calibration, so each number is multiplied by it; other information that they cannot hold is
     listed in the result.
